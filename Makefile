@@ -16,6 +16,7 @@ MINUTES ?= 1
 INPUTS ?= 1000000
 HISTORIES ?= 10000
 WORKERS ?= 3
+NIGHTLY ?= none
 
 DOCKER ?= docker
 REGISTRY ?=
@@ -23,14 +24,18 @@ IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test check fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas bench images docs setup lint jars rights kills audit sbom clean
+.PHONY: demo test nightly check fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas bench images docs setup lint jars rights kills audit sbom clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
 
-# One pytest at the end, so that the last lines are its summary.
+# One pytest at the end, so that the last lines are its summary. NIGHTLY=3/20 runs the third of twenty shares of the nightly tests, too.
 test: setup lint jars
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest --nightly $(NIGHTLY) --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
+
+# The tests that are worth hours: those marked `nightly`.
+nightly:
+	$(MAKE) test NIGHTLY=only
 
 check: setup lint
 	$(BIN)/python -m pytest -m "not kafka and not sql and not spark" --cov --cov-report=term:skip-covered

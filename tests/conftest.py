@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.broker import GivenBroker
 from tests.support.debian import IS_CI
+from tests.support.nightly import Choice
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.jars import RepositoryUnreachableError
 from txlayer.adapters.kafka.local.runtime import prepare_runtime
@@ -35,9 +36,25 @@ class Broker(Protocol):
         """Where clients reach it."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Which of the tests marked `nightly` run; by default all of those that the command line names."""
+    parser.addoption("--nightly", default="all", help="all, none, only, or a share such as 3/20")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """The choice, to be repeated."""
+    return f"nightly tests: {config.getoption('nightly')}"
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files begin first. The order within a file and among files of one folder stays the random one."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Nightly tests are chosen. Long files begin first. The order within a file and among files of one folder stays the random one."""
+    choice = Choice.of(config.getoption("nightly"))
+    nightly = {item.nodeid for item in items if item.get_closest_marker("nightly")}
+    left_out = [item for item in items if not choice.takes(item.nodeid, nightly)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if choice.takes(item.nodeid, nightly)]
     items.sort(key=lambda item: _turn(_file(item.nodeid)))
 
 

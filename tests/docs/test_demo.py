@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHOP = ROOT / "examples" / "shop"
 PURCHASE_COUNT = 3_000
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly]
 
 
 @dataclass(frozen=True)

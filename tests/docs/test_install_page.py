@@ -22,6 +22,7 @@ MADE_FROM_OTHERS = {"docs/explanation/first-message.md"}
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_commands_before_the_release_install_it(tmp_path: Path) -> None:
     checkout, wheel, _ = blocks(PAGE, "sh")
     (tmp_path / "txlayer").symlink_to(ROOT)

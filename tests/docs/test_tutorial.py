@@ -110,6 +110,7 @@ def reader(tmp_path: Path, local_config: LocalConfig) -> Iterator[Reader]:  # no
 
 @pytest.mark.kafka
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
 @pytest.mark.promise("P8")

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 from tests.support.witness import Witness
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly]
 
 AWAY_S = float(os.environ.get("E2E_BROKER_AWAY_S", "15"))
 KILL_COUNT = 2

@@ -12,7 +12,7 @@ from tests.support.processes import CoordinatorProcess
 from tests.support.seed import SEED, say
 from tests.support.witness import Witness
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly]
 
 NEXT = "tests.support.next_release"
 OLD = "txlayer"

@@ -33,7 +33,7 @@ from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.core import codec
 from txlayer.core.messages import HalfHeader, OpMessage, Resolution, txn_id_of
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly]
 
 TIMES = int(os.environ.get("E2E_RESTARTS", "2"))
 BROKER_TIMES = int(os.environ.get("E2E_BROKER_RESTARTS", "0"))

@@ -120,6 +120,7 @@ def test_the_plain_install_is_the_kafka_client_alone(metadata: Message) -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.nightly
 def test_readmes_producer_runs_from_the_wheel_in_a_clean_environment(
     wheel: Path, broker: Broker, tmp_path: Path
 ) -> None:

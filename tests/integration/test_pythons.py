@@ -62,6 +62,7 @@ def test_this_python_is_claimed() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("version", FOUND)
 def test_a_python_runs_what_is_claimed_for_it(version: str, tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path)

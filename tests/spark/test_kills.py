@@ -19,7 +19,7 @@ from tests.support.planted import Field, Message
 from tests.support.waiting import wait_until
 from txlayer_spark import read_ledger
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly]
 
 SMALL = (
     "--master", "local[2]", "--memory", "1g", "--spark-setting", "spark.sql.shuffle.partitions=2",

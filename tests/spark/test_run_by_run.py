@@ -321,6 +321,7 @@ def judged(
     return {name: [found.of(name, rows) for rows in runs] for name in CASES}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
 def test_run_by_run_the_ledger_says_of_a_case_what_one_run_says(
     name: str, judged: dict[str, list[list[Word]]]
@@ -341,7 +342,10 @@ def alone(
     return [found.of("it", rows) for rows in found.run(spark, str(root), behind=behind)]
 
 
-@pytest.mark.parametrize("what", ["a record of nobody", "a message once more"])
+@pytest.mark.parametrize(
+    "what",
+    ["a record of nobody", pytest.param("a message once more", marks=pytest.mark.nightly)],
+)
 def test_a_ledger_can_be_read_when_a_run_read_nothing_but_a_real_topic(
     what: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -361,6 +365,7 @@ def test_a_ledger_can_be_read_when_a_run_read_nothing_but_a_real_topic(
     assert at_once == last
 
 
+@pytest.mark.nightly
 def test_a_settled_transaction_stays_in_the_ledger_when_a_broken_record_names_its_id_later(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -381,6 +386,7 @@ def test_a_settled_transaction_stays_in_the_ledger_when_a_broken_record_names_it
     assert at_once == last
 
 
+@pytest.mark.nightly
 def test_what_is_parked_as_incomplete_stays_in_the_ledger_when_bronze_forgets_its_day(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -410,6 +416,7 @@ def test_what_is_parked_as_incomplete_stays_in_the_ledger_when_bronze_forgets_it
     assert [["parked"], ["parked"], ["parked"], ["out_of_window"]] == words[:4]
 
 
+@pytest.mark.nightly
 def test_a_phantom_of_an_old_time_stays_in_the_ledger_when_what_is_old_ends(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -433,6 +440,7 @@ def test_a_phantom_of_an_old_time_stays_in_the_ledger_when_what_is_old_ends(
     assert at_once == last
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_done_again_doubles_nothing_whatever_the_session_says_of_overwriting(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -467,6 +475,7 @@ def judged_once_more(spark: SparkSession, root: Path) -> None:
     update_ledger(spark, settings)
 
 
+@pytest.mark.nightly
 def test_of_two_runs_at_once_the_one_that_began_last_counts(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -508,6 +517,7 @@ COUNT = int(os.environ.get("TXLAYER_DIFFERENTIAL_COUNT", str(HISTORIES)))
 CUTS_MS = (BORN + 15_000, BORN + 40_000, BORN + 90_000, BORN + 10 * HOUR_MS)
 
 
+@pytest.mark.nightly
 def test_random_histories_run_by_run(spark: SparkSession, tmp_path: Path) -> None:
     """In four increments; by a grace of ten seconds much is young when it is judged first."""
     first, count = FIRST, COUNT

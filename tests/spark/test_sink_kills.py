@@ -135,6 +135,7 @@ def run_until_each_step_and_kill(arena: Arena, folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_killed_at_a_step_and_started_again_publishes_its_epoch_once(
     spark: SparkSession, arena: Arena, tmp_path: Path
 ) -> None:
