@@ -60,12 +60,12 @@ simulate: setup
 chaos: setup jars
 	E2E_CHAOS_MINUTES=$(MINUTES) $(BIN)/python -m pytest --quiet --capture=no tests/e2e/test_chaos.py
 
-# Each component ten times in a row under load, and the brokers; `make test` runs it bounded.
+# Each component ten times in a row under load, and the brokers; `make nightly` runs it bounded.
 restarts: setup jars
 	E2E_RESTARTS=10 E2E_BROKER_RESTARTS=10 $(BIN)/python -m pytest --quiet --capture=no tests/e2e/test_restarts.py
 
 # Spark's ledger on random histories, against the reference model, and run by run against one run (`make differential-spark COUNT=5000 SEED=1000`);
-# `make test` takes some.
+# `make test` takes some of the first, `make nightly` some of both.
 COUNT ?= 2000
 differential-spark: setup jars
 	TXLAYER_DIFFERENTIAL_COUNT=$(COUNT) TXLAYER_DIFFERENTIAL_SEED=$(or $(SEED),0) $(BIN)/python -m pytest --quiet \
@@ -119,7 +119,7 @@ images:
 rights: setup jars
 	EVERY_RIGHT=1 $(BIN)/python -m pytest --quiet tests/integration/security/test_roles.py
 
-# The sink of Spark killed at each of its steps; `make test` kills it at four of them.
+# The sink of Spark killed at each of its steps; `make nightly` kills it at four of them.
 kills: setup jars
 	EVERY_KILL=1 $(BIN)/python -m pytest --quiet tests/spark/test_sink_kills.py
 
