@@ -51,11 +51,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Nightly tests are chosen. Long files begin first. The order within a file and among files of one folder stays the random one."""
     choice = Choice.of(config.getoption("nightly"))
     nightly = {item.nodeid for item in items if item.get_closest_marker("nightly")}
-    left_out = [item for item in items if not choice.takes(item.nodeid, nightly)]
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        (kept if choice.takes(item.nodeid, nightly) else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if choice.takes(item.nodeid, nightly)]
-    items.sort(key=lambda item: _turn(_file(item.nodeid)))
+    items[:] = sorted(kept, key=lambda item: _turn(_file(item.nodeid)))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -81,7 +81,7 @@ class _StuckWriter(Through):
 
 
 class NoLeader(Through):
-    """A cluster in which a partition has no leader: nobody says where it begins and ends."""
+    """A cluster in which a partition has no leader: no broker tells where it begins and ends."""
 
     place: tuple[str, int] | None = None
 

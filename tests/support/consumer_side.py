@@ -96,7 +96,7 @@ class ConsumerSide:
                 last[:] = [str(exc)]
                 return None
             # A queue may be between two holders when its last message has ended.
-            last[:] = [f"nobody holds {name}" for name in queues_without_holder(history)]
+            last[:] = [f"{name} has no holder" for name in queues_without_holder(history)]
             return None if last else history
 
         try:

@@ -39,7 +39,8 @@ def lease_findings(history: ConsumerHistory) -> Iterable[Finding]:
             )
             yield Finding(Kind.UNLEASED, name, detail)
     yield from (
-        Finding(Kind.RESTLESS, name, "nobody holds it") for name in _without_holder(history, states)
+        Finding(Kind.RESTLESS, name, "it has no holder")
+        for name in _without_holder(history, states)
     )
 
 
@@ -91,6 +92,7 @@ def _why_not(
 
 
 def _without_holder(history: ConsumerHistory, states: dict[str, list[State]]) -> Iterable[str]:
+    """The queues whose lease is over, or was never given, when the lock log ends."""
     end_ms = max((s.at_ms for log in states.values() for s in log), default=0.0)
     for topic in history.topics:
         for partition in range(history.partition_count):

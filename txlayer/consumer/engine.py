@@ -203,8 +203,10 @@ class Ingest:
             TxLayerError: they cannot be read for another reason; the queues must be dropped.
         """
         for owned in queues:
+            if not owned.requests:
+                continue
             held, began_ms = self._held.get(owned.place), self._now_ms()
-            if not owned.requests or (held is not None and began_ms < held.until_ms):
+            if held is not None and began_ms < held.until_ms:
                 continue
             try:
                 self._add_while_there_is_room(owned, count_max=count_max, bytes_max=bytes_max)

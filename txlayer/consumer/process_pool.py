@@ -354,9 +354,8 @@ class _Process:
         started_ms = int((time.time() - (now - (begun_at or chunk.begun_at))) * 1000)
         text = f"the handler's process ended with {code}"
         last = Failed(chunk.jobs[place], Retry(reason=text), "ProcessDied", text, started_ms)
-        if (
-            not begun_at
-        ):  # one is charged, so that what kills each process before it begins comes to an end
+        if not begun_at:
+            # One is charged, so that what kills each process before it begins comes to an end.
             return JobOutcome(chunk, (), [last], chunk.jobs[1:], now - chunk.begun_at)
         has_failed = any(sent.place == place for sent in self._failed)
         if has_failed or self._killed_at not in (None, (chunk, place)):  # it died behind that one

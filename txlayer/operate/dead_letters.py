@@ -497,12 +497,14 @@ def _add_parked(
     choice.left_count += len(more)
     if not is_dropping:
         return
-    chosen = [c for c in choice.chosen if c.place.topic == log.topic]
-    for chain in sorted(parked):
-        left = [each.place for its_chain, each in rest if its_chain == chain]
-        of_key = [c for c in chosen if chain_of(c.place.partition, c.key) == chain]
-        last = max(of_key, key=lambda c: c.place, default=None)
-        if last is not None and left and last.place > max(left):
+    last_left = {chain: each.place for chain, each in sorted(rest, key=lambda c: c[1].place)}
+    ours_chosen = [c for c in choice.chosen if c.place.topic == log.topic]
+    last_chosen = {
+        chain_of(c.place.partition, c.key): c for c in sorted(ours_chosen, key=lambda c: c.place)
+    }
+    for chain in sorted(parked & last_left.keys() & last_chosen.keys()):
+        last = last_chosen[chain]
+        if last.place > last_left[chain]:
             choice.chosen.remove(last)
             choice.unable.append((last.place, Unable.LAST_OF_KEY, last.history))
 
