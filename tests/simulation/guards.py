@@ -165,7 +165,7 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "op that ran ahead is read again without a new record", "P1", "loop.py",
-        Variant(make=un.DrowsyCoordinator), 29, _STUCK,
+        Variant(make=un.DrowsyCoordinator), 32, _STUCK,
     ),
     Guard(
         "a suspicion ends where nothing is left to do", "P11", "publish.py",

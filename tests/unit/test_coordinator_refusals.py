@@ -15,7 +15,7 @@ from txlayer.adapters.memory.world import RefusedError
 from txlayer.adapters.ports import TopicLimits
 from txlayer.coordinator.publish import UNKNOWN_COUNT
 from txlayer.core.ids import half_partition, key_hash, murmur2
-from txlayer.core.messages import HalfOptions
+from txlayer.core.messages import HalfOptions, Source
 
 FRAGILE = "fragile"
 SEALED = "sealed"
@@ -146,6 +146,38 @@ def test_a_record_that_is_refused_with_an_unlisted_code_is_found_and_the_rest_go
 
     assert [good.partition("/")[0]] == stage.visible()
     assert {poison: "refused"} == {k: s.reason for k, s in stage.on_doubt().items()}
+
+
+@pytest.mark.promise("P1")
+def test_a_refusal_is_forgotten_with_the_assignment_and_the_next_commit_is_a_try(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Another coordinator parked the transaction; its topic takes the record by now, and a person commits it."""
+    stage = StillCoordinator()
+    broker: Any = stage.kafka._broker
+    accept = broker.produce
+    answer_unknown(stage, times=1 << 30)
+    poison, is_moved = txn_key("poison"), False
+    offset = stage.half(poison, value=POISON)
+    stage.commit(poison, offset)
+    coordinator = stage.coordinator
+
+    def goes_on() -> bool:
+        nonlocal is_moved
+        if not is_moved and "transaction.refused" in caplog.messages:
+            is_moved = True
+            # It knows, and the group takes its partitions before it has parked: another coordinator does.
+            stage.start()
+            stage.coordinator.run(should_stop=lambda: poison in stage.on_doubt())
+            broker.produce = accept
+            stage.op(op_line("C", poison, offset, source=Source.OPERATOR))
+        return stage.world.passed_s > 600
+
+    coordinator.run(should_stop=goes_on)
+
+    assert is_moved
+    assert 2 == coordinator.measures.rebalance_count
+    assert ([poison.partition("/")[0]], {}) == (stage.visible(), stage.on_doubt())
 
 
 def test_an_answer_that_nobody_knows_parks_nothing_when_it_passes() -> None:

@@ -92,3 +92,24 @@ def test_a_code_that_nobody_knows_cuts_nothing_on_doubt_before_it_came_again_and
 
     refusals.learn(error, {0: Batch(asides=[aside])}, book)
     assert {b"origin/half/0/0"} == refusals.doubt_keys
+
+
+def test_nothing_that_is_known_of_transactions_outlives_the_assignment() -> None:
+    """Another coordinator may have parked them, or doubt may take them whole by now."""
+    book = cast("Targets", _Book())
+    refusals = suspicious(0, line_count=8)
+    unknown = RefusedRecordError("?", reason="UNKNOWN")
+    for _ in range(UNKNOWN_COUNT - 1):
+        refusals.learn(unknown, {1: Batch(policy_lines={"a": "a"})}, book)
+
+    refusals.forget_transactions()
+    assert refusals.partition_in_turn([0, 1]) is None
+    refusals.learn(unknown, {1: Batch(policy_lines={"a": "a"})}, book)
+    assert refusals.partition_in_turn([0, 1]) is None
+
+    refusals.learn(RefusedRecordError("too large", doubt_key=b"a/00000001/0"), {}, book)
+    refusals.learn(RefusedRecordError("too large", txn_key="a/00000001"), {}, book)
+    assert ({b"a/00000001/0"}, ["a/00000001"]) == (refusals.doubt_keys, [*refusals.reasons])
+
+    refusals.forget_transactions()
+    assert (set(), {}) == (refusals.doubt_keys, refusals.reasons)

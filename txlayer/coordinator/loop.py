@@ -156,16 +156,8 @@ class Coordinator:
             record_count_max=1 if is_behind else self._refusals.count_max(READ_COUNT_MAX),
             timeout_s=0.0 if self._has_more else IDLE_WAIT_S,
         )
-        if self._group.take_revocation():
+        if self._has_moved():
             self._give_up_state()
-            self._assignment = None
-            records = ()
-        assignment = self._group.take_assignment()
-        if assignment is not None:
-            # One poll may bring a revocation and the next assignment: the former state ends either way.
-            self._give_up_state()
-            self._assignment = assignment
-            self.measures.rebalance_count += 1
             records = ()
         if self._assignment is not None and self._publisher is None:
             self._take_over(self._assignment)
@@ -203,14 +195,19 @@ class Coordinator:
     def _group_moved(self, *, wait_s: float) -> bool:
         """Serve the group without reading. Returns True if it assigned partitions."""
         self._group.read(record_count_max=1, timeout_s=wait_s)
-        if self._group.take_revocation():
-            self._assignment = None
-        assignment = self._group.take_assignment()
-        if assignment is not None:
-            self._assignment = assignment
-            self.measures.rebalance_count += 1
+        is_assigned = self._has_moved() and self._assignment is not None
         self.measures.turned_at = self._clock()
-        return assignment is not None
+        return is_assigned
+
+    def _has_moved(self) -> bool:
+        """Take what the group said. Returns True if the former assignment ended; one read may bring the next one with it."""
+        is_revoked, assignment = self._group.take_revocation(), self._group.take_assignment()
+        if not is_revoked and assignment is None:
+            return False
+        self._assignment = assignment
+        self._refusals.forget_transactions()
+        self.measures.rebalance_count += assignment is not None
+        return True
 
     def _give_up_state(self) -> None:
         if self._publisher is not None:
@@ -225,7 +222,6 @@ class Coordinator:
 
     def _take_over(self, assignment: Assignment) -> None:
         partitions = assigned_partitions(assignment, self._topics)
-        self._refusals.keep_only(partitions)
         if not partitions:
             return
         name = self._config.topics.transactional_id(self._environment.draw_name())

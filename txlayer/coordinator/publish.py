@@ -737,12 +737,12 @@ class Refusals:
         if self.doubt_keys:
             self.doubt_keys -= _doubt_keys_of(batch)
 
-    def keep_only(self, partitions: Collection[int]) -> None:
-        """What is suspected of others goes with them: they belong to another coordinator, and nothing here clears it."""
-        for partition in {*self._bisections, *self._unexplained} - {*partitions}:
-            self._bisections.pop(partition, None)
-            self._quiet_since.pop(partition, None)
-            self._unexplained.pop(partition, None)
+    def forget_transactions(self) -> None:
+        """The assignment ended: another coordinator may have tried and parked them meanwhile, and the next commit is a try."""
+        for told in (
+            self.reasons, self.doubt_keys, self._bisections, self._quiet_since, self._unexplained,
+        ):  # fmt: skip
+            told.clear()
 
     def is_quiet(self, partition: int, now: float) -> None:
         """All was applied there, and nothing is left to write: lines that lead to nothing are never counted as passed."""
