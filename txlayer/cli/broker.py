@@ -17,6 +17,7 @@ from txlayer.adapters.kafka.local.jars import BROKER
 from txlayer.adapters.kafka.local.runtime import Runtime, prepare_runtime
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
+from txlayer.cli.options import option
 from txlayer.cli.output import fetch_progress
 from txlayer.config import parse_settings
 
@@ -26,28 +27,22 @@ app = typer.Typer(
 
 Port = Annotated[
     int | None,
-    typer.Option(
+    option(
+        "--port",
+        "Port of the broker.  [default: the folder's last one, else 9092]",
         min=1024,
         max=65535,
-        help="Port of the broker.  [default: the folder's last one, else 9092]",
-        show_default=False,
     ),
 ]
 Data = Annotated[
     Path | None,
-    typer.Option(
-        help="Data folder.  [default: a folder of the user's cache]",
-        show_default=False,
-        file_okay=False,
-    ),
+    option("--data", "Data folder.  [default: a folder of the user's cache]", file_okay=False),
 ]
 Properties = Annotated[
     list[str] | None,
-    typer.Option(
-        "--property", metavar="NAME=VALUE", help="A further setting of the broker; may be repeated."
-    ),
+    option("--property", "A further setting of the broker; may be repeated.", "NAME=VALUE"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+AsJson = Annotated[bool, option("--json", "Print one JSON object.")]
 
 
 @app.command()
@@ -122,7 +117,7 @@ def stop(*, data: Data = None, as_json: AsJson = False) -> None:
 def wipe(
     *,
     data: Data = None,
-    is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    is_sure: Annotated[bool, option("--yes", "Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Stop, and remove the data for ever."""

@@ -30,6 +30,7 @@ from txlayer.cli.options import (
     Reason,
     To,
     Yes,
+    option,
     parse_position,
     with_bundles,
 )
@@ -82,9 +83,8 @@ Place = Annotated[
 ]
 Reload = Annotated[
     bool,
-    typer.Option(
-        "--reload",
-        help="For development: begin again whenever a .py file below this folder changes.",
+    option(
+        "--reload", "For development: begin again whenever a .py file below this folder changes."
     ),
 ]
 
@@ -238,18 +238,10 @@ _EXITS = """
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that it consumes.")]
 Partitions = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--partition", min=0, help="Only this partition; may be repeated.", show_default=False
-    ),
+    list[int] | None, option("--partition", "Only this partition; may be repeated.", min=0)
 ]
 Wait = Annotated[
-    str,
-    typer.Option(
-        "--wait",
-        metavar="10s",
-        help="How long to wait for the partitions' owners; 0s: do not wait.",
-    ),
+    str, option("--wait", "How long to wait for the partitions' owners; 0s: do not wait.", "10s")
 ]
 
 
@@ -328,16 +320,15 @@ def _tell(
 
 # --- where a group goes on ---------------------------------------------------------------------------------------------
 
-Group = Annotated[str, typer.Option("--group", "-g", help="The consumer group.")]
-Topic = Annotated[
-    list[str], typer.Option("--topic", "-t", help="A topic that it consumes; may be repeated.")
-]
+Group = Annotated[str, option("--group -g", "The consumer group.")]
+Topic = Annotated[list[str], option("--topic -t", "A topic that it consumes; may be repeated.")]
 TokenAbove = Annotated[
     int | None,
-    typer.Option(
+    option(
+        "--token-above",
+        "Fencing tokens of these topics begin above it: the highest one in your tables, on a new cluster.",
         min=0,
         max=WHOLE_MAX // 2,
-        help="Fencing tokens of these topics begin above it: the highest one in your tables, on a new cluster.",
     ),
 ]
 

@@ -18,7 +18,16 @@ from txlayer.adapters.ports import GroupMember
 from txlayer.adapters.topic_files import read_topic_files
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import AsJson, Connection, DryRun, To, Yes, parse_position, with_bundles
+from txlayer.cli.options import (
+    AsJson,
+    Connection,
+    DryRun,
+    To,
+    Yes,
+    option,
+    parse_position,
+    with_bundles,
+)
 from txlayer.cli.services import (
     GC_THRESHOLD,
     Observing,
@@ -50,20 +59,16 @@ app = typer.Typer(
 
 TargetTopic = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--target-topic",
-        metavar="PATTERN",
-        help="Forward only to topics of this pattern (orders, shop.*); may be repeated. None: to every topic that is no system topic.",
-        show_default=False,
+        "Forward only to topics of this pattern (orders, shop.*); may be repeated. None: to every topic that is no system topic.",
+        "PATTERN",
     ),
 ]
 DoubtAfter = Annotated[
     str | None,
-    typer.Option(
-        "--doubt-after",
-        metavar="60s",
-        help="Age at which an undecided transaction moves to the doubt topic.",
-        show_default=False,
+    option(
+        "--doubt-after", "Age at which an undecided transaction moves to the doubt topic.", "60s"
     ),
 ]
 

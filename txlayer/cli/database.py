@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from txlayer.cli.options import AsJson
+from txlayer.cli.options import AsJson, option
 from txlayer.cli.secrets import from_file, refuse_password
 from txlayer.config import parse_duration
 from txlayer.errors import ConfigError
@@ -35,26 +35,12 @@ INBOX_URL = "TXLAYER_INBOX_URL"
 _URL_HELP = "The database, as SQLAlchemy writes it, without a password; default {0}, or the content of the file {0}_FILE."
 
 BarrierUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="DIALECT+DRIVER://…",
-        help=_URL_HELP.format(BARRIER_URL),
-        show_default=False,
-    ),
+    str | None, option("--url", _URL_HELP.format(BARRIER_URL), "DIALECT+DRIVER://…")
 ]
-InboxUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--url", metavar="DIALECT+DRIVER://…", help=_URL_HELP.format(INBOX_URL), show_default=False
-    ),
-]
-TableName = Annotated[str, typer.Option("--table", help="The table's name.")]
-Schema = Annotated[
-    str | None,
-    typer.Option("--schema", help="Its schema, if not the user's own.", show_default=False),
-]
-Count = Annotated[bool, typer.Option("--dry-run", help="Count, and delete nothing.")]
+InboxUrl = Annotated[str | None, option("--url", _URL_HELP.format(INBOX_URL), "DIALECT+DRIVER://…")]
+TableName = Annotated[str, option("--table", "The table's name.")]
+Schema = Annotated[str | None, option("--schema", "Its schema, if not the user's own.")]
+Count = Annotated[bool, option("--dry-run", "Count, and delete nothing.")]
 
 
 @barrier_app.command("create")
@@ -73,25 +59,22 @@ def purge_barrier(
     url: BarrierUrl = None,
     older_than: Annotated[
         str,
-        typer.Option(
+        option(
             "--older-than",
-            metavar="AGE",
-            help="By the database's clock; at least the longest immunity (7d), transaction_age_max and 1d together.",
+            "By the database's clock; at least the longest immunity (7d), transaction_age_max and 1d together.",
+            "AGE",
         ),
     ] = "14d",
     table: TableName = "txlayer_barrier",
     schema: Schema = None,
     transaction_age_max: Annotated[
-        str,
-        typer.Option(
-            "--transaction-age-max", metavar="AGE", help="The coordinators' setting of this name."
-        ),
+        str, option("--transaction-age-max", "The coordinators' setting of this name.", "AGE")
     ] = "72h",
     allow_younger: Annotated[
         bool,
-        typer.Option(
+        option(
             "--allow-younger",
-            help="Also delete rows that a check may still need: it would roll back what is committed.",
+            "Also delete rows that a check may still need: it would roll back what is committed.",
         ),
     ] = False,
     dry_run: Count = False,
@@ -118,14 +101,14 @@ def create_inbox(
 @inbox_app.command("purge")
 def purge_inbox(
     *,
-    group: Annotated[str, typer.Option("--group", help="The consumer group whose rows these are.")],
+    group: Annotated[str, option("--group", "The consumer group whose rows these are.")],
     url: InboxUrl = None,
     older_than: Annotated[
         str,
-        typer.Option(
+        option(
             "--older-than",
-            metavar="AGE",
-            help="By the database's clock; longer than the topics, and dead letters (30d), keep records.",
+            "By the database's clock; longer than the topics, and dead letters (30d), keep records.",
+            "AGE",
         ),
     ] = "60d",
     table: TableName = "txlayer_inbox",

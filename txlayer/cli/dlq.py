@@ -22,6 +22,7 @@ from txlayer.cli.options import (
     Connection,
     Operator,
     Reason,
+    option,
     parse_instant,
     with_bundles,
 )
@@ -60,22 +61,16 @@ LIMIT = 100
 
 # --- which dead letters ------------------------------------------------------------------------------------------------
 
-Group = Annotated[
-    str,
-    typer.Option("--group", metavar="GROUP", help="The consumer group that gave the messages up."),
-]
-
+Group = Annotated[str, option("--group", "The consumer group that gave the messages up.", "GROUP")]
 
 Topics = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--topic",
-        metavar="TOPIC",
-        help="Only messages of this topic; may be repeated. Default: every topic that the group has dead letters of.",
-        show_default=False,
+        "Only messages of this topic; may be repeated. Default: every topic that the group has dead letters of.",
+        "TOPIC",
     ),
 ]
-
 
 Letters = Annotated[
     list[str] | None,
@@ -86,14 +81,12 @@ Letters = Annotated[
     ),
 ]
 
-
 RequestId = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--request-id",
-        metavar="ID",
-        help="Name of the request; the same again asks only for what was not asked for yet. Default: a new one.",
-        show_default=False,
+        "Name of the request; the same again asks only for what was not asked for yet. Default: a new one.",
+        "ID",
     ),
 ]
 
@@ -102,41 +95,25 @@ RequestId = Annotated[
 class DeadLetterFilters(Bundle):
     """Which dead letters a command is about."""
 
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="TEXT", help="Only this key, as UTF-8.", show_default=False),
-    ] = None
+    key: Annotated[str | None, option("--key", "Only this key, as UTF-8.", "TEXT")] = None
     key_hex: Annotated[
-        str | None,
-        typer.Option(
-            "--key-hex", metavar="HEX", help="Only this key, as bytes in hex.", show_default=False
-        ),
+        str | None, option("--key-hex", "Only this key, as bytes in hex.", "HEX")
     ] = None
     reason_code: Annotated[
         list[DeadLetterReason] | None,
-        typer.Option(
-            "--reason-code",
-            help="Only those given up for this reason; may be repeated.",
-            show_default=False,
-        ),
+        option("--reason-code", "Only those given up for this reason; may be repeated."),
     ] = None
     since: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--since",
-            metavar="2h|TIME",
-            help="Only those given up since: so long ago, or a time such as 2026-11-21T10:00:00+00:00.",
-            show_default=False,
+            "Only those given up since: so long ago, or a time such as 2026-11-21T10:00:00+00:00.",
+            "2h|TIME",
         ),
     ] = None
     until: Annotated[
         str | None,
-        typer.Option(
-            "--until",
-            metavar="2h|TIME",
-            help="Only those given up before: so long ago, or a time.",
-            show_default=False,
-        ),
+        option("--until", "Only those given up before: so long ago, or a time.", "2h|TIME"),
     ] = None
 
     def read(self, *, states: Sequence[DeadLetterState] = (), now_ms: int) -> DeadLetterFilter:
@@ -203,16 +180,11 @@ def list_(
     topic: Topics = None,
     filters: DeadLetterFilters,
     state: Annotated[
-        list[DeadLetterState] | None,
-        typer.Option("--state", help="Only this state; may be repeated.", show_default=False),
+        list[DeadLetterState] | None, option("--state", "Only this state; may be repeated.")
     ] = None,
-    is_all: Annotated[
-        bool, typer.Option("--all", help="Those that were handled or dropped, too.")
-    ] = False,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Show so many, the oldest first.")
-    ] = LIMIT,
-    has_keys: Annotated[bool, typer.Option("--keys", help="Show the messages' keys.")] = False,
+    is_all: Annotated[bool, option("--all", "Those that were handled or dropped, too.")] = False,
+    limit: Annotated[int, option("--limit", "Show so many, the oldest first.", min=1)] = LIMIT,
+    has_keys: Annotated[bool, option("--keys", "Show the messages' keys.")] = False,
     cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -252,7 +224,7 @@ def show(
     *,
     group: Group,
     topic: Topics = None,
-    has_value: Annotated[bool, typer.Option("--value", help="Show the message's value.")] = False,
+    has_value: Annotated[bool, option("--value", "Show the message's value.")] = False,
     cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -293,67 +265,43 @@ HELP = {
     They stay readable until the topic's retention removes them.""",
 }
 
-
 IsAll = Annotated[
-    bool,
-    typer.Option("--all", help="All that the filters let through and that were not asked for yet."),
+    bool, option("--all", "All that the filters let through and that were not asked for yet.")
 ]
 
+Limit = Annotated[int | None, option("--limit", "With --all: so many, the oldest.", min=1)]
 
-Limit = Annotated[
-    int | None,
-    typer.Option("--limit", min=1, help="With --all: so many, the oldest.", show_default=False),
-]
+DryRun = Annotated[bool, option("--dry-run", "Show what would be asked for, ask nothing.")]
 
+Yes = Annotated[bool, option("--yes", "With --all: do not ask me.")]
 
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be asked for, ask nothing.")
-]
-
-
-Yes = Annotated[bool, typer.Option("--yes", help="With --all: do not ask me.")]
-
-
-Rate = Annotated[
-    float | None,
-    typer.Option("--rate", min=0.001, help="At most so many a second.", show_default=False),
-]
-
+Rate = Annotated[float | None, option("--rate", "At most so many a second.", min=0.001)]
 
 Wait = Annotated[
     str,
-    typer.Option(
-        "--wait",
-        metavar="30s",
-        help="How long no result may come before the command ends; 0s: do not wait.",
+    option(
+        "--wait", "How long no result may come before the command ends; 0s: do not wait.", "30s"
     ),
 ]
-
 
 IsAgain = Annotated[
-    bool,
-    typer.Option(
-        "--again", help="Also those named that were handled, dropped or asked for already."
-    ),
+    bool, option("--again", "Also those named that were handled, dropped or asked for already.")
 ]
-
 
 IsOnly = Annotated[
     bool,
-    typer.Option(
+    option(
         "--only",
-        help="Of a parked key, only those chosen: later ones may be handled before earlier ones then.",
+        "Of a parked key, only those chosen: later ones may be handled before earlier ones then.",
     ),
 ]
 
-
 To = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--to",
-        metavar="TOPIC",
-        help="Publish copies there instead, with the header txl-replay; the dead letters stay as they are.",
-        show_default=False,
+        "Publish copies there instead, with the header txl-replay; the dead letters stay as they are.",
+        "TOPIC",
     ),
 ]
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import AsJson, Connection, with_bundles
+from txlayer.cli.options import AsJson, Connection, option, with_bundles
 from txlayer.config import CoordinatorConfig
 from txlayer.operate.doctor import ClusterFinding, Level, examine, findings_json, is_ill, limits_of
 
@@ -23,33 +23,31 @@ _ORDER = list(Level)
 
 Topics = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--topic",
-        metavar="TOPIC",
-        help="A real topic to look at, too; may be repeated. Those that recent half messages name, and those of "
+        "A real topic to look at, too; may be repeated. Those that recent half messages name, and those of "
         "TXLAYER_TARGET_TOPICS, are looked at anyway.",
-        show_default=False,
+        "TOPIC",
     ),
 ]
 ReplicationFactor = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--replication-factor",
+        "What the namespace's topics must have; default: as many as there are brokers for, at most 3.",
         min=1,
-        help="What the namespace's topics must have; default: as many as there are brokers for, at most 3.",
-        show_default=False,
     ),
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Warnings count: exit code 1 for them too.")]
+Strict = Annotated[bool, option("--strict", "Warnings count: exit code 1 for them too.")]
 Try = Annotated[
     bool,
-    typer.Option(
+    option(
         "--try",
-        help="Also try what leaves a trace: a transactional id of its own is initialised, and the broker forgets it by "
+        "Also try what leaves a trace: a transactional id of its own is initialised, and the broker forgets it by "
         "itself. It shows the right to it, and both clocks to some milliseconds.",
     ),
 ]
-ShowAll = Annotated[bool, typer.Option("--all", help="Show what is in order, too.")]
+ShowAll = Annotated[bool, option("--all", "Show what is in order, too.")]
 
 
 @with_bundles

@@ -17,7 +17,7 @@ from txlayer.adapters.connect import connect_consumer
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import AsJson, Connection, Operator, Reason, with_bundles
+from txlayer.cli.options import AsJson, Connection, Operator, Reason, option, with_bundles
 from txlayer.cli.output import age_text, cell, console, time_text
 from txlayer.config import ConsumerConfig, milliseconds, parse_duration
 from txlayer.core.leases import LeaseEffect, parse_queue
@@ -50,11 +50,10 @@ class LockConnection(Connection):
 
     lease_expiry: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--lease-expiry",
-            metavar="60s",
-            help="The consumers' setting of this name; default TXLAYER_LEASE_EXPIRY, then 60s.",
-            show_default=False,
+            "The consumers' setting of this name; default TXLAYER_LEASE_EXPIRY, then 60s.",
+            "60s",
         ),
     ] = None
 
@@ -71,15 +70,10 @@ class LockConnection(Connection):
 @with_bundles
 def list_locks(
     *,
-    group: Annotated[
-        str | None,
-        typer.Option("--group", help="Of this consumer group alone.", show_default=False),
-    ] = None,
-    topic: Annotated[
-        str | None, typer.Option("--topic", help="Of this topic alone.", show_default=False)
-    ] = None,
+    group: Annotated[str | None, option("--group", "Of this consumer group alone.")] = None,
+    topic: Annotated[str | None, option("--topic", "Of this topic alone.")] = None,
     is_all: Annotated[
-        bool, typer.Option("--all", help="Also leases that ended, as far as the log tells.")
+        bool, option("--all", "Also leases that ended, as far as the log tells.")
     ] = False,
     connection: LockConnection,
     as_json: AsJson = False,
@@ -144,7 +138,7 @@ def release(
     *,
     reason: Reason = "",
     operator: Operator = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask, also when it is held.")] = False,
+    yes: Annotated[bool, option("--yes", "Do not ask, also when it is held.")] = False,
     connection: LockConnection,
     as_json: AsJson = False,
 ) -> None:

@@ -13,6 +13,7 @@ import typer
 from txlayer import __version__
 from txlayer.adapters.telemetry import set_up_logging
 from txlayer.cli.exits import guard
+from txlayer.cli.options import option
 from txlayer.cli.services import LOG_FORMAT, LOG_LEVEL, LogFormat, LogLevel
 from txlayer.config import check_names
 
@@ -76,10 +77,7 @@ def _begin(
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     version: Annotated[  # noqa: ARG001 - its callback answers and ends the process
-        bool,
-        typer.Option(
-            "--version", callback=_tell_version, is_eager=True, help="Say the version and end."
-        ),
+        bool, option("--version", "Say the version and end.", callback=_tell_version, is_eager=True)
     ] = False,
 ) -> None:
     check_names(os.environ)

@@ -21,25 +21,20 @@ from txlayer.errors import ConfigError
 
 C = TypeVar("C", bound=ClientConfig)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Reason = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="Why; recorded.", show_default=False)
-]
-Operator = Annotated[
-    str | None,
-    typer.Option("--operator", metavar="NAME", help="Who; default USER@host.", show_default=False),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be stored, store nothing.")
-]
+
+def option(names: str, text: str, metavar: str | None = None, /, **more: Any) -> Any:
+    """An option of a command, `--output -o` or `--output`, with its line of help."""
+    return typer.Option(*names.split(), metavar=metavar, help=text, **more)
+
+
+AsJson = Annotated[bool, option("--json", "Print JSON instead of a table.")]
+Reason = Annotated[str, option("--reason", "Why; recorded.", "TEXT")]
+Operator = Annotated[str | None, option("--operator", "Who; default USER@host.", "NAME")]
+Yes = Annotated[bool, option("--yes", "Do not ask.")]
+DryRun = Annotated[bool, option("--dry-run", "Show what would be stored, store nothing.")]
 To = Annotated[
     str,
-    typer.Option(
-        "--to",
-        metavar="earliest|latest|TIME",
-        help="Where to begin; TIME as 2026-11-21T10:00:00+00:00.",
-    ),
+    option("--to", "Where to begin; TIME as 2026-11-21T10:00:00+00:00.", "earliest|latest|TIME"),
 ]
 
 
@@ -47,41 +42,34 @@ _PANEL = "Connection"
 
 BootstrapServers = Annotated[
     str | None,
-    typer.Option(
-        "--bootstrap-servers",
-        "-b",
-        metavar="HOST:PORT,…",
-        help="Brokers to ask first; default TXLAYER_BOOTSTRAP_SERVERS, then 127.0.0.1:9092.",
-        show_default=False,
+    option(
+        "--bootstrap-servers -b",
+        "Brokers to ask first; default TXLAYER_BOOTSTRAP_SERVERS, then 127.0.0.1:9092.",
+        "HOST:PORT,…",
         rich_help_panel=_PANEL,
     ),
 ]
 Namespace = Annotated[
     str | None,
-    typer.Option(
-        "--namespace",
-        "-n",
-        help="Set of system topics and coordinators; default TXLAYER_NAMESPACE, then txlayer.",
-        show_default=False,
+    option(
+        "--namespace -n",
+        "Set of system topics and coordinators; default TXLAYER_NAMESPACE, then txlayer.",
         rich_help_panel=_PANEL,
     ),
 ]
 ClientSetting = Annotated[
     list[str] | None,
-    typer.Option(
-        "--client-setting",
-        "-X",
-        metavar="NAME=VALUE",
-        help="A librdkafka setting (security.protocol, sasl.username, …); may be repeated, "
+    option(
+        "--client-setting -X",
+        "A librdkafka setting (security.protocol, sasl.username, …); may be repeated, "
         "and is added to TXLAYER_CLIENT_SETTINGS (there with ; between) and to the file TXLAYER_CLIENT_SETTINGS_FILE. "
         "Secrets by file alone: sasl.password.file=PATH.",
-        show_default=False,
+        "NAME=VALUE",
         rich_help_panel=_PANEL,
     ),
 ]
 Insecure = Annotated[
-    bool,
-    typer.Option("--insecure", help="Allow plain text to another machine.", rich_help_panel=_PANEL),
+    bool, option("--insecure", "Allow plain text to another machine.", rich_help_panel=_PANEL)
 ]
 
 

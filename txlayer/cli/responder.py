@@ -10,7 +10,7 @@ import typer
 
 from txlayer import __version__
 from txlayer.cli.database import BARRIER_URL, opened_barrier
-from txlayer.cli.options import Connection, with_bundles
+from txlayer.cli.options import Connection, option, with_bundles
 from txlayer.cli.secrets import from_file
 from txlayer.cli.services import Observing, StartTimeout, load_handler, observed
 from txlayer.config import ResponderConfig, parse_duration
@@ -27,51 +27,40 @@ app = typer.Typer(
     help="Answer check-backs for a producer group whose services are down, or run for moments only.",
 )
 
-Group = Annotated[
-    str, typer.Option("--group", "-g", help="The producer group that it answers for.")
-]
+Group = Annotated[str, option("--group -g", "The producer group that it answers for.")]
 Handler = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--handler",
-        metavar="MODULE:FUNCTION",
-        help="Called with a txlayer.CheckRequest; returns COMMIT, ROLLBACK or UNKNOWN. Found from here, as Python finds modules.",
-        show_default=False,
+        "Called with a txlayer.CheckRequest; returns COMMIT, ROLLBACK or UNKNOWN. Found from here, as Python finds modules.",
+        "MODULE:FUNCTION",
     ),
 ]
 BarrierUrl = Annotated[
     str | None,
-    typer.Option(
+    option(
         URL_OPTION,
-        metavar="DIALECT+DRIVER://…",
-        help=f"Instead of a handler: the database with the barrier's table, as SQLAlchemy writes it, without a password; "
+        f"Instead of a handler: the database with the barrier's table, as SQLAlchemy writes it, without a password; "
         f"default {BARRIER_URL}, or the content of the file {BARRIER_URL}_FILE.",
-        show_default=False,
+        "DIALECT+DRIVER://…",
     ),
 ]
-BarrierTable = Annotated[str, typer.Option("--barrier-table", help="The barrier table's name.")]
+BarrierTable = Annotated[str, option("--barrier-table", "The barrier table's name.")]
 BarrierSchema = Annotated[
-    str | None,
-    typer.Option("--barrier-schema", help="Its schema, if not the user's own.", show_default=False),
+    str | None, option("--barrier-schema", "Its schema, if not the user's own.")
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--workers",
+        "Calls of the handler at a time; default TXLAYER_CHECK_WORKERS, then 8.",
         min=1,
         max=1000,
-        help="Calls of the handler at a time; default TXLAYER_CHECK_WORKERS, then 8.",
-        show_default=False,
     ),
 ]
 CheckTimeout = Annotated[
     str | None,
-    typer.Option(
-        "--check-timeout",
-        metavar="10s",
-        help="How long a call may take; then the answer is UNKNOWN.",
-        show_default=False,
-    ),
+    option("--check-timeout", "How long a call may take; then the answer is UNKNOWN.", "10s"),
 ]
 
 

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
-
 from txlayer.adapters.telemetry import set_up_logging
 from txlayer.adapters.tracing import NO_TRACING, Tracing
-from txlayer.cli.options import Bundle
+from txlayer.cli.options import Bundle, option
 from txlayer.config import MetricsConfig, metrics_config
 from txlayer.errors import ConfigError
 
@@ -40,38 +38,21 @@ T = TypeVar("T")
 logger = logging.getLogger("txlayer.tracing")
 
 LogFormat = Annotated[
-    str | None,
-    typer.Option(
-        "--log-format",
-        help="text or json; default TXLAYER_LOG_FORMAT, then text.",
-        show_default=False,
-    ),
+    str | None, option("--log-format", "text or json; default TXLAYER_LOG_FORMAT, then text.")
 ]
 LogLevel = Annotated[
     str | None,
-    typer.Option(
-        "--log-level",
-        help="DEBUG, INFO, WARNING or ERROR; default TXLAYER_LOG_LEVEL, then INFO.",
-        show_default=False,
-    ),
+    option("--log-level", "DEBUG, INFO, WARNING or ERROR; default TXLAYER_LOG_LEVEL, then INFO."),
 ]
 Workers = Annotated[
     int,
-    typer.Option(
-        "--workers", min=1, max=64, help="Processes; the group shares the partitions among them."
-    ),
+    option("--workers", "Processes; the group shares the partitions among them.", min=1, max=64),
 ]
 StartTimeout = Annotated[
-    str | None,
-    typer.Option(
-        "--start-timeout",
-        metavar="60s",
-        help="How long to wait for a broker at the start.",
-        show_default=False,
-    ),
+    str | None, option("--start-timeout", "How long to wait for a broker at the start.", "60s")
 ]
 WatchParent = Annotated[
-    bool, typer.Option("--watch-parent", hidden=True, help="Stop when standard input ends.")
+    bool, option("--watch-parent", "Stop when standard input ends.", hidden=True)
 ]
 
 
@@ -83,30 +64,27 @@ class Observing(Bundle):
     log_level: LogLevel = None
     metrics_port: Annotated[
         int | None,
-        typer.Option(
+        option(
             PORT_OPTION,
-            metavar="PORT",
-            help="Answer /metrics, /livez and /readyz there; several workers have one port each, from this one on. "
+            "Answer /metrics, /livez and /readyz there; several workers have one port each, from this one on. "
             "Default TXLAYER_METRICS_PORT, then none. Needs the extra metrics.",
-            show_default=False,
+            "PORT",
         ),
     ] = None
     metrics_host: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--metrics-host",
-            metavar="ADDRESS",
-            help="The address for it; default TXLAYER_METRICS_HOST, then 127.0.0.1.",
-            show_default=False,
+            "The address for it; default TXLAYER_METRICS_HOST, then 127.0.0.1.",
+            "ADDRESS",
         ),
     ] = None
     tracing: Annotated[
         bool | None,
-        typer.Option(
+        option(
             "--tracing/--no-tracing",
-            help=f"Make OpenTelemetry spans (extra txlayer[otel]); default {TRACING}, then not. Start it with "
+            f"Make OpenTelemetry spans (extra txlayer[otel]); default {TRACING}, then not. Start it with "
             "`opentelemetry-instrument`, which sets up the SDK.",
-            show_default=False,
         ),
     ] = None
 

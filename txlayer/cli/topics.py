@@ -15,7 +15,7 @@ from rich.markup import escape
 from txlayer.adapters.connect import connect_coordinator
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import AsJson, Bundle, Connection, Yes, with_bundles
+from txlayer.cli.options import AsJson, Bundle, Connection, Yes, option, with_bundles
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
 from txlayer.core.acls import EVERY_HOST, AclChange, CreateAcl, OtherAcl
 from txlayer.core.topics import AlterSetting, Change, CreateTopic, Difference, StoreFirstOffsets
@@ -48,39 +48,31 @@ class Wanted(Bundle):
 
     partitions: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--partitions",
+            "Partitions of half, op and doubt, fixed for life; default: what the namespace has, 8 for a new one.",
             min=1,
-            help="Partitions of half, op and doubt, fixed for life; default: what the namespace has, 8 for a new one.",
-            show_default=False,
         ),
     ] = None
     replication_factor: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--replication-factor",
+            "Replicas of new topics; from 3 on, 2 must be in sync; default: the broker's own.",
             min=1,
-            help="Replicas of new topics; from 3 on, 2 must be in sync; default: the broker's own.",
-            show_default=False,
         ),
     ] = None
     group: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--group",
-            metavar="GROUP",
-            help="Instead of the namespace's: the topics of this consumer group, for dead letters and replays.",
-            show_default=False,
+            "Instead of the namespace's: the topics of this consumer group, for dead letters and replays.",
+            "GROUP",
         ),
     ] = None
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            metavar="TOPIC",
-            help="With --group: a topic that it consumes; may be repeated.",
-            show_default=False,
-        ),
+        option("--topic", "With --group: a topic that it consumes; may be repeated.", "TOPIC"),
     ] = None
 
     def read(self, config: ClientConfig) -> WantedTopics:
@@ -200,34 +192,28 @@ class Rights(Bundle):
 
     role: Annotated[
         list[str],
-        typer.Option(
+        option(
             "--role",
-            metavar="ROLE",
-            help="producer, responder, coordinator, consumer, reader, operator or spark; may be repeated.",
+            "producer, responder, coordinator, consumer, reader, operator or spark; may be repeated.",
+            "ROLE",
         ),
     ]
     principal: Annotated[
         str,
-        typer.Option(
+        option(
             "--principal",
-            metavar="User:NAME",
-            help="Whose rights; as the brokers name the client that connects.",
+            "Whose rights; as the brokers name the client that connects.",
+            "User:NAME",
         ),
     ]
-    group: Annotated[
-        str | None,
-        typer.Option("--group", help="The producer's or the consumer's group.", show_default=False),
-    ] = None
+    group: Annotated[str | None, option("--group", "The producer's or the consumer's group.")] = (
+        None
+    )
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            metavar="TOPIC",
-            help="A real topic of the role (orders, shop.*); may be repeated.",
-            show_default=False,
-        ),
+        option("--topic", "A real topic of the role (orders, shop.*); may be repeated.", "TOPIC"),
     ] = None
-    host: Annotated[str, typer.Option("--host", help="From where; * is everywhere.")] = EVERY_HOST
+    host: Annotated[str, option("--host", "From where; * is everywhere.")] = EVERY_HOST
 
 
 @acls_app.command("plan")
@@ -327,17 +313,13 @@ def _acl_row(change: AclChange) -> tuple[str, str, str, str]:
 # --- more partitions ---------------------------------------------------------------------------------------------------
 
 DrainTimeout = Annotated[
-    str,
-    typer.Option("--timeout", metavar="60s", help="How long to wait; 0s: look once, and say."),
+    str, option("--timeout", "How long to wait; 0s: look once, and say.", "60s")
 ]
-
 
 WantedCount = Annotated[
-    int, typer.Option("--partitions", min=1, help="How many half, op and doubt shall have.")
+    int, option("--partitions", "How many half, op and doubt shall have.", min=1)
 ]
-WidenDryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")
-]
+WidenDryRun = Annotated[bool, option("--dry-run", "Say what would be done; change nothing.")]
 
 
 @app.command()

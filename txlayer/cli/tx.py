@@ -29,6 +29,7 @@ from txlayer.cli.options import (
     Connection,
     Operator,
     Reason,
+    option,
     parse_instant,
     with_bundles,
 )
@@ -70,53 +71,27 @@ ListedState = Enum(  # type: ignore[misc]  # made from the table of states, whic
 class TransactionFilters(Bundle):
     """Which of the transactions that are not settled a command is about."""
 
-    is_open: Annotated[bool, typer.Option("--open", help="Only open ones, as --state open.")] = (
-        False
-    )
+    is_open: Annotated[bool, option("--open", "Only open ones, as --state open.")] = False
     is_parked: Annotated[
-        bool,
-        typer.Option(
-            "--parked", help="Only parked ones, as --state parked --state parked-committed."
-        ),
+        bool, option("--parked", "Only parked ones, as --state parked --state parked-committed.")
     ] = False
-    is_held: Annotated[bool, typer.Option("--held", help="Only held ones, as --state held.")] = (
-        False
-    )
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group", metavar="GROUP", help="Only this producer group.", show_default=False
-        ),
-    ] = None
+    is_held: Annotated[bool, option("--held", "Only held ones, as --state held.")] = False
+    group: Annotated[str | None, option("--group", "Only this producer group.", "GROUP")] = None
     topic: Annotated[
-        str | None,
-        typer.Option(
-            "--topic", metavar="TOPIC", help="Only those with a message for it.", show_default=False
-        ),
+        str | None, option("--topic", "Only those with a message for it.", "TOPIC")
     ] = None
     state: Annotated[
-        list[ListedState] | None,
-        typer.Option("--state", help="Only this state; may be repeated.", show_default=False),
+        list[ListedState] | None, option("--state", "Only this state; may be repeated.")
     ] = None
     reason_code: Annotated[
         list[ParkReason] | None,
-        typer.Option(
-            "--reason-code",
-            help="Only those parked or held for this reason; may be repeated.",
-            show_default=False,
-        ),
+        option("--reason-code", "Only those parked or held for this reason; may be repeated."),
     ] = None
     older_than: Annotated[
-        str | None,
-        typer.Option(
-            "--older-than", metavar="1h", help="Only those prepared longer ago.", show_default=False
-        ),
+        str | None, option("--older-than", "Only those prepared longer ago.", "1h")
     ] = None
     younger_than: Annotated[
-        str | None,
-        typer.Option(
-            "--younger-than", metavar="1h", help="Only those prepared since.", show_default=False
-        ),
+        str | None, option("--younger-than", "Only those prepared since.", "1h")
     ] = None
 
     def read(self) -> Filter:
@@ -148,18 +123,15 @@ def _age(option: str, text: str | None) -> int | None:
 LIMIT = 100
 """Transactions that `list` shows: a page of a terminal or two."""
 
-
 KeptAside = Annotated[
     bool,
-    typer.Option(
+    option(
         "--kept-aside",
-        help="Show instead the records that cannot be read, or that were in the wrong place.",
+        "Show instead the records that cannot be read, or that were in the wrong place.",
     ),
 ]
 
-
-ListLimit = Annotated[int, typer.Option("--limit", min=1, help="Show so many, the oldest first.")]
-
+ListLimit = Annotated[int, option("--limit", "Show so many, the oldest first.", min=1)]
 
 What = Annotated[
     str,
@@ -170,16 +142,11 @@ What = Annotated[
     ),
 ]
 
-
 ShowSince = Annotated[
-    str,
-    typer.Option("--since", metavar="1h|TIME", help="Read half, op and check from so long ago."),
+    str, option("--since", "Read half, op and check from so long ago.", "1h|TIME")
 ]
 
-
-IsId = Annotated[
-    bool, typer.Option("--id", help="It is an id, even if it looks like PARTITION:OFFSET.")
-]
+IsId = Annotated[bool, option("--id", "It is an id, even if it looks like PARTITION:OFFSET.")]
 
 
 @app.command("list")
@@ -372,18 +339,11 @@ def _show_aside(
 
 STDOUT = "-"
 
+Output = Annotated[str, option("--output -o", "Where to; - is standard output.", "FILE|-")]
 
-Output = Annotated[
-    str, typer.Option("--output", "-o", metavar="FILE|-", help="Where to; - is standard output.")
-]
+Force = Annotated[bool, option("--force", "Overwrite the file when it is there.")]
 
-
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the file when it is there.")]
-
-
-ExportLimit = Annotated[
-    int | None, typer.Option("--limit", min=1, help="So many, the oldest.", show_default=False)
-]
+ExportLimit = Annotated[int | None, option("--limit", "So many, the oldest.", min=1)]
 
 
 @app.command()
@@ -481,56 +441,34 @@ _EXITS = """
     The word is recorded in the op log with your name and reason, and the first decision there wins. Exit codes: 0 it is so
     (also when it was before), 1 not all are (the output names the decision), 2 usage, 3 no broker, 5 not authorised."""
 
-
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="ID…", help="Transaction ids.", show_default=False)
 ]
 
-
 IsAll = Annotated[
     bool,
-    typer.Option(
-        "--all",
-        help="All that the filters let through; those parked, unless a state is named.",
-    ),
+    option("--all", "All that the filters let through; those parked, unless a state is named."),
 ]
 
+Nonce = Annotated[str | None, option("--nonce", "Which attempt, where an id has several.")]
 
-Nonce = Annotated[
-    str | None,
-    typer.Option("--nonce", help="Which attempt, where an id has several.", show_default=False),
-]
+SettleLimit = Annotated[int | None, option("--limit", "With --all: so many, the oldest.", min=1)]
 
+DryRun = Annotated[bool, option("--dry-run", "Show what would be written, write nothing.")]
 
-SettleLimit = Annotated[
-    int | None,
-    typer.Option("--limit", min=1, help="With --all: so many, the oldest.", show_default=False),
-]
-
-
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be written, write nothing.")
-]
-
-
-Yes = Annotated[bool, typer.Option("--yes", help="With --all: do not ask.")]
-
+Yes = Annotated[bool, option("--yes", "With --all: do not ask.")]
 
 Wait = Annotated[
     str,
-    typer.Option(
+    option(
         "--wait",
-        metavar="10s",
-        help="How long coordinators may stand still before the command ends; 0s: do not wait.",
+        "How long coordinators may stand still before the command ends; 0s: do not wait.",
+        "10s",
     ),
 ]
 
-
 Since = Annotated[
-    str,
-    typer.Option(
-        "--since", metavar="1h", help="How far back to look for a transaction that is settled."
-    ),
+    str, option("--since", "How far back to look for a transaction that is settled.", "1h")
 ]
 
 

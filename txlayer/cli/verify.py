@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import AsJson, Connection, parse_instant, with_bundles
+from txlayer.cli.options import AsJson, Connection, option, parse_instant, with_bundles
 from txlayer.config import ClientConfig, milliseconds, parse_duration
 from txlayer.core.judging import PromiseStatus, VerdictFinding
 from txlayer.core.verdicts import Severity, Verdict, severity
@@ -29,50 +29,39 @@ _STYLES = {"proved": "green", "refuted": "bold red", "undecidable": "yellow"}
 _SEVERITY_STYLES = {Severity.GOOD: "green", Severity.WARNING: "yellow", Severity.FAULT: "red"}
 
 Since = Annotated[
-    str,
-    typer.Option(
-        "--since", metavar="2h|TIME", help="Judge transactions that were stored since then."
-    ),
+    str, option("--since", "Judge transactions that were stored since then.", "2h|TIME")
 ]
 Until = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--until",
-        metavar="10m|TIME",
-        help="Judge those that were stored before that; default: now. What became of them is read up to now.",
-        show_default=False,
+        "Judge those that were stored before that; default: now. What became of them is read up to now.",
+        "10m|TIME",
     ),
 ]
 Topics = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--topics",
-        metavar="TOPIC",
-        help="Real topics to read; may be repeated. Default: those that the half messages name.",
-        show_default=False,
+        "Real topics to read; may be repeated. Default: those that the half messages name.",
+        "TOPIC",
     ),
 ]
-Grace = Annotated[
-    str,
-    typer.Option("--grace", metavar="60s", help="What is younger may still be on its way."),
-]
+Grace = Annotated[str, option("--grace", "What is younger may still be on its way.", "60s")]
 OverdueAfter = Annotated[
     str,
-    typer.Option(
-        "--overdue-after",
-        metavar="15m",
-        help="Report what is undecided or held for longer, after its immunity.",
+    option(
+        "--overdue-after", "Report what is undecided or held for longer, after its immunity.", "15m"
     ),
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="Show so many findings.")]
+Limit = Annotated[int, option("--limit", "Show so many findings.", min=1)]
 Folder = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--folder",
+        "Folder of its file while it runs, some 100 bytes per record; default: the system's own for such files.",
         file_okay=False,
         exists=True,
-        help="Folder of its file while it runs, some 100 bytes per record; default: the system's own for such files.",
-        show_default=False,
     ),
 ]
 

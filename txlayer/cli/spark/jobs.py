@@ -22,6 +22,7 @@ from txlayer.cli.options import (
     Insecure,
     Namespace,
     client_config,
+    option,
     with_bundles,
 )
 from txlayer.cli.secrets import command_line_settings, with_secrets
@@ -38,23 +39,22 @@ from txlayer_spark.verdicts import exit_code
 
 Data = Annotated[
     str,
-    typer.Option(
-        "--data",
-        "-d",
-        metavar="FOLDER",
-        help="Where bronze and ledger are kept: a folder, or any address that Spark knows.",
+    option(
+        "--data -d",
+        "Where bronze and ledger are kept: a folder, or any address that Spark knows.",
+        "FOLDER",
     ),
 ]
 Grace = Annotated[
     str,
-    typer.Option(
-        help="What is younger may still be on its way, and is called neither lost nor torn."
+    option(
+        "--grace", "What is younger may still be on its way, and is called neither lost nor torn."
     ),
 ]
 Overdue = Annotated[
-    str, typer.Option(help="Age at which an undecided or held transaction is overdue.")
+    str, option("--overdue", "Age at which an undecided or held transaction is overdue.")
 ]
-Page = Annotated[Path, typer.Option("--page", help="The HTML file; JSON is written beside it.")]
+Page = Annotated[Path, option("--page", "The HTML file; JSON is written beside it.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +65,15 @@ class SourceOptions(Bundle):
     namespace: Namespace = None
     topics: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topics",
-            metavar="TOPIC,…",
-            help="Real topics; default: those that half records name.",
-        ),
+        option("--topics", "Real topics; default: those that half records name.", "TOPIC,…"),
     ] = None
     kafka_option: Annotated[
         list[str] | None,
-        typer.Option(
-            "--kafka-option",
-            "-K",
-            metavar="NAME=VALUE",
-            help="A setting of Kafka's Java client (security.protocol, sasl.jaas.config, …); may be repeated. "
+        option(
+            "--kafka-option -K",
+            "A setting of Kafka's Java client (security.protocol, sasl.jaas.config, …); may be repeated. "
             "Secrets by file alone: sasl.jaas.config.file=PATH.",
+            "NAME=VALUE",
         ),
     ] = None
     insecure: Insecure = False
@@ -116,16 +111,14 @@ class SessionOptions(Bundle):
     """Where and how Spark runs."""
 
     master: Annotated[
-        str, typer.Option(help="Where Spark runs; left to spark-submit under that.")
+        str, option("--master", "Where Spark runs; left to spark-submit under that.")
     ] = "local[*]"
     memory: Annotated[
-        str, typer.Option(help="Memory of the driver; with a local master, of everything.")
+        str, option("--memory", "Memory of the driver; with a local master, of everything.")
     ] = "2g"
     spark_setting: Annotated[
         list[str] | None,
-        typer.Option(
-            "--spark-setting", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."
-        ),
+        option("--spark-setting", "A setting of Spark; may be repeated.", "NAME=VALUE"),
     ] = None
 
     def open(self) -> AbstractContextManager[SparkSession]:
@@ -146,7 +139,7 @@ def bronze(
     data: Data = _DATA,
     every: Annotated[
         str | None,
-        typer.Option(help="Go on, and read what is new after this time (30s, 5m), until Ctrl-C."),
+        option("--every", "Go on, and read what is new after this time (30s, 5m), until Ctrl-C."),
     ] = None,
     session: SessionOptions,
 ) -> None:
@@ -166,8 +159,9 @@ def compact(
     data: Data = _DATA,
     keep: Annotated[
         str | None,
-        typer.Option(
-            help="Forget what is older (90d): records of bronze by day, settled rows of the ledger."
+        option(
+            "--keep",
+            "Forget what is older (90d): records of bronze by day, settled rows of the ledger.",
         ),
     ] = None,
     session: SessionOptions,
@@ -239,17 +233,16 @@ def audit(
 
 @with_bundles
 def compare(
-    against: Annotated[
-        str, typer.Option("--against", help="Parquet of your own, or a JDBC address.")
-    ],
-    topic: Annotated[str, typer.Option("--topic", help="The real topic.")],
+    against: Annotated[str, option("--against", "Parquet of your own, or a JDBC address.")],
+    topic: Annotated[str, option("--topic", "The real topic.")],
     *,
-    table: Annotated[str, typer.Option(help="The table behind a JDBC address.")] = "",
-    column: Annotated[str, typer.Option(help="Its column with the business id.")] = "id",
+    table: Annotated[str, option("--table", "The table behind a JDBC address.")] = "",
+    column: Annotated[str, option("--column", "Its column with the business id.")] = "id",
     published_id: Annotated[
         str,
-        typer.Option(
-            help="SQL over txn_id, key and value: the business id, as get_json_object(value, '$.order')."
+        option(
+            "--published-id",
+            "SQL over txn_id, key and value: the business id, as get_json_object(value, '$.order').",
         ),
     ] = "txn_id",
     data: Data = _DATA,
