@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import json
 import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from txlayer import __version__
 from txlayer.adapters.connect import connect_coordinator
@@ -45,7 +44,6 @@ from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
 from txlayer.operate.doctor import counted
 from txlayer.operate.status import (
     CoordinatorStatus,
-    PartitionStatus,
     read_status,
     status_json,
 )
@@ -136,7 +134,7 @@ def status(
 
     with KafkaAdmin(config) as admin:
         found = read_status(admin, config.topics)
-    _show_status(found, as_json=as_json)
+    output.show(status_json(found), lambda _body: status_table(found), as_json=as_json)
     if not found.members:
         raise typer.Exit(ExitCode.FINDING)
 
@@ -170,35 +168,32 @@ def reset(
     _show_reset(changes, as_json=as_json)
 
 
-def _show_status(found: CoordinatorStatus, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(status_json(found)))
-        return
-    output.console().print(status_table(found))
-
-
 def status_table(found: CoordinatorStatus) -> output.Parted:
     """Positions and owners of every partition; in a narrow terminal those of op, then those of half."""
     owners = {p: owner_name(m) for m in found.members for _, p in m.partitions}
-    columns: dict[str, list[RenderableType]] = {
-        "partition": [_number(p.partition) for p in found.partitions],
-        "op next": [_number(p.op_next) for p in found.partitions],
-        "op end": [_number(p.op_end) for p in found.partitions],
-        "op lag": [_number(p.op_lag) for p in found.partitions],
-        "low water": [_number(p.low_water) for p in found.partitions],
-        "half end": [_number(p.half_end) for p in found.partitions],
-        "read again": [_number(p.half_span) for p in found.partitions],
-        "doubt": [_doubt(p) for p in found.partitions],
-        "owner": [output.cell(owners.get(p.partition, "nobody")) for p in found.partitions],
+    names = {
+        "partition": "partition",
+        "op next": "op_next",
+        "op end": "op_end",
+        "op lag": "op_lag",
+        "low water": "low_water",
+        "half end": "half_end",
+        "read again": "half_span",
     }
-    lag = sum(p.op_lag for p in found.partitions)
+    columns: output.Columns = {
+        **{header: output.number_or_none(name) for header, name in names.items()},
+        "doubt": lambda p: "" if p["doubt_low"] is None else f"{p['doubt_low']}-{p['doubt_end']}",
+        "owner": lambda p: owners.get(p["partition"], "nobody"),
+    }
+    body = status_json(found)
     return output.Parted(
+        body["partitions"],
         columns,
         parts=(
             ("partition", "op next", "op end", "op lag", "owner"),
             ("partition", "low water", "half end", "read again", "doubt"),
         ),
-        title=f"{found.group}: {found.state}, {counted(len(found.members), 'member')}, op lag {lag}",
+        title=f"{found.group}: {found.state}, {counted(len(found.members), 'member')}, op lag {body['op_lag']}",
         right=set(columns) - {"owner"},
     )
 
@@ -213,14 +208,6 @@ def owner_name(member: GroupMember) -> str:
     return f"{given}{member.host}/{drawn}"
 
 
-def _number(value: int | None) -> str:
-    return "none" if value is None else str(value)
-
-
-def _doubt(p: PartitionStatus) -> str:
-    return "" if p.doubt_low is None else f"{p.doubt_low}-{p.doubt_end}"
-
-
 def _show_reset(changes: dict[tuple[str, int], OffsetReset], *, as_json: bool) -> None:
     show_offsets(
         [
@@ -233,11 +220,10 @@ def _show_reset(changes: dict[tuple[str, int], OffsetReset], *, as_json: bool) -
 
 def show_offsets(rows: list[tuple[str, int, int | None, int]], *, as_json: bool) -> None:
     """(topic, partition, offset before, offset after), for a person or a program."""
-    columns = ("topic", "partition", "before", "after")
+    names = ("topic", "partition", "before", "after")
+    found = [dict(zip(names, row, strict=True)) for row in rows]
     if as_json:
-        typer.echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]))
-        return
-    table = output.table(*columns, title="offsets")
-    for row in rows:
-        table.add_row(*("none" if v is None else str(v) for v in row))
-    output.console().print(table)
+        output.print_json(found)
+    else:
+        columns = {name: output.number_or_none(name) for name in names}
+        output.console().print(output.rows_table(found, columns, title="offsets"))

@@ -195,12 +195,12 @@ def list_(
     with open_logs(cluster.config(ClientConfig), group, topic or ()) as logs:
         found = letters_.list_letters(logs, wanted, is_all=is_all or bool(state), limit=limit)
     rows = [letters_.letter_json(f, now_ms=now_ms, has_key=has_keys) for f in found.letters]
-    if as_json:
-        typer.echo(json.dumps(rows))
-    elif rows:
-        output.console().print(dlq_rows.list_table(rows, has_key=has_keys))
-    else:
-        typer.echo("no dead letter is as the filters say")
+    output.show_rows(
+        rows,
+        lambda rows: dlq_rows.list_table(rows, has_key=has_keys),
+        as_json=as_json,
+        nothing="no dead letter is as the filters say",
+    )
     if found.listed_count > len(rows):
         typer.echo(f"{found.listed_count - len(rows):,} more; --limit shows more", err=True)
     if found.ended_count:
@@ -242,10 +242,7 @@ def show(
         row = letters_.show_json(
             found, log.said_about(place), now_ms=_now_ms(), has_value=has_value
         )
-    if as_json:
-        typer.echo(json.dumps(row))
-    else:
-        output.console().print(dlq_rows.show_tables(row))
+    output.show(row, dlq_rows.show_tables, as_json=as_json)
 
 
 # --- asking ------------------------------------------------------------------------------------------------------------

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
-from txlayer.cli.output import age_text, cell, time_text
+from txlayer.cli.output import time_text
 from txlayer.core.retry import ReplayKind
 from txlayer.operate import Json
 from txlayer.operate.replay import DeadLetterOutcome, DeadLetterResult
@@ -18,70 +18,60 @@ from txlayer.operate.replay import DeadLetterOutcome, DeadLetterResult
 
 def list_table(rows: Sequence[Json], *, has_key: bool) -> Table:
     """The table of `dlq list`."""
-    names = ["letter", "state", "reason", "age", "attempts", "error", "came from"]
-    names += ["key"] if has_key else []
-    table = output.table(*names, right=("age", "attempts"), whole=("letter",))
-    for row in rows:
-        origin = row.get("origin")
-        cells = [
-            cell(row["letter"]),
-            cell(row["state"]),
-            cell(row["reason"] or row["why"]),
-            cell(age_text(row["age_ms"])),
-            cell(row.get("attempt_count", "")),
-            cell(_error(row)),
-            cell(
-                ""
-                if origin is None
-                else f"{origin['topic']}-{origin['partition']}@{origin['offset']}"
-            ),
-        ]
-        table.add_row(*cells, *([cell(bytes_text(row["key"]))] if has_key else []))
-    return table
+    columns: dict[str, str | Callable[[Json], object]] = {
+        "letter": "letter",
+        "state": "state",
+        "reason": _reason,
+        "age": output.ages("age_ms"),
+        "attempts": lambda row: row.get("attempt_count"),
+        "error": _error,
+        "came from": _origin,
+    }
+    if has_key:
+        columns["key"] = lambda row: bytes_text(row["key"])
+    return output.rows_table(rows, columns, right=("age", "attempts"), whole=("letter",))
 
 
 def show_tables(row: Json) -> RenderableType:
     """What `dlq show` prints."""
-    head = Table.grid(padding=(0, 2))
-    origin = row.get("origin")
-    facts = [
-        ("letter", row["letter"]),
-        ("state", row["state"]),
-        ("reason", row["reason"] or row["why"]),
+    value = f"{row['value_bytes']:,} bytes; --value shows them"
+    head = output.grid(
         (
-            "came from",
-            "" if origin is None else f"{origin['topic']}-{origin['partition']}@{origin['offset']}",
-        ),
-        ("its time", time_text(row.get("origin_ms") or None)),
-        ("attempts", row.get("attempt_count", "")),
-        ("first", time_text(row.get("first_ms"))),
-        ("last", time_text(row.get("last_ms"))),
-        ("given up", time_text(row["written_ms"])),
-        ("error", _error(row)),
-        ("key", bytes_text(row["key"])),
-        *((f"header {h['name']}", bytes_text(h["value"])) for h in row["headers"]),
-        (
-            "value",
-            bytes_text(row["value"])
-            if "value" in row
-            else f"{row['value_bytes']:,} bytes; --value shows them",
-        ),
-    ]
-    for name, value in facts:
-        head.add_row(cell(name, "bold"), cell(value))
+            ("letter", row["letter"]),
+            ("state", row["state"]),
+            ("reason", _reason(row)),
+            ("came from", _origin(row)),
+            ("its time", time_text(row.get("origin_ms") or None)),
+            ("attempts", row.get("attempt_count")),
+            ("first", time_text(row.get("first_ms"))),
+            ("last", time_text(row.get("last_ms"))),
+            ("given up", time_text(row["written_ms"])),
+            ("error", _error(row)),
+            ("key", bytes_text(row["key"])),
+            *((f"header {h['name']}", bytes_text(h["value"])) for h in row["headers"]),
+            ("value", bytes_text(row["value"]) if "value" in row else value),
+        )
+    )
     if not row["history"]:
         return head
-    history = output.table("when", "what", "request", "outcome", "who", "text")
-    for said in row["history"]:
-        history.add_row(
-            cell(time_text(said["at_ms"])),
-            cell(said["kind"]),
-            cell(said["request_id"]),
-            cell(said["outcome"] or ""),
-            cell(said["operator"] or ""),
-            cell(said["text"] or ""),
-        )
-    return Group(head, history)
+    columns: output.Columns = {
+        "when": output.times("at_ms"),
+        "what": "kind",
+        "request": "request_id",
+        "outcome": "outcome",
+        "who": "operator",
+        "text": "text",
+    }
+    return Group(head, output.rows_table(row["history"], columns))
+
+
+def _reason(row: Json) -> object:
+    return row["reason"] or row["why"]
+
+
+def _origin(row: Json) -> str:
+    origin = row.get("origin")
+    return "" if origin is None else f"{origin['topic']}-{origin['partition']}@{origin['offset']}"
 
 
 def bytes_text(raw: Json | None) -> str:
@@ -94,11 +84,8 @@ def bytes_text(raw: Json | None) -> str:
 
 
 def _error(row: Json) -> str:
-    return ": ".join(
-        filter(
-            None, (row.get("error_type") or "", row.get("error_message") or row.get("why") or "")
-        )
-    )
+    parts = (row.get("error_type"), row.get("error_message") or row.get("why"))
+    return ": ".join(filter(None, parts))
 
 
 _SENTENCES: Mapping[DeadLetterResult, str] = {

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Annotated
@@ -18,7 +17,7 @@ from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, Operator, Reason, option, with_bundles
-from txlayer.cli.output import age_text, cell, console, time_text
+from txlayer.cli.output import age_text, cell
 from txlayer.config import ConsumerConfig, milliseconds, parse_duration
 from txlayer.core.leases import LeaseEffect, parse_queue
 from txlayer.errors import UsageError
@@ -92,15 +91,11 @@ def list_locks(
         and topic in (None, row["topic"])
         and (is_all or row["state"] == LockState.HELD.value)
     ]
-    if as_json:
-        typer.echo(json.dumps(rows))
-    elif rows:
-        console().print(list_table(rows))
-    else:
-        of = "".join(
-            f" of {what} {name}" for what, name in (("group", group), ("topic", topic)) if name
-        )
-        typer.echo(f"nobody holds a queue{of} in {config.namespace}")
+    of = "".join(
+        f" of {what} {name}" for what, name in (("group", group), ("topic", topic)) if name
+    )
+    nothing = f"nobody holds a queue{of} in {config.namespace}"
+    output.show_rows(rows, list_table, as_json=as_json, nothing=nothing)
 
 
 @app.command()
@@ -125,10 +120,7 @@ def show(
         _unknown(queue, as_json=as_json)
         raise typer.Exit(ExitCode.FINDING)
     row = {**lease_json(standing), "records": history}
-    if as_json:
-        typer.echo(json.dumps(row))
-    else:
-        console().print(detail(row))
+    output.show(row, detail, as_json=as_json)
 
 
 @app.command()
@@ -167,7 +159,7 @@ def release(
             standing = locks.standing(queue) or standing
     row = {**lease_json(standing), "is_written": is_written, "effect": effect.value}
     if as_json:
-        typer.echo(json.dumps(row))
+        output.print_json(row)
     elif not is_written:
         typer.echo(f"nobody holds {queue}: its lease is {state.value}; nothing was written")
     elif effect is LeaseEffect.RELEASED:
@@ -221,58 +213,35 @@ def _by_hand(config: ConsumerConfig) -> Iterator[LocksByHand]:
 # --- rows --------------------------------------------------------------------------------------------------------------
 
 
-def list_table(rows: list[Json]) -> Table:
+def list_table(rows: Sequence[Json]) -> Table:
     """The table of `locks list`."""
-    table = output.table(
-        "queue",
-        "state",
-        "holder",
-        "instance",
-        "generation",
-        "token",
-        "expires in",
-        right=("generation", "token", "expires in"),
-    )
-    for row in rows:
-        table.add_row(
-            cell(row["queue"]),
-            cell(row["state"], _STYLES.get(row["state"], "")),
-            cell(row["holder"]),
-            cell(row["instance_id"] or ""),
-            cell(row["generation"]),
-            cell(row["token"]),
-            cell(_end_text(row)),
-        )
-    return table
+    columns: output.Columns = {
+        "queue": "queue",
+        "state": lambda row: cell(row["state"], _STYLES.get(row["state"], "")),
+        "holder": "holder",
+        "instance": "instance_id",
+        "generation": "generation",
+        "token": "token",
+        "expires in": _end_text,
+    }
+    return output.rows_table(rows, columns, right=("generation", "token", "expires in"))
 
 
 def detail(row: Json) -> RenderableType:
     """What `locks show` tells."""
-    table = output.table(
-        "offset",
-        "appended",
-        "kind",
-        "effect",
-        "holder",
-        "generation",
-        "token",
-        "reason",
-        title="newest records",
-        right=("offset", "generation", "token"),
-    )
-    for record in row["records"]:
-        token = "" if record["token"] is None else record["token"]
-        table.add_row(
-            cell(record["offset"]),
-            cell(time_text(record["appended_ms"])),
-            cell(record["kind"]),
-            cell(record["effect"]),
-            cell(record["holder"]),
-            cell(record["generation"]),
-            cell(token),
-            cell(record["reason"] or ""),
-        )
-    return Group(list_table([row]), table)
+    columns: output.Columns = {
+        "offset": "offset",
+        "appended": output.times("appended_ms"),
+        "kind": "kind",
+        "effect": "effect",
+        "holder": "holder",
+        "generation": "generation",
+        "token": "token",
+        "reason": "reason",
+    }
+    right = ("offset", "generation", "token")
+    newest = output.rows_table(row["records"], columns, title="newest records", right=right)
+    return Group(list_table([row]), newest)
 
 
 def sentence(standing: LockStanding) -> str:

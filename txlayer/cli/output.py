@@ -6,12 +6,13 @@ log, where anybody may have put anything: control characters are shown, not sent
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -21,6 +22,7 @@ from rich.text import Text
 
 from txlayer.adapters.telemetry import printable
 from txlayer.errors import UsageError
+from txlayer.operate import Json
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -85,53 +87,118 @@ def table(
     return made
 
 
+Columns = Mapping[str, str | Callable[[Any], object]]
+"""{header: the name of a row's field, or what makes the cell of the row}; no text in a cell for None."""
+
+
+def rows_table(
+    rows: Iterable[Json],
+    columns: Columns,
+    *,
+    title: str | None = None,
+    right: Container[str] = (),
+    whole: Container[str] = (),
+) -> Table:
+    """A table with a line for each row; the rest as `table`."""
+    made = table(*columns, title=title, right=right, whole=whole)
+    for row in rows:
+        values = (row[take] if isinstance(take, str) else take(row) for take in columns.values())
+        made.add_row(*map(_cell_of, values))
+    return made
+
+
+def _cell_of(value: object) -> Text:
+    return value if isinstance(value, Text) else cell("" if value is None else value)
+
+
+def ages(name: str) -> Callable[[Json], str]:
+    """A column of ages."""
+    return lambda row: age_text(row[name])
+
+
+def times(name: str) -> Callable[[Json], str]:
+    """A column of instants."""
+    return lambda row: time_text(row[name])
+
+
+def number_or_none(name: str) -> Callable[[Json], str]:
+    """A column of numbers that may be missing."""
+    return lambda row: "none" if row[name] is None else str(row[name])
+
+
 class Parted:
     """One table where the terminal is wide enough; else several below each other, so that no header is folded inside a word.
 
     Args:
-        columns: {header: cells}.
+        rows, columns, title, right: as for `rows_table`.
         parts: the headers of each narrower table; the first one says which row it is, and is the same in all.
-        title: of the first.
-        right: columns of numbers.
     """
 
     def __init__(
         self,
-        columns: Mapping[str, Sequence[RenderableType]],
+        rows: Sequence[Json],
+        columns: Columns,
         *,
         parts: Sequence[Sequence[str]],
         title: str,
         right: Container[str] = (),
     ) -> None:
-        self._columns = columns
-        self._parts = parts
-        self._title = title
-        self._right = right
+        self._whole = rows_table(rows, columns, title=title, right=right)
+        self._parts = [
+            rows_table(
+                rows,
+                {name: columns[name] for name in names},
+                title=None if number else title,
+                right=right,
+            )
+            for number, names in enumerate(parts)
+        ]
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        whole = self._table(tuple(self._columns), title=self._title)
-        needed = Measurement.get(console, options.update(width=_ENDLESS), whole).maximum
+        needed = Measurement.get(console, options.update(width=_ENDLESS), self._whole).maximum
         if needed <= options.max_width:
-            yield whole
-            return
-        for number, names in enumerate(self._parts):
-            yield self._table(names, title=None if number else self._title)
-
-    def _table(self, names: Sequence[str], *, title: str | None) -> Table:
-        made = table(*names, title=title, right=self._right)
-        for cells in zip(*(self._columns[name] for name in names), strict=True):
-            made.add_row(*cells)
-        return made
+            yield self._whole
+        else:
+            yield from self._parts
 
 
-def grid(rows: Iterable[tuple[str, Text]]) -> Table:
+def grid(rows: Iterable[tuple[str, object]]) -> Table:
     """Names and what belongs to them, below each other."""
     made = Table.grid(padding=(0, 2))
     for name, value in rows:
-        made.add_row(cell(name, "bold"), value)
+        made.add_row(cell(name, "bold"), _cell_of(value))
     return made
+
+
+def print_json(value: object) -> None:
+    """Print what `--json` asks for."""
+    typer.echo(json.dumps(value))
+
+
+def show_rows(
+    rows: Sequence[Json],
+    draw: Callable[[Sequence[Json]], RenderableType],
+    *,
+    as_json: bool,
+    nothing: str,
+) -> None:
+    """Print rows for a program, or draw them for a person, who reads `nothing` where there are none."""
+    if as_json:
+        print_json(rows)
+    elif rows:
+        console().print(draw(rows))
+    else:
+        typer.echo(nothing)
+
+
+def show(value: Json, draw: Callable[[Json], RenderableType], *, as_json: bool) -> None:
+    """Print an object for a program, or draw it for a person."""
+    if as_json:
+        print_json(value)
+    else:
+        console().print(draw(value))
 
 
 SAMPLE_COUNT = 10

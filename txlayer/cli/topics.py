@@ -20,6 +20,7 @@ from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
 from txlayer.core.acls import EVERY_HOST, AclChange, CreateAcl, OtherAcl
 from txlayer.core.topics import AlterSetting, Change, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.errors import BrokerUnavailableError
+from txlayer.operate import Json
 from txlayer.operate import drain as draining
 from txlayer.operate.drain import Drain
 from txlayer.operate.rights import WantedRights
@@ -166,21 +167,16 @@ def _topic_row(change: Change) -> tuple[str, str, str, str, str]:
             replicas = change.replication_factor or "the broker's"
             settings = "".join(f"\n{name}={value}" for name, value in change.settings.items())
             must = f"{change.partition_count} partitions, {replicas} replicas{settings}"
-            return change.topic, "create", "missing", must, change.why
+            found, what = "missing", "create"
         case AlterSetting():
-            return (
-                change.topic,
-                f"alter {change.setting}",
-                change.found or "",
-                change.wanted,
-                change.why,
-            )
+            must, found, what = change.wanted, change.found or "", f"alter {change.setting}"
         case StoreFirstOffsets():
             must = f"0 in {len(change.partitions)} partitions"
-            return change.topic, f"store offsets for {change.group}", "missing", must, change.why
+            found, what = "missing", f"store offsets for {change.group}"
         case Difference():
+            must, found = change.wanted, change.found
             what = f"{change.what} (cannot be changed here)"
-            return change.topic, what, change.found, change.wanted, change.why
+    return change.topic, what, found, must, change.why
 
 
 # --- acls --------------------------------------------------------------------------------------------------------------
@@ -258,8 +254,8 @@ def _compare_acls(
 
 
 def _show_acls(wanted: WantedRights, changes: Sequence[AclChange], *, as_json: bool) -> None:
+    rows = [{"change": type(change).__name__, **_acl_fields(change)} for change in changes]
     if as_json:
-        rows = [{"change": type(change).__name__, **_acl_fields(change)} for change in changes]
         body = {
             "namespace": wanted.namespace,
             "principal": wanted.principal,
@@ -271,12 +267,21 @@ def _show_acls(wanted: WantedRights, changes: Sequence[AclChange], *, as_json: b
     if not changes:
         typer.echo(f"{wanted.principal}: all {len(wanted.acls)} rights are there, and no other")
         return
-    table = output.table(
-        "what", "resource", "operation", "why", title=f"rights of {wanted.principal}"
-    )
-    for change in changes:
-        table.add_row(*map(output.cell, _acl_row(change)))
-    output.console().print(table)
+    columns: output.Columns = {
+        "what": _acl_change,
+        "resource": lambda row: (
+            f"{row['resource']} {row['name']}{'…' if row['pattern'] == 'prefixed' else ''}"
+        ),
+        "operation": lambda row: f"{row['permission']} {row['operation']}",
+        "why": "why",
+    }
+    title = f"rights of {wanted.principal}"
+    output.console().print(output.rows_table(rows, columns, title=title))
+
+
+def _acl_change(row: Json) -> str:
+    is_new = row["change"] == CreateAcl.__name__
+    return "create" if is_new else "is there (cannot be removed here)"
 
 
 def _others(changes: Sequence[AclChange]) -> list[AclChange]:
@@ -300,14 +305,6 @@ def _acl_fields(change: AclChange) -> dict[str, str]:
         "permission": "deny" if acl.is_denied else "allow",
         "why": change.why,
     }
-
-
-def _acl_row(change: AclChange) -> tuple[str, str, str, str]:
-    told = _acl_fields(change)
-    name = told["name"] + ("…" if told["pattern"] == "prefixed" else "")
-    what = "create" if isinstance(change, CreateAcl) else "is there (cannot be removed here)"
-    operation = f"{told['permission']} {told['operation']}"
-    return what, f"{told['resource']} {name}", operation, told["why"]
 
 
 # --- more partitions ---------------------------------------------------------------------------------------------------
@@ -419,13 +416,15 @@ def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool)
     if found.is_drained:
         typer.echo(f"{namespace}: drained; nothing of before is needed any more")
         return
-    table = output.table(
-        "group", "state", "count", "oldest", "for instance", title=f"{namespace}: open"
-    )
-    for o in found.open:
-        row = (o.producer_group, o.state, str(o.count), f"{o.oldest_ms // 1000} s")
-        table.add_row(*map(output.cell, row), output.cell(" ".join(o.txn_ids)))
-    output.console().print(table)
+    columns: output.Columns = {
+        "group": "producer_group",
+        "state": "state",
+        "count": "count",
+        "oldest": lambda row: f"{row['oldest_ms'] // 1000} s",
+        "for instance": lambda row: " ".join(row["txn_ids"]),
+    }
+    rows = [o._asdict() for o in found.open]
+    output.console().print(output.rows_table(rows, columns, title=f"{namespace}: open"))
     typer.echo(
         f"half records still needed: {found.half_unread}; op records not applied: {found.op_unread}"
     )

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
+from rich.console import Group
 
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
@@ -189,13 +190,9 @@ def list_(
         )
         oldest = unsettled.oldest(matching, limit)
     rows = [unsettled.unsettled_json(found, now_ms=now_ms) for found in oldest]
-    if as_json:
-        typer.echo(json.dumps(rows))
-    elif not rows:
-        kind = "" if wanted.is_empty else " of this kind"
-        typer.echo(f"nothing{kind} is open in {config.namespace}")
-    else:
-        output.console().print(tx_rows.list_table(rows))
+    kind = "" if wanted.is_empty else " of this kind"
+    nothing = f"nothing{kind} is open in {config.namespace}"
+    output.show_rows(rows, tx_rows.list_table, as_json=as_json, nothing=nothing)
     _say_more(matching.count - len(rows), as_json=as_json)
     if asides:
         typer.echo(f"{len(asides):,} kept aside; --kept-aside shows what", err=as_json)
@@ -208,12 +205,8 @@ def _list_asides(
 
     oldest = sorted(asides, key=lambda a: (a.kept_ms, a.place))[:limit]
     rows = [unsettled.aside_json(found, now_ms=now_ms) for found in oldest]
-    if as_json:
-        typer.echo(json.dumps(rows))
-    elif not rows:
-        typer.echo(f"nothing is kept aside in {namespace}")
-    else:
-        output.console().print(tx_rows.aside_list(rows))
+    nothing = f"nothing is kept aside in {namespace}"
+    output.show_rows(rows, tx_rows.aside_list, as_json=as_json, nothing=nothing)
     _say_more(len(asides) - len(rows), as_json=as_json)
 
 
@@ -250,10 +243,7 @@ def stats(*, connection: Connection, as_json: AsJson = False) -> None:
     with _overview(config) as overview:
         counts = unsettled.count(overview)
     body = unsettled.stats_json(config.namespace, counts, status.partitions, now_ms=now_ms)
-    if as_json:
-        typer.echo(json.dumps(body))
-    else:
-        output.console().print(tx_rows.stats_tables(body))
+    output.show(body, tx_rows.stats_tables, as_json=as_json)
 
 
 @app.command()
@@ -303,11 +293,13 @@ def show(
     with KafkaAdmin(config) as admin:
         applied = list(histories.are_applied(admin, config.topics, found))
     rows = [histories.history_json(h, is_applied=a) for h, a in zip(found, applied, strict=True)]
-    if as_json:
-        typer.echo(json.dumps(rows))
-        return
-    for row in rows:
-        output.console().print(tx_rows.history_tables(row))
+
+    output.show_rows(
+        rows,
+        lambda rows: Group(*map(tx_rows.history_tables, rows)),
+        as_json=as_json,
+        nothing="",
+    )
 
 
 def parse_place(text: str) -> tuple[int, int] | None:
@@ -328,10 +320,7 @@ def _show_aside(
     if found is None:
         return False
     row = unsettled.aside_json(found, now_ms=_now_ms())
-    if as_json:
-        typer.echo(json.dumps([row]))
-    else:
-        output.console().print(tx_rows.aside_table(row))
+    output.show_rows([row], lambda _rows: tx_rows.aside_table(row), as_json=as_json, nothing="")
     return True
 
 

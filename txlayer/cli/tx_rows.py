@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -31,41 +33,31 @@ def style_of(state: str) -> str:
 # --- list -------------------------------------------------------------------------------------------------------------
 
 
-def list_table(rows: list[Json]) -> Table:
+def list_table(rows: Sequence[Json]) -> Table:
     """The table of `tx list`."""
-    table = output.table(
-        "id",
-        "nonce",
-        "group",
-        "state",
-        "reason",
-        "age",
-        "messages",
-        "topics",
-        "half",
-        "in",
-        "checks",
-        "last asked",
-        right=("age", "messages", "half", "checks"),
-        whole=("nonce",),
-    )
-    for row in rows:
-        offset = "none" if row["first_half_offset"] is None else row["first_half_offset"]
-        table.add_row(
-            cell(row["txn_id"]),
-            cell(row["nonce"]),
-            cell(row["producer_group"]),
-            cell(row["state"], style_of(row["state"])),
-            cell(row["reason"] or ""),
-            cell(age_text(row["age_ms"])),
-            cell(f"{row['seen_count']}/{row['message_count']}"),
-            cell(", ".join(row["topics"])),
-            cell(f"{row['partition']}:{offset}"),
-            cell(row["stands_in"]),
-            cell(f"{row['answered_count']}/{row['checked_count']}"),
-            cell(time_text(row["asked_ms"])),
-        )
-    return table
+    columns: output.Columns = {
+        "id": "txn_id",
+        "nonce": "nonce",
+        "group": "producer_group",
+        "state": _state,
+        "reason": "reason",
+        "age": output.ages("age_ms"),
+        "messages": lambda row: f"{row['seen_count']}/{row['message_count']}",
+        "topics": lambda row: ", ".join(row["topics"]),
+        "half": lambda row: f"{row['partition']}:{_first_half_offset(row)}",
+        "in": "stands_in",
+        "checks": lambda row: f"{row['answered_count']}/{row['checked_count']}",
+        "last asked": output.times("asked_ms"),
+    }
+    right = ("age", "messages", "half", "checks")
+    return output.rows_table(rows, columns, right=right, whole=("nonce",))
+
+
+def _state(row: Json) -> Text:
+    return cell(row["state"], style_of(row["state"]))
+
+
+_first_half_offset = output.number_or_none("first_half_offset")
 
 
 # --- stats ------------------------------------------------------------------------------------------------------------
@@ -75,21 +67,17 @@ def stats_tables(body: Json) -> RenderableType:
     """The tables of `tx stats`."""
     aside_count = body["kept_aside_count"]
     asides = f", {aside_count:,} kept aside" if aside_count else ""
-    states = output.table(
-        "group",
-        "state",
-        "transactions",
-        "oldest",
+    states = output.rows_table(
+        body["states"],
+        {
+            "group": "producer_group",
+            "state": _state,
+            "transactions": lambda row: f"{row['count']:,}",
+            "oldest": output.ages("oldest_age_ms"),
+        },
         right=("transactions", "oldest"),
         title=f"{body['namespace']}: {body['transaction_count']:,} not settled{asides}",
     )
-    for row in body["states"]:
-        states.add_row(
-            cell(row["producer_group"]),
-            cell(row["state"], style_of(row["state"])),
-            cell(f"{row['count']:,}"),
-            cell(age_text(row["oldest_age_ms"])),
-        )
     names = {
         "partition": "partition",
         "low water": "low_water",
@@ -105,10 +93,8 @@ def stats_tables(body: Json) -> RenderableType:
     }
     positions, doubt = list(names)[:6], list(names)[6:]
     partitions = output.Parted(
-        {
-            header: [cell("none" if row[name] is None else row[name]) for row in body["partitions"]]
-            for header, name in names.items()
-        },
+        body["partitions"],
+        {header: output.number_or_none(name) for header, name in names.items()},
         parts=(positions, ["partition", *doubt]),
         title="partitions",
         right=names,
@@ -125,109 +111,101 @@ _SETTLED = frozenset(state.value for state in SETTLED)
 
 def history_tables(row: Json) -> RenderableType:
     """What `tx show` prints of one transaction."""
-    head = Table.grid(padding=(0, 2))
-    for name, value in _head(row):
-        head.add_row(cell(name, "bold"), value)
-    parts: list[RenderableType] = [head]
-    if row["half_records"]:
-        halves = output.table(
-            "offset", "appended", "real topic", "message", "options", title="half"
-        )
-        for r in row["half_records"]:
-            message = f"{r['index'] + 1} of {row['message_count']}"
-            halves.add_row(
-                cell(r["offset"]),
-                cell(time_text(r["appended_ms"])),
-                cell(r["topic"]),
-                cell(message),
-                cell(_options_text(r)),
-            )
-        parts.append(halves)
-    parts.extend(_check_tables(row))
-    if row["op_lines"]:
-        ops = output.table(
-            "position",
-            "appended",
-            "resolution",
-            "source",
-            "operator",
-            "reason",
-            "counts",
-            title="op",
-        )
-        for n in row["op_lines"]:
-            check = "" if n["check_number"] is None else f" {n['check_number']}"
-            counts = "yes"
-            if not n["is_counted"]:
-                is_own = n["producer_group"] == row["producer_group"]
-                counts = f"no: names half offset {n['last_half_offset']}"
-                counts = counts if is_own else f"no: names group {n['producer_group']}"
-            ops.add_row(
-                cell(f"{n['offset']}:{n['line']}"),
-                cell(time_text(n["appended_ms"])),
-                cell(n["resolution"]),
-                cell(n["source"] + check),
-                cell(n["operator"] or ""),
-                cell(n["reason"] or ""),
-                cell(counts),
-            )
-        parts.append(ops)
+    parts: list[RenderableType] = [output.grid(_head(row))]
+    for rows, columns, title in (
+        (row["half_records"], _half_columns(row), "half"),
+        (_answers(row), _CHECK_COLUMNS, "check"),
+        (row["refusals"], _REFUSAL_COLUMNS, "refused"),
+        (row["op_lines"], _op_columns(row), "op"),
+    ):
+        if rows:
+            parts.append(output.rows_table(rows, columns, title=title))
     return Group(*parts)
 
 
-def _check_tables(row: Json) -> list[RenderableType]:
-    parts: list[RenderableType] = []
-    if row["questions"]:
-        checks = output.table("number", "asked", "answered", "answer", "by", title="check")
-        for q in row["questions"]:
-            answers = q["answers"] or [
-                {"appended_ms": None, "resolution": "none yet", "source": ""}
-            ]
-            for n in answers:
-                checks.add_row(
-                    cell(q["number"]),
-                    cell(time_text(q["asked_ms"])),
-                    cell(time_text(n["appended_ms"])),
-                    cell(n["resolution"]),
-                    cell(n["source"]),
-                )
-        parts.append(checks)
-    if row["refusals"]:
-        refused = output.table("told", "what came too late", title="refused")
-        for r in row["refusals"]:
-            refused.add_row(cell(time_text(r["appended_ms"])), cell(r["text"]))
-        parts.append(refused)
-    return parts
+def _half_columns(row: Json) -> output.Columns:
+    return {
+        "offset": "offset",
+        "appended": output.times("appended_ms"),
+        "real topic": "topic",
+        "message": lambda half: f"{half['index'] + 1} of {row['message_count']}",
+        "options": _options_text,
+    }
 
 
-def _head(row: Json) -> list[tuple[str, Text]]:
+def _op_columns(row: Json) -> output.Columns:
+    def source(line: Json) -> str:
+        number = line["check_number"]
+        return str(line["source"]) + ("" if number is None else f" {number}")
+
+    def counts(line: Json) -> str:
+        if line["is_counted"]:
+            return "yes"
+        if line["producer_group"] != row["producer_group"]:
+            return f"no: names group {line['producer_group']}"
+        return f"no: names half offset {line['last_half_offset']}"
+
+    return {
+        "position": lambda line: f"{line['offset']}:{line['line']}",
+        "appended": output.times("appended_ms"),
+        "resolution": "resolution",
+        "source": source,
+        "operator": "operator",
+        "reason": "reason",
+        "counts": counts,
+    }
+
+
+def _answers(row: Json) -> list[Json]:
+    """A row for each answer, and one for a question without any."""
+    none_yet = {"appended_ms": None, "resolution": "none yet", "source": ""}
+    return [
+        {"number": question["number"], "asked_ms": question["asked_ms"], **answer}
+        for question in row["questions"]
+        for answer in question["answers"] or [none_yet]
+    ]
+
+
+_CHECK_COLUMNS: output.Columns = {
+    "number": "number",
+    "asked": output.times("asked_ms"),
+    "answered": output.times("appended_ms"),
+    "answer": "resolution",
+    "by": "source",
+}
+_REFUSAL_COLUMNS: output.Columns = {
+    "told": output.times("appended_ms"),
+    "what came too late": "text",
+}
+
+
+def _head(row: Json) -> list[tuple[str, object]]:
     state = row["state"] or "settled; what decided it is older than what was read"
     said = ""
     if row["state"] in _SETTLED and row["is_applied"] is not None:
         said = " (carried out)" if row["is_applied"] else " (not carried out yet)"
     reason = f": {row['reason']}" if row["reason"] else ""
-    seen = len(row["half_records"])
-    head = [
-        ("transaction", cell(f"{row['txn_id']} / {row['nonce']}")),
+    messages = f"{len(row['half_records'])} half records read, of {row['message_count']}"
+    head: list[tuple[str, object]] = [
+        ("transaction", f"{row['txn_id']} / {row['nonce']}"),
         ("state", cell(state + said + reason, style_of(state))),
-        ("group", cell(row["producer_group"])),
-        ("partition", cell(row["partition"])),
-        ("born", cell(time_text(row["born_ms"]) + " by its producer's clock")),
-        ("messages", cell(f"{seen} half records read, of {row['message_count']}")),
+        ("group", row["producer_group"]),
+        ("partition", row["partition"]),
     ]
-    if row["born_ms"] is None:
-        del head[4]
+    if row["born_ms"] is not None:
+        head.append(("born", time_text(row["born_ms"]) + " by its producer's clock"))
     if row["message_count"] is None:
-        head[-1] = ("messages", cell("no half record read"))
+        messages = "no half record read"
+    head.append(("messages", messages))
     doubt = row["doubt"]
     if doubt is not None:
         text = f"since {time_text(doubt['moved_ms'])}, {doubt['seen_count']} messages to {', '.join(doubt['topics'])}"
-        checks = f"; {doubt['answered_count']} of {doubt['checked_count']} checks answered"
+        text += f"; {doubt['answered_count']} of {doubt['checked_count']} checks answered"
         if doubt["asked_ms"] is not None:
-            checks += f", the last asked {time_text(doubt['asked_ms'])}"
-        head.append(("on doubt", cell(text + checks)))
+            text += f", the last asked {time_text(doubt['asked_ms'])}"
+        head.append(("on doubt", text))
     elif row["left_doubt_ms"] is not None:
-        head.append(("on doubt", cell(f"until {time_text(row['left_doubt_ms'])}")))
+        head.append(("on doubt", f"until {time_text(row['left_doubt_ms'])}"))
     return head
 
 
@@ -243,39 +221,36 @@ def _options_text(row: Json) -> str:
 # --- kept aside -------------------------------------------------------------------------------------------------------
 
 
-def aside_list(rows: list[Json]) -> Table:
+def aside_list(rows: Sequence[Json]) -> Table:
     """The table of `tx list --kept-aside`."""
-    table = output.table(
-        "kept aside",
-        "reason",
-        "what is wrong",
-        "names transaction",
-        "age",
-        right=("age",),
-        whole=("reason",),
-    )
-    for row in rows:
-        cells = (row["name"], row["reason"] or "", row["why"], _named(row), age_text(row["age_ms"]))
-        table.add_row(*(cell(text) for text in cells))
-    return table
+    columns: output.Columns = {
+        "kept aside": "name",
+        "reason": "reason",
+        "what is wrong": "why",
+        "names transaction": _named,
+        "age": output.ages("age_ms"),
+    }
+    return output.rows_table(rows, columns, right=("age",), whole=("reason",))
 
 
-def aside_table(row: Json) -> RenderableType:
+def aside_table(row: Json) -> Table:
     """What `tx show` prints of one record kept aside."""
-    table = Table.grid(padding=(0, 2))
     what = "record" if row["line"] is None else f"line {row['line']} of the record"
-    for name, text in (
-        ("kept aside", f"{what} {row['topic']}-{row['partition']}@{row['offset']}"),
-        ("why", f"{row['reason'] or 'unknown reason'}: {row['why']}"),
-        ("transaction", _named(row) or "it names none that can be read"),
-        ("since", time_text(row["kept_ms"])),
-        ("key", _size(row["key_bytes"])),
-        ("value", _size(row["value_bytes"])),
-        ("headers", ", ".join(row["header_names"]) or "none"),
-        ("bytes", f"on doubt, partition {row['doubt_partition']}, offset {row['doubt_offset']}"),
-    ):
-        table.add_row(cell(name, "bold"), cell(text))
-    return table
+    return output.grid(
+        (
+            ("kept aside", f"{what} {row['topic']}-{row['partition']}@{row['offset']}"),
+            ("why", f"{row['reason'] or 'unknown reason'}: {row['why']}"),
+            ("transaction", _named(row) or "it names none that can be read"),
+            ("since", time_text(row["kept_ms"])),
+            ("key", _size(row["key_bytes"])),
+            ("value", _size(row["value_bytes"])),
+            ("headers", ", ".join(row["header_names"]) or "none"),
+            (
+                "bytes",
+                f"on doubt, partition {row['doubt_partition']}, offset {row['doubt_offset']}",
+            ),
+        )
+    )
 
 
 def _named(row: Json) -> str:
