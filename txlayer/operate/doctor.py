@@ -6,12 +6,12 @@ A rule that finds nothing wrong says so, so that the reader sees what was looked
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple
 
 from txlayer.config import IMMUNITY_MAX, ConsumerConfig, CoordinatorConfig, milliseconds
-from txlayer.core.cluster_facts import CLOCK_ERROR_MS, BrokerFacts, ClusterFacts, Limits
+from txlayer.core.cluster_facts import CLOCK_ERROR_MS, ClusterFacts, Limits
 from txlayer.core.topics import AlterSetting, CreateTopic, StoreFirstOffsets
 from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES
 
@@ -44,16 +44,31 @@ class Level(Enum):
 class ClusterFinding(NamedTuple):
     """One line of the table."""
 
-    check: str  # a name that scripts may rely on: area.subject
+    check: str  # a name that scripts may rely on: area.subject; a rule leaves it to `examine`
     level: Level
     about: str  # broker 1, a topic, a group, …
     reason: str
     mend: str = ""  # a command, or what to do; "" where nothing is to be done
 
 
-def fine(check: str, about: str, reason: str) -> ClusterFinding:
+def error(about: str, reason: str, mend: str) -> ClusterFinding:
+    """A promise does not hold."""
+    return ClusterFinding("", Level.ERROR, about, reason, mend)
+
+
+def warning(about: str, reason: str, mend: str) -> ClusterFinding:
+    """It hurts one day."""
+    return ClusterFinding("", Level.WARNING, about, reason, mend)
+
+
+def info(about: str, reason: str, mend: str = "") -> ClusterFinding:
+    """It could not be found out, or is good to know."""
+    return ClusterFinding("", Level.INFO, about, reason, mend)
+
+
+def ok(about: str, reason: str) -> ClusterFinding:
     """It was looked at."""
-    return ClusterFinding(check, Level.OK, about, reason)
+    return ClusterFinding("", Level.OK, about, reason)
 
 
 def counted(count: int, noun: str) -> str:
@@ -106,117 +121,76 @@ def release_of(level: int) -> str:
 
 def versions(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Every broker new enough, and all alike."""
-    check = "broker.version"
     known = {b.broker_id: b.metadata_level_max for b in facts.brokers}
     levels = {level for level in known.values() if level is not None}
     for broker_id, level in known.items():
         about = f"broker {broker_id}"
         if level is None:
-            yield ClusterFinding(
-                check,
-                Level.INFO,
-                about,
-                "it did not tell its features, so its release is not known",
-            )
+            yield info(about, "it did not tell its features, so its release is not known")
         elif level < VERIFIED_LEVEL:
             reason = f"Kafka {release_of(level)} keeps records of Kafka transactions that nobody began (KAFKA-14402)"
-            yield ClusterFinding(
-                check, Level.ERROR, about, reason, "upgrade the brokers to 4.0 or later"
-            )
+            yield error(about, reason, "upgrade the brokers to 4.0 or later")
         elif level < SUPPORTED_LEVEL:
             reason = f"Kafka {release_of(level)} is older than {release_of(SUPPORTED_LEVEL)}, the oldest that txlayer is tested with"
-            yield ClusterFinding(
-                check, Level.WARNING, about, reason, "upgrade the brokers to 4.0 or later"
-            )
+            yield warning(about, reason, "upgrade the brokers to 4.0 or later")
         else:
-            yield fine(check, about, f"Kafka {release_of(level)}")
+            yield ok(about, f"Kafka {release_of(level)}")
     if len(levels) > 1:
         shown = ", ".join(release_of(level) for level in sorted(levels))
-        yield ClusterFinding(
-            check,
-            Level.WARNING,
-            "cluster",
-            f"brokers of different releases: {shown}",
-            "finish the upgrade",
-        )
+        yield warning("cluster", f"brokers of different releases: {shown}", "finish the upgrade")
 
 
 def transaction_version(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """KIP-890 in force."""
-    check = "broker.transaction-version"
     for broker in facts.brokers:
         about = f"broker {broker.broker_id}"
         if broker.features is None:
             continue  # said by `versions`
         level = broker.features.get("transaction.version", 0)
         if level >= TRANSACTION_VERSION:
-            yield fine(check, about, f"transaction.version={level}")
+            yield ok(about, f"transaction.version={level}")
         else:
             reason = f"transaction.version={level}: the brokers do not defend Kafka transactions as KIP-890 says"
-            yield ClusterFinding(
-                check,
-                Level.WARNING,
-                about,
-                reason,
-                f"kafka-features.sh --bootstrap-server HOST:PORT upgrade --feature transaction.version={TRANSACTION_VERSION}",
-            )
+            mend = f"kafka-features.sh --bootstrap-server HOST:PORT upgrade --feature transaction.version={TRANSACTION_VERSION}"
+            yield warning(about, reason, mend)
 
 
 def verification(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Brokers verify that a Kafka transaction was begun."""
     name = "transaction.partition.verification.enable"
-    for broker in facts.brokers:
-        if broker.settings.get(name) == "false":
-            yield ClusterFinding(
-                "broker.verification",
-                Level.ERROR,
-                f"broker {broker.broker_id}",
-                f"{name}=false: a late record may become part of a Kafka transaction that it does not belong to (P2, P5)",
-                _alter(broker, name, "true"),
-            )
-        elif name in broker.settings:
-            yield fine("broker.verification", f"broker {broker.broker_id}", f"{name}=true")
+    for about, value in _with_setting(facts, name):
+        if value == "false":
+            reason = f"{name}=false: a late record may become part of a Kafka transaction that it does not belong to (P2, P5)"
+            yield error(about, reason, _alter(f"--{about}", name, "true"))
+        else:
+            yield ok(about, f"{name}=true")
 
 
 def transaction_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
     """The coordinators' time-out is allowed, and hanging Kafka transactions are swept soon."""
-    check = "broker.transaction-timeout"
     for broker in facts.brokers:
         about = f"broker {broker.broker_id}"
         most = _number(broker.settings, "transaction.max.timeout.ms")
         if most is not None and most < limits.kafka_transaction_timeout_ms:
             reason = f"transaction.max.timeout.ms={most} is below kafka_transaction_timeout: no coordinator can begin"
-            yield ClusterFinding(
-                check,
-                Level.ERROR,
-                about,
-                reason,
-                f"TXLAYER_KAFKA_TRANSACTION_TIMEOUT={most}ms, or {_alter(broker, 'transaction.max.timeout.ms', '900000')}",
-            )
+            mend = f"TXLAYER_KAFKA_TRANSACTION_TIMEOUT={most}ms, or {_alter(f'--{about}', 'transaction.max.timeout.ms', 900_000)}"
+            yield error(about, reason, mend)
         elif most is not None:
-            yield fine(check, about, f"transaction.max.timeout.ms={most}")
+            yield ok(about, f"transaction.max.timeout.ms={most}")
         sweep_name = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
         sweep = _number(broker.settings, sweep_name)
         if sweep is not None and sweep > SWEEP_MAX_MS:
             reason = f"a Kafka transaction of a dead producer may block readers {length(sweep)} longer than its time-out"
-            yield ClusterFinding(
-                check, Level.WARNING, about, reason, f"{sweep_name}=1000 in server.properties"
-            )
+            yield warning(about, reason, f"{sweep_name}=1000 in server.properties")
         kept = _number(broker.settings, "transactional.id.expiration.ms")
         if kept is not None and kept < ID_EXPIRATION_MIN_MS:
             reason = f"transactional.id.expiration.ms={kept}: a coordinator that pauses for so long loses its producers"
-            yield ClusterFinding(
-                check,
-                Level.WARNING,
-                about,
-                reason,
-                "transactional.id.expiration.ms=604800000 in server.properties",
-            )
+            mend = "transactional.id.expiration.ms=604800000 in server.properties"
+            yield warning(about, reason, mend)
 
 
 def session_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
     """The group's session time-out lies between the brokers' bounds."""
-    check = "broker.session-timeout"
     for broker in facts.brokers:
         least = _number(broker.settings, "group.min.session.timeout.ms")
         most = _number(broker.settings, "group.max.session.timeout.ms")
@@ -224,18 +198,15 @@ def session_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFind
             continue
         about, asked = f"broker {broker.broker_id}", limits.session_timeout_ms
         if least <= asked <= most:
-            yield fine(check, about, f"session_timeout {length(asked)} is allowed")
+            yield ok(about, f"session_timeout {length(asked)} is allowed")
         else:
             reason = f"session_timeout {length(asked)} is not between {least} and {most} ms: no coordinator can join"
             bound = least if asked < least else most
-            yield ClusterFinding(
-                check, Level.ERROR, about, reason, f"TXLAYER_SESSION_TIMEOUT={bound}ms"
-            )
+            yield error(about, reason, f"TXLAYER_SESSION_TIMEOUT={bound}ms")
 
 
 def offsets(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
     """Stored offsets outlive an outage, and their metadata fits."""
-    check = "broker.offsets"
     for broker in facts.brokers:
         about = f"broker {broker.broker_id}"
         minutes = _number(broker.settings, "offsets.retention.minutes")
@@ -247,66 +218,39 @@ def offsets(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
                 f"offsets of a group without members are kept for {length(minutes * 60_000)}, a transaction may be open for "
                 f"{length(limits.longest_ms)}: after an outage of that length no coordinator starts"
             )
-            yield ClusterFinding(
-                check,
-                Level.WARNING,
-                about,
-                reason,
-                "offsets.retention.minutes=10080 in server.properties",
-            )
+            yield warning(about, reason, "offsets.retention.minutes=10080 in server.properties")
         if most is not None and most < limits.metadata_bytes_max:
             is_fine = False
             reason = f"offset.metadata.max.bytes={most}: consumers' progress is allowed {limits.metadata_bytes_max}"
-            yield ClusterFinding(
-                check, Level.WARNING, about, reason, f"TXLAYER_METADATA_BYTES_MAX={most}"
-            )
+            yield warning(about, reason, f"TXLAYER_METADATA_BYTES_MAX={most}")
         if is_fine and minutes is not None:
-            yield fine(check, about, f"kept for {length(minutes * 60_000)}")
+            yield ok(about, f"kept for {length(minutes * 60_000)}")
 
 
 def auto_creation(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """A mistyped topic must not come into being."""
     name = "auto.create.topics.enable"
-    for broker in facts.brokers:
-        if broker.settings.get(name) == "true":
-            yield ClusterFinding(
-                "broker.auto-creation",
-                Level.WARNING,
-                f"broker {broker.broker_id}",
-                f"{name}=true: a client that mistypes a topic creates it with one partition",
-                f"{name}=false in server.properties",
-            )
-        elif name in broker.settings:
-            yield fine("broker.auto-creation", f"broker {broker.broker_id}", f"{name}=false")
+    for about, value in _with_setting(facts, name):
+        if value == "true":
+            reason = f"{name}=true: a client that mistypes a topic creates it with one partition"
+            yield warning(about, reason, f"{name}=false in server.properties")
+        else:
+            yield ok(about, f"{name}=false")
 
 
 def internal_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Offsets and Kafka transactions survive the loss of a broker."""
-    check = "broker.internal-topics"
     enough = min(3, len(facts.brokers))
     for topic in facts.internal_topics:
         if topic.replication_factor < enough:
             reason = f"{counted(topic.replication_factor, 'replica')} on {counted(len(facts.brokers), 'broker')}: with one of them stored offsets and Kafka transactions are gone"
-            yield ClusterFinding(
-                check,
-                Level.ERROR,
-                topic.name,
-                reason,
-                "kafka-reassign-partitions.sh with 3 replicas",
-            )
+            yield error(topic.name, reason, "kafka-reassign-partitions.sh with 3 replicas")
         elif "delete" in topic.settings.get("cleanup.policy", ""):
-            reason = (
-                "cleanup.policy deletes: stored offsets or Kafka transactions are forgotten by age"
-            )
-            yield ClusterFinding(
-                check,
-                Level.ERROR,
-                topic.name,
-                reason,
-                f"kafka-configs.sh --bootstrap-server HOST:PORT --alter --topic {topic.name} --add-config cleanup.policy=compact",
-            )
+            reason = "cleanup.policy deletes by age: stored offsets or Kafka transactions are lost"
+            mend = _alter_topic(topic.name, "cleanup.policy", "compact")
+            yield error(topic.name, reason, mend)
         else:
-            yield fine(check, topic.name, counted(topic.replication_factor, "replica"))
+            yield ok(topic.name, counted(topic.replication_factor, "replica"))
 
 
 def _number(settings: Mapping[str, str], name: str) -> int | None:
@@ -314,8 +258,20 @@ def _number(settings: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _alter(broker: BrokerFacts, name: str, value: str) -> str:
-    return f"kafka-configs.sh --bootstrap-server HOST:PORT --alter --broker {broker.broker_id} --add-config {name}={value}"
+def _with_setting(facts: ClusterFacts, name: str) -> Iterator[tuple[str, str]]:
+    """(the broker's name in a finding, the setting), of those that told it."""
+    for broker in facts.brokers:
+        if name in broker.settings:
+            yield f"broker {broker.broker_id}", broker.settings[name]
+
+
+def _alter(what: str, name: str, value: object) -> str:
+    command = f"kafka-configs.sh --bootstrap-server HOST:PORT --alter {what}"
+    return f"{command} --add-config {name}={value}"
+
+
+def _alter_topic(name: str, setting: str, value: object) -> str:
+    return _alter(f"--topic {name}", setting, value)
 
 
 REPLICAS = 3
@@ -328,78 +284,60 @@ SKEW_COUNT_MIN = 10_000
 
 def settings(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """The topics are as topics/ says: `txlayer topics check`."""
-    check = "topics.settings"
     apply = f"txlayer topics apply --namespace {facts.namespace}"
     for change in facts.changes:
         if isinstance(change, CreateTopic):
-            yield ClusterFinding(check, Level.ERROR, change.topic, "missing", apply)
+            yield error(change.topic, "missing", apply)
         elif isinstance(change, AlterSetting):
             reason = f"{change.setting}={change.found}, must be {change.wanted}: {change.why}"
-            yield ClusterFinding(check, Level.ERROR, change.topic, reason, apply)
+            yield error(change.topic, reason, apply)
         elif isinstance(change, StoreFirstOffsets):
             reason = f"no offsets stored for {change.group}: {change.why}"
-            yield ClusterFinding(check, Level.ERROR, change.topic, reason, apply)
+            yield error(change.topic, reason, apply)
         else:
             reason = f"{change.what}: {change.found}, must be {change.wanted}: {change.why}"
             mend = "by hand; txlayer changes nothing that could lose a record"
             if change.what.startswith("offsets"):
                 mend = f"txlayer coordinator reset --namespace {facts.namespace} --to earliest"
-            yield ClusterFinding(check, Level.ERROR, change.topic, reason, mend)
+            yield error(change.topic, reason, mend)
     if not facts.changes:
-        yield fine(check, facts.namespace, "every topic is as topics/ says")
+        yield ok(facts.namespace, "every topic is as topics/ says")
 
 
 def replication(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Replicas enough to survive a broker."""
-    check = "topics.replication"
     brokers = len(facts.brokers)
     for topic in (*facts.topics, *facts.real_topics):
         found = topic.replication_factor
         if found >= REPLICAS:
-            yield fine(check, topic.name, f"{found} replicas")
+            yield ok(topic.name, f"{found} replicas")
         elif found < min(brokers, REPLICAS):
             reason = f"{counted(found, 'replica')} on {counted(brokers, 'broker')}: acknowledged records are gone with one of them (P1)"
-            level = Level.ERROR if brokers >= REPLICAS else Level.WARNING
-            yield ClusterFinding(
-                check,
-                level,
-                topic.name,
-                reason,
-                f"kafka-reassign-partitions.sh with {counted(min(brokers, REPLICAS), 'replica')}",
-            )
+            mend = f"kafka-reassign-partitions.sh with {counted(min(brokers, REPLICAS), 'replica')}"
+            yield (error if brokers >= REPLICAS else warning)(topic.name, reason, mend)
         else:
             reason = f"{counted(found, 'replica')}, because the cluster has {counted(brokers, 'broker')}: what a lost disk held is gone"
-            yield ClusterFinding(
-                check,
-                Level.WARNING,
-                topic.name,
-                reason,
-                "three brokers, then kafka-reassign-partitions.sh",
-            )
+            yield warning(topic.name, reason, "three brokers, then kafka-reassign-partitions.sh")
 
 
 def in_sync(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """min.insync.replicas protects, does not stop everything, and is met."""
-    check = "topics.in-sync"
     for topic in (*facts.topics, *facts.real_topics):
         least, replicas = topic.number("min.insync.replicas"), topic.replication_factor
-        alter = f"kafka-configs.sh --bootstrap-server HOST:PORT --alter --topic {topic.name} --add-config min.insync.replicas=2"
+        alter = _alter_topic(topic.name, "min.insync.replicas", 2)
         found = []
         if least is not None and replicas >= REPLICAS and least < 2:
             reason = f"min.insync.replicas={least}: one broker alone may acknowledge, and take it with it (P1)"
-            mend = (
-                f"txlayer topics apply --namespace {facts.namespace}"
-                if topic in facts.topics
-                else alter
-            )
-            found.append(ClusterFinding(check, Level.ERROR, topic.name, reason, mend))
+            apply = f"txlayer topics apply --namespace {facts.namespace}"
+            mend = apply if topic in facts.topics else alter
+            found.append(error(topic.name, reason, mend))
         if least is not None and replicas > 1 and least >= replicas:
             reason = f"min.insync.replicas={least} of {replicas} replicas: any broker that restarts stops all writers"
-            found.append(ClusterFinding(check, Level.WARNING, topic.name, reason, alter))
+            found.append(warning(topic.name, reason, alter))
         if topic.settings.get("unclean.leader.election.enable") == "true":
             reason = "unclean leaders are allowed: one that was not in sync has lost acknowledged records (P1)"
-            mend = alter.replace("min.insync.replicas=2", "unclean.leader.election.enable=false")
-            found.append(ClusterFinding(check, Level.ERROR, topic.name, reason, mend))
+            mend = _alter_topic(topic.name, "unclean.leader.election.enable", "false")
+            found.append(error(topic.name, reason, mend))
         behind = [p for p, r in enumerate(topic.replicas) if len(topic.in_sync[p]) < len(r)]
         below = [p for p in behind if len(topic.in_sync[p]) < (least or 1)]
         if behind:
@@ -407,44 +345,33 @@ def in_sync(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
             if below:
                 reason += f"; {_few(below)} take no records (min.insync.replicas={least})"
             mend = "start the brokers that are missing, or wait until they have caught up"
-            found.append(
-                ClusterFinding(
-                    check, Level.ERROR if below else Level.WARNING, topic.name, reason, mend
-                )
-            )
-        yield from found or [fine(check, topic.name, f"min.insync.replicas={least}, all in sync")]
+            found.append((error if below else warning)(topic.name, reason, mend))
+        yield from found or [ok(topic.name, f"min.insync.replicas={least}, all in sync")]
 
 
 def retention(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
     """Half and op outlive the longest transaction; check outlives the longest pause between two questions."""
-    check = "topics.retention"
     for name in (facts.half, facts.op):
         topic = facts.topic(name)
         kept = None if topic is None else topic.number("retention.ms")
         if kept is None:
             continue
         if kept == -1 or kept >= max(limits.longest_ms, limits.immunity_max_ms):
-            yield fine(check, name, "kept for ever" if kept == -1 else f"kept for {length(kept)}")
+            yield ok(name, "kept for ever" if kept == -1 else f"kept for {length(kept)}")
             continue
-        is_short = kept < limits.longest_ms
-        most = limits.longest_ms if is_short else limits.immunity_max_ms
-        what = (
-            f"a transaction may be undecided for {length(most)} (transaction_age_max, check_immunity, check_max)"
-            if is_short
-            else f"a producer may ask for an immunity of {length(most)}"
-        )
-        yield ClusterFinding(
-            check,
-            Level.ERROR if is_short else Level.WARNING,
-            name,
-            f"kept for {length(kept)}, but {what}: after an outage of that length undecided messages are gone (P1)",
-            f"txlayer topics apply --namespace {facts.namespace}, or a shorter TXLAYER_TRANSACTION_AGE_MAX",
-        )
+        if kept < limits.longest_ms:
+            say, most = error, length(limits.longest_ms)
+            what = f"a transaction may be undecided for {most} (transaction_age_max, check_immunity, check_max)"
+        else:
+            say, most = warning, length(limits.immunity_max_ms)
+            what = f"a producer may ask for an immunity of {most}"
+        reason = f"kept for {length(kept)}, but {what}: after an outage of that length undecided messages are gone (P1)"
+        mend = f"txlayer topics apply --namespace {facts.namespace}, or a shorter TXLAYER_TRANSACTION_AGE_MAX"
+        yield say(name, reason, mend)
 
 
 def leaders(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Every partition has a leader, and brokers share them."""
-    check = "partitions.leaders"
     for topic in (*facts.topics, *facts.real_topics):
         orphans = [p for p, leader in enumerate(topic.leaders) if leader is None]
         moved = [
@@ -458,30 +385,20 @@ def leaders(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         is_even = spread <= 1 or len(topic.leaders) < len(facts.brokers)
         if orphans:
             reason = f"partitions {_few(orphans)} have no leader: nobody reads or writes them"
-            yield ClusterFinding(
-                check, Level.ERROR, topic.name, reason, "start the brokers that hold their replicas"
-            )
+            yield error(topic.name, reason, "start the brokers that hold their replicas")
         if moved and not is_even:
             reason = f"leaders {_shares(counts)}: partitions {_few(moved)} are not led by their preferred broker"
-            yield ClusterFinding(
-                check,
-                Level.WARNING,
-                topic.name,
-                reason,
-                f"kafka-leader-election.sh --bootstrap-server HOST:PORT --election-type preferred --topic {topic.name} --partition N",
-            )
+            mend = f"kafka-leader-election.sh --bootstrap-server HOST:PORT --election-type preferred --topic {topic.name} --partition N"
+            yield warning(topic.name, reason, mend)
         elif not is_even:
             reason = f"leaders {_shares(counts)}: one broker does the others' work"
-            yield ClusterFinding(
-                check, Level.WARNING, topic.name, reason, "kafka-reassign-partitions.sh"
-            )
+            yield warning(topic.name, reason, "kafka-reassign-partitions.sh")
         elif not orphans:
-            yield fine(check, topic.name, f"leaders {_shares(counts)}")
+            yield ok(topic.name, f"leaders {_shares(counts)}")
 
 
 def skew(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Transactions are spread over the half partitions."""
-    check = "partitions.skew"
     counts = {p.partition: p.half_end - p.half_start for p in facts.partitions}
     total = sum(counts.values())
     if total < SKEW_COUNT_MIN:
@@ -491,40 +408,24 @@ def skew(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     if heavy:
         shown = ", ".join(f"{p}: {counts[p]:,}" for p in heavy[:5])
         reason = f"partitions hold {mean:,.0f} records on average, but {shown}: an ordering key is used too often"
-        yield ClusterFinding(
-            check,
-            Level.WARNING,
-            facts.half,
-            reason,
-            "finer ordering keys: all of one key's transactions share a partition",
-        )
+        mend = "finer ordering keys: all of one key's transactions share a partition"
+        yield warning(facts.half, reason, mend)
     else:
-        yield fine(
-            check,
-            facts.half,
-            f"{mean:,.0f} records per partition, at most {max(counts.values()):,}",
-        )
+        yield ok(facts.half, f"{mean:,.0f} records per partition, at most {max(counts.values()):,}")
 
 
 def real_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """The topics that messages go to are there."""
-    check = "targets.missing"
     for name in facts.missing_real_topics:
         reason = "half messages name it, and it is not there: their transactions are held"
-        yield ClusterFinding(
-            check,
-            Level.ERROR,
-            name,
-            reason,
-            f"kafka-topics.sh --bootstrap-server HOST:PORT --create --topic {name}",
-        )
+        mend = f"kafka-topics.sh --bootstrap-server HOST:PORT --create --topic {name}"
+        yield error(name, reason, mend)
     if facts.real_topics and not facts.missing_real_topics:
-        yield fine(check, counted(len(facts.real_topics), "topic"), "all are there")
+        yield ok(counted(len(facts.real_topics), "topic"), "all are there")
 
 
 def message_bytes(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """What half takes, the real topic takes too."""
-    check = "targets.message-bytes"
     half = facts.topic(facts.half)
     stored = None if half is None else half.number("max.message.bytes")
     for topic in facts.real_topics:
@@ -534,15 +435,10 @@ def message_bytes(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFindi
         # Our two headers are in the real record, ours of half is as long: an equal limit is nearly enough.
         if most < stored:
             reason = f"max.message.bytes={most}, half takes {stored}: what lies between is stored, committed and then parked as too-large"
-            yield ClusterFinding(
-                check,
-                Level.WARNING,
-                topic.name,
-                reason,
-                f"kafka-configs.sh --bootstrap-server HOST:PORT --alter --topic {topic.name} --add-config max.message.bytes={stored + FORWARD_OVERHEAD_BYTES}",
-            )
+            mend = _alter_topic(topic.name, "max.message.bytes", stored + FORWARD_OVERHEAD_BYTES)
+            yield warning(topic.name, reason, mend)
         else:
-            yield fine(check, topic.name, f"max.message.bytes={most}")
+            yield ok(topic.name, f"max.message.bytes={most}")
 
 
 def _shares(counts: Counter[int]) -> str:
@@ -564,47 +460,36 @@ LOW_WATER_TIMES = 5
 
 def group(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Coordinators run, and own every partition."""
-    check, found = "coordinator.group", facts.group
+    found = facts.group
     if found is None:
         return
     run = f"txlayer coordinator run --namespace {facts.namespace}"
     if not found.member_count:
         reason = f"no coordinator runs (the group is {found.state}): nothing is forwarded, nobody is asked"
-        yield ClusterFinding(check, Level.ERROR, found.name, reason, run)
+        yield error(found.name, reason, run)
         return
     if found.state not in ("stable", "assigning", "reconciling"):
         reason = f"{counted(found.member_count, 'member')}, {found.state}: partitions are just being given out"
-        yield ClusterFinding(
-            check,
-            Level.WARNING,
-            found.name,
-            reason,
-            "run doctor again; when it stays so, look at the coordinators' log for sessions that end",
-        )
+        mend = "run doctor again; when it stays so, look at the coordinators' log for sessions that end"
+        yield warning(found.name, reason, mend)
         return
     unowned = [p.partition for p in facts.partitions if not p.owner]
     if unowned:
         reason = f"{counted(found.member_count, 'member')}, but nobody owns partitions {', '.join(map(str, unowned))}"
-        yield ClusterFinding(
-            check,
-            Level.ERROR,
-            found.name,
-            reason,
-            "restart the coordinators; all must be of one release and subscribe alike",
-        )
+        mend = "restart the coordinators; all must be of one release and subscribe alike"
+        yield error(found.name, reason, mend)
     elif found.member_count > len(facts.partitions):
         reason = f"{counted(found.member_count, 'member')} for {counted(len(facts.partitions), 'partition')}: some have nothing to do"
-        yield ClusterFinding(check, Level.INFO, found.name, reason)
+        yield info(found.name, reason)
     elif found.member_count == 1:
         reason = "one member: until somebody restarts it, its end is everybody's"
-        yield ClusterFinding(check, Level.WARNING, found.name, reason, run)
+        yield warning(found.name, reason, run)
     else:
-        yield fine(check, found.name, f"{found.member_count} members own every partition")
+        yield ok(found.name, f"{found.member_count} members own every partition")
 
 
 def lag(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """Resolutions are applied as they come."""
-    check = "coordinator.lag"
     lags = {p.partition: p.op_end - p.op_next for p in facts.partitions if p.op_next is not None}
     if not lags:
         return
@@ -612,53 +497,40 @@ def lag(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     is_alone = facts.group is not None and not facts.group.member_count
     reason = f"{total:,} op records are not applied, {lags[worst]:,} of them in partition {worst}"
     if total and is_alone:
-        yield ClusterFinding(
-            check,
-            Level.ERROR,
-            facts.op,
-            f"{reason}, and no coordinator runs",
-            f"txlayer coordinator run --namespace {facts.namespace}",
-        )
+        reason = f"{reason}, and no coordinator runs"
+        mend = f"txlayer coordinator run --namespace {facts.namespace}"
+        yield error(facts.op, reason, mend)
     elif lags[worst] > LAG_MAX:
-        yield ClusterFinding(
-            check,
-            Level.WARNING,
-            facts.op,
-            reason,
-            f"txlayer coordinator status --namespace {facts.namespace}; more coordinators, or --workers",
-        )
+        mend = f"txlayer coordinator status --namespace {facts.namespace}; more coordinators, or --workers"
+        yield warning(facts.op, reason, mend)
     else:
-        yield fine(check, facts.op, reason)
+        yield ok(facts.op, reason)
 
 
 def log_start(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """What coordinators still have to read is there."""
-    check = "coordinator.log-start"
     gone = []
     for p in facts.partitions:
         if p.low_water is not None and p.low_water < p.half_start:
-            gone.append(
+            place = (
                 f"{facts.half}-{p.partition} begins at {p.half_start}, low water is {p.low_water}"
             )
+            gone.append(place)
         if p.op_next is not None and p.op_next < p.op_start:
-            gone.append(
+            place = (
                 f"{facts.op}-{p.partition} begins at {p.op_start}, the next to apply is {p.op_next}"
             )
-    for reason in gone:
-        yield ClusterFinding(
-            check,
-            Level.ERROR,
-            facts.namespace,
-            f"{reason}: retention took what was not read (P1); no coordinator starts",
-            f"txlayer coordinator reset --namespace {facts.namespace} --to earliest",
-        )
+            gone.append(place)
+    for place in gone:
+        reason = f"{place}: retention took what was not read (P1); no coordinator starts"
+        mend = f"txlayer coordinator reset --namespace {facts.namespace} --to earliest"
+        yield error(facts.namespace, reason, mend)
     if facts.partitions and not gone:
-        yield fine(check, facts.namespace, "everything that is still to be read is there")
+        yield ok(facts.namespace, "everything that is still to be read is there")
 
 
 def low_water(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
     """No old transaction holds half back."""
-    check = "half.low-water"
     half = facts.topic(facts.half)
     kept = None if half is None else half.number("retention.ms")
     is_fine = True
@@ -671,24 +543,19 @@ def low_water(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
         if kept is not None and kept > 0 and age > kept // 2:
             is_fine = False
             reason = f"held back for {length(age)} by a transaction; retention takes it after {length(kept)} (P1)"
-            yield ClusterFinding(check, Level.ERROR, about, reason, look)
+            yield error(about, reason, look)
         elif age > LOW_WATER_TIMES * limits.doubt_after_ms:
             is_fine = False
             reason = f"held back for {length(age)}: a restart reads {span:,} offsets again, and old transactions do not move to doubt"
-            yield ClusterFinding(check, Level.WARNING, about, reason, look)
+            yield warning(about, reason, look)
         elif span > SPAN_MAX:
             is_fine = False
             reason = f"a restart reads {span:,} offsets again"
-            yield ClusterFinding(
-                check,
-                Level.WARNING,
-                about,
-                reason,
-                "a shorter TXLAYER_DOUBT_AFTER, or more partitions in a new namespace",
-            )
+            mend = "a shorter TXLAYER_DOUBT_AFTER, or more partitions in a new namespace"
+            yield warning(about, reason, mend)
     if facts.partitions and is_fine:
         spans = [p.half_end - p.low_water for p in facts.partitions if p.low_water is not None]
-        yield fine(check, facts.half, f"a restart reads {sum(spans):,} offsets again")
+        yield ok(facts.half, f"a restart reads {sum(spans):,} offsets again")
 
 
 CLOCK_WARN_MS = 2_000
@@ -697,7 +564,7 @@ CLOCK_WARN_MS = 2_000
 
 def clock(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """This machine's clock and the broker's."""
-    check, (least, most) = "clock.difference", facts.clock
+    least, most = facts.clock
     # What is certain: the difference lies between the two.
     ahead = max(least or 0, 0)
     behind = max(-most, 0) if most is not None else 0
@@ -705,92 +572,81 @@ def clock(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     shown = f"the broker's clock is {'ahead of' if ahead >= behind else 'behind'} this machine's by at least {length(off)}"
     mend = "chronyc tracking (or timedatectl) on this machine and on the brokers"
     if off > CLOCK_ERROR_MS:
-        yield ClusterFinding(check, Level.ERROR, "clock", shown, mend)
+        yield error("clock", shown, mend)
     elif off > CLOCK_WARN_MS:
-        yield ClusterFinding(check, Level.WARNING, "clock", shown, mend)
+        yield warning("clock", shown, mend)
     elif least is None and most is None:
-        yield ClusterFinding(
-            check,
-            Level.INFO,
-            "clock",
-            "no record from which the broker's time could be told",
-            "txlayer doctor --try",
-        )
+        reason = "no record from which the broker's time could be told"
+        yield info("clock", reason, "txlayer doctor --try")
     elif least is None or most is None:
         side = "ahead" if most is None else "behind"
-        yield ClusterFinding(
-            check,
-            Level.INFO,
-            "clock",
-            f"the broker's is not {side} by more than {length(CLOCK_WARN_MS)}; the other direction is not known",
-            "txlayer doctor --try",
-        )
+        reason = f"the broker's is not {side} by more than {length(CLOCK_WARN_MS)}; the other direction is not known"
+        yield info("clock", reason, "txlayer doctor --try")
     else:
-        yield fine(check, "clock", f"they differ by {least} to {most} ms")
+        yield ok("clock", f"they differ by {least} to {most} ms")
 
 
 def rights(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """What these credentials may do, as each role needs it."""
-    check = "acl"
     for right in facts.rights:
-        name, about = f"{check}.{right.role}", f"{right.kind} {right.resource}"
+        about, operation = f"{right.kind} {right.resource}", right.operation
         if right.is_allowed:
-            yield fine(name, about, f"{right.operation} ({right.tried})")
+            found = ok(about, f"{operation} ({right.tried})")
         elif right.is_allowed is None:
-            yield ClusterFinding(
-                name, Level.INFO, about, f"{right.operation} could not be found out: {right.detail}"
-            )
+            found = info(about, f"{operation} could not be found out: {right.detail}")
         else:
             # Whoever runs doctor need not be every role at once.
-            level = Level.ERROR if right.role == "coordinator" else Level.WARNING
+            say = error if right.role == "coordinator" else warning
             option = {"topic": "--topic", "group": "--group"}.get(right.kind, "--transactional-id")
-            yield ClusterFinding(
-                name,
-                level,
-                about,
-                f"{right.operation} is refused to these credentials ({right.tried})",
-                f"kafka-acls.sh --bootstrap-server HOST:PORT --add --allow-principal User:NAME --operation {right.operation} {option} {right.resource}",
-            )
+            reason = f"{operation} is refused to these credentials ({right.tried})"
+            mend = f"kafka-acls.sh --bootstrap-server HOST:PORT --add --allow-principal User:NAME --operation {operation} {option} {right.resource}"
+            found = say(about, reason, mend)
+        yield found._replace(check=f".{right.role}")
 
 
 def untold(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     """What could not be found out."""
     for what, why in facts.untold.items():
-        yield ClusterFinding("untold", Level.INFO, what, why)
+        yield info(what, why)
 
 
 Rule = Callable[[ClusterFacts, Limits], Iterable[ClusterFinding]]
 
-RULES: Sequence[Rule] = (
-    versions,
-    transaction_version,
-    verification,
-    transaction_timeout,
-    session_timeout,
-    offsets,
-    auto_creation,
-    internal_topics,
-    settings,
-    replication,
-    in_sync,
-    retention,
-    leaders,
-    skew,
-    real_topics,
-    message_bytes,
-    group,
-    lag,
-    log_start,
-    low_water,
-    clock,
-    rights,
-    untold,
-)
+RULES: Mapping[Rule, str] = {
+    versions: "broker.version",
+    transaction_version: "broker.transaction-version",
+    verification: "broker.verification",
+    transaction_timeout: "broker.transaction-timeout",
+    session_timeout: "broker.session-timeout",
+    offsets: "broker.offsets",
+    auto_creation: "broker.auto-creation",
+    internal_topics: "broker.internal-topics",
+    settings: "topics.settings",
+    replication: "topics.replication",
+    in_sync: "topics.in-sync",
+    retention: "topics.retention",
+    leaders: "partitions.leaders",
+    skew: "partitions.skew",
+    real_topics: "targets.missing",
+    message_bytes: "targets.message-bytes",
+    group: "coordinator.group",
+    lag: "coordinator.lag",
+    log_start: "coordinator.log-start",
+    low_water: "half.low-water",
+    clock: "clock.difference",
+    rights: "acl",
+    untold: "untold",
+}
+"""{rule: the name of its check}."""
 
 
 def examine(facts: ClusterFacts, limits: Limits) -> list[ClusterFinding]:
     """Every rule's findings, in the order of `RULES`."""
-    return [finding for rule in RULES for finding in rule(facts, limits)]
+    return [
+        finding._replace(check=check + finding.check)
+        for rule, check in RULES.items()
+        for finding in rule(facts, limits)
+    ]
 
 
 def is_ill(findings: Iterable[ClusterFinding], *, is_strict: bool) -> bool:
