@@ -19,7 +19,8 @@ _CALL = re.compile(r'logger\.(debug|info|warning|error)\(\s*"([a-z]+\.[a-z_-]+)"
 
 def logged() -> dict[str, str]:
     """{name: level} of every log line that a coordinator may write."""
-    folders = [ROOT / "txlayer" / "coordinator", ROOT / "txlayer" / "adapters" / "kafka"]
+    product = ROOT / "txlayer"
+    folders = [product / "coordinator", product / "runtime", product / "adapters" / "kafka"]
     found = {
         name: level
         for folder in folders

@@ -18,7 +18,6 @@ from txlayer.adapters.memory import Fault, MemoryKafka
 from txlayer.adapters.memory.world import FaultPlan
 from txlayer.adapters.ports import HistoryReader, ProducerConnections
 from txlayer.config import CoordinatorConfig, ProducerConfig
-from txlayer.consumer.kafka_transaction import Entry, KafkaTransactions
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core import codec
 from txlayer.core.messages import COMMIT, ROLLBACK, HalfHeader, Message, OpMessage
@@ -28,6 +27,7 @@ from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, Retriabl
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.requests import Request, RequestWriter
 from txlayer.operate.settle import Line, ManualSettlement, OperatorAction, line_of
+from txlayer.runtime.kafka_transactions import Entry, KafkaTransactions
 
 ORDER = Message("orders", b"k", b"v")
 

@@ -27,7 +27,6 @@ from txlayer.cli.options import (
     with_bundles,
 )
 from txlayer.config import ClientConfig, ProducerConfig, parse_duration
-from txlayer.consumer.kafka_transaction import KafkaTransactions
 from txlayer.core.dead_letters import DeadLetterState
 from txlayer.core.ids import check_group, is_topic_name
 from txlayer.core.retry import DeadLetterReason, ReplayKind
@@ -42,6 +41,7 @@ from txlayer.operate.dead_letters import (
 )
 from txlayer.operate.replay import DeadLetterOutcome, ReplayOrder, author_of
 from txlayer.operate.requests import RequestWriter, transactional_id
+from txlayer.runtime.kafka_transactions import KafkaTransactions
 
 if TYPE_CHECKING:
     from txlayer.adapters.kafka.admin import KafkaAdmin

@@ -24,12 +24,6 @@ from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Lease
 from txlayer.consumer.dead_letters import DeadLetterWriter
 from txlayer.consumer.dispatch import Dispatcher
-from txlayer.consumer.kafka_transaction import (
-    BATCH_BYTES,
-    TIMEOUT_S,
-    WriterConnections,
-    close_quietly,
-)
 from txlayer.consumer.lease_keeper import NO_TOKEN, LeaseKeeper
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
@@ -45,6 +39,12 @@ from txlayer.errors import (
     TxLayerError,
 )
 from txlayer.runtime.environment import Environment
+from txlayer.runtime.kafka_transactions import (
+    BATCH_BYTES,
+    TIMEOUT_S,
+    WriterConnections,
+    close_quietly,
+)
 
 logger = logging.getLogger("txlayer.consumer")
 

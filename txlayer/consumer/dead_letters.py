@@ -13,14 +13,6 @@ from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.ports import LogReader, Record, StoredOffset, TopicPartition
 from txlayer.adapters.readers import read_ranges, runs_of
-from txlayer.consumer.kafka_transaction import (
-    RECYCLE_AFTER_S,
-    TIMEOUT_S,
-    Entry,
-    Fence,
-    KafkaTransactions,
-    WriterConnections,
-)
 from txlayer.core.dead_letters import (
     CUT_HEADER,
     DLQ_HEADER,
@@ -31,6 +23,14 @@ from txlayer.core.dead_letters import (
 )
 from txlayer.core.retry import DeadLetter, ReplayRecord
 from txlayer.errors import InvariantError, TxLayerError
+from txlayer.runtime.kafka_transactions import (
+    RECYCLE_AFTER_S,
+    TIMEOUT_S,
+    Entry,
+    Fence,
+    KafkaTransactions,
+    WriterConnections,
+)
 
 
 class Truncation(Enum):

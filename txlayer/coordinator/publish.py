@@ -3,10 +3,8 @@
 Two writers take turns. A Kafka transaction begins only after the one before it was answered with success; while the
 broker still writes the markers of the last, the other writer's is under way. Never here: choosing the content.
 
-The guard: librdkafka re-sends EndTxn and TxnOffsetCommit without a word, and a late one lands in a later Kafka
-transaction of the same producer. A re-send takes at least 0.8 of `retry.backoff.ms`, so a writer whose send_offsets or
-commit took longer than 0.7 of it is replaced (same id, new epoch: every stale request is fenced) before it begins again.
-One that the broker fenced while it was idle is replaced at once: the group says whether the partitions are still ours.
+A writer that may have stale requests (txlayer/runtime/kafka_transactions.py) is replaced before it begins again. One that
+the broker fenced while it was idle is replaced at once: the group says whether the partitions are still ours.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.errors import REFUSED_RECORD_CODES, is_unknown
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
-from txlayer.config import CoordinatorConfig, milliseconds
+from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import is_cut
 from txlayer.coordinator.metrics import PublishStats
 from txlayer.coordinator.partition import trace_of
@@ -40,6 +38,13 @@ from txlayer.errors import (
     TxLayerError,
 )
 from txlayer.runtime.environment import REAL, Environment, Running
+from txlayer.runtime.kafka_transactions import (
+    close_quietly,
+    commit,
+    may_have_stale_requests,
+    produce,
+    raise_if_unacknowledged,
+)
 
 logger = logging.getLogger("txlayer.coordinator")
 
@@ -76,9 +81,6 @@ class PublishObserver(Protocol):
 
 
 NO_LIMIT = 1 << 62
-
-COMMIT_PATIENCE_S = 10.0
-"""How much longer than its own time-out an unanswered commit is asked for again."""
 
 
 class _Filled(NamedTuple):
@@ -180,7 +182,7 @@ class Publisher:
             writer = self._replace_fenced(writer)
             filled = self._fill(writer, batches, offsets, member, is_member_asked_first=True)
         kept, began, written, started, sent, offsets_s = filled
-        self._commit(writer)
+        commit(writer, timeout_s=self._timeout_s, clock=self._clock)
         ended = self._used_at[self._turn] = self._clock()
         if self.may_have_stale_requests(offsets_s=offsets_s, commit_s=ended - sent):
             self._replace_aside(self._turn)
@@ -217,12 +219,7 @@ class Publisher:
             raise writer.failure(exc) from exc
         written = self._clock()
         waiting = writer.flush(timeout_s=self._timeout_s)
-        if waiting:
-            raise BrokerUnavailableError(
-                f"{waiting} records of a Kafka transaction were not acknowledged",
-                bootstrap_servers=self._config.bootstrap_servers,
-                waited_ms=milliseconds(self._config.kafka_transaction_timeout),
-            )
+        raise_if_unacknowledged(waiting, waited_s=self._timeout_s)
         if any(None in places.values() for places in kept.values()):
             # It is stored, and its Kafka transaction would commit: but whoever must know its place cannot go on.
             raise RetriableError("nobody told where on doubt a transaction was stored")
@@ -254,14 +251,16 @@ class Publisher:
         successor.initialise(timeout_s=self._timeout_s)
         self._writers[self._turn] = successor
         # A close after a fatal error may hang, as in `abandon`.
-        self._background.start(partial(close_all, [old]), name="txlayer-close")
+        self._background.start(partial(close_quietly, old), name="txlayer-close")
         self.stats.replaced_count += 1
         logger.info("producer.replaced", extra={"transactional_id": successor.transactional_id})
         return successor
 
     def may_have_stale_requests(self, *, offsets_s: float, commit_s: float) -> bool:
-        """True when a request took so long that it may have been sent twice, and the copy is still under way."""
-        return max(offsets_s, commit_s) > self._recycle_after_s
+        """True when the producer must be replaced before it begins again."""
+        return may_have_stale_requests(
+            offsets_s=offsets_s, commit_s=commit_s, recycle_after_s=self._recycle_after_s
+        )
 
     def abandon(self) -> None:
         """Give both writers up; what they left open is ended by whoever initialises their ids next."""
@@ -273,7 +272,8 @@ class Publisher:
         for turn, successor in enumerate(self._successors):
             if successor is not None and successor.exception() is None:
                 self._writers[turn] = successor.result()
-        close_all(self._writers)
+        for writer in self._writers:
+            close_quietly(writer)
 
     def _new_writer(self, transactional_id: str) -> TransactionalWriter:
         return self._make_writer(transactional_id, batch_bytes_max=self._book.batch_bytes_max)
@@ -289,7 +289,7 @@ class Publisher:
         successor.initialise(
             timeout_s=self._timeout_s
         )  # from now on every stale request of the old one is fenced
-        close_all([old])
+        close_quietly(old)
         return successor
 
     def _next_writer(self) -> TransactionalWriter:
@@ -308,20 +308,6 @@ class Publisher:
                 extra={"transactional_id": self._writers[turn].transactional_id},
             )
         return self._writers[turn]
-
-    def _commit(self, writer: TransactionalWriter) -> None:
-        give_up_at = self._clock() + self._timeout_s + COMMIT_PATIENCE_S
-        while True:
-            try:
-                writer.commit(timeout_s=self._timeout_s)
-            except RetriableError:
-                if self._clock() >= give_up_at:
-                    raise
-                logger.warning(
-                    "commit.unanswered", extra={"transactional_id": writer.transactional_id}
-                )
-            else:
-                return
 
     def _write(
         self, writer: TransactionalWriter, batches: Sequence[tuple[int, Batch]]
@@ -370,10 +356,10 @@ class Publisher:
             if self._is_careful:
                 self._put_carefully(writer, arguments, headers, size_bytes=len(line))
             else:
-                self._produce(writer, (*arguments, None, None, 0, headers))
+                produce(writer, (*arguments, None, None, 0, headers))
         if batch.policy_lines:
             lines = codec.encode_ops(list(batch.policy_lines.values()))
-            self._produce(writer, (self._topics.op, lines, None, partition))
+            produce(writer, (self._topics.op, lines, None, partition))
 
     def _forward_all(
         self, writer: TransactionalWriter, partition: int, transactions: Sequence[Transaction]
@@ -403,7 +389,7 @@ class Publisher:
             try:
                 produce(txn.topic, record.value(), record.key(), -1, None, None, 0, headers)
             except BufferError:
-                self._produce(
+                produce(
                     writer, (txn.topic, record.value(), record.key(), -1, None, None, 0, headers)
                 )
 
@@ -459,7 +445,7 @@ class Publisher:
             if options.timestamp_ms is None
             else min(options.timestamp_ms, int(self._wall_clock() * 1000))
         )
-        self._produce(
+        produce(
             writer,
             (
                 content.topic,
@@ -543,7 +529,7 @@ class Publisher:
         if self._is_careful:
             self._put_carefully(writer, arguments, headers, note, doubt_key=key)
         else:
-            self._produce(writer, (*arguments, note, None, 0, headers))
+            produce(writer, (*arguments, note, None, 0, headers))
 
     def _put_carefully(
         self,
@@ -556,7 +542,7 @@ class Publisher:
         """Produce and wait; when the broker refuses the record, the error has the fields `named`."""
         report, topic = _FirstError(note), arguments[0]
         try:
-            self._produce(writer, (*arguments, report, None, 0, headers))
+            produce(writer, (*arguments, report, None, 0, headers))
             writer.flush(timeout_s=self._timeout_s)
             error = report.error and _refusal(writer, report, topic=topic, txn_key="")
         except TxLayerError as exc:
@@ -567,13 +553,6 @@ class Publisher:
             error = RefusedRecordError(error.detail, reason=error.reason, topic=topic, **named)
         if error is not None:
             raise error
-
-    def _produce(self, writer: TransactionalWriter, arguments: tuple[Any, ...]) -> None:
-        while True:
-            try:
-                return writer.produce(*arguments)
-            except BufferError:
-                writer.poll()  # the queue is full: let some of it be acknowledged
 
 
 class _NoteOffset:
@@ -654,15 +633,6 @@ def contents_of(txn: Transaction) -> list[Content]:
     if isinstance(txn.content, list):
         return txn.content
     return [Content(0, txn.topic, txn.first_offset, txn.options, txn.born, txn.content)]
-
-
-def close_all(writers: Sequence[TransactionalWriter]) -> None:
-    """Close, and say when a client would not: it is discarded all the same."""
-    for writer in writers:
-        try:
-            writer.close()
-        except TxLayerError as exc:
-            logger.info("producer.close", extra={"reason": str(exc)})
 
 
 UNKNOWN_COUNT = 5

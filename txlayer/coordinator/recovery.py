@@ -27,7 +27,6 @@ from txlayer.adapters.ports import (
 from txlayer.adapters.readers import Range, read_ranges
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.partition import latest_ms
-from txlayer.coordinator.publish import close_all
 from txlayer.core import codec
 from txlayer.core.batch import Positions
 from txlayer.core.codec import NEXT_VERSION, VERSION, known_fields, whole
@@ -35,6 +34,7 @@ from txlayer.core.doubt import DoubtFold
 from txlayer.core.ledger import NEVER, Ledger
 from txlayer.errors import BrokerUnavailableError, ConfigError, RetriableError
 from txlayer.runtime.environment import REAL, Environment
+from txlayer.runtime.kafka_transactions import close_quietly
 
 _OP_FIELDS = 6
 
@@ -215,7 +215,7 @@ class Recovery:
                 extra={"transactional_id": transactional_id, "reason": str(exc)},
             )
         finally:
-            close_all([writer])
+            close_quietly(writer)
 
     def _stored(self, partitions: Sequence[int], *, is_stable: bool) -> dict[int, StoredPositions]:
         topics = self._config.topics

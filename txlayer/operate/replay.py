@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 from txlayer.adapters.ports import Administration
 from txlayer.config import SystemTopics
 from txlayer.consumer.dead_letters import DeadLetterReader, SweepConnections
-from txlayer.consumer.kafka_transaction import KafkaTransactions
 from txlayer.core.dead_letters import (
     DeadLetterEvent,
     DeadLetterHistory,
@@ -46,6 +45,7 @@ from txlayer.operate.requests import (
     RequestWriter,
     WrittenRequest,
 )
+from txlayer.runtime.kafka_transactions import KafkaTransactions
 
 
 @dataclass(frozen=True, slots=True)

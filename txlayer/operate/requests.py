@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import HalfWriter, Record
-from txlayer.consumer.kafka_transaction import Entry, KafkaTransactions
 from txlayer.core.dead_letters import (
     REPLAY_HEADER,
     DeadLetterEvent,
@@ -24,6 +23,7 @@ from txlayer.core.progress import NO_KEY, hash_of_key
 from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.errors import OutcomeUnknownError
 from txlayer.operate.dead_letters import Chosen, DeadLetterLog, DeadLetterPlace
+from txlayer.runtime.kafka_transactions import Entry, KafkaTransactions
 
 BATCH_BYTES = 16_384
 """One produce batch; requests are small."""

@@ -61,7 +61,7 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
         ConsumerVariant(engine=un.CrossingEngine), 1, _TWICE | {_K.ATTEMPTS},
     ),
     ConsumerGuard(
-        "a dead letter and its offset are one Kafka transaction", "P9", "consumer/kafka_transaction.py",
+        "a dead letter and its offset are one Kafka transaction", "P9", "runtime/kafka_transactions.py",
         wrapped(un.TwoStepConnections), 20, _TWICE,
     ),
     ConsumerGuard(
@@ -69,7 +69,7 @@ CONSUMER_GUARDS: tuple[ConsumerGuard, ...] = (
         wrapped(un.UnfencedConnections), 9225, _TWICE | {_K.ATTEMPTS, _K.LOST},
     ),
     ConsumerGuard(
-        "a dead-letter producer that may have stale requests is replaced", "P9", "consumer/kafka_transaction.py",
+        "a dead-letter producer that may have stale requests is replaced", "P9", "runtime/kafka_transactions.py",
         ConsumerVariant(settings={"recycle_after": timedelta(hours=1)}), 22, _TWICE | {_K.LOST, _K.ATTEMPTS, _K.PHANTOM},
     ),
     ConsumerGuard(

@@ -1,9 +1,10 @@
 """Kafka transactions of one transactional id, one after the other, none of them torn.
 
-The guard is the coordinator's (txlayer/coordinator/publish.py). librdkafka silently re-sends EndTxn and TxnOffsetCommit,
-and a late one may land in a later Kafka transaction of the same producer (KAFKA-17754). A re-send takes at least 0.8 of
-`retry.backoff.ms`. If send_offsets or commit took longer than 0.7 of it, the producer is replaced before the next Kafka
-transaction begins (same id, new epoch: the broker fences every stale request).
+The guard against stale requests: librdkafka silently re-sends EndTxn and TxnOffsetCommit, and a late one may land in a
+later Kafka transaction of the same producer (KAFKA-17754). A re-send takes at least 0.8 of `retry.backoff.ms`. If
+send_offsets or commit took longer than 0.7 of it, the producer is replaced before its next Kafka transaction begins (same
+id, new epoch: the broker fences every stale request). `KafkaTransactions` does so itself; the coordinator, whose two
+producers take turns (txlayer/coordinator/publish.py), shares the rule, the commit and the close.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from txlayer.adapters.ports import StoredOffset, TopicPartition, TransactionalWr
 from txlayer.core.messages import Headers
 from txlayer.errors import BrokerUnavailableError, LifecycleError, RetriableError, TxLayerError
 
-logger = logging.getLogger("txlayer.consumer")
+logger = logging.getLogger("txlayer.kafka")
 
 BATCH_BYTES = 16_384
 """Size of a produce batch: far below every topic's largest message, because the broker checks batches like messages."""
@@ -129,10 +130,12 @@ class KafkaTransactions:
         if fenced is not None:
             writer.send_offsets(fenced.offsets, fenced.member, timeout_s=self._timeout_s)
         sent = self._clock()
-        self._commit(writer)
+        commit(writer, timeout_s=self._timeout_s, clock=self._clock)
         self._ended_at = self._clock()
-        self._may_have_stale_requests = (
-            max(sent - started, self._ended_at - sent) > self._recycle_after_s
+        self._may_have_stale_requests = may_have_stale_requests(
+            offsets_s=sent - started,
+            commit_s=self._ended_at - sent,
+            recycle_after_s=self._recycle_after_s,
         )
         self._is_lost = False
         self.count += 1
@@ -152,7 +155,7 @@ class KafkaTransactions:
                 zip(entries, reports, strict=True)
             ):
                 self.refused = [place]  # by the client itself, if it raises
-                self._produce(writer, (topic, value, key, partition, report, None, 0, headers))
+                produce(writer, (topic, value, key, partition, report, None, 0, headers))
         except TxLayerError:
             raise
         except Exception as exc:
@@ -164,34 +167,11 @@ class KafkaTransactions:
         self.refused = [at for at in failed if reports[at].error.code() in REFUSED_RECORD_CODES]
         for at in self.refused or failed:
             raise writer.refusal(reports[at].error, topic=reports[at].topic, txn_key="")
-        if waiting:
-            raise BrokerUnavailableError(
-                f"{waiting} records of a Kafka transaction were not acknowledged",
-                waited_ms=int(self._timeout_s * 1000),
-            )
+        raise_if_unacknowledged(waiting, waited_s=self._timeout_s)
         offsets = [report.offset for report in reports if report.offset is not None]
         if len(offsets) < len(reports):
             raise RetriableError("nobody told where records of a Kafka transaction were stored")
         return offsets
-
-    def _produce(self, writer: TransactionalWriter, arguments: tuple[Any, ...]) -> None:
-        while True:
-            try:
-                return writer.produce(*arguments)
-            except BufferError:
-                writer.poll()  # the queue is full: wait for acknowledgements
-
-    def _commit(self, writer: TransactionalWriter) -> None:
-        give_up_at = self._clock() + self._timeout_s + COMMIT_PATIENCE_S
-        while True:
-            try:
-                writer.commit(timeout_s=self._timeout_s)
-            except RetriableError:
-                if self._clock() >= give_up_at:
-                    raise
-                logger.warning("commit.unanswered", extra={"transactional_id": self.name})
-            else:
-                return
 
     def _ready_writer(self) -> TransactionalWriter:
         """A producer without stale requests in flight."""
@@ -224,6 +204,51 @@ class _Report:
         self.error = error
         if error is None:
             self.offset = record.offset()
+
+
+def may_have_stale_requests(*, offsets_s: float, commit_s: float, recycle_after_s: float) -> bool:
+    """True when a request took so long that it may have been sent twice, and the copy is still under way."""
+    return max(offsets_s, commit_s) > recycle_after_s
+
+
+def produce(writer: TransactionalWriter, arguments: tuple[Any, ...]) -> None:
+    """Produce a record; while the client's queue is full, serve the acknowledgements that make room."""
+    while True:
+        try:
+            return writer.produce(*arguments)
+        except BufferError:
+            writer.poll()
+
+
+def raise_if_unacknowledged(count: int, *, waited_s: float) -> None:
+    """Refuse to commit a Kafka transaction of which `count` records were not acknowledged within `waited_s`.
+
+    Raises:
+        BrokerUnavailableError: `count` is not zero; nothing of the Kafka transaction counts.
+    """
+    if count:
+        raise BrokerUnavailableError(
+            f"{count} records of a Kafka transaction were not acknowledged",
+            waited_ms=int(waited_s * 1000),
+        )
+
+
+def commit(writer: TransactionalWriter, *, timeout_s: float, clock: Callable[[], float]) -> None:
+    """Commit, and ask again while the broker does not answer: at most `COMMIT_PATIENCE_S` beyond one time-out.
+
+    Raises:
+        TxLayerError: the broker refused, or did not answer: then it is not known whether the commit happened.
+    """
+    give_up_at = clock() + timeout_s + COMMIT_PATIENCE_S
+    while True:
+        try:
+            writer.commit(timeout_s=timeout_s)
+        except RetriableError:
+            if clock() >= give_up_at:
+                raise
+            logger.warning("commit.unanswered", extra={"transactional_id": writer.transactional_id})
+        else:
+            return
 
 
 def close_quietly(writer: TransactionalWriter) -> None:
