@@ -12,6 +12,7 @@ import pytest
 from tests.support.broker import GivenBroker
 from tests.support.debian import IS_CI
 from tests.support.nightly import Choice
+from tests.support.repeats import Repeats
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.jars import RepositoryUnreachableError
 from txlayer.adapters.kafka.local.runtime import prepare_runtime
@@ -39,6 +40,12 @@ class Broker(Protocol):
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Which of the tests marked `nightly` run; by default all of those that the command line names."""
     parser.addoption("--nightly", default="all", help="all, none, only, or a share such as 3/20")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Repeats are counted where the results of all workers come together."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Repeats())
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
 from typing import Any
 
@@ -47,7 +46,7 @@ def test_a_slow_handler_never_costs_the_membership(stage: Stage) -> None:
 
     with consumer:
         gate.wait_for_one()
-        assert not threading.Event().wait(7)
+        wait_until_turned(consumer, seconds=7)
         gate.is_open.set()
         stage.wait_stored(2)
         assert 0 == consumer.stats().rebuild_count
@@ -174,6 +173,28 @@ def request_replay(stage: Stage, letter: int, *, key: bytes | None) -> None:
     stage.lab.write(stage.requests, request, key=key)
 
 
+def wait_until_turned(consumer: Any, *, seconds: float) -> None:
+    """Until its loop, which polls for the group, went on for so long."""
+
+    def turned_at() -> float:
+        return consumer.stats().turned_at or 0.0
+
+    since = wait_until(turned_at, within=PATIENCE_S, what="a turn of the loop")
+    wait_until(
+        lambda: turned_at() >= since + seconds,
+        within=PATIENCE_S, what=f"turns for {seconds} s",
+    )  # fmt: skip
+
+
+def wait_until_paused(consumer: Any, stage: Stage) -> None:
+    """Until an operator's pause is in force for the stage's one partition."""
+    wait_until(
+        lambda: stage.topic in consumer.stats().topics
+        and consumer.stats().topics[stage.topic].paused_partitions == 1,
+        within=PATIENCE_S, what="a pause",
+    )  # fmt: skip
+
+
 def queues_of(consumer: Any) -> list[KeyQueues[Any]]:
     """Of the partitions that it has just now."""
     return [owned.queues for owned in list(consumer._engine._holdings.owned.values())]
@@ -186,20 +207,14 @@ def test_a_reset_of_the_offsets_ends_no_operators_pause(
     pause = ReplayRecord(ReplayKind.PAUSE, "r", None, text="zoe: ticket 12")
     stage.lab.write(stage.requests, encode_replay(pause), key=None, partition=0)
     with stage.consumer() as consumer:
-        wait_until(
-            lambda: stage.topic in consumer.stats().topics
-            and consumer.stats().topics[stage.topic].paused_partitions == 1,
-            within=PATIENCE_S, what="a pause",
-        )  # fmt: skip
+        wait_until_paused(consumer, stage)
     stage.write(b"0")
     admin = stage.lab.admin()
     plan = plan_reset(admin, stage.group, [stage.topic], to="earliest", token_above=token_above)
     admin.store_offsets(stage.group, plan.after)
 
     with stage.consumer() as consumer:
-        wait_until(
-            lambda: bool(consumer.stats().partitions), within=PATIENCE_S, what="its partition"
-        )
-        assert not threading.Event().wait(0.5)
+        wait_until_paused(consumer, stage)
+        wait_until_turned(consumer, seconds=0.2)  # it had the time to read on
 
     assert [] == stage.journal.seen

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.consumers import PATIENCE_S, QUICK, Stage
 from tests.support.lab import Lab
-from tests.support.waiting import wait_until
+from tests.support.waiting import hang, wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.consumer import OrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
@@ -160,7 +160,7 @@ def plain(stage: Stage, kind: type[Any] = OrderedConsumer, **settings: Any) -> A
 def hang_always(message: ReceivedMessage, _context: Context) -> None:
     """Never comes back from one message."""
     if message.value == b"hang":
-        threading.Event().wait()
+        hang()
 
 
 @pytest.mark.promise("P9")
@@ -211,7 +211,7 @@ def test_a_coroutine_that_ignores_its_cancellation_fails_its_attempt(stage: Stag
             seen.append(message.value)
             while message.value == b"hang" and context.attempt == 1 and not released.is_set():
                 with suppress(asyncio.CancelledError):
-                    await released.wait()
+                    await asyncio.wait_for(released.wait(), PATIENCE_S)
             if message.value == b"behind":
                 assert 1 == consumer.stats().hung_count
                 released.set()
@@ -234,7 +234,7 @@ def test_a_cancelled_coroutine_may_clean_up_in_peace(stage: Stage) -> None:
         @consumer.handler
         async def handle(_message: ReceivedMessage, _context: Context) -> None:
             try:
-                await asyncio.Event().wait()
+                await asyncio.sleep(PATIENCE_S)
             finally:
                 ended.append("cancelled")
                 await asyncio.sleep(0.6)  # longer than the pauses between two looks

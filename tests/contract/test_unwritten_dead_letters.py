@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from tests.support.consumers import Stage
 from tests.support.lab_memory import MemoryLab
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import decode_replay, encode_replay
@@ -25,6 +24,7 @@ from txlayer.core.retry import (
     RetryPolicy,
 )
 from txlayer.errors import BrokerUnavailableError
+from txlayer.testing.running import comes_true
 
 RATE = 1_000_000
 """Bytes a second of a slow line, or of a quota."""
@@ -63,7 +63,7 @@ class _StuckWriter(Through):
 
     def initialise(self, *, timeout_s: float) -> None:
         if self._cluster.place is not None and self._name in self._cluster.left_open:
-            _spend(timeout_s)
+            _spend(timeout_s, or_until=self._is_well)
             raise BrokerUnavailableError("its Kafka transaction is being ended", waited_ms=0)
         self._inner.initialise(timeout_s=timeout_s)
 
@@ -76,8 +76,11 @@ class _StuckWriter(Through):
 
     def flush(self, *, timeout_s: float) -> int:
         if self._held:
-            _spend(timeout_s)
+            _spend(timeout_s, or_until=self._is_well)
         return self._held + int(self._inner.flush(timeout_s=timeout_s))
+
+    def _is_well(self) -> bool:
+        return self._cluster.place is None
 
 
 class NoLeader(Through):
@@ -87,7 +90,7 @@ class NoLeader(Through):
 
     def start_offsets(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         if self.place in places:
-            _spend(0.5)
+            _spend(0.5, or_until=lambda: self.place is None)
             raise BrokerUnavailableError("it has no leader", waited_ms=500)
         return dict(self._inner.start_offsets(places))
 
@@ -108,7 +111,7 @@ class _NoTransactionsWriter(Through):
 
     def initialise(self, *, timeout_s: float) -> None:
         if self._cluster.is_down:
-            _spend(timeout_s)
+            _spend(timeout_s, or_until=lambda: not self._cluster.is_down)
             raise BrokerUnavailableError("no transaction coordinator", waited_ms=0)
         self._inner.initialise(timeout_s=timeout_s)
 
@@ -131,15 +134,15 @@ class _SlowWriter(Through):
         self._inner.produce(topic, value, *arguments)
 
     def flush(self, *, timeout_s: float) -> int:
-        _spend(min(self._bytes / RATE, timeout_s))
+        pause(min(self._bytes / RATE, timeout_s))
         if self._bytes / RATE > timeout_s:
             return int(self._count)
         return int(self._inner.flush(timeout_s=timeout_s))
 
 
-def _spend(seconds: float) -> None:
-    """As the client does, which waits for its broker."""
-    threading.Event().wait(seconds)
+def _spend(seconds: float, *, or_until: Callable[[], bool]) -> None:
+    """As the client does, which waits so long for its broker."""
+    comes_true(or_until, within=seconds)
 
 
 @pytest.fixture

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from threading import Event
 
 import pytest
 
 from tests.e2e.conftest import Start
 from tests.support.arena import Arena, make_arena
-from tests.support.left_out import MarkerLeftOutError, raise_if_marker_left_out
+from tests.support.left_out import (
+    MarkerLeftOutError,
+    raise_if_marker_left_out,
+    run_again_if_marker_left_out,
+)
 from tests.support.processes import CoordinatorProcess
 from tests.support.seed import SEED, say
-from tests.support.waiting import wait_until
+from tests.support.waiting import TimedOutError, pause, wait_until
 from tests.support.witness import Witness
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 
@@ -28,18 +31,15 @@ RUN_COUNT_MAX = 4
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
 def test_a_broker_that_dies_and_comes_back_costs_nothing(
-    local_config: LocalConfig, start_coordinator: Start, tmp_path: Path
+    local_config: LocalConfig,
+    start_coordinator: Start,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
-    """A run in which the broker's own log says that it left a marker out is made again (KAFKA-20734, one broker alone)."""
-    for run in range(RUN_COUNT_MAX):
-        folder = tmp_path / f"run-{run}"
-        try:
-            live_through(local_config, start_coordinator, folder)
-        except MarkerLeftOutError as exc:
-            say("made again:", exc)
-        else:
-            return
-    pytest.fail(f"Kafka left a marker out in each of {RUN_COUNT_MAX} runs")
+    def one(run: int) -> None:
+        live_through(local_config, start_coordinator, tmp_path / f"run-{run}")
+
+    run_again_if_marker_left_out(request, one, run_count_max=RUN_COUNT_MAX)
 
 
 def live_through(local_config: LocalConfig, start_coordinator: Start, folder: Path) -> None:
@@ -61,7 +61,7 @@ def live_through(local_config: LocalConfig, start_coordinator: Start, folder: Pa
 
                 broker.stop()
                 sent_before = len(load.sent)
-                Event().wait(AWAY_S)
+                pause(AWAY_S)
                 sent_after = len(load.sent)
                 broker.start()
                 pids.add(broker.pid)
@@ -97,16 +97,16 @@ def wait_for_progress(
 
     try:
         wait_until(is_moving, within=60, what="progress")
-    except AssertionError as exc:
-        raise_if_marker_left_out(broker)
-        raise AssertionError(f"{exc}: {coordinator.stacks()}") from exc
+    except TimedOutError as exc:
+        raise_if_marker_left_out(broker, exc)
+        raise TimedOutError(f"{exc}: {coordinator.stacks()}") from exc
 
 
 def rest(arena: Arena, coordinator: CoordinatorProcess, broker: LocalBroker) -> None:
     """Everything that can be applied was applied."""
     try:
         arena.wait_until_applied(within=60)
-    except AssertionError:
-        raise_if_marker_left_out(broker)
+    except TimedOutError as exc:
+        raise_if_marker_left_out(broker, exc)
         raise
     assert coordinator.is_running

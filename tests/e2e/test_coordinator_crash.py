@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from threading import Event
 
 import pytest
 
@@ -12,6 +11,7 @@ from tests.e2e.conftest import Start
 from tests.support.arena import make_arena
 from tests.support.processes import CoordinatorProcess
 from tests.support.seed import SEED, random_source, say
+from tests.support.waiting import pause
 from tests.support.witness import Witness
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -44,7 +44,7 @@ def test_twenty_kills_at_random_moments_lose_and_double_nothing(
             )  # while messages become visible, the next Kafka transaction is near
             if is_aimed or rng.random() < 0.7:
                 witness.wait_for_more()
-            Event().wait(rng.uniform(0.0, 0.05 if is_aimed else 1.0))
+            pause(rng.uniform(0.0, 0.05 if is_aimed else 1.0))
             victim = running.pop(rng.randrange(2))
             victim.kill()
             killed.append(victim)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from threading import Event
 
 import pytest
 
@@ -11,7 +10,7 @@ from tests.conftest import Broker
 from tests.e2e.conftest import Start
 from tests.support.arena import make_arena
 from tests.support.seed import SEED, random_source, say
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 from tests.support.witness import Witness
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -38,7 +37,7 @@ def test_two_workers_lose_and_double_nothing_while_others_join_and_leave(
                 guest.wait_for("partitions.taken_over", within=60)
             else:
                 guest.wait_until_listening()
-            Event().wait(rng.uniform(0, 0.7))
+            pause(rng.uniform(0, 0.7))
             guest.terminate()
             assert 0 == guest.wait()
             witness.wait_for_more()

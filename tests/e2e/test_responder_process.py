@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from threading import Event
 
 import pytest
 from sqlalchemy import create_engine
@@ -14,7 +13,7 @@ from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.check_back import Asker
 from tests.support.responders import ResponderProcess
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.sql import SqlBarrier
 from txlayer.core.messages import COMMIT, ROLLBACK, Source
@@ -148,7 +147,7 @@ def test_a_broker_that_is_away_for_longer_than_a_session_is_waited_for(
             asker.wait_for(1)
 
             own.stop()
-            Event().wait(AWAY_S)
+            pause(AWAY_S)
             own.start()
             asker.wait_for_members(1, within=90)
 

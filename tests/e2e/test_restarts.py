@@ -18,7 +18,7 @@ from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.handling_order import judge_handling
 from tests.support.history import History
-from tests.support.left_out import MarkerLeftOutError, raise_if_marker_left_out
+from tests.support.left_out import raise_if_marker_left_out, run_again_if_marker_left_out
 from tests.support.load import Load
 from tests.support.logs import ends, header, read_log
 from tests.support.orphans import ORPHANS
@@ -27,7 +27,7 @@ from tests.support.run_checker import judge_history
 from tests.support.sampler import Sampler
 from tests.support.seed import SEED, say
 from tests.support.selling import SELLERS
-from tests.support.waiting import wait_until
+from tests.support.waiting import TimedOutError, wait_until
 from tests.support.witness import Witness
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.core import codec
@@ -49,23 +49,18 @@ REST_S = 120.0
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P8")
 def test_restarts_of_each_component_in_a_row_leave_the_promises_true(
-    broker: Broker, local_config: LocalConfig, tmp_path: Path
+    broker: Broker, local_config: LocalConfig, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """A run in which the broker's own log says that it left a marker out is made again (KAFKA-20734, one broker alone)."""
-    for run in range(RUN_COUNT_MAX):
-        try:
-            folder = tmp_path / f"run-{run}"
-            folder.mkdir()
-            if BROKER_TIMES:
-                with LocalBroker(config=local_config, data=folder / "broker") as own:
-                    live_through(own, folder)
-            else:
-                live_through(broker, folder)
-        except MarkerLeftOutError as exc:
-            say("made again:", exc)
+    def one(run: int) -> None:
+        folder = tmp_path / f"run-{run}"
+        folder.mkdir()
+        if BROKER_TIMES:
+            with LocalBroker(config=local_config, data=folder / "broker") as own:
+                live_through(own, folder)
         else:
-            return
-    pytest.fail(f"Kafka left a marker out in each of {RUN_COUNT_MAX} runs")
+            live_through(broker, folder)
+
+    run_again_if_marker_left_out(request, one, run_count_max=RUN_COUNT_MAX)
 
 
 def live_through(broker: Broker, folder: Path) -> None:
@@ -112,12 +107,12 @@ def live_through(broker: Broker, folder: Path) -> None:
 
 @contextmanager
 def marker_left_out_is_said(broker: Broker) -> Iterator[None]:
-    """What fails because Kafka forgot a marker says so."""
+    """What is late because Kafka forgot a marker says so."""
     try:
         yield
-    except AssertionError:
+    except TimedOutError as exc:
         if isinstance(broker, LocalBroker):
-            raise_if_marker_left_out(broker)
+            raise_if_marker_left_out(broker, exc)
         raise
 
 
@@ -147,8 +142,8 @@ def wait_until_decided(arena: Arena) -> None:
 
     try:
         wait_until(is_decided, within=REST_S, what="decided", growing=lambda: -len(left))
-    except AssertionError as exc:
-        raise AssertionError(f"{exc}: {left[:20]}") from exc
+    except TimedOutError as exc:
+        raise TimedOutError(f"{exc}: {left[:20]}") from exc
 
 
 def undecided(arena: Arena) -> list[str]:

@@ -13,12 +13,12 @@ from sqlalchemy import create_engine
 
 from tests.e2e.conftest import Start
 from tests.support.arena import Arena, make_arena
-from tests.support.left_out import MarkerLeftOutError, raise_if_marker_left_out
+from tests.support.left_out import raise_if_marker_left_out, run_again_if_marker_left_out
 from tests.support.processes import CoordinatorProcess
 from tests.support.seed import say
 from tests.support.shop import make_shop
 from tests.support.staged_producer import Stage
-from tests.support.waiting import wait_until
+from tests.support.waiting import TimedOutError, wait_until
 from txlayer import TransactionalProducer
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 
@@ -150,19 +150,18 @@ def test_producers_killed_at_every_stage_are_answered_for_by_others(
 
 @pytest.mark.parametrize("who", ["coordinator", "broker"])
 def test_whoever_else_is_killed_at_any_stage_database_and_readers_agree(
-    local_config: LocalConfig, start_coordinator: Start, tmp_path: Path, who: str
+    local_config: LocalConfig,
+    start_coordinator: Start,
+    tmp_path: Path,
+    who: str,
+    request: pytest.FixtureRequest,
 ) -> None:
-    """A run in which the broker's own log says that it left a marker out is made again (KAFKA-20734, one broker alone)."""
-    for run in range(RUN_COUNT_MAX):
+    def one(run: int) -> None:
         folder = tmp_path / f"run-{run}"
         folder.mkdir()
-        try:
-            live_through(local_config, start_coordinator, folder, who)
-        except MarkerLeftOutError as exc:
-            say("made again:", exc)
-        else:
-            return
-    pytest.fail(f"Kafka left a marker out in each of {RUN_COUNT_MAX} runs")
+        live_through(local_config, start_coordinator, folder, who)
+
+    run_again_if_marker_left_out(request, one, run_count_max=RUN_COUNT_MAX)
 
 
 def live_through(local_config: LocalConfig, start: Start, folder: Path, who: str) -> None:
@@ -180,9 +179,9 @@ def live_through(local_config: LocalConfig, start: Start, folder: Path, who: str
                 one.go_on()
             try:
                 outcomes = judge(arena, staged, who)
-            except AssertionError:
+            except TimedOutError as exc:
                 coordinator.kill()
-                raise_if_marker_left_out(broker)
+                raise_if_marker_left_out(broker, exc)
                 raise
 
     assert COMMITTED_BY_THEN <= {s for s, outcome in outcomes.items() if outcome == "forwarded"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from threading import Event
 
 import pytest
 
@@ -13,7 +12,7 @@ from tests.e2e.conftest import Start
 from tests.support.arena import Arena, make_arena
 from tests.support.commands import run_command
 from tests.support.seed import SEED
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 from txlayer.cli.main import build_app
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -36,7 +35,7 @@ def test_a_run_with_killed_coordinators_is_proved(
         wait_until(
             partial(has_more_than, arena, len(arena.logs().real)), within=30, what="forwarded"
         )
-        Event().wait(0.1)
+        pause(0.1)
         running.kill()
         killed += 1
         running = start_coordinator(arena, "--doubt-after", "1s")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import hang, wait_until
 from txlayer.consumer import process_pool
 from txlayer.consumer.context import Context, Deserializer, Lease, ReceivedMessage
 from txlayer.consumer.handlers import HandlerSet
@@ -33,7 +32,7 @@ def act(message: ReceivedMessage, context: Context) -> None:
         Path(os.fsdecode(word)).touch()
         assert context.lease_lost.wait(WITHIN_S)
     if word == b"hang":
-        threading.Event().wait()
+        hang()
     if word == b"is lost":
         assert not context.lease_lost.is_set()
     if word == b"fail":
@@ -156,7 +155,7 @@ class HangsElsewhere:
         self._given = file, pid
         if os.getpid() != pid and not file.exists():
             file.touch()
-            threading.Event().wait()
+            hang()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HangsElsewhere, self._given

@@ -14,7 +14,7 @@ from tests.support.history import Logs
 from tests.support.load import Load
 from tests.support.logs import Seen, ends, hanging, header, partition_counts, read_log
 from tests.support.run_checker import missing_from
-from tests.support.waiting import wait_until
+from tests.support.waiting import TimedOutError, wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.topic_files import read_topic_files
@@ -82,8 +82,8 @@ class Arena:
 
         try:
             wait_until(is_done, within=within, what="everything applied", growing=lambda: applied)
-        except AssertionError as exc:
-            raise AssertionError(f"{exc}: {last}") from exc
+        except TimedOutError as exc:
+            raise TimedOutError(f"{exc}: {last}") from exc
 
     def _op_positions(self) -> dict[int, tuple[int, int]]:
         """{partition: (stored, end)} of op.

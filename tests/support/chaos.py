@@ -6,7 +6,6 @@ What happens is written down while it happens, into a file of JSON lines; what i
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -28,6 +27,7 @@ from tests.support.nemesis import CONSUMERS, COORDINATORS, PRODUCERS, Fault, Nem
 from tests.support.processes import CoordinatorProcess, TxlayerProcess
 from tests.support.replayer import Replayer
 from tests.support.sampler import Journal, Sampler
+from tests.support.waiting import pause
 from tests.support.witness import Witness
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
@@ -198,7 +198,7 @@ class Chaos:
             self._say(
                 f"{fault.began_s:7.1f} s  {fault.name:<32} {fault.detail} ({fault.took_s:.1f} s)"
             )
-            threading.Event().wait(rng.uniform(0, BREATH_MAX_S))
+            pause(rng.uniform(0, BREATH_MAX_S))
 
     def _history(self, arena: Arena, load: Load, witness: Witness, sampler: Sampler) -> History:
         logs = arena.logs()

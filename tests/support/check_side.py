@@ -16,7 +16,7 @@ from tests.support.load import Load
 from tests.support.logs import read_log
 from tests.support.responders import ResponderProcess
 from tests.support.truth import GROUP, Truth
-from tests.support.waiting import wait_until
+from tests.support.waiting import TimedOutError, wait_until
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.partition import check_policies
 from txlayer.core import codec
@@ -76,10 +76,10 @@ class CheckSide:
                 is_settled, within=within, what="what can be answered for is settled",
                 growing=lambda: len(wanted) - len(left),
             )  # fmt: skip
-        except AssertionError as exc:
+        except TimedOutError as exc:
             doubt = read_doubt(self._arena.servers, self._arena.topics.doubt).summaries
             told = [str(doubt.get(key, f"{key} is not on doubt")) for key in sorted(left)[:5]]
-            raise AssertionError(f"{exc}: {len(left)} are open, such as {told}") from exc
+            raise TimedOutError(f"{exc}: {len(left)} are open, such as {told}") from exc
 
     def told(self, history: History, load: Load) -> History:
         """The history, and what the judge of check-back needs."""

@@ -20,7 +20,7 @@ from tests.support.offsets_log import stored_by
 from tests.support.processes import TxlayerProcess
 from tests.support.recorded_calls import Recorded, read_journals
 from tests.support.replayer import parked_in, places_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import TimedOutError, wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.ports import TopicPartition
 from txlayer.config import ClientConfig
@@ -103,8 +103,8 @@ class ConsumerSide:
             found = wait_until(
                 at_rest, within=within, what="consumers at rest", growing=lambda: done
             )
-        except AssertionError as exc:
-            raise AssertionError(f"{exc}: {last}") from exc
+        except TimedOutError as exc:
+            raise TimedOutError(f"{exc}: {last}") from exc
         assert found is not None
         return found
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from threading import Event
 
 from tests.support.processes import TxlayerProcess
+from tests.support.waiting import pause
 
 
 class Fleet:
@@ -36,7 +36,7 @@ class Fleet:
         seconds = rng.uniform(0.3, self._frozen_s_max)
         process.freeze()
         try:
-            Event().wait(seconds)
+            pause(seconds)
         finally:
             process.thaw()
         return f"pid {process.pid}"

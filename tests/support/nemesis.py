@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from threading import Event
 from typing import NamedTuple
 
 from confluent_kafka import KafkaException
@@ -33,7 +32,7 @@ from tests.support.faultproxy import (
 from tests.support.fleet import Fleet
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.processes import CoordinatorProcess
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 
 COORDINATORS, PRODUCERS, CONSUMERS = "coordinators", "producers", "consumers"
 """Whose connections go through proxies; those of responders are producers'."""
@@ -353,7 +352,7 @@ class Nemesis:
         return f"{whose} and all brokers", proxies
 
     def _pause(self, shortest_s: float, longest_s: float) -> None:
-        Event().wait(self._rng.uniform(shortest_s, longest_s))
+        pause(self._rng.uniform(shortest_s, longest_s))
 
 
 def _harmed(proxies: Sequence[FaultProxy]) -> Counter[int]:

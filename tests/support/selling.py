@@ -21,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from tests.support.shop import Order, Shop, make_shop, new_id
+from tests.support.waiting import HANG_S
 from txlayer import TransactionalProducer
 from txlayer.core.messages import COMMIT
 from txlayer.errors import OutcomeUnknownError, RetriableError, RollbackRequiredError
@@ -95,7 +96,7 @@ def main() -> None:
             # A mistake of any thread ends the process with its traceback.
             for done in [pool.submit(seller.work, random.Random()) for _ in range(THREAD_COUNT)]:
                 done.result()
-        may_end.wait()
+        assert may_end.wait(HANG_S), "nobody ended this process"
 
 
 if __name__ == "__main__":

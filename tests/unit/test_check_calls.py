@@ -220,7 +220,7 @@ class Tasks:
             except asyncio.CancelledError:
                 if not name.startswith("stubborn"):
                     raise
-                await asyncio.Event().wait()
+                await asyncio.sleep(PATIENCE_S)
         return [name]
 
     async def settle(self) -> None:

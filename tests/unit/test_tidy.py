@@ -102,8 +102,23 @@ def test_tests_wait_for_conditions_and_never_sleep() -> None:
         for line, name in names_used(tree(path))
         if name == "time.sleep"
     ]
+    broken += [
+        f"{at(path, node.lineno)}: wait for a condition, or say `pause` or `hang`"
+        for path in PYTHON
+        if is_below(path, "tests")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and is_wait_of_nobodys_event(node)
+    ]
 
     refuse(broken)
+
+
+def is_wait_of_nobodys_event(call: ast.Call) -> bool:
+    """`Event().wait(…)`: nobody else knows this event, so it is a sleep, or has no end."""
+    match call.func:
+        case ast.Attribute(value=ast.Call(func=maker), attr="wait"):
+            return ast.unparse(maker).rpartition(".")[2] == "Event"
+    return False
 
 
 def test_tests_use_fakes_at_the_ports_and_never_mocks() -> None:

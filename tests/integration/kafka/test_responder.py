@@ -42,24 +42,26 @@ def made(asker: Asker, **settings: Any) -> TransactionalProducer:
     )
 
 
-def misbehaving(request: CheckRequest) -> Any:
-    """Answers as the transaction's id says."""
-    said = {"commit": COMMIT, "rollback": ROLLBACK, "none": None, "text": "COMMIT", "number": 1}
-    if request.txn_id in said:
-        return said[request.txn_id]
-    if request.txn_id == "slow":
-        threading.Event().wait(2 * QUICK_S)
-        return COMMIT
-    raise KeyError(request.txn_id)
-
-
 def test_only_a_clear_word_decides_and_every_answer_names_its_question(asker: Asker) -> None:
+    said = {"commit": COMMIT, "rollback": ROLLBACK, "none": None, "text": "COMMIT", "number": 1}
+    all_are_answered = threading.Event()
+
+    def misbehaving(request: CheckRequest) -> Any:
+        """Answers as the transaction's id says."""
+        if request.txn_id in said:
+            return said[request.txn_id]
+        if request.txn_id == "slow":
+            assert all_are_answered.wait(PATIENCE_S)
+            return COMMIT
+        raise KeyError(request.txn_id)
+
     with made(asker, check=misbehaving, check_timeout=timedelta(seconds=QUICK_S)) as producer:
         asker.wait_for_members(1)
         names = ("commit", "rollback", "none", "text", "number", "slow", "raises")
         asker.ask(*(asker.question(name, number=n) for n, name in enumerate(names, start=1)))
         found = {op.key.split("/")[0]: op for op in asker.wait_for(len(names))}
         stats = producer.responder_stats()
+        all_are_answered.set()
 
     causes = {
         "none": "returned NoneType", "text": "returned str", "number": "returned int",
