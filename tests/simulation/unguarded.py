@@ -20,7 +20,7 @@ from txlayer.adapters.ports import (
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.partition import Shard
-from txlayer.coordinator.publish import Publisher, Refusals
+from txlayer.coordinator.publish import Publisher, QuestionLimits, Refusals
 from txlayer.coordinator.recovery import Recovery
 from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch, Positions
@@ -79,10 +79,12 @@ class TwoStepPublisher(Publisher):
         is_careful: bool = False,
         cut: Collection[bytes] = (),
         is_watched: bool = False,
+        questions: QuestionLimits = QuestionLimits(),  # noqa: B008 - it cannot be changed
     ) -> dict[int, dict[str, int]]:
         kept = super().publish(
-            batches, {}, member, is_careful=is_careful, cut=cut, is_watched=is_watched
-        )
+            batches, {}, member, is_careful=is_careful, cut=cut, is_watched=is_watched,
+            questions=questions,
+        )  # fmt: skip
         if batches:
             super().publish([], offsets, member)
         return kept
@@ -100,13 +102,15 @@ class LateDoubtPublisher(Publisher):
         is_careful: bool = False,
         cut: Collection[bytes] = (),
         is_watched: bool = False,
+        questions: QuestionLimits = QuestionLimits(),  # noqa: B008 - it cannot be changed
     ) -> dict[int, dict[str, int]]:
         first = [(p, replace(batch, keeps={}, ends=[], asides=[])) for p, batch in batches]
         super().publish(
-            first, offsets, member, is_careful=is_careful, cut=cut, is_watched=is_watched
-        )
+            first, offsets, member, is_careful=is_careful, cut=cut, is_watched=is_watched,
+            questions=questions,
+        )  # fmt: skip
         rest = [(p, replace(batch, forwards=[])) for p, batch in batches]
-        return super().publish(rest, offsets, member, cut=cut)
+        return super().publish(rest, offsets, member, cut=cut, questions=questions)
 
 
 class CommitWatchingPublisher(Publisher):
@@ -344,7 +348,7 @@ class DeafCoordinator(Coordinator):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._refusals = _DeafRefusals()
+        self._refusals.__class__ = _DeafRefusals
 
 
 class _ResignedBook(Targets):
@@ -380,7 +384,7 @@ class GrudgingCoordinator(StarvingCoordinator):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._refusals = _GrudgingRefusals()
+        self._refusals.__class__ = _GrudgingRefusals
 
 
 class BrusqueCoordinator(Coordinator):

@@ -45,6 +45,7 @@ _AGAIN = "integration/sql/test_forgotten_join.py::"
 _FORBIDDEN = "integration/sql/test_forbidden_commits.py::"
 _INBOX = "integration/sql/test_inbox.py::"
 _CHECK_BACK = "integration/kafka/test_check_back.py::"
+_QUESTIONS = "unit/test_coordinator_questions.py::"
 _DEMO_CHECKS = "docs/test_demo.py::test_what_the_shop_left_in_doubt_is_settled_by_checking_back"
 _CONSUMERS = (
     "simulation/test_consumers.py::test_consumers_keep_their_promises_in_worlds_with_faults"
@@ -543,7 +544,12 @@ CHECK = (
          _CHECK_BACK + "test_after_check_max_unknown_answers_it_is_parked_and_a_later_commit_settles_it")),
     Row("check handler", "a question that the check topic refuses as too large", "It names no topics then, or is not asked; its partition goes on.",
         ("integration/kafka/test_check_back.py::test_a_question_larger_than_its_topic_allows_names_no_topics_and_stops_nobody",
-         "unit/test_ledger_checks.py::test_a_question_that_its_topic_refuses_names_no_topics_and_stops_nobody")),
+         "unit/test_ledger_checks.py::test_a_question_that_its_topic_refuses_names_no_topics_and_stops_nobody",
+         _QUESTIONS + "test_the_size_of_a_question_that_was_refused_is_tried_again_after_ten_minutes")),
+    Row("check handler", "the check topic takes nothing: no leader, too few replicas, no right",
+        "Questions wait, with a try after growing pauses; everything else goes on.",
+        (_QUESTIONS + "test_while_the_check_topic_refuses_questions_wait_and_nothing_else_does",
+         _QUESTIONS + "test_a_check_topic_that_refuses_is_tried_after_growing_pauses")),
     Row("check handler", "no instance of a group for hours", "Open transactions are kept, and asked about once when somebody comes.",
         (_CHECK_BACK + "test_a_group_without_members_is_not_asked_until_somebody_comes",
          "unit/test_checks.py::test_after_a_night_of_absence_each_is_asked_once_at_the_groups_rate",

@@ -101,7 +101,7 @@ class PartitionLog:
         self.book = Targets(CONFIG, self.connections, clock=lambda: 0.0)
         if targets is not None:
             self.book.targets = targets
-        self.refusals = Refusals()
+        self.refusals = Refusals(TOPICS.check, clock=lambda: 0.0)
         """What the coordinator remembers of records that the broker refused."""
         self._publisher = self._new_publisher()
         self.check_bytes_max = 1 << 30
@@ -145,12 +145,13 @@ class PartitionLog:
     ) -> dict[int, dict[str, int]]:
         return self._publisher.publish(
             [(PARTITION, batch)], offsets, None, is_careful=is_careful, cut=self.refusals.doubt_keys,
+            questions=self.refusals.questions,
         )  # fmt: skip
 
     def _new_publisher(self) -> Publisher:
         publisher = Publisher(
             CONFIG, name="writer", make_writer=self.connections.make_writer, book=self.book,
-            environment=self._environment, question_bytes_max=self.refusals.question_bytes_max,
+            environment=self._environment,
         )  # fmt: skip
         publisher.start()
         return publisher
@@ -362,7 +363,9 @@ class _Writer:
         raise exc
 
     def refusal(self, error: Any, *, topic: str, txn_key: str) -> RefusedRecordError:
-        return RefusedRecordError(str(error), topic=topic, txn_key=txn_key or None)
+        return RefusedRecordError(
+            str(error), reason="MSG_SIZE_TOO_LARGE", topic=topic, txn_key=txn_key or None
+        )
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float

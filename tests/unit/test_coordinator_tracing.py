@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.tracing import Spans
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.publish import Publisher
+from txlayer.coordinator.publish import Publisher, QuestionLimits
 from txlayer.coordinator.tracing import CoordinatorSpans
 from txlayer.core.batch import Batch
 from txlayer.core.messages import CheckKind, CheckRecord
@@ -56,12 +56,14 @@ def questions(spans: Spans, *, is_careful: bool) -> list[tuple[Any, ...]]:
     make: Any = lambda *_, **__: writer  # noqa: E731 - both writers are one
     book: Any = Book()
     publisher = Publisher(
-        config, name="w", make_writer=make, book=book, question_bytes_max=SIZE_MAX,
-        observer=observer,
+        config, name="w", make_writer=make, book=book, observer=observer,
     )  # fmt: skip
     publisher.start()
     question = CheckRecord(CheckKind.QUESTION, KEY, "shop", 0, number=1, text="x" * 2 * SIZE_MAX)
-    publisher.publish([(0, Batch(checks={KEY: question}))], {}, None, is_careful=is_careful)
+    publisher.publish(
+        [(0, Batch(checks={KEY: question}))], {}, None, is_careful=is_careful,
+        questions=QuestionLimits(SIZE_MAX),
+    )  # fmt: skip
     return writer.written
 
 

@@ -17,9 +17,14 @@ class _Book:
         del topics
 
 
+def new_refusals() -> Refusals:
+    """Of a process that just started."""
+    return Refusals("txlayer.check", clock=lambda: 0.0)
+
+
 def suspicious(partition: int, *, line_count: int) -> Refusals:
     """A Kafka transaction of this partition was refused."""
-    refusals = Refusals()
+    refusals = new_refusals()
     txn = Transaction("order-1/00000001", "g", "orders", 0, 0, "0", (0, 0), None)
     batch = Batch(forwards=[txn], line_count=line_count)
     refusals.learn(RefusedRecordError("too large"), {partition: batch}, cast("Targets", _Book()))
@@ -41,7 +46,7 @@ def test_a_suspected_partition_without_anything_to_do_holds_nobody_up() -> None:
 
 
 def test_records_that_no_op_line_brought_are_suspected_as_lines_are() -> None:
-    refusals, book = Refusals(), cast("Targets", _Book())
+    refusals, book = new_refusals(), cast("Targets", _Book())
     why = Undecodable("half record without a header txl")
     asides = [RecordToQuarantine(Origin("half", 0, n), None, None, 0, why) for n in range(9)]
     refusals.learn(RefusedRecordError("too large"), {0: Batch(asides=asides)}, book)
@@ -68,7 +73,7 @@ def test_only_kafka_transactions_of_the_suspected_partition_are_careful() -> Non
 
 def test_what_doubt_refuses_is_remembered_until_it_was_written() -> None:
     """Another partition's batch goes first: forgotten then, it would be looked for again and again."""
-    refusals, book = Refusals(), cast("Targets", _Book())
+    refusals, book = new_refusals(), cast("Targets", _Book())
     why = Undecodable("half record without a header txl")
     refused, other = (RecordToQuarantine(Origin("half", p, 0), None, None, 0, why) for p in (1, 0))
     refusals.learn(RefusedRecordError("too large", doubt_key=b"origin/half/1/0"), {}, book)
@@ -81,7 +86,7 @@ def test_what_doubt_refuses_is_remembered_until_it_was_written() -> None:
 
 
 def test_a_code_that_nobody_knows_cuts_nothing_on_doubt_before_it_came_again_and_again() -> None:
-    refusals, book = Refusals(), cast("Targets", _Book())
+    refusals, book = new_refusals(), cast("Targets", _Book())
     why = Undecodable("half record without a header txl")
     aside = RecordToQuarantine(Origin("half", 0, 0), None, None, 0, why)
     error = RefusedRecordError("?", reason="UNKNOWN", doubt_key=b"origin/half/0/0")

@@ -90,7 +90,7 @@ class Coordinator:
         self._clock = environment.clock
         self._topics = config.topics
         self._book = Targets(config, connections, clock=self._clock)
-        self._refusals = Refusals()
+        self._refusals = Refusals(config.topics.check, clock=self._clock)
         self._batch_size = BatchSize()
         self._presence = GroupPresence(connections, config.topics, environment=environment)
         self._group = connections.make_group_reader()
@@ -229,7 +229,7 @@ class Coordinator:
             self._config, name=name, make_writer=self._connections.make_writer, book=self._book,
             environment=self._environment, stats=self.measures.publishing,
             doubt_bytes_max=self._book.limit_of(self._topics.doubt),
-            question_bytes_max=self._refusals.question_bytes_max, observer=self._observer,
+            observer=self._observer,
         )  # fmt: skip
         ledgers = empty_ledgers(
             partitions,
@@ -367,6 +367,8 @@ class Coordinator:
         seen = {p for p, _ in batches}
         self.measures.ends = known_ends(self._group, self._shards, self._topics)
         present = self._presence.of(s.ledger.schedule for s in self._shards.values())
+        if not self._refusals.questions.bytes_max:
+            present = frozenset()  # due check-backs stay due, as those of a group without members
         for p, shard in self._in_turn():
             ledger = shard.ledger
             if mended:
@@ -428,7 +430,7 @@ class Coordinator:
                     position, writer=publisher.name, topics=self._topics, partition=p, time_ms=time_ms,
                 )
             )  # fmt: skip
-        is_careful = self._refusals.is_careful(included)
+        is_careful, questions = self._refusals.is_careful(included), self._refusals.questions
         began = self._clock()
         try:
             fill_contents(
@@ -438,7 +440,7 @@ class Coordinator:
             kept = publisher.publish(
                 batches, offsets, self._assignment.member,
                 is_careful=is_careful, cut=self._refusals.doubt_keys,
-                is_watched=self._refusals.is_watchful or self._book.is_doubtful,
+                is_watched=self._refusals.is_watchful or self._book.is_doubtful, questions=questions,
             )  # fmt: skip
         except TxLayerError as exc:
             if batches and (isinstance(exc, BrokerUnavailableError) or self._took_long(began)):
@@ -449,7 +451,7 @@ class Coordinator:
         self._stored_at = self._clock()
         self._book.written(publisher.watched)
         for p, batch in batches:
-            self._refusals.passed(p, batch)
+            self._refusals.passed(p, batch, is_asked=questions.bytes_max > 0)
         for p, position in positions.items():
             ledger, now_ms = self._shards[p].ledger, self._shards[p].time.peek_ms()
             # Also if nothing had to be written: a refused resolution leaves only a report.

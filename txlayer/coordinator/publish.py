@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from txlayer.adapters.errors import REFUSED_RECORD_CODES, is_unknown
+from txlayer.adapters.errors import REFUSED_RECORD_CODES, Code, is_unknown
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import is_cut
@@ -83,6 +83,14 @@ class PublishObserver(Protocol):
 NO_LIMIT = 1 << 62
 
 
+class QuestionLimits(NamedTuple):
+    """Which questions and notices to producer groups a Kafka transaction may hold."""
+
+    bytes_max: int = NO_LIMIT  # a larger one names no topics, and is left out if that is not enough
+    sure_bytes_max: int = NO_LIMIT
+    """A larger one is acknowledged before anything else is written, so that a refusal names it."""
+
+
 class _Filled(NamedTuple):
     """A Kafka transaction before its commit: where whole ones begin on doubt, and what took how long."""
 
@@ -107,14 +115,13 @@ class Publisher:
         environment: Environment = REAL,
         stats: PublishStats | None = None,
         doubt_bytes_max: int | None = None,
-        question_bytes_max: int = NO_LIMIT,
         observer: PublishObserver | None = None,
     ) -> None:
         self.name = name
         self._observer = observer
         self._doubt_bytes_max = doubt_bytes_max  # None: not known; the broker refuses what is more
-        self._question_bytes_max = question_bytes_max  # larger ones name no topics
         self._doubt_keys: Collection[bytes] = ()
+        self._questions = QuestionLimits()
         self._is_careful = self._is_watched = False
         self._answers = _Answers()
         self._clock = environment.clock
@@ -156,12 +163,14 @@ class Publisher:
         is_careful: bool = False,
         cut: Collection[bytes] = (),
         is_watched: bool = False,
+        questions: QuestionLimits = QuestionLimits(),  # noqa: B008 - it cannot be changed
     ) -> dict[int, dict[str, int]]:
         """Append the batches and the offsets as one Kafka transaction.
 
         With `is_careful` each transaction, record of doubt and question is acknowledged before the next, so that a refusal
         names it. `cut` holds the keys of doubt records of which only origin, reason and size are kept. With `is_watched`
-        the topics tell afterwards which of them left records without an answer: `unanswered`.
+        the topics tell afterwards which of them left records without an answer: `unanswered`. `questions` says which
+        questions and notices may be written.
 
         Returns, per partition, where each whole transaction that was kept begins on the doubt topic.
 
@@ -170,7 +179,7 @@ class Publisher:
                 stored offsets, which tell.
         """
         writer = self._next_writer()
-        self._is_careful, self._doubt_keys = is_careful, cut
+        self._is_careful, self._doubt_keys, self._questions = is_careful, cut, questions
         self._is_watched = is_watched or is_careful
         idle_s = self._clock() - self._used_at[self._turn]
         try:
@@ -341,22 +350,27 @@ class Publisher:
 
     def _write_words(self, writer: TransactionalWriter, partition: int, batch: Batch) -> None:
         """Questions and notices to producer groups, and what the coordinator resolves by policy."""
-        topic, observer = self._topics.check, self._observer
+        topic, observer, limits = self._topics.check, self._observer, self._questions
+        is_watched = self._is_watched or limits.sure_bytes_max < NO_LIMIT
+        answers = self._answers if is_watched else None
         for check in batch.checks.values():
             line = codec.encode_check(check)
-            if len(line) > self._question_bytes_max:
+            if len(line) > limits.bytes_max:
                 line = codec.encode_check(check._replace(text=""))
-            if len(line) > self._question_bytes_max:
+            if len(line) > limits.bytes_max:
                 continue  # nobody can be asked: the transaction grows old as one that nobody answers for
             headers = None
             if observer is not None:
                 keep = batch.keeps.get(check.key)
                 headers = observer.asked(partition, check, None if keep is None else keep.txn)
             arguments = (topic, line, codec.check_key(check), -1)
-            if self._is_careful:
-                self._put_carefully(writer, arguments, headers, size_bytes=len(line))
+            if answers is not None:
+                answers.missing[topic] += 1
+            if self._is_careful or len(line) > limits.sure_bytes_max:
+                self._put_carefully(writer, arguments, headers, answers, size_bytes=len(line))
+                limits = limits._replace(sure_bytes_max=max(limits.sure_bytes_max, len(line)))
             else:
-                produce(writer, (*arguments, None, None, 0, headers))
+                produce(writer, (*arguments, answers, None, 0, headers))
         if batch.policy_lines:
             lines = codec.encode_ops(list(batch.policy_lines.values()))
             produce(writer, (self._topics.op, lines, None, partition))
@@ -641,6 +655,16 @@ UNKNOWN_COUNT = 5
 QUIET_S = 10.0
 """After so long without anything to do a partition is not suspected any more: what time brings again has come by then."""
 
+ASK_AGAIN_S = 600.0
+"""So long the size of a question counts that the check topic refused; then one of it is tried again."""
+
+ASK_PAUSE_S = 1.0
+ASK_PAUSE_MAX_S = 300.0
+"""While the check topic refuses for another reason nothing is asked for 1 s, then for growing intervals, at most 300 s: a try may
+make all partitions wait for a time-out."""
+
+_SIZE_REASONS = {Code.MSG_SIZE_TOO_LARGE.kafka_name, Code.RECORD_LIST_TOO_LARGE.kafka_name}
+
 WATCH_COUNT = 100
 """Batches after a time-out of which every record is watched: the quick path asks for no reports."""
 
@@ -648,12 +672,16 @@ WATCH_COUNT = 100
 class Refusals:
     """What is suspected and what is known. One thread uses it."""
 
-    def __init__(self) -> None:
+    def __init__(self, check_topic: str, *, clock: Callable[[], float]) -> None:
+        self._check_topic = check_topic
+        self._clock = clock
         self.reasons: dict[str, ParkReason] = {}
         self.doubt_keys: set[bytes] = set()
         """Records that doubt does not take whole; each is cut to its origin, its reason and its size."""
-        self.question_bytes_max = NO_LIMIT
-        """The check topic refused a question of one byte more; larger ones name no topics."""
+        # The check topic refused a question of one byte more, and how long that counts.
+        self._question_bytes_max, self._is_limited_until = NO_LIMIT, float("-inf")
+        self._ask_pause_s = 0.0  # the last one; 0: the check topic takes questions
+        self._ask_again_at = float("-inf")
         self._bisections: dict[int, Bisection] = {}
         self._quiet_since: dict[int, float] = {}  # suspected partitions with nothing to do
         self._unexplained: dict[int, int] = {}  # partition → failures in turn
@@ -663,6 +691,18 @@ class Refusals:
     def is_watchful(self) -> bool:
         """True when a time-out should tell which topics left records without an answer."""
         return self._watch_count > 0
+
+    @property
+    def questions(self) -> QuestionLimits:
+        """What the check topic is thought to take now."""
+        now = self._clock()
+        if now < self._ask_again_at:
+            return QuestionLimits(bytes_max=0)
+        bytes_max = self._question_bytes_max
+        return QuestionLimits(
+            bytes_max if now < self._is_limited_until else NO_LIMIT,
+            0 if self._ask_pause_s else bytes_max,
+        )
 
     def is_careful(self, partitions: Collection[int]) -> bool:
         """True when a Kafka transaction for these partitions must tell which transaction is refused."""
@@ -692,8 +732,10 @@ class Refusals:
         """
         return next((p for p, b in self._bisections.items() if b.is_active and p in busy), None)
 
-    def passed(self, partition: int, batch: Batch) -> None:
-        """A batch went through."""
+    def passed(self, partition: int, batch: Batch, *, is_asked: bool = True) -> None:
+        """A batch went through; without `is_asked` its questions were left out."""
+        if batch.checks and is_asked:
+            self._ask_pause_s = 0.0
         self._watch_count = max(0, self._watch_count - 1)
         self._unexplained.pop(partition, None)
         self._quiet_since.pop(partition, None)
@@ -739,7 +781,9 @@ class Refusals:
         if isinstance(error, BrokerUnavailableError):
             self._watch_count = WATCH_COUNT
             self._ask_about_targets(busy, book)
-            book.unanswered(unanswered)
+            book.unanswered({*unanswered} - {self._check_topic})
+            if self._check_topic in unanswered:
+                self._pause_questions(error)
         elif isinstance(error, RefusedRecordError) and error.doubt_key is not None:
             self.doubt_keys.add(error.doubt_key)
             self._bisections.clear()
@@ -747,8 +791,12 @@ class Refusals:
                 "doubt.refused",
                 extra={"doubt_key": error.doubt_key.decode("ascii"), "reason": error.detail},
             )
+        elif self._is_about_a_question(error) and not _is_too_large(error):
+            self._pause_questions(error)
+            self._bisections.clear()
         elif isinstance(error, RefusedRecordError) and error.size_bytes is not None:
-            self.question_bytes_max = error.size_bytes - 1
+            self._question_bytes_max = error.size_bytes - 1
+            self._is_limited_until = self._clock() + ASK_AGAIN_S
             self._bisections.clear()
             logger.error(
                 "question.refused",
@@ -778,11 +826,22 @@ class Refusals:
 
     def _is_certain(self, error: TxLayerError, busy: Collection[int]) -> bool:
         """False for an answer that txlayer does not know: once it means nothing, several times in a row it is a refusal."""
-        if _is_explained(error):
+        if _is_explained(error) or (self._ask_pause_s and self._is_about_a_question(error)):
             return True
         for partition in busy:
             self._unexplained[partition] = self._unexplained.get(partition, 0) + 1
         return any(self._unexplained[partition] >= UNKNOWN_COUNT for partition in busy)
+
+    def _is_about_a_question(self, error: TxLayerError) -> bool:
+        """True when a careful try found that the check topic refuses."""
+        if isinstance(error, ForbiddenTopicError):
+            return error.topic == self._check_topic
+        return isinstance(error, RefusedRecordError) and error.size_bytes is not None
+
+    def _pause_questions(self, error: TxLayerError) -> None:
+        self._ask_pause_s = min(max(self._ask_pause_s * 2, ASK_PAUSE_S), ASK_PAUSE_MAX_S)
+        self._ask_again_at = self._clock() + self._ask_pause_s
+        logger.error("questions.paused", extra={"pause_s": self._ask_pause_s, "reason": str(error)})
 
     def _ask_about_targets(self, batches: Mapping[int, Batch], book: Targets) -> None:
         topics = {
@@ -803,6 +862,10 @@ def _is_explained(error: TxLayerError) -> bool:
     if isinstance(error, RefusedRecordError) and error.reason is not None:
         return error.reason in {code.kafka_name for code in REFUSED_RECORD_CODES}
     return type(error) is not TxLayerError
+
+
+def _is_too_large(error: TxLayerError) -> bool:
+    return isinstance(error, RefusedRecordError) and error.reason in _SIZE_REASONS
 
 
 def _ids_of_forward(key: str, batches: Mapping[int, Batch]) -> dict[str, str]:
