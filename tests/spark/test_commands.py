@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import txlayer
 from tests.conftest import Broker
+from tests.support.commands import run_command
 from tests.support.planted import Field
+from txlayer.cli.spark.main import build_app
 
 
 def txlayer_spark(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -52,6 +55,12 @@ def test_an_audit_ends_with_its_page_and_says_by_its_exit_code_that_a_promise_br
     assert f"{field.namespace}.half-{lost.partition}@{lost.offsets[0]}" in page.read_text("utf-8")
     found = json.loads(page.with_suffix(".json").read_text("utf-8"))
     assert [("lost", lost.txn_id)] == [(f["verdict"], f["txn_id"]) for f in found["findings"]]
+
+
+def test_the_command_says_its_version_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = run_command(build_app(), "--version", capsys=capsys)
+
+    assert (0, f"txlayer-spark {txlayer.__version__}\n", "") == answer
 
 
 def test_plain_text_to_another_machine_is_refused_before_anything_starts(tmp_path: Path) -> None:

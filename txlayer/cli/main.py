@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from txlayer import __version__
 from txlayer.adapters.telemetry import set_up_logging
 from txlayer.cli.exits import guard
-from txlayer.cli.options import option
+from txlayer.cli.options import version_option
 from txlayer.cli.services import LOG_FORMAT, LOG_LEVEL, LogFormat, LogLevel
 from txlayer.config import check_names
 
@@ -66,19 +65,11 @@ def needed(arguments: Sequence[str]) -> Collection[str]:
     return found or (() if "--version" in arguments else names)
 
 
-def _tell_version(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it with its value alone
-    if is_asked:
-        typer.echo(f"txlayer {__version__}")
-        raise typer.Exit
-
-
 def _begin(
     *,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
-    version: Annotated[  # noqa: ARG001 - its callback answers and ends the process
-        bool, option("--version", "Say the version and end.", callback=_tell_version, is_eager=True)
-    ] = False,
+    version: Annotated[bool, version_option("txlayer")] = False,  # noqa: ARG001 - its callback answers and ends the process
 ) -> None:
     check_names(os.environ)
     # Commands that answer and end have little to log; who collects their lines says so, for all of them at once. Those that

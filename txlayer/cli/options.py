@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
+from txlayer import __version__
 from txlayer.cli.secrets import command_line_settings, environment_settings, with_secrets
 from txlayer.config import ClientConfig, from_environ, milliseconds, parse_duration
 from txlayer.errors import ConfigError
@@ -25,6 +26,17 @@ C = TypeVar("C", bound=ClientConfig)
 def option(names: str, text: str, metavar: str | None = None, /, **more: Any) -> Any:
     """An option of a command, `--output -o` or `--output`, with its line of help."""
     return typer.Option(*names.split(), metavar=metavar, help=text, **more)
+
+
+def version_option(program: str) -> Any:
+    """The option by which a program says its version and ends."""
+
+    def tell(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it with its value alone
+        if is_asked:
+            typer.echo(f"{program} {__version__}")
+            raise typer.Exit
+
+    return option("--version", "Say the version and end.", callback=tell, is_eager=True)
 
 
 AsJson = Annotated[bool, option("--json", "Print JSON instead of a table.")]

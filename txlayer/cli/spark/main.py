@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -11,6 +12,7 @@ from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.jars import CONNECTOR
 from txlayer.adapters.kafka.local.runtime import prepare_connector
 from txlayer.cli.exits import guard
+from txlayer.cli.options import version_option
 from txlayer.cli.output import fetch_progress
 from txlayer.cli.spark import jobs
 from txlayer.config import check_names
@@ -24,7 +26,7 @@ def build_app() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
-    app.callback()(_check_environment)
+    app.callback()(_begin)
     for command in (
         jobs.audit,
         jobs.bronze,
@@ -51,7 +53,10 @@ def program() -> None:
     typer.echo(str(Path(__file__).with_name("__main__.py")))
 
 
-def _check_environment() -> None:
+def _begin(
+    *,
+    version: Annotated[bool, version_option("txlayer-spark")] = False,  # noqa: ARG001 - its callback answers and ends the process
+) -> None:
     check_names(os.environ)
 
 
