@@ -226,7 +226,7 @@ def make_bronze(  # one frame per topic, side by side
     ends = {f"{NAMESPACE}.half": {str(home): first + count for home in range(PARTITIONS)}}
     readers = (
         Reader(0, tuple(system_topics(NAMESPACE)), BORN_MS * 2, ends, batch, is_system=True),
-        Reader(1, (TOPIC,), BORN_MS * 2, last_batch=batch),
+        Reader(1, (TOPIC,), BORN_MS * 2, {TOPIC: {"0": first + count}}, batch),
     )
     catalog.store(ReadState(catalog.state().number, readers, (TOPIC,), ("shop",)))
 

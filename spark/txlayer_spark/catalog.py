@@ -228,9 +228,9 @@ class ReadState:
 
     @property
     def judged_topics(self) -> frozenset[str]:
-        """Of these, the ones that were read as a whole up to the cut."""
+        """Of these, the ones that were there, and were read as a whole up to the cut."""
         read = (r for r in self.active if not r.is_system and r.last_batch is not None)
-        return frozenset(t for r in read for t in r.topics) - set(self.gone)
+        return frozenset(t for r in read for t in r.topics if t in r.end_offsets) - set(self.gone)
 
     @property
     def cut_ms(self) -> int | None:

@@ -151,4 +151,5 @@ def _summary(spark: SparkSession, bronze: str, ledger: str, namespace: str) -> S
     dead = catalog.records(catalog.cut(state), kinds=[TopicKind.DLQ, TopicKind.REPLAY])
     return summarise(
         rows, dead, namespace=namespace, cut_ms=run.cut_ms, gaps=state.gaps, hidden_topics=state.hidden,
+        unread_topics=run.unread,
     )  # fmt: skip

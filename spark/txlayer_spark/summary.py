@@ -53,9 +53,12 @@ class Summary:
     findings: list[dict[str, Any]]
     finding_count: int
     gaps: list[dict[str, Any]] = field(default_factory=list)
-    """What retention had taken before it was read: `topic`, `partition`, and offsets from `start` to before `end`."""
+    """What was gone before it was read: `topic`, `partition`, and offsets from `start` to before `end`; none of them where a
+    topic was not there when bronze ran before."""
     hidden_topics: list[str] = field(default_factory=list)
     """Real topics whose end is behind a Kafka transaction that stays open."""
+    unread_topics: list[str] = field(default_factory=list)
+    """Real topics that half records name and bronze could not read."""
 
 
 def summarise(
@@ -66,6 +69,7 @@ def summarise(
     cut_ms: int,
     gaps: Sequence[Gap] = (),
     hidden_topics: Sequence[str] = (),
+    unread_topics: Sequence[str] = (),
 ) -> Summary:
     """The numbers of a ledger and of the dead letters in bronze, and what bronze could not read."""
     bad = ledger.where(F.col("verdict").isin(*_not_good()))
@@ -100,6 +104,7 @@ def summarise(
         finding_count=sum(n for verdict, n in verdicts.items() if verdict in _not_good()),
         gaps=[gap._asdict() for gap in gaps],
         hidden_topics=list(hidden_topics),
+        unread_topics=list(unread_topics),
         **rows,
     )
 

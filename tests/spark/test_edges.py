@@ -23,6 +23,7 @@ from txlayer.errors import UsageError
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.report import write_report
+from txlayer_spark.summary import Summary
 
 pytestmark = pytest.mark.kafka
 
@@ -70,19 +71,26 @@ def test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_ha
         good.txn_id: "ok", behind.txn_id: "open", not_judged.txn_id: "out_of_window", lost.txn_id: "lost", torn.txn_id: "lost",
     }  # fmt: skip
     assert expected == verdicts()
-    page = tmp_path / "report.html"
-    summary = write_report(
-        spark, bronze=bronze.root, ledger=ledger.root, namespace=field.namespace, page=page,
-        made_at=datetime.now(UTC),
-    )  # fmt: skip
-    assert [field.stock] == summary.hidden_topics
-    assert field.stock in page.read_text("utf-8").partition("What could not be read")[2]
+    assert [field.stock] == report_of(spark, field, tmp_path).hidden_topics
 
     stranger.commit_transaction(30)
     assert {**expected, behind.txn_id: "ok"} == verdicts()
 
 
 APPEND = {"message.timestamp.type": "LogAppendTime"}
+
+
+def report_of(spark: SparkSession, field: Field, root: Path) -> Summary:
+    """What the page shows; the page names each topic of which something could not be read."""
+    page = root / "report.html"
+    summary = write_report(
+        spark, bronze=str(root / "bronze"), ledger=str(root / "ledger"), namespace=field.namespace, page=page,
+        made_at=datetime.now(UTC),
+    )  # fmt: skip
+    said = page.read_text("utf-8").partition("What could not be read")[2]
+    named = {*summary.unread_topics, *summary.hidden_topics, *(g["topic"] for g in summary.gaps)}
+    assert set() == {topic for topic in named if topic not in said}
+    return summary
 
 
 def ledger_of(
@@ -98,14 +106,54 @@ def ledger_of(
     return {row.txn_id: row.verdict for row in read_ledger(spark, ledger.root).collect()}
 
 
-def make_anew(field: Field, topic: str) -> None:
-    """Delete a topic and create one of that name."""
+def delete(field: Field, topic: str) -> None:
+    """End a topic."""
     admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
     admin.delete_topics([topic])[topic].result(30)
     wait_until(
         lambda: topic not in admin.list_topics(timeout=10).topics, within=30, what="a topic is gone"
     )
+
+
+def make_anew(field: Field, topic: str) -> None:
+    """Delete a topic and create one of that name."""
+    delete(field, topic)
     create_topic(field.servers, topic, partitions=PARTITIONS, config=APPEND)
+
+
+def test_what_was_visible_on_a_topic_that_was_deleted_before_it_was_read_is_not_judged(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    field = Field(broker.bootstrap_servers)
+    gone = field.whole(Message(field.stock))
+    partly = field.whole(Message(field.orders), Message(field.stock))
+    good, lost = field.whole(), field.prepare()
+    field.commit(lost)
+    delete(field, field.stock)
+
+    expected = {
+        gone.txn_id: "out_of_window", partly.txn_id: "out_of_window", good.txn_id: "ok", lost.txn_id: "lost",
+    }  # fmt: skip
+    assert expected == ledger_of(spark, field, tmp_path)
+    assert [field.stock] == report_of(spark, field, tmp_path).unread_topics
+
+    # Another one of that name tells nothing of what was decided before it was there, and everything of what was later.
+    create_topic(field.servers, field.stock, partitions=PARTITIONS, config=APPEND)
+    for partition in range(PARTITIONS):
+        whole = field.prepare(Message(field.stock))
+        field.commit(whole)
+        field.forward(whole, partition=partition)
+        expected[whole.txn_id] = "ok"
+    first_ms = int(time.time() * 1000)
+    wait_until(lambda: int(time.time() * 1000) > first_ms, within=30, what="a later millisecond")
+    later = field.prepare(Message(field.stock))
+    field.commit(later)
+    expected[later.txn_id] = "lost"
+
+    assert expected == ledger_of(spark, field, tmp_path)
+    summary = report_of(spark, field, tmp_path)
+    assert [] == summary.unread_topics
+    assert {field.stock} == {gap["topic"] for gap in summary.gaps}
 
 
 def test_a_real_topic_whose_name_ends_with_half_hides_no_phantom(

@@ -151,11 +151,13 @@ class _Reading:
             new = [t for t in self._topics_of(reader, brokers) if t not in reader.end_offsets]
             spans = brokers.log_spans(new)
         known = {(gap.topic, gap.partition) for gap in self._state.gaps}
+        # One that was not there before may have been deleted and made anew: this one holds nothing of the other.
+        absent = set() if reader.last_batch is None else set(reader.topics) - set(self._state.gone)
         self._note_gaps(
             Gap(topic, partition, 0, span.start)
             for topic, found in spans.items()
             for partition, span in found.items()
-            if span.start and (topic, partition) not in known
+            if (span.start or topic in absent) and (topic, partition) not in known
         )
 
     def _note_gaps(self, found: Iterable[Gap]) -> None:
