@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import (
     CoordinatorConnections,
-    HalfWriter,
     ProducerConnections,
     TopicPartition,
 )
@@ -26,7 +25,6 @@ from txlayer.core.transaction import OpPosition
 from txlayer.core.transitions import COMMITTING, TxnState
 from txlayer.errors import (
     BrokerUnavailableError,
-    OutcomeUnknownError,
     TopicMismatchError,
     UsageError,
 )
@@ -34,6 +32,7 @@ from txlayer.operate import Json, unsettled
 from txlayer.operate.operators import check_signature
 from txlayer.operate.overview import Overview, UnsettledTransaction
 from txlayer.operate.unsettled import PARKED, Filter
+from txlayer.operate.writing import OperatorWriter
 
 
 class OperatorAction(Enum):
@@ -274,10 +273,6 @@ RECORD_BYTES_MAX = 128 * 1024
 LOOK_AGAIN_S = 0.1
 """Between two questions how far the coordinators are."""
 
-_WRITE_S = 120.0
-"""Longer than any record waits for its acknowledgement before the client gives it up."""
-_ROUND_S = 0.1
-
 
 @dataclass(frozen=True, slots=True)
 class Picture:
@@ -358,15 +353,30 @@ class ManualSettlement:
                 "no such topic; `txlayer topics apply` creates it", topic=topic, found="none"
             )
         bytes_max = limits.message_bytes_max or RECORD_BYTES_MAX
-        writer = self._producers.make_half_writer(batch_bytes_max=bytes_max)
-        writing = _Writing(writer, topic, on_progress)
-        try:
+        written: list[WrittenLine] = []
+        writing = OperatorWriter(
+            self._producers.make_half_writer(batch_bytes_max=bytes_max),
+            what="lines",
+            step="op",
+            on_progress=lambda: on_progress(len(written)),
+            clock=self._clock,
+        )
+
+        def add(record: Sequence[Line]) -> None:
+            def on_stored(offset: int) -> None:
+                written.extend(
+                    WrittenLine(line.found, (offset, n)) for n, line in enumerate(record)
+                )
+
+            value = codec.encode_ops([codec.encode_op(line.op) for line in record])
+            partition = record[0].found.partition
+            writing.add(topic, partition, value, count=len(record), on_stored=on_stored)
+
+        with writing:
             for record in _packed(lines, bytes_max=min(RECORD_BYTES_MAX, bytes_max // 4)):
-                writing.add(record)
-            writing.finish(self._clock)
-        finally:
-            writer.close(0)
-        return writing.written
+                add(record)
+            writing.settle()
+        return written
 
     def wait(
         self,
@@ -515,68 +525,6 @@ class ManualSettlement:
     def _partition_count(self) -> int:
         limits = self._connections.topic_limits(self._config.topics.doubt)
         return 0 if limits is None else limits.partition_count
-
-
-class _Writing:
-    """Op records on their way through one writer."""
-
-    def __init__(self, writer: HalfWriter, topic: str, on_progress: Callable[[int], None]) -> None:
-        self._writer = writer
-        self._topic = topic
-        self._on_progress = on_progress
-        self._errors: list[Any] = []
-        self._unsent_count = 0
-        self._placeless_count = 0
-        self.written: list[WrittenLine] = []
-
-    def add(self, lines: Sequence[Line]) -> None:
-        value = codec.encode_ops([codec.encode_op(line.op) for line in lines])
-        partition = lines[0].found.partition
-
-        def reported(error: Any, record: Any) -> None:
-            self._unsent_count -= 1
-            if error is not None:
-                self._errors.append(error)
-                return
-            offset = record.offset()
-            if offset is None:
-                self._placeless_count += len(lines)
-                return
-            self.written += [WrittenLine(line.found, (offset, n)) for n, line in enumerate(lines)]
-
-        self._unsent_count += 1
-        while True:
-            try:
-                self._writer.produce(self._topic, value, None, partition, reported, None, 0, None)
-            except BufferError:
-                self._serve()
-            else:
-                break
-        self._serve(0)
-
-    def finish(self, clock: Callable[[], float]) -> None:
-        give_up_at = clock() + _WRITE_S
-        while self._unsent_count and clock() < give_up_at:
-            self._serve()
-        if self._errors or self._unsent_count:
-            failed = self._writer.failure()
-            if failed is not None:
-                raise failed
-            if not self._errors:
-                raise OutcomeUnknownError(
-                    f"{self._unsent_count} op records were not acknowledged", step="op"
-                )
-            error = self._writer.error_of(self._errors[0], topic=self._topic, txn_id="")
-            raise error
-        if self._placeless_count:
-            raise OutcomeUnknownError(
-                f"{self._placeless_count} lines are stored at an unknown offset: look with `txlayer tx show`",
-                step="op",
-            )
-
-    def _serve(self, timeout_s: float = _ROUND_S) -> None:
-        if self._writer.poll(timeout_s):
-            self._on_progress(len(self.written))
 
 
 def _packed(lines: Sequence[Line], *, bytes_max: int) -> Iterable[list[Line]]:
