@@ -14,8 +14,9 @@ from txlayer.cli.output import age_text, cell, time_text
 from txlayer.core.messages import nonce_of, txn_id_of
 from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.operate import Json
+from txlayer.operate.history import operator_of
 from txlayer.operate.overview import UnsettledTransaction
-from txlayer.operate.settle import OperatorAction, SettlementOutcome, SettlementResult, operator_of
+from txlayer.operate.settle import OperatorAction, SettlementOutcome, SettlementResult
 
 _STYLES = {
     TxnState.HELD.value: "yellow",
@@ -383,7 +384,7 @@ def _standing_decision(o: SettlementOutcome, *, already: bool = False) -> str:
     if o.decided_ms is not None:
         text += f" at {time_text(o.decided_ms)}"
     if o.decision is not None:
-        operator, reason = operator_of(o.decision)
+        operator, reason = operator_of(o.decision.op)
         text += f" by {o.decision.op.source.value}"
         text += f" {operator}" if operator else ""
         text += f" ({reason})" if reason else ""

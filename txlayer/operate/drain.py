@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from txlayer.adapters.namespace import START_OF_LOG
 from txlayer.adapters.ports import Administration, CoordinatorConnections, TopicPartition
-from txlayer.adapters.readers import read_ranges
+from txlayer.adapters.readers import Range
 from txlayer.config import CoordinatorConfig, SystemTopics
-from txlayer.coordinator.recovery import STABLE_PATIENCE_S, decode_stored
 from txlayer.core.messages import txn_id_of
-from txlayer.errors import LifecycleError, TopicMismatchError, UsageError
-from txlayer.operate.overview import Overview
+from txlayer.errors import LifecycleError, UsageError
+from txlayer.operate.overview import Overview, read_committed, read_stored
+from txlayer.operate.status import partition_counts
 
 NAMED_MAX = 3
 """Transactions named per group and state: enough to look at with `txlayer tx show`."""
@@ -81,24 +81,15 @@ def unread(
 
     Counted by reading, because the markers of Kafka transactions take offsets too.
     """
-    topics = config.topics
-    places = [(t, p) for t in (topics.half, topics.op) for p in range(partition_count)]
-    ends = connections.end_offsets(places)
-    stored = connections.stored_offsets(topics.coordinator_group, places, is_stable=False)
-    ranges: dict[TopicPartition, tuple[int, int]] = {}
-    for p in range(partition_count):
-        at = decode_stored(stored[topics.half, p], stored[topics.op, p], partition=p).positions
-        ranges[topics.half, p] = (at.low_water, ends[topics.half, p])
-        ranges[topics.op, p] = (at.op_offset, ends[topics.op, p])
+    topics, partitions = config.topics, range(partition_count)
+    ends = connections.end_offsets([(t, p) for t in (topics.half, topics.op) for p in partitions])
+    ranges: dict[TopicPartition, Range] = {}
+    for p, stored in read_stored(connections, topics, partitions).items():
+        ranges[topics.half, p] = (stored.positions.low_water, ends[topics.half, p])
+        ranges[topics.op, p] = (stored.positions.op_offset, ends[topics.op, p])
     counts: Counter[str] = Counter()
-    reader = connections.make_reader("read_committed")
-    try:
-        read_ranges(
-            reader, ranges, lambda r: counts.update([r.topic()]), patience_s=STABLE_PATIENCE_S
-        )
-    finally:
-        reader.close()
-    half_ends = tuple(ends[topics.half, p] for p in range(partition_count))
+    read_committed(connections, ranges, lambda record: counts.update([record.topic()]))
+    half_ends = tuple(ends[topics.half, p] for p in partitions)
     return counts[topics.half], counts[topics.op], half_ends
 
 
@@ -170,26 +161,6 @@ def _left(
     # An earlier widening was interrupted behind its own look: since then nobody could begin anything.
     half, op, ends = unread(config, connections, partition_count=known)
     return Drain((), half, op, ends) if half or op else None
-
-
-def partition_counts(admin: Administration, topics: SystemTopics) -> dict[str, int]:
-    """Partitions of half, op and doubt.
-
-    Raises:
-        TopicMismatchError: a topic is missing.
-    """
-    counts = {}
-    for topic in (topics.half, topics.op, topics.doubt):
-        count = admin.partition_count(topic)
-        if count is None:
-            raise TopicMismatchError(
-                "a topic of the namespace is missing; `txlayer topics apply` makes it",
-                topic=topic,
-                expected="there",
-                found="missing",
-            )
-        counts[topic] = count
-    return counts
 
 
 def _known_count(admin: Administration, topics: SystemTopics, counts: Mapping[str, int]) -> int:

@@ -66,9 +66,7 @@ def history_json(history: TransactionHistory, *, is_applied: bool | None) -> Jso
         "born_ms": h.born_ms,
         "appended_ms": h.appended_ms,
         "message_count": h.message_count,
-        "decided_at": None
-        if h.decided_at is None
-        else {"offset": h.decided_at[0], "line": h.decided_at[1]},
+        "decided_at": position_json(h.decided_at),
         "half_records": [
             {
                 "offset": r.offset,
@@ -94,31 +92,42 @@ def history_json(history: TransactionHistory, *, is_applied: bool | None) -> Jso
         },
         "questions": [_question_json(q, h) for q in h.questions],
         "refusals": [
-            {
-                "appended_ms": r.appended_ms,
-                "partition": r.partition,
-                "offset": r.offset,
-                "text": r.text,
-            }
+            {name: getattr(r, name) for name in ("appended_ms", "partition", "offset", "text")}
             for r in h.refusals
         ],
         "left_doubt_ms": h.left_doubt_ms,
     }
 
 
-def _op_line_json(n: OpLine) -> Json:
-    operator, reason = _operator(n.op)
+def operator_of(op: OpMessage) -> tuple[str, str]:
+    """(operator, reason) of an op line; the name is empty when no operator wrote it."""
+    return split_operator_reason(op.reason) if op.source is Source.OPERATOR else ("", op.reason)
+
+
+def op_json(position: tuple[int, int], appended_ms: int, op: OpMessage) -> Json:
+    """What an op line says, and where it is."""
+    operator, reason = operator_of(op)
     return {
-        "offset": n.offset,
-        "line": n.line,
-        "appended_ms": n.appended_ms,
-        "resolution": "ABANDON" if n.op.is_abandon else n.op.resolution.name,
-        "source": n.op.source.value,
-        "operator": operator,
+        "offset": position[0],
+        "line": position[1],
+        "appended_ms": appended_ms,
+        "resolution": "ABANDON" if op.is_abandon else op.resolution.name,
+        "source": op.source.value,
+        "operator": operator or None,
+        "reason": reason or None,
+    }
+
+
+def position_json(position: tuple[int, int] | None) -> Json | None:
+    """The position of an op line."""
+    return None if position is None else {"offset": position[0], "line": position[1]}
+
+
+def _op_line_json(n: OpLine) -> Json:
+    return op_json((n.offset, n.line), n.appended_ms, n.op) | {
         "producer_group": n.op.producer_group,
         "last_half_offset": n.op.last_offset,
         "check_number": n.op.check_number,
-        "reason": reason,
         "is_counted": n.is_counted,
     }
 
@@ -142,11 +151,3 @@ def _question_json(question: CheckNote, history: TransactionHistory) -> Json:
         "offset": question.offset,
         "answers": answers,
     }
-
-
-def _operator(op: OpMessage) -> tuple[str | None, str | None]:
-    """(operator, reason) of an op line; only an operator's reason begins with a name."""
-    if op.source is not Source.OPERATOR:
-        return None, op.reason or None
-    operator, reason = split_operator_reason(op.reason)
-    return operator or None, reason or None

@@ -5,12 +5,13 @@ Nothing is fenced, stored or written, and no group is joined, so any number may 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import CoordinatorConnections, LogReader, TopicPartition
 from txlayer.adapters.readers import Range, read_ranges
-from txlayer.config import CoordinatorConfig
+from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.partition import count_partitions, ledger_settings
 from txlayer.coordinator.recovery import STABLE_PATIENCE_S, Recovery, StoredPositions, decode_stored
 from txlayer.core import codec
@@ -23,6 +24,40 @@ SLICE_MAX = 100_000
 """Records of one partition read at once behind the stored positions: op must not run far ahead of half."""
 
 _ANSWER_S = 10.0
+
+
+def read_stored(
+    connections: CoordinatorConnections, topics: SystemTopics, partitions: Iterable[int]
+) -> dict[int, StoredPositions]:
+    """{partition: what the coordinators have stored}, without waiting for pending offsets: under load some always are.
+
+    Raises:
+        ConfigError: no offsets are stored, or another program stored them.
+        BrokerUnavailableError, NotAuthorisedError: they cannot be read.
+    """
+    numbers = list(partitions)
+    answer = connections.stored_offsets(
+        topics.coordinator_group,
+        [(topic, p) for p in numbers for topic in (topics.half, topics.op)],
+        is_stable=False,
+    )
+    return {
+        p: decode_stored(answer[topics.half, p], answer[topics.op, p], partition=p) for p in numbers
+    }
+
+
+def read_committed(
+    connections: CoordinatorConnections,
+    ranges: Mapping[TopicPartition, Range],
+    take: Callable[[Any], None],
+) -> None:
+    """Call `take` for every committed record of the ranges, in offset order per partition.
+
+    Raises:
+        BrokerUnavailableError, NotAuthorisedError, RetriableError: they cannot be read; some were passed on.
+    """
+    with closing(connections.make_reader("read_committed")) as reader:
+        read_ranges(reader, ranges, take, patience_s=STABLE_PATIENCE_S)
 
 
 class UnsettledTransaction(NamedTuple):
@@ -66,7 +101,7 @@ class Overview:
         partition_count = count_partitions(self._connections, self._config.topics)
         settings = ledger_settings(self._config, partition_count=partition_count)
         # Before doubt is read: what leaves half meanwhile is found on doubt, and what is found on both counts once.
-        stored = self._stored(range(partition_count))
+        stored = read_stored(self._connections, self._config.topics, range(partition_count))
         ledgers: dict[int, Ledger] = {p: _ContentlessLedger(p, settings) for p in stored}
         recovery = Recovery(self._config, self._connections, is_still_ours=_nobody_asks)
         recovery.replay(ledgers, stored)
@@ -91,37 +126,18 @@ class Overview:
         topic = self._config.topics.doubt
         starts = self._connections.start_offsets([(topic, p) for p in wanted])
         fold = QuarantineFold()
-        reader = self._connections.make_reader("read_committed")
-        try:
+        with closing(self._connections.make_reader("read_committed")) as reader:
             left = self._left(reader, topic, {p: starts[topic, p] for p in wanted})
             ranges = {(topic, p): to_read for p, to_read in left.items()}
-            read_ranges(
-                reader, ranges, fold.fold, is_still_ours=_nobody_asks, patience_s=STABLE_PATIENCE_S
-            )
-        finally:
-            reader.close()
+            read_ranges(reader, ranges, fold.fold, patience_s=STABLE_PATIENCE_S)
         return fold.asides()
-
-    def _stored(self, partitions: range) -> dict[int, StoredPositions]:
-        topics = self._config.topics
-        # Without waiting for pending offsets: under load some always are.
-        answer = self._connections.stored_offsets(
-            topics.coordinator_group,
-            [(topic, p) for p in partitions for topic in (topics.half, topics.op)],
-            is_stable=False,
-        )
-        return {
-            p: decode_stored(answer[topics.half, p], answer[topics.op, p], partition=p)
-            for p in partitions
-        }
 
     def _read_on(
         self, ledgers: dict[int, Ledger], stored: dict[int, StoredPositions]
     ) -> Iterator[UnsettledTransaction]:
         """Fold what lies behind the stored positions; those that it commits."""
         topics = self._config.topics
-        reader = self._connections.make_reader("read_committed")
-        try:
+        with closing(self._connections.make_reader("read_committed")) as reader:
             # op's ends first: then every line that is read names a half record that is there.
             op_left = self._left(
                 reader, topics.op, {p: s.positions.op_offset for p, s in stored.items()}
@@ -143,8 +159,6 @@ class Overview:
                 self._fold(reader, ledgers, slices)
                 for p, ledger in ledgers.items():
                     yield from _advance(p, ledger, is_half_read=p not in half_left)
-        finally:
-            reader.close()
 
     def _next_slice(self, left: dict[int, Range], partition: int) -> Range:
         start, end = left.pop(partition)
@@ -173,7 +187,7 @@ class Overview:
             else:
                 ledger.add_ops(offset, appended_ms, record.value(), record)
 
-        read_ranges(reader, slices, take, is_still_ours=_nobody_asks, patience_s=STABLE_PATIENCE_S)
+        read_ranges(reader, slices, take, patience_s=STABLE_PATIENCE_S)
 
 
 def _advance(

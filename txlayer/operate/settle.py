@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -12,13 +11,11 @@ from typing import Any, NamedTuple
 from txlayer.adapters.ports import (
     CoordinatorConnections,
     ProducerConnections,
-    TopicPartition,
 )
-from txlayer.adapters.readers import Range, read_ranges
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.recovery import STABLE_PATIENCE_S, decode_stored
+from txlayer.coordinator.partition import count_partitions
 from txlayer.core import codec
-from txlayer.core.history import TransactionHistory, operator_reason, split_operator_reason
+from txlayer.core.history import TransactionHistory, operator_reason
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable, nonce_of, txn_id_of
 from txlayer.core.transaction import OpPosition
@@ -29,8 +26,9 @@ from txlayer.errors import (
     UsageError,
 )
 from txlayer.operate import Json, unsettled
+from txlayer.operate.history import op_json, position_json
 from txlayer.operate.operators import check_signature
-from txlayer.operate.overview import Overview, UnsettledTransaction
+from txlayer.operate.overview import Overview, UnsettledTransaction, read_committed, read_stored
 from txlayer.operate.unsettled import PARKED, Filter
 from txlayer.operate.writing import OperatorWriter
 
@@ -94,6 +92,18 @@ class SettlementOutcome(NamedTuple):
     decided_ms: int | None = None  # when, as far as it is known
     line: str = ""  # what is, or would be, written
     checked_count: int = 0  # questions asked by now
+
+
+def outcome_of(
+    found: UnsettledTransaction, result: SettlementResult, **more: Any
+) -> SettlementOutcome:
+    """What became of a transaction that was found; its state and reason are as before unless `more` says otherwise."""
+    txn = found.txn
+    reason = None if txn.more is None else txn.more.reason
+    known = {"state": found.state, "reason": "" if reason is None else reason.value}
+    return SettlementOutcome(
+        txn.key, txn.group, found.partition, found.state, result, **{**known, **more}
+    )
 
 
 def line_of(
@@ -331,7 +341,8 @@ class ManualSettlement:
         overview = Overview(self._config, self._connections)
         topic = self._config.topics.doubt
         # Before the picture: what is ended on doubt later is told by `outcomes`.
-        ends = self._connections.end_offsets([(topic, p) for p in range(self._partition_count())])
+        count = count_partitions(self._connections, self._config.topics)
+        ends = self._connections.end_offsets([(topic, p) for p in range(count)])
         found = [each for each in overview.standing() if is_wanted(each)]
         return Picture(found, overview.op_ends, {p: end for (_, p), end in ends.items()})
 
@@ -397,7 +408,8 @@ class ManualSettlement:
         before: dict[int, OpPosition] = {}
         give_up_at = self._clock() + patience_s
         while missing:
-            reached = self._op_positions(missing)
+            stored = read_stored(self._connections, self._config.topics, missing)
+            reached = {p: (s.positions.op_offset, s.positions.op_line) for p, s in stored.items()}
             missing = {p: own for p, own in missing.items() if reached[p] <= own}
             on_progress(len(wanted) - len(missing))
             if any(reached[p] != before.get(p) for p in missing):
@@ -429,15 +441,7 @@ class ManualSettlement:
         return [
             self._outcome(act, w, now.get(w.found.txn.key), since)
             if w.found.txn.key in keys
-            else SettlementOutcome(
-                w.found.txn.key,
-                w.found.txn.group,
-                w.found.partition,
-                w.found.state,
-                SettlementResult.WRITTEN,
-                w.found.state,
-                written_at=w.position,
-            )
+            else outcome_of(w.found, SettlementResult.WRITTEN, reason="", written_at=w.position)
             for w in written
         ]
 
@@ -450,7 +454,7 @@ class ManualSettlement:
 
         place = (self._config.topics.op, partition)
         if self._connections.start_offsets([place])[place] <= position[0]:
-            self._read({place: (position[0], position[0] + 1)}, take)
+            read_committed(self._connections, {place: (position[0], position[0] + 1)}, take)
         return found[0] if found else None
 
     def _outcome(
@@ -466,13 +470,10 @@ class ManualSettlement:
             left_doubt_ms=since.left_doubt_ms.get(txn.key),
         )
         more = None if now is None else now.txn.more
-        return SettlementOutcome(
-            txn.key,
-            txn.group,
-            w.found.partition,
-            w.found.state,
+        return outcome_of(
+            w.found,
             result,
-            state,
+            state=state,
             reason="" if more is None or more.reason is None else more.reason.value,
             written_at=w.position,
             decision=decision,
@@ -500,31 +501,9 @@ class ManualSettlement:
                 if said.op.key in keys:
                     since.said.setdefault(said.op.key, []).append(said)
 
-        self._read({place: (start, ends[place]) for place, start in starts.items()}, take)
+        ranges = {place: (start, ends[place]) for place, start in starts.items()}
+        read_committed(self._connections, ranges, take)
         return since
-
-    def _read(self, ranges: Mapping[TopicPartition, Range], take: Callable[[Any], None]) -> None:
-        with closing(self._connections.make_reader("read_committed")) as reader:
-            read_ranges(
-                reader, ranges, take, is_still_ours=lambda: None, patience_s=STABLE_PATIENCE_S
-            )
-
-    def _op_positions(self, partitions: Iterable[int]) -> dict[int, OpPosition]:
-        topics = self._config.topics
-        answer = self._connections.stored_offsets(
-            topics.coordinator_group,
-            [(topic, p) for p in partitions for topic in (topics.half, topics.op)],
-            is_stable=False,
-        )
-        stored = {
-            p: decode_stored(answer[topics.half, p], answer[topics.op, p], partition=p).positions
-            for p in partitions
-        }
-        return {p: (s.op_offset, s.op_line) for p, s in stored.items()}
-
-    def _partition_count(self) -> int:
-        limits = self._connections.topic_limits(self._config.topics.doubt)
-        return 0 if limits is None else limits.partition_count
 
 
 def _packed(lines: Sequence[Line], *, bytes_max: int) -> Iterable[list[Line]]:
@@ -670,23 +649,10 @@ def _line(order: SettlementOrder, found: UnsettledTransaction) -> Line:
 def _decided(
     found: UnsettledTransaction, result: SettlementResult, hands: ManualSettlement
 ) -> SettlementOutcome:
-    txn = found.txn
-    position = None if txn.more is None else txn.more.decided_at
-    said: RecordedLine | None = (
-        None if position is None else hands.said_at(found.partition, position)
-    )
-    reason = None if txn.more is None else txn.more.reason
-    return SettlementOutcome(
-        txn.key,
-        txn.group,
-        found.partition,
-        found.state,
-        result,
-        found.state,
-        reason="" if reason is None else reason.value,
-        decision=said,
-        decided_ms=None if said is None else said.appended_ms,
-    )
+    position = None if found.txn.more is None else found.txn.more.decided_at
+    said = None if position is None else hands.said_at(found.partition, position)
+    decided_ms = None if said is None else said.appended_ms
+    return outcome_of(found, result, decision=said, decided_ms=decided_ms)
 
 
 def _settled(
@@ -707,15 +673,7 @@ def _settled(
 def planned(plan: SettlementPlan) -> list[SettlementOutcome]:
     """What would be written for each, without writing it."""
     return [
-        SettlementOutcome(
-            found.txn.key,
-            found.txn.group,
-            found.partition,
-            found.state,
-            SettlementResult.PLANNED,
-            found.state,
-            line=codec.encode_op(op),
-        )
+        outcome_of(found, SettlementResult.PLANNED, reason="", line=codec.encode_op(op))
         for found, op in plan.lines
     ]
 
@@ -772,33 +730,9 @@ def outcome_json(act: OperatorAction, outcome: SettlementOutcome) -> Json:
         "state_before": o.before,
         "state": o.state,
         "reason": o.reason or None,
-        "written_at": _position_json(o.written_at),
+        "written_at": position_json(o.written_at),
         "line": o.line or None,
         "checked_count": o.checked_count,
         "decided_ms": o.decided_ms,
-        "decision": None if o.decision is None else _decision_json(o.decision),
+        "decision": None if o.decision is None else op_json(*o.decision),
     }
-
-
-def _decision_json(said: RecordedLine) -> Json:
-    operator, reason = operator_of(said)
-    return {
-        "offset": said.position[0],
-        "line": said.position[1],
-        "appended_ms": said.appended_ms,
-        "resolution": "ABANDON" if said.op.is_abandon else said.op.resolution.name,
-        "source": said.op.source.value,
-        "operator": operator or None,
-        "reason": reason or None,
-    }
-
-
-def _position_json(position: tuple[int, int] | None) -> Json | None:
-    return None if position is None else {"offset": position[0], "line": position[1]}
-
-
-def operator_of(said: RecordedLine) -> tuple[str, str]:
-    """(operator, reason) of an op line; the name is empty when no operator wrote it."""
-    if said.op.source is not Source.OPERATOR:
-        return "", said.op.reason
-    return split_operator_reason(said.op.reason)

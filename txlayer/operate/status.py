@@ -42,17 +42,15 @@ class CoordinatorStatus(NamedTuple):
     partitions: tuple[PartitionStatus, ...]
 
 
-def read_status(admin: Administration, topics: SystemTopics) -> CoordinatorStatus:
-    """The coordinators' group, its members, what they stored and how far the topics go.
+def partition_counts(admin: Administration, topics: SystemTopics) -> dict[str, int]:
+    """Partitions of half, op and doubt.
 
     Raises:
-        TopicMismatchError: the namespace has no topics.
-        BrokerUnavailableError, NotAuthorisedError: the cluster did not answer.
+        TopicMismatchError: a topic is missing.
     """
-    counts = {
-        topic: admin.partition_count(topic) for topic in (topics.half, topics.op, topics.doubt)
-    }
-    for topic, count in counts.items():
+    counts = {}
+    for topic in (topics.half, topics.op, topics.doubt):
+        count = admin.partition_count(topic)
         if count is None:
             raise TopicMismatchError(
                 "a topic of the namespace is missing; `txlayer topics apply` makes it",
@@ -60,7 +58,19 @@ def read_status(admin: Administration, topics: SystemTopics) -> CoordinatorStatu
                 expected="there",
                 found="missing",
             )
-    shared = range(min(count or 0 for count in counts.values()))
+        counts[topic] = count
+    return counts
+
+
+def read_status(admin: Administration, topics: SystemTopics) -> CoordinatorStatus:
+    """The coordinators' group, its members, what they stored and how far the topics go.
+
+    Raises:
+        TopicMismatchError: the namespace has no topics.
+        BrokerUnavailableError, NotAuthorisedError: the cluster did not answer.
+    """
+    counts = partition_counts(admin, topics)
+    shared = range(min(counts.values()))
     wanted = [(topic, p) for topic in counts for p in shared]
     ends = admin.end_offsets(wanted)
     stored = admin.stored_offsets(
