@@ -22,8 +22,8 @@ from txlayer.operate.dead_letters import (
     DeadLetterFilter,
     DeadLetterLog,
     DeadLetterPlace,
+    DeadLetterResult,
     DeadLetterSelection,
-    Unable,
     choose,
     still_able,
     topics_of,
@@ -159,7 +159,7 @@ def test_what_is_named_is_chosen_or_said_to_be_unable(field: Field) -> None:
 
     assert [free] == places(choice)
     assert [
-        (handled, Unable.ENDED), (asked, Unable.REQUESTED), (nowhere, Unable.NOT_FOUND), (elsewhere, Unable.NOT_FOUND),
+        (handled, DeadLetterResult.ALREADY), (asked, DeadLetterResult.REQUESTED_ALREADY), (nowhere, DeadLetterResult.NOT_FOUND), (elsewhere, DeadLetterResult.NOT_FOUND),
     ] == [(place, why) for place, why, _ in choice.unable]  # fmt: skip
     assert sorted([handled, asked]) == places(again)
 
@@ -183,7 +183,7 @@ def test_the_last_of_a_parked_key_is_not_dropped_while_an_earlier_one_is_open(fi
     first_alone = field.choose(first, is_whole=False, is_dropping=True)
     both = field.choose(first, second, is_whole=False, is_dropping=True)
 
-    assert ([], [(second, Unable.LAST_OF_KEY)]) == (
+    assert ([], [(second, DeadLetterResult.LAST_OF_KEY)]) == (
         places(last_alone),
         [(place, why) for place, why, _ in last_alone.unable],
     )
@@ -199,7 +199,7 @@ def test_the_last_of_a_parked_partition_is_not_dropped_while_one_of_another_key_
     last_alone = field.choose(second, is_whole=False, is_dropping=True)
     both = field.choose(first, second, is_whole=False, is_dropping=True)
 
-    assert ([], [(second, Unable.LAST_OF_KEY)]) == (
+    assert ([], [(second, DeadLetterResult.LAST_OF_KEY)]) == (
         places(last_alone),
         [(place, why) for place, why, _ in last_alone.unable],
     )

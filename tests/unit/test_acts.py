@@ -9,6 +9,7 @@ from txlayer.core.history import HistoryFold
 from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
+from txlayer.operate.operators import Signature
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import (
     OperatorAction,
@@ -87,7 +88,7 @@ def test_every_act_on_every_state_that_is_not_settled_has_its_answer_before_writ
 def test_a_line_names_the_last_half_record_and_says_who_and_why(
     act: OperatorAction, letter: str
 ) -> None:
-    op = line_of(act, standing("parked"), operator="zoe@desk", reason="ticket 12|3")
+    op = line_of(act, standing("parked"), Signature("zoe@desk", "ticket 12|3"))
 
     line = codec.encode_op(op)
 
@@ -101,8 +102,7 @@ def test_a_transaction_without_half_records_is_named_with_offset_0() -> None:
     op = line_of(
         OperatorAction.ROLLBACK,
         UnsettledTransaction(3, "parked", txn),
-        operator="zoe",
-        reason="gone",
+        Signature("zoe", "gone"),
     )
 
     assert 0 == op.last_offset

@@ -24,6 +24,7 @@ from txlayer.core.messages import COMMIT, ROLLBACK, HalfHeader, Message, OpMessa
 from txlayer.core.retry import ReplayKind, ReplayRecord
 from txlayer.core.transaction import Transaction
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RetriableError
+from txlayer.operate.operators import Signature
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.requests import Request, RequestWriter
 from txlayer.operate.settle import Line, ManualSettlement, OperatorAction, line_of
@@ -252,7 +253,7 @@ def test_a_coordinator_rebuilds_and_keeps_a_transaction_on_doubt_once(kafka: Mem
 def test_an_operators_lines_without_a_place_are_stored_and_unknown(kafka: MemoryKafka) -> None:
     txn = Transaction("order-1/00000001", "orders", "shop", 1, 1_000, "900", (0, 0), None)
     found = UnsettledTransaction(0, "parked", txn)
-    line = Line(found, line_of(OperatorAction.COMMIT, found, operator="zoe", reason="ticket 12"))
+    line = Line(found, line_of(OperatorAction.COMMIT, found, Signature("zoe", "ticket 12")))
     config = CoordinatorConfig()
     hands = ManualSettlement(
         config, kafka.connect_coordinator(config), kafka.connect_producer(ProducerConfig())

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from txlayer.adapters.connect import connect_producer
+from txlayer.adapters.connect import connect_consumer, connect_producer
 from txlayer.cli import dlq_rows, output
-from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     AsJson,
     Bundle,
@@ -26,7 +24,8 @@ from txlayer.cli.options import (
     parse_instant,
     with_bundles,
 )
-from txlayer.config import ClientConfig, ProducerConfig, parse_duration
+from txlayer.config import ClientConfig, ConsumerConfig, ProducerConfig, parse_duration
+from txlayer.consumer.dead_letters import DeadLetterReader
 from txlayer.core.dead_letters import DeadLetterState
 from txlayer.core.ids import check_group, is_topic_name
 from txlayer.core.retry import DeadLetterReason, ReplayKind
@@ -34,27 +33,20 @@ from txlayer.errors import ConfigError, UsageError
 from txlayer.operate import dead_letters as letters_
 from txlayer.operate import replay as replaying
 from txlayer.operate.dead_letters import (
+    KIND_WORDS,
     DeadLetterFilter,
     DeadLetterLog,
     DeadLetterPlace,
     DeadLetterSelection,
 )
 from txlayer.operate.replay import DeadLetterOutcome, ReplayOrder, author_of
-from txlayer.operate.requests import RequestWriter, transactional_id
+from txlayer.operate.requests import Republisher, RequestWriter, transactional_id
 from txlayer.runtime.kafka_transactions import KafkaTransactions
-
-if TYPE_CHECKING:
-    from txlayer.adapters.kafka.admin import KafkaAdmin
-    from txlayer.adapters.kafka.client import PlainReader
-    from txlayer.adapters.kafka.writers import KafkaTransactionalWriter
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Look at what consumers gave up, have it handled again, or drop it.",
 )
-
-KAFKA_TRANSACTION_MS = 10_000
-"""The broker ends a command's Kafka transaction that hangs; readers of its target wait for so long at most."""
 
 LIMIT = 100
 """Dead letters that `list` shows: a page of a terminal or two."""
@@ -201,15 +193,16 @@ def list_(
         as_json=as_json,
         nothing="no dead letter is as the filters say",
     )
-    if found.listed_count > len(rows):
-        typer.echo(f"{found.listed_count - len(rows):,} more; --limit shows more", err=True)
-    if found.ended_count:
-        typer.echo(f"{found.ended_count:,} were handled or dropped; --all shows them", err=True)
-    if found.undecodable_count:
-        typer.echo(
-            f"{found.undecodable_count:,} records are no dead letters of the group; `txlayer dlq show` tells why",
-            err=True,
-        )
+    for count, said in (
+        (found.listed_count - len(rows), "more; --limit shows more"),
+        (found.ended_count, "were handled or dropped; --all shows them"),
+        (
+            found.undecodable_count,
+            "records are no dead letters of the group; `txlayer dlq show` tells why",
+        ),
+    ):
+        if count:
+            typer.echo(f"{count:,} {said}", err=True)
 
 
 @app.command()
@@ -262,29 +255,68 @@ HELP = {
     They stay readable until the topic's retention removes them.""",
 }
 
-IsAll = Annotated[
-    bool, option("--all", "All that the filters let through and that were not asked for yet.")
-]
 
-Limit = Annotated[int | None, option("--limit", "With --all: so many, the oldest.", min=1)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking(DeadLetterFilters):
+    """For which dead letters something is asked, by whom, and how."""
 
-DryRun = Annotated[bool, option("--dry-run", "Show what would be asked for, ask nothing.")]
+    topic: Topics = None
+    is_all: Annotated[
+        bool, option("--all", "All that the filters let through and that were not asked for yet.")
+    ] = False
+    limit: Annotated[int | None, option("--limit", "With --all: so many, the oldest.", min=1)] = (
+        None
+    )
+    reason: Reason = ""
+    operator: Operator = None
+    request_id: RequestId = None
+    rate: Annotated[float | None, option("--rate", "At most so many a second.", min=0.001)] = None
+    dry_run: Annotated[bool, option("--dry-run", "Show what would be asked for, ask nothing.")] = (
+        False
+    )
+    yes: Annotated[bool, option("--yes", "With --all: do not ask me.")] = False
+    wait: Annotated[
+        str,
+        option(
+            "--wait", "How long no result may come before the command ends; 0s: do not wait.", "30s"
+        ),
+    ] = "30s"
 
-Yes = Annotated[bool, option("--yes", "With --all: do not ask me.")]
+    def order(
+        self, kind: ReplayKind, group: str, letters: Sequence[str] | None, **more: Any
+    ) -> ReplayOrder:
+        """What the options say together.
 
-Rate = Annotated[float | None, option("--rate", "At most so many a second.", min=0.001)]
+        Raises:
+            ConfigError, UsageError: one has the wrong form, or two contradict each other.
+        """
+        topics = tuple(self.topic or ())
+        check_names(group, topics)
+        order = ReplayOrder(
+            kind,
+            group,
+            topics,
+            tuple(parse_letter(text, topics=topics) for text in letters or ()),
+            self.is_all,
+            self.read(now_ms=_now_ms()),
+            self.limit,
+            self.rate,
+            author_of(
+                f"txlayer dlq {KIND_WORDS[kind.value]}",
+                operator=self.operator,
+                reason=self.reason,
+                request_id=self.request_id,
+            ),
+            parse_duration("--wait", self.wait).total_seconds(),
+            **more,
+        )
+        order.check()
+        return order
 
-Wait = Annotated[
-    str,
-    option(
-        "--wait", "How long no result may come before the command ends; 0s: do not wait.", "30s"
-    ),
-]
 
 IsAgain = Annotated[
     bool, option("--again", "Also those named that were handled, dropped or asked for already.")
 ]
-
 IsOnly = Annotated[
     bool,
     option(
@@ -292,7 +324,6 @@ IsOnly = Annotated[
         "Of a parked key, only those chosen: later ones may be handled before earlier ones then.",
     ),
 ]
-
 To = Annotated[
     str | None,
     option(
@@ -309,43 +340,17 @@ def _replay(
     letters: Letters = None,
     *,
     group: Group,
-    reason: Reason = "",
-    operator: Operator = None,
-    request_id: RequestId = None,
-    topic: Topics = None,
-    is_all: IsAll = False,
-    filters: DeadLetterFilters,
-    limit: Limit = None,
+    asking: Asking,
     is_again: IsAgain = False,
     is_only: IsOnly = False,
     to: To = None,
-    rate: Rate = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    wait: Wait = "30s",
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:
-    check_names(group, topic)
-    author = author_of(
-        "txlayer dlq replay", operator=operator, reason=reason, request_id=request_id
+    order = asking.order(
+        ReplayKind.REPLAY, group, letters, is_again=is_again, is_only=is_only, to=to
     )
-    order = ReplayOrder(
-        ReplayKind.REPLAY,
-        group,
-        tuple(topic or ()),
-        _names(letters, topic),
-        is_all,
-        filters.read(now_ms=_now_ms()),
-        limit,
-        rate,
-        author,
-        parse_duration("--wait", wait).total_seconds(),
-        is_again=is_again,
-        is_only=is_only,
-        to=to,
-    )
-    _carry_out(order, connection.config(ProducerConfig), dry_run=dry_run, yes=yes, as_json=as_json)
+    _carry_out(order, asking, connection, as_json=as_json)
 
 
 @app.command("drop", help=HELP[ReplayKind.DROP] + _EXITS)
@@ -354,39 +359,16 @@ def _drop(
     letters: Letters = None,
     *,
     group: Group,
-    reason: Reason = "",
-    operator: Operator = None,
-    request_id: RequestId = None,
-    topic: Topics = None,
-    is_all: IsAll = False,
-    filters: DeadLetterFilters,
-    limit: Limit = None,
-    rate: Rate = None,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    wait: Wait = "30s",
+    asking: Asking,
     cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:
-    check_names(group, topic)
-    author = author_of("txlayer dlq drop", operator=operator, reason=reason, request_id=request_id)
-    order = ReplayOrder(
-        ReplayKind.DROP,
-        group,
-        tuple(topic or ()),
-        _names(letters, topic),
-        is_all,
-        filters.read(now_ms=_now_ms()),
-        limit,
-        rate,
-        author,
-        parse_duration("--wait", wait).total_seconds(),
-    )
-    _carry_out(order, cluster.config(ProducerConfig), dry_run=dry_run, yes=yes, as_json=as_json)
+    order = asking.order(ReplayKind.DROP, group, letters)
+    _carry_out(order, asking, cluster, as_json=as_json)
 
 
 def _carry_out(
-    order: ReplayOrder, config: ProducerConfig, *, dry_run: bool, yes: bool, as_json: bool
+    order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, as_json: bool
 ) -> None:
     """Do what was asked, and print what became of each.
 
@@ -394,65 +376,59 @@ def _carry_out(
         typer.Exit: not all are as they were asked to be.
         TxLayerError: it could not be done; run again with the same request id, it goes on where it was.
     """
-    order.check()
+    config = cluster.config(ProducerConfig)
     topics = order.topics or tuple(dict.fromkeys(name.topic for name in order.names))
     with open_logs(config, order.group, topics) as logs:
         if order.to is not None:
-            outcomes = _republish(order, order.to, config, logs, dry_run=dry_run, yes=yes)
+            outcomes = _republish(order, order.to, cluster.config(ConsumerConfig), logs, asking)
+        elif asking.dry_run:
+            outcomes = replaying.planned(order, _confirmed(order, logs, asking))
         else:
-            choice = replaying.choose_for(order, logs)
-            _warn(order, choice)
-            if dry_run:
-                outcomes = replaying.planned(order, choice)
-            else:
-                _confirm(order, choice, yes=yes)
-                with request_writer(config, order.group) as writer:
-                    outcomes = replaying.ask(order, writer, logs, choice, _Telling())
+            choice = _confirmed(order, logs, asking)
+            with request_writer(config, order.group) as writer:
+                outcomes = replaying.ask(order, writer, logs, choice, _Telling())
     is_waiting = order.patience_s > 0
-    good = [o for o in outcomes if replaying.is_good(o, order.kind, is_waiting=is_waiting)]
-    bad = [o for o in outcomes if not replaying.is_good(o, order.kind, is_waiting=is_waiting)]
-    if as_json:
-        typer.echo(json.dumps([replaying.outcome_json(o, order.kind) for o in outcomes]))
-    else:
-        output.print_outcomes(
-            (dlq_rows.sentence(o, order.kind) for o in good),
-            (dlq_rows.sentence(o, order.kind) for o in bad),
-            nothing="no dead letter is as the filters say; nothing was asked for",
-        )
-    if bad:
-        raise typer.Exit(ExitCode.FINDING)
+    output.report(
+        outcomes,
+        is_good=lambda o: replaying.is_good(o, order.kind, is_waiting=is_waiting),
+        sentence=lambda o: dlq_rows.sentence(o, order.kind),
+        to_json=lambda o: replaying.outcome_json(o, order.kind),
+        nothing="no dead letter is as the filters say; nothing was asked for",
+        as_json=as_json,
+    )
 
 
 def _republish(
     order: ReplayOrder,
     to: str,
-    config: ProducerConfig,
+    config: ConsumerConfig,
     logs: Mapping[str, DeadLetterLog],
-    *,
-    dry_run: bool,
-    yes: bool,
+    asking: Asking,
 ) -> list[DeadLetterOutcome]:
     from txlayer.adapters.kafka.admin import KafkaAdmin
 
     with KafkaAdmin(config) as admin:
         replaying.check_target(to, logs, admin=admin, topics=config.topics)
-        transactions = KafkaTransactions(
-            _Writers(config), name=transactional_id(order.group, order.author.request_id)
-        )
-        try:
-            copying = replaying.Republishing(
-                transactions, _Sweeping(admin, config), order.group, order.author, to
+    with closing(connect_consumer(config)) as connections:
+        request_id = order.author.request_id
+        name = transactional_id(order.group, request_id)
+        with closing(KafkaTransactions(connections, name=name)) as transactions:
+            republisher = Republisher(
+                transactions,
+                group=order.group,
+                request_id=request_id,
+                to=to,
+                text=order.author.text,
             )
-            if not dry_run:
-                copying.start(logs)
-            choice = replaying.choose_for(order, logs)
-            _warn(order, choice)
-            if dry_run:
+            if not asking.dry_run:
+                republisher.start()
+                for log in logs.values():
+                    log.follow()  # what an earlier run did, whose end is known now
+            choice = _confirmed(order, logs, asking)
+            if asking.dry_run:
                 return replaying.planned(order, choice)
-            _confirm(order, choice, yes=yes)
-            return copying.publish(choice, logs, rate_max=order.rate, listener=_Telling())
-        finally:
-            transactions.close()
+            with closing(DeadLetterReader(connections)) as reader:
+                return replaying.republish(order, republisher, reader, logs, choice, _Telling())
 
 
 class _Telling:
@@ -473,45 +449,41 @@ class _Telling:
         return output.progress(what, total)
 
 
-def _warn(order: ReplayOrder, choice: DeadLetterSelection) -> None:
-    if choice.added_count:
-        typer.echo(
-            f"{choice.added_count:,} more dead letters of {choice.parked_key_count:,} parked keys go with them, so that "
-            "their order is kept; --only leaves them out",
-            err=True,
-        )
+def _confirmed(
+    order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: Asking
+) -> DeadLetterSelection:
+    """The dead letters that the order is about; many are asked for only when a person says so.
+
+    Raises: as `output.confirm_bulk`.
+    """
+    choice = replaying.choose_for(order, logs)
+    keys = f"{choice.parked_key_count:,} parked keys"
+    for count, said in (
+        (
+            choice.added_count,
+            f"more dead letters of {keys} go with them, so that their order is kept; --only leaves them out",
+        ),
+        (
+            choice.undecodable_count,
+            "records are no dead letters of the group and left out; `txlayer dlq show` tells why",
+        ),
+    ):
+        if count:
+            typer.echo(f"{count:,} {said}", err=True)
     if choice.left_count and order.kind is ReplayKind.REPLAY and order.to is None:
-        typer.echo(
-            f"warning: {choice.left_count:,} dead letters of {choice.parked_key_count:,} parked keys are left out: these "
-            "keys lose their order",
-            err=True,
+        said = f"dead letters of {keys} are left out: these keys lose their order"
+        typer.echo(f"warning: {choice.left_count:,} {said}", err=True)
+    count = len(choice.chosen)
+    if order.is_all and count and not (asking.yes or asking.dry_run):
+        first = choice.in_turn[: output.SAMPLE_COUNT]
+        sample = [letters_.chosen_json(c, now_ms=_now_ms()) for c in first]
+        output.confirm_bulk(
+            f"{order.command} --all: {count:,} dead letters",
+            f"{KIND_WORDS[order.kind.value]} these {count:,} dead letters?",
+            sample=dlq_rows.list_table(sample, has_key=False),
+            more_count=count - len(sample),
         )
-    if choice.undecodable_count:
-        typer.echo(
-            f"{choice.undecodable_count:,} records are no dead letters of the group and left out; `txlayer dlq show` "
-            "tells why",
-            err=True,
-        )
-
-
-def _confirm(order: ReplayOrder, choice: DeadLetterSelection, *, yes: bool) -> None:
-    if not order.is_all or not choice.chosen or yes:
-        return
-    now_ms, count = _now_ms(), len(choice.chosen)
-    sample = [letters_.chosen_json(c, now_ms=now_ms) for c in choice.in_turn[: output.SAMPLE_COUNT]]
-    what = "drop" if order.kind is ReplayKind.DROP else "replay"
-    output.confirm_bulk(
-        f"{order.command} --all: {count:,} dead letters",
-        f"{what} these {count:,} dead letters?",
-        sample=dlq_rows.list_table(sample, has_key=False),
-        more_count=count - len(sample),
-    )
-
-
-def _names(
-    letters: Sequence[str] | None, topics: Sequence[str] | None
-) -> tuple[DeadLetterPlace, ...]:
-    return tuple(parse_letter(text, topics=topics or ()) for text in letters or ())
+    return choice
 
 
 def _now_ms() -> int:
@@ -536,46 +508,8 @@ def open_logs(
 @contextmanager
 def request_writer(config: ProducerConfig, group: str) -> Iterator[RequestWriter]:
     """What writes requests to a group's replay topics."""
-    connections = connect_producer(config)
-    try:
+    with closing(connect_producer(config)) as connections:
         yield RequestWriter(
             lambda batch_bytes: connections.make_half_writer(batch_bytes_max=batch_bytes),
             group=group,
         )
-    finally:
-        connections.close()
-
-
-class _Writers:
-    """Makes transactional writers."""
-
-    def __init__(self, config: ClientConfig) -> None:
-        self._config = config
-
-    def make_writer(
-        self, transactional_id: str, *, batch_bytes_max: int
-    ) -> KafkaTransactionalWriter:
-        """A writer, not initialised yet."""
-        from txlayer.adapters.kafka.writers import KafkaTransactionalWriter
-
-        return KafkaTransactionalWriter(
-            self._config,
-            transactional_id=transactional_id,
-            timeout_ms=KAFKA_TRANSACTION_MS,
-            batch_bytes_max=batch_bytes_max,
-        )
-
-
-class _Sweeping:
-    """What a sweep over dead letters asks of the cluster."""
-
-    def __init__(self, admin: KafkaAdmin, config: ClientConfig) -> None:
-        self._config = config
-        self.start_offsets = admin.start_offsets
-        self.end_offsets = admin.end_offsets
-
-    def make_reader(self, isolation: str) -> PlainReader:
-        """A reader that assigns itself."""
-        from txlayer.adapters.kafka.client import PlainReader
-
-        return PlainReader(self._config, isolation=isolation)

@@ -13,7 +13,8 @@ from txlayer.cli import output
 from txlayer.cli.output import time_text
 from txlayer.core.retry import ReplayKind
 from txlayer.operate import Json
-from txlayer.operate.replay import DeadLetterOutcome, DeadLetterResult
+from txlayer.operate.dead_letters import DeadLetterResult
+from txlayer.operate.replay import DeadLetterOutcome
 
 
 def list_table(rows: Sequence[Json], *, has_key: bool) -> Table:

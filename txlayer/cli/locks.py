@@ -29,7 +29,7 @@ from txlayer.operate.locks import (
     lease_json,
     record_json,
 )
-from txlayer.operate.operators import signed_reason
+from txlayer.operate.operators import signature_of
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -141,7 +141,7 @@ def release(
     free (also when it was before), 1 another consumer holds it by now, or the log does not name the queue.
     """
     _check_queue(queue)
-    signed = signed_reason("txlayer locks release", operator=operator, reason=reason)
+    signature = signature_of("txlayer locks release", operator=operator, reason=reason)
     config = connection.consumer_config()
     with _by_hand(config) as locks:
         locks.read()
@@ -155,7 +155,7 @@ def release(
         if state is LockState.HELD and not yes:
             _confirm(sentence(standing))
         if is_written:
-            effect = locks.release(lease, reason=signed)
+            effect = locks.release(lease, reason=signature.text)
             standing = locks.standing(queue) or standing
     row = {**lease_json(standing), "is_written": is_written, "effect": effect.value}
     if as_json:

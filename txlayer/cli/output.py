@@ -11,8 +11,7 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -21,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from txlayer.adapters.telemetry import printable
+from txlayer.cli.exits import ExitCode
 from txlayer.errors import UsageError
 from txlayer.operate import Json
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from txlayer.adapters.kafka.local.jars import JarPurpose
+
+T = TypeVar("T")
 
 _ENDLESS = 10_000
 """Columns of a terminal in which every table fits."""
@@ -223,20 +225,35 @@ def confirm_bulk(what: str, question: str, *, sample: Table, more_count: int) ->
     typer.confirm(question, abort=True, err=True)
 
 
-def print_outcomes(good: Iterator[str], bad: Iterator[str], *, nothing: str) -> None:
-    """A sentence for each: the good ones on standard output, the others on standard error."""
-    shown = list(islice(good, SENTENCE_COUNT_MAX))
-    for sentence in shown:
-        typer.echo(sentence)
-    left_count = sum(1 for _ in good)
-    if left_count:
-        typer.echo(f"and {left_count:,} more alike; --json tells all")
-    is_any_bad = False
-    for sentence in bad:
-        is_any_bad = True
-        typer.echo(sentence, err=True)
-    if not shown and not is_any_bad:
-        typer.echo(nothing)
+def report(
+    outcomes: Sequence[T],
+    *,
+    is_good: Callable[[T], bool],
+    sentence: Callable[[T], str],
+    to_json: Callable[[T], Json],
+    nothing: str,
+    as_json: bool,
+) -> None:
+    """Print what became of each: the good ones on standard output, the others on standard error.
+
+    Raises:
+        typer.Exit: not all are good.
+    """
+    good = [outcome for outcome in outcomes if is_good(outcome)]
+    if as_json:
+        print_json([to_json(outcome) for outcome in outcomes])
+    else:
+        for outcome in good[:SENTENCE_COUNT_MAX]:
+            typer.echo(sentence(outcome))
+        if len(good) > SENTENCE_COUNT_MAX:
+            typer.echo(f"and {len(good) - SENTENCE_COUNT_MAX:,} more alike; --json tells all")
+        for outcome in outcomes:
+            if not is_good(outcome):
+                typer.echo(sentence(outcome), err=True)
+        if not outcomes:
+            typer.echo(nothing)
+    if len(good) < len(outcomes):
+        raise typer.Exit(ExitCode.FINDING)
 
 
 @contextmanager

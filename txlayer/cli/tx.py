@@ -40,7 +40,7 @@ from txlayer.core.messages import Origin, ParkReason, txn_id_of
 from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.errors import UsageError
 from txlayer.operate import unsettled
-from txlayer.operate.operators import default_operator
+from txlayer.operate.operators import signature_of
 from txlayer.operate.unsettled import PARKED, Filter
 
 if TYPE_CHECKING:
@@ -480,8 +480,17 @@ def _add(word: str) -> None:
         connection: Connection,
         as_json: AsJson = False,
     ) -> None:
-        from txlayer.operate.settle import OperatorAction, SettlementOrder
+        from txlayer.cli import tx_rows
+        from txlayer.operate.settle import (
+            GOOD,
+            OperatorAction,
+            SettlementOrder,
+            SettlementResult,
+            outcome_json,
+        )
 
+        command = f"txlayer tx {word}"
+        is_asking = word == OperatorAction.CHECK_NOW.value
         order = SettlementOrder(
             OperatorAction(word),
             tuple(txn_ids or ()),
@@ -489,8 +498,13 @@ def _add(word: str) -> None:
             is_all,
             filters.read(),
             limit,
-            default_operator() if operator is None else operator,
-            reason,
+            signature_of(
+                command,
+                operator=operator,
+                reason=reason,
+                recorded="it is recorded in the op log",
+                may_be_silent=is_asking,
+            ),
         )
         order.check()
         patience_s = parse_duration("--wait", wait).total_seconds()
@@ -501,8 +515,22 @@ def _add(word: str) -> None:
             outcomes = _carry_out(
                 order, hands, plan, patience_s=patience_s, dry_run=dry_run, yes=yes
             )
-        _tell(order.act, outcomes, plan, op_topic=config.topics.op, as_json=as_json)
-        _fail_unless_good(outcomes, is_waiting=patience_s > 0)
+        if plan.skipped_count:
+            typer.echo(
+                f"{plan.skipped_count:,} skipped: they are decided already, and {word} says nothing about them; "
+                "`txlayer tx list` shows them",
+                err=True,
+            )
+        # Without --wait it is no finding that no coordinator has come to the line yet.
+        good = GOOD if patience_s else GOOD | {SettlementResult.WRITTEN}
+        output.report(
+            outcomes,
+            is_good=lambda o: o.result in good,
+            sentence=lambda o: tx_rows.sentence(order.act, o, op_topic=config.topics.op),
+            to_json=lambda o: outcome_json(order.act, o),
+            nothing="no transaction is as the filters say; nothing was written",
+            as_json=as_json,
+        )
 
 
 for _word in HELP:
@@ -560,15 +588,6 @@ def _carry_out(
     return [*plan.known, *done]
 
 
-def _fail_unless_good(outcomes: list[SettlementOutcome], *, is_waiting: bool) -> None:
-    from txlayer.operate.settle import GOOD, SettlementResult
-
-    # Without --wait it is no finding that no coordinator has come to the line yet.
-    good = GOOD if is_waiting else GOOD | {SettlementResult.WRITTEN}
-    if not all(outcome.result in good for outcome in outcomes):
-        raise typer.Exit(ExitCode.FINDING)
-
-
 def _confirm(act: OperatorAction, plan: SettlementPlan) -> None:
     from txlayer.cli import tx_rows
 
@@ -585,48 +604,16 @@ def _confirm(act: OperatorAction, plan: SettlementPlan) -> None:
     )
 
 
-def _tell(
-    act: OperatorAction,
-    outcomes: list[SettlementOutcome],
-    plan: SettlementPlan,
-    *,
-    op_topic: str,
-    as_json: bool,
-) -> None:
-    from txlayer.cli import tx_rows
-    from txlayer.operate import settle as settling
-    from txlayer.operate.settle import GOOD
-
-    if as_json:
-        typer.echo(json.dumps([settling.outcome_json(act, o) for o in outcomes]))
-    else:
-        output.print_outcomes(
-            (tx_rows.sentence(act, o, op_topic=op_topic) for o in outcomes if o.result in GOOD),
-            (tx_rows.sentence(act, o, op_topic=op_topic) for o in outcomes if o.result not in GOOD),
-            nothing="no transaction is as the filters say; nothing was written",
-        )
-    if plan.skipped_count:
-        typer.echo(
-            f"{plan.skipped_count:,} skipped: they are decided already, and {act.value} says nothing about them; "
-            "`txlayer tx list` shows them",
-            err=True,
-        )
-
-
 @contextmanager
 def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[ManualSettlement]:
     from txlayer.adapters.connect import connect_coordinator, connect_producer
     from txlayer.operate.settle import ManualSettlement
 
-    connections = connect_coordinator(config, is_one_shot=True)
-    try:
-        producers = connect_producer(writer)
-        try:
-            yield ManualSettlement(config, connections, producers)
-        finally:
-            producers.close()
-    finally:
-        connections.close()
+    with (
+        closing(connect_coordinator(config, is_one_shot=True)) as connections,
+        closing(connect_producer(writer)) as producers,
+    ):
+        yield ManualSettlement(config, connections, producers)
 
 
 @contextmanager
@@ -634,11 +621,8 @@ def _overview(config: CoordinatorConfig) -> Iterator[Overview]:
     from txlayer.adapters.connect import connect_coordinator
     from txlayer.operate.overview import Overview
 
-    connections = connect_coordinator(config, is_one_shot=True)
-    try:
+    with closing(connect_coordinator(config, is_one_shot=True)) as connections:
         yield Overview(config, connections)
-    finally:
-        connections.close()
 
 
 def _now_ms() -> int:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import Administration, LogReader, Record, TopicPartition
@@ -27,7 +26,7 @@ from txlayer.core.dead_letters import (
 )
 from txlayer.core.history import split_operator_reason
 from txlayer.core.messages import Undecodable
-from txlayer.core.progress import KEY_HASH_BYTES, Foreign, decode
+from txlayer.core.progress import NO_KEY, Foreign, decode, hash_of_key
 from txlayer.core.retry import DeadLetter, DeadLetterReason
 from txlayer.errors import TopicMismatchError
 from txlayer.operate import Json
@@ -180,11 +179,9 @@ class DeadLetterLog:
             self.follow()
         if 0 <= partition < self.partition_count:
             place = (self.dead_letters, partition)
-            first = self._admin.start_offsets([place])[place]
-            if first <= offset < self._admin.end_offsets([place])[place]:
-                self._read(
-                    {place: (offset, offset + 1)}, lambda record: found.append(self._found(record))
-                )
+            start, end = self._span(place)
+            if start <= offset < end:
+                self._read({place: (offset, offset + 1)}, lambda r: found.append(self._found(r)))
         return found[0] if found else None
 
     def said_about(self, place: DeadLetterPlace) -> list[DeadLetterEvent]:
@@ -197,8 +194,7 @@ class DeadLetterLog:
             if not isinstance(said, Undecodable) and said.dead_letter_offset == place.offset:
                 found.append(DeadLetterEvent(record.offset(), record.timestamp()[1], said))
 
-        start = self._admin.start_offsets([where])[where]
-        self._read({where: (start, self._admin.end_offsets([where])[where])}, take)
+        self._read({where: self._span(where)}, take)
         return found
 
     def queues(self) -> dict[int, QueueStatus]:
@@ -218,6 +214,9 @@ class DeadLetterLog:
                 {} if known is None else known.stuck,
             )
         return found
+
+    def _span(self, place: TopicPartition) -> Range:
+        return self._admin.start_offsets([place])[place], self._admin.end_offsets([place])[place]
 
     def _found(self, record: Any) -> FoundLetter:
         partition, offset = record.partition(), record.offset()
@@ -250,19 +249,24 @@ class DeadLetterLog:
 ABLE = frozenset({DeadLetterState.OPEN, DeadLetterState.FAILED})
 """States in which something can be asked for without asking twice."""
 
-_NO_KEY = bytes(KEY_HASH_BYTES)
-"""In stored metadata: null keys, or a partition that is handled in one order whatever the keys."""
 
+class DeadLetterResult(Enum):
+    """What became of one dead letter that was asked for, or why it was not, in the words of --json."""
 
-class Unable(Enum):
-    """Why nothing is asked for a dead letter."""
-
+    PLANNED = "planned"  #: it would be asked for
+    REQUESTED = "requested"  #: asked for, and nobody answered yet
+    HANDLED = "handled"  #: its handler succeeded
+    FAILED = "failed"  #: its handler failed again, and it stays
+    DROPPED = "dropped"  #: nobody will handle it
+    REPUBLISHED = "republished"  #: a copy is in the topic that was asked for
+    ALREADY = "already"  #: it was handled or dropped before
+    REQUESTED_ALREADY = "requested-already"  #: another request about it has no answer yet
+    MISSING = "missing"  #: it was gone when its turn came
+    UNKNOWN = "unknown"  #: the group's consumers do not know such a request
     NOT_FOUND = "not-found"  #: there is no such record
     UNDECODABLE = "undecodable"  #: the record there is no dead letter of the group
-    ENDED = "already"  #: it was handled or dropped
-    REQUESTED = "requested-already"  #: another request about it has no answer yet
     LAST_OF_KEY = (
-        "last-of-key"  #: its end would release its parked key past earlier ones that are open
+        "last-of-key"  #: its drop would release its parked key past earlier ones that are open
     )
 
 
@@ -309,7 +313,7 @@ class DeadLetterSelection:
 
     chosen: list[Chosen] = field(default_factory=list)  # to be asked for
     asked_before: list[Chosen] = field(default_factory=list)  # by the same request id
-    unable: list[tuple[DeadLetterPlace, Unable, DeadLetterHistory | None]] = field(
+    unable: list[tuple[DeadLetterPlace, DeadLetterResult, DeadLetterHistory | None]] = field(
         default_factory=list
     )
     added_count: int = 0  # of the chosen: because their parked key is replayed whole
@@ -419,15 +423,19 @@ def _add_named(
     was_asked: Callable[[DeadLetterHistory], bool],
 ) -> None:
     if found is None:
-        choice.unable.append((place, Unable.NOT_FOUND, None))
+        choice.unable.append((place, DeadLetterResult.NOT_FOUND, None))
     elif isinstance(found.letter, Undecodable):
-        choice.unable.append((place, Unable.UNDECODABLE, found.history))
+        choice.unable.append((place, DeadLetterResult.UNDECODABLE, found.history))
     elif was_asked(found.history):
         choice.asked_before.append(_chosen(found, found.letter))
     elif found.history.state in able:
         choice.chosen.append(_chosen(found, found.letter))
     else:
-        why = Unable.ENDED if found.history.state in ENDED else Unable.REQUESTED
+        why = (
+            DeadLetterResult.ALREADY
+            if found.history.state in ENDED
+            else DeadLetterResult.REQUESTED_ALREADY
+        )
         choice.unable.append((place, why, found.history))
 
 
@@ -470,7 +478,7 @@ def _add_parked(
     in_one_order = _in_one_order(log, queues, {c.place.partition for c in ours})
 
     def chain_of(partition: int, key: bytes | None) -> tuple[int, bytes]:
-        return partition, _chain(key, is_one_order=partition in in_one_order)
+        return partition, NO_KEY if partition in in_one_order else hash_of_key(key)
 
     keys = {chain_of(c.place.partition, c.key) for c in ours}
     parked = {chain for chain in keys if chain[1] in queues[chain[0]].parked}
@@ -506,7 +514,7 @@ def _add_parked(
         last = last_chosen[chain]
         if last.place > last_left[chain]:
             choice.chosen.remove(last)
-            choice.unable.append((last.place, Unable.LAST_OF_KEY, last.history))
+            choice.unable.append((last.place, DeadLetterResult.LAST_OF_KEY, last.history))
 
 
 def _in_one_order(
@@ -524,17 +532,10 @@ def _in_one_order(
         ):
             found_in.add(found.place.partition)
 
-    suspects = [p for p in partitions if queues[p].parked == {_NO_KEY}]
+    suspects = [p for p in partitions if queues[p].parked == {NO_KEY}]
     if suspects:
         log.each(take, partitions=suspects)
     return found_in
-
-
-def _chain(key: bytes | None, *, is_one_order: bool) -> bytes:
-    """What is parked together with this key, as stored metadata name it."""
-    if key is None or is_one_order:
-        return _NO_KEY
-    return blake2b(key, digest_size=KEY_HASH_BYTES).digest()
 
 
 def _chosen(found: FoundLetter, letter: DeadLetter) -> Chosen:
@@ -588,7 +589,7 @@ def list_letters(
     Raises: as `DeadLetterLog`.
     """
     found = Listing()
-    oldest = _Oldest(limit)
+    kept = found.letters
 
     def take(letter: FoundLetter) -> None:
         if isinstance(letter.letter, Undecodable):
@@ -596,34 +597,20 @@ def list_letters(
         elif wanted.lets_through(letter):
             if is_all or letter.history.state not in ENDED:
                 found.listed_count += 1
-                oldest.add(letter)
+                kept.append(letter)
+                if len(kept) >= 2 * limit:  # contents may be large: no more of them in memory
+                    kept[:] = _oldest(kept, limit)
             else:
                 found.ended_count += 1
 
     for log in logs.values():
         log.each(take, since_ms=wanted.since_ms)
-    found.letters = oldest.in_order()
+    kept[:] = _oldest(kept, limit)
     return found
 
 
-class _Oldest:
-    """The oldest of many, no more than `limit` in memory."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._heap: list[tuple[int, int, FoundLetter]] = []  # the newest of them first
-        self._count = 0
-
-    def add(self, found: FoundLetter) -> None:
-        self._count += 1
-        entry = (-found.at_ms, -self._count, found)
-        if len(self._heap) < self._limit:
-            heapq.heappush(self._heap, entry)
-        elif entry[:2] > self._heap[0][:2]:
-            heapq.heapreplace(self._heap, entry)
-
-    def in_order(self) -> list[FoundLetter]:
-        return [found for _, _, found in sorted(self._heap, key=lambda e: e[:2], reverse=True)]
+def _oldest(letters: Sequence[FoundLetter], limit: int) -> list[FoundLetter]:
+    return heapq.nsmallest(limit, letters, key=lambda letter: letter.at_ms)
 
 
 KIND_WORDS = {"R": "replay", "D": "drop", "P": "pause", "U": "resume", "E": "result"}

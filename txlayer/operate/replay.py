@@ -5,14 +5,13 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple, Protocol
 
 from txlayer.adapters.ports import Administration
 from txlayer.config import SystemTopics
-from txlayer.consumer.dead_letters import DeadLetterReader, SweepConnections
+from txlayer.consumer.dead_letters import DeadLetterReader
 from txlayer.core.dead_letters import (
     DeadLetterEvent,
     DeadLetterHistory,
@@ -20,7 +19,7 @@ from txlayer.core.dead_letters import (
     is_cut,
     is_request_id,
 )
-from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
+from txlayer.core.retry import ReplayKind, ReplayRecord
 from txlayer.errors import ForbiddenTopicError, UsageError
 from txlayer.operate import Json
 from txlayer.operate.dead_letters import (
@@ -28,14 +27,14 @@ from txlayer.operate.dead_letters import (
     DeadLetterFilter,
     DeadLetterLog,
     DeadLetterPlace,
+    DeadLetterResult,
     DeadLetterSelection,
-    Unable,
     choose,
     newcomers,
     place_json,
     still_able,
 )
-from txlayer.operate.operators import check_signature, default_operator
+from txlayer.operate.operators import Signature, check_choice, signature_of
 from txlayer.operate.requests import (
     BATCH_COUNT_MAX,
     Copy,
@@ -45,21 +44,18 @@ from txlayer.operate.requests import (
     RequestWriter,
     WrittenRequest,
 )
-from txlayer.runtime.kafka_transactions import KafkaTransactions
 
 
-@dataclass(frozen=True, slots=True)
-class Author:
-    """Who asks, why, and under which name."""
+class Author(NamedTuple):
+    """Who asks and why, and under which name."""
 
-    operator: str
-    reason: str
+    signature: Signature
     request_id: str
 
     @property
     def text(self) -> str:
         """The text in every request."""
-        return f"{self.operator}: {self.reason}"
+        return self.signature.text
 
 
 def author_of(command: str, *, operator: str | None, reason: str, request_id: str | None) -> Author:
@@ -68,14 +64,13 @@ def author_of(command: str, *, operator: str | None, reason: str, request_id: st
     Raises:
         UsageError: no reason, or a name that cannot be one. Nothing was read.
     """
-    named = default_operator() if operator is None else operator
-    check_signature(
-        command, operator=named, reason=reason, recorded="it is recorded in the request"
+    signature = signature_of(
+        command, operator=operator, reason=reason, recorded="it is recorded in the request"
     )
     drawn = request_id or secrets.token_hex(6)
     if not is_request_id(drawn):
         raise UsageError(f"{command}: --request-id takes 1 to 64 of A-Z a-z 0-9 . _ -")
-    return Author(named, reason, drawn)
+    return Author(signature, drawn)
 
 
 ROUND_COUNT_MAX = 10
@@ -111,14 +106,14 @@ class ReplayOrder:
         Raises:
             UsageError: the options contradict each other. Nothing was read.
         """
-        if self.is_all == bool(self.names):
-            raise UsageError(f"{self.command}: name dead letters, or say --all with filters")
-        if self.names and not self.wanted.is_empty:
-            raise UsageError(
-                f"{self.command}: filters choose among --all; with names leave them out"
-            )
-        if self.names and self.limit is not None:
-            raise UsageError(f"{self.command}: --limit goes with --all")
+        check_choice(
+            self.command,
+            "dead letters",
+            is_any_named=bool(self.names),
+            is_all=self.is_all,
+            is_filtered=not self.wanted.is_empty,
+            limit=self.limit,
+        )
         if self.is_all and self.is_again:
             raise UsageError(
                 f"{self.command}: --again goes with names: handling many twice is no accident to risk"
@@ -128,45 +123,6 @@ class ReplayOrder:
     def is_whole(self) -> bool:
         """True when parked keys are replayed whole."""
         return self.kind is ReplayKind.REPLAY and self.to is None and not self.is_only
-
-
-class DeadLetterResult(Enum):
-    """What became of one dead letter, in the words of --json."""
-
-    PLANNED = "planned"  #: it would be asked for
-    REQUESTED = "requested"  #: asked for, and nobody answered yet
-    HANDLED = "handled"  #: its handler succeeded
-    FAILED = "failed"  #: its handler failed again, and it stays
-    DROPPED = "dropped"  #: nobody will handle it
-    REPUBLISHED = "republished"  #: a copy is in the topic that was asked for
-    ALREADY = "already"  #: it was handled or dropped before
-    REQUESTED_ALREADY = "requested-already"  #: another request about it has no answer yet
-    MISSING = "missing"  #: it was gone when its turn came
-    UNKNOWN = "unknown"  #: the group's consumers do not know such a request
-    NOT_FOUND = "not-found"  #: there is no such record
-    UNDECODABLE = "undecodable"  #: the record there is no dead letter of the group
-    LAST_OF_KEY = (
-        "last-of-key"  #: its drop would release its parked key past earlier ones that are open
-    )
-
-
-_OF_OUTCOME = {
-    ReplayOutcome.HANDLED: DeadLetterResult.HANDLED,
-    ReplayOutcome.FAILED: DeadLetterResult.FAILED,
-    ReplayOutcome.DROPPED: DeadLetterResult.DROPPED,
-    ReplayOutcome.MISSING: DeadLetterResult.MISSING,
-    ReplayOutcome.UNKNOWN: DeadLetterResult.UNKNOWN,
-    ReplayOutcome.REPUBLISHED: DeadLetterResult.REPUBLISHED,
-}
-
-
-_OF_UNABLE = {
-    Unable.NOT_FOUND: DeadLetterResult.NOT_FOUND,
-    Unable.UNDECODABLE: DeadLetterResult.UNDECODABLE,
-    Unable.ENDED: DeadLetterResult.ALREADY,
-    Unable.REQUESTED: DeadLetterResult.REQUESTED_ALREADY,
-    Unable.LAST_OF_KEY: DeadLetterResult.LAST_OF_KEY,
-}
 
 
 _DONE = {ReplayKind.REPLAY: DeadLetterResult.HANDLED, ReplayKind.DROP: DeadLetterResult.DROPPED}
@@ -189,17 +145,21 @@ def answered(
     if said is None or said.record.outcome is None:
         return DeadLetterOutcome(place, DeadLetterResult.REQUESTED, state, request_id)
     return DeadLetterOutcome(
-        place, _OF_OUTCOME[said.record.outcome], state, request_id, said.record.text
+        place, DeadLetterResult[said.record.outcome.name], state, request_id, said.record.text
     )
 
 
 def not_asked(
-    place: DeadLetterPlace, why: Unable, history: DeadLetterHistory | None, *, request_id: str
+    place: DeadLetterPlace,
+    why: DeadLetterResult,
+    history: DeadLetterHistory | None,
+    *,
+    request_id: str,
 ) -> DeadLetterOutcome:
     """Of one that nothing was asked for."""
     others = "" if history is None else ", ".join(sorted(history.unanswered))
     state = None if history is None else history.state
-    return DeadLetterOutcome(place, _OF_UNABLE[why], state, request_id, others)
+    return DeadLetterOutcome(place, why, state, request_id, others)
 
 
 def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -> bool:
@@ -295,7 +255,9 @@ def ask(
     return [
         *(not_asked(*each, request_id=author.request_id) for each in choice.unable),
         *(
-            not_asked(t.place, Unable.REQUESTED, t.history, request_id=author.request_id)
+            not_asked(
+                t.place, DeadLetterResult.REQUESTED_ALREADY, t.history, request_id=author.request_id
+            )
             for t in taken
         ),
         *(
@@ -336,59 +298,32 @@ def check_target(
         raise ForbiddenTopicError("--to: create it first", topic=to, reason="no such topic")
 
 
-class Republishing:
-    """The copies of one request."""
+def republish(
+    order: ReplayOrder,
+    republisher: Republisher,
+    reader: DeadLetterReader,
+    logs: Mapping[str, DeadLetterLog],
+    choice: DeadLetterSelection,
+    listener: Listener,
+) -> list[DeadLetterOutcome]:
+    """Publish copies of the chosen, and return what became of each.
 
-    def __init__(
-        self,
-        transactions: KafkaTransactions,
-        sweeping: SweepConnections,
-        group: str,
-        author: Author,
-        to: str,
-    ) -> None:
-        self._transactions = transactions
-        self._sweeping = sweeping
-        self._author = author
-        self._republisher = Republisher(
-            transactions, group=group, request_id=author.request_id, to=to, text=author.text
+    Raises:
+        TxLayerError: it could not be done; the same order, begun again, goes on where it was.
+    """
+    request_id, chosen = order.author.request_id, choice.in_turn
+    gone: list[Chosen] = []
+    if chosen:
+        listener.begun(request_id)
+    with listener.progress("published", len(chosen)) as tell:
+        republisher.publish(
+            _copies(chosen, reader, logs, gone), rate_max=order.rate, on_progress=tell
         )
-
-    def start(self, logs: Mapping[str, DeadLetterLog]) -> None:
-        """End what an earlier run left open, then read what it did."""
-        self._republisher.start()
-        for log in logs.values():
-            log.follow()
-
-    def publish(
-        self,
-        choice: DeadLetterSelection,
-        logs: Mapping[str, DeadLetterLog],
-        *,
-        rate_max: float | None,
-        listener: Listener,
-    ) -> list[DeadLetterOutcome]:
-        """Publish the chosen; what became of each."""
-        request_id, chosen = self._author.request_id, choice.in_turn
-        gone: list[Chosen] = []
-        if chosen:
-            listener.begun(request_id)
-        with (
-            closing(DeadLetterReader(self._sweeping)) as reader,
-            listener.progress("published", len(chosen)) as tell,
-        ):
-            self._republisher.publish(
-                _copies(chosen, reader, logs, gone), rate_max=rate_max, on_progress=tell
-            )
-        outcomes = [not_asked(*each, request_id=request_id) for each in choice.unable]
-        for each in (*choice.asked_before, *chosen):
-            result = DeadLetterResult.MISSING if each in gone else DeadLetterResult.REPUBLISHED
-            outcomes.append(DeadLetterOutcome(each.place, result, each.history.state, request_id))
-        return outcomes
-
-    def close(self) -> None:
-        """Give the client back."""
-        self._transactions.close()
+    outcomes = [not_asked(*each, request_id=request_id) for each in choice.unable]
+    for each in (*choice.asked_before, *chosen):
+        result = DeadLetterResult.MISSING if each in gone else DeadLetterResult.REPUBLISHED
+        outcomes.append(DeadLetterOutcome(each.place, result, each.history.state, request_id))
+    return outcomes
 
 
 def _copies(

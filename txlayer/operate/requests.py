@@ -12,6 +12,7 @@ from txlayer.adapters.ports import HalfWriter, Record
 from txlayer.core.dead_letters import (
     REPLAY_HEADER,
     DeadLetterEvent,
+    DeadLetterHistory,
     DeadLetterState,
     ReplayMark,
     encode_replay,
@@ -123,16 +124,12 @@ class Replaying:
         kind: ReplayKind,
         request_id: str,
         text: str,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._logs = logs
         self._writer = writer
         self._kind = kind
         self.request_id = request_id
         self._text = text
-        self._clock = clock
-        self._pause = pause
 
     def request(
         self,
@@ -165,7 +162,7 @@ class Replaying:
         for each in chosen:
             topic, partition, _ = each.place
             stuck = statuses[topic][partition].stuck if self._kind is ReplayKind.REPLAY else {}
-            hashes = {NO_KEY, NO_KEY if each.key is None else hash_of_key(each.key)}
+            hashes = {NO_KEY, hash_of_key(each.key)}
             for offset in (stuck[key_hash] for key_hash in hashes & stuck.keys()):
                 place = DeadLetterPlace(topic, partition, offset)
                 if place not in looked_up:
@@ -182,27 +179,29 @@ class Replaying:
         on_progress: Callable[[int], None] = lambda _count: None,
     ) -> None:
         """Return when all have a result, or when for `patience_s` none came. `on_progress` is told how many have."""
-        give_up_at, answered_before = self._clock() + patience_s, -1
+        give_up_at, answered_before = time.monotonic() + patience_s, -1
         while True:
             for topic in {each.place.topic for each in chosen}:
                 self._logs[topic].follow()
             answered = sum(self.result(each) is not None for each in chosen)
             on_progress(answered)
             if answered > answered_before:
-                give_up_at, answered_before = self._clock() + patience_s, answered
-            if answered >= len(chosen) or self._clock() >= give_up_at:
+                give_up_at, answered_before = time.monotonic() + patience_s, answered
+            if answered >= len(chosen) or time.monotonic() >= give_up_at:
                 return
-            self._pause(LOOK_AGAIN_S)
+            time.sleep(LOOK_AGAIN_S)
 
     def result(self, chosen: Chosen) -> DeadLetterEvent | None:
         """What the owner of its partition answered, as far as it was read."""
-        topic, partition, offset = chosen.place
-        return self._logs[topic].states(partition).of(offset).results.get(self.request_id)
+        return self._history(chosen).results.get(self.request_id)
 
     def state(self, chosen: Chosen) -> DeadLetterState:
         """What became of it, as far as it was read."""
+        return self._history(chosen).state
+
+    def _history(self, chosen: Chosen) -> DeadLetterHistory:
         topic, partition, offset = chosen.place
-        return self._logs[topic].states(partition).of(offset).state
+        return self._logs[topic].states(partition).of(offset)
 
 
 BATCH_COUNT_MAX = 500

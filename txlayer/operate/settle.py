@@ -15,7 +15,7 @@ from txlayer.adapters.ports import (
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.partition import count_partitions
 from txlayer.core import codec
-from txlayer.core.history import TransactionHistory, operator_reason
+from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable, nonce_of, txn_id_of
 from txlayer.core.transaction import OpPosition
@@ -27,7 +27,7 @@ from txlayer.errors import (
 )
 from txlayer.operate import Json, unsettled
 from txlayer.operate.history import op_json, position_json
-from txlayer.operate.operators import check_signature
+from txlayer.operate.operators import Signature, check_choice
 from txlayer.operate.overview import Overview, UnsettledTransaction, read_committed, read_stored
 from txlayer.operate.unsettled import PARKED, Filter
 from txlayer.operate.writing import OperatorWriter
@@ -106,9 +106,7 @@ def outcome_of(
     )
 
 
-def line_of(
-    act: OperatorAction, found: UnsettledTransaction, *, operator: str, reason: str
-) -> OpMessage:
+def line_of(act: OperatorAction, found: UnsettledTransaction, signature: Signature) -> OpMessage:
     """The operator's op line."""
     txn = found.txn
     return OpMessage(
@@ -119,7 +117,7 @@ def line_of(
         txn.summary().born_ms,
         Source.OPERATOR,
         is_abandon=act is OperatorAction.ABANDON,
-        reason=operator_reason(operator, reason),
+        reason=signature.text,
     )
 
 
@@ -546,8 +544,7 @@ class SettlementOrder:
     is_all: bool
     wanted: Filter
     limit: int | None
-    operator: str
-    reason: str
+    signature: Signature
 
     def check(self) -> None:
         """Refuse what cannot be meant.
@@ -556,23 +553,18 @@ class SettlementOrder:
             UsageError: the options contradict each other, or one is missing. Nothing was read.
         """
         command = f"txlayer tx {self.act.value}"
-        if self.is_all == bool(self.txn_ids):
-            raise UsageError(f"{command}: name transaction ids, or say --all with filters")
-        if not self.is_all and not self.wanted.is_empty:
-            raise UsageError(f"{command}: filters choose among --all; with ids leave them out")
-        if not self.is_all and self.limit is not None:
-            raise UsageError(f"{command}: --limit goes with --all")
+        check_choice(
+            command,
+            "transaction ids",
+            is_any_named=bool(self.txn_ids),
+            is_all=self.is_all,
+            is_filtered=not self.wanted.is_empty,
+            limit=self.limit,
+        )
         if self.nonce is not None and len(self.txn_ids) != 1:
             raise UsageError(f"{command}: --nonce goes with exactly one id")
         for txn_id in self.txn_ids:
             check_txn_id(txn_id)
-        check_signature(
-            command,
-            operator=self.operator,
-            reason=self.reason,
-            recorded="it is recorded in the op log",
-            may_be_silent=self.act is OperatorAction.CHECK_NOW,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -643,7 +635,7 @@ def _plan_of_named(
 
 
 def _line(order: SettlementOrder, found: UnsettledTransaction) -> Line:
-    return Line(found, line_of(order.act, found, operator=order.operator, reason=order.reason))
+    return Line(found, line_of(order.act, found, order.signature))
 
 
 def _decided(
