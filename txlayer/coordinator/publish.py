@@ -191,7 +191,7 @@ class Publisher:
             writer = self._replace_fenced(writer)
             filled = self._fill(writer, batches, offsets, member, is_member_asked_first=True)
         kept, began, written, started, sent, offsets_s = filled
-        commit(writer, timeout_s=self._timeout_s, clock=self._clock)
+        self._commit(writer)
         ended = self._used_at[self._turn] = self._clock()
         if self.may_have_stale_requests(offsets_s=offsets_s, commit_s=ended - sent):
             self._replace_aside(self._turn)
@@ -201,6 +201,9 @@ class Publisher:
         if self._observer is not None:
             self._observer.published(batches)
         return kept
+
+    def _commit(self, writer: TransactionalWriter) -> None:
+        commit(writer, timeout_s=self._timeout_s, clock=self._clock)
 
     def _fill(
         self,
