@@ -17,6 +17,11 @@ INPUTS ?= 1000000
 HISTORIES ?= 10000
 WORKERS ?= 3
 NIGHTLY ?= none
+STAGES ?=
+FILES ?=
+ARGS ?=
+# Where pytest writes its figures for the table of `make nightly`.
+REPORT := $(if $(JUNIT),--junitxml=$(JUNIT))
 
 DOCKER ?= docker
 REGISTRY ?=
@@ -24,18 +29,22 @@ IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test nightly check fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas bench images docs setup lint jars rights kills audit sbom clean
+.PHONY: demo test tests nightly check fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas bench images docs setup lint jars rights kills audit sbom clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
 
 # One pytest at the end, so that the last lines are its summary. NIGHTLY=3/20 runs the third of twenty shares of the nightly tests, too.
 test: setup lint jars
-	$(BIN)/python -m pytest --nightly $(NIGHTLY) --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest --nightly $(NIGHTLY) --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS) $(REPORT)
 
-# The tests that are worth hours: those marked `nightly`.
-nightly:
-	$(MAKE) test NIGHTLY=only
+# FILES="tests/docs/test_demo.py …": these, whole.
+tests: setup jars
+	$(BIN)/python -m pytest $(FILES) $(ARGS) $(REPORT)
+
+# All that is worth hours, in stages, with one table at the end (tests/nightly.py has them); STAGES="chaos fuzz" takes some.
+nightly: setup jars
+	$(BIN)/python -m tests.nightly $(STAGES)
 
 check: setup lint
 	$(BIN)/python -m pytest -m "not kafka and not sql and not spark" --cov --cov-report=term:skip-covered
@@ -58,11 +67,11 @@ simulate: setup
 # Random faults on three real brokers for MINUTES, and a table of what happened; `make test` runs it for 70 s.
 # E2E_SEED=n replays the plan of a run.
 chaos: setup jars
-	E2E_CHAOS_MINUTES=$(MINUTES) $(BIN)/python -m pytest --quiet --capture=no tests/e2e/test_chaos.py
+	E2E_CHAOS_MINUTES=$(MINUTES) $(BIN)/python -m pytest --quiet --capture=no tests/e2e/test_chaos.py $(REPORT)
 
 # Each component ten times in a row under load, and the brokers; `make nightly` runs it bounded.
 restarts: setup jars
-	E2E_RESTARTS=10 E2E_BROKER_RESTARTS=10 $(BIN)/python -m pytest --quiet --capture=no tests/e2e/test_restarts.py
+	E2E_RESTARTS=10 E2E_BROKER_RESTARTS=10 $(BIN)/python -m pytest --quiet --capture=no tests/e2e/test_restarts.py $(REPORT)
 
 # Spark's ledger on random histories, against the reference model, and run by run against one run (`make differential-spark COUNT=5000 SEED=1000`);
 # `make test` takes some of the first, `make nightly` some of both.
@@ -70,7 +79,7 @@ COUNT ?= 2000
 differential-spark: setup jars
 	TXLAYER_DIFFERENTIAL_COUNT=$(COUNT) TXLAYER_DIFFERENTIAL_SEED=$(or $(SEED),0) $(BIN)/python -m pytest --quiet \
 	  tests/spark/test_against_model.py::test_random_histories_are_judged_alike \
-	  tests/spark/test_run_by_run.py::test_random_histories_run_by_run
+	  tests/spark/test_run_by_run.py::test_random_histories_run_by_run $(REPORT)
 
 # Mutations of real bytes for everything that reads bytes; what fails becomes part of tests/fuzz/corpus.
 fuzz: setup
@@ -85,6 +94,7 @@ differential: setup
 mutation: setup
 	$(BIN)/python -m mutmut run $(if $(PART),'$(PART)')
 	$(BIN)/python -m mutmut results
+	$(if $(JUNIT),$(BIN)/python -m mutmut export-cicd-stats && mv mutants/mutmut-cicd-stats.json $(JUNIT))
 
 # A new user: from nothing to a message of their own by what README says, in a new folder with a new HOME (some minutes).
 newcomer: setup
@@ -92,14 +102,14 @@ newcomer: setup
 
 # Python 3.11 to 3.13, each that is on PATH: the core's tests, and a service's in memory from the wheel.
 pythons: setup
-	TXLAYER_TEST_PYTHONS=all $(BIN)/python -m pytest tests/integration/test_pythons.py
+	TXLAYER_TEST_PYTHONS=all $(BIN)/python -m pytest tests/integration/test_pythons.py $(REPORT)
 
 # Every other release of Kafka that README calls supported; some four minutes each, by Maven.
 kafkas: setup jars
 	@for release in $(KAFKAS); do \
 		echo "== Kafka $$release"; \
 		home="$$($(BIN)/python -m tests.support.kafka_release $$release)" && TXLAYER_KAFKA_HOME="$$home" \
-			$(BIN)/python -m pytest -p no:randomly $(KAFKA_TESTS) || exit 1; \
+			$(BIN)/python -m pytest -p no:randomly $(KAFKA_TESTS) $(REPORT) || exit 1; \
 	done
 
 bench: setup jars
@@ -117,11 +127,11 @@ images:
 
 # Every right of every role of topics/acl, left out one at a time: the role must fail. `make test` does it for producers.
 rights: setup jars
-	EVERY_RIGHT=1 $(BIN)/python -m pytest --quiet tests/integration/security/test_roles.py
+	EVERY_RIGHT=1 $(BIN)/python -m pytest --quiet tests/integration/security/test_roles.py $(REPORT)
 
 # The sink of Spark killed at each of its steps; `make nightly` kills it at four of them.
 kills: setup jars
-	EVERY_KILL=1 $(BIN)/python -m pytest --quiet tests/spark/test_sink_kills.py
+	EVERY_KILL=1 $(BIN)/python -m pytest --quiet tests/spark/test_sink_kills.py $(REPORT)
 
 # Known vulnerabilities of what is installed, asked at osv.dev; not part of `make test`, because their number changes
 # without a change here, and it needs the network.
