@@ -93,17 +93,17 @@ def test_lines_that_name_nothing_stop_nothing_that_time_brings_and_hold_no_commi
         if now >= written * 9:  # less than `misplaced_after`
             written += 1
             still.op(op_line("C", txn_key(f"bad-{written}"), FAR_AWAY))
-            if written % 10 == 0 and now < 3_500:
+            if written % 10 == 0 and now < 800:
                 key = txn_key(f"good-{written}")
                 still.commit(key, still.half(key))
                 committed_s[key.partition("/")[0]] = now
         for seen in set(still.visible()) & set(committed_s):
             latest_s = max(latest_s, now - committed_s.pop(seen))
-        return now >= 3_600
+        return now >= 900
 
     coordinator.run(should_stop=goes_on)
 
-    # `doubt_after` is 60 s, and so nothing of an hour ago is in half alone.
+    # `doubt_after` is 60 s, and so nothing of a quarter of an hour ago is in half alone.
     assert opened in still.on_doubt()
     stored = still.kafka.stored_offsets(still.topics.coordinator_group)
     assert stored[still.topics.half, 0].offset > 0

@@ -67,7 +67,9 @@ def test_a_ledger_comes_to_what_the_logs_say_whatever_it_went_through(steps: Ste
 
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(3, 12))]
+)
 def test_a_history_comes_to_the_same_with_a_restart_behind_any_append(seed: int) -> None:
     steps = made_up_steps(2_000 + seed, count=150)
     whole = History(is_restart_tried=False)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -46,11 +49,6 @@ def files(folders: tuple[str, ...], suffixes: set[str]) -> list[Path]:
 PYTHON = files(CODE, {".py"})
 
 
-def tree(path: Path) -> ast.Module:
-    """The file's syntax."""
-    return ast.parse(path.read_bytes(), filename=str(path))
-
-
 def at(path: Path, line: int) -> str:
     """A place, as editors understand it."""
     return f"{path.relative_to(ROOT)}:{line}"
@@ -61,6 +59,52 @@ def is_below(path: Path, *folder: str) -> bool:
     return path.relative_to(ROOT).parts[: len(folder)] == folder
 
 
+@dataclass(frozen=True)
+class Form:
+    """What the rules ask of a file, so that it is read once for all of them."""
+
+    names: list[tuple[int, str]]
+    """(line, dotted name) of imports and of attributes of a name: `time.sleep`, `os.environ`."""
+    classes: list[tuple[int, str]]
+    functions: list[Function]
+    waits_of_nobody: list[int]
+    """Lines with `Event().wait(…)`: nobody else knows this event, so it is a sleep, or has no end."""
+    has_docstring: bool
+
+
+class Function(NamedTuple):
+    """How long one is, without its docstring, and where a reason for that may stand."""
+
+    line: int
+    name: str
+    length: int
+    signature: range
+
+
+@cache
+def form_of(path: Path) -> Form:
+    """The file's form."""
+    module = ast.parse(path.read_bytes(), filename=str(path))
+    form = Form([], [], [], [], ast.get_docstring(module) is not None)
+    for node in ast.walk(module):
+        match node:
+            case ast.Attribute(value=ast.Name(id=owner), attr=name):
+                form.names.append((node.lineno, f"{owner}.{name}"))
+            case ast.ImportFrom():
+                form.names.extend((node.lineno, f"{node.module}.{n.name}") for n in node.names)
+            case ast.Import():
+                form.names.extend((node.lineno, n.name) for n in node.names)
+            case ast.ClassDef():
+                form.classes.append((node.lineno, node.name))
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                form.functions.append(function(node))
+            case ast.Call(func=ast.Attribute(value=ast.Call(func=maker), attr="wait")):
+                if ast.unparse(maker).rpartition(".")[2] == "Event":
+                    form.waits_of_nobody.append(node.lineno)
+    return form
+
+
+@cache
 def comments(path: Path) -> list[tuple[int, str]]:
     """(line, text) of every comment."""
     with path.open("rb") as source:
@@ -71,17 +115,11 @@ def comments(path: Path) -> list[tuple[int, str]]:
         ]
 
 
-def names_used(module: ast.Module) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of imports and of attributes of a name: `time.sleep`, `os.environ`."""
-    for node in ast.walk(module):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            yield node.lineno, f"{node.value.id}.{node.attr}"
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                yield node.lineno, f"{node.module}.{alias.name}"
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
+def function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Function:
+    """What the rules ask of a function."""
+    body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+    length = (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
+    return Function(node.lineno, node.name, length, range(node.lineno, node.body[0].lineno))
 
 
 def refuse(broken: Iterable[str]) -> None:
@@ -95,30 +133,21 @@ def test_there_is_something_to_check() -> None:
 
 
 def test_tests_wait_for_conditions_and_never_sleep() -> None:
+    tests = [path for path in PYTHON if is_below(path, "tests")]
     broken = [
         at(path, line)
-        for path in PYTHON
-        if is_below(path, "tests") and not is_below(path, "tests", "support", "waiting.py")
-        for line, name in names_used(tree(path))
+        for path in tests
+        if not is_below(path, "tests", "support", "waiting.py")
+        for line, name in form_of(path).names
         if name == "time.sleep"
     ]
     broken += [
-        f"{at(path, node.lineno)}: wait for a condition, or say `pause` or `hang`"
-        for path in PYTHON
-        if is_below(path, "tests")
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.Call) and is_wait_of_nobodys_event(node)
+        f"{at(path, line)}: wait for a condition, or say `pause` or `hang`"
+        for path in tests
+        for line in form_of(path).waits_of_nobody
     ]
 
     refuse(broken)
-
-
-def is_wait_of_nobodys_event(call: ast.Call) -> bool:
-    """`Event().wait(…)`: nobody else knows this event, so it is a sleep, or has no end."""
-    match call.func:
-        case ast.Attribute(value=ast.Call(func=maker), attr="wait"):
-            return ast.unparse(maker).rpartition(".")[2] == "Event"
-    return False
 
 
 def test_tests_use_fakes_at_the_ports_and_never_mocks() -> None:
@@ -126,7 +155,7 @@ def test_tests_use_fakes_at_the_ports_and_never_mocks() -> None:
     broken = [
         at(path, line)
         for path in PYTHON
-        for line, name in names_used(tree(path))
+        for line, name in form_of(path).names
         if name.startswith(mocks) or name in ("mock", "unittest.mock")
     ]
 
@@ -136,15 +165,17 @@ def test_tests_use_fakes_at_the_ports_and_never_mocks() -> None:
 def test_a_function_fits_on_a_screen_or_says_why_not() -> None:
     broken = []
     for path in PYTHON:
-        said = {line for line, text in comments(path) if not text.startswith(("# noqa", "# type:"))}
-        for node in ast.walk(tree(path)):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
-            length = (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
-            signature = range(node.lineno, node.body[0].lineno)
-            if length > BODY_LINES_MAX and not said.intersection(signature):
-                broken.append(f"{at(path, node.lineno)} {node.name}: {length} lines")
+        long = [one for one in form_of(path).functions if one.length > BODY_LINES_MAX]
+        said = {
+            line
+            for line, text in (comments(path) if long else ())
+            if not text.startswith(("# noqa", "# type:"))
+        }
+        broken += [
+            f"{at(path, one.line)} {one.name}: {one.length} lines"
+            for one in long
+            if not said.intersection(one.signature)
+        ]
 
     refuse(broken)
 
@@ -153,11 +184,10 @@ def test_a_name_tells_the_content() -> None:
     empty = {"utils", "util", "helpers", "helper", "common", "manager", "misc", "base", "impl"}
     broken = [str(path.relative_to(ROOT)) for path in PYTHON if empty & set(path.stem.split("_"))]
     broken += [
-        f"{at(path, node.lineno)} {node.name}"
+        f"{at(path, line)} {name}"
         for path in PYTHON
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.ClassDef)
-        and re.search(r"(Manager|Impl|Helper|Utils?)$|^Abstract", node.name)
+        for line, name in form_of(path).classes
+        if re.search(r"(Manager|Impl|Helper|Utils?)$|^Abstract", name)
     ]
 
     refuse(broken)
@@ -173,7 +203,7 @@ def test_the_environment_is_read_at_the_edge() -> None:
         and not is_below(path, "txlayer", "testing")
         # It reads no setting: `multiprocessing` gives a child no interpreter option, so PYTHONSAFEPATH is set while one starts.
         and not is_below(path, "txlayer", "consumer", "process_pool.py")
-        for line, name in names_used(tree(path))
+        for line, name in form_of(path).names
         if name in reads
     ]
 
@@ -181,9 +211,7 @@ def test_the_environment_is_read_at_the_edge() -> None:
 
 
 def test_every_module_says_what_lives_there() -> None:
-    broken = [
-        str(path.relative_to(ROOT)) for path in PYTHON if ast.get_docstring(tree(path)) is None
-    ]
+    broken = [str(path.relative_to(ROOT)) for path in PYTHON if not form_of(path).has_docstring]
 
     refuse(broken)
 
@@ -198,6 +226,7 @@ def test_an_exception_to_a_tool_is_named_and_has_its_reason() -> None:
     broken = [
         f"{at(path, line)} {text}"
         for path in PYTHON
+        if any(word in path.read_text("utf-8") for word in forms)
         for line, text in comments(path)
         for word, form in forms.items()
         if re.match(rf"#\s*(ruff: )?{word}", text) and not form.search(line_from(path, line, word))
