@@ -152,6 +152,28 @@ def test_a_waiter_is_woken_once_when_the_round_ends() -> None:
     assert ["stored"] == woken
 
 
+def test_who_was_woken_is_not_woken_for_what_it_did_not_wait_for() -> None:
+    world = World()
+    woken: list[str] = []
+    flight = world.launch()
+    wait = next(steps.stored(world.engine, flight))
+    assert not isinstance(wait, BarrierCall | Blocking)
+    assert wait(lambda: woken.append("stored"))
+    world.serve()
+
+    steps.resolve(world.engine, flight, COMMIT)
+    world.serve()
+    assert flight.is_over
+    assert ["stored"] == woken
+
+
+def test_a_transaction_knows_its_first_half_record_and_its_last() -> None:
+    """Where its history begins, and what its op line names."""
+    flight = World().prepared([ORDER, ORDER, ORDER])
+
+    assert (0, 2) == (flight.first_offset, flight.last_offset)
+
+
 # --- topics -----------------------------------------------------------------------------------------------------------
 
 

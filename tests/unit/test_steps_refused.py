@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.fake_log import FakeRecord
@@ -176,6 +178,84 @@ def test_an_abandoned_transaction_is_unknown_once_it_is_stored(*, is_stored: boo
     world.serve()
     (op,) = ops_of(world)
     assert Resolution.UNKNOWN is op.resolution
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
+def test_an_abandoned_transaction_that_is_being_stored_says_nothing_before_it_is() -> None:
+    world = World()
+    flight = world.launch()
+    world.writer.hold(True)
+    world.engine.pipeline.post(flight.abandon)
+    world.serve()
+    world.writer.hold(False)
+    world.serve()
+    world.serve()
+
+    (op,) = ops_of(world)
+    assert (Resolution.UNKNOWN, 0) == (op.resolution, op.last_offset)
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
+def test_who_goes_away_takes_no_word_back() -> None:
+    world = World()
+    flight = world.prepared()
+    world.writer.room = 0  # its line still waits
+    steps.resolve(world.engine, flight, COMMIT)
+
+    world.engine.pipeline.post(flight.abandon)
+    world.serve()
+    world.writer.room = 1
+    world.serve()
+    world.serve()
+    assert [COMMIT] == [op.resolution for op in ops_of(world)]
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
+def test_of_several_refusals_the_first_is_told() -> None:
+    """The last one alone might say that the same call may be made again."""
+    world = World()
+    errors = [RefusedRecordError("no"), RetriableError("closed")]
+    world.writer.refuse = lambda _record: errors.pop(0)
+    flight = world.launch([ORDER, ORDER])
+    world.serve()
+
+    with pytest.raises(RefusedRecordError):
+        finish(steps.stored(world.engine, flight))
+
+
+def test_a_refusal_is_told_although_the_rest_was_not_sent() -> None:
+    world = World()
+    world.writer.room = 1
+    world.writer.refuse = lambda _record: RefusedRecordError("no")
+    world.engine.learn("orders")
+    made: list[PendingTransaction] = []
+
+    def make(*arguments: Any) -> PendingTransaction:
+        made.append(PendingTransaction(*arguments))
+        return made[0]
+
+    run = steps.launch(world.engine, make, [ORDER] * 3, ANYWHERE, KEY)
+    assert waits(run)
+    (flight,) = made
+    world.serve()
+    run.close()
+    world.serve()
+
+    with pytest.raises(RefusedRecordError):
+        finish(steps.stored(world.engine, flight))
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
+def test_why_a_transaction_was_lost_is_told_although_its_rollback_was_lost_too() -> None:
+    world = World()
+    world.writer.refuse = refuse_index(1, RefusedRecordError("no"))
+    flight = world.launch([ORDER, ORDER])
+    world.serve()
+    world.writer.refuse = lambda _record: RefusedRecordError("no", topic=OP)
+    world.serve()
+
+    with pytest.raises(RefusedRecordError):
+        finish(steps.stored(world.engine, flight))
     assert 0 == world.engine.pipeline.in_flight_count
 
 
