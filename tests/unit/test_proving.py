@@ -23,7 +23,7 @@ from txlayer.core.judging import (
 )
 from txlayer.core.messages import Origin
 from txlayer.core.verdicts import Promise, Severity, Verdict, severity
-from txlayer.operate.verify import FORWARD, HALF, OP, TraceShelf, prove
+from txlayer.operate.verify import TraceShelf, prove
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "reconcile.md"
 P1, P2, P3, P4, P5, P6 = Promise
@@ -182,10 +182,10 @@ def test_a_whole_shelf_is_proved_and_an_inversion_in_it_refutes_the_order(tmp_pa
     with TraceShelf(tmp_path) as shelf:
         # Decided in the order a, b, c; visible in the order b, c, a.
         for offset, (txn_id, place) in enumerate((("a", 9), ("b", 7), ("c", 8))):
-            shelf.keep(txn_id, FORWARD, ForwardTrace("orders", 0, place, 0, offset, 1, 7, True))
-            shelf.keep(txn_id, OP, OpTrace("n", 0, offset, 0, 1, COMMIT, offset))
+            shelf.keep(txn_id, ForwardTrace("orders", 0, place, 0, offset, 1, 7, True))
+            shelf.keep(txn_id, OpTrace("n", 0, offset, 0, 1, COMMIT, offset))
             half = HalfTrace("n", 0, offset, 0, 1, "orders", 7, 1, "key", False, 0)
-            shelf.keep(txn_id, HALF, half)
+            shelf.keep(txn_id, half)
 
         proof = prove(shelf, window)
 

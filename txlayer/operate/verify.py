@@ -5,10 +5,11 @@ Two passes over a file on disk: by transaction id, and by ordering key. Memory h
 
 from __future__ import annotations
 
+import marshal
 import sqlite3
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from itertools import groupby
 from operator import itemgetter
@@ -66,17 +67,24 @@ CACHE_BYTES = 16 * 1024 * 1024
 BATCH_COUNT = 10_000
 """Traces that are kept together."""
 
-HALF, OP, DOUBT, CONTENT, FORWARD, ASIDE = range(6)
-_WIDTH = len(HalfTrace._fields)
-"""The widest trace."""
-_SCHEMA = f"""
-CREATE TABLE traces (txn_id TEXT, kind INTEGER, {", ".join(f"c{n}" for n in range(_WIDTH))});
-CREATE TABLE marks (key_hash TEXT, topic TEXT, partition INTEGER, offset INTEGER, decided INTEGER, line INTEGER,
-    half_offset INTEGER, is_prepare INTEGER, is_in_half_order INTEGER, role INTEGER, txn_id TEXT, nonce TEXT, verdict TEXT);
+Trace = HalfTrace | OpTrace | DoubtTrace | ContentTrace | ForwardTrace | QuarantineTrace
+
+_KINDS: tuple[tuple[type[Trace], str], ...] = (
+    (HalfTrace, "halves"),
+    (OpTrace, "ops"),
+    (DoubtTrace, "doubts"),
+    (ContentTrace, "contents"),
+    (ForwardTrace, "forwards"),
+    (QuarantineTrace, "asides"),
+)
+"""(kind of trace, the field of `Traces` that it belongs to)."""
+_NUMBERS = {kind: number for number, (kind, _) in enumerate(_KINDS)}
+_SCHEMA = """
+CREATE TABLE traces (txn_id TEXT, trace BLOB);
+CREATE TABLE marks (key_hash TEXT, topic TEXT, partition INTEGER, offset INTEGER, decided INTEGER, line INTEGER, mark BLOB);
 """
-_INSERT = "INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_MARK = "INSERT INTO marks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_PADDING = [(None,) * (_WIDTH - n) for n in range(_WIDTH + 1)]
+_INSERT = "INSERT INTO traces VALUES (?, ?)"
+_MARK = "INSERT INTO marks VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 OrderedMark = tuple[OrderMark, str, str, Verdict]
 """(mark, txn_id, nonce, verdict so far)."""
@@ -113,9 +121,9 @@ class TraceShelf:
         self._connection.close()
         self._folder.cleanup()
 
-    def keep(self, txn_id: str, kind: int, trace: tuple[Any, ...]) -> None:
+    def keep(self, txn_id: str, trace: Trace) -> None:
         """One trace."""
-        self._waiting.append((txn_id, kind, *trace, *_PADDING[len(trace)]))
+        self._waiting.append((txn_id, marshal.dumps((_NUMBERS[type(trace)], *trace))))
         if len(self._waiting) >= BATCH_COUNT:
             self._write(_INSERT, self._waiting)
 
@@ -124,18 +132,18 @@ class TraceShelf:
         self._write(_INSERT, self._waiting)
         with closing(self._connection.execute("SELECT * FROM traces ORDER BY txn_id")) as rows:
             for txn_id, group in groupby(rows, key=itemgetter(0)):
-                yield _traces(txn_id, group)
+                traces = Traces(txn_id)
+                for _, raw in group:
+                    number, *values = marshal.loads(raw)  # noqa: S302 - written by this process
+                    kind, name = _KINDS[number]
+                    getattr(traces, name).append(kind._make(values))
+                yield traces
 
     def mark(self, mark: OrderMark, *, txn_id: str, nonce: str, verdict: Verdict) -> None:
         """One visible message of a transaction with an ordering key."""
-        decided, line = mark.decided_at or (None, None)
-        place = mark.place
-        self._waiting_marks.append(
-            (
-                mark.key_hash, place.topic, place.partition, place.offset, decided, line, mark.half_offset,
-                mark.is_prepare, mark.is_in_half_order, mark.role, txn_id, nonce, verdict.value,
-            )
-        )  # fmt: skip
+        key_hash, place, decided_at, *how = mark
+        raw = marshal.dumps((*how, txn_id, nonce, verdict.value))
+        self._waiting_marks.append((key_hash, *place, *(decided_at or (None, None)), raw))
         if len(self._waiting_marks) >= BATCH_COUNT:
             self._write(_MARK, self._waiting_marks)
 
@@ -144,21 +152,10 @@ class TraceShelf:
         self._write(_MARK, self._waiting_marks)
         query = "SELECT * FROM marks ORDER BY key_hash, topic, partition, offset, decided, line"
         with closing(self._connection.execute(query)) as rows:
-            for (
-                key,
-                topic,
-                partition,
-                offset,
-                decided,
-                line,
-                half,
-                *how,
-                txn_id,
-                nonce,
-                verdict,
-            ) in rows:
+            for key_hash, topic, partition, offset, decided, line, raw in rows:
+                *how, txn_id, nonce, verdict = marshal.loads(raw)  # noqa: S302 - as above
                 decided_at = None if decided is None else (decided, line)
-                mark = OrderMark(key, Origin(topic, partition, offset), decided_at, half, *how)
+                mark = OrderMark(key_hash, Origin(topic, partition, offset), decided_at, *how)
                 yield mark, txn_id, nonce, Verdict(verdict)
 
     def _write(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
@@ -166,25 +163,6 @@ class TraceShelf:
         self._connection.executemany(statement, rows)
         self._connection.execute("COMMIT")
         rows.clear()
-
-
-def _traces(txn_id: str, rows: Iterable[tuple[Any, ...]]) -> Traces:
-    found = Traces(txn_id)
-    for row in rows:
-        kind = row[1]
-        if kind == HALF:
-            found.halves.append(HalfTrace._make(row[2:]))
-        elif kind == OP:
-            found.ops.append(OpTrace._make(row[2 : 2 + len(OpTrace._fields)]))
-        elif kind == DOUBT:
-            found.doubts.append(DoubtTrace._make(row[2 : 2 + len(DoubtTrace._fields)]))
-        elif kind == CONTENT:
-            found.contents.append(ContentTrace._make(row[2 : 2 + len(ContentTrace._fields)]))
-        elif kind == ASIDE:
-            found.asides.append(QuarantineTrace._make(row[2 : 2 + len(QuarantineTrace._fields)]))
-        else:
-            found.forwards.append(ForwardTrace._make(row[2 : 2 + len(ForwardTrace._fields)]))
-    return found
 
 
 EDGE_COUNT = 20_000
@@ -248,16 +226,25 @@ class TraceRecords:
             self._edge.add(head.key)
         key = record.key()
         content = content_of(head.topic, head.index, key, record.value(), headers)
-        self._shelf.keep(
-            txn_id, HALF,
-            (
-                nonce_of(head.key), partition, record.offset(), head.index, head.count, head.topic, content,
-                record.timestamp()[1], options.key_hash or "", options.order is OrderMode.PREPARE,
-                options.immunity_ms or 0, head.producer_group, head.born_ms,
-                _or_unbound(options.timestamp_ms), _or_unbound(options.partition),
-                _or_unbound(options.key_murmur) if key is None else murmur2(key),
-            ),
-        )  # fmt: skip
+        trace = HalfTrace(
+            nonce_of(head.key),
+            partition,
+            record.offset(),
+            head.index,
+            head.count,
+            head.topic,
+            content,
+            record.timestamp()[1],
+            options.key_hash or "",
+            options.order is OrderMode.PREPARE,
+            options.immunity_ms or 0,
+            head.producer_group,
+            head.born_ms,
+            _or_unbound(options.timestamp_ms),
+            _or_unbound(options.partition),
+            _or_unbound(options.key_murmur) if key is None else murmur2(key),
+        )
+        self._shelf.keep(txn_id, trace)
 
     def op(self, record: Record) -> None:
         """A record of the op topic."""
@@ -281,11 +268,11 @@ class TraceRecords:
                 self.strange_count += 1
             elif op.resolution is not Resolution.UNKNOWN:
                 said = COMMIT if op.resolution is Resolution.COMMIT else ROLLBACK
-                trace = (
-                    nonce_of(op.key), partition, offset, number, at_ms,
-                    ABANDON if op.is_abandon else said, op.last_offset, op.producer_group,
-                )  # fmt: skip
-                self._shelf.keep(txn_id_of(op.key), OP, trace)
+                nonce = nonce_of(op.key)
+                said = ABANDON if op.is_abandon else said
+                place = (partition, offset, number, at_ms)
+                trace = OpTrace(nonce, *place, said, op.last_offset, op.producer_group)
+                self._shelf.keep(txn_id_of(op.key), trace)
 
     def doubt(self, record: Record) -> None:
         """A record of the doubt topic."""
@@ -298,22 +285,28 @@ class TraceRecords:
         value = record.value()
         if index is not None:
             content = None if value is None else self._content_on_doubt(record, index)
-            self._shelf.keep(txn_id, CONTENT, (nonce, record.partition(), offset, index, content))
+            trace = ContentTrace(nonce, record.partition(), offset, index, content)
+            self._shelf.keep(txn_id, trace)
             return
         summary = None if value is None else codec.decode_summary(key, value)
         if isinstance(summary, Undecodable):
             self.strange_count += 1
             return
-        trace: tuple[Any, ...] = (nonce, record.partition(), offset, record.timestamp()[1])
+        place = (nonce, record.partition(), offset, record.timestamp()[1])
         if summary is None:
-            trace += ("", -1, -1, "", 0, 0, 0)
-        else:
-            copies = ",".join(map(str, summary.twin_offsets))
-            trace += (
-                summary.state, summary.first_offset, summary.last_offset, copies, summary.seen, summary.count,
-                summary.appended_ms,
-            )  # fmt: skip
-        self._shelf.keep(txn_id, DOUBT, trace)
+            self._shelf.keep(txn_id, DoubtTrace(*place, "", -1, appended_ms=0))
+            return
+        found = DoubtTrace(
+            *place,
+            summary.state,
+            summary.first_offset,
+            summary.last_offset,
+            ",".join(map(str, summary.twin_offsets)),
+            summary.seen,
+            summary.count,
+            summary.appended_ms,
+        )
+        self._shelf.keep(txn_id, found)
 
     def _aside(self, record: Record) -> None:
         """What a coordinator kept aside is no part of the transaction that it names; of most nobody knows one."""
@@ -329,8 +322,8 @@ class TraceRecords:
             op = codec.decode_op((record.value() or b"").decode("ascii", "replace"))
             txn_key = None if isinstance(op, Undecodable) else op.key
         if txn_key is not None:
-            trace = (origin.partition, origin.offset, -1 if line is None else line)
-            self._shelf.keep(txn_id_of(txn_key), ASIDE, trace)
+            trace = QuarantineTrace(origin.partition, origin.offset, -1 if line is None else line)
+            self._shelf.keep(txn_id_of(txn_key), trace)
 
     def begin_slice(self) -> None:
         """Forget which committed records were seen: another slice of offsets begins."""
@@ -364,13 +357,8 @@ class TraceRecords:
             return  # somebody else's
         origin = codec.decode_origin(origins[0] or b"") if len(origins) == 1 else None
         if len(ids) != 1 or ids[0] is None or origin is None or isinstance(origin, Undecodable):
-            origin = (
-                -1,
-                -1,
-                0,
-                0,
-                0,
-            )  # whoever writes our headers in another form writes a phantom
+            # whoever writes our headers in another form writes a phantom
+            origin = (-1, -1, 0, 0, 0)
         partition, offset, index, count, born_ms = origin
         if index >= count:
             partition = offset = -1
@@ -385,11 +373,23 @@ class TraceRecords:
         is_hidden = not is_committed and record.offset() >= self.stable_ends.get(
             (topic, number), 1 << 62
         )
-        trace = (
-            topic, number, record.offset(), partition, offset, count, content, is_committed, is_hidden,
-            index, born_ms, at_ms, is_append_time, None if key is None else hash(key),
-        )  # fmt: skip
-        self._shelf.keep((ids[0] or b"").decode("utf-8", "replace") if ids else "", FORWARD, trace)
+        trace = ForwardTrace(
+            topic,
+            number,
+            record.offset(),
+            partition,
+            offset,
+            count,
+            content,
+            is_committed,
+            is_hidden,
+            index,
+            born_ms,
+            at_ms,
+            is_append_time,
+            None if key is None else hash(key),
+        )
+        self._shelf.keep((ids[0] or b"").decode("utf-8", "replace") if ids else "", trace)
 
     def _content_on_doubt(self, record: Record, index: int) -> int:
         if codec.is_cut(record.headers()):
