@@ -6,7 +6,7 @@ The required topics are data (topics/), and `core/topics.py` derives the changes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from txlayer.adapters.ports import Administration, StoredOffset, TopicPartition
 from txlayer.adapters.topic_files import NAMESPACE_ROLES
@@ -24,15 +24,11 @@ from txlayer.core.topics import (
     plan,
     shared_partition_count,
 )
-from txlayer.errors import LifecycleError, TopicMismatchError
 
 START_OF_LOG = StoredOffset(0, "")
 """Where the coordinators of a new namespace begin; empty metadata means that the partition had no owner before."""
 
 RESET_COMMAND = "txlayer coordinator reset --to earliest"
-
-StartPosition = Literal["earliest", "latest"] | int
-"""Where to begin: at the first or the next record, or at the first record of a time in milliseconds since 1970."""
 
 
 class Applied(NamedTuple):
@@ -40,13 +36,6 @@ class Applied(NamedTuple):
 
     done: list[Change]
     left: list[Change]
-
-
-class OffsetReset(NamedTuple):
-    """One partition's stored offset before and after a reset."""
-
-    before: StoredOffset | None
-    after: StoredOffset
 
 
 class Namespace:
@@ -105,35 +94,6 @@ class Namespace:
             self._admin.store_offsets(change.group, first)
         done: list[Change] = [*(c for c in creations if c.topic in created), *alterations, *begun]
         return Applied(done, wanted())
-
-    def reset_offsets(
-        self, *, to: StartPosition, is_dry_run: bool = False
-    ) -> dict[TopicPartition, OffsetReset]:
-        """Move the coordinators' offsets, in half and op alike; returns {partition: before and after}.
-
-        Records before the new position are not read again: transactions that are open there stay undecided.
-
-        Raises:
-            LifecycleError: a coordinator is a member of the group; nothing was stored.
-            TopicMismatchError: half or op does not exist; nothing was stored.
-        """
-        group = self._topics.coordinator_group
-        partitions = [
-            p for topic in (self._topics.half, self._topics.op) for p in self._partitions(topic)
-        ]
-        state = self._admin.group(group)
-        if state.is_active:
-            raise LifecycleError(
-                f"{len(state.members)} coordinators are members of {group}; stop them first",
-                state=state.state,
-            )
-        before = self._admin.stored_offsets(group, partitions)
-        after = {
-            p: StoredOffset(offset, "") for p, offset in self._positions(partitions, to).items()
-        }
-        if not is_dry_run:
-            self._admin.store_offsets(group, after)
-        return {p: OffsetReset(before[p], after[p]) for p in partitions}
 
     def _desired(
         self,
@@ -210,26 +170,6 @@ class Namespace:
             self._topics.coordinator_group,
             {p: START_OF_LOG for p in partitions if stored[p] is None},
         )
-
-    def _partitions(self, topic: str) -> list[TopicPartition]:
-        count = self._admin.partition_count(topic)
-        if count is None:
-            raise TopicMismatchError(
-                "create it with `txlayer topics apply`",
-                topic=topic,
-                expected="a topic",
-                found="none",
-            )
-        return [(topic, p) for p in range(count)]
-
-    def _positions(
-        self, partitions: Sequence[TopicPartition], to: StartPosition
-    ) -> dict[TopicPartition, int]:
-        if to == "earliest":
-            return self._admin.start_offsets(partitions)
-        if to == "latest":
-            return self._admin.end_offsets(partitions)
-        return self._admin.offsets_at(partitions, at_ms=to)
 
 
 def _partitions_of(topics: Sequence[str], actual: Mapping[str, TopicState]) -> list[TopicPartition]:

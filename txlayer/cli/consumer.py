@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from txlayer import __version__
-from txlayer.cli.coordinator import show_offsets
+from txlayer.cli.coordinator import store_reset
 from txlayer.cli.dlq import RequestId, check_names, open_logs, request_writer
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
@@ -358,13 +358,12 @@ def reset(
     position = parse_position(to)
     with KafkaAdmin(config) as admin:
         plan = plan_reset(admin, group, topic, to=position, token_above=token_above)
-        rows = [
-            (*place, None if (old := plan.before[place]) is None else old.offset, new.offset)
-            for place, new in sorted(plan.after.items())
-        ]
-        show_offsets(rows, as_json=as_json)
-        if dry_run:
-            return
-        if not yes and not as_json:
-            typer.confirm("Store these offsets?", abort=True)
-        admin.store_offsets(group, plan.after)
+        store_reset(
+            admin,
+            group,
+            plan,
+            "Store these offsets?",
+            is_dry_run=dry_run,
+            is_sure=yes,
+            as_json=as_json,
+        )

@@ -11,10 +11,7 @@ from rich.console import Console
 
 from txlayer import __version__
 from txlayer.adapters.connect import connect_coordinator
-from txlayer.adapters.namespace import Namespace as KafkaNamespace
-from txlayer.adapters.namespace import OffsetReset
-from txlayer.adapters.ports import GroupMember
-from txlayer.adapters.topic_files import read_topic_files
+from txlayer.adapters.ports import Administration, GroupMember
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
@@ -42,6 +39,7 @@ from txlayer.coordinator.partition import check_policies
 from txlayer.coordinator.tracing import make_coordinator
 from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
 from txlayer.operate.doctor import counted
+from txlayer.operate.offsets import GroupReset, plan_reset
 from txlayer.operate.status import (
     CoordinatorStatus,
     read_status,
@@ -154,18 +152,56 @@ def reset(
     position = parse_position(to)
     from txlayer.adapters.kafka.admin import KafkaAdmin
 
+    topics = config.topics
     with KafkaAdmin(config) as admin:
-        kafka = KafkaNamespace(admin, topics=config.topics, files=read_topic_files())
-        changes = kafka.reset_offsets(to=position, is_dry_run=True)
-        if not dry_run:
-            if not yes and not as_json:
-                _show_reset(changes, as_json=False)
-                typer.confirm(
-                    "Store these offsets? Transactions that are open before them stay undecided.",
-                    abort=True,
-                )
-            changes = kafka.reset_offsets(to=position)
-    _show_reset(changes, as_json=as_json)
+        plan = plan_reset(
+            admin,
+            topics.coordinator_group,
+            (topics.half, topics.op),
+            to=position,
+            of_coordinators=True,
+        )
+        store_reset(
+            admin,
+            topics.coordinator_group,
+            plan,
+            "Store these offsets? Transactions that are open before them stay undecided.",
+            is_dry_run=dry_run,
+            is_sure=yes,
+            as_json=as_json,
+        )
+
+
+def store_reset(
+    admin: Administration,
+    group: str,
+    plan: GroupReset,
+    question: str,
+    *,
+    is_dry_run: bool,
+    is_sure: bool,
+    as_json: bool,
+) -> None:
+    """Show what a group has stored and would have, ask a person, and store it."""
+    rows = [
+        {
+            "topic": topic,
+            "partition": partition,
+            "before": None if (old := plan.before[topic, partition]) is None else old.offset,
+            "after": new.offset,
+        }
+        for (topic, partition), new in sorted(plan.after.items())
+    ]
+    if as_json:
+        output.print_json(rows)
+    else:
+        columns = {name: output.number_or_none(name) for name in rows[0]}
+        output.console().print(output.rows_table(rows, columns, title="offsets"))
+    if is_dry_run:
+        return
+    if not is_sure and not as_json:
+        typer.confirm(question, abort=True)
+    admin.store_offsets(group, plan.after)
 
 
 def status_table(found: CoordinatorStatus) -> output.Parted:
@@ -206,24 +242,3 @@ def owner_name(member: GroupMember) -> str:
     drawn = member.member_id.removeprefix(f"{member.client_id}-")[:8]
     given = "" if member.client_id in ("", _LIBRARY_NAME) else f"{member.client_id}@"
     return f"{given}{member.host}/{drawn}"
-
-
-def _show_reset(changes: dict[tuple[str, int], OffsetReset], *, as_json: bool) -> None:
-    show_offsets(
-        [
-            (topic, p, None if c.before is None else c.before.offset, c.after.offset)
-            for (topic, p), c in sorted(changes.items())
-        ],
-        as_json=as_json,
-    )
-
-
-def show_offsets(rows: list[tuple[str, int, int | None, int]], *, as_json: bool) -> None:
-    """(topic, partition, offset before, offset after), for a person or a program."""
-    names = ("topic", "partition", "before", "after")
-    found = [dict(zip(names, row, strict=True)) for row in rows]
-    if as_json:
-        output.print_json(found)
-    else:
-        columns = {name: output.number_or_none(name) for name in names}
-        output.console().print(output.rows_table(found, columns, title="offsets"))

@@ -82,9 +82,15 @@ class Wanted(Bundle):
         Raises:
             UsageError: they contradict each other. Nothing was asked.
         """
-        return WantedTopics.of(
-            config.topics, self.partitions, self.replication_factor, self.group, self.topic
+        wanted = WantedTopics(
+            config.topics,
+            self.partitions,
+            self.replication_factor,
+            self.group,
+            tuple(self.topic or ()),
         )
+        wanted.check()
+        return wanted
 
 
 @app.command()

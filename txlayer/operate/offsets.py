@@ -1,14 +1,16 @@
-"""Where a consumer group goes on with its topics."""
+"""Where a consumer group, or the coordinators, go on with their topics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from txlayer.adapters.namespace import StartPosition
 from txlayer.adapters.ports import Administration, StoredOffset, TopicPartition
 from txlayer.core.progress import Progress, StoredProgress, decode
 from txlayer.errors import LifecycleError, TopicMismatchError
+
+StartPosition = Literal["earliest", "latest"] | int
+"""Where to begin: at the first or the next record, or at the first record of a time in milliseconds since 1970."""
 
 
 class GroupReset(NamedTuple):
@@ -24,22 +26,27 @@ def plan_reset(
     topics: Sequence[str],
     *,
     to: StartPosition,
-    token_above: int | None,
+    of_coordinators: bool = False,
+    token_above: int | None = None,
 ) -> GroupReset:
     """Let a group go on elsewhere; `admin.store_offsets` of `after` carries it out.
 
-    Fencing tokens go on from the highest one stored, or from `token_above` where that is higher.
+    Of consumers a pause stays, and fencing tokens go on from the highest one stored, or from `token_above` where that is higher.
 
     Raises:
-        LifecycleError: a consumer of the group runs.
+        LifecycleError: a member of the group runs.
         TopicMismatchError: there is no such topic.
     """
-    if admin.group(group).members:
-        raise LifecycleError(f"{group} has running consumers; stop them first", state="running")
+    found = admin.group(group)
+    if found.is_active:
+        members = "coordinators" if of_coordinators else "consumers"
+        raise LifecycleError(f"{group} has running {members}; stop them first", state=found.state)
     after = _positions(admin, topics, to)
     before = dict(admin.stored_offsets(group, list(after)))
     stored = {
-        place: StoredOffset(offset, _metadata(offset, before[place], token_above))
+        place: StoredOffset(
+            offset, "" if of_coordinators else _metadata(offset, before[place], token_above)
+        )
         for place, offset in after.items()
     }
     return GroupReset(before, stored)
@@ -62,7 +69,12 @@ def _positions(
     for topic in topics:
         count = admin.partition_count(topic)
         if count is None:
-            raise TopicMismatchError("no such topic", topic=topic, expected="one", found="none")
+            raise TopicMismatchError(
+                "no such topic; `txlayer topics apply` creates a namespace's",
+                topic=topic,
+                expected="one",
+                found="none",
+            )
         places += [(topic, p) for p in range(count)]
     if position == "earliest":
         return admin.start_offsets(places)

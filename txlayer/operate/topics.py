@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from txlayer.adapters.namespace import Applied, Namespace
 from txlayer.adapters.ports import Administration
@@ -122,49 +123,37 @@ class WantedTopics:
     group: str | None
     topics: tuple[str, ...]
 
-    @staticmethod
-    def of(
-        namespace: SystemTopics,
-        partitions: int | None,
-        replication_factor: int | None,
-        group: str | None,
-        topics: Sequence[str] | None,
-    ) -> WantedTopics:
-        """The options together.
+    def check(self) -> None:
+        """Refuse what cannot be meant.
 
         Raises:
-            UsageError: they contradict each other. Nothing was asked.
+            UsageError: the options contradict each other. Nothing was asked.
         """
-        if (group is None) != (not topics):
+        if (self.group is None) != (not self.topics):
             raise UsageError(
                 "--group and --topic go together: each topic has dead letters for each group"
             )
-        if group is not None:
-            check_group(group)
-            if partitions is not None:
+        if self.group is not None:
+            check_group(self.group)
+            if self.partitions is not None:
                 raise UsageError(
                     "--partitions: a group's topics have as many as the topic that they belong to"
                 )
-        return WantedTopics(namespace, partitions, replication_factor, group, tuple(topics or ()))
 
     def plan(self, admin: Administration) -> list[Change]:
         """What is missing or different."""
-        if self.group is not None:
-            return self._group(admin, self.group).plan(replication_factor=self.replication_factor)
-        return self._namespace(admin).plan(
-            partition_count=self.partitions, replication_factor=self.replication_factor
-        )
+        owner, sizes = self._owner(admin)
+        return owner.plan(**sizes)
 
     def apply(self, admin: Administration) -> Applied:
         """Create and alter."""
+        owner, sizes = self._owner(admin)
+        return owner.apply(**sizes)
+
+    def _owner(self, admin: Administration) -> tuple[Namespace | GroupTopics, dict[str, Any]]:
+        sizes: dict[str, Any] = {"replication_factor": self.replication_factor}
+        files = read_topic_files()
         if self.group is not None:
-            return self._group(admin, self.group).apply(replication_factor=self.replication_factor)
-        return self._namespace(admin).apply(
-            partition_count=self.partitions, replication_factor=self.replication_factor
-        )
-
-    def _namespace(self, admin: Administration) -> Namespace:
-        return Namespace(admin, topics=self.namespace, files=read_topic_files())
-
-    def _group(self, admin: Administration, group: str) -> GroupTopics:
-        return GroupTopics(admin, group=group, topics=self.topics, files=read_topic_files())
+            return GroupTopics(admin, group=self.group, topics=self.topics, files=files), sizes
+        sizes["partition_count"] = self.partitions
+        return Namespace(admin, topics=self.namespace, files=files), sizes

@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
-from txlayer.adapters.namespace import Namespace, OffsetReset
+from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import GroupState, StoredOffset, TopicLimits, TopicPartition
 from txlayer.cli.topics import app
 from txlayer.config import ClientConfig, SystemTopics
@@ -29,6 +29,7 @@ from txlayer.errors import (
     NotAuthorisedError,
     TopicMismatchError,
 )
+from txlayer.operate.offsets import GroupReset, plan_reset
 
 pytestmark = pytest.mark.kafka
 
@@ -36,6 +37,12 @@ pytestmark = pytest.mark.kafka
 def all_partitions(topics: SystemTopics, count: int) -> list[TopicPartition]:
     """The partitions that coordinators read."""
     return [(topic, p) for topic in (topics.half, topics.op) for p in range(count)]
+
+
+def reset(admin: KafkaAdmin, topics: SystemTopics, to: Any) -> GroupReset:
+    """What coordinators would have stored."""
+    read = (topics.half, topics.op)
+    return plan_reset(admin, topics.coordinator_group, read, to=to, of_coordinators=True)
 
 
 def produce(servers: str, topic: str, *, partition: int, timestamps: list[int]) -> None:
@@ -113,7 +120,7 @@ def test_offsets_of_a_group_with_members_are_not_touched(
         assert state.is_active
         assert [((topics.half, 0), (topics.op, 0))] == [m.partitions for m in state.members]
         with pytest.raises(LifecycleError, match="stop them first"):
-            namespace.reset_offsets(to="latest")
+            reset(admin, topics, "latest")
         with pytest.raises(LifecycleError, match="active members"):
             admin.store_offsets(topics.coordinator_group, {(topics.half, 0): StoredOffset(9, "")})
 
@@ -126,7 +133,7 @@ def test_offsets_of_a_group_with_members_are_not_touched(
     ("to", "expected"), [("earliest", 0), ("latest", 3), (2_000, 1), (2_500, 2), (9_000, 3)]
 )
 def test_coordinators_can_be_told_where_to_begin(
-    namespace: Namespace, admin: KafkaAdmin, config: ClientConfig, to: Any, expected: int
+    admin: KafkaAdmin, config: ClientConfig, to: Any, expected: int
 ) -> None:
     topics = config.topics
     for topic in (topics.half, topics.op):
@@ -135,23 +142,22 @@ def test_coordinators_can_be_told_where_to_begin(
         produce(config.bootstrap_servers, topic, partition=0, timestamps=[1_000, 2_000, 3_000])
     admin.store_offsets(topics.coordinator_group, {(topics.half, 0): StoredOffset(2, "1|old")})
 
-    tried = namespace.reset_offsets(to=to, is_dry_run=True)
-    untouched = admin.stored_offsets(topics.coordinator_group, all_partitions(topics, 1))
-    done = namespace.reset_offsets(to=to)
+    plan = reset(admin, topics, to)
 
-    assert {(topics.half, 0): StoredOffset(2, "1|old"), (topics.op, 0): None} == untouched
-    assert {
-        (topics.half, 0): OffsetReset(StoredOffset(2, "1|old"), StoredOffset(expected, "")),
-        (topics.op, 0): OffsetReset(None, StoredOffset(expected, "")),
-    } == tried
-    assert tried == done
     stored = admin.stored_offsets(topics.coordinator_group, all_partitions(topics, 1))
-    assert {p: reset.after for p, reset in done.items()} == stored
+    assert {(topics.half, 0): StoredOffset(2, "1|old"), (topics.op, 0): None} == stored
+    assert plan.before == stored
+    assert dict.fromkeys(stored, StoredOffset(expected, "")) == plan.after
+    admin.store_offsets(topics.coordinator_group, plan.after)
+    stored = admin.stored_offsets(topics.coordinator_group, all_partitions(topics, 1))
+    assert stored == plan.after
 
 
-def test_a_namespace_without_topics_has_no_offsets_to_reset(namespace: Namespace) -> None:
+def test_a_namespace_without_topics_has_no_offsets_to_reset(
+    admin: KafkaAdmin, config: ClientConfig
+) -> None:
     with pytest.raises(TopicMismatchError, match="topics apply"):
-        namespace.reset_offsets(to="earliest")
+        reset(admin, config.topics, "earliest")
 
 
 def test_a_broker_that_is_down_is_told_with_address_and_time() -> None:
