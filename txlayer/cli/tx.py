@@ -1,6 +1,6 @@
 """`txlayer tx`: what is open, what became of a transaction, its export, and an operator's word on it.
 
-What reads and writes is imported when a command runs: `--help` and completion stay quick.
+What reads whole topics is imported when a command runs: `--help` and completion stay quick.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
-from rich.console import Group
 
+from txlayer.adapters.connect import connect_coordinator, connect_producer
+from txlayer.adapters.ports import HistoryStart
 from txlayer.adapters.telemetry import printable
-from txlayer.cli import output
+from txlayer.cli import output, tx_rows
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     AsJson,
@@ -35,17 +36,18 @@ from txlayer.cli.options import (
     with_bundles,
 )
 from txlayer.config import CoordinatorConfig, ProducerConfig, milliseconds, parse_duration
+from txlayer.core import codec
+from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import Origin, ParkReason, txn_id_of
 from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.errors import UsageError
 from txlayer.operate import unsettled
 from txlayer.operate.operators import signature_of
+from txlayer.operate.status import read_status
 from txlayer.operate.unsettled import PARKED, Filter
 
 if TYPE_CHECKING:
-    from txlayer.core.doubt import QuarantinedRecord
-    from txlayer.core.history import TransactionHistory
     from txlayer.operate.overview import Overview, UnsettledTransaction
     from txlayer.operate.settle import (
         ManualSettlement,
@@ -164,8 +166,6 @@ def list_(
 
     They are read from the low-water mark on. Ages count from the broker's append time of the first half message.
     """
-    from txlayer.cli import tx_rows
-
     wanted = filters.read()
     if kept_aside and wanted != Filter(older_ms=wanted.older_ms):
         raise UsageError(
@@ -177,42 +177,28 @@ def list_(
     with _overview(config) as overview:
         asides = overview.kept_aside()
         if kept_aside:
-            _list_asides(
-                [a for a in asides if now_ms - a.kept_ms >= (wanted.older_ms or 0)],
-                namespace=config.namespace,
-                limit=limit,
-                now_ms=now_ms,
-                as_json=as_json,
+            found = [a for a in asides if now_ms - a.kept_ms >= (wanted.older_ms or 0)]
+            oldest = sorted(found, key=lambda a: (a.kept_ms, a.place))[:limit]
+            rows = [unsettled.aside_json(a, now_ms=now_ms) for a in oldest]
+            count, kind, draw = len(found), "kept aside", tx_rows.aside_list
+        else:
+            standing = _Counted(
+                s for s in overview.standing() if wanted.lets_through(s, now_ms=now_ms)
             )
-            return
-        matching = _Counted(
-            found for found in overview.standing() if wanted.lets_through(found, now_ms=now_ms)
-        )
-        oldest = unsettled.oldest(matching, limit)
-    rows = [unsettled.unsettled_json(found, now_ms=now_ms) for found in oldest]
-    kind = "" if wanted.is_empty else " of this kind"
-    nothing = f"nothing{kind} is open in {config.namespace}"
-    output.show_rows(rows, tx_rows.list_table, as_json=as_json, nothing=nothing)
-    _say_more(matching.count - len(rows), as_json=as_json)
-    if asides:
-        typer.echo(f"{len(asides):,} kept aside; --kept-aside shows what", err=as_json)
-
-
-def _list_asides(
-    asides: list[QuarantinedRecord], *, namespace: str, limit: int, now_ms: int, as_json: bool
-) -> None:
-    from txlayer.cli import tx_rows
-
-    oldest = sorted(asides, key=lambda a: (a.kept_ms, a.place))[:limit]
-    rows = [unsettled.aside_json(found, now_ms=now_ms) for found in oldest]
-    nothing = f"nothing is kept aside in {namespace}"
-    output.show_rows(rows, tx_rows.aside_list, as_json=as_json, nothing=nothing)
-    _say_more(len(asides) - len(rows), as_json=as_json)
-
-
-def _say_more(left_count: int, *, as_json: bool) -> None:
-    if left_count:
-        typer.echo(f"{left_count:,} more, younger than these; --limit shows more", err=as_json)
+            rows = [
+                unsettled.unsettled_json(s, now_ms=now_ms)
+                for s in unsettled.oldest(standing, limit)
+            ]
+            count, kind, draw = standing.count, "open", tx_rows.list_table
+    those = "" if kept_aside or wanted.is_empty else " of this kind"
+    nothing = f"nothing{those} is {kind} in {config.namespace}"
+    output.show_rows(rows, draw, as_json=as_json, nothing=nothing)
+    for left_count, said in (
+        (count - len(rows), "more, younger than these; --limit shows more"),
+        (0 if kept_aside else len(asides), "kept aside; --kept-aside shows what"),
+    ):
+        if left_count:
+            typer.echo(f"{left_count:,} {said}", err=as_json)
 
 
 class _Counted:
@@ -233,8 +219,6 @@ class _Counted:
 def stats(*, connection: Connection, as_json: AsJson = False) -> None:
     """Count what is not settled, by group and state, and what was kept aside; and say how far half, op and doubt reach."""
     from txlayer.adapters.kafka.admin import KafkaAdmin
-    from txlayer.cli import tx_rows
-    from txlayer.operate.status import read_status
 
     config = connection.config(CoordinatorConfig)
     with KafkaAdmin(config) as admin:
@@ -262,9 +246,6 @@ def show(
     """
     from txlayer.adapters.kafka.admin import KafkaAdmin
     from txlayer.adapters.kafka.connections import KafkaHistoryReader
-    from txlayer.adapters.ports import HistoryStart
-    from txlayer.cli import tx_rows
-    from txlayer.core import codec
     from txlayer.operate import history as histories
 
     config = connection.config(CoordinatorConfig)
@@ -293,13 +274,7 @@ def show(
     with KafkaAdmin(config) as admin:
         applied = list(histories.are_applied(admin, config.topics, found))
     rows = [histories.history_json(h, is_applied=a) for h, a in zip(found, applied, strict=True)]
-
-    output.show_rows(
-        rows,
-        lambda rows: Group(*map(tx_rows.history_tables, rows)),
-        as_json=as_json,
-        nothing="",
-    )
+    output.show_rows(rows, tx_rows.histories_tables, as_json=as_json, nothing="")
 
 
 def parse_place(text: str) -> tuple[int, int] | None:
@@ -312,8 +287,6 @@ def _show_aside(
     config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool
 ) -> bool:
     """Print the record kept aside that was there; False: there is none."""
-    from txlayer.cli import tx_rows
-
     with _overview(config) as overview:
         asides = overview.kept_aside([wanted[0].partition])
     found = next((a for a in asides if (a.origin, a.line) == wanted), None)
@@ -349,9 +322,7 @@ def export(
 
     Keys, values and headers of users are in it. Nothing is changed: what is exported stays where it is.
     """
-    from txlayer.adapters.connect import connect_coordinator
     from txlayer.operate import export as exporting
-    from txlayer.operate.export import read_with_contents
     from txlayer.operate.overview import Overview
 
     wanted = filters.read()
@@ -369,7 +340,7 @@ def export(
         )
         oldest = unsettled.oldest(found, limit)
         with _opened(path, is_forced=force) as file:
-            for each, contents in read_with_contents(config, connections, oldest):
+            for each, contents in exporting.read_with_contents(config, connections, oldest):
                 file.write(json.dumps(exporting.whole_json(each, contents, now_ms=now_ms)) + "\n")
     where = "standard output" if path is None else str(path)
     typer.echo(f"{len(oldest):,} transactions written to {where}", err=True)
@@ -480,30 +451,23 @@ def _add(word: str) -> None:
         connection: Connection,
         as_json: AsJson = False,
     ) -> None:
-        from txlayer.cli import tx_rows
-        from txlayer.operate.settle import (
-            GOOD,
-            OperatorAction,
-            SettlementOrder,
-            SettlementResult,
-            outcome_json,
-        )
+        from txlayer.cli import tx_sentences
+        from txlayer.operate import settle as settling
 
-        command = f"txlayer tx {word}"
-        is_asking = word == OperatorAction.CHECK_NOW.value
-        order = SettlementOrder(
-            OperatorAction(word),
+        act = settling.OperatorAction(word)
+        order = settling.SettlementOrder(
+            act,
             tuple(txn_ids or ()),
             nonce,
             is_all,
             filters.read(),
             limit,
             signature_of(
-                command,
+                f"txlayer tx {act.value}",
                 operator=operator,
                 reason=reason,
                 recorded="it is recorded in the op log",
-                may_be_silent=is_asking,
+                may_be_silent=act is settling.OperatorAction.CHECK_NOW,
             ),
         )
         order.check()
@@ -517,17 +481,17 @@ def _add(word: str) -> None:
             )
         if plan.skipped_count:
             typer.echo(
-                f"{plan.skipped_count:,} skipped: they are decided already, and {word} says nothing about them; "
+                f"{plan.skipped_count:,} skipped: they are decided already, and {act.value} says nothing about them; "
                 "`txlayer tx list` shows them",
                 err=True,
             )
         # Without --wait it is no finding that no coordinator has come to the line yet.
-        good = GOOD if patience_s else GOOD | {SettlementResult.WRITTEN}
+        good = settling.GOOD if patience_s else settling.GOOD | {settling.SettlementResult.WRITTEN}
         output.report(
             outcomes,
             is_good=lambda o: o.result in good,
-            sentence=lambda o: tx_rows.sentence(order.act, o, op_topic=config.topics.op),
-            to_json=lambda o: outcome_json(order.act, o),
+            sentence=lambda o: tx_sentences.sentence(act, o, op_topic=config.topics.op),
+            to_json=lambda o: settling.outcome_json(act, o),
             nothing="no transaction is as the filters say; nothing was written",
             as_json=as_json,
         )
@@ -541,20 +505,19 @@ def _plan(
     order: SettlementOrder, hands: ManualSettlement, config: CoordinatorConfig, *, since_ms: int
 ) -> SettlementPlan:
     from txlayer.adapters.kafka.connections import KafkaHistoryReader
-    from txlayer.adapters.ports import HistoryStart
-    from txlayer.cli import tx_rows
-    from txlayer.operate.settle import plan_of
+    from txlayer.cli import tx_sentences
+    from txlayer.operate import settle as settling
 
     def read_histories(txn_id: str) -> list[TransactionHistory]:
         start = HistoryStart(_now_ms() - since_ms)
         return KafkaHistoryReader(config).read(txn_id, start=start)
 
-    plan = plan_of(order, hands, read_histories=read_histories, now_ms=_now_ms())
+    plan = settling.plan_of(order, hands, read_histories=read_histories, now_ms=_now_ms())
     if plan.ambiguous:
         found = plan.ambiguous
         raise UsageError(
             f"{txn_id_of(found[0].txn.key)} names {len(found)} transactions that are not settled; say with --nonce "
-            f"which one: {tx_rows.candidates(found, now_ms=_now_ms())}"
+            f"which one: {tx_sentences.candidates(found, now_ms=_now_ms())}"
         )
     return plan
 
@@ -589,7 +552,6 @@ def _carry_out(
 
 
 def _confirm(act: OperatorAction, plan: SettlementPlan) -> None:
-    from txlayer.cli import tx_rows
 
     now_ms, count = _now_ms(), len(plan.lines)
     sample = [
@@ -606,7 +568,6 @@ def _confirm(act: OperatorAction, plan: SettlementPlan) -> None:
 
 @contextmanager
 def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[ManualSettlement]:
-    from txlayer.adapters.connect import connect_coordinator, connect_producer
     from txlayer.operate.settle import ManualSettlement
 
     with (
@@ -618,7 +579,6 @@ def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[Manu
 
 @contextmanager
 def _overview(config: CoordinatorConfig) -> Iterator[Overview]:
-    from txlayer.adapters.connect import connect_coordinator
     from txlayer.operate.overview import Overview
 
     with closing(connect_coordinator(config, is_one_shot=True)) as connections:

@@ -1,0 +1,137 @@
+"""What `txlayer tx` says became of transactions that an operator settled; apart from the tables, which come without `settle`."""
+
+from __future__ import annotations
+
+from txlayer.adapters.telemetry import printable
+from txlayer.cli.output import age_text, time_text
+from txlayer.core.messages import nonce_of, txn_id_of
+from txlayer.core.transitions import COMMITTING, TxnState
+from txlayer.operate.history import operator_of
+from txlayer.operate.overview import UnsettledTransaction
+from txlayer.operate.settle import OperatorAction, SettlementOutcome, SettlementResult
+
+_SAID_OF = {
+    TxnState.COMMITTED.value: "committed",
+    TxnState.ROLLED_BACK.value: "rolled back",
+    TxnState.WAITING.value: "committed",
+    TxnState.HELD.value: "committed",
+    TxnState.PARKED_COMMITTED.value: "committed",
+    COMMITTING: "committed",
+}
+_NOT_CARRIED_OUT = {
+    TxnState.WAITING.value: "it waits for an earlier one of its ordering key",
+    COMMITTING: "a coordinator has still to carry it out",
+}
+_GIVE_UP = "`txlayer tx abandon` gives up what is committed and cannot be forwarded"
+
+
+def sentence(act: OperatorAction, outcome: SettlementOutcome, *, op_topic: str) -> str:
+    """What became of one transaction, in one line without control characters."""
+    o = outcome
+    said = _SENTENCES[o.result](act, o, op_topic)
+    name = " / ".join(filter(None, (txn_id_of(o.key), nonce_of(o.key))))
+    return printable(f"{name} {said}")
+
+
+def candidates(found: list[UnsettledTransaction], *, now_ms: int) -> str:
+    """The nonces to choose from, the oldest first."""
+    oldest = sorted(found, key=lambda each: each.txn.appended_ms)
+    return ", ".join(
+        printable(
+            f"{nonce_of(each.txn.key)} ({each.state}, {age_text(now_ms - each.txn.appended_ms)} old, "
+            f"group {each.txn.group})"
+        )
+        for each in oldest
+    )
+
+
+def _done(act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
+    if act is OperatorAction.CHECK_NOW:
+        # Whether it was asked before this action or because of it makes no difference to the operator.
+        asked = f"question {o.checked_count} was asked" if o.checked_count else "not asked yet"
+        return f"will be asked about at once; so far: {asked}, group {o.group}"
+    if act is OperatorAction.COMMIT:
+        more = _NOT_CARRIED_OUT.get(o.state or "")
+        return "is committed and forwarded" if more is None else f"is committed; {more}"
+    return (
+        "is rolled back"
+        if act is OperatorAction.ROLLBACK
+        else "is abandoned: consumers never see it"
+    )
+
+
+def _already(act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
+    if act is OperatorAction.CHECK_NOW:
+        return f"was decided meanwhile: {_standing_decision(o)}"
+    more = _NOT_CARRIED_OUT.get(o.state or "")
+    return f"was {_standing_decision(o, already=True)}" + ("" if more is None else f"; {more}")
+
+
+def _not_forwarded(_act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
+    return (
+        f"is committed and cannot be forwarded ({o.reason or 'no reason known'}), so it is {o.state} on the doubt "
+        f"topic; mend what refuses and commit again, or {_GIVE_UP}"
+    )
+
+
+def _refused(act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
+    if o.state is None:
+        return (
+            "is settled, and what decided it is older than what was read; --since goes further back"
+        )
+    said = f"refused: it was {_standing_decision(o)}"
+    if act is OperatorAction.CHECK_NOW:
+        return f"{said}; there is nothing to ask"
+    if o.state == COMMITTING:
+        return f"{said}; {_NOT_CARRIED_OUT[COMMITTING]}, then look again"
+    if o.state not in (TxnState.COMMITTED.value, TxnState.ROLLED_BACK.value):
+        return f"{said} and is {o.state} now; {_GIVE_UP}"
+    return f"{said}; the first decision counts"
+
+
+def _ignored(_act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
+    return f"is {o.state or 'unknown'} as before: half records came meanwhile, so the line counts for nothing; say it again"
+
+
+def _written(_act: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
+    offset, line = o.written_at or (0, 0)
+    return (
+        f"has its line, {op_topic}-{o.partition}@{offset}:{line}, but no coordinator has come to it yet; it takes effect "
+        "when one does, and `txlayer coordinator status` says whether one runs"
+    )
+
+
+def _planned(_act: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
+    return f"is {o.before}; to {op_topic}-{o.partition} would go: {o.line}"
+
+
+def _not_found(_act: OperatorAction, _o: SettlementOutcome, op_topic: str) -> str:
+    return (
+        f"is not found: nothing of this id is open, and {op_topic} and half hold nothing about it as far back as "
+        "--since says"
+    )
+
+
+_SENTENCES = {
+    SettlementResult.NOT_FOUND: _not_found,
+    SettlementResult.DONE: _done,
+    SettlementResult.ALREADY: _already,
+    SettlementResult.NOT_FORWARDED: _not_forwarded,
+    SettlementResult.REFUSED: _refused,
+    SettlementResult.IGNORED: _ignored,
+    SettlementResult.WRITTEN: _written,
+    SettlementResult.PLANNED: _planned,
+}
+
+
+def _standing_decision(o: SettlementOutcome, *, already: bool = False) -> str:
+    """`committed already at TIME by operator zoe: ticket 12`, as far as it is known."""
+    text = _SAID_OF.get(o.state or "", "settled") + (" already" if already else "")
+    if o.decided_ms is not None:
+        text += f" at {time_text(o.decided_ms)}"
+    if o.decision is not None:
+        operator, reason = operator_of(o.decision.op)
+        text += f" by {o.decision.op.source.value}"
+        text += f" {operator}" if operator else ""
+        text += f" ({reason})" if reason else ""
+    return text
