@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -18,7 +18,7 @@ from txlayer.adapters.kafka.local.runtime import Runtime, prepare_runtime
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import option
-from txlayer.cli.output import fetch_progress
+from txlayer.cli.output import FetchBar
 from txlayer.config import parse_settings
 
 app = typer.Typer(
@@ -54,9 +54,8 @@ def start(
     as_json: AsJson = False,
 ) -> None:
     """Start in the background and wait until it is ready; does nothing when it is running."""
-    config = LocalConfig.from_environ(os.environ)
-    started = BackgroundBroker(_folder(config, data)).start(
-        lambda: _runtime(config),
+    started = _broker(data).start(
+        _runtime,
         port=port,
         properties=parse_settings("--property", properties or []),
     )
@@ -72,12 +71,11 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run in the foreground until Ctrl-C or SIGTERM."""
-    config = LocalConfig.from_environ(os.environ)
     settings = parse_settings("--property", properties or [])
     signal.signal(signal.SIGTERM, _end_cleanly)
     signal.signal(signal.SIGINT, _end_cleanly)
-    BackgroundBroker(_folder(config, data)).run(
-        lambda: _runtime(config),
+    _broker(data).run(
+        _runtime,
         port=port,
         properties=settings,
         on_ready=lambda status: _show(status, as_json=as_json),
@@ -87,8 +85,7 @@ def run(
 @app.command()
 def status(*, data: Data = None, as_json: AsJson = False) -> None:
     """Say what runs. Exit code 0: running; 1: not running; 3: running but not answering."""
-    config = LocalConfig.from_environ(os.environ)
-    folder = _folder(config, data)
+    folder = _folder(data)
     found = BackgroundBroker(folder).status()
     if found is None:
         _say(
@@ -108,8 +105,7 @@ def status(*, data: Data = None, as_json: AsJson = False) -> None:
 @app.command()
 def stop(*, data: Data = None, as_json: AsJson = False) -> None:
     """Stop cleanly; the data stay."""
-    config = LocalConfig.from_environ(os.environ)
-    count = BackgroundBroker(_folder(config, data)).stop()
+    count = _broker(data).stop()
     _say(as_json=as_json, text=f"stopped {count}" if count else "was not running", stopped=count)
 
 
@@ -121,8 +117,7 @@ def wipe(
     as_json: AsJson = False,
 ) -> None:
     """Stop, and remove the data for ever."""
-    config = LocalConfig.from_environ(os.environ)
-    folder = _folder(config, data)
+    folder = _folder(data)
     if not is_sure:
         typer.confirm(f"Remove all topics and messages in {folder}?", abort=True)
     was_there = BackgroundBroker(folder).wipe()
@@ -132,8 +127,7 @@ def wipe(
 @app.command()
 def fetch(*, as_json: AsJson = False) -> None:
     """Bring Kafka's jars and find a Java now, so that a later start needs no network."""
-    with fetch_progress(BROKER) as progress:
-        runtime = prepare_runtime(LocalConfig.from_environ(os.environ), progress=progress)
+    runtime = _runtime()
     _say(
         as_json=as_json,
         text=f"Kafka {runtime.kafka_version} in {runtime.command.jar_folder}, Java {runtime.command.java}",
@@ -143,13 +137,17 @@ def fetch(*, as_json: AsJson = False) -> None:
     )
 
 
-def _folder(config: LocalConfig, data: Path | None) -> Path:
-    return (data or config.home / "broker").resolve()
+def _folder(data: Path | None) -> Path:
+    return (data or LocalConfig.from_environ(os.environ).home / "broker").resolve()
 
 
-def _runtime(config: LocalConfig) -> Runtime:
-    with fetch_progress(BROKER) as progress:
-        return prepare_runtime(config, progress=progress)
+def _broker(data: Path | None) -> BackgroundBroker:
+    return BackgroundBroker(_folder(data))
+
+
+def _runtime() -> Runtime:
+    with closing(FetchBar(BROKER)) as progress:
+        return prepare_runtime(LocalConfig.from_environ(os.environ), progress=progress)
 
 
 def _end_cleanly(_number: int, _frame: FrameType | None) -> None:
@@ -161,7 +159,7 @@ def _show(found: BrokerStatus, *, as_json: bool) -> None:
     server = found.server
     if as_json:
         broker = {"id": 1, "address": server.address, "pid": found.pid, "log": str(found.log_file)}
-        _print_json(
+        output.print_json(
             {
                 "state": _state(found),
                 "bootstrap_servers": server.address,
@@ -186,10 +184,6 @@ def _state(found: BrokerStatus) -> str:
 
 def _say(*, as_json: bool, text: str, **fields: object) -> None:
     if as_json:
-        _print_json(fields)
+        output.print_json(fields)
     else:
         typer.echo(text)
-
-
-def _print_json(fields: dict[str, object]) -> None:
-    typer.echo(json.dumps(fields))

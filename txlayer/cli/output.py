@@ -313,25 +313,11 @@ class FetchBar:
 
         from txlayer.adapters.kafka.local.jars import read_lock
 
-        self._lock = read_lock(purpose)
-        self._console = Console(stderr=True)
-        columns = (
-            TextColumn(
-                "{task.fields[title]} {task.fields[version]}: {task.fields[files]:>2}/{task.fields[of]} jars"
-            ),
-            BarColumn(),
-            DownloadColumn(),
-            TimeElapsedColumn(),
-        )
-        self._bar = Progress(*columns, console=self._console, auto_refresh=False)
-        self._task = self._bar.add_task(
-            "",
-            total=self._lock.size_bytes,
-            title=purpose.title,
-            version=self._lock.version,
-            files=0,
-            of=len(self._lock.jars),
-        )
+        lock = read_lock(purpose)
+        text = f"{purpose.title} {lock.version}: {{task.fields[files]:>2}}/{len(lock.jars)} jars"
+        columns = (TextColumn(text), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
+        self._task = self._bar.add_task("", total=lock.size_bytes, files=0)
 
     def fetched(self, file_count: int, size_bytes: int) -> None:
         """Show how far the jars are."""
@@ -341,20 +327,10 @@ class FetchBar:
     def preparing(self) -> None:
         """Say why it still takes a moment."""
         self.close()
-        self._console.print("Preparing Kafka's classes for quick starts, once: some 15 s")
+        self._bar.console.print("Preparing Kafka's classes for quick starts, once: some 15 s")
 
     def close(self) -> None:
         """Leave the bar as it is."""
         # An unused bar would still end with an empty line.
         if self._bar.live.is_started:
             self._bar.stop()
-
-
-@contextmanager
-def fetch_progress(purpose: JarPurpose) -> Iterator[FetchBar]:
-    """A bar for the time of the block."""
-    bar = FetchBar(purpose)
-    try:
-        yield bar
-    finally:
-        bar.close()

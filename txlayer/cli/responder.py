@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -105,18 +107,26 @@ def run(  # every option is a parameter
     stop = StopSignal()
     metrics = observing.metrics()
     told = ObservedResponder(group=group, version=__version__)
-    if handler is not None:
-        check = load_handler(handler, folder=str(Path.cwd()))
+    with _answering(handler, barrier_url, table=barrier_table, schema=barrier_schema) as who:
         stop.install()
         with observed(metrics, lambda: told):
             run_responder(
                 config,
                 group=group,
                 should_stop=stop.is_set,
-                check=check,
                 tracing=asked,
                 observed=told,
+                **who,
             )
+
+
+@contextmanager
+def _answering(
+    handler: str | None, barrier_url: str | None, *, table: str, schema: str | None
+) -> Iterator[dict[str, Any]]:
+    """Who is asked: the handler, or the barrier in the database."""
+    if handler is not None:
+        yield {"check": load_handler(handler, folder=str(Path.cwd()))}
         return
     if not barrier_url and not from_file(os.environ, BARRIER_URL):
         raise ConfigError(
@@ -124,17 +134,6 @@ def run(  # every option is a parameter
             name=f"--handler, {URL_OPTION} or {BARRIER_URL}",
             expected="a handler, or the barrier's database",
         )
-    with opened_barrier(
-        barrier_url, option=URL_OPTION, table=barrier_table, schema=barrier_schema
-    ) as barrier:
+    with opened_barrier(barrier_url, option=URL_OPTION, table=table, schema=schema) as barrier:
         barrier.check_table()
-        stop.install()
-        with observed(metrics, lambda: told):
-            run_responder(
-                config,
-                group=group,
-                should_stop=stop.is_set,
-                barrier=barrier,
-                tracing=asked,
-                observed=told,
-            )
+        yield {"barrier": barrier}

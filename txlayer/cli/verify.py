@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,7 +93,7 @@ def verify(
     )
     found = _verified(config, asked, folder)
     if as_json:
-        typer.echo(json.dumps(verification_json(found, asked=asked, config=config)))
+        output.print_json(verification_json(found, asked=asked, config=config))
     else:
         console = output.console()
         for part in verification_tables(found, config=config, limit=limit):

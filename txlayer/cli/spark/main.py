@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from txlayer.adapters.kafka.local.jars import CONNECTOR
 from txlayer.adapters.kafka.local.runtime import prepare_connector
 from txlayer.cli.exits import guard
 from txlayer.cli.options import version_option
-from txlayer.cli.output import fetch_progress
+from txlayer.cli.output import FetchBar
 from txlayer.cli.spark import jobs
 from txlayer.config import check_names
 
@@ -43,7 +44,7 @@ def build_app() -> typer.Typer:
 
 def jars() -> None:
     """Fetch Spark's Kafka connector once, and print where its jars are, for `spark-submit --jars`."""
-    with fetch_progress(CONNECTOR) as progress:
+    with closing(FetchBar(CONNECTOR)) as progress:
         runtime = prepare_connector(LocalConfig.from_environ(os.environ), progress=progress)
     typer.echo(",".join(str(jar) for jar in runtime.jars))
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from pyspark.sql import SparkSession
 
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.jars import CONNECTOR
 from txlayer.adapters.kafka.local.runtime import prepare_connector
-from txlayer.cli.output import fetch_progress
+from txlayer.cli.output import FetchBar
 from txlayer_spark.session import build_session, failures_as_ours
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -36,7 +36,7 @@ def spark_session(
     if _SUBMITTED in os.environ:
         session = build_session(name="txlayer", master=None, settings=settings)
     else:
-        with fetch_progress(CONNECTOR) as progress:
+        with closing(FetchBar(CONNECTOR)) as progress:
             runtime = prepare_connector(
                 config or LocalConfig.from_environ(os.environ), progress=progress
             )
