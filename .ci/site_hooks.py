@@ -18,7 +18,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from txlayer.cli.main import build_app
-from txlayer.cli.spark.main import build_app as build_spark_app
+from txlayer.cli.spark.main import app as spark_app
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = "<!-- commands -->"
@@ -123,7 +123,7 @@ def on_page_markdown(markdown: str, page: Page, **_given: object) -> str:
 
 def commands() -> Iterator[str]:
     """Every command with its arguments and options, as the command line itself knows them."""
-    for name, app in (("txlayer", build_app()), ("txlayer-spark", build_spark_app())):
+    for name, app in (("txlayer", build_app()), ("txlayer-spark", spark_app)):
         yield from described(name, typer.main.get_command(app))
 
 

@@ -80,9 +80,9 @@ def test_every_command_line_of_a_page_exists(page: Path) -> None:
 
 @pytest.mark.spark
 def test_every_command_line_for_spark_exists() -> None:
-    from txlayer.cli.spark.main import build_app as build_spark_app
+    from txlayer.cli.spark.main import app as spark_app
 
-    root = typer.main.get_command(build_spark_app())
+    root = typer.main.get_command(spark_app)
     lines = [words for page in PAGES for words in command_lines(page, "txlayer-spark")]
 
     assert len(lines) > 3

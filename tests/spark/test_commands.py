@@ -14,7 +14,7 @@ import txlayer
 from tests.conftest import Broker
 from tests.support.commands import run_command
 from tests.support.planted import Field
-from txlayer.cli.spark.main import build_app
+from txlayer.cli.spark.main import app
 
 
 def txlayer_spark(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -58,7 +58,7 @@ def test_an_audit_ends_with_its_page_and_says_by_its_exit_code_that_a_promise_br
 
 
 def test_the_command_says_its_version_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = run_command(build_app(), "--version", capsys=capsys)
+    answer = run_command(app, "--version", capsys=capsys)
 
     assert (0, f"txlayer-spark {txlayer.__version__}\n", "") == answer
 

@@ -23,8 +23,7 @@ from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import Json
 from txlayer.operate import drain as draining
 from txlayer.operate.drain import Drain
-from txlayer.operate.rights import WantedRights
-from txlayer.operate.topics import WantedTopics
+from txlayer.operate.topics import WantedRights, WantedTopics
 
 app = typer.Typer(
     no_args_is_help=True,

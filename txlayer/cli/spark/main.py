@@ -1,66 +1,354 @@
-"""`txlayer-spark`: one command per job."""
+"""`txlayer-spark`: one command per job; each starts a session, and `audit` runs three jobs in one."""
 
 from __future__ import annotations
 
+import json
 import os
-from contextlib import closing
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
-from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.jars import CONNECTOR
-from txlayer.adapters.kafka.local.runtime import prepare_connector
+from txlayer.adapters.telemetry import printable
 from txlayer.cli.exits import guard
-from txlayer.cli.options import version_option
-from txlayer.cli.output import FetchBar
-from txlayer.cli.spark import jobs
-from txlayer.config import check_names
+from txlayer.cli.options import (
+    AsJson,
+    BootstrapServers,
+    Bundle,
+    Insecure,
+    Namespace,
+    client_config,
+    option,
+    with_bundles,
+)
+from txlayer.cli.secrets import command_line_settings, with_secrets
+from txlayer.cli.spark.session import connector, spark_session
+from txlayer.config import ClientConfig, check_names, milliseconds, parse_duration, parse_settings
+from txlayer_spark.jobs import against as against_job
+from txlayer_spark.jobs import compaction
+from txlayer_spark.jobs.against import AgainstSettings
+from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
+from txlayer_spark.report import write_report
+from txlayer_spark.summary import Summary
+from txlayer_spark.verdicts import exit_code
+
+app = typer.Typer(
+    name="txlayer-spark",
+    help="What the topics of a namespace contain, proved by Spark.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Data = Annotated[
+    str,
+    option(
+        "--data -d",
+        "Where bronze and ledger are kept: a folder, or any address that Spark knows.",
+        "FOLDER",
+    ),
+]
+Grace = Annotated[
+    str,
+    option(
+        "--grace", "What is younger may still be on its way, and is called neither lost nor torn."
+    ),
+]
+Overdue = Annotated[
+    str, option("--overdue", "Age at which an undecided or held transaction is overdue.")
+]
+Page = Annotated[Path, option("--page", "The HTML file; JSON is written beside it.")]
 
 
-def build_app() -> typer.Typer:
-    """All commands."""
-    app = typer.Typer(
-        name="txlayer-spark",
-        help="What the topics of a namespace contain, proved by Spark.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(Bundle):
+    """What is copied: the topics of a namespace, and where from."""
+
+    bootstrap_servers: BootstrapServers = None
+    namespace: Namespace = None
+    topics: Annotated[
+        list[str] | None,
+        option("--topics", "Real topics; default: those that half records name.", "TOPIC,…"),
+    ] = None
+    kafka_option: Annotated[
+        list[str] | None,
+        option(
+            "--kafka-option -K",
+            "A setting of Kafka's Java client (security.protocol, sasl.jaas.config, …); may be repeated. "
+            "Secrets by file alone: sasl.jaas.config.file=PATH.",
+            "NAME=VALUE",
+        ),
+    ] = None
+    insecure: Insecure = False
+
+    def settings(self, data: str) -> BronzeSettings:
+        """Of the job that copies it into a folder.
+
+        Raises:
+            ConfigError: a setting has the wrong form, or plain text may not go to that address.
+        """
+        options = with_secrets(
+            command_line_settings("--kafka-option", list(self.kafka_option or ()))
+        )
+        protocol = {k: v for k, v in options.items() if k == "security.protocol"}
+        # Whether plain text may go to that address is judged as everywhere else.
+        config = client_config(
+            ClientConfig,
+            bootstrap_servers=self.bootstrap_servers,
+            namespace=self.namespace,
+            client_setting=[f"{k}={v}" for k, v in protocol.items()],
+            insecure=self.insecure,
+        )
+        named = tuple(t.strip() for part in self.topics or () for t in part.split(",") if t.strip())
+        return BronzeSettings(
+            root=_bronze_root(data),
+            namespace=config.namespace,
+            bootstrap_servers=config.bootstrap_servers,
+            topics=named,
+            kafka_options=options,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions(Bundle):
+    """Where and how Spark runs."""
+
+    master: Annotated[
+        str, option("--master", "Where Spark runs; left to spark-submit under that.")
+    ] = "local[*]"
+    memory: Annotated[
+        str, option("--memory", "Memory of the driver; with a local master, of everything.")
+    ] = "2g"
+    spark_setting: Annotated[
+        list[str] | None,
+        option("--spark-setting", "A setting of Spark; may be repeated.", "NAME=VALUE"),
+    ] = None
+
+    def open(self) -> AbstractContextManager[SparkSession]:
+        """A session for the time of a block."""
+        settings = parse_settings("--spark-setting", list(self.spark_setting or ()))
+        return spark_session(master=self.master, memory=self.memory, settings=settings)
+
+
+_DATA, _PAGE = "txlayer-spark", Path("txlayer-report.html")
+_SHOWN_MAX = 100
+"""Differences that are printed; all are counted."""
+
+
+@app.command()
+@with_bundles
+def audit(
+    *,
+    source: SourceOptions,
+    data: Data = _DATA,
+    grace: Grace = "1m",
+    overdue: Overdue = "15m",
+    page: Page = _PAGE,
+    as_json: AsJson = False,
+    session: SessionOptions,
+) -> None:
+    """Bronze, ledger and report, one after the other."""
+    settings = source.settings(data)
+    late = _ledger(data, grace, overdue)
+    with session.open() as spark:
+        _read(spark, settings)
+        update_ledger(spark, late)
+        summary = _report(spark, settings.namespace, data, page)
+    _end(summary, page, as_json=as_json)
+
+
+@app.command()
+@with_bundles
+def bronze(
+    *,
+    source: SourceOptions,
+    data: Data = _DATA,
+    every: Annotated[
+        str | None,
+        option("--every", "Go on, and read what is new after this time (30s, 5m), until Ctrl-C."),
+    ] = None,
+    session: SessionOptions,
+) -> None:
+    """Copy what is new in the topics of a namespace into Parquet files, each record exactly once."""
+    settings = source.settings(data)
+    pause = parse_duration("--every", every) if every else None
+    with session.open() as spark:
+        _read(spark, settings)
+        while pause is not None:
+            time.sleep(pause.total_seconds())
+            _read(spark, settings)
+
+
+@app.command()
+@with_bundles
+def compact(
+    *,
+    data: Data = _DATA,
+    keep: Annotated[
+        str | None,
+        option(
+            "--keep",
+            "Forget what is older (90d): records of bronze by day, settled rows of the ledger.",
+        ),
+    ] = None,
+    session: SessionOptions,
+) -> None:
+    """Fold many small files of bronze and of the ledger into few."""
+    keep_ms = milliseconds(parse_duration("--keep", keep)) if keep else None
+    with session.open() as spark:
+        ended = (
+            0 if keep_ms is None else compaction.expire(spark, _bronze_root(data), keep_ms=keep_ms)
+        )
+        written = compaction.compact(spark, _bronze_root(data))
+        run = compaction.compact_ledger(spark, _ledger_root(data), keep_ms=keep_ms)
+    typer.echo(
+        f"folders written: {len(written)}, days ended: {ended}; ledger folded up to run {run}"
     )
-    app.callback()(_begin)
-    for command in (
-        jobs.audit,
-        jobs.bronze,
-        jobs.compact,
-        jobs.compare,
-        jobs.ledger,
-        jobs.report,
-        jars,
-        program,
-    ):
-        app.command(command.__name__)(command)
-    return app
 
 
+@app.command()
+@with_bundles
+def compare(
+    against: Annotated[str, option("--against", "Parquet of your own, or a JDBC address.")],
+    topic: Annotated[str, option("--topic", "The real topic.")],
+    *,
+    table: Annotated[str, option("--table", "The table behind a JDBC address.")] = "",
+    column: Annotated[str, option("--column", "Its column with the business id.")] = "id",
+    published_id: Annotated[
+        str,
+        option(
+            "--published-id",
+            "SQL over txn_id, key and value: the business id, as get_json_object(value, '$.order').",
+        ),
+    ] = "txn_id",
+    data: Data = _DATA,
+    session: SessionOptions,
+) -> None:
+    """Compare the business ids of your database with what was published; exit code 1 when one side lacks some."""
+    settings = AgainstSettings(
+        bronze=_bronze_root(data),
+        topic=topic,
+        published_id=published_id,
+        source=against,
+        table=table,
+        column=column,
+    )
+    with session.open() as spark:
+        found = against_job.compare(spark, settings).persist()
+        counts = {
+            row.finding: row["n"]
+            for row in found.groupBy("finding").agg(F.count("*").alias("n")).collect()
+        }
+        for row in found.orderBy("finding", "id").limit(_SHOWN_MAX).collect():
+            place = "" if row.offset is None else f" {topic}-{row.partition}@{row.offset}"
+            typer.echo(printable(f"{row.finding:>8} {row.id}{place}"))
+    typer.echo(f"missing: {counts.get('missing', 0):,}, unknown: {counts.get('unknown', 0):,}")
+    raise typer.Exit(1 if counts else 0)
+
+
+@app.command()
+@with_bundles
+def ledger(
+    *,
+    data: Data = _DATA,
+    grace: Grace = "1m",
+    overdue: Overdue = "15m",
+    session: SessionOptions,
+) -> None:
+    """Fold what is new in bronze into one row per transaction, with its verdict."""
+    settings = _ledger(data, grace, overdue)
+    with session.open() as spark:
+        run = update_ledger(spark, settings)
+    typer.echo(f"ledger: run {run.number} in {settings.root}")
+
+
+@app.command()
+@with_bundles
+def report(
+    *,
+    namespace: Namespace = None,
+    data: Data = _DATA,
+    page: Page = _PAGE,
+    as_json: AsJson = False,
+    session: SessionOptions,
+) -> None:
+    """Write what the ledger says as one HTML file and JSON; exit code 1 when a promise is broken."""
+    name = client_config(ClientConfig, namespace=namespace).namespace
+    with session.open() as spark:
+        summary = _report(spark, name, data, page)
+    _end(summary, page, as_json=as_json)
+
+
+@app.command()
 def jars() -> None:
     """Fetch Spark's Kafka connector once, and print where its jars are, for `spark-submit --jars`."""
-    with closing(FetchBar(CONNECTOR)) as progress:
-        runtime = prepare_connector(LocalConfig.from_environ(os.environ), progress=progress)
-    typer.echo(",".join(str(jar) for jar in runtime.jars))
+    typer.echo(",".join(str(jar) for jar in connector().jars))
 
 
+@app.command()
 def program() -> None:
     """Print the path of this program for `spark-submit`: spark-submit --jars "$(txlayer-spark jars)" "$(txlayer-spark program)" audit …"""
     typer.echo(str(Path(__file__).with_name("__main__.py")))
 
 
-def _begin(
-    *,
-    version: Annotated[bool, version_option("txlayer-spark")] = False,  # noqa: ARG001 - its callback answers and ends the process
-) -> None:
+def _ledger(data: str, grace: str, overdue: str) -> LedgerSettings:
+    lengths: dict[str, timedelta] = {
+        name: parse_duration(f"--{name}", text)
+        for name, text in (("grace", grace), ("overdue", overdue))
+    }
+    return LedgerSettings(
+        bronze=_bronze_root(data),
+        root=_ledger_root(data),
+        grace_ms=milliseconds(lengths["grace"]),
+        overdue_ms=milliseconds(lengths["overdue"]),
+    )
+
+
+def _bronze_root(data: str) -> str:
+    return f"{data.rstrip('/')}/bronze"
+
+
+def _ledger_root(data: str) -> str:
+    return f"{data.rstrip('/')}/ledger"
+
+
+def _read(spark: SparkSession, settings: BronzeSettings) -> None:
+    state = read_new(spark, settings, now_ms=lambda: int(time.time() * 1000))
+    typer.echo(f"bronze: {len(state.real_topics)} real topics, in {settings.root}", err=True)
+
+
+def _report(spark: SparkSession, namespace: str, data: str, page: Path) -> Summary:
+    return write_report(
+        spark,
+        bronze=_bronze_root(data),
+        ledger=_ledger_root(data),
+        namespace=namespace,
+        page=page,
+        made_at=datetime.now(UTC),
+    )
+
+
+def _end(summary: Summary, page: Path, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"verdicts": summary.verdicts, "page": str(page.absolute())}))
+    else:
+        for verdict, count in sorted(summary.verdicts.items(), key=lambda item: -item[1]):
+            typer.echo(f"{count:>12,} {verdict}")
+        typer.echo(f"report: {page.absolute()}")
+    raise typer.Exit(exit_code(summary.verdicts))
+
+
+@app.callback()
+def _begin() -> None:
     check_names(os.environ)
 
 
 def main() -> None:
     """Run the command of this process's arguments and end the process."""
-    raise SystemExit(guard(build_app()))
+    raise SystemExit(guard(app))

@@ -11,12 +11,23 @@ from pyspark.sql import SparkSession
 
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.jars import CONNECTOR
-from txlayer.adapters.kafka.local.runtime import prepare_connector
+from txlayer.adapters.kafka.local.runtime import SparkRuntime, prepare_connector
 from txlayer.cli.output import FetchBar
 from txlayer_spark.session import build_session, failures_as_ours
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set by `spark-submit`, which has started the Java side already."""
+
+
+def connector(config: LocalConfig | None = None) -> SparkRuntime:
+    """Java and the jars of Spark's Kafka connector, fetched when they are missing.
+
+    Raises:
+        ConfigError: no Java, or no jars that fit.
+        RepositoryUnreachableError: the connector could not be fetched.
+    """
+    with closing(FetchBar(CONNECTOR)) as progress:
+        return prepare_connector(config or LocalConfig.from_environ(os.environ), progress=progress)
 
 
 @contextmanager
@@ -36,10 +47,7 @@ def spark_session(
     if _SUBMITTED in os.environ:
         session = build_session(name="txlayer", master=None, settings=settings)
     else:
-        with closing(FetchBar(CONNECTOR)) as progress:
-            runtime = prepare_connector(
-                config or LocalConfig.from_environ(os.environ), progress=progress
-            )
+        runtime = connector(config)
         with _environment_of_java(str(runtime.java_home)):
             session = build_session(
                 name="txlayer",
