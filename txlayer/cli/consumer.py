@@ -30,9 +30,10 @@ from txlayer.cli.options import (
     Reason,
     To,
     Yes,
+    administration,
+    command,
     option,
     parse_position,
-    with_bundles,
 )
 from txlayer.cli.services import (
     GC_THRESHOLD,
@@ -89,8 +90,7 @@ Reload = Annotated[
 ]
 
 
-@app.command()
-@with_bundles
+@command(app)
 def run(  # every option is a parameter
     place: Place,
     *,
@@ -246,8 +246,7 @@ Wait = Annotated[
 
 
 def _add(kind: ReplayKind) -> None:
-    @app.command(WORDS[kind], help=HELP[kind] + _EXITS)
-    @with_bundles
+    @command(app, WORDS[kind], help=HELP[kind] + _EXITS)
     def ask(
         group: GroupName,
         topic: TopicName,
@@ -333,8 +332,7 @@ TokenAbove = Annotated[
 ]
 
 
-@app.command()
-@with_bundles
+@command(app)
 def reset(
     *,
     group: Group,
@@ -351,12 +349,10 @@ def reset(
     What it had finished beyond the stored offsets, counts of attempts, and parked keys are forgotten. A pause stays. Fencing tokens go on growing;
     where the group's progress is lost, `--token-above` says the highest one that your tables hold.
     """
-    from txlayer.adapters.kafka.admin import KafkaAdmin
-
     config = cluster.config(ClientConfig)
     check_group(group)
     position = parse_position(to)
-    with KafkaAdmin(config) as admin:
+    with administration(config) as admin:
         plan = plan_reset(admin, group, topic, to=position, token_above=token_above)
         store_reset(
             admin,

@@ -20,9 +20,10 @@ from txlayer.cli.options import (
     DryRun,
     To,
     Yes,
+    administration,
+    command,
     option,
     parse_position,
-    with_bundles,
 )
 from txlayer.cli.services import (
     GC_THRESHOLD,
@@ -69,8 +70,7 @@ DoubtAfter = Annotated[
 ]
 
 
-@app.command()
-@with_bundles
+@command(app)
 def run(  # every option is a parameter
     *,
     workers: Workers = 1,
@@ -119,8 +119,7 @@ def run(  # every option is a parameter
         coordinator.run(should_stop=stop.is_set)
 
 
-@app.command()
-@with_bundles
+@command(app)
 def status(
     *,
     connection: Connection,
@@ -128,17 +127,15 @@ def status(
 ) -> None:
     """Group, members, lag and positions, from any machine; exit code 1 when no coordinator is a member."""
     config = connection.config(ClientConfig)
-    from txlayer.adapters.kafka.admin import KafkaAdmin
 
-    with KafkaAdmin(config) as admin:
+    with administration(config) as admin:
         found = read_status(admin, config.topics)
     output.show(status_json(found), lambda _body: status_table(found), as_json=as_json)
     if not found.members:
         raise typer.Exit(ExitCode.FINDING)
 
 
-@app.command()
-@with_bundles
+@command(app)
 def reset(
     *,
     to: To,
@@ -150,10 +147,9 @@ def reset(
     """Say where the coordinators begin; refused while one is running."""
     config = connection.config(ClientConfig)
     position = parse_position(to)
-    from txlayer.adapters.kafka.admin import KafkaAdmin
 
     topics = config.topics
-    with KafkaAdmin(config) as admin:
+    with administration(config) as admin:
         plan = plan_reset(
             admin,
             topics.coordinator_group,

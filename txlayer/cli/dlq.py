@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
@@ -20,9 +19,11 @@ from txlayer.cli.options import (
     Connection,
     Operator,
     Reason,
+    administration,
+    command,
+    current_ms,
     option,
     parse_instant,
-    with_bundles,
 )
 from txlayer.config import ClientConfig, ConsumerConfig, ProducerConfig, parse_duration
 from txlayer.consumer.dead_letters import DeadLetterReader
@@ -164,8 +165,7 @@ def check_names(group: str, topics: Sequence[str] | None) -> None:
 # --- looking -----------------------------------------------------------------------------------------------------------
 
 
-@app.command("list")
-@with_bundles
+@command(app, "list")
 def list_(
     *,
     group: Group,
@@ -182,7 +182,7 @@ def list_(
 ) -> None:
     """List a group's dead letters, the oldest first; those that were handled or dropped only when asked for."""
     check_names(group, topic)
-    now_ms = _now_ms()
+    now_ms = current_ms()
     wanted = filters.read(states=state or (), now_ms=now_ms)
     with open_logs(cluster.config(ClientConfig), group, topic or ()) as logs:
         found = letters_.list_letters(logs, wanted, is_all=is_all or bool(state), limit=limit)
@@ -205,8 +205,7 @@ def list_(
             typer.echo(f"{count:,} {said}", err=True)
 
 
-@app.command()
-@with_bundles
+@command(app)
 def show(
     letter: Annotated[
         str,
@@ -233,7 +232,7 @@ def show(
                 "shows what there is"
             )
         row = letters_.show_json(
-            found, log.said_about(place), now_ms=_now_ms(), has_value=has_value
+            found, log.said_about(place), now_ms=current_ms(), has_value=has_value
         )
     output.show(row, dlq_rows.show_tables, as_json=as_json)
 
@@ -298,7 +297,7 @@ class Asking(DeadLetterFilters):
             topics,
             tuple(parse_letter(text, topics=topics) for text in letters or ()),
             self.is_all,
-            self.read(now_ms=_now_ms()),
+            self.read(now_ms=current_ms()),
             self.limit,
             self.rate,
             author_of(
@@ -334,8 +333,7 @@ To = Annotated[
 ]
 
 
-@app.command("replay", help=HELP[ReplayKind.REPLAY] + _EXITS)
-@with_bundles
+@command(app, "replay", help=HELP[ReplayKind.REPLAY] + _EXITS)
 def _replay(
     letters: Letters = None,
     *,
@@ -353,8 +351,7 @@ def _replay(
     _carry_out(order, asking, connection, as_json=as_json)
 
 
-@app.command("drop", help=HELP[ReplayKind.DROP] + _EXITS)
-@with_bundles
+@command(app, "drop", help=HELP[ReplayKind.DROP] + _EXITS)
 def _drop(
     letters: Letters = None,
     *,
@@ -405,9 +402,8 @@ def _republish(
     logs: Mapping[str, DeadLetterLog],
     asking: Asking,
 ) -> list[DeadLetterOutcome]:
-    from txlayer.adapters.kafka.admin import KafkaAdmin
 
-    with KafkaAdmin(config) as admin:
+    with administration(config) as admin:
         replaying.check_target(to, logs, admin=admin, topics=config.topics)
     with closing(connect_consumer(config)) as connections:
         request_id = order.author.request_id
@@ -476,7 +472,7 @@ def _confirmed(
     count = len(choice.chosen)
     if order.is_all and count and not (asking.yes or asking.dry_run):
         first = choice.in_turn[: output.SAMPLE_COUNT]
-        sample = [letters_.chosen_json(c, now_ms=_now_ms()) for c in first]
+        sample = [letters_.chosen_json(c, now_ms=current_ms()) for c in first]
         output.confirm_bulk(
             f"{order.command} --all: {count:,} dead letters",
             f"{KIND_WORDS[order.kind.value]} these {count:,} dead letters?",
@@ -484,10 +480,6 @@ def _confirmed(
             more_count=count - len(sample),
         )
     return choice
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 # --- the cluster -------------------------------------------------------------------------------------------------------
@@ -498,10 +490,9 @@ def open_logs(
     config: ClientConfig, group: str, topics: Sequence[str] = ()
 ) -> Iterator[dict[str, DeadLetterLog]]:
     """As `operate.dead_letters.open_logs`, with clients of its own."""
-    from txlayer.adapters.kafka.admin import KafkaAdmin
     from txlayer.adapters.kafka.client import PlainReader
 
-    with KafkaAdmin(config) as admin:
+    with administration(config) as admin:
         yield letters_.open_logs(admin, group, topics, make_reader=lambda: PlainReader(config))
 
 

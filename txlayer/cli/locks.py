@@ -16,7 +16,7 @@ from txlayer.adapters.connect import connect_consumer
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import AsJson, Connection, Operator, Reason, option, with_bundles
+from txlayer.cli.options import AsJson, Connection, Operator, Reason, command, option
 from txlayer.cli.output import age_text, cell
 from txlayer.config import ConsumerConfig, milliseconds, parse_duration
 from txlayer.core.leases import LeaseEffect, parse_queue
@@ -65,8 +65,7 @@ class LockConnection(Connection):
         return self.config(ConsumerConfig, lease_expiry=expiry, lease_renewal=renewal)
 
 
-@app.command("list")
-@with_bundles
+@command(app, "list")
 def list_locks(
     *,
     group: Annotated[str | None, option("--group", "Of this consumer group alone.")] = None,
@@ -98,8 +97,7 @@ def list_locks(
     output.show_rows(rows, list_table, as_json=as_json, nothing=nothing)
 
 
-@app.command()
-@with_bundles
+@command(app)
 def show(
     queue: Queue,
     *,
@@ -123,8 +121,7 @@ def show(
     output.show(row, detail, as_json=as_json)
 
 
-@app.command()
-@with_bundles
+@command(app)
 def release(
     queue: Queue,
     *,

@@ -8,10 +8,12 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
@@ -20,7 +22,11 @@ from txlayer.cli.secrets import command_line_settings, environment_settings, wit
 from txlayer.config import ClientConfig, from_environ, milliseconds, parse_duration
 from txlayer.errors import ConfigError
 
+if TYPE_CHECKING:
+    from txlayer.adapters.kafka.admin import KafkaAdmin
+
 C = TypeVar("C", bound=ClientConfig)
+T = TypeVar("T", bound=Callable[..., None])
 
 
 def option(names: str, text: str, metavar: str | None = None, /, **more: Any) -> Any:
@@ -112,6 +118,30 @@ class Connection(ClusterOptions):
     """Which namespace of which cluster."""
 
     namespace: Namespace = None
+
+
+@contextmanager
+def administration(config: ClientConfig) -> Iterator[KafkaAdmin]:
+    """The administrator's view of a cluster; only now the Kafka client is loaded, so that `--help` is quick."""
+    from txlayer.adapters.kafka.admin import KafkaAdmin
+
+    with KafkaAdmin(config) as admin:
+        yield admin
+
+
+def current_ms() -> int:
+    """This machine's time."""
+    return int(time.time() * 1000)
+
+
+def command(app: typer.Typer, name: str | None = None, **more: Any) -> Callable[[T], T]:
+    """Add a command to a group; its parameters may be bundles of options."""
+
+    def add(function: T) -> T:
+        app.command(name, **more)(with_bundles(function))
+        return function
+
+    return add
 
 
 def with_bundles(command: Callable[..., None]) -> Callable[..., None]:

@@ -12,7 +12,7 @@ import typer
 
 from txlayer import __version__
 from txlayer.cli.database import BARRIER_URL, opened_barrier
-from txlayer.cli.options import Connection, option, with_bundles
+from txlayer.cli.options import Connection, command, option
 from txlayer.cli.secrets import from_file
 from txlayer.cli.services import Observing, StartTimeout, load_handler, observed
 from txlayer.config import ResponderConfig, parse_duration
@@ -71,8 +71,7 @@ def _group() -> None:
     """Keeps `run` a word of its own."""
 
 
-@app.command()
-@with_bundles
+@command(app)
 def run(  # every option is a parameter
     *,
     group: Group,

@@ -15,7 +15,7 @@ from rich.markup import escape
 from txlayer.adapters.connect import connect_coordinator
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import AsJson, Bundle, Connection, Yes, option, with_bundles
+from txlayer.cli.options import AsJson, Bundle, Connection, Yes, administration, command, option
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
 from txlayer.core.acls import EVERY_HOST, AclChange, CreateAcl, OtherAcl
 from txlayer.core.topics import AlterSetting, Change, CreateTopic, Difference, StoreFirstOffsets
@@ -92,8 +92,7 @@ class Wanted(Bundle):
         return wanted
 
 
-@app.command()
-@with_bundles
+@command(app)
 def plan(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) -> None:
     """Show what `apply` would do; exit code 1 when something differs that only a person can change."""
     changes = _compare(wanted, connection, as_json=as_json)
@@ -101,15 +100,12 @@ def plan(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) -> 
         raise typer.Exit(ExitCode.FINDING)
 
 
-@app.command()
-@with_bundles
+@command(app)
 def apply(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) -> None:
     """Create missing topics and alter settings; safe to repeat; exit code 1 when something is left to a person."""
-    from txlayer.adapters.kafka.admin import KafkaAdmin
-
     config = connection.config(ClientConfig)
     topics = wanted.read(config)
-    with KafkaAdmin(config) as admin:
+    with administration(config) as admin:
         applied = topics.apply(admin)
     show_changes(
         applied.left, done=applied.done, config=config, group=wanted.group, as_json=as_json
@@ -118,8 +114,7 @@ def apply(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) ->
         raise typer.Exit(ExitCode.FINDING)
 
 
-@app.command()
-@with_bundles
+@command(app)
 def check(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) -> None:
     """Show what is missing or different; exit code 1 when anything is."""
     if _compare(wanted, connection, as_json=as_json):
@@ -127,12 +122,10 @@ def check(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) ->
 
 
 def _compare(wanted: Wanted, connection: Connection, *, as_json: bool) -> list[Change]:
-    # Here, so that `txlayer --help` does not load the Kafka client.
-    from txlayer.adapters.kafka.admin import KafkaAdmin
 
     config = connection.config(ClientConfig)
     topics = wanted.read(config)
-    with KafkaAdmin(config) as admin:
+    with administration(config) as admin:
         changes = topics.plan(admin)
     show_changes(changes, config=config, group=wanted.group, as_json=as_json)
     return changes
@@ -217,22 +210,19 @@ class Rights(Bundle):
     host: Annotated[str, option("--host", "From where; * is everywhere.")] = EVERY_HOST
 
 
-@acls_app.command("plan")
-@with_bundles
+@command(acls_app, "plan")
 def plan_acls(*, rights: Rights, connection: Connection, as_json: AsJson = False) -> None:
     """Show what `apply` would create; exit code 1 when the principal may do more than its roles."""
     _fail_when(_others(_compare_acls(rights, connection, as_json=as_json)))
 
 
-@acls_app.command("apply")
-@with_bundles
+@command(acls_app, "apply")
 def apply_acls(*, rights: Rights, connection: Connection, as_json: AsJson = False) -> None:
     """Create what is missing; safe to repeat; exit code 1 when the principal may do more than its roles."""
     _fail_when(_others(_compare_acls(rights, connection, as_json=as_json, creates=True)))
 
 
-@acls_app.command("check")
-@with_bundles
+@command(acls_app, "check")
 def check_acls(*, rights: Rights, connection: Connection, as_json: AsJson = False) -> None:
     """Show what is missing or more than the roles need; exit code 1 when anything is."""
     _fail_when(_compare_acls(rights, connection, as_json=as_json))
@@ -324,8 +314,7 @@ WantedCount = Annotated[
 WidenDryRun = Annotated[bool, option("--dry-run", "Say what would be done; change nothing.")]
 
 
-@app.command()
-@with_bundles
+@command(app)
 def drain(
     *, timeout: DrainTimeout = "60s", connection: Connection, as_json: AsJson = False
 ) -> None:
@@ -358,8 +347,7 @@ def drain(
         raise typer.Exit(ExitCode.FINDING)
 
 
-@app.command()
-@with_bundles
+@command(app)
 def widen(
     *,
     partitions: WantedCount,
@@ -374,11 +362,11 @@ def widen(
 
     Exit codes: 0 done or so already, 1 not drained, 2 usage, a coordinator runs, 3 no broker, 5 not authorised.
     """
-    from txlayer.adapters.kafka.admin import KafkaAdmin, widen_topics
+    from txlayer.adapters.kafka.admin import widen_topics
 
     config = connection.config(CoordinatorConfig)
     with (
-        KafkaAdmin(config) as admin,
+        administration(config) as admin,
         closing(connect_coordinator(config, is_one_shot=True)) as connections,
     ):
         found = draining.plan_widening(admin, config, connections, partition_count=partitions)
@@ -396,10 +384,9 @@ def widen(
 
 
 def _look(config: CoordinatorConfig) -> Drain:
-    from txlayer.adapters.kafka.admin import KafkaAdmin
 
     with (
-        KafkaAdmin(config) as admin,
+        administration(config) as admin,
         closing(connect_coordinator(config, is_one_shot=True)) as connections,
     ):
         return draining.look_at(admin, config, connections)

@@ -10,7 +10,6 @@ import os
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -31,9 +30,11 @@ from txlayer.cli.options import (
     Connection,
     Operator,
     Reason,
+    administration,
+    command,
+    current_ms,
     option,
     parse_instant,
-    with_bundles,
 )
 from txlayer.config import CoordinatorConfig, ProducerConfig, milliseconds, parse_duration
 from txlayer.core import codec
@@ -152,8 +153,7 @@ ShowSince = Annotated[
 IsId = Annotated[bool, option("--id", "It is an id, even if it looks like PARTITION:OFFSET.")]
 
 
-@app.command("list")
-@with_bundles
+@command(app, "list")
 def list_(
     *,
     filters: TransactionFilters,
@@ -173,7 +173,7 @@ def list_(
             "--older-than alone"
         )
     config = connection.config(CoordinatorConfig)
-    now_ms = _now_ms()
+    now_ms = current_ms()
     with _overview(config) as overview:
         asides = overview.kept_aside()
         if kept_aside:
@@ -214,24 +214,20 @@ class _Counted:
             yield found
 
 
-@app.command()
-@with_bundles
+@command(app)
 def stats(*, connection: Connection, as_json: AsJson = False) -> None:
     """Count what is not settled, by group and state, and what was kept aside; and say how far half, op and doubt reach."""
-    from txlayer.adapters.kafka.admin import KafkaAdmin
-
     config = connection.config(CoordinatorConfig)
-    with KafkaAdmin(config) as admin:
+    with administration(config) as admin:
         status = read_status(admin, config.topics)
-    now_ms = _now_ms()
+    now_ms = current_ms()
     with _overview(config) as overview:
         counts = unsettled.count(overview)
     body = unsettled.stats_json(config.namespace, counts, status.partitions, now_ms=now_ms)
     output.show(body, tx_rows.stats_tables, as_json=as_json)
 
 
-@app.command()
-@with_bundles
+@command(app)
 def show(
     what: What,
     *,
@@ -244,7 +240,6 @@ def show(
 
     One id may have had several attempts, each with its nonce: every one is shown. Exit code 1 when nothing is found.
     """
-    from txlayer.adapters.kafka.admin import KafkaAdmin
     from txlayer.adapters.kafka.connections import KafkaHistoryReader
     from txlayer.operate import history as histories
 
@@ -262,7 +257,7 @@ def show(
     elif wanted is not None:
         searched = f"{config.topics.doubt} holds nothing under {what}"
     else:
-        start = HistoryStart(parse_instant("--since", since, now_ms=_now_ms()))
+        start = HistoryStart(parse_instant("--since", since, now_ms=current_ms()))
         found = reader.read(check_txn_id(what), start=start, with_checks=True)
         searched = (
             f"half, op and check of the last {since}, and doubt, of the namespace {config.namespace} hold nothing about "
@@ -271,7 +266,7 @@ def show(
     if not found:
         typer.echo(printable(f"not found: {searched}"), err=True)
         raise typer.Exit(ExitCode.FINDING)
-    with KafkaAdmin(config) as admin:
+    with administration(config) as admin:
         applied = list(histories.are_applied(admin, config.topics, found))
     rows = [histories.history_json(h, is_applied=a) for h, a in zip(found, applied, strict=True)]
     output.show_rows(rows, tx_rows.histories_tables, as_json=as_json, nothing="")
@@ -292,7 +287,7 @@ def _show_aside(
     found = next((a for a in asides if (a.origin, a.line) == wanted), None)
     if found is None:
         return False
-    row = unsettled.aside_json(found, now_ms=_now_ms())
+    row = unsettled.aside_json(found, now_ms=current_ms())
     output.show_rows([row], lambda _rows: tx_rows.aside_table(row), as_json=as_json, nothing="")
     return True
 
@@ -308,8 +303,7 @@ Force = Annotated[bool, option("--force", "Overwrite the file when it is there."
 ExportLimit = Annotated[int | None, option("--limit", "So many, the oldest.", min=1)]
 
 
-@app.command()
-@with_bundles
+@command(app)
 def export(
     *,
     output_: Output,
@@ -331,7 +325,7 @@ def export(
     if path is not None:
         _check_place(path, is_forced=force)
     config = connection.config(CoordinatorConfig)
-    now_ms = _now_ms()
+    now_ms = current_ms()
     with closing(connect_coordinator(config, is_one_shot=True)) as connections:
         found = (
             each
@@ -433,8 +427,7 @@ Since = Annotated[
 
 
 def _add(word: str) -> None:
-    @app.command(word, help=HELP[word] + _EXITS)
-    @with_bundles
+    @command(app, word, help=HELP[word] + _EXITS)
     def settle(
         txn_ids: Ids = None,
         *,
@@ -509,15 +502,15 @@ def _plan(
     from txlayer.operate import settle as settling
 
     def read_histories(txn_id: str) -> list[TransactionHistory]:
-        start = HistoryStart(_now_ms() - since_ms)
+        start = HistoryStart(current_ms() - since_ms)
         return KafkaHistoryReader(config).read(txn_id, start=start)
 
-    plan = settling.plan_of(order, hands, read_histories=read_histories, now_ms=_now_ms())
+    plan = settling.plan_of(order, hands, read_histories=read_histories, now_ms=current_ms())
     if plan.ambiguous:
         found = plan.ambiguous
         raise UsageError(
             f"{txn_id_of(found[0].txn.key)} names {len(found)} transactions that are not settled; say with --nonce "
-            f"which one: {tx_sentences.candidates(found, now_ms=_now_ms())}"
+            f"which one: {tx_sentences.candidates(found, now_ms=current_ms())}"
         )
     return plan
 
@@ -552,8 +545,7 @@ def _carry_out(
 
 
 def _confirm(act: OperatorAction, plan: SettlementPlan) -> None:
-
-    now_ms, count = _now_ms(), len(plan.lines)
+    now_ms, count = current_ms(), len(plan.lines)
     sample = [
         unsettled.unsettled_json(s, now_ms=now_ms) for s, _ in plan.lines[: output.SAMPLE_COUNT]
     ]
@@ -583,7 +575,3 @@ def _overview(config: CoordinatorConfig) -> Iterator[Overview]:
 
     with closing(connect_coordinator(config, is_one_shot=True)) as connections:
         yield Overview(config, connections)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

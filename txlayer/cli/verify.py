@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,14 @@ from rich.markup import escape
 
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import AsJson, Connection, option, parse_instant, with_bundles
+from txlayer.cli.options import (
+    AsJson,
+    Connection,
+    current_ms,
+    option,
+    parse_instant,
+    with_bundles,
+)
 from txlayer.config import ClientConfig, milliseconds, parse_duration
 from txlayer.core.judging import PromiseStatus, VerdictFinding
 from txlayer.core.verdicts import Severity, Verdict, severity
@@ -89,7 +95,7 @@ def verify(
         topics=topics,
         grace=grace,
         overdue_after=overdue_after,
-        now_ms=int(time.time() * 1000),
+        now_ms=current_ms(),
     )
     found = _verified(config, asked, folder)
     if as_json:
@@ -131,7 +137,6 @@ def make_asked(
 
 
 def _verified(config: ClientConfig, asked: WantedWindow, folder: Path | None) -> Verification:
-    # Here, so that `txlayer --help` does not load the Kafka client.
     from txlayer.adapters.kafka.admin import KafkaAdmin
     from txlayer.adapters.kafka.client import PlainReader
 

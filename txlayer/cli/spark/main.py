@@ -24,8 +24,8 @@ from txlayer.cli.options import (
     Insecure,
     Namespace,
     client_config,
+    command,
     option,
-    with_bundles,
 )
 from txlayer.cli.secrets import command_line_settings, with_secrets
 from txlayer.cli.spark.session import connector, spark_session
@@ -141,8 +141,7 @@ _SHOWN_MAX = 100
 """Differences that are printed; all are counted."""
 
 
-@app.command()
-@with_bundles
+@command(app)
 def audit(
     *,
     source: SourceOptions,
@@ -163,8 +162,7 @@ def audit(
     _end(summary, page, as_json=as_json)
 
 
-@app.command()
-@with_bundles
+@command(app)
 def bronze(
     *,
     source: SourceOptions,
@@ -185,8 +183,7 @@ def bronze(
             _read(spark, settings)
 
 
-@app.command()
-@with_bundles
+@command(app)
 def compact(
     *,
     data: Data = _DATA,
@@ -212,8 +209,7 @@ def compact(
     )
 
 
-@app.command()
-@with_bundles
+@command(app)
 def compare(
     against: Annotated[str, option("--against", "Parquet of your own, or a JDBC address.")],
     topic: Annotated[str, option("--topic", "The real topic.")],
@@ -252,8 +248,7 @@ def compare(
     raise typer.Exit(1 if counts else 0)
 
 
-@app.command()
-@with_bundles
+@command(app)
 def ledger(
     *,
     data: Data = _DATA,
@@ -268,8 +263,7 @@ def ledger(
     typer.echo(f"ledger: run {run.number} in {settings.root}")
 
 
-@app.command()
-@with_bundles
+@command(app)
 def report(
     *,
     namespace: Namespace = None,
