@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.fake_records import FAR_AWAY, half_header, op_line, options, txn_key
 from tests.support.partition_driver import PartitionDriver
+from tests.support.still_coordinator import StillCoordinator
 from txlayer.core.batch import ReportKind
 from txlayer.core.messages import OrderMode, Source
 from txlayer.core.transitions import TxnState
@@ -334,3 +335,20 @@ def test_what_was_rolled_back_on_a_lines_word_alone_stays_so_when_its_half_recor
     driver.turn()
 
     assert [] == driver.log.forwarded
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize("is_half_empty", [False, True])
+def test_a_person_settles_what_an_op_line_alone_brought(is_half_empty: bool) -> None:
+    """`txlayer tx rollback` names half offset 0 for a transaction without a half record."""
+    still, key = StillCoordinator(), txn_key("alone")
+    if not is_half_empty:
+        still.half(txn_key("other"))
+    still.op(op_line("C", key, FAR_AWAY))
+    still.work(seconds=60)  # `misplaced_after` is 10 s
+    assert still.on_doubt()[key].state == "parked"
+
+    still.op(op_line("R", key, 0, source=Source.OPERATOR, reason="zoe: nothing is there"))
+    still.work(seconds=60)
+
+    assert key not in still.on_doubt()

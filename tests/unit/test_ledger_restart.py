@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fake_records import FAR_AWAY, half_bytes, op_line, options, txn_key
+from tests.support.fake_records import (
+    FAR_AWAY,
+    FakeRecord,
+    half_bytes,
+    op_line,
+    options,
+    txn_key,
+)
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from txlayer.core.batch import Positions
-from txlayer.core.messages import OrderMode
+from txlayer.core.messages import OrderMode, ParkReason
 from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -207,3 +214,50 @@ def test_a_restart_while_a_second_copy_still_drives_others_out_of_half_forwards_
     assert [B] == driver.log.forwarded
     assert 1 == len(driver.log.visible)
     assert {A, *between} == set(driver.log.on_doubt())
+
+
+@pytest.mark.promise("P11")
+def test_what_a_restart_finds_settled_holds_no_content_beyond_what_is_counted() -> None:
+    driver = PartitionDriver()
+    driver.half(txn_key("open"))  # holds the low-water mark for `doubt_after`
+    driver.turn()
+    for number in range(50):
+        key = txn_key(f"t{number}")
+        driver.op("C", key, driver.half(key, value=b"v" * 9_000))
+    driver.turn()
+
+    driver.crash(is_new_process=True)
+    driver.turn()
+
+    ledger = driver.ledger
+    held = sum(
+        len(t.content) for t in (*ledger._old, *ledger._young) if hasattr(t.content, "value")
+    )
+    assert held <= ledger.content_bytes
+
+
+@pytest.mark.promise("P2")
+def test_what_only_a_later_release_can_read_on_doubt_is_not_forwarded_from_half() -> None:
+    """A later release parked it for a reason of its own. Its partition moves back to this release, and an operator commits."""
+    driver = PartitionDriver()
+    driver.half(txn_key("open"))  # holds the low-water mark
+    key = txn_key("parked")
+    offset = driver.half(key)
+    driver.turn()
+    txn = driver.ledger.find(key)
+    assert txn is not None
+    txn.state = TxnState.PARKED
+    txn.extra().reason = ParkReason.TOO_OLD
+    driver.ledger._keep(txn)
+    driver.publish()
+    entry = next(e for e in driver.log.doubt if e.record.key() == key.encode())
+    place = driver.log.doubt.index(entry)
+    later = (entry.record.value() or b"").replace(b"|too-old|", b"|a-later-reason|")
+    driver.log.doubt[place] = entry._replace(record=FakeRecord(key=key.encode(), value=later))
+
+    driver.crash(is_new_process=True)
+    driver.op("C", key, offset)
+    driver.turn()
+
+    # Doubt still says that it is parked: the later release would forward it again.
+    assert not driver.log.forwarded

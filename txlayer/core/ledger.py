@@ -1206,7 +1206,7 @@ class Ledger:
                         return self._pause(
                             (op_offset, number), line_count, quick_bytes, dropped_bytes
                         )
-                    self._quarantine_misplaced_line(op, line, (op_offset, number))
+                    self._apply_misplaced_line(op, line, (op_offset, number))
                 else:
                     batch.byte_count += quick_bytes
                     self.content_bytes -= quick_bytes - dropped_bytes
@@ -1298,7 +1298,9 @@ class Ledger:
         )
 
     def forget_batch(self) -> None:
-        """Discard the batch of a replay."""
+        """Discard the batch of a replay, and the content of what it settled: that is not needed, and not counted."""
+        for txn in self.batch.forwards:
+            txn.content = None
         self.batch = Batch()
 
     def filled(self, txn: Transaction, contents: list[Content]) -> None:
@@ -1372,10 +1374,15 @@ class Ledger:
         self._hopeless_before = before
         self.waits_for_half = None
 
-    def _quarantine_misplaced_line(self, op: OpMessage, line: str, position: OpPosition) -> None:
+    def _apply_misplaced_line(self, op: OpMessage, line: str, position: OpPosition) -> None:
+        """Quarantine it, unless an operator speaks of a transaction without a half record: the line cannot name one."""
+        txn = self.find(op.key)
+        if txn is not None and not txn.seen and op.source is Source.OPERATOR:
+            self._apply(op, line, position)
+            return
         why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
         self._keep_line_aside(why, line, position)
-        if self.find(op.key) is None and not self._is_known(op.key):
+        if txn is None and not self._is_known(op.key):
             txn = Transaction(
                 op.key, op.producer_group, "", -1, self.newest_ms, str(op.born_ms), position, []
             )
@@ -1475,6 +1482,8 @@ class Ledger:
             newest = max(kept.lines_aside)
             self._hold_back_doubt((newest, len(kept.lines_aside[newest])), positions.doubt_low)
         self._recent_before.update(dict.fromkeys(kept.rolled_back))
+        # What only a later release can read is not new either: half would bring back what that release did to it.
+        self._recent_before.update(dict.fromkeys(kept.unreadable))
         for txn in kept.in_offset_order():
             self.transactions[txn.key] = txn
             self._further_count += max(txn.seen - 1, 0)
@@ -1498,7 +1507,7 @@ class Ledger:
         self.ahead_line_count = 0
         self.half_next = positions.half_next
         self.op_next = (positions.op_offset, positions.op_line)
-        self.batch = Batch()
+        self.forget_batch()
         self._forget_what_doubt_does_not_hold()
         self.order = ForwardOrder(self.transactions.values())
         self._keys_to_try.clear()
@@ -1519,6 +1528,7 @@ class Ledger:
                 del self.transactions[txn.key]
                 self._further_count -= max(txn.seen - 1, 0)
                 self.content_bytes -= 0 if txn.content is None else txn.size
+                txn.content = None
                 txn.state = TxnState.COMMITTED  # or rolled back: the doubt topic knew it
                 self._recent[txn.key] = None  # its second copies must not be taken for new
 
