@@ -397,3 +397,29 @@ def test_a_question_that_its_topic_refuses_names_no_topics_and_stops_nobody(
     assert {A, B} == set(driver.log.on_doubt())
     asked = {(question.key, question.text) for question in driver.log.questions}
     assert ({(A, ""), (B, "orders")} if is_asked else set()) == asked
+
+
+@pytest.mark.promise("P11")
+def test_decided_transactions_of_a_group_that_nobody_answers_for_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its producers have no check handler, and their local transactions take longer than the immunity."""
+    monkeypatch.setattr("txlayer.core.checks.GAPS_MAX", 10)
+    monkeypatch.setattr("txlayer.core.ledger.RECENT_COUNT_MAX", 10)
+    monkeypatch.setattr("txlayer.core.ledger.DISTANCE_MAX", 10)
+    monkeypatch.setattr("txlayer.core.ledger.SETTLED_IN_HALF_MAX", 10)
+    driver, count = PartitionDriver(), 500
+    for number in range(count):
+        key = txn_key(f"t{number}")
+        offset = driver.half(key)
+        driver.turn()
+        driver.tick(after_ms=10_000)  # the immunity is 6 s
+        driver.publish()
+        driver.op("C", key, offset)
+        driver.turn()
+    driver.tick(after_ms=3_600_000)
+    driver.publish()
+
+    assert count == len(driver.log.forwarded)
+    assert 0 == driver.ledger.open_count
+    assert driver.ledger.schedule.due_count(GROUP) <= 30

@@ -166,3 +166,34 @@ def test_each_half_record_of_a_transaction_counts_until_it_is_settled(does_sleep
     driver.op("R", txn_key("b"), last["b"])
     driver.turn()
     assert driver.ledger.unsettled_bytes == groups * GROUP_BYTES
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+def test_half_does_not_wait_for_groups_whose_transactions_are_all_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txlayer.core.checks.IDLE_GROUPS_MAX", 10)
+    still, count = StillCoordinator(unsettled_bytes_max=40 * UNSETTLED_BYTES), 200
+    good, number, wait_until_s = txn_key("good"), 0, 0.0
+    said: list[tuple[str, int]] = []
+    coordinator = still.coordinator
+
+    def should_stop() -> bool:
+        nonlocal number, wait_until_s
+        if still.world.passed_s >= wait_until_s:
+            wait_until_s = still.world.passed_s + 10  # the immunity is 6 s
+            for key, offset in said:
+                still.op(op_line("R", key, offset, group=f"invented-{number}"))
+            said.clear()
+            number += 1
+            if number < count:
+                key = txn_key(f"t{number}")
+                said.append((key, still.half(key, group=f"invented-{number}")))
+            elif number == count:
+                still.commit(good, still.half(good))
+        return number > count + 30
+
+    coordinator.run(should_stop=should_stop)
+
+    assert [good.partition("/")[0]] == still.visible()

@@ -2,8 +2,8 @@
 
 Every transaction has at most one place here: among those that are not due, by time, or among the due ones of its group,
 the oldest first. Most wait for their first check-back with the same immunity: they arrive in order, in a queue that takes
-eight bytes each. A heap has the rest. A transaction that is settled meanwhile is removed when its turn comes. The ledger
-writes the check-backs.
+eight bytes each. A heap has the rest. A transaction that is settled meanwhile is removed when its turn comes, or earlier when
+most are settled. The ledger writes the check-backs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
 
 GAPS_MAX = 10_000
-"""Settled transactions that may stay here until their turn, in addition to as many as are open."""
+"""Settled transactions that may stay here, waiting or due, in addition to as many as are open."""
 
 IMMUNITY_MS_MAX = 7 * 24 * 3_600_000
 """Longest immunity that counts, whatever a half record contains. txlayer's producers ask for no more, and a barrier keeps its
@@ -28,7 +28,7 @@ _OPEN = TxnState.OPEN
 _MS = 1000
 NEVER_MS = 1 << 62
 IDLE_GROUPS_MAX = 1_000
-"""Above this number, groups with nothing due are dropped; half records may name any number of groups."""
+"""Above this number, groups with nothing unsettled that is due are dropped; half records may name any number of groups."""
 FORGET_MS = 10_000
 """Interval for dropping them, because it scans all groups."""
 
@@ -95,6 +95,7 @@ class CheckSchedule:
         self._first: deque[Transaction] = deque()  # never asked, by append time
         self._later: list[_Entry] = []
         self._ready: dict[str, _Ready] = {}
+        self._ready_count = 0  # entries of all groups
         self._next_end_ms = NEVER_MS  # none of the due ones is too old before that
         self._forgot_at_ms = 0
         self._first_group = 0
@@ -162,6 +163,7 @@ class CheckSchedule:
             entries = ready.entries
             while entries and len(found) < count_max and entries[0][0] <= now_ms:
                 txn = heappop(entries)[2]
+                self._ready_count -= 1
                 if txn.state is _OPEN:
                     found[txn.key] = txn
         ends = (ready.entries[0][0] for ready in self._ready.values() if ready.entries)
@@ -192,11 +194,15 @@ class CheckSchedule:
         return answered_count >= self.policies.of(txn.group).answered_max
 
     def tidy(self, open_count: int) -> None:
-        """Remove settled transactions if they are the majority."""
-        if len(self) > 2 * open_count + GAPS_MAX:
+        """Remove settled transactions if they are the majority: each look at all of them is paid for by as many new ones."""
+        if len(self) + self._ready_count > 2 * open_count + GAPS_MAX:
             self._first = deque(txn for txn in self._first if txn.state is _OPEN)
             self._later = [entry for entry in self._later if entry[2].state is _OPEN]
             heapify(self._later)
+            for ready in self._ready.values():
+                ready.entries = [entry for entry in ready.entries if entry[2].state is _OPEN]
+                heapify(ready.entries)
+            self._ready_count = sum(len(ready.entries) for ready in self._ready.values())
 
     def __len__(self) -> int:
         """Number of transactions that wait for their time, including settled ones."""
@@ -228,10 +234,16 @@ class CheckSchedule:
         end_ms = txn.appended_ms + immunity_of(txn, policy) + policy.age_max_ms
         ready = self._ready.setdefault(txn.group, _Ready())
         heappush(ready.entries, (end_ms, txn.first_offset, txn))
+        self._ready_count += 1
         self._next_end_ms = min(self._next_end_ms, end_ms)
 
     def _forget_idle_groups(self, now_ms: int) -> None:
-        """Drop groups with nothing due and a full allowance: a new entry begins with the same one."""
+        """Drop groups with nothing unsettled and a full allowance: a new entry begins with the same one."""
+        for ready in self._ready.values():
+            # From the oldest to the first open one: so a group with none is emptied, and no entry is looked at twice.
+            while ready.entries and ready.entries[0][2].state is not _OPEN:
+                heappop(ready.entries)
+                self._ready_count -= 1
         self._ready = {
             group: ready
             for group, ready in self._ready.items()
@@ -251,6 +263,7 @@ class CheckSchedule:
         entries = ready.entries
         while entries and len(found) < count_max and ready.allowance >= 1:
             txn = heappop(entries)[2]
+            self._ready_count -= 1
             if txn.state is not _OPEN or txn.key in found:
                 continue
             if self._due_ms(txn) > now_ms:
