@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_records import op_line, txn_key
+from tests.support.fake_records import BORN_MS, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
-from txlayer.adapters.ports import StoredOffset
+from txlayer.adapters.ports import HistoryStart, StoredOffset
+from txlayer.config import ProducerConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core.ids import half_partition
-from txlayer.core.messages import txn_id_of
+from txlayer.core.messages import Resolution, Source, txn_id_of
 from txlayer.errors import ConfigError, RetriableError, TopicMismatchError
 
 HOUR_S = 3_600.0
@@ -283,3 +284,26 @@ def test_what_is_held_while_no_time_is_believed_is_not_given_up_when_one_is() ->
     stage.work(seconds=60)
 
     assert 1 == len(stage.kafka.records("missing"))
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("ahead_s", [0.0, 20.0])
+def test_the_decision_that_a_producer_is_told_is_the_first_one_whatever_clock_is_ahead(
+    ahead_s: float,
+) -> None:
+    """The leader of half is ahead of op's; a check-back was answered first, then the producer said commit."""
+    still, key = StillCoordinator(), txn_key("late")
+    offset = still.half(key, ahead_s=ahead_s)
+    still.world.advance(ms=10_000)
+    still.op(op_line("R", key, offset, source=Source.CHECK, check_number=1))
+    still.world.advance(ms=15_000)
+    still.op(op_line("C", key, offset))
+    connections = still.kafka.connect_producer(ProducerConfig(), client="p")
+    # As `Engine.decision` asks, for `result(with_decision=True)`.
+    start = HistoryStart(BORN_MS - 3_600_000, (0, offset))
+
+    (history,) = connections.history().read(key.partition("/")[0], start=start, partitions=[0])
+    still.work(seconds=10)
+
+    assert [] == still.visible()
+    assert Resolution.ROLLBACK is history.decision

@@ -20,10 +20,11 @@ from txlayer.errors import TopicMismatchError, TxLayerError
 class HistoryStart(NamedTuple):
     """The start of reading half and op for one transaction's history."""
 
-    at_ms: int  # read records appended at this time or later
+    at_ms: int  # read half records appended at this time or later
     position: tuple[int, int] | None = (
         None  # instead: half partition and offset; op from the time of that record
     )
+    # Op and check records are read from a minute earlier: their leaders' clocks may be behind that of half's.
 
 
 class HistoryReader(Protocol):

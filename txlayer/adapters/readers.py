@@ -20,6 +20,7 @@ from txlayer.adapters.ports import (
 )
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core import codec
+from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer.core.history import HistoryFold, TransactionHistory
 from txlayer.core.messages import HalfHeader, Undecodable, nonce_of, txn_id_of
 from txlayer.errors import BrokerUnavailableError, RetriableError, TopicMismatchError
@@ -252,6 +253,7 @@ class LogHistoryReader:
             at_ms = self._appended_ms(half, positions[half], ends[half])
         else:
             positions.update(admin.offsets_at(halves, at_ms=at_ms))
+        at_ms -= CLOCK_ERROR_MS  # the leader of half may be ahead of the others
         positions.update(admin.offsets_at(ops, at_ms=at_ms))
         return positions, ends, at_ms
 
@@ -271,7 +273,7 @@ class LogHistoryReader:
             ends.update(admin.end_offsets(checks))
 
     def _appended_ms(self, half: TopicPartition, offset: int, end: int) -> int:
-        """The append time of the half record at `offset`: its op lines are not older."""
+        """The append time of the half record at `offset`: its op lines are not older, by one clock."""
         with closing(self._make_reader()) as reader:
             for record in self._records(reader, {half: offset}, {half: end}):
                 return record.timestamp()[1]
