@@ -309,6 +309,74 @@ async def test_a_start_that_failed_may_be_repeated() -> None:
 
 
 @in_a_loop
+async def test_tasks_whose_start_fails_together_share_the_next_one() -> None:
+    async with opened() as log:
+        log.connections.failure = BrokerUnavailableError("nobody")
+
+        async def start_again() -> None:
+            with pytest.raises(BrokerUnavailableError):
+                await log.producer.start()
+            log.connections.failure = None
+            await log.producer.start()
+
+        await asyncio.gather(start_again(), start_again())
+
+        # One that failed, and one that both share: another one would never be closed.
+        assert 2 == log.connections.asked.count(HALF)
+
+
+@in_a_loop
+async def test_a_submitted_task_that_is_cancelled_gives_its_place_back() -> None:
+    async with opened(in_flight_max=2) as log:
+        await log.producer.publish(ORDER)
+        log.writer.hold(True)
+        tasks = [await log.producer.submit(ORDER, lambda _tx: COMMIT) for _ in range(2)]
+        await until(lambda: log.writer.unreported_count() == 2)
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        log.writer.hold(False)
+
+        result = await asyncio.wait_for(log.producer.publish(ORDER), 5)
+
+        assert result.resolution is COMMIT
+        assert [COMMIT, UNKNOWN, UNKNOWN, COMMIT] == log.resolutions()
+
+
+@in_a_loop
+async def test_a_submitted_task_that_is_cancelled_before_it_runs_gives_its_place_back() -> None:
+    async with opened(in_flight_max=1) as log:
+        await log.producer.start()
+        task = await log.producer.submit(ORDER, lambda _tx: COMMIT)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+        await asyncio.wait_for(log.producer.publish(ORDER), 5)
+
+        assert [UNKNOWN, COMMIT] == log.resolutions()
+
+
+@in_a_loop
+async def test_a_close_that_is_cancelled_goes_on() -> None:
+    async with opened() as log:
+        await log.producer.start()
+        log.writer.hold(True)
+        sending = await log.producer.submit(ORDER)
+        await until(lambda: log.writer.unreported_count() == 1)
+        closing = asyncio.ensure_future(log.producer.close())
+        await asyncio.sleep(0.01)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        log.writer.hold(False)
+        await sending
+
+        await log.producer.close()  # waits for the one that goes on
+
+        assert log.connections.is_closed
+
+
+@in_a_loop
 async def test_a_closed_producer_refuses_everything() -> None:
     async with opened() as log:
         await log.producer.start()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.fake_log import FakeRecord, ProducerLog
 from tests.support.waiting import wait_until
-from txlayer.core.messages import COMMIT, Message
+from txlayer.core.messages import COMMIT, Message, Resolution
 from txlayer.errors import (
     FencedError,
     LifecycleError,
@@ -89,6 +89,41 @@ def test_close_gives_up_after_its_time_and_says_how_many_are_left(log: ProducerL
     with pytest.raises(OutcomeUnknownError):
         tx.result(10)
     assert [] == log.writer.of(OP)
+
+
+def test_close_does_not_wait_for_a_local_transaction_that_hangs(
+    log: ProducerLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlayer.producer.pipeline.JOIN_S", 0.1)
+    producer, hangs, ran = log.producer(), threading.Event(), []
+
+    def hang(_tx: object) -> Resolution:
+        hangs.wait(20)
+        return COMMIT
+
+    def run(_tx: object) -> Resolution:
+        ran.append(1)
+        return COMMIT
+
+    first = producer.submit(ORDER, hang)
+    second = producer.submit(ORDER, run)
+    wait_until(lambda: not log.writer.unreported_count(), within=5, what="both are stored")
+    try:
+        with pytest.raises(OutcomeUnknownError, match="2 transactions were still in flight"):
+            producer.close(0.05)
+
+        for future in (first, second):
+            with pytest.raises(OutcomeUnknownError, match="before its local transaction"):
+                future.result(5)
+    finally:
+        hangs.set()
+    wait_until(lambda: not is_running(), within=5, what="its thread ended")
+    assert [] == ran
+    assert [] == log.writer.of(OP)
+
+
+def is_running() -> bool:
+    return any(thread.name == "txlayer-g" for thread in threading.enumerate())
 
 
 def test_who_waits_for_a_place_is_told_when_the_producer_closes(log: ProducerLog) -> None:

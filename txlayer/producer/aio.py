@@ -263,6 +263,7 @@ class AsyncTransactionalProducer:
         self._assemble = measured(assemble_traced(tracing), metrics)
         self._ready: LoopEngine | None = None
         self._opening: asyncio.Future[LoopEngine] | None = None
+        self._closing: asyncio.Future[None] | None = None
         self._is_closed = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -281,17 +282,23 @@ class AsyncTransactionalProducer:
 
         Raises:
             OutcomeUnknownError: some did not end in time. The producer is closed; check-backs settle the rest.
+            CancelledError: the close goes on by itself; another call waits for it.
         """
         self._is_closed = True
         opening, self._opening, self._ready = self._opening, None, None
-        if opening is None:
-            return
+        if opening is not None:
+            timeout_s = self._config.close_timeout.total_seconds() if timeout is None else timeout
+            self._closing = asyncio.ensure_future(self._close(opening, timeout_s))
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    async def _close(self, opening: asyncio.Future[LoopEngine], timeout_s: float) -> None:
         started = await asyncio.shield(opening)
-        timeout_s = self._config.close_timeout.total_seconds() if timeout is None else timeout
         try:
             await started.drive(steps.close(started.engine, timeout_s))
         finally:
-            atexit.unregister(started.close_at_exit)
+            if not started.engine.pipeline.is_alive:  # else the loop ends: the hook does the rest
+                atexit.unregister(started.close_at_exit)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -400,8 +407,14 @@ class AsyncTransactionalProducer:
             rest = started.drive(steps.result(started.engine, flight))
         task = asyncio.get_running_loop().create_task(rest)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._task_ended, flight))
         return task
+
+    def _task_ended(self, flight: PendingTransaction, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        # A task may be cancelled before its first step, too: then nobody else gives the place in flight back.
+        if isinstance(flight, AsyncSubmittedTransaction):
+            flight.queue.pipeline.post(flight.abandon)
 
     async def status(
         self,
@@ -433,13 +446,17 @@ class AsyncTransactionalProducer:
             raise LifecycleError("this producer is closed; make a new one", state="closed")
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._open())
+        opening = self._opening
         try:
             # Shielded: cancelling one task must not cancel the start that other tasks wait for.
-            self._ready = await asyncio.shield(self._opening)
-        except TxLayerError:
-            self._opening = None  # the next call tries again
+            started = await asyncio.shield(opening)
+        except Exception:
+            if self._opening is opening:  # else another task has begun the next try
+                self._opening = None
             raise
-        return self._ready
+        if not self._is_closed:
+            self._ready = started
+        return started
 
     async def _open(self) -> LoopEngine:
         loop = asyncio.get_running_loop()

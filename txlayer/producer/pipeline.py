@@ -405,6 +405,9 @@ SLICE_S = 0.001
 PLACES_SHARE = 16
 """Who waits for a place in flight is woken when one in so many is free."""
 
+JOIN_S = 5.0
+"""How long a round may go on beyond the time that `close` has: a poll ends by then, a local transaction may hang for ever."""
+
 LOOK_S = 1.0
 """So often those who wait are woken to look at their own limits."""
 
@@ -457,6 +460,10 @@ class Runnable(Protocol):
         """Run it; it does not raise."""
         ...
 
+    def fail(self, error: BaseException) -> None:
+        """Tell who waits for it that nothing more will happen."""
+        ...
+
 
 class Pipeline:
     """Everything that is in flight at one producer."""
@@ -480,7 +487,8 @@ class Pipeline:
             OpQueue(self, partition=p, line_count_max=op_line_count_max)
             for p in range(partition_count)
         ]
-        self.to_run: list[Runnable] = []
+        self.to_run: deque[Runnable] = deque()
+        self._running: Runnable | None = None
         self.to_wake: list[Waker] = []
         self.offset_unknown: list[PendingTransaction] = []
         """Stored, and nobody told where: `find` looks for them."""
@@ -664,15 +672,23 @@ class Pipeline:
             self.post(self.places_bell.ring)  # who waits for a place would wait for ever
 
     def end(self, timeout_s: float) -> None:
-        """Stop the thread and give the client back; what is in flight then is told that it failed."""
+        """Stop the thread and give the client back; what is in flight then is told that it failed.
+
+        A local transaction that does not return keeps the thread, which does nothing more when it comes back.
+        """
         if self.state in (PipelineState.CLOSED, PipelineState.FORKED):
             return
         self._is_stopping = True
-        self._thread.join()
+        self._thread.join(timeout_s + JOIN_S)
+        if self._thread.is_alive():
+            logger.error("producer.hangs", extra={"producer_group": self.group})
         if self.state is not PipelineState.FAILED:
             self.state = PipelineState.CLOSED
         self._writer.close(timeout_s)
         self._after_round()
+        for flight in (*filter(None, [self._running]), *self.to_run):
+            error = "the producer ended before its local transaction did; a check-back settles it"
+            flight.fail(OutcomeUnknownError(error, step="close"))
         self._give_up_rest()
 
     def _give_up_rest(self) -> None:
@@ -728,6 +744,8 @@ class Pipeline:
         self._run_posted()
         while self.unsent and self.is_alive and self.unsent[0].write():
             self.unsent.popleft()
+        if self.state is PipelineState.CLOSED:  # the client is gone
+            self._give_up_rest()
         self.write_ops()
         if self.places_bell and self._is_room_again():
             self.places_bell.ring(len(self.places))
@@ -769,11 +787,12 @@ class Pipeline:
                 queue.write()
 
     def _run_local_transactions(self) -> None:
-        flights, self.to_run = self.to_run, []
         clock = time.monotonic
         written_at = clock()
-        for flight in flights:
-            flight.run()
+        while self.to_run and not self._is_stopping:
+            self._running = self.to_run.popleft()
+            self._running.run()
+            self._running = None
             if clock() - written_at > SLICE_S:
                 self.write_ops()
                 written_at = clock()
