@@ -139,6 +139,9 @@ def test_a_serializer_must_give_bytes() -> None:
         Message("orders", tags=7),  # type: ignore[arg-type] # the same
         Message("orders", timestamp=-1),
         Message("orders", timestamp=1.5),  # type: ignore[arg-type] # the same
+        Message("orders", timestamp=1 << 63),
+        Message("orders", timestamp=True),
+        Message("orders", partition=True),
         Message("orders", headers=7),  # type: ignore[arg-type] # the same
         Message("orders", headers=["a"]),  # type: ignore[list-item] # the same
         Message("orders", headers=[("", b"1")]),

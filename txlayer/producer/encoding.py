@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
+from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.ids import TOPIC_NAME, TXN_ID_LENGTH_MAX
 from txlayer.core.ledger import TOPICS_BYTES_MAX
 from txlayer.core.messages import RESERVED_HEADER_PREFIX, TAGS_HEADER, Message
@@ -274,6 +275,10 @@ def _room(bytes_max: int | None, ours: int) -> int:
 
 def _check_place(message: Message, known: KnownTopic) -> None:
     partition, timestamp = message.partition, message.timestamp
+    if isinstance(partition, bool) or isinstance(timestamp, bool):  # written, it would be a word
+        raise UsageError(
+            "partition and timestamp are whole numbers, not True or False. Nothing was sent"
+        )
     if partition is not None and not (
         isinstance(partition, int) and 0 <= partition < known.partition_count
     ):
@@ -282,9 +287,10 @@ def _check_place(message: Message, known: KnownTopic) -> None:
             topic=message.topic,
             reason="unknown-partition",
         )
-    if timestamp is not None and not (isinstance(timestamp, int) and timestamp >= 0):
+    if timestamp is not None and not (isinstance(timestamp, int) and 0 <= timestamp <= WHOLE_MAX):
         raise UsageError(
-            f"a timestamp is whole milliseconds since 1970, not {timestamp!r}. Nothing was sent"
+            f"a timestamp is whole milliseconds since 1970, at most {WHOLE_MAX}, not {timestamp!r}. "
+            "Nothing was sent"
         )
 
 
