@@ -86,7 +86,8 @@ NO_LIMIT = 1 << 62
 class QuestionLimits(NamedTuple):
     """Which questions and notices to producer groups a Kafka transaction may hold."""
 
-    bytes_max: int = NO_LIMIT  # a larger one names no topics, and is left out if that is not enough
+    bytes_max: int = NO_LIMIT
+    """A larger one, with its headers, names no topics, then carries no trace, and is left out if that is not enough."""
     sure_bytes_max: int = NO_LIMIT
     """A larger one is acknowledged before anything else is written, so that a refusal names it."""
 
@@ -357,21 +358,24 @@ class Publisher:
         is_watched = self._is_watched or limits.sure_bytes_max < NO_LIMIT
         answers = self._answers if is_watched else None
         for check in batch.checks.values():
-            line = codec.encode_check(check)
-            if len(line) > limits.bytes_max:
-                line = codec.encode_check(check._replace(text=""))
-            if len(line) > limits.bytes_max:
+            line, short = codec.encode_check(check), codec.encode_check(check._replace(text=""))
+            if len(short) > limits.bytes_max:
                 continue  # nobody can be asked: the transaction grows old as one that nobody answers for
             headers = None
             if observer is not None:
                 keep = batch.keeps.get(check.key)
                 headers = observer.asked(partition, check, None if keep is None else keep.txn)
+            if _size(line, headers or ()) > limits.bytes_max:
+                line = short
+            if _size(line, headers or ()) > limits.bytes_max:
+                headers = None  # the question matters more than its trace
             arguments = (topic, line, codec.check_key(check), -1)
+            size_bytes = _size(line, headers or ())
             if answers is not None:
                 answers.missing[topic] += 1
-            if self._is_careful or len(line) > limits.sure_bytes_max:
-                self._put_carefully(writer, arguments, headers, answers, size_bytes=len(line))
-                limits = limits._replace(sure_bytes_max=max(limits.sure_bytes_max, len(line)))
+            if self._is_careful or size_bytes > limits.sure_bytes_max:
+                self._put_carefully(writer, arguments, headers, answers, size_bytes=size_bytes)
+                limits = limits._replace(sure_bytes_max=max(limits.sure_bytes_max, size_bytes))
             else:
                 produce(writer, (*arguments, answers, None, 0, headers))
         if batch.policy_lines:
@@ -681,7 +685,7 @@ class Refusals:
         self.reasons: dict[str, ParkReason] = {}
         self.doubt_keys: set[bytes] = set()
         """Records that doubt does not take whole; each is cut to its origin, its reason and its size."""
-        # The check topic refused a question of one byte more, and how long that counts.
+        # The check topic refused a question of one byte more with its headers, and how long that counts.
         self._question_bytes_max, self._is_limited_until = NO_LIMIT, float("-inf")
         self._ask_pause_s = 0.0  # the last one; 0: the check topic takes questions
         self._ask_again_at = float("-inf")

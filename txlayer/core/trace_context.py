@@ -17,6 +17,12 @@ TRACESTATE = "tracestate"
 HEADER_BYTES = len(TRACEPARENT) + 55
 """Bytes that `traceparent` adds to a message, name and value."""
 
+STATE_BYTES_MAX = 512
+"""A longer `tracestate` is dropped: W3C asks nobody to pass on more."""
+
+PARENT_BYTES_MAX = 256
+"""A longer `traceparent` is malformed. Version 00 has 55 bytes; a later one may add fields."""
+
 # A later version may have more fields behind these; the first four keep their meaning.
 _FORM = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?",
@@ -74,8 +80,12 @@ def trace_context_of(headers: Headers | None) -> TraceContext | None:
 
 def parse_traceparent(parent: bytes, state: bytes | None = None) -> TraceContext | None:
     """Parse a header's value; None if it is malformed."""
-    if _FORM.fullmatch(parent) is None or (parent[:2] == b"00" and len(parent) != 55):
+    if len(parent) > PARENT_BYTES_MAX or _FORM.fullmatch(parent) is None:
         return None
+    if parent[:2] == b"00" and len(parent) != 55:
+        return None
+    if state is not None and len(state) > STATE_BYTES_MAX:
+        state = None
     return TraceContext(bytes(parent), state)
 
 
