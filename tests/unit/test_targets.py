@@ -80,3 +80,20 @@ def test_topics_that_take_nothing_and_that_nobody_needs_are_forgotten() -> None:
     assert ParkReason.TOPIC_MISSING is book.targets["invented-00000"].refusal
     assert "invented-00001" not in book.targets
     assert {"invented-00001"} == book.learn({"invented-00001"})
+
+
+@pytest.mark.promise("P11")
+def test_asking_again_about_very_many_topics_that_failed_ends_in_time_and_reaches_all() -> None:
+    names = invented(1_000)
+    cluster = Cluster(*names)
+    for topic in names:
+        cluster.book.learn([topic])
+    cluster.there.remove("invented-00999")
+
+    for _ in range(30):
+        before = cluster.now
+        failed = {topic for topic in names if cluster.book.targets[topic].refusal is None}
+        cluster.book.look_again_at(failed)  # those that refuse are held, and fail no more
+        assert cluster.now - before <= LOOK_TIME_S + LOOK_S
+
+    assert ParkReason.TOPIC_MISSING is cluster.book.targets["invented-00999"].refusal

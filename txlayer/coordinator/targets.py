@@ -104,9 +104,12 @@ class Targets:
                 told.pop(topic, None)
 
     def look_again_at(self, topics: Iterable[str]) -> None:
-        """Ask the broker again about topics whose writes failed."""
-        for topic in sorted(set(topics)):
+        """Ask the broker again, for `LOOK_TIME_S`, about topics whose writes failed; those with the oldest answer first."""
+        give_up_at = self._clock() + LOOK_TIME_S
+        for topic in sorted(set(topics), key=lambda topic: self._looked_at.get(topic, 0.0)):
             self._set(topic, self._look(topic))
+            if self._clock() >= give_up_at:
+                return
 
     def has_widened(self, background: Background) -> bool:
         """Ask again in the background about the topic with the oldest answer. Returns True if a topic has more partitions now."""
