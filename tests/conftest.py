@@ -25,7 +25,14 @@ LOCAL_CONFIG = LocalConfig.from_environ(os.environ)
 SHARING_FOLDERS = ("spark", "integration/security", "integration/sql")
 """Their tests share a server or a Spark session that is slow to start, so one worker runs them all."""
 
-LONG_FIRST = ("spark", "e2e", "integration/security", "docs", "integration", "contract")
+APART = frozenset(
+    f"spark/test_{name}.py" for name in ("cluster", "commands", "planted_modules", "report")
+)
+"""Files of such a folder whose tests have sessions and processes of their own, or none: any worker runs them."""
+
+LONG_FIRST = (
+    "spark", "e2e", "integration/security", "docs", "integration", "contract", "simulation",
+)  # fmt: skip
 """Folders whose files take long. They begin first, so that no worker waits for a last one at the end."""
 
 
@@ -69,20 +76,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With several workers, the tests of a file stay on one of them, and so do those of a folder that shares a server."""
+    """With `loadscope` the tests of a file stay on one worker, and so do those of a folder that shares a server."""
+    if config.getoption("dist") != "loadscope":
+        return None
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         def _split_scope(self, nodeid: str) -> str:
-            file = _file(nodeid)
-            folders = (folder for folder in SHARING_FOLDERS if file.startswith(f"{folder}/"))
-            return next(folders, file)
+            return _scope(_file(nodeid))
 
     return Scheduling(config, log)
 
 
 def _file(nodeid: str) -> str:
     return nodeid.partition("::")[0].removeprefix("tests/")
+
+
+def _scope(file: str) -> str:
+    folders = (folder for folder in SHARING_FOLDERS if file.startswith(f"{folder}/"))
+    return file if file in APART else next(folders, file)
 
 
 def _turn(file: str) -> int:

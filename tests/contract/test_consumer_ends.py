@@ -39,6 +39,7 @@ def test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated(
         assert numbers(20) == stage.journal.values(b"k%d" % partition)
 
 
+@pytest.mark.slow
 def test_a_slow_handler_never_costs_the_membership(stage: Stage) -> None:
     stage.write(b"slow", b"next")
     gate = Gate()

@@ -248,6 +248,7 @@ def test_a_cancelled_coroutine_may_clean_up_in_peace(stage: Stage) -> None:
     assert ["cancelled", "cleaned up"] == ended[:2]
 
 
+@pytest.mark.slow
 def test_a_coroutine_may_take_longer_than_a_lease_that_is_renewed(stage: Stage) -> None:
     stage.write(b"slow")
     attempts: list[int] = []

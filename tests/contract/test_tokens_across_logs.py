@@ -19,6 +19,9 @@ from txlayer.core.leases import encode_lock, queue_name
 from txlayer.core.progress import StoredProgress, decode
 from txlayer.core.retry import LockKind, LockRecord
 
+SESSION = timedelta(seconds=2)
+"""How long the group waits for a member that was cut off."""
+
 
 @pytest.fixture
 def stage(lab: Lab) -> Iterator[Stage]:
@@ -121,6 +124,8 @@ def test_no_two_holders_get_one_token_when_the_first_one_wrote_its_lease_again(
         lambda m, c: gate(m, c) if m.value == b"2" else None,
         namespace=namespace,
         store_interval=timedelta(seconds=20),
+        session_timeout=SESSION,
+        store_timeout=timedelta(seconds=1),  # its end waits in vain
         connect=lambda config: lab.kafka.connect_consumer(config, client=DISTANT),
     )
     frozen.start()
@@ -144,7 +149,7 @@ def test_no_two_holders_get_one_token_when_the_first_one_wrote_its_lease_again(
 
     lab.cut_off()  # the process is frozen, or cut off, before its next store
     count = len(stage.journal.seen)
-    with stage.consumer(namespace=namespace):
+    with stage.consumer(namespace=namespace, session_timeout=SESSION):
         stage.journal.wait_for(count + 1)
     gate.is_open.set()  # the old holder wakes up and writes under its token
 

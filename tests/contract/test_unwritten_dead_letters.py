@@ -156,6 +156,7 @@ def reject_bad(message: ReceivedMessage, _context: Context) -> HandlerResult:
     return Reject("as planned") if message.key == b"bad" else None
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 def test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key(stage: Stage) -> None:
     config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
@@ -187,6 +188,7 @@ def test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key(stage: Sta
     assert 4 == len(stage.letter_values())
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 def test_a_dead_letter_delays_only_its_key_while_no_transaction_coordinator_answers(
     stage: Stage,
@@ -213,6 +215,7 @@ def test_a_dead_letter_delays_only_its_key_while_no_transaction_coordinator_answ
     assert len(set(good)) == len(good) == 60
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("kind", [ReplayKind.REPLAY, ReplayKind.PAUSE])
 def test_requests_are_answered_beside_a_dead_letter_that_cannot_be_written(
@@ -316,13 +319,14 @@ def test_a_long_parked_key_does_not_keep_the_attempts_of_other_partitions_from_b
     assert first <= second < count
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P11")
 def test_a_parked_keys_dead_letters_are_written_however_large_they_are_together(
     stage: Stage,
 ) -> None:
-    """40 of 250 KB need 10 s at this rate; a Kafka transaction may take 2 s, in which 8 of them would go through."""
-    count = 40
+    """20 of 250 KB need 5 s at this rate; a Kafka transaction may take 2 s, in which 8 of them would go through."""
+    count = 20
     config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
     stage.write(*[b"x" * SIZE] * count, key=b"bad")
     stage.write(b"good", key=b"good")

@@ -86,6 +86,7 @@ def test_consumers_keep_their_promises_in_worlds_with_faults() -> None:
     assert happened["consumers rebuilt"] > 20
 
 
+@pytest.mark.slow
 def test_consumers_keep_their_promises_in_worlds_that_nobody_has_seen() -> None:
     seed = first = random.Random(SEED).randrange(1 << 40)
     ends_at = time.monotonic() + FRESH_S
@@ -111,6 +112,7 @@ def test_every_message_ends_in_a_healed_world_whatever_happened_before() -> None
     assert slowest_s < REST_WITHIN_S / 2
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 def test_they_keep_them_where_stored_progress_names_the_keys_that_wait(
     monkeypatch: pytest.MonkeyPatch,
@@ -135,6 +137,7 @@ def test_they_keep_them_where_stored_progress_names_the_keys_that_wait(
     assert named_count > 200
 
 
+@pytest.mark.slow
 def test_a_seed_is_the_same_world_of_consumers_in_every_process() -> None:
     seeds = (3, 11, 70)
     here = [play_consumers(make_consumer_plan(seed)).fingerprint() for seed in seeds]

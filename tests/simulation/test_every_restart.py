@@ -14,6 +14,8 @@ from tests.simulation.plan import Fault, Harm, Plan, make_plan
 from tests.simulation.play import Played, play
 from tests.simulation.unkind import make_unkind_plan
 
+pytestmark = pytest.mark.slow
+
 P = TypeVar("P")
 
 NUMBER_MAX = 60

@@ -88,6 +88,7 @@ def test_promises_hold_in_worlds_with_faults() -> None:
     assert fences <= happened.keys()
 
 
+@pytest.mark.slow
 def test_promises_hold_in_worlds_that_nobody_has_seen() -> None:
     seed = first = random.Random(SEED).randrange(1 << 40)
     ends_at = time.monotonic() + FRESH_S
@@ -100,6 +101,7 @@ def test_promises_hold_in_worlds_that_nobody_has_seen() -> None:
     say(f"{seed - first} worlds from seed {first}")
 
 
+@pytest.mark.slow
 def test_a_seed_is_the_same_world_in_every_process() -> None:
     seeds = (3, 11, 108)
     here = [play(make_plan(seed)).fingerprint() for seed in seeds]

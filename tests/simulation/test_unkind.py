@@ -70,6 +70,7 @@ def test_promises_hold_in_an_unkind_cluster() -> None:
     assert happened["records cleaned away"] > 300
 
 
+@pytest.mark.slow
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P10")
 def test_consumers_keep_their_promises_in_an_unkind_cluster() -> None:
@@ -83,6 +84,7 @@ def test_consumers_keep_their_promises_in_an_unkind_cluster() -> None:
     assert cleaned_count > 300
 
 
+@pytest.mark.slow
 def test_promises_hold_in_unkind_clusters_that_nobody_has_seen() -> None:
     seed = first = random.Random(SEED + 1).randrange(1 << 40)
     ends_at = time.monotonic() + FRESH_S
