@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -15,12 +15,12 @@ from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch
-from txlayer.core.codec import HALF_HEADER
+from txlayer.core.codec import HALF_HEADER, content_key, encode_content, encode_origin
 from txlayer.core.messages import NO_OPTIONS
 from txlayer.core.transaction import Content, Transaction
 from txlayer.errors import InvariantError
 
-A = txn_key("a")
+A, B = txn_key("a"), txn_key("b")
 
 
 def transaction(offset: int) -> Transaction:
@@ -46,6 +46,71 @@ def test_the_same_key_in_two_partitions_is_two_transactions() -> None:
     assert {(0, A): [b"0"], (1, A): [b"1"]} == {
         which: [content.record.value() for content in contents] for which, contents in found.items()
     }
+
+
+def on_doubt(*messages: tuple[str, int]) -> Stage:
+    """A stage whose topic doubt holds content 0 of A, other messages with their markers, and content 1."""
+    stage = Stage()
+    stage.kafka.create_topic("doubt", partitions=1)
+    ours, others = stage.writer("ours"), stage.writer("others")
+
+    def put(writer: Any, key: str, index: int) -> None:
+        headers = [(HALF_HEADER, half_header(key, index=index, count=2))]
+        value, kept = encode_content(
+            key=b"k", value=b"%d" % index, headers=headers,
+            origin=encode_origin(partition=0, offset=index, index=index, count=2, born_ms="0"),
+        )  # fmt: skip
+        writer.produce("doubt", value, content_key(key, index), 0, None, None, 0, kept)
+        writer.flush(timeout_s=30)
+
+    ours.begin()
+    for key, index in messages:
+        if key == A:
+            put(ours, key, index)
+        else:
+            others.begin()
+            put(others, key, index)
+            others.commit(timeout_s=30)
+    ours.commit(timeout_s=30)
+    return stage
+
+
+def doubtful() -> Transaction:
+    """A on doubt, with two contents from offset 0 on."""
+    txn = transaction(0)
+    txn.count = txn.seen = 2
+    txn.last_offset = 1
+    txn.extra().doubt_offset = 0
+    return txn
+
+
+def fetch(stage: Stage, txn: Transaction, count: int) -> list[bytes | None]:
+    reader = stage.connections().make_reader("read_committed")
+    found = fetch_contents(
+        reader, [(0, txn, count)], half_topic="source", doubt_topic="doubt", patience_s=5,
+        clock=stage.world.monotonic,
+    )  # fmt: skip
+    return [content.record.value() for content in found[0, A]]
+
+
+@pytest.mark.promise("P1")
+def test_contents_on_doubt_are_found_behind_markers_and_what_others_wrote() -> None:
+    stage = on_doubt((A, 0), (B, 0), (B, 1), (A, 1))
+
+    assert [b"0", b"1"] == fetch(stage, doubtful(), 2)
+
+
+@pytest.mark.promise("P5")
+def test_a_transaction_whose_content_is_not_all_there_is_not_forwarded_in_part() -> None:
+    stage = on_doubt((A, 0), (B, 0), (B, 1))
+    with pytest.raises(InvariantError, match="1 of 2 contents"):
+        fetch(stage, doubtful(), 2)
+
+    half_writer = stage.half_writer()
+    half_writer.produce("source", b"0", b"k", 0, None, None, 0, [(HALF_HEADER, half_header(B))])
+    half_writer.close(timeout_s=20)
+    with pytest.raises(InvariantError, match="0 of 1 contents"):
+        fetch(stage, transaction(0), 1)
 
 
 @pytest.mark.promise("P3")

@@ -24,6 +24,7 @@ class World:
         self.now = 100.0
         self.looks: list[Callable[[], Any]] = []
         self.error: Exception | None = None
+        self.due = self.there = ["shop"]
         self.presence = GroupPresence(
             cast("Any", self), TOPICS,
             environment=replace(REAL, clock=lambda: self.now, background=cast("Any", self)),
@@ -36,10 +37,10 @@ class World:
     def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
         if self.error is not None:
             raise self.error
-        return frozenset(groups)
+        return frozenset(name for name in groups if name in map(TOPICS.check_group, self.there))
 
     def groups_due(self) -> list[str]:
-        return ["shop"]
+        return self.due
 
     def present(self) -> set[str]:
         return set(self.presence.of([cast("Any", self)]))
@@ -98,3 +99,48 @@ def test_a_look_that_never_ends_is_given_up_and_counts_for_nothing_when_it_ends_
 
     assert {"shop"} == world.present()
     assert 3 == len(world.looks)
+
+
+def test_a_late_answer_takes_the_place_of_no_newer_one() -> None:
+    world = World()
+    world.present()
+    world.now += GIVE_UP_S
+    world.present()
+    old, new = world.looks
+    new()
+
+    world.there = []
+    old()
+
+    assert {"shop"} == world.present()
+
+
+def test_a_late_answer_begins_no_look_beside_one_that_is_under_way() -> None:
+    world = World()
+    world.present()
+    world.now += GIVE_UP_S
+    world.present()
+    world.looks[0]()
+
+    world.now += LOOK_S
+    world.present()
+    assert 2 == len(world.looks)
+
+
+def test_an_answer_is_as_old_as_its_question() -> None:
+    world = World()
+    world.present()
+    world.now += BELIEVE_S - 1
+    world.looks.pop()()
+    assert {"shop"} == world.present()
+
+    world.now += 1
+    assert set() == world.present()
+
+
+def test_while_nobody_is_to_be_asked_nobody_is_looked_for() -> None:
+    world = World()
+    world.due = []
+
+    assert set() == world.present()
+    assert [] == world.looks

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from txlayer.coordinator.publish import UNKNOWN_COUNT, Refusals
+from txlayer.coordinator.publish import UNKNOWN_COUNT, WATCH_COUNT, Refusals
 from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch, RecordToQuarantine
 from txlayer.core.messages import Origin, Undecodable
 from txlayer.core.transaction import Transaction
-from txlayer.errors import RefusedRecordError
+from txlayer.errors import BrokerUnavailableError, RefusedRecordError
 
 
 class _Book:
     def look_again_at(self, topics: Any) -> None:
         del topics
+
+    unanswered = look_again_at
 
 
 def new_refusals() -> Refusals:
@@ -118,3 +120,25 @@ def test_nothing_that_is_known_of_transactions_outlives_the_assignment() -> None
 
     refusals.forget_transactions()
     assert (set(), {}) == (refusals.doubt_keys, refusals.reasons)
+
+
+def test_answers_that_nobody_knows_count_only_in_turn() -> None:
+    refusals, book = new_refusals(), cast("Targets", _Book())
+    unknown = RefusedRecordError("?", reason="UNKNOWN", txn_key="a/00000001")
+    batch = Batch(policy_lines={"a": "a"})
+    for _ in range(UNKNOWN_COUNT - 1):
+        refusals.learn(unknown, {0: batch}, book)
+
+    refusals.passed(0, batch)
+    refusals.learn(unknown, {0: batch}, book)
+    assert not refusals.reasons
+
+
+def test_after_a_time_out_very_many_batches_are_watched() -> None:
+    refusals, batch = new_refusals(), Batch(policy_lines={"a": "a"})
+    refusals.learn(BrokerUnavailableError("away"), {0: batch}, cast("Targets", _Book()))
+
+    for _ in range(WATCH_COUNT):
+        assert refusals.is_watchful
+        refusals.passed(0, batch)
+    assert not refusals.is_watchful

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,9 +29,9 @@ from txlayer.errors import (
     RollbackRequiredError,
     TxLayerError,
 )
-from txlayer.producer import steps
+from txlayer.producer import pipeline, steps
 from txlayer.producer.identity import ANYWHERE
-from txlayer.producer.pipeline import PendingStage, PendingTransaction, PipelineState
+from txlayer.producer.pipeline import OpRecord, PendingStage, PendingTransaction, PipelineState
 from txlayer.producer.waiting import Blocking
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -277,6 +279,40 @@ def test_an_op_line_that_nobody_acknowledged_is_sent_again() -> None:
     assert COMMIT is finish(steps.result(world.engine, flight)).resolution
     (op,) = world.writer.of(OP)
     assert [op.value] * 2 == [r.value for r in refused]
+
+
+def test_an_op_line_is_sent_again_for_no_longer_than_the_resolution_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: now))
+    world = World(resolution_timeout=timedelta(seconds=60))
+    flight = world.prepared()
+    world.writer.refuse = lambda _record: OutcomeUnknownError("late", step="op")
+    steps.resolve(world.engine, flight, COMMIT)
+    for _ in range(3):
+        now += 30
+        assert not flight.is_over
+        world.serve()
+
+    with pytest.raises(OutcomeUnknownError):
+        finish(steps.result(world.engine, flight))
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
+@pytest.mark.parametrize("is_place_known", [True, False])
+def test_a_line_that_was_written_twice_gives_one_place_back(*, is_place_known: bool) -> None:
+    """An interrupt between the client's answer and ours: the line stands in both records."""
+    world = World()
+    flight = world.prepared()
+    record = OpRecord(flight.queue, [flight])
+    flight.resolution = COMMIT
+    for _ in range(2):
+        record.reported(None, SimpleNamespace(offset=lambda: 7 if is_place_known else None))
+    world.serve()
+
+    assert flight.is_over
+    assert 0 == world.engine.pipeline.in_flight_count
 
 
 def test_an_op_line_that_is_refused_for_good_is_an_unknown_outcome() -> None:
