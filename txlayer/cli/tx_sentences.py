@@ -27,10 +27,8 @@ _GIVE_UP = "`txlayer tx abandon` gives up what is committed and cannot be forwar
 
 def sentence(act: OperatorAction, outcome: SettlementOutcome, *, op_topic: str) -> str:
     """What became of one transaction, in one line without control characters."""
-    o = outcome
-    said = _SENTENCES[o.result](act, o, op_topic)
-    name = " / ".join(filter(None, (txn_id_of(o.key), nonce_of(o.key))))
-    return printable(f"{name} {said}")
+    name = " / ".join(filter(None, (txn_id_of(outcome.key), nonce_of(outcome.key))))
+    return printable(f"{name} {_said(act, outcome, op_topic)}")
 
 
 def candidates(found: list[UnsettledTransaction], *, now_ms: int) -> str:
@@ -45,36 +43,55 @@ def candidates(found: list[UnsettledTransaction], *, now_ms: int) -> str:
     )
 
 
-def _done(act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
-    if act is OperatorAction.CHECK_NOW:
-        # Whether it was asked before this action or because of it makes no difference to the operator.
-        asked = f"question {o.checked_count} was asked" if o.checked_count else "not asked yet"
-        return f"will be asked about at once; so far: {asked}, group {o.group}"
-    if act is OperatorAction.COMMIT:
-        more = _NOT_CARRIED_OUT.get(o.state or "")
-        return "is committed and forwarded" if more is None else f"is committed; {more}"
-    return (
-        "is rolled back"
-        if act is OperatorAction.ROLLBACK
-        else "is abandoned: consumers never see it"
-    )
+def _said(act: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
+    match o.result:
+        case SettlementResult.DONE:
+            return _done(act, o)
+        case SettlementResult.ALREADY if act is OperatorAction.CHECK_NOW:
+            return f"was decided meanwhile: {_standing_decision(o)}"
+        case SettlementResult.ALREADY:
+            more = _NOT_CARRIED_OUT.get(o.state or "")
+            return f"was {_standing_decision(o, already=True)}{'; ' + more if more else ''}"
+        case SettlementResult.NOT_FORWARDED:
+            return (
+                f"is committed and cannot be forwarded ({o.reason or 'no reason known'}), so it is {o.state} on the doubt "
+                f"topic; mend what refuses and commit again, or {_GIVE_UP}"
+            )
+        case SettlementResult.REFUSED:
+            return _refused(act, o)
+        case SettlementResult.IGNORED:
+            return f"is {o.state or 'unknown'} as before: half records came meanwhile, so the line counts for nothing; say it again"
+        case SettlementResult.WRITTEN:
+            offset, line = o.written_at or (0, 0)
+            return (
+                f"has its line, {op_topic}-{o.partition}@{offset}:{line}, but no coordinator has come to it yet; it takes "
+                "effect when one does, and `txlayer coordinator status` says whether one runs"
+            )
+        case SettlementResult.PLANNED:
+            return f"is {o.before}; to {op_topic}-{o.partition} would go: {o.line}"
+        case SettlementResult.NOT_FOUND:
+            return (
+                f"is not found: nothing of this id is open, and {op_topic} and half hold nothing about it as far back as "
+                "--since says"
+            )
 
 
-def _already(act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
-    if act is OperatorAction.CHECK_NOW:
-        return f"was decided meanwhile: {_standing_decision(o)}"
-    more = _NOT_CARRIED_OUT.get(o.state or "")
-    return f"was {_standing_decision(o, already=True)}" + ("" if more is None else f"; {more}")
+def _done(act: OperatorAction, o: SettlementOutcome) -> str:
+    match act:
+        case OperatorAction.CHECK_NOW:
+            # Whether it was asked before this action or because of it makes no difference to the operator.
+            asked = f"question {o.checked_count} was asked" if o.checked_count else "not asked yet"
+            return f"will be asked about at once; so far: {asked}, group {o.group}"
+        case OperatorAction.COMMIT:
+            more = _NOT_CARRIED_OUT.get(o.state or "")
+            return "is committed and forwarded" if more is None else f"is committed; {more}"
+        case OperatorAction.ROLLBACK:
+            return "is rolled back"
+        case OperatorAction.ABANDON:
+            return "is abandoned: consumers never see it"
 
 
-def _not_forwarded(_act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
-    return (
-        f"is committed and cannot be forwarded ({o.reason or 'no reason known'}), so it is {o.state} on the doubt "
-        f"topic; mend what refuses and commit again, or {_GIVE_UP}"
-    )
-
-
-def _refused(act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
+def _refused(act: OperatorAction, o: SettlementOutcome) -> str:
     if o.state is None:
         return (
             "is settled, and what decided it is older than what was read; --since goes further back"
@@ -87,41 +104,6 @@ def _refused(act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
     if o.state not in (TxnState.COMMITTED.value, TxnState.ROLLED_BACK.value):
         return f"{said} and is {o.state} now; {_GIVE_UP}"
     return f"{said}; the first decision counts"
-
-
-def _ignored(_act: OperatorAction, o: SettlementOutcome, _op_topic: str) -> str:
-    return f"is {o.state or 'unknown'} as before: half records came meanwhile, so the line counts for nothing; say it again"
-
-
-def _written(_act: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
-    offset, line = o.written_at or (0, 0)
-    return (
-        f"has its line, {op_topic}-{o.partition}@{offset}:{line}, but no coordinator has come to it yet; it takes effect "
-        "when one does, and `txlayer coordinator status` says whether one runs"
-    )
-
-
-def _planned(_act: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
-    return f"is {o.before}; to {op_topic}-{o.partition} would go: {o.line}"
-
-
-def _not_found(_act: OperatorAction, _o: SettlementOutcome, op_topic: str) -> str:
-    return (
-        f"is not found: nothing of this id is open, and {op_topic} and half hold nothing about it as far back as "
-        "--since says"
-    )
-
-
-_SENTENCES = {
-    SettlementResult.NOT_FOUND: _not_found,
-    SettlementResult.DONE: _done,
-    SettlementResult.ALREADY: _already,
-    SettlementResult.NOT_FORWARDED: _not_forwarded,
-    SettlementResult.REFUSED: _refused,
-    SettlementResult.IGNORED: _ignored,
-    SettlementResult.WRITTEN: _written,
-    SettlementResult.PLANNED: _planned,
-}
 
 
 def _standing_decision(o: SettlementOutcome, *, already: bool = False) -> str:
