@@ -26,6 +26,7 @@ from txlayer.cli.options import (
     client_config,
     command,
     option,
+    version_option,
 )
 from txlayer.cli.secrets import command_line_settings, with_secrets
 from txlayer.cli.spark.session import connector, spark_session
@@ -339,7 +340,10 @@ def _end(summary: Summary, page: Path, *, as_json: bool) -> None:
 
 
 @app.callback()
-def _begin() -> None:
+def _begin(
+    *,
+    version: Annotated[bool, version_option("txlayer-spark")] = False,  # noqa: ARG001 - its callback answers and ends the process
+) -> None:
     check_names(os.environ)
 
 
