@@ -1,20 +1,17 @@
-"""A consumer's program in the hands of who develops and operates it: reloaded, reset, restarted, and slower than its polls."""
+"""A consumer's program in the hands of who operates it: reset, restarted, and slower than its polls."""
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 
 from tests.conftest import Broker
-from tests.e2e.test_consumer_process import PROGRAM_PATIENCE_S, Program, values
 from tests.support.broker import unique_name
 from tests.support.commands import run_command
 from tests.support.consumers import PATIENCE_S, Stage
@@ -42,53 +39,6 @@ def reset(stage: Stage, *more: str, capsys: pytest.CaptureFixture[str]) -> tuple
         app, "reset", "--group", stage.group, "--topic", stage.topic, "--bootstrap-servers", stage.lab.servers,
         *more, capsys=capsys,
     )  # fmt: skip
-
-
-# --- development ------------------------------------------------------------------------------------------------------
-
-
-def test_reload_begins_again_with_the_changed_file(broker: Broker, tmp_path: Path) -> None:
-    stage = Stage(KafkaLab(broker.bootstrap_servers))
-    program = Program(stage, tmp_path)
-    stage.write(b"before")
-    with program.run("loyalty:consumer", "--reload") as process:
-        program.wait_for(("before", 1))
-        stage.wait_stored(1)
-        source = tmp_path / "loyalty.py"
-        changed = source.read_text().replace(
-            "message.value.decode()", "message.value.decode().upper()"
-        )
-        source.write_text(changed)
-        os.utime(source, (time.time() + 1, time.time() + 1))  # whatever the clock of the disk
-        # What comes earlier is the first one's.
-        process.wait_for("queues.taken_over", count=2, within=PROGRAM_PATIENCE_S)
-        stage.write(b"after")
-        program.wait_for(("AFTER", 1))
-        stage.wait_stored(2)
-        process.terminate()
-        assert 0 == process.wait()
-    stage.close()
-
-    assert ["before", "AFTER"] == values(program.calls())
-
-
-def test_reload_waits_for_a_change_after_a_program_that_does_not_start(
-    broker: Broker, tmp_path: Path
-) -> None:
-    stage = Stage(KafkaLab(broker.bootstrap_servers))
-    program = Program(stage, tmp_path)
-    source = tmp_path / "loyalty.py"
-    good = source.read_text()
-    source.write_text("this is no Python")
-    stage.write(b"mended")
-    with program.run("loyalty:consumer", "--reload") as process:
-        wait_until(lambda: "waiting for a change" in process.output(), within=PROGRAM_PATIENCE_S, what="it says that it waits")  # fmt: skip
-        source.write_text(good)
-        program.wait_for(("mended", 1))
-        stage.wait_stored(1)
-        process.terminate()
-        assert 0 == process.wait()
-    stage.close()
 
 
 # --- where a group goes on --------------------------------------------------------------------------------------------

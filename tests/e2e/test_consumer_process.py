@@ -42,7 +42,7 @@ def handle(message, context):
 
 
 PROGRAM_PATIENCE_S = 90.0
-"""Python and its imports come first, with --reload and --workers twice: half a minute where the machine does much else."""
+"""Python and its imports come first, with --workers twice: half a minute where the machine does much else."""
 
 
 class Program:

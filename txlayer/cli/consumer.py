@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import json
 import os
-import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from txlayer import __version__
 from txlayer.cli.coordinator import store_reset
@@ -62,7 +58,7 @@ app = typer.Typer(no_args_is_help=True, help="Run consumers; pause and resume wh
 # --- run ---------------------------------------------------------------------------------------------------------------
 
 LOOK_S = 0.5
-"""How often the files of a program are looked at with --reload."""
+"""How often it is looked whether an asyncio consumer shall stop."""
 
 _SAID = frozenset(
     f"TXLAYER_{name}"
@@ -82,12 +78,6 @@ Place = Annotated[
         help="An OrderedConsumer, AsyncOrderedConsumer or ConcurrentConsumer with its handlers; found from here, as Python finds modules.",
     ),
 ]
-Reload = Annotated[
-    bool,
-    option(
-        "--reload", "For development: begin again whenever a .py file below this folder changes."
-    ),
-]
 
 
 @command(app)
@@ -95,7 +85,6 @@ def run(  # every option is a parameter
     place: Place,
     *,
     workers: Workers = 1,
-    reload: Reload = False,
     cluster: ClusterOptions,
     observing: Observing,
     watch_parent: WatchParent = False,
@@ -109,16 +98,12 @@ def run(  # every option is a parameter
     observing.set_up_logging()
     stop = StopSignal()
     metrics = observing.metrics()
-    if workers > 1 or reload:
+    if workers > 1:
         stop.install()
-        command = [*PROGRAM, *_without_reload(sys.argv[1:])]
-        command += ["--workers", "1", "--watch-parent"]
-        if reload:
-            raise typer.Exit(_run_again(command, stop, folder=Path.cwd()))
+        command_line = [*PROGRAM, *sys.argv[1:], "--workers", "1", "--watch-parent"]
         ports = ports_of_workers(metrics, workers)
-        raise typer.Exit(
-            supervise(command, worker_count=workers, wait=stop.wait, own_arguments=ports)
-        )
+        code = supervise(command_line, worker_count=workers, wait=stop.wait, own_arguments=ports)
+        raise typer.Exit(code)
     consumer = load_object(
         place,
         ConsumerService,  # type: ignore[type-abstract]  # nobody makes one
@@ -171,53 +156,6 @@ def _stop_when(consumer: ConsumerService[Any, Any], stop: StopSignal) -> None:
     while not stop.wait(LOOK_S):
         pass
     consumer.stop()
-
-
-# --- development ------------------------------------------------------------------------------------------------------
-
-
-def _without_reload(arguments: Iterable[str]) -> list[str]:
-    return [argument for argument in arguments if argument != "--reload"]
-
-
-def _run_again(command: list[str], stop: StopSignal, *, folder: Path) -> int:
-    """Run a program, and again whenever a file changed, until a signal; the code of the last run that ended by itself."""
-    code = 0
-    while not stop.is_set():
-        seen = file_times(folder)
-        process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603 - our own program
-        _wait_for_change(process, stop, lambda seen=seen: file_times(folder) != seen)  # type: ignore[misc]  # a lambda's own argument
-        if process.poll() is not None:
-            code = process.returncode
-            Console(stderr=True).print(f"[yellow]ended with {code};[/] waiting for a change")
-            while file_times(folder) == seen and not stop.wait(LOOK_S):
-                pass
-            continue
-        code = _end(process)
-    return code
-
-
-def _wait_for_change(
-    process: subprocess.Popen[bytes], stop: StopSignal, is_changed: Callable[[], bool]
-) -> None:
-    while process.poll() is None and not stop.wait(LOOK_S) and not is_changed():
-        pass
-
-
-def _end(process: subprocess.Popen[bytes]) -> int:
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-    return process.wait()
-
-
-def file_times(folder: Path) -> dict[str, int]:
-    """When each Python file below a folder was changed; hidden folders are passed over."""
-    times = {}
-    for path in folder.rglob("*.py"):
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
-            with contextlib.suppress(FileNotFoundError):
-                times[str(path)] = path.stat().st_mtime_ns
-    return times
 
 
 # --- pause and resume --------------------------------------------------------------------------------------------------
