@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.selftest.test_check_judge import PLANTED as PLANTED_CHECKS
+from tests.selftest.test_run_checker import PLANTED
 from tests.simulation.consumers.guards import CONSUMER_GUARDS
 from tests.simulation.guards import (
     GUARDS,
@@ -19,8 +21,6 @@ from tests.simulation.plan import make_plan
 from tests.simulation.play import play
 from tests.simulation.seek import with_it, without
 from tests.support.checker import Kind
-from tests.unit.test_check_judge import PLANTED as PLANTED_CHECKS
-from tests.unit.test_run_checker import PLANTED
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "guards.md"
 SECOND_LINE_SEEDS = range(200, 220)

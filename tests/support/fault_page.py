@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.selftest import test_check_judge, test_consumer_judge, test_run_checker
 from tests.simulation.consumers.guards import CONSUMER_GUARDS
 from tests.simulation.guards import GUARDS
 from tests.support.checker import Kind
 from tests.support.fault_matrix import MATRIX, Row
-from tests.unit import test_check_judge, test_consumer_judge, test_run_checker
 
 PLANTED = {
     **{what: kind for what, (kind, _) in test_run_checker.PLANTED.items()},
@@ -39,7 +39,7 @@ _INVARIANTS = """
 ## Invariants, and how each was seen red
 
 An invariant that was never seen red may be one that nobody looks at. Each is planted into a clean history, once for every place where the
-judge can find it (`tests/unit/test_run_checker.py`, `test_check_judge.py` and `test_consumer_judge.py`, which fail if a place finds nothing); beside that stand the guards of
+judge can find it (`tests/selftest/test_run_checker.py`, `test_check_judge.py` and `test_consumer_judge.py`, which fail if a place finds nothing); beside that stand the guards of
 [guards.md](guards.md) without which a simulated world shows it, or another finding of its guard's row.
 
 """

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from tests.selftest.test_check_judge import GIVING_UP, POLICY, history, line, question, summary
+from tests.selftest.test_run_checker import COMMIT, KEY, OTHER, RED, half, op, real
 from tests.support.checker import Kind
 from tests.support.history import History
 from tests.support.logs import Seen
 from tests.support.parked_by_answers import parked_by_answers
 from tests.support.run_checker import judge_history
-from tests.unit.test_check_judge import GIVING_UP, POLICY, history, line, question, summary
-from tests.unit.test_run_checker import COMMIT, KEY, OTHER, RED, half, op, real
 from txlayer.core.checks import CheckPolicy
 from txlayer.core.messages import UNKNOWN
 

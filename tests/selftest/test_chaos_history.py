@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.selftest import test_run_checker as runs
 from tests.support.check_side import with_truth
 from tests.support.checker import Finding, Kind
 from tests.support.consumer_history import ConsumerLogs, Stored
@@ -21,7 +22,6 @@ from tests.support.offsets_log import stored_by
 from tests.support.recorded_calls import Recorded, put_together
 from tests.support.replayer import parked_in, to_replay
 from tests.support.run_checker import judge_history
-from tests.unit import test_run_checker as runs
 from txlayer.adapters.ports import StoredOffset
 from txlayer.core import codec
 from txlayer.core.dead_letters import encode_replay

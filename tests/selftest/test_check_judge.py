@@ -8,12 +8,22 @@ from dataclasses import replace
 
 import pytest
 
+from tests.selftest.test_run_checker import (
+    COMMIT,
+    DOUBT,
+    HALF,
+    KEY,
+    OP,
+    OTHER,
+    ROLLBACK,
+    half,
+    sites,
+)
 from tests.support import check_judge
 from tests.support.check_judge import check_back_findings
 from tests.support.checker import Finding, Judge, Kind
 from tests.support.history import Absence, History, Logs, Sample
 from tests.support.logs import Seen
-from tests.unit.test_run_checker import COMMIT, DOUBT, HALF, KEY, OP, OTHER, ROLLBACK, half, sites
 from txlayer.adapters.ports import StoredOffset
 from txlayer.core import codec
 from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.selftest.test_run_checker import sites
 from tests.support import consumer_judge, lease_judge
 from tests.support.checker import Finding, Kind
 from tests.support.consumer_history import (
@@ -21,7 +22,6 @@ from tests.support.consumer_history import (
 )
 from tests.support.consumer_judge import judge_consumers
 from tests.support.logs import Seen
-from tests.unit.test_run_checker import sites
 from txlayer.adapters.ports import StoredOffset
 from txlayer.core.dead_letters import DLQ_HEADER, encode_dead_letter, encode_replay
 from txlayer.core.key_queue import NullKeys, QueueOrder
