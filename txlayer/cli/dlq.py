@@ -402,7 +402,6 @@ def _republish(
     logs: Mapping[str, DeadLetterLog],
     asking: Asking,
 ) -> list[DeadLetterOutcome]:
-
     with administration(config) as admin:
         replaying.check_target(to, logs, admin=admin, topics=config.topics)
     with closing(connect_consumer(config)) as connections:

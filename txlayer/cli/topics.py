@@ -95,40 +95,37 @@ class Wanted(Bundle):
 @command(app)
 def plan(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) -> None:
     """Show what `apply` would do; exit code 1 when something differs that only a person can change."""
-    changes = _compare(wanted, connection, as_json=as_json)
-    if any(isinstance(change, Difference) for change in changes):
-        raise typer.Exit(ExitCode.FINDING)
+    left = _compare(wanted, connection, as_json=as_json)
+    _fail_when([change for change in left if isinstance(change, Difference)])
 
 
 @command(app)
 def apply(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) -> None:
     """Create missing topics and alter settings; safe to repeat; exit code 1 when something is left to a person."""
-    config = connection.config(ClientConfig)
-    topics = wanted.read(config)
-    with administration(config) as admin:
-        applied = topics.apply(admin)
-    show_changes(
-        applied.left, done=applied.done, config=config, group=wanted.group, as_json=as_json
-    )
-    if applied.left:
-        raise typer.Exit(ExitCode.FINDING)
+    _fail_when(_compare(wanted, connection, as_json=as_json, applies=True))
 
 
 @command(app)
 def check(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) -> None:
     """Show what is missing or different; exit code 1 when anything is."""
-    if _compare(wanted, connection, as_json=as_json):
-        raise typer.Exit(ExitCode.FINDING)
+    _fail_when(_compare(wanted, connection, as_json=as_json))
 
 
-def _compare(wanted: Wanted, connection: Connection, *, as_json: bool) -> list[Change]:
-
+def _compare(
+    wanted: Wanted, connection: Connection, *, as_json: bool, applies: bool = False
+) -> list[Change]:
+    """What is left to do."""
     config = connection.config(ClientConfig)
     topics = wanted.read(config)
     with administration(config) as admin:
-        changes = topics.plan(admin)
-    show_changes(changes, config=config, group=wanted.group, as_json=as_json)
-    return changes
+        done, left = topics.apply(admin) if applies else ([], topics.plan(admin))
+    show_changes(left, done=done, config=config, group=wanted.group, as_json=as_json)
+    return left
+
+
+def _fail_when(found: Sequence[object]) -> None:
+    if found:
+        raise typer.Exit(ExitCode.FINDING)
 
 
 def show_changes(
@@ -283,11 +280,6 @@ def _others(changes: Sequence[AclChange]) -> list[AclChange]:
     return [change for change in changes if isinstance(change, OtherAcl)]
 
 
-def _fail_when(found: Sequence[AclChange]) -> None:
-    if found:
-        raise typer.Exit(ExitCode.FINDING)
-
-
 def _acl_fields(change: AclChange) -> dict[str, str]:
     acl = change.acl
     return {
@@ -384,7 +376,6 @@ def widen(
 
 
 def _look(config: CoordinatorConfig) -> Drain:
-
     with (
         administration(config) as admin,
         closing(connect_coordinator(config, is_one_shot=True)) as connections,

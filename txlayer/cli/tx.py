@@ -220,10 +220,10 @@ def stats(*, connection: Connection, as_json: AsJson = False) -> None:
     config = connection.config(CoordinatorConfig)
     with administration(config) as admin:
         status = read_status(admin, config.topics)
-    now_ms = current_ms()
     with _overview(config) as overview:
-        counts = unsettled.count(overview)
-    body = unsettled.stats_json(config.namespace, counts, status.partitions, now_ms=now_ms)
+        body = unsettled.stats_json(
+            config.namespace, overview, status.partitions, now_ms=current_ms()
+        )
     output.show(body, tx_rows.stats_tables, as_json=as_json)
 
 

@@ -24,7 +24,7 @@ from txlayer.config import ClientConfig, milliseconds, parse_duration
 from txlayer.core.judging import PromiseStatus, VerdictFinding
 from txlayer.core.verdicts import Severity, Verdict, severity
 from txlayer.errors import UsageError
-from txlayer.operate.verify import Telling, Verification, WantedWindow, verification_json
+from txlayer.operate.verify import Verification, WantedWindow, verification_json
 from txlayer.operate.verify import verify as verify_window
 
 _ID_LENGTH_MAX = 128
@@ -147,7 +147,8 @@ def _verified(config: ClientConfig, asked: WantedWindow, folder: Path | None) ->
             make_admin=lambda: KafkaAdmin(config),
             make_reader=lambda isolation: PlainReader(config, isolation=isolation, is_sparing=True),
             folder=folder,
-            telling=Telling(read, judged),
+            on_read=read,
+            on_judged=judged,
         )
 
 

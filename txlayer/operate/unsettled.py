@@ -6,7 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from txlayer.core import codec
 from txlayer.core.messages import HalfOptions, ParkReason, nonce_of, txn_id_of
@@ -63,36 +63,6 @@ def _by_age(found: UnsettledTransaction) -> tuple[int, int, int]:
     return found.txn.appended_ms, found.partition, found.txn.first_offset
 
 
-class Counts(NamedTuple):
-    """What is not settled in a namespace, counted."""
-
-    states: dict[tuple[str, str], int]
-    """By producer group and state."""
-    oldest_ms: dict[tuple[str, str], int]
-    """When the oldest of each was stored."""
-    doubt: Counter[int]
-    """Transactions on doubt, by partition."""
-    kept_aside: Counter[int]
-    """Records kept aside, by partition."""
-
-
-def count(overview: Overview) -> Counts:
-    """Count what is not settled, and what was kept aside.
-
-    Raises: as `Overview.standing`.
-    """
-    counts: Counter[tuple[str, str]] = Counter()
-    oldest_ms: dict[tuple[str, str], int] = {}
-    doubt: Counter[int] = Counter()
-    kept_aside = Counter(found.place.partition for found in overview.kept_aside())
-    for partition, state, txn in overview.standing():
-        kind = (txn.group, state)
-        counts[kind] += 1
-        oldest_ms[kind] = min(txn.appended_ms, oldest_ms.get(kind, txn.appended_ms))
-        doubt[partition] += txn.is_in_doubt
-    return Counts(dict(counts), oldest_ms, doubt, kept_aside)
-
-
 def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
     """One object of `tx list --json`."""
     txn, more = found.txn, found.txn.more
@@ -119,29 +89,38 @@ def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
 
 
 def stats_json(
-    namespace: str, counts: Counts, partitions: Sequence[PartitionStatus], *, now_ms: int
+    namespace: str, overview: Overview, partitions: Sequence[PartitionStatus], *, now_ms: int
 ) -> Json:
-    """What `tx stats --json` prints."""
+    """What `tx stats --json` prints: what is not settled and what was kept aside, counted.
+
+    Raises: as `Overview.standing`.
+    """
+    ages_ms: dict[
+        tuple[str, str], list[int]
+    ] = {}  # by producer group and state: how many, the oldest
+    doubt: Counter[int] = Counter()
+    kept_aside = Counter(found.place.partition for found in overview.kept_aside())
+    for partition, state, txn in overview.standing():
+        age_ms = max(now_ms - txn.appended_ms, 0)
+        kind = ages_ms.setdefault((txn.group, state), [0, age_ms])
+        kind[:] = kind[0] + 1, max(kind[1], age_ms)
+        doubt[partition] += txn.is_in_doubt
     return {
         "namespace": namespace,
-        "transaction_count": sum(counts.states.values()),
-        "oldest_age_ms": max((now_ms - at_ms for at_ms in counts.oldest_ms.values()), default=None),
-        "kept_aside_count": counts.kept_aside.total(),
+        "transaction_count": sum(count for count, _ in ages_ms.values()),
+        "oldest_age_ms": max((oldest_ms for _, oldest_ms in ages_ms.values()), default=None),
+        "kept_aside_count": kept_aside.total(),
         "states": [
             {
                 "producer_group": group,
                 "state": state,
                 "count": count,
-                "oldest_age_ms": max(now_ms - counts.oldest_ms[group, state], 0),
+                "oldest_age_ms": oldest_ms,
             }
-            for (group, state), count in sorted(counts.states.items())
+            for (group, state), (count, oldest_ms) in sorted(ages_ms.items())
         ],
         "partitions": [
-            partition_json(
-                p,
-                doubt_count=counts.doubt[p.partition],
-                aside_count=counts.kept_aside[p.partition],
-            )
+            partition_json(p, doubt_count=doubt[p.partition], aside_count=kept_aside[p.partition])
             for p in partitions
         ],
     }

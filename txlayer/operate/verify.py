@@ -739,13 +739,6 @@ class Verification(NamedTuple):
     judge_s: float
 
 
-class Telling(NamedTuple):
-    """Who hears how far it is."""
-
-    read: Callable[[int, int], None] = lambda _done, _total: None
-    judged: Callable[[int], None] = lambda _count: None
-
-
 def verify(
     config: ClientConfig,
     asked: WantedWindow,
@@ -753,7 +746,8 @@ def verify(
     make_admin: Callable[[], Administration],
     make_reader: Callable[[str], LogReader],
     folder: Path | None = None,
-    telling: Telling | None = None,
+    on_read: Callable[[int, int], None] = lambda _done, _total: None,
+    on_judged: Callable[[int], None] = lambda _count: None,
 ) -> Verification:
     """Read a window and judge it; `folder` is where its file stands meanwhile, else the system's own for such files.
 
@@ -761,15 +755,14 @@ def verify(
         TopicMismatchError: the namespace's topics, or one that was asked for, do not exist.
         BrokerUnavailableError, NotAuthorisedError: they cannot be read. Nothing is proved.
     """
-    telling = telling or Telling()
     started = time.monotonic()
     with TraceShelf(folder) as shelf:
         reader = WindowReader(
-            config, make_admin=make_admin, make_reader=make_reader, on_progress=telling.read
+            config, make_admin=make_admin, make_reader=make_reader, on_progress=on_read
         )
         reading = reader.read(asked, shelf)
         read_at = time.monotonic()
-        proof = prove(shelf, reading.window, on_judged=telling.judged)
+        proof = prove(shelf, reading.window, on_judged=on_judged)
         return Verification(reading, proof, read_at - started, time.monotonic() - read_at)
 
 
