@@ -22,6 +22,7 @@ from txlayer.cli.options import (
     Yes,
     administration,
     command,
+    duration,
     option,
     parse_position,
 )
@@ -34,7 +35,7 @@ from txlayer.cli.services import (
     observed,
     ports_of_workers,
 )
-from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
+from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.coordinator.metrics import ObservedCoordinator
 from txlayer.coordinator.partition import check_policies
 from txlayer.coordinator.tracing import make_coordinator
@@ -89,8 +90,8 @@ def run(  # every option is a parameter
     config = connection.config(
         CoordinatorConfig,
         target_topics=tuple(target_topic) if target_topic else None,
-        doubt_after=parse_duration("--doubt-after", doubt_after) if doubt_after else None,
-        start_timeout=parse_duration("--start-timeout", start_timeout) if start_timeout else None,
+        doubt_after=duration("--doubt-after", doubt_after),
+        start_timeout=duration("--start-timeout", start_timeout),
     )
     check_policies(config)  # a wrong setting ends here, before any worker starts
     metrics = observing.metrics()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -40,7 +40,7 @@ from txlayer.operate.dead_letters import (
     DeadLetterPlace,
     DeadLetterSelection,
 )
-from txlayer.operate.replay import DeadLetterOutcome, ReplayOrder, author_of
+from txlayer.operate.replay import DeadLetterOutcome, Listener, ReplayOrder, author_of
 from txlayer.operate.requests import Republisher, RequestWriter, transactional_id
 from txlayer.runtime.kafka_transactions import KafkaTransactions
 
@@ -383,7 +383,7 @@ def _carry_out(
         else:
             choice = _confirmed(order, logs, asking)
             with request_writer(config, order.group) as writer:
-                outcomes = replaying.ask(order, writer, logs, choice, _Telling())
+                outcomes = replaying.ask(order, writer, logs, choice, _listener())
     is_waiting = order.patience_s > 0
     output.report(
         outcomes,
@@ -423,25 +423,22 @@ def _republish(
             if asking.dry_run:
                 return replaying.planned(order, choice)
             with closing(DeadLetterReader(connections)) as reader:
-                return replaying.republish(order, republisher, reader, logs, choice, _Telling())
+                return replaying.republish(order, republisher, reader, logs, choice, _listener())
 
 
-class _Telling:
-    """Says on standard error how far a request is."""
+def _listener() -> Listener:
+    """Says on standard error how far a request is, and the name to run it again with."""
 
-    def begun(self, request_id: str) -> None:
-        """The name to run it again with."""
-        typer.echo(f"request id {request_id}", err=True)
+    def say(sentence: str) -> None:
+        typer.echo(sentence, err=True)
 
-    def joined(self, count: int) -> None:
-        """More than were asked for at first."""
-        typer.echo(
-            f"{count:,} more followed their parked keys meanwhile and are asked for too", err=True
-        )
-
-    def progress(self, what: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-        """A bar."""
-        return output.progress(what, total)
+    return Listener(
+        begun=lambda request_id: say(f"request id {request_id}"),
+        joined=lambda count: say(
+            f"{count:,} more followed their parked keys meanwhile and are asked for too"
+        ),
+        progress=output.progress,
+    )
 
 
 def _confirmed(
@@ -449,7 +446,7 @@ def _confirmed(
 ) -> DeadLetterSelection:
     """The dead letters that the order is about; many are asked for only when a person says so.
 
-    Raises: as `output.confirm_bulk`.
+    Raises: as `output.confirm`.
     """
     choice = replaying.choose_for(order, logs)
     keys = f"{choice.parked_key_count:,} parked keys"
@@ -472,7 +469,7 @@ def _confirmed(
     if order.is_all and count and not (asking.yes or asking.dry_run):
         first = choice.in_turn[: output.SAMPLE_COUNT]
         sample = [letters_.chosen_json(c, now_ms=current_ms()) for c in first]
-        output.confirm_bulk(
+        output.confirm(
             f"{order.command} --all: {count:,} dead letters",
             f"{KIND_WORDS[order.kind.value]} these {count:,} dead letters?",
             sample=dlq_rows.list_table(sample, has_key=False),

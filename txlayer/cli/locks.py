@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -16,9 +15,9 @@ from txlayer.adapters.connect import connect_consumer
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import AsJson, Connection, Operator, Reason, command, option
+from txlayer.cli.options import AsJson, Connection, Operator, Reason, command, duration, option
 from txlayer.cli.output import age_text, cell
-from txlayer.config import ConsumerConfig, milliseconds, parse_duration
+from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.core.leases import LeaseEffect, parse_queue
 from txlayer.errors import UsageError
 from txlayer.operate import Json
@@ -58,9 +57,7 @@ class LockConnection(Connection):
 
     def consumer_config(self) -> ConsumerConfig:
         """The settings of a consumer there."""
-        expiry = None
-        if self.lease_expiry is not None:
-            expiry = parse_duration("--lease-expiry", self.lease_expiry)
+        expiry = duration("--lease-expiry", self.lease_expiry)
         renewal = None if expiry is None else expiry / 3
         return self.config(ConsumerConfig, lease_expiry=expiry, lease_renewal=renewal)
 
@@ -150,7 +147,8 @@ def release(
         effect = LeaseEffect.RELEASED
         is_written = state is LockState.HELD or (yes and state is LockState.EXPIRED)
         if state is LockState.HELD and not yes:
-            _confirm(sentence(standing))
+            held = sentence(standing)
+            output.confirm(f"txlayer locks release: {held},", f"{held}. End this lease?")
         if is_written:
             effect = locks.release(lease, reason=signature.text)
             standing = locks.standing(queue) or standing
@@ -167,18 +165,6 @@ def release(
         typer.echo(f"not released: {sentence(standing)} by now", err=True)
     if effect is not LeaseEffect.RELEASED:
         raise typer.Exit(ExitCode.FINDING)
-
-
-def _confirm(sentence: str) -> None:
-    """Ask a person who sees what would happen.
-
-    Raises:
-        UsageError: there is no terminal. Nothing was written.
-        typer.Abort: the answer was no. Nothing was written.
-    """
-    if not sys.stdin.isatty():
-        raise UsageError(f"txlayer locks release: {sentence}, and no terminal to ask; say --yes")
-    typer.confirm(f"{sentence}. End this lease?", abort=True, err=True)
 
 
 def _check_queue(queue: str) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
@@ -220,6 +220,15 @@ def client_config(
         is_insecure_allowed=insecure or None,
         **given,
     )
+
+
+def duration(option: str, text: str | None) -> timedelta | None:
+    """A length of time that may be left out.
+
+    Raises:
+        ConfigError: it has the wrong form.
+    """
+    return None if text is None else parse_duration(option, text)
 
 
 def parse_instant(name: str, text: str, *, now_ms: int) -> int:

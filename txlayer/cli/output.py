@@ -210,7 +210,7 @@ SENTENCE_COUNT_MAX = 100
 """Good outcomes printed one by one, a page or two of a terminal; more are counted."""
 
 
-def confirm_bulk(what: str, question: str, *, sample: Table, more_count: int) -> None:
+def confirm(what: str, question: str, *, sample: Table | None = None, more_count: int = 0) -> None:
     """Show what would happen, and ask; `what` begins with the command.
 
     Raises:
@@ -218,8 +218,10 @@ def confirm_bulk(what: str, question: str, *, sample: Table, more_count: int) ->
         typer.Abort: the answer was no. Nothing was written.
     """
     if not sys.stdin.isatty():
-        raise UsageError(f"{what} and no terminal to ask; say --yes, or look first with --dry-run")
-    Console(stderr=True, highlight=False).print(sample)
+        look = "" if sample is None else ", or look first with --dry-run"
+        raise UsageError(f"{what} and no terminal to ask; say --yes{look}")
+    if sample is not None:
+        Console(stderr=True, highlight=False).print(sample)
     if more_count > 0:
         typer.echo(f"and {more_count:,} more", err=True)
     typer.confirm(question, abort=True, err=True)

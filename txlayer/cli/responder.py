@@ -12,10 +12,10 @@ import typer
 
 from txlayer import __version__
 from txlayer.cli.database import BARRIER_URL, opened_barrier
-from txlayer.cli.options import Connection, command, option
+from txlayer.cli.options import Connection, command, duration, option
 from txlayer.cli.secrets import from_file
 from txlayer.cli.services import Observing, StartTimeout, load_handler, observed
-from txlayer.config import ResponderConfig, parse_duration
+from txlayer.config import ResponderConfig
 from txlayer.coordinator.workers import StopSignal
 from txlayer.core.ids import check_group
 from txlayer.errors import ConfigError
@@ -96,8 +96,8 @@ def run(  # every option is a parameter
     config = connection.config(
         ResponderConfig,
         check_workers=workers,
-        check_timeout=parse_duration("--check-timeout", check_timeout) if check_timeout else None,
-        start_timeout=parse_duration("--start-timeout", start_timeout) if start_timeout else None,
+        check_timeout=duration("--check-timeout", check_timeout),
+        start_timeout=duration("--start-timeout", start_timeout),
     )
     check_group(group)
     if handler is not None and barrier_url is not None:

@@ -550,7 +550,7 @@ def _confirm(act: OperatorAction, plan: SettlementPlan) -> None:
         unsettled.unsettled_json(s, now_ms=now_ms) for s, _ in plan.lines[: output.SAMPLE_COUNT]
     ]
     them = "this transaction" if count == 1 else f"these {count:,} transactions"
-    output.confirm_bulk(
+    output.confirm(
         f"txlayer tx {act.value} --all: {count:,} transactions",
         f"{act.value} {them}? It cannot be taken back.",
         sample=tx_rows.list_table(sample),

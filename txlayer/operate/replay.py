@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from txlayer.adapters.ports import Administration
 from txlayer.config import SystemTopics
@@ -172,20 +172,15 @@ def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -
     )
 
 
-class Listener(Protocol):
+class Listener(NamedTuple):
     """Hears how far a request is."""
 
-    def begun(self, request_id: str) -> None:
-        """Something is asked for under this id."""
-        ...
-
-    def joined(self, count: int) -> None:
-        """So many dead letters followed their parked keys meanwhile, and are asked for too."""
-        ...
-
-    def progress(self, what: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-        """A function that gets the number of those done, for the time of the block."""
-        ...
+    begun: Callable[[str], None]
+    """Something is asked for under this id."""
+    joined: Callable[[int], None]
+    """So many dead letters followed their parked keys meanwhile, and are asked for too."""
+    progress: Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+    """(what, total) → a function that gets the number of those done, for the time of a block."""
 
 
 def choose_for(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterSelection:

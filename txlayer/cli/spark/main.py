@@ -25,6 +25,7 @@ from txlayer.cli.options import (
     Namespace,
     client_config,
     command,
+    duration,
     option,
     version_option,
 )
@@ -176,7 +177,7 @@ def bronze(
 ) -> None:
     """Copy what is new in the topics of a namespace into Parquet files, each record exactly once."""
     settings = source.settings(data)
-    pause = parse_duration("--every", every) if every else None
+    pause = duration("--every", every)
     with session.open() as spark:
         _read(spark, settings)
         while pause is not None:
