@@ -13,8 +13,8 @@ from txlayer.adapters.ports import HalfWriter
 from txlayer.core.dead_letters import decode_replay
 from txlayer.core.retry import ReplayKind, ReplayRecord
 from txlayer.errors import OutcomeUnknownError, TxLayerError
+from txlayer.operate.operators import IN_FLIGHT_MAX
 from txlayer.operate.requests import Request, RequestWriter
-from txlayer.operate.writing import IN_FLIGHT_MAX
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core.codec import ID_HEADER
 from txlayer.core.messages import DoubtSummary
 from txlayer.errors import BrokerUnavailableError
-from txlayer.operate.status import CoordinatorStatus, read_status
+from txlayer.operate.offsets import CoordinatorStatus, read_status
 
 PARTITION_COUNT = 4
 REAL_TOPIC_SETTINGS = {"message.timestamp.type": "LogAppendTime"}

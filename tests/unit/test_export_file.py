@@ -15,7 +15,7 @@ from txlayer.core import codec
 from txlayer.core.messages import HalfHeader, HalfOptions
 from txlayer.core.transaction import Transaction
 from txlayer.errors import UsageError
-from txlayer.operate.export import read_with_contents, whole_json
+from txlayer.operate.history import read_with_contents, whole_json
 from txlayer.operate.overview import UnsettledTransaction
 
 KEY = "order-1/00000001"

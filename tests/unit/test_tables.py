@@ -16,8 +16,8 @@ from txlayer.cli.tx_rows import stats_tables
 from txlayer.config import ClientConfig
 from txlayer.core.topics import CreateTopic, Difference
 from txlayer.operate.doctor import ClusterFinding, Level
-from txlayer.operate.drain import Drain, OpenOnes
-from txlayer.operate.status import CoordinatorStatus, PartitionStatus
+from txlayer.operate.offsets import CoordinatorStatus, PartitionStatus
+from txlayer.operate.topics import Drain, OpenOnes
 
 CLI = Path(output.__file__).parent
 NARROW = 80

@@ -18,8 +18,8 @@ from txlayer.core.messages import (
 from txlayer.core.transaction import Transaction, from_summary
 from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.operate import unsettled
+from txlayer.operate.offsets import PartitionStatus
 from txlayer.operate.overview import UnsettledTransaction
-from txlayer.operate.status import PartitionStatus
 
 
 def young(*, state: TxnState = TxnState.OPEN, group: str = "orders") -> Transaction:

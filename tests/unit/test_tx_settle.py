@@ -13,7 +13,7 @@ from txlayer.core.messages import OpMessage, Resolution, Source
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import COMMITTING
 from txlayer.operate import settle as settling
-from txlayer.operate.export import bytes_json
+from txlayer.operate.history import bytes_json
 from txlayer.operate.operators import OPERATOR_LENGTH_MAX, REASON_LENGTH_MAX
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import OperatorAction, RecordedLine, SettlementOutcome, SettlementResult

@@ -41,9 +41,10 @@ from txlayer.coordinator.partition import check_policies
 from txlayer.coordinator.tracing import make_coordinator
 from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
 from txlayer.operate.doctor import counted
-from txlayer.operate.offsets import GroupReset, plan_reset
-from txlayer.operate.status import (
+from txlayer.operate.offsets import (
     CoordinatorStatus,
+    GroupReset,
+    plan_reset,
     read_status,
     status_json,
 )

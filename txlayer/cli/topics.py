@@ -21,9 +21,8 @@ from txlayer.core.acls import EVERY_HOST, AclChange, CreateAcl, OtherAcl
 from txlayer.core.topics import AlterSetting, Change, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import Json
-from txlayer.operate import drain as draining
-from txlayer.operate.drain import Drain
-from txlayer.operate.topics import WantedRights, WantedTopics
+from txlayer.operate import topics as topics_
+from txlayer.operate.topics import Drain, WantedRights, WantedTopics
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -361,7 +360,7 @@ def widen(
         administration(config) as admin,
         closing(connect_coordinator(config, is_one_shot=True)) as connections,
     ):
-        found = draining.plan_widening(admin, config, connections, partition_count=partitions)
+        found = topics_.plan_widening(admin, config, connections, partition_count=partitions)
         if found.left is not None:
             show_drain(config.namespace, found.left, is_growing=False, as_json=as_json)
             raise typer.Exit(ExitCode.FINDING)
@@ -371,7 +370,7 @@ def widen(
                     f"Widen {', '.join(found.wanted)} to {partitions} partitions?", abort=True
                 )
             widen_topics(config, found.wanted)
-            draining.store_first_offsets(admin, config.topics, partitions)
+            topics_.store_first_offsets(admin, config.topics, partitions)
     _tell_widening(found.before, found.wanted, partitions, is_dry_run=dry_run, as_json=as_json)
 
 
@@ -380,7 +379,7 @@ def _look(config: CoordinatorConfig) -> Drain:
         administration(config) as admin,
         closing(connect_coordinator(config, is_one_shot=True)) as connections,
     ):
-        return draining.look_at(admin, config, connections)
+        return topics_.look_at(admin, config, connections)
 
 
 def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool) -> None:

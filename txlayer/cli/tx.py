@@ -44,8 +44,8 @@ from txlayer.core.messages import Origin, ParkReason, txn_id_of
 from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.errors import UsageError
 from txlayer.operate import unsettled
+from txlayer.operate.offsets import read_status
 from txlayer.operate.operators import signature_of
-from txlayer.operate.status import read_status
 from txlayer.operate.unsettled import PARKED, Filter
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ def export(
 
     Keys, values and headers of users are in it. Nothing is changed: what is exported stays where it is.
     """
-    from txlayer.operate import export as exporting
+    from txlayer.operate import history as histories
     from txlayer.operate.overview import Overview
 
     wanted = filters.read()
@@ -334,8 +334,8 @@ def export(
         )
         oldest = unsettled.oldest(found, limit)
         with _opened(path, is_forced=force) as file:
-            for each, contents in exporting.read_with_contents(config, connections, oldest):
-                file.write(json.dumps(exporting.whole_json(each, contents, now_ms=now_ms)) + "\n")
+            for each, contents in histories.read_with_contents(config, connections, oldest):
+                file.write(json.dumps(histories.whole_json(each, contents, now_ms=now_ms)) + "\n")
     where = "standard output" if path is None else str(path)
     typer.echo(f"{len(oldest):,} transactions written to {where}", err=True)
 

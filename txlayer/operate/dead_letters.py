@@ -30,7 +30,7 @@ from txlayer.core.progress import NO_KEY, Foreign, decode, hash_of_key
 from txlayer.core.retry import DeadLetter, DeadLetterReason
 from txlayer.errors import TopicMismatchError
 from txlayer.operate import Json
-from txlayer.operate.export import bytes_json
+from txlayer.operate.history import bytes_json
 
 PATIENCE_S = 10.0
 """Nothing came for so long: the broker does not answer any more."""

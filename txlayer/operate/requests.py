@@ -24,7 +24,7 @@ from txlayer.core.dead_letters import (
 from txlayer.core.progress import NO_KEY, hash_of_key
 from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.operate.dead_letters import Chosen, DeadLetterLog, DeadLetterPlace
-from txlayer.operate.writing import ROUND_S, OperatorWriter
+from txlayer.operate.operators import ROUND_S, OperatorWriter
 from txlayer.runtime.kafka_transactions import Entry, KafkaTransactions
 
 BATCH_BYTES = 16_384

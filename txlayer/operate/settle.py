@@ -27,10 +27,9 @@ from txlayer.errors import (
 )
 from txlayer.operate import Json, unsettled
 from txlayer.operate.history import op_json, position_json
-from txlayer.operate.operators import Signature, check_choice
+from txlayer.operate.operators import OperatorWriter, Signature, check_choice
 from txlayer.operate.overview import Overview, UnsettledTransaction, read_committed, read_stored
 from txlayer.operate.unsettled import PARKED, Filter
-from txlayer.operate.writing import OperatorWriter
 
 
 class OperatorAction(Enum):

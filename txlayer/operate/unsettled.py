@@ -15,8 +15,8 @@ from txlayer.operate import Json
 
 if TYPE_CHECKING:
     from txlayer.core.doubt import QuarantinedRecord
+    from txlayer.operate.offsets import PartitionStatus
     from txlayer.operate.overview import Overview, UnsettledTransaction
-    from txlayer.operate.status import PartitionStatus
 
 PARKED = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
 """What `--parked` means, and what many at once are when no state is named."""
