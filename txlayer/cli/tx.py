@@ -399,31 +399,65 @@ Ids = Annotated[
     list[str] | None, typer.Argument(metavar="ID…", help="Transaction ids.", show_default=False)
 ]
 
-IsAll = Annotated[
-    bool,
-    option("--all", "All that the filters let through; those parked, unless a state is named."),
-]
 
-Nonce = Annotated[str | None, option("--nonce", "Which attempt, where an id has several.")]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settling(TransactionFilters):
+    """Which transactions a person settles, why, and how."""
 
-SettleLimit = Annotated[int | None, option("--limit", "With --all: so many, the oldest.", min=1)]
+    is_all: Annotated[
+        bool,
+        option("--all", "All that the filters let through; those parked, unless a state is named."),
+    ] = False
+    limit: Annotated[int | None, option("--limit", "With --all: so many, the oldest.", min=1)] = (
+        None
+    )
+    nonce: Annotated[str | None, option("--nonce", "Which attempt, where an id has several.")] = (
+        None
+    )
+    reason: Reason = ""
+    operator: Operator = None
+    dry_run: Annotated[bool, option("--dry-run", "Show what would be written, write nothing.")] = (
+        False
+    )
+    yes: Annotated[bool, option("--yes", "With --all: do not ask.")] = False
+    wait: Annotated[
+        str,
+        option(
+            "--wait",
+            "How long coordinators may stand still before the command ends; 0s: do not wait.",
+            "10s",
+        ),
+    ] = "10s"
+    since: Annotated[
+        str, option("--since", "How far back to look for a transaction that is settled.", "1h")
+    ] = "1h"
 
-DryRun = Annotated[bool, option("--dry-run", "Show what would be written, write nothing.")]
+    def order(self, word: str, txn_ids: Sequence[str] | None) -> SettlementOrder:
+        """What the options say together.
 
-Yes = Annotated[bool, option("--yes", "With --all: do not ask.")]
+        Raises:
+            ConfigError, UsageError: one has the wrong form, or two contradict each other.
+        """
+        from txlayer.operate.settle import OperatorAction, SettlementOrder
 
-Wait = Annotated[
-    str,
-    option(
-        "--wait",
-        "How long coordinators may stand still before the command ends; 0s: do not wait.",
-        "10s",
-    ),
-]
-
-Since = Annotated[
-    str, option("--since", "How far back to look for a transaction that is settled.", "1h")
-]
+        signature = signature_of(
+            f"txlayer tx {word}",
+            operator=self.operator,
+            reason=self.reason,
+            recorded="it is recorded in the op log",
+            may_be_silent=word == OperatorAction.CHECK_NOW.value,
+        )
+        order = SettlementOrder(
+            OperatorAction(word),
+            tuple(txn_ids or ()),
+            self.nonce,
+            self.is_all,
+            self.read(),
+            self.limit,
+            signature,
+        )
+        order.check()
+        return order
 
 
 def _add(word: str) -> None:
@@ -431,60 +465,33 @@ def _add(word: str) -> None:
     def settle(
         txn_ids: Ids = None,
         *,
-        reason: Reason = "",
-        operator: Operator = None,
-        nonce: Nonce = None,
-        is_all: IsAll = False,
-        filters: TransactionFilters,
-        limit: SettleLimit = None,
-        dry_run: DryRun = False,
-        yes: Yes = False,
-        wait: Wait = "10s",
-        since: Since = "1h",
+        settling: Settling,
         connection: Connection,
         as_json: AsJson = False,
     ) -> None:
-        from txlayer.cli import tx_sentences
-        from txlayer.operate import settle as settling
+        from txlayer.cli.tx_sentences import sentence
+        from txlayer.operate.settle import GOOD, SettlementResult, outcome_json
 
-        act = settling.OperatorAction(word)
-        order = settling.SettlementOrder(
-            act,
-            tuple(txn_ids or ()),
-            nonce,
-            is_all,
-            filters.read(),
-            limit,
-            signature_of(
-                f"txlayer tx {act.value}",
-                operator=operator,
-                reason=reason,
-                recorded="it is recorded in the op log",
-                may_be_silent=act is settling.OperatorAction.CHECK_NOW,
-            ),
-        )
-        order.check()
-        patience_s = parse_duration("--wait", wait).total_seconds()
-        since_ms = milliseconds(parse_duration("--since", since))
+        order = settling.order(word, txn_ids)
+        patience_s = parse_duration("--wait", settling.wait).total_seconds()
+        since_ms = milliseconds(parse_duration("--since", settling.since))
         config = connection.config(CoordinatorConfig)
         with _by_hand(config, connection.config(ProducerConfig)) as hands:
             plan = _plan(order, hands, config, since_ms=since_ms)
-            outcomes = _carry_out(
-                order, hands, plan, patience_s=patience_s, dry_run=dry_run, yes=yes
-            )
+            outcomes = _carry_out(order, hands, plan, settling, patience_s=patience_s)
         if plan.skipped_count:
             typer.echo(
-                f"{plan.skipped_count:,} skipped: they are decided already, and {act.value} says nothing about them; "
+                f"{plan.skipped_count:,} skipped: they are decided already, and {word} says nothing about them; "
                 "`txlayer tx list` shows them",
                 err=True,
             )
         # Without --wait it is no finding that no coordinator has come to the line yet.
-        good = settling.GOOD if patience_s else settling.GOOD | {settling.SettlementResult.WRITTEN}
+        good = GOOD if patience_s else GOOD | {SettlementResult.WRITTEN}
         output.report(
             outcomes,
             is_good=lambda o: o.result in good,
-            sentence=lambda o: tx_sentences.sentence(act, o, op_topic=config.topics.op),
-            to_json=lambda o: settling.outcome_json(act, o),
+            sentence=lambda o: sentence(order.act, o, op_topic=config.topics.op),
+            to_json=lambda o: outcome_json(order.act, o),
             nothing="no transaction is as the filters say; nothing was written",
             as_json=as_json,
         )
@@ -498,19 +505,19 @@ def _plan(
     order: SettlementOrder, hands: ManualSettlement, config: CoordinatorConfig, *, since_ms: int
 ) -> SettlementPlan:
     from txlayer.adapters.kafka.connections import KafkaHistoryReader
-    from txlayer.cli import tx_sentences
-    from txlayer.operate import settle as settling
+    from txlayer.cli.tx_sentences import candidates
+    from txlayer.operate.settle import plan_of
 
     def read_histories(txn_id: str) -> list[TransactionHistory]:
         start = HistoryStart(current_ms() - since_ms)
         return KafkaHistoryReader(config).read(txn_id, start=start)
 
-    plan = settling.plan_of(order, hands, read_histories=read_histories, now_ms=current_ms())
+    plan = plan_of(order, hands, read_histories=read_histories, now_ms=current_ms())
     if plan.ambiguous:
         found = plan.ambiguous
         raise UsageError(
             f"{txn_id_of(found[0].txn.key)} names {len(found)} transactions that are not settled; say with --nonce "
-            f"which one: {tx_sentences.candidates(found, now_ms=current_ms())}"
+            f"which one: {candidates(found, now_ms=current_ms())}"
         )
     return plan
 
@@ -519,21 +526,20 @@ def _carry_out(
     order: SettlementOrder,
     hands: ManualSettlement,
     plan: SettlementPlan,
+    settling: Settling,
     *,
     patience_s: float,
-    dry_run: bool,
-    yes: bool,
 ) -> list[SettlementOutcome]:
-    from txlayer.operate import settle as settling
+    from txlayer.operate.settle import carry_out, planned
 
-    if dry_run:
-        return [*plan.known, *settling.planned(plan)]
+    if settling.dry_run:
+        return [*plan.known, *planned(plan)]
     if not plan.lines:
         return plan.known
-    if order.is_all and not yes:
+    if order.is_all and not settling.yes:
         _confirm(order.act, plan)
     with output.two_step_progress("written", "partitions carried out") as (written, reached):
-        done = settling.carry_out(
+        done = carry_out(
             order.act,
             hands,
             plan,
