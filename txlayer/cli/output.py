@@ -90,11 +90,11 @@ def table(
 
 
 Columns = Mapping[str, str | Callable[[Any], object]]
-"""{header: the name of a row's field, or what makes the cell of the row}; no text in a cell for None."""
+"""{header: the name of a row's field (then it is JSON), or what makes the cell of the row}; no text in a cell for None."""
 
 
 def rows_table(
-    rows: Iterable[Json],
+    rows: Iterable[Any],
     columns: Columns,
     *,
     title: str | None = None,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 from rich.markup import escape
+from rich.text import Text
 
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
@@ -175,21 +176,18 @@ def verification_tables(
 ) -> Iterator[RenderableType]:
     """For a person."""
     proof = found.proof
-    table = output.table("promise", "", "says the window", title=f"namespace {config.namespace}")
-    for status in proof.statuses():
-        style = _STYLES.get(status.word, "")
-        table.add_row(
-            status.promise.name,
-            status.promise.value,
-            f"[{style}]{sentence(status)}[/]" if style else sentence(status),
-        )
-    yield table
-    verdicts = output.table("verdict", "transactions")
-    for verdict in Verdict:
-        if proof.verdicts[verdict]:
-            style = _SEVERITY_STYLES[severity(verdict)]
-            verdicts.add_row(f"[{style}]{verdict.value}[/]", f"{proof.verdicts[verdict]:,}")
-    yield verdicts
+    promises: output.Columns = {
+        "promise": lambda status: status.promise.name,
+        "": lambda status: status.promise.value,
+        "says the window": lambda s: output.cell(sentence(s), _STYLES.get(s.word, "")),
+    }
+    title = f"namespace {config.namespace}"
+    yield output.rows_table(proof.statuses(), promises, title=title)
+    verdicts: output.Columns = {
+        "verdict": _verdict,
+        "transactions": lambda verdict: f"{proof.verdicts[verdict]:,}",
+    }
+    yield output.rows_table([v for v in Verdict if proof.verdicts[v]], verdicts)
     if proof.findings:
         yield _findings(found, limit=limit)
     if proof.finding_count > limit:
@@ -203,19 +201,20 @@ def verification_tables(
 
 
 def _findings(found: Verification, *, limit: int) -> RenderableType:
-    table = output.table("verdict", "breaks", "where", "transaction", "reason", title="findings")
+    columns: output.Columns = {
+        "verdict": lambda finding: _verdict(finding.verdict),
+        "breaks": lambda finding: " ".join(p.name for p in finding.promises),
+        "where": place_of,
+        "transaction": lambda finding: finding.txn_id[:_ID_LENGTH_MAX],
+        "reason": lambda finding: finding.detail,
+    }
     # The faults first, however many warnings there are.
     ordered = sorted(found.proof.findings, key=lambda f: not f.promises)
-    for finding in ordered[:limit]:
-        style = _SEVERITY_STYLES[severity(finding.verdict)]
-        table.add_row(
-            f"[{style}]{finding.verdict.value}[/]",
-            " ".join(p.name for p in finding.promises),
-            output.cell(place_of(finding)),
-            output.cell(finding.txn_id[:_ID_LENGTH_MAX]),
-            output.cell(finding.detail),
-        )
-    return table
+    return output.rows_table(ordered[:limit], columns, title="findings")
+
+
+def _verdict(verdict: Verdict) -> Text:
+    return output.cell(verdict.value, _SEVERITY_STYLES[severity(verdict)])
 
 
 def _read_line(found: Verification) -> str:

@@ -359,16 +359,23 @@ def choose(
 
     choice = DeadLetterSelection()
     if names:
+        asked_able = frozenset(DeadLetterState) if is_again else able
         for place in dict.fromkeys(names):
-            found = (
-                logs[place.topic].at(place.partition, place.offset) if place.topic in logs else None
-            )
-            _add_named(
-                choice, place, found, frozenset(DeadLetterState) if is_again else able, was_asked
-            )
+            log = logs.get(place.topic)
+            found = None if log is None else log.at(place.partition, place.offset)
+            if found is None:
+                choice.unable.append((place, DeadLetterResult.NOT_FOUND, None))
+            elif (why := _sort_in(choice, found, asked_able, was_asked)) is not None:
+                choice.unable.append((place, why, found.history))
     else:
+
+        def take(found: FoundLetter) -> None:
+            if wanted.lets_through(found):
+                why = _sort_in(choice, found, able, was_asked)
+                choice.undecodable_count += why is DeadLetterResult.UNDECODABLE
+
         for log in logs.values():
-            _add_filtered(choice, log, wanted, able, was_asked)
+            log.each(take, since_ms=wanted.since_ms)
         if limit is not None:
             choice.chosen = heapq.nsmallest(limit, choice.chosen, key=lambda c: (c.at_ms, c.place))
     is_all_there_is = not names and wanted.is_empty and limit is None
@@ -415,48 +422,24 @@ def still_able(
     return able, taken
 
 
-def _add_named(
+def _sort_in(
     choice: DeadLetterSelection,
-    place: DeadLetterPlace,
-    found: FoundLetter | None,
+    found: FoundLetter,
     able: Collection[DeadLetterState],
     was_asked: Callable[[DeadLetterHistory], bool],
-) -> None:
-    if found is None:
-        choice.unable.append((place, DeadLetterResult.NOT_FOUND, None))
-    elif isinstance(found.letter, Undecodable):
-        choice.unable.append((place, DeadLetterResult.UNDECODABLE, found.history))
-    elif was_asked(found.history):
+) -> DeadLetterResult | None:
+    """Put it among those to ask for, or those asked for before; else say why it is neither."""
+    if isinstance(found.letter, Undecodable):
+        return DeadLetterResult.UNDECODABLE
+    if was_asked(found.history):
         choice.asked_before.append(_chosen(found, found.letter))
     elif found.history.state in able:
         choice.chosen.append(_chosen(found, found.letter))
+    elif found.history.state in ENDED:
+        return DeadLetterResult.ALREADY
     else:
-        why = (
-            DeadLetterResult.ALREADY
-            if found.history.state in ENDED
-            else DeadLetterResult.REQUESTED_ALREADY
-        )
-        choice.unable.append((place, why, found.history))
-
-
-def _add_filtered(
-    choice: DeadLetterSelection,
-    log: DeadLetterLog,
-    wanted: DeadLetterFilter,
-    able: Collection[DeadLetterState],
-    was_asked: Callable[[DeadLetterHistory], bool],
-) -> None:
-    def take(found: FoundLetter) -> None:
-        if not wanted.lets_through(found):
-            return
-        if isinstance(found.letter, Undecodable):
-            choice.undecodable_count += 1
-        elif was_asked(found.history):
-            choice.asked_before.append(_chosen(found, found.letter))
-        elif found.history.state in able:
-            choice.chosen.append(_chosen(found, found.letter))
-
-    log.each(take, since_ms=wanted.since_ms)
+        return DeadLetterResult.REQUESTED_ALREADY
+    return None
 
 
 def _add_parked(

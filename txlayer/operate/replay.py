@@ -162,6 +162,10 @@ def not_asked(
     return DeadLetterOutcome(place, why, state, request_id, others)
 
 
+def _unable(choice: DeadLetterSelection, request_id: str) -> list[DeadLetterOutcome]:
+    return [not_asked(*each, request_id=request_id) for each in choice.unable]
+
+
 def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -> bool:
     """True when it is as the operator asked."""
     if outcome.result is DeadLetterResult.ALREADY:
@@ -204,7 +208,7 @@ def choose_for(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLet
 def planned(order: ReplayOrder, choice: DeadLetterSelection) -> list[DeadLetterOutcome]:
     """What would be asked for, without asking."""
     request_id = order.author.request_id
-    outcomes = [not_asked(*each, request_id=request_id) for each in choice.unable]
+    outcomes = _unable(choice, request_id)
     outcomes += [
         DeadLetterOutcome(c.place, DeadLetterResult.PLANNED, c.history.state, request_id)
         for c in choice.in_turn
@@ -248,7 +252,7 @@ def ask(
         listener.joined(len(fresh))
         followed += fresh
     return [
-        *(not_asked(*each, request_id=author.request_id) for each in choice.unable),
+        *_unable(choice, author.request_id),
         *(
             not_asked(
                 t.place, DeadLetterResult.REQUESTED_ALREADY, t.history, request_id=author.request_id
@@ -314,7 +318,7 @@ def republish(
         republisher.publish(
             _copies(chosen, reader, logs, gone), rate_max=order.rate, on_progress=tell
         )
-    outcomes = [not_asked(*each, request_id=request_id) for each in choice.unable]
+    outcomes = _unable(choice, request_id)
     for each in (*choice.asked_before, *chosen):
         result = DeadLetterResult.MISSING if each in gone else DeadLetterResult.REPUBLISHED
         outcomes.append(DeadLetterOutcome(each.place, result, each.history.state, request_id))
