@@ -62,6 +62,23 @@ def test_who_may_not_wait_is_told_at_once() -> None:
         )
 
 
+def test_a_place_is_waited_for_no_longer_than_the_prepare_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1.0
+    monkeypatch.setattr(steps, "time", SimpleNamespace(monotonic=lambda: now))
+    world = World(in_flight_max=1, prepare_timeout=timedelta(seconds=10))
+    world.launch()
+    run = steps.launch(world.engine, PendingTransaction, [ORDER], ANYWHERE, KEY)
+    assert waits(run)
+    now += 9
+    assert waits(run)
+
+    now += 2
+    with pytest.raises(RetriableError, match="in_flight_max=1"):
+        next(run)
+
+
 def test_messages_that_the_client_has_no_room_for_follow_later() -> None:
     world = World()
     world.writer.room = 2
@@ -281,6 +298,29 @@ def test_an_op_line_that_nobody_acknowledged_is_sent_again() -> None:
     assert [op.value] * 2 == [r.value for r in refused]
 
 
+def test_lines_of_several_partitions_are_sent_again_each_once() -> None:
+    world = World()
+    keys = [f"order-{number}/00000001" for number in range(8)]
+    flights = [world.prepared(key=key) for key in keys]
+    refused: list[FakeRecord] = []
+
+    def refuse(record: FakeRecord) -> TxLayerError | None:
+        if record.topic_name != OP or len(refused) >= len(keys):
+            return None
+        refused.append(record)
+        return OutcomeUnknownError("late", step="op")
+
+    world.writer.refuse = refuse
+    for flight in flights:
+        steps.resolve(world.engine, flight, COMMIT)
+    for _ in range(9):
+        world.serve()
+
+    assert 1 < len({flight.half_partition for flight in flights})
+    assert sorted(keys) == sorted(op.key for op in ops_of(world))
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
 def test_an_op_line_is_sent_again_for_no_longer_than_the_resolution_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -349,6 +389,31 @@ def test_who_waits_at_a_producer_that_broke_is_told() -> None:
         finish(steps.stored(world.engine, flight))
 
 
+def test_who_waits_for_a_result_at_a_producer_that_broke_is_told() -> None:
+    world = World()
+    flight = world.prepared()
+    world.writer.hold(True)
+    steps.resolve(world.engine, flight, COMMIT)
+    run = steps.result(world.engine, flight)
+    assert waits(run)
+    world.engine.pipeline.state = PipelineState.FAILED
+
+    with pytest.raises(OutcomeUnknownError):
+        next(run)
+
+
+def test_who_waits_for_room_at_a_producer_that_ended_is_told() -> None:
+    world = World()
+    world.writer.room = 1
+    world.engine.learn("orders")
+    run = steps.launch(world.engine, PendingTransaction, [ORDER] * 3, ANYWHERE, KEY)
+    assert waits(run)
+    world.engine.pipeline.state = PipelineState.CLOSED
+
+    with pytest.raises(LifecycleError):
+        next(run)
+
+
 def test_a_resolution_after_the_end_is_an_unknown_outcome() -> None:
     world = World()
     flight = world.prepared()
@@ -373,3 +438,98 @@ def test_closing_refuses_what_is_new_and_waits_for_what_is_in_flight() -> None:
     wait = next(run)
     assert isinstance(wait, Blocking)
     assert 0 == world.engine.pipeline.in_flight_count
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_between_two_half_messages_rolls_the_first_back() -> None:
+    world = World()
+    world.engine.learn("orders")
+    given: list[int] = []
+
+    def interrupt(_topic: str) -> Exception | None:
+        given.append(1)
+        if len(given) == 2:
+            raise KeyboardInterrupt
+        return None
+
+    world.writer.refuse_at_once = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        world.launch([ORDER] * 3)
+    world.serve()
+    world.serve()
+    (op,) = ops_of(world)
+    assert (Resolution.ROLLBACK, 0) == (op.resolution, op.last_offset)
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
+def test_in_a_child_process_nothing_is_written_and_nobody_is_told() -> None:
+    world = World()
+    flight = world.prepared()
+    pipeline = world.engine.pipeline
+    pipeline.state = PipelineState.FORKED
+
+    steps.resolve(world.engine, flight, COMMIT)
+    pipeline.end(0.0)
+
+    assert (False, False) == (flight.is_over, world.writer.is_closed)
+    assert [] == world.writer.of(OP)
+
+
+def test_what_is_posted_to_a_producer_that_ended_is_done_at_once() -> None:
+    world = World()
+    world.engine.pipeline.state = PipelineState.CLOSED
+    done: list[str] = []
+
+    world.engine.pipeline.post(lambda: done.append("at once"))
+
+    assert ["at once"] == done
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_reports_that_come_while_the_client_closes_are_served(*, has_failed: bool) -> None:
+    world = World()
+    woken: list[str] = []
+    world.writer.hold(True)
+    flight = world.launch()
+    assert flight.until_stored(lambda: woken.append("stored"))
+    pipeline = world.engine.pipeline
+    pipeline.start()
+    if has_failed:
+        pipeline.state = PipelineState.FAILED
+
+    pipeline.end(0.0)
+
+    assert PendingStage.PREPARED is flight.stage
+    assert (["stored"], False) == (woken, pipeline.is_serving)
+    assert (PipelineState.FAILED if has_failed else PipelineState.CLOSED) is pipeline.state
+
+
+def test_a_line_that_was_to_be_sent_again_is_an_unknown_outcome_at_the_end() -> None:
+    world = World()
+    flight = world.prepared()
+    world.writer.refuse = lambda _record: OutcomeUnknownError("late", step="op")
+    steps.resolve(world.engine, flight, COMMIT)
+    world.writer.room = 0
+    world.serve()
+    assert not flight.is_over
+
+    world.engine.pipeline.start()
+    world.engine.pipeline.end(0.0)
+    with pytest.raises(OutcomeUnknownError):
+        finish(steps.result(world.engine, flight))
+    assert 0 == world.engine.pipeline.in_flight_count
+
+
+def test_who_waits_for_a_line_that_was_never_sent_is_woken_at_the_end() -> None:
+    world = World()
+    woken: list[str] = []
+    flight = world.prepared()
+    world.writer.room = 0
+    steps.resolve(world.engine, flight, COMMIT)
+    assert flight.until_over(lambda: woken.append("over"))
+
+    world.engine.pipeline.start()
+    world.engine.pipeline.end(0.0)
+    assert ["over"] == woken
