@@ -9,6 +9,7 @@ from tests.support.lock_stage import (
     NAME,
     QUEUE,
     RENEWAL_MS,
+    STEP_MS,
     LockStage,
 )
 from txlayer.adapters.memory import Fault
@@ -304,3 +305,54 @@ def test_a_released_holder_whom_nobody_follows_claims_again(stage: LockStage) ->
     stage.run(RENEWAL_MS)
 
     assert {QUEUE: 2} == a.tokens
+
+
+# --- who does not claim, and who releases -----------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P10")
+def test_a_queue_that_comes_back_before_its_claim_is_not_released(stage: LockStage) -> None:
+    a = stage.process("a")
+    a.registry.assigned([QUEUE], generation=5)
+    a.registry.revoked([QUEUE])
+    stage.assign(a, 6)
+
+    stage.run(2 * MINUTE_MS)
+
+    assert "R" not in stage.kinds()
+    assert (["gained"], True) == (a.history, a.may_start())
+
+
+@pytest.mark.promise("P10")
+@pytest.mark.parametrize("is_static", [False, True])
+def test_who_lost_a_queue_to_a_newer_owner_does_not_claim_it_when_it_is_free(
+    stage: LockStage, *, is_static: bool
+) -> None:
+    """The group has gone on without it, and only the group may send it back."""
+    instance_id, generation = ("static", 5) if is_static else ("", 6)
+    a = stage.process("a", instance_id=instance_id)
+    stage.assign(a, 5)
+    b = stage.process("b", instance_id=instance_id)
+    stage.assign(b, generation)
+    assert ["gained", "lost"] == a.history
+
+    b.registry.revoked([QUEUE])
+    stage.run(3 * MINUTE_MS)
+
+    assert ["gained", "lost"] == a.history
+    assert stage.holder() is None
+
+
+@pytest.mark.promise("P10")
+def test_a_lease_that_is_being_written_again_is_released_all_the_same(stage: LockStage) -> None:
+    a = stage.process("a")
+    stage.assign(a, 5)
+    stage.run(2 * STEP_MS)
+    stage.claim("b", 4)
+    a.turn()  # it reads the void claim, and answers
+    a.registry.revoked([QUEUE])
+
+    stage.run(2 * STEP_MS)
+
+    assert "CCCRR" == stage.kinds()
+    assert stage.holder() is None
