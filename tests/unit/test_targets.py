@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.targets import LOOK_TIME_S, TARGETS_MAX, Targets
+from txlayer.coordinator.targets import (
+    BATCH_BYTES_MAX,
+    BATCH_OVERHEAD_BYTES,
+    LOOK_AGAIN_MAX_S,
+    LOOK_TIME_S,
+    REFRESH_S,
+    TARGETS_MAX,
+    TRUST_AGAIN_S,
+    TRY_AGAIN_MAX_S,
+    Targets,
+)
 from txlayer.core.messages import ParkReason
+from txlayer.errors import BrokerUnavailableError, NotAuthorisedError
 
 LOOK_S = 0.002
+HOLD_S = CoordinatorConfig().hold_after.total_seconds()
+THERE = TopicLimits(1, 1_000_000, is_reachable=True)
+UNREACHABLE = THERE._replace(is_reachable=False)
 
 
 class Cluster:
@@ -19,6 +35,8 @@ class Cluster:
 
     def __init__(self, *there: str) -> None:
         self.there = set(there)
+        self.answers: dict[str, TopicLimits | Exception] = {}
+        self.aside: list[Callable[[], Any]] = []
         self.now = 0.0
         self.asked_count = 0
         connections: Any = self
@@ -28,7 +46,26 @@ class Cluster:
         """An answer, after a while."""
         self.now += LOOK_S
         self.asked_count += 1
-        return TopicLimits(1, 1_000_000, is_reachable=True) if topic in self.there else None
+        answer = self.answers.get(topic, THERE if topic in self.there else None)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    topic_limits_aside = topic_limits
+
+    def start(self, call: Callable[[], Any], *, name: str) -> None:
+        """A call in the background, which ends when the test makes it."""
+        assert name
+        self.aside.append(call)
+
+    def has_widened(self) -> bool:
+        """Asked at a tick."""
+        background: Any = self
+        return self.book.has_widened(background)
+
+    def refusal(self, topic: str = "orders") -> ParkReason | None:
+        """Why a topic takes nothing."""
+        return self.book.targets[topic].refusal
 
 
 def invented(count: int) -> set[str]:
@@ -97,3 +134,203 @@ def test_asking_again_about_very_many_topics_that_failed_ends_in_time_and_reache
         assert cluster.now - before <= LOOK_TIME_S + LOOK_S
 
     assert ParkReason.TOPIC_MISSING is cluster.book.targets["invented-00999"].refusal
+
+
+@pytest.mark.promise("P11")
+def test_a_slow_broker_is_asked_about_one_new_topic_a_turn() -> None:
+    cluster = Cluster()
+
+    assert {"a"} == cluster.book.learn(["a"])
+    cluster.now += 1
+    assert cluster.book.learn(["a", "b", "c"]) >= {"a", "b"}
+
+
+def test_topics_that_accept_are_not_forgotten() -> None:
+    cluster = Cluster("orders")
+    cluster.book.learn(["orders"])
+    left = invented(TARGETS_MAX)
+    while left:
+        left -= cluster.book.learn(left)
+
+    cluster.book.forget(needed=())
+
+    assert "orders" in cluster.book.targets
+
+
+@pytest.mark.promise("P6")
+def test_a_topic_that_accepts_is_asked_about_again_in_time_and_one_at_a_time() -> None:
+    cluster = Cluster("orders")
+    cluster.book.learn(["orders"])
+    cluster.now = REFRESH_S - 1
+    assert (False, 0) == (cluster.has_widened(), len(cluster.aside))
+
+    cluster.now = 3 * REFRESH_S
+    for _ in range(3):
+        assert not cluster.has_widened()
+        cluster.now += REFRESH_S
+    assert 1 == len(cluster.aside)
+
+    cluster.answers["orders"] = BrokerUnavailableError("away")
+    cluster.aside.pop()()
+    cluster.has_widened()
+    del cluster.answers["orders"]
+    cluster.aside.pop()()
+    assert not cluster.has_widened()
+    assert [] == cluster.aside
+
+    cluster.now += REFRESH_S
+    cluster.has_widened()
+    cluster.answers["orders"] = THERE._replace(partition_count=2)
+    cluster.aside.pop()()
+    assert (True, False) == (cluster.has_widened(), cluster.has_widened())
+    assert 2 == cluster.book.partition_count_of("orders")
+
+
+def test_one_topic_of_several_that_takes_larger_messages_is_enough() -> None:
+    cluster = Cluster("a", "b")
+    cluster.book.learn(["a", "b"])
+    cluster.answers["a"] = THERE._replace(message_bytes_max=2_000_000)
+
+    assert cluster.book.has_grown({"a", "b"})
+    assert not cluster.book.has_grown({"a", "b"})
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize(
+    "answer", [NotAuthorisedError("no"), THERE._replace(is_writable=False), THERE]
+)
+def test_a_topic_that_may_not_be_written_is_denied_whatever_is_told_about_it(
+    answer: TopicLimits | Exception,
+) -> None:
+    cluster = Cluster("orders")
+    cluster.answers["orders"] = answer
+    cluster.book.learn(["orders"])
+    assert (None if answer is THERE else ParkReason.TOPIC_DENIED) is cluster.refusal()
+
+    cluster.book.refused("orders")
+
+    assert ParkReason.TOPIC_DENIED is cluster.refusal()
+    is_told = isinstance(answer, TopicLimits)
+    assert (1_000_000 if is_told else None) == cluster.book.limit_of("orders")
+
+
+def test_a_topic_that_is_forbidden_for_good_is_not_asked_about() -> None:
+    cluster = Cluster("txlayer.half")
+    cluster.book.learn(["txlayer.half"])
+    cluster.now += LOOK_AGAIN_MAX_S
+
+    assert [] == cluster.book.mended()
+    assert 0 == cluster.asked_count
+
+
+def test_batches_fit_the_topics_that_accept() -> None:
+    cluster = Cluster("orders")
+    cluster.answers["orders"] = THERE._replace(message_bytes_max=5_000)
+    cluster.book.learn(["missing"])
+    assert BATCH_BYTES_MAX - BATCH_OVERHEAD_BYTES == cluster.book.batch_bytes_max
+
+    cluster.book.learn(["orders"])
+    assert 5_000 - BATCH_OVERHEAD_BYTES == cluster.book.batch_bytes_max
+
+
+@pytest.mark.promise("P7")
+def test_a_topic_that_leaves_records_unanswered_for_hold_after_is_held() -> None:
+    cluster = Cluster("orders")
+    book = cluster.book
+    book.learn(["orders"])
+
+    book.unanswered(["orders"])
+    cluster.now += HOLD_S - 1
+    book.written(["orders"])  # all of it was answered since
+    for _ in range(2):
+        book.unanswered(["orders"])
+        assert (None, True) == (cluster.refusal(), book.is_doubtful)
+        cluster.now += HOLD_S / 2 + 0.001
+    book.unanswered(["orders"])
+
+    assert (ParkReason.TOPIC_UNREACHABLE, False) == (cluster.refusal(), book.is_doubtful)
+
+
+@pytest.mark.promise("P11")
+def test_a_topic_with_good_metadata_that_answers_nothing_is_tried_ever_more_seldom() -> None:
+    cluster = Cluster("orders")
+    book = cluster.book
+    book.learn(["orders"])
+    tries, accepted_at = [0.0], 0.0
+    while cluster.now < 3_600:
+        cluster.now += 1
+        if book.mended():
+            accepted_at = cluster.now
+        since = cluster.now - max(tries[-1], accepted_at)
+        if cluster.refusal() is None and since >= 20:  # a time-out
+            tries.append(cluster.now)
+            book.unanswered(["orders"])
+
+    pauses = [later - earlier for earlier, later in pairwise(tries)]
+    assert TRY_AGAIN_MAX_S <= max(pauses) <= TRY_AGAIN_MAX_S + 40
+    assert sorted(pauses) == pytest.approx(pauses, abs=20)
+
+
+@pytest.mark.promise("P7")
+def test_a_topic_whose_metadata_have_changed_has_hold_after_again() -> None:
+    cluster = Cluster("orders")
+    book = cluster.book
+    book.learn(["orders"])
+    cluster.answers["orders"] = UNREACHABLE
+    for _ in range(2):
+        book.unanswered(["orders"])
+        book.look_again_at(["orders"])
+        cluster.now += HOLD_S
+    assert ParkReason.TOPIC_UNREACHABLE is cluster.refusal()
+
+    cluster.answers["orders"] = THERE
+    cluster.now += LOOK_AGAIN_MAX_S
+    assert ["orders"] == book.mended()
+    book.unanswered(["orders"])
+    assert cluster.refusal() is None
+
+    cluster.answers["orders"] = UNREACHABLE
+    book.look_again_at(["orders"])
+    assert cluster.refusal() is None
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_topic_without_a_leader_has_hold_after_each_time(*, is_missing: bool) -> None:
+    cluster = Cluster()
+    book = cluster.book
+    cluster.answers["orders"] = UNREACHABLE
+    book.learn(["orders"])
+    cluster.now += HOLD_S - 1
+    if is_missing:
+        del cluster.answers["orders"]
+        book.look_again_at(["orders"])
+        cluster.answers["orders"] = UNREACHABLE
+    else:
+        cluster.now += TRUST_AGAIN_S  # it has had one meanwhile, and nobody asked
+
+    cluster.now += HOLD_S
+    book.look_again_at(["orders"])
+    assert cluster.refusal() is None
+
+    cluster.now += HOLD_S
+    book.look_again_at(["orders"])
+    assert ParkReason.TOPIC_UNREACHABLE is cluster.refusal()
+
+
+def test_a_topic_that_accepted_for_long_is_looked_at_soon_when_it_refuses_again() -> None:
+    cluster = Cluster("orders")
+    book = cluster.book
+    for pause in (0, TRUST_AGAIN_S - 10, 2 * TRUST_AGAIN_S):
+        cluster.now += pause
+        book.mended()
+        cluster.there.clear()
+        book.look_again_at(["orders"])
+        looks = cluster.asked_count
+        cluster.now += 2
+        book.mended()
+        assert (cluster.asked_count == looks) is (pause == TRUST_AGAIN_S - 10), pause
+        cluster.there.add("orders")
+        while cluster.refusal() is not None:
+            cluster.now += 1
+            book.mended()

@@ -26,7 +26,7 @@ TRY_AGAIN_MAX_S = 300.0
 """The same limit for a topic whose metadata are fine but whose writes time out: each try makes all partitions wait."""
 
 TRUST_AGAIN_S = 120.0
-"""After this time of accepting writes, earlier refusals and timeouts of a topic are forgotten."""
+"""After this time of accepting writes, earlier refusals and timeouts of a topic are forgotten, and a leader that was missed before."""
 
 REFRESH_S = 300.0
 """Interval for asking again about topics that accept: they may have more partitions."""
@@ -60,7 +60,7 @@ class Targets:
         self._connections = connections
         self._clock = clock
         self._partition_counts: dict[str, int] = {}
-        self._unreachable_since: dict[str, float] = {}
+        self._unreachable: dict[str, tuple[float, float]] = {}  # topic → (since when, last seen)
         self._look_again: dict[str, tuple[float, float]] = {}  # topic → (when, interval)
         # Topics that accept again: the last interval, and since when they accept.
         self._waited: dict[str, tuple[float, float]] = {}
@@ -98,7 +98,7 @@ class Targets:
         for topic in idle[: len(self.targets) - TARGETS_MAX * 3 // 4]:
             del self.targets[topic]
             for told in (
-                self._partition_counts, self._unreachable_since, self._look_again, self._waited,
+                self._partition_counts, self._unreachable, self._look_again, self._waited,
                 self._unanswered, self._looked_at,
             ):  # fmt: skip
                 told.pop(topic, None)
@@ -191,7 +191,7 @@ class Targets:
             if self._clock() - now >= LOOK_TIME_S:
                 break
             _, wait_s = self._look_again[topic]
-            was_unreachable = topic in self._unreachable_since
+            was_unreachable = topic in self._unreachable
             is_tried = topic in self._unanswered and not was_unreachable
             wait_s = min(wait_s * 2, TRY_AGAIN_MAX_S if is_tried else LOOK_AGAIN_MAX_S)
             self._look_again[topic] = (now + wait_s, wait_s)
@@ -253,17 +253,21 @@ class Targets:
         except NotAuthorisedError:
             return Target(0, refusal=ParkReason.TOPIC_DENIED)
         if limits is None:
-            self._unreachable_since.pop(topic, None)
+            self._unreachable.pop(topic, None)
             return Target(0, refusal=ParkReason.TOPIC_MISSING)
         if not limits.is_writable:
             return Target(0, refusal=ParkReason.TOPIC_DENIED)
         self._partition_counts[topic] = limits.partition_count
         self._looked_at[topic] = self._clock()
         if limits.is_reachable:
-            self._unreachable_since.pop(topic, None)
+            self._unreachable.pop(topic, None)
         else:
-            since = self._unreachable_since.setdefault(topic, self._clock())
-            if self._clock() - since >= self._config.hold_after.total_seconds():
+            now = self._clock()
+            since, seen_at = self._unreachable.get(topic, (now, now))
+            if now - seen_at >= TRUST_AGAIN_S:
+                since = now  # nobody has asked for long: it may have been reachable meanwhile
+            self._unreachable[topic] = since, now
+            if now - since >= self._config.hold_after.total_seconds():
                 return Target(0, refusal=ParkReason.TOPIC_UNREACHABLE)
         return accepting_target(limits.message_bytes_max or MESSAGE_BYTES_DEFAULT)
 
