@@ -20,9 +20,9 @@ from txlayer.core.ids import (
     murmur2,
     uuid7_head,
 )
-from txlayer.core.messages import HalfOptions, OrderMode
+from txlayer.core.messages import HalfOptions, Message, OrderMode
 from txlayer.errors import UsageError
-from txlayer.producer.identity import ANYWHERE, Identity
+from txlayer.producer.identity import ANYWHERE, OF_MESSAGES, Identity
 
 AT_MS = 1_700_000_000_123
 
@@ -185,3 +185,27 @@ def test_wishes_that_cannot_be_are_refused(ordering_key: Any, order: Any, immuni
 def test_an_id_out_of_form_is_refused(txn_id: str) -> None:
     with pytest.raises(UsageError, match="transaction id"):
         Identity(partition_count=8).draw(txn_id, AT_MS)
+
+
+def test_a_message_with_a_key_keeps_the_partition_of_its_own_key() -> None:
+    place = Identity(partition_count=8).place("customer-7", "commit", None)
+
+    options = place.options_of(has_key=True, partition=None, timestamp_ms=None)
+
+    assert codec.decode_options(options) == HalfOptions(key_hash=key_hash(b"customer-7"))
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize("key", [b"customer-7", None])
+def test_the_immunity_that_was_asked_for_counts_whoever_gives_the_ordering_key(
+    key: bytes | None,
+) -> None:
+    identity, week = Identity(partition_count=8), timedelta(days=7)
+
+    place = identity.place_of(
+        identity.place(OF_MESSAGES, "commit", week), [Message("orders", key, b"v")]
+    )
+
+    options = codec.decode_options(place.options)
+    assert isinstance(options, HalfOptions)
+    assert 7 * 24 * 3_600_000 == options.immunity_ms

@@ -313,6 +313,56 @@ def test_kinds_of_causes_are_bounded() -> None:
     assert 5 == desk.questions.tally.unknown["other"]
 
 
+def test_a_cause_that_is_known_is_counted_as_itself_however_many_there_are() -> None:
+    desk = Desk()
+    for number in [*range(module.CAUSE_COUNT_MAX), 0]:
+        desk.hear(question(str(number)))
+        error = type(f"Error{number}", (Exception,), {})()
+        desk.questions.take(CallOutcome(desk.begin(), error=error))
+
+    assert module.CAUSE_COUNT_MAX == len(desk.questions.tally.unknown)
+    assert 2 == max(desk.questions.tally.unknown.values())
+
+
+def test_the_same_question_twice_is_one_that_was_asked() -> None:
+    desk = Desk()
+    desk.hear(question(), question())
+
+    assert (1, {"duplicate": 1}) == (desk.questions.tally.asked, desk.skipped)
+
+
+def test_an_answer_names_the_question_that_was_heard_before_it() -> None:
+    desk = Desk()
+    desk.hear(question(number=1))
+    call = desk.begin()
+    desk.hear(question(number=2))
+
+    desk.questions.take(CallOutcome(call, [COMMIT]))
+
+    assert [1] == [answer.check_number for _, answer in desk.answers]
+    assert desk.questions.next_call(desk.now) is None
+
+
+def test_asked_again_before_its_turn_it_waits_from_then_on() -> None:
+    desk = Desk()
+    desk.hear(question(number=1))
+    desk.now += STALE_AFTER_S
+    desk.hear(question(number=2))
+    desk.now += 1
+
+    assert desk.questions.next_call(desk.now) is not None
+
+
+def test_a_batch_is_stale_when_its_oldest_question_is() -> None:
+    desk = Desk(request_count_max=2)
+    desk.hear(question("a"))
+    oldest_at = desk.now
+    desk.now += 5
+    desk.hear(question("b"))
+
+    assert oldest_at + STALE_AFTER_S == desk.begin().stale_at
+
+
 def test_limits_and_refusals_are_heard_whoever_answers() -> None:
     desk = Desk()
     desk.hear(
