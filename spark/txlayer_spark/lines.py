@@ -12,6 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from txlayer.core.codec import NEXT_VERSION, PARTITION_MAX, VERSION
+from txlayer.core.ids import GROUP_LENGTH_MAX
 from txlayer.core.messages import RESERVED_HEADER_PREFIX, Resolution, Source
 from txlayer.core.retry import DeadLetterReason, LockKind, ReplayKind, ReplayOutcome
 
@@ -41,6 +42,7 @@ KEY = rf"{_at_most(128, _KEY_PART)}/{_KEY_PART}{{8}}"
 """id/nonce."""
 _TOPIC = rf"(?!\.{{1,2}}\|){_at_most(249, '[A-Za-z0-9._-]')}"
 KEY_HASH = r"[0-9a-f]{16}"
+_GROUP, _LINE_GROUP = _at_most(GROUP_LENGTH_MAX, _FIELD), _at_most(GROUP_LENGTH_MAX, _LINE_FIELD)
 _OPTION = rf"(?:k{KEY_HASH}|[intm]{_NUMBER}|(?:[^kintm,|\n][^,|\n]*)?)"
 _OPTIONS = rf"(?:{_OPTION}(?:,{_OPTION})*)"
 _REQUEST_ID = r"[A-Za-z0-9._-]{1,64}"
@@ -56,14 +58,14 @@ def _record(fields: str, *, further: str = _ASCII) -> str:
 
 ASCII = rf"\A{_ASCII}*\z"
 HALF = _record(
-    rf"{KEY}\|{_LINE_FIELD}+\|{_TOPIC}\|{_NUMBER}/{_NUMBER}\|{_NUMBER}\|(?={_ASCII}*\z){_OPTIONS}",
+    rf"{KEY}\|{_LINE_GROUP}\|{_TOPIC}\|{_NUMBER}/{_NUMBER}\|{_NUMBER}\|(?={_ASCII}*\z){_OPTIONS}",
     further=_ascii_but("\n"),
 )
 OP = _record(
-    rf"[{_LETTERS}]\|{KEY}\|{_FIELD}+\|{_NUMBER}\|{_NUMBER}\|(?:{_SOURCES})\|(?:{_NUMBER})?\|{_FIELD}*"
+    rf"[{_LETTERS}]\|{KEY}\|{_GROUP}\|{_NUMBER}\|{_NUMBER}\|(?:{_SOURCES})\|(?:{_NUMBER})?\|{_FIELD}*"
 )
 CHECK = _record(
-    rf"(?:[QX]\|{KEY}|L\|(?:{KEY})?)\|{_FIELD}+\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_FIELD}*"
+    rf"(?:[QX]\|{KEY}|L\|(?:{KEY})?)\|{_GROUP}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_FIELD}*"
 )
 SUMMARY = _record(
     rf"{_FIELD}*\|{_FIELD}*\|{_FIELD}*\|{_NUMBER}\|{_NUMBER}(?:\+{_NUMBER})*\|{_NUMBER}\|{_NUMBER}\|"

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from txlayer.core import codec
-from txlayer.core.codec import NEXT_VERSION, PARTITION_MAX, VERSION
+from txlayer.core.codec import HALF_HEADER_BYTES_MAX, NEXT_VERSION, PARTITION_MAX, VERSION
 from txlayer.core.dead_letters import (
     DLQ_HEADER,
     MESSAGE_LENGTH_MAX,
@@ -230,6 +230,7 @@ def _with_half_columns(located: DataFrame) -> DataFrame:
     )
     is_good = (
         F.col("_form")
+        & (F.length("_line") <= HALF_HEADER_BYTES_MAX)
         & F.col("born_ms").isNotNull()
         & (F.col("index") < F.col("count"))
         & F.col("_options_fit")

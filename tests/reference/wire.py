@@ -161,6 +161,7 @@ _KEY = r"[!-.0-{}~]{1,128}/[0-9a-f]{8}"  # an id has no blank, no "|" and no "/"
 _GROUP = r"[A-Za-z0-9._-]{1,200}"
 _TOPIC = r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}"
 NUMBER_MAX = 2**63 - 1
+HALF_HEADER_BYTES_MAX = 2_048
 _OPTIONS = {"k": r"[0-9a-f]{16}", "o": "p", "i": r"\d+", "n": r"\d+", "t": r"\d+", "m": r"\d+"}
 _STATES = ("open", "waiting", "held", "parked", "parked-committed")
 
@@ -205,7 +206,7 @@ def parse_half(record: Record) -> HalfMessage | None:
     if [name for name, _ in ours] != ["txl"]:
         return None
     fields = _fields(ours[0][1], 7)
-    if fields is None:
+    if fields is None or len(ours[0][1] or b"") > HALF_HEADER_BYTES_MAX:
         return None
     _, key, group, topic, numbers, born, option_text = fields
     index, slash, count = numbers.partition("/")

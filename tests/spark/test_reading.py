@@ -41,6 +41,9 @@ from txlayer_spark import stream_topic
 pytestmark = pytest.mark.kafka
 
 ID = [("txl-id", b"t-1")]
+GROUP_LENGTHS = 200, 201
+"""The longest producer group, and one that is too long."""
+
 CHECKS = [
     codec.encode_check(CheckRecord(kind, key, "orders", 3, 17, 1_700_000_000_000, 2, text))
     for kind, key, text in (
@@ -65,7 +68,9 @@ def half_columns(header: HalfHeader) -> dict[str, Any]:
 
 def test_half_records_are_read_as_the_codec_reads_them(spark: SparkSession, broker: Broker) -> None:
     options = [b"1|a/00000001|shop|orders|0/1|5|" + raw for raw in mutations("half-options")]
-    headers = [*mutations("half-header"), *options]
+    groups = [b"1|a/00000001|%b|orders|0/1|5|" % (b"g" * length) for length in GROUP_LENGTHS]
+    longest = [groups[0].ljust(length, b"z") for length in (2_048, 2_049)]
+    headers = [*mutations("half-header"), *options, *groups, *longest]
     user: Headers = [("traceparent", b"00-1"), ("twice", b"1"), ("twice", None)]
     topic = written(
         broker,
@@ -102,6 +107,7 @@ def test_every_line_of_an_op_record_is_a_row_as_the_codec_reads_it(
     )  # fmt: skip
     values = mutations("op-record", more=(codec.encode_op(reason).encode(),))
     values.append(b"1|R|a/00000001|shop|17|5|operator||100% of +1%20x")
+    values += [b"1|C|a/00000001|%b|17|5|producer||" % (b"g" * length) for length in GROUP_LENGTHS]
     topic = written(broker, ".op", lambda name: [Record(name, raw) for raw in values])
 
     by_offset: dict[int, list[Row]] = {}
@@ -137,6 +143,7 @@ def test_check_records_are_read_as_the_codec_reads_them(
 ) -> None:
     dice = Random(SEED)
     values = [*CHECKS, *of_next_release(CHECKS), *(mutated(CHECKS, dice) for _ in range(MUTATIONS))]
+    values += [b"1|Q|a/00000001|%b|5|6|7|8|why" % (b"g" * length) for length in GROUP_LENGTHS]
     topic = written(broker, ".check", lambda name: [Record(name, raw) for raw in values])
 
     found = rows(spark, broker, topic)

@@ -6,7 +6,14 @@ import pytest
 
 from txlayer.core import codec
 from txlayer.core.codec import PARTITION_MAX
-from txlayer.core.messages import CheckKind, CheckRecord, OrderMode, Undecodable
+from txlayer.core.messages import (
+    CheckKind,
+    CheckRecord,
+    HalfHeader,
+    OpMessage,
+    OrderMode,
+    Undecodable,
+)
 
 LONG = "x" * 30
 GOOD = "1|open||g|5|5|1|1|6|7||commit|||8|orders|0/0/0/0"
@@ -18,6 +25,7 @@ GOOD = "1|open||g|5|5|1|1|6|7||commit|||8|orders|0/0/0/0"
         ("1|a", "half: 2 fields where 7 are due"),
         (LONG, f"half: unknown version '{LONG[:20]}'"),
         ("1|a\nb/00000001|g|t|0/1|5|", "half header: line feed"),
+        (f"1|a/00000001|g|t|0/1|5|{'z' * 2_026}", "half header: 2049 bytes, more than 2048"),
         ("1|a/00000001|g|t|0/1|5|n2147483648", "half header: no such partition"),
         ("1|a/00000001|g|t|1/1|5|", "half header: id, group, topic or index out of form"),
         ("1|a/00000001|g|two words|0/1|5|", "half header: id, group, topic or index out of form"),
@@ -37,6 +45,10 @@ def test_a_half_header(raw: str, why: str) -> None:
         ("1|C", "op: 2 fields where 9 are due"),
         (LONG, f"op: unknown version '{LONG[:20]}'"),
         ("1|X|a/00000001|g|1|2|producer||", "op line: resolution, source, id or group out of form"),
+        (
+            f"1|C|a/00000001|{'g' * 201}|1|2|producer||",
+            "op line: resolution, source, id or group out of form",
+        ),
     ],
 )
 def test_an_op_line(line: str, why: str) -> None:
@@ -94,6 +106,7 @@ CHECK = "1|Q|a/00000001|g|5|6|7|8|why"
         (LONG.encode(), f"check: unknown version '{LONG[:20]}'"),
         (CHECK.replace("Q", "Y").encode(), "check: kind, id or group out of form"),
         (CHECK.replace("|g|", "||").encode(), "check: kind, id or group out of form"),
+        (CHECK.replace("|g|", f"|{'g' * 201}|").encode(), "check: kind, id or group out of form"),
         (CHECK.replace("a/00000001", "").encode(), "check: kind, id or group out of form"),
         (CHECK.replace("|5|", "|2147483648|").encode(), "check: no such partition"),
         (CHECK.replace("|7|", "|x|").encode(), "check: 'x' is no whole number"),
@@ -112,3 +125,16 @@ def test_a_check_of_the_last_partition_and_with_any_text() -> None:
 
     assert f"1|Q|a/00000001|g|{PARTITION_MAX}|6|7|8|a, b%7C%3FX".encode() == raw
     assert check._replace(text="a, b|?X") == codec.decode_check(raw)
+
+
+def test_a_half_header_of_the_greatest_length_and_the_longest_group_are_in_form() -> None:
+    header = codec.decode_half_header(
+        f"1|a/00000001|{'g' * 200}|t|0/1|5|".ljust(2_048, "z").encode()
+    )
+
+    assert isinstance(header, HalfHeader)
+    for raw in (
+        f"1|C|a/00000001|{'g' * 200}|1|2|producer||",
+        f"1|C|a/00000001|g|1|2|producer||{'z' * 5_000}",
+    ):
+        assert isinstance(codec.decode_op(raw), OpMessage)

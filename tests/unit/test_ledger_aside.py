@@ -8,7 +8,8 @@ from tests.support.fake_records import FAR_AWAY, half_header, op_line, options, 
 from tests.support.partition_driver import PartitionDriver
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.core.batch import ReportKind
-from txlayer.core.messages import OrderMode, Source
+from txlayer.core.codec import HALF_HEADER
+from txlayer.core.messages import HalfOptions, OrderMode, Source
 from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -352,3 +353,76 @@ def test_a_person_settles_what_an_op_line_alone_brought(is_half_empty: bool) -> 
     still.work(seconds=60)
 
     assert key not in still.on_doubt()
+
+
+# --- what doubt does not take -----------------------------------------------------------------------------------------
+
+SMALL_DOUBT = "5000"
+
+
+def run_for(still: StillCoordinator, *, seconds: float, turns_max: int = 3_000) -> int:
+    """A coordinator works for so long; how often it started over."""
+    coordinator, until_s, turns = still.coordinator, still.world.passed_s + seconds, 0
+
+    def should_stop() -> bool:
+        nonlocal turns
+        turns += 1
+        return still.world.passed_s >= until_s or turns > turns_max
+
+    coordinator.run(should_stop=should_stop)
+    count = coordinator.measures.rebuild_count
+    still.start()
+    return count
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+def test_a_long_header_that_doubt_does_not_take_stops_nobody_else() -> None:
+    still = StillCoordinator()
+    still.kafka._cluster.alter_topic(still.topics.doubt, {"max.message.bytes": SMALL_DOUBT})
+    poison, good = txn_key("poison"), txn_key("good")
+    raw = half_header(poison) + b",".join([b"z" * 1_000] * 10)  # an option that we do not know
+    still.kafka.append(still.topics.half, b"v", partition=0, headers=[(HALF_HEADER, raw)])
+    run_for(still, seconds=120)  # `doubt_after` is 60 s
+
+    still.half(good)
+    count = run_for(still, seconds=300)
+
+    # A question about `good`, and its place on doubt, must not depend on the poison.
+    assert good in still.on_doubt()
+    stored = still.kafka.stored_offsets(still.topics.coordinator_group)
+    assert stored[still.topics.half, 0].offset > 0
+    assert count < 10
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+def test_a_misplaced_line_that_names_a_long_group_stops_nobody_else() -> None:
+    still = StillCoordinator()
+    still.kafka._cluster.alter_topic(still.topics.doubt, {"max.message.bytes": SMALL_DOUBT})
+    good, other = txn_key("good"), txn_key("other", is_home=False)
+    still.op(op_line("C", txn_key("poison"), FAR_AWAY, group="g" * 10_000))
+    run_for(still, seconds=60)  # `misplaced_after` is 10 s
+
+    still.commit(good, still.half(good))
+    still.commit(other, still.half(other, partition=1), partition=1)
+    count = run_for(still, seconds=600)
+
+    assert {key.partition("/")[0] for key in (good, other)} == set(still.visible())
+    assert count < 10
+
+
+@pytest.mark.promise("P1")
+def test_a_committed_message_behind_one_out_of_form_is_kept_whole() -> None:
+    """The protocol cannot say this timestamp."""
+    still, key = StillCoordinator(), txn_key("two")
+    still.half(key, index=0, count=2, options=HalfOptions(timestamp_ms=1 << 63), value=b"first")
+    last = still.half(key, index=1, count=2, value=b"second")
+    still.commit(key, last)
+
+    still.work(seconds=120)
+
+    doubt = {r.value() for r in still.kafka.records(still.topics.doubt)}
+    forwarded = {r.value() for r in still.kafka.records("orders")}
+    assert b"first" in doubt | forwarded
+    assert b"second" in doubt | forwarded

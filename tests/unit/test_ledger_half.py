@@ -128,13 +128,14 @@ def test_a_topic_that_is_not_known_yet_is_told() -> None:
     assert {"stock"} == driver.ledger.unknown_topics
 
 
-def test_a_record_whose_first_one_is_not_open_is_skipped() -> None:
+@pytest.mark.promise("P1")
+def test_a_record_whose_first_one_never_came_is_kept_aside() -> None:
     driver = PartitionDriver()
-    driver.half(A, index=1, count=2)
+    offset = driver.half(A, index=1, count=2)
 
     driver.turn()
 
-    assert ([], [A], []) == (
+    assert ([], [], [offset]) == (
         list(driver.ledger.transactions),
         driver.reported(ReportKind.LATE_HALF),
         offsets_aside(driver),

@@ -57,6 +57,10 @@ def is_key(key: str) -> bool:
     )
 
 
+def _is_group(group: str) -> bool:
+    return 0 < len(group) <= GROUP_LENGTH_MAX
+
+
 def whole(text: str) -> int:
     """Parse a whole number of at most 63 bits.
 
@@ -99,6 +103,8 @@ def malformed(what: str, fields: list[str], count: int) -> Undecodable:
 
 HALF_HEADER = "txl"
 """The only header of a half record; it packs all fields."""
+HALF_HEADER_BYTES_MAX = 2_048
+"""A longer one is out of form. Ours have 800 at most; doubt keeps the header of a content that it does not take whole."""
 ID_HEADER = "txl-id"
 """On a forwarded record: the transaction id."""
 ORIGIN_HEADER = "txl-origin"
@@ -196,6 +202,8 @@ def decode_options(text: str) -> HalfOptions:
 
 def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
     """Decode the header `txl` of a half record."""
+    if len(raw) > HALF_HEADER_BYTES_MAX:
+        return Undecodable(f"half header: {len(raw)} bytes, more than {HALF_HEADER_BYTES_MAX}")
     try:
         text = raw.decode("ascii")
         fields = text.split("|")
@@ -215,7 +223,7 @@ def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
     # A topic name that Kafka refuses would stop every caller that asks the broker about it.
     if not (
         is_key(key)
-        and 0 < len(group) <= GROUP_LENGTH_MAX
+        and _is_group(group)
         and is_topic_name(topic)
         and 0 <= header.index < header.count
     ):
@@ -275,7 +283,7 @@ def decode_op(line: str) -> OpMessage | Undecodable:
     is_abandon = letter == _ABANDON
     resolution = Resolution.ROLLBACK if is_abandon else _RESOLUTIONS.get(letter)
     who = _SOURCES.get(source)
-    if resolution is None or who is None or not is_key(key) or not group:
+    if resolution is None or who is None or not is_key(key) or not _is_group(group):
         return Undecodable("op line: resolution, source, id or group out of form")
     try:
         return OpMessage(
@@ -312,7 +320,8 @@ def decode_check(raw: bytes | None) -> CheckRecord | Undecodable:
             return malformed("check", fields, _CHECK_FIELDS)
         _, letter, key, group, partition, last, born, number, text = known
         kind = _CHECK_KINDS.get(letter)
-        if kind is None or not group or (not is_key(key) if key else kind is not CheckKind.LIMIT):
+        is_key_due = bool(key) or kind is not CheckKind.LIMIT
+        if kind is None or not _is_group(group) or (is_key_due and not is_key(key)):
             return Undecodable("check: kind, id or group out of form")
         where = whole(partition)
         if where > PARTITION_MAX:

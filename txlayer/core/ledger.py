@@ -848,12 +848,20 @@ class Ledger:
     def _begin(
         self, header: HalfHeader, offset: int, appended_ms: int, record: Any, size: int
     ) -> None:
-        if header.index or self._is_known(header.key):
-            # Its first record lies before the low-water mark, or was never written: the transaction is settled, or never began. Or
-            # it is the second copy of a record (librdkafka #4953): taken for new, it would be forwarded twice.
+        if self._is_known(header.key):
+            # The transaction is settled. Or it is the second copy of a record (librdkafka #4953): taken for new, it would be
+            # forwarded twice.
             self._report(
                 ReportKind.LATE_HALF, header.key, f"half record {offset} of nothing that is open"
             )
+            return
+        if header.index:
+            # Its first record is out of form or was never written. What its producer commits must not vanish with it.
+            why = Undecodable(
+                f"record {header.index}/{header.count} of a transaction that did not begin",
+                ParkReason.INCOMPLETE,
+            )
+            self._keep_aside(self.settings.half_topic, offset, why, record=record)
             return
         txn = Transaction(
             header.key,

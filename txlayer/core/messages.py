@@ -56,7 +56,7 @@ class OrderMode(Enum):
 class ParkReason(Enum):
     """Why a transaction or record is on the doubt topic, for an operator or until a topic accepts again; a closed list."""
 
-    INCOMPLETE = "incomplete"  #: committed, but not all of its half records are there
+    INCOMPLETE = "incomplete"  #: committed, but not all of its half records are there; or a half record of a transaction that did not begin
     UNDECODABLE = "undecodable"  #: bytes that are not a txlayer record
     MISPLACED = "misplaced"  #: a record in the wrong partition, or an op line whose half record does not exist
     REFUSED = "refused"  #: the broker refuses one of its records on every try
