@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,11 @@ from tests.support.fake_records import FAR_AWAY, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
 from txlayer.core.batch import ReportKind
+from txlayer.core.checks import CheckSchedule
+from txlayer.core.ids import half_partition
 from txlayer.core.messages import OrderMode, ParkReason
-from txlayer.core.transaction import Target, accepting_target
-from txlayer.core.transitions import TxnState
+from txlayer.core.transaction import Target, Transaction, accepting_target
+from txlayer.core.transitions import SETTLED, TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
 RED = options("red")
@@ -254,3 +257,28 @@ def test_a_commit_of_what_stands_there_on_a_lines_word_alone_is_incomplete() -> 
     driver.turn()
 
     assert {A: "incomplete"} == driver.reasons()
+
+
+@pytest.mark.promise("P11")
+def test_one_that_stays_on_doubt_keeps_no_settled_ones_in_memory() -> None:
+    """The limits name 1,024 settled transactions, and as many as are open."""
+    driver, count = PartitionDriver(), 4_000
+    driver.move_to_doubt(txn_key("stays"))
+    ids = (f"t-{n}" for n in range(3 * count))
+    home = [i for i in ids if not half_partition(ordering_key=None, txn_id=i, partition_count=2)]
+    for at in range(0, count, 500):
+        keys = [f"{txn_id}/0000000a" for txn_id in home[at : at + 500]]
+        places = {key: driver.half(key) for key in keys}
+        driver.turn()
+        driver.tick(after_ms=driver.log.settings.doubt_after_ms, moves=1_000, is_present=True)
+        driver.publish()
+        driver.op_lines(*(op_line("R", key, places[key]) for key in keys))
+        driver.turn()
+    driver.tick(after_ms=1_000, moves=1_000, is_present=True)
+    driver.publish()
+
+    assert 1 == driver.ledger.open_count
+    driver.ledger.schedule = CheckSchedule(driver.ledger.schedule.policies)  # has its own limit
+    gc.collect()
+    settled = [o for o in gc.get_objects() if isinstance(o, Transaction) and o.state in SETTLED]
+    assert len(settled) <= 1_024 + 100

@@ -199,6 +199,9 @@ class DormantTransactions:
         self._next_end_ms[group] = min(found.end_ms)
 
 
+PASSED_MAX = 1_024
+"""Entries of the index that no longer stand, in addition to as many as there are transactions on doubt."""
+
 REWRITE_LAG_MIN = 200_000
 """Obsolete doubt records that a restart may have to read before the oldest live transactions are written again."""
 
@@ -235,6 +238,8 @@ class DoubtIndex:
         self._offsets.append(doubt_offset)
         self._transactions.append(txn)
         self.next_offset = max(self.next_offset, doubt_offset + 1)
+        if len(self._offsets) > 2 * self.count + PASSED_MAX:
+            self._compact()
 
     def put_restored(self, txn: Transaction) -> None:
         """Add a transaction that a restart found on doubt. Call it in offset order."""
@@ -255,6 +260,13 @@ class DoubtIndex:
         self._slept_offsets, self._slept_keys = offsets, keys
         self._sleepers, self._woken = dormant, woken
         self.count += len(keys)
+
+    def _compact(self) -> None:
+        """Forget those that no longer stand where they were put: one that stays must not keep all later ones in memory."""
+        entries = zip(self._offsets, self._transactions, strict=True)
+        living = [(offset, txn) for offset, txn in entries if _stands_at(offset, txn)]
+        self._offsets = deque(offset for offset, _ in living)
+        self._transactions = deque(txn for _, txn in living)
 
     def ended(self) -> None:
         """One of them is settled."""
