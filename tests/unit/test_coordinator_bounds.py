@@ -262,3 +262,35 @@ def test_what_doubt_did_not_take_whole_is_forwarded_as_long_as_half_has_it(
     assert left == {k: on.reason for k, on in still.on_doubt().items()}
     sizes = [len(record.value() or b"") for record in still.kafka.records("small")]
     assert ([] if is_late else [size]) == sizes
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_shortened", [False, True])
+def test_a_transaction_that_grows_beyond_the_limit_on_doubt_is_never_in_memory_whole(
+    *, is_shortened: bool
+) -> None:
+    """Its producer is not ours, and prepares for longer than `doubt_after`."""
+    limit, count, size = 256 * 1024, 200, 10_000
+    MeasuringPublisher.most_bytes = 0
+    still = StillCoordinator(make=MeasuredCoordinator, transaction_bytes_max=limit)
+    key = txn_key("large")
+    for index in range(count // 10):
+        offset = still.half(key, index=index, count=count, value=b"x" * size)
+    still.work(seconds=90)
+    assert key in still.on_doubt()
+    if is_shortened:  # what doubt has is all that there is
+        still.kafka.delete_records(still.topics.half, 0, before=offset + 1)
+    for index in range(count // 10, count):
+        offset = still.half(key, index=index, count=count, value=b"x" * size)
+        still.work(seconds=0.3)
+
+    assert still.on_doubt()[key].seen == count
+    assert MeasuringPublisher.most_bytes <= (2 * limit if is_shortened else limit)
+
+    still.config = replace(still.config, transaction_bytes_max=2 * count * size)
+    still.start()
+    still.commit(key, offset)
+    still.work(seconds=20)
+
+    assert [size] * count == [len(r.value() or b"") for r in still.kafka.records("orders")]

@@ -64,7 +64,8 @@ def fetch_contents(
 ) -> dict[TransactionPlace, list[Content]]:
     """The contents of transactions whose content is not in memory; for those in `as_cut`, as doubt has them, whole or not.
 
-    For those in `to_cut`, only the origins of their half records: all contents together would not fit into memory.
+    For those in `to_cut`, only the origins of their half records: all contents together would not fit into memory. Whole are those
+    alone that doubt has and half no longer has.
 
     `wanted` contains (partition, transaction, number of its contents to fetch). A transaction consists of the records that
     joined it when half was folded: see `Transaction.place_of`.
@@ -79,7 +80,7 @@ def fetch_contents(
     wanted = list(wanted)
     txns = {(partition, txn.key): txn for partition, txn, _ in wanted}
     missing = {(partition, txn.key): count for partition, txn, count in wanted}
-    found: dict[TransactionPlace, dict[int, Content]] = {place: {} for place in missing}
+    found: dict[TransactionPlace, dict[int, Content]] = {which: {} for which in missing}
     places: dict[TopicPartition, list[tuple[int, int]]] = {}
     ends: dict[TransactionPlace, tuple[TopicPartition, int]] = {}  # on doubt: read up to here
     for partition, txn, count in wanted:
@@ -87,6 +88,7 @@ def fetch_contents(
         places.setdefault((topic, partition), []).append(span)
         if txn.is_in_doubt:
             ends[partition, txn.key] = ((topic, partition), span[1])
+    half_starts = _starts(reader, half_topic, {p for p, _ in to_cut}, patience_s=patience_s)
 
     def take(record: Any) -> None:
         is_doubt = record.topic() == doubt_topic
@@ -102,11 +104,11 @@ def fetch_contents(
             and (not is_doubt or record.offset() >= txn.extra().doubt_offset)
             and txn.place_of(header, offset) is HalfRecordFit.OWN
         ):
-            if place in to_cut and not is_doubt:
-                held = _cut(held, header, f"{record.partition()}:{offset}")
-            found[place][header.index] = Content(
-                header.index, header.topic, offset, header.options, str(header.born_ms), held
-            )
+            born = str(header.born_ms)
+            content = Content(header.index, header.topic, offset, header.options, born, held)
+            if place in to_cut and offset >= half_starts[place[0]] and not is_cut(held):
+                content = cut_whole(content, partition=place[0], count=header.count)
+            found[place][header.index] = content
 
     rounds = {partition: runs_of(spans) for partition, spans in places.items()}
     read = partial(
@@ -158,6 +160,12 @@ def _make_whole(
             contents[index] = content._replace(record=whole[content.offset])
 
 
+def _starts(
+    reader: LogReader, topic: str, partitions: Collection[int], *, patience_s: float
+) -> dict[int, int]:
+    return {p: reader.watermarks((topic, p), timeout_s=patience_s)[0] for p in partitions}
+
+
 def _span_of(txn: Transaction, count: int) -> Range:
     start = txn.extra().doubt_offset if txn.is_in_doubt else txn.first_offset
     return start, start + count if txn.is_in_doubt else txn.last_offset + 1
@@ -200,13 +208,18 @@ def _further(
     return ranges
 
 
-def _cut(record: Any, header: HalfHeader, place: str) -> DoubtRecord:
-    """The doubt content of a half record whose transaction is beyond the limit."""
-    value, headers = codec.encode_content(
-        key=record.key(), value=record.value(), headers=record.headers(),
-        origin=f"{place}|{header.index}/{header.count}|{header.born_ms}",
+def cut_whole(content: Content, *, partition: int, count: int) -> Content:
+    """A content of a transaction beyond the limit, with the origin of its half record alone. `count`: of the transaction."""
+    record = content.record
+    origin = codec.encode_origin(
+        partition=partition, offset=content.offset, index=content.index, count=count,
+        born_ms=content.born,
     )  # fmt: skip
-    return DoubtRecord(*codec.cut_content(value=value, headers=headers, why=BEYOND_LIMIT))
+    value, headers = codec.encode_content(
+        key=record.key(), value=record.value(), headers=record.headers(), origin=origin
+    )
+    cut = codec.cut_content(value=value, headers=headers, why=BEYOND_LIMIT)
+    return content._replace(record=DoubtRecord(*cut))
 
 
 def _half_on_doubt(record: Any) -> tuple[HalfHeader, int, Any] | None:

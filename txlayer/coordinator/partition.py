@@ -23,7 +23,7 @@ from txlayer.adapters.ports import (
     no_append_time,
 )
 from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds, parse_value
-from txlayer.coordinator.contents import fetch_contents
+from txlayer.coordinator.contents import cut_whole, fetch_contents
 from txlayer.core.batch import Batch, Positions, ReportKind
 from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
@@ -427,7 +427,10 @@ def fill_contents(
     finally:
         reader.close()
     for p, txn, _ in wanted:
-        shards[p].ledger.filled(txn, [*found[p, txn.key], *_joined(txn)])
+        joined = _joined(txn)
+        if (p, txn.key) in to_cut:
+            joined = [cut_whole(content, partition=p, count=txn.count) for content in joined]
+        shards[p].ledger.filled(txn, [*found[p, txn.key], *joined])
 
 
 def _joined(txn: Transaction) -> list[Any]:
