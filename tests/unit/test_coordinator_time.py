@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from tests.support.fake_records import BORN_MS, op_line, txn_key
+from tests.support.fake_records import BORN_MS, GROUP, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
+from tests.support.still_world import START_MS
 from txlayer.adapters.ports import HistoryStart, StoredOffset
 from txlayer.config import ProducerConfig
 from txlayer.coordinator.loop import Coordinator
+from txlayer.coordinator.presence import GroupPresence
+from txlayer.coordinator.publish import Publisher
+from txlayer.core.codec import decode_check
 from txlayer.core.ids import half_partition
-from txlayer.core.messages import Resolution, Source, txn_id_of
+from txlayer.core.messages import CheckRecord, HalfOptions, Resolution, Source, txn_id_of
 from txlayer.errors import ConfigError, RetriableError, TopicMismatchError
 
 HOUR_S = 3_600.0
@@ -307,3 +312,68 @@ def test_the_decision_that_a_producer_is_told_is_the_first_one_whatever_clock_is
 
     assert [] == still.visible()
     assert Resolution.ROLLBACK is history.decision
+
+
+class StampingWriter:
+    """A client's writer: it stamps what has no timestamp by the clock of its machine."""
+
+    def __init__(self, writer: Any, wall_clock: Callable[[], float]) -> None:
+        self._writer, self._wall_clock = writer, wall_clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+    def produce(
+        self, topic: str, value: Any, key: Any = None, partition: int = -1, callback: Any = None,
+        on_delivery: Any = None, timestamp: int = 0, headers: Any = None,
+    ) -> None:  # fmt: skip
+        """As the client has it."""
+        stamp = timestamp or int(self._wall_clock() * 1000)
+        self._writer.produce(topic, value, key, partition, callback, on_delivery, stamp, headers)
+
+
+class StampingPublisher(Publisher):
+    """A publisher whose writers are such."""
+
+    def _new_writer(self, transactional_id: str) -> Any:
+        return StampingWriter(super()._new_writer(transactional_id), self._wall_clock)
+
+
+class StampingCoordinator(Coordinator):
+    """A coordinator of it."""
+
+    make_publisher = StampingPublisher
+
+
+@pytest.mark.promise("P1")
+def test_a_coordinator_whose_clock_is_ahead_parks_nothing_for_its_time() -> None:
+    still, key = StillCoordinator(wall_skew_s=2 * 3_600), txn_key("future")
+    far = HalfOptions(timestamp_ms=START_MS + 24 * 3_600_000)  # becomes now
+    still.commit(key, still.half(key, options=far))
+
+    still.work(seconds=600)
+
+    assert {} == {k: on.reason for k, on in still.on_doubt().items()}
+    assert [key.partition("/")[0]] == still.visible()
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P7")
+def test_a_coordinator_whose_clock_is_ahead_parks_nothing_and_asks_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(GroupPresence, "of", lambda *_: frozenset({GROUP}))
+    still = StillCoordinator(wall_skew_s=2 * HOUR_S, make=StampingCoordinator)
+    keys = [txn_key(f"t{number}") for number in range(20)]
+    for key in keys:
+        still.commit(key, still.half(key))
+    still.half(A)
+
+    still.work(seconds=600)
+
+    assert {A: ""} == {k: on.reason for k, on in still.on_doubt().items()}
+    assert sorted(txn_id_of(key) for key in keys) == sorted(still.visible())
+    checks = [decode_check(record.value()) for record in still.kafka.records(still.topics.check)]
+    assert A in [check.key for check in checks if isinstance(check, CheckRecord)]
+    times = [record.timestamp()[1] for record in still.kafka.records("orders")]
+    assert max(times) <= still.world.now_ms()

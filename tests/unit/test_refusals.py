@@ -7,7 +7,7 @@ from typing import Any, cast
 from txlayer.coordinator.publish import UNKNOWN_COUNT, WATCH_COUNT, Refusals
 from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch, RecordToQuarantine
-from txlayer.core.messages import Origin, Undecodable
+from txlayer.core.messages import Origin, ParkReason, Undecodable
 from txlayer.core.transaction import Transaction
 from txlayer.errors import BrokerUnavailableError, RefusedRecordError
 
@@ -142,3 +142,21 @@ def test_after_a_time_out_very_many_batches_are_watched() -> None:
         assert refusals.is_watchful
         refusals.passed(0, batch)
     assert not refusals.is_watchful
+
+
+def test_a_transaction_is_parked_for_its_time_only_when_the_partitions_own_clock_is_refused() -> (
+    None
+):
+    refusals, book = new_refusals(), cast("Targets", _Book())
+    txn = Transaction("order-1/00000001", "g", "orders", 0, 0, "0", (0, 0), None)
+    batches = {0: Batch(forwards=[txn], line_count=1)}
+    error = RefusedRecordError("too far ahead", reason="INVALID_TIMESTAMP", txn_key=txn.key)
+
+    refusals.learn(error, batches, book)
+    assert ({}, True) == (refusals.reasons, refusals.is_clock_doubted)
+
+    refusals.learn(error, batches, book)
+    assert {txn.key: ParkReason.REFUSED} == refusals.reasons
+
+    refusals.forget_transactions()
+    assert not refusals.is_clock_doubted

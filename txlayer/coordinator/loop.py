@@ -7,7 +7,7 @@ what was committed. The loop itself decides nothing; the ledger does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from txlayer.adapters.ports import LOG_APPEND_TIME, Assignment, CoordinatorConnections
@@ -441,6 +441,7 @@ class Coordinator:
                 batches, offsets, self._assignment.member,
                 is_careful=is_careful, cut=self._refusals.doubt_keys,
                 is_watched=self._refusals.is_watchful or self._book.is_doubtful, questions=questions,
+                stamps=self._stamps_of(included),
             )  # fmt: skip
         except TxLayerError as exc:
             if batches and (isinstance(exc, BrokerUnavailableError) or self._took_long(began)):
@@ -459,6 +460,12 @@ class Coordinator:
             self.measures.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)
             ledger.published(kept.get(p, {}))
             self._shards[p].stored = position
+
+    def _stamps_of(self, partitions: Collection[int]) -> dict[int, int]:
+        """What time it is by the brokers' clocks, while this machine's clock is doubted."""
+        if not self._refusals.is_clock_doubted:
+            return {}
+        return {p: self._times[p].peek_ms() for p in partitions}
 
     def _raise_if_grown(self, batches: list[tuple[int, Batch]]) -> None:
         """Start over if a topic of a transaction to be parked as too large takes larger messages now, so that it is decided again."""

@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.errors import REFUSED_RECORD_CODES, Code, is_unknown
@@ -124,6 +125,8 @@ class Publisher:
         self._doubt_keys: Collection[bytes] = ()
         self._questions = QuestionLimits()
         self._is_careful = self._is_watched = False
+        self._stamps: Mapping[int, int] = {}
+        self._stamp_ms = 0  # of the partition in turn; 0: the client's clock
         self._answers = _Answers()
         self._clock = environment.clock
         self._wall_clock = environment.wall_clock
@@ -165,13 +168,15 @@ class Publisher:
         cut: Collection[bytes] = (),
         is_watched: bool = False,
         questions: QuestionLimits = QuestionLimits(),  # noqa: B008 - it cannot be changed
+        stamps: Mapping[int, int] = MappingProxyType({}),
     ) -> dict[int, dict[str, int]]:
         """Append the batches and the offsets as one Kafka transaction.
 
         With `is_careful` each transaction, record of doubt and question is acknowledged before the next, so that a refusal
         names it. `cut` holds the keys of doubt records of which only origin, reason and size are kept. With `is_watched`
         the topics tell afterwards which of them left records without an answer: `unanswered`. `questions` says which
-        questions and notices may be written.
+        questions and notices may be written. `stamps` holds the time of each partition where this machine's clock is not trusted:
+        no record that is written for the partition has a later timestamp.
 
         Returns, per partition, where each whole transaction that was kept begins on the doubt topic.
 
@@ -181,7 +186,7 @@ class Publisher:
         """
         writer = self._next_writer()
         self._is_careful, self._doubt_keys, self._questions = is_careful, cut, questions
-        self._is_watched = is_watched or is_careful
+        self._is_watched, self._stamps = is_watched or is_careful, stamps
         idle_s = self._clock() - self._used_at[self._turn]
         try:
             filled = self._fill(writer, batches, offsets, member)
@@ -327,6 +332,7 @@ class Publisher:
     ) -> dict[int, dict[str, int]]:
         kept: dict[int, dict[str, int]] = {}
         for partition, batch in batches:
+            self._stamp_ms = self._stamps.get(partition, 0)
             if self._is_careful:
                 self._forward_carefully(writer, partition, batch.forwards)
             else:
@@ -377,7 +383,7 @@ class Publisher:
                 self._put_carefully(writer, arguments, headers, answers, size_bytes=size_bytes)
                 limits = limits._replace(sure_bytes_max=max(limits.sure_bytes_max, size_bytes))
             else:
-                produce(writer, (*arguments, answers, None, 0, headers))
+                produce(writer, (*arguments, answers, None, self._stamp_ms, headers))
         if batch.policy_lines:
             lines = codec.encode_ops(list(batch.policy_lines.values()))
             produce(writer, (self._topics.op, lines, None, partition))
@@ -387,7 +393,7 @@ class Publisher:
     ) -> None:
         produce, origin = writer.produce, f"{partition}:"
         id_header, origin_header, end = codec.ID_HEADER, codec.ORIGIN_HEADER, -1 - NONCE_LENGTH
-        allowed, is_watched = None, self._is_watched
+        allowed, is_watched, stamp_ms = None, self._is_watched, self._stamp_ms
         answers = self._answers if is_watched else None
         for txn in transactions:
             record = txn.content
@@ -408,11 +414,10 @@ class Publisher:
             if len(half_headers) > 1:  # with one there is none of the user's: it is our own
                 headers[:0] = user_headers(half_headers)
             try:
-                produce(txn.topic, record.value(), record.key(), -1, None, None, 0, headers)
+                produce(txn.topic, record.value(), record.key(), -1, None, None, stamp_ms, headers)
             except BufferError:
-                produce(
-                    writer, (txn.topic, record.value(), record.key(), -1, None, None, 0, headers)
-                )
+                arguments = (txn.topic, record.value(), record.key(), -1, None, None, stamp_ms)
+                produce(writer, (*arguments, headers))
 
     def _forward_carefully(
         self, writer: TransactionalWriter, partition: int, transactions: Sequence[Transaction]
@@ -460,12 +465,10 @@ class Publisher:
             (codec.ID_HEADER, txn.key[:-9]),
             (codec.ORIGIN_HEADER, _origin_of(partition, txn, content)),
         ]
-        # A time in the future would be refused by the topic (log.message.timestamp.after.max.ms).
-        stamp = (
-            0
-            if options.timestamp_ms is None
-            else min(options.timestamp_ms, int(self._wall_clock() * 1000))
-        )
+        stamp_ms = self._stamp_ms
+        if options.timestamp_ms is not None:
+            # A time in the future would be refused by the topic (log.message.timestamp.after.max.ms).
+            stamp_ms = min(options.timestamp_ms, stamp_ms or int(self._wall_clock() * 1000))
         produce(
             writer,
             (
@@ -475,7 +478,7 @@ class Publisher:
                 self._target_partition(content),
                 report,
                 None,
-                stamp,
+                stamp_ms,
                 headers,
             ),
         )
@@ -563,7 +566,7 @@ class Publisher:
         """Produce and wait; when the broker refuses the record, the error has the fields `named`."""
         report, topic = _FirstError(note), arguments[0]
         try:
-            produce(writer, (*arguments, report, None, 0, headers))
+            produce(writer, (*arguments, report, None, self._stamp_ms, headers))
             writer.flush(timeout_s=self._timeout_s)
             error = report.error and _refusal(writer, report, topic=topic, txn_key="")
         except TxLayerError as exc:
@@ -672,6 +675,8 @@ make all partitions wait for a time-out."""
 
 _SIZE_REASONS = {Code.MSG_SIZE_TOO_LARGE.kafka_name, Code.RECORD_LIST_TOO_LARGE.kafka_name}
 
+_TIME_REASON = Code.INVALID_TIMESTAMP.kafka_name
+
 WATCH_COUNT = 100
 """Batches after a time-out of which every record is watched: the quick path asks for no reports."""
 
@@ -689,6 +694,8 @@ class Refusals:
         self._question_bytes_max, self._is_limited_until = NO_LIMIT, float("-inf")
         self._ask_pause_s = 0.0  # the last one; 0: the check topic takes questions
         self._ask_again_at = float("-inf")
+        self.is_clock_doubted = False
+        """A topic refused a timestamp: this machine's clock may be ahead of its broker's."""
         self._bisections: dict[int, Bisection] = {}
         self._quiet_since: dict[int, float] = {}  # suspected partitions with nothing to do
         self._unexplained: dict[int, int] = {}  # partition → failures in turn
@@ -762,6 +769,7 @@ class Refusals:
             self.reasons, self.doubt_keys, self._bisections, self._quiet_since, self._unexplained,
         ):  # fmt: skip
             told.clear()
+        self.is_clock_doubted = False
 
     def is_quiet(self, partition: int, now: float) -> None:
         """All was applied there, and nothing is left to write: lines that lead to nothing are never counted as passed."""
@@ -794,10 +802,13 @@ class Refusals:
         elif isinstance(error, RefusedRecordError) and error.doubt_key is not None:
             self.doubt_keys.add(error.doubt_key)
             self._bisections.clear()
-            logger.error(
-                "doubt.refused",
-                extra={"doubt_key": error.doubt_key.decode("ascii"), "reason": error.detail},
-            )
+            named = {"doubt_key": error.doubt_key.decode("ascii")}
+            logger.error("doubt.refused", extra={**named, "reason": error.detail})
+        elif _is_about_its_time(error) and not self.is_clock_doubted:
+            # Before any transaction or question is to blame, its time is told by the partition's own clock.
+            self.is_clock_doubted = True
+            self._bisections.clear()
+            logger.error("clock.refused", extra={"reason": str(error)})
         elif self._is_about_a_question(error) and not _is_too_large(error):
             self._pause_questions(error)
             self._bisections.clear()
@@ -805,10 +816,8 @@ class Refusals:
             self._question_bytes_max = error.size_bytes - 1
             self._is_limited_until = self._clock() + ASK_AGAIN_S
             self._bisections.clear()
-            logger.error(
-                "question.refused",
-                extra={"size_bytes": error.size_bytes, "reason": error.detail},
-            )
+            size = {"size_bytes": error.size_bytes}
+            logger.error("question.refused", extra={**size, "reason": error.detail})
         elif isinstance(error, RefusedRecordError) and error.txn_key is not None:
             self.reasons[error.txn_key] = ParkReason.REFUSED
             self._bisections.clear()
@@ -869,6 +878,10 @@ def _is_explained(error: TxLayerError) -> bool:
     if isinstance(error, RefusedRecordError) and error.reason is not None:
         return error.reason in {code.kafka_name for code in REFUSED_RECORD_CODES}
     return type(error) is not TxLayerError
+
+
+def _is_about_its_time(error: TxLayerError) -> bool:
+    return isinstance(error, RefusedRecordError) and error.reason == _TIME_REASON
 
 
 def _is_too_large(error: TxLayerError) -> bool:
