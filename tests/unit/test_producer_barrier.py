@@ -286,6 +286,28 @@ def test_what_a_local_transaction_returns_is_held_against_the_database(
     assert [expected] == log.resolutions()
 
 
+@pytest.mark.promise("P8")
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_an_interrupt_while_the_barrier_is_asked_decides_nothing(
+    log: ProducerLog, *, has_failed: bool
+) -> None:
+    """What the local transaction returned is no word of the database; its own exception is told first."""
+    barrier = FakeBarrier(row=KeyboardInterrupt())
+
+    def local_transaction(tx: Any) -> Resolution:
+        tx.join("session")
+        barrier.joined.state = UNCLEAR
+        if has_failed:
+            raise ShopError("mine")
+        return COMMIT
+
+    future = log.producer(barrier=barrier).submit(ORDER, local_transaction)
+    with pytest.raises(ShopError if has_failed else KeyboardInterrupt):
+        future.result(10)
+
+    assert [UNKNOWN] == log.resolutions()
+
+
 def test_what_is_published_needs_no_join(log: ProducerLog) -> None:
     producer = log.producer(barrier=FakeBarrier())
 
