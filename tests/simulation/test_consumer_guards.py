@@ -31,6 +31,7 @@ def test_a_world_of_consumers_is_clean_with_a_guard_and_red_without(guard: Consu
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", CONSUMER_SECOND_LINES, ids=lambda line: line.name)
 def test_behind_some_guards_of_consumers_another_one_stands(line: ConsumerSecondLine) -> None:
     for seed in SECOND_LINE_SEEDS:

@@ -39,6 +39,7 @@ def test_a_world_is_clean_with_a_guard_and_red_without(guard: Guard) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", SECOND_LINES, ids=lambda line: line.name)
 def test_behind_some_guards_another_one_stands(line: SecondLine) -> None:
     for seed in SECOND_LINE_SEEDS:

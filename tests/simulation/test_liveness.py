@@ -45,6 +45,7 @@ def test_a_world_that_cannot_come_to_rest_is_red() -> None:
     assert Kind.RESTLESS in {finding.kind for finding in played.findings}
 
 
+@pytest.mark.slow
 def test_a_found_fault_is_shrunk_to_a_short_table() -> None:
     stuck = Variant(make=coordinator_with(ledger=PatientLedger))
     plan = make_plan(STUCK_SEED)

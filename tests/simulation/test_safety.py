@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -30,6 +31,8 @@ FOUND = {
 """Seeds of worlds that showed a fault, and which one: no fault comes back. (guards.py shows the first two red again.)"""
 
 FIXED_COUNT = 300
+QUICK_COUNT = 80
+"""Of the fixed ones, in `make check`; a process plays each world once."""
 FRESH_S = 12.0
 
 
@@ -40,6 +43,20 @@ def test_a_fault_that_was_found_does_not_come_back(seed: int) -> None:
     assert [] == played.findings
 
 
+@cache
+def fixed_world(seed: int) -> tuple[list[str], Counter[str], Counter[str]]:
+    """(what was found, what happened, what was seen)."""
+    played = play(make_plan(seed))
+    return [str(finding) for finding in played.findings[:3]], played.happened, played.counts
+
+
+def test_promises_hold_in_some_worlds_with_faults() -> None:
+    red = {seed: found for seed in range(QUICK_COUNT) if (found := fixed_world(seed)[0])}
+
+    assert {} == red, "make simulate SEED=n shows it"
+
+
+@pytest.mark.slow
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
 @pytest.mark.promise("P3")
@@ -52,11 +69,11 @@ def test_promises_hold_in_worlds_with_faults() -> None:
     red: dict[int, list[str]] = {}
 
     for seed in range(FIXED_COUNT):
-        played = play(make_plan(seed))
-        happened += played.happened
-        seen += played.counts
-        if played.findings:
-            red[seed] = [str(finding) for finding in played.findings[:3]]
+        found, what_happened, counts = fixed_world(seed)
+        happened += what_happened
+        seen += counts
+        if found:
+            red[seed] = found
 
     assert {} == red, "make simulate SEED=n shows it"
     # There was something to judge, and the faults did happen.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -34,6 +35,8 @@ FOUND_WITH_COSTS = {
 
 CONSUMER_COUNT = 60
 FIXED_COUNT = 120
+QUICK_COUNT = 30
+"""Of the fixed ones, in `make check`; a process plays each world once."""
 FRESH_S = 8.0
 
 
@@ -47,6 +50,20 @@ def test_a_fault_that_costs_showed_does_not_come_back(seed: int) -> None:
     assert [] == play(make_unkind_plan(seed)).findings
 
 
+@cache
+def fixed_world(seed: int) -> tuple[list[str], Counter[str]]:
+    """(what was found, what happened)."""
+    played = play(make_unkind_plan(seed))
+    return [str(finding) for finding in played.findings[:3]], played.happened
+
+
+def test_promises_hold_in_some_worlds_of_an_unkind_cluster() -> None:
+    red = {seed: found for seed in range(QUICK_COUNT) if (found := fixed_world(seed)[0])}
+
+    assert {} == red, "make simulate WORLD=unkind SEED=n shows it"
+
+
+@pytest.mark.slow
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
 @pytest.mark.promise("P3")
@@ -58,10 +75,10 @@ def test_promises_hold_in_an_unkind_cluster() -> None:
     red: dict[int, list[str]] = {}
 
     for seed in range(FIXED_COUNT):
-        played = play(make_unkind_plan(seed))
-        happened += played.happened
-        if played.findings:
-            red[seed] = [str(finding) for finding in played.findings[:3]]
+        found, what_happened = fixed_world(seed)
+        happened += what_happened
+        if found:
+            red[seed] = found
 
     assert {} == red, "make simulate WORLD=unkind SEED=n shows it"
     kinds, ends = ("garbage", "half", "op"), ("ends", "is left open")
