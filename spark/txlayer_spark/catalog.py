@@ -97,6 +97,37 @@ class Folder:
             )
 
 
+class Turn:
+    """Which run of a job writes a folder: the one that began last. An earlier one ends before it writes further."""
+
+    def __init__(self, folder: Folder, job: str) -> None:
+        """Nobody has begun; `job` is what errors call it."""
+        self._folder, self._job, self._mine = folder, job, ""
+
+    def begin(self) -> None:
+        """Take the turn.
+
+        Raises:
+            UsageError: another run began in this moment.
+        """
+        before = [n for n in self._folder.names("begun") if n[0] != "_"]
+        self._mine = f"{1 + max((int(n.partition('.')[0]) for n in before), default=0):012d}.json"
+        self._folder.write_json({}, "begun", self._mine)
+        for name in before:
+            self._folder.remove("begun", name)
+
+    def go_on(self) -> None:
+        """Nothing while no other run began.
+
+        Raises:
+            UsageError: one did. What was written before does not count, or is written again by the other one.
+        """
+        if any(name > self._mine for name in self._folder.names("begun") if name[0] != "_"):
+            raise UsageError(
+                f"another run of {self._job} in {self._folder.path} began meanwhile: run one at a time. This one does not count"
+            )
+
+
 READS_KEPT = 20
 _RECORDS, _READS, _CHECKPOINTS, _ABOUT = "records", "reads", "checkpoints", "about.json"
 _COMPLETE = "_SUCCESS"

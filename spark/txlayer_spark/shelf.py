@@ -33,7 +33,7 @@ from pyspark.sql.types import IntegerType, StructType
 from txlayer.core.messages import OrderMode, Resolution
 from txlayer.errors import UsageError
 from txlayer_spark import lines
-from txlayer_spark.catalog import WRITING, Folder
+from txlayer_spark.catalog import WRITING, Folder, Turn
 from txlayer_spark.events import (
     LINE_BITS,
     PLACE_BITS,
@@ -267,7 +267,7 @@ class Shelf:
         self._spark = spark
         self._root = Folder(spark, root)
         self.folder = Folder(spark, self._root.at(f"v{LEDGER_VERSION}"))
-        self._begun = ""
+        self._turn = Turn(self.folder, "the ledger")
 
     def last(self) -> Run:
         """The newest complete run; number 0 when there is none."""
@@ -287,17 +287,7 @@ class Shelf:
         Raises:
             UsageError: another one began in this moment.
         """
-        before = self.folder.names("begun")
-        self._begun = f"{1 + max((int(n.partition('.')[0]) for n in before if n[0] != '_'), default=0):012d}.json"
-        self.folder.write_json({}, "begun", self._begun)
-        for name in before:
-            self.folder.remove("begun", name)
-
-    def _go_on(self) -> None:
-        if any(name > self._begun for name in self.folder.names("begun") if name[0] != "_"):
-            raise UsageError(
-                f"another run of the ledger in {self.folder.path} began meanwhile: run one at a time. This one does not count"
-            )
+        self._turn.begin()
 
     def store(self, run: Run) -> None:
         """Make a run count, and end what only the one before the last carried.
@@ -305,7 +295,7 @@ class Shelf:
         Raises:
             UsageError: another run began meanwhile; this one does not count.
         """
-        self._go_on()
+        self._turn.go_on()
         self.folder.write_json(asdict(run), "runs", f"{run.number:012d}.json")
         before = f"run={run.number - 2}"
         for kind in ("order", "waiting"):
@@ -323,7 +313,7 @@ class Shelf:
 
     def put(self, rows: DataFrame, kind: str, run: int) -> DataFrame:
         """The rows out of a file that they are written to: what follows is planned from there, not from the beginning."""
-        self._go_on()
+        self._turn.go_on()
         rows.write.mode("overwrite").options(**_PASSING).parquet(self.path(kind, run))
         # Without its columns Spark would look for them in the files, by a job.
         return self._spark.read.schema(rows.schema).parquet(self.path(kind, run))
@@ -339,7 +329,7 @@ class Shelf:
 
         They count when the run is stored.
         """
-        self._go_on()
+        self._turn.go_on()
         writer = rows.write.mode("append" if adds else "overwrite").options(**WRITING, **options)
         writer.partitionBy("is_settled").parquet(self.path("rows", run))
         columns: dict[str, Any] = rows.schema.jsonValue()

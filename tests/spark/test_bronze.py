@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.conftest import Broker
 from tests.support.broker import create_topic
@@ -26,8 +27,16 @@ from tests.support.planted import Field, Message
 from tests.support.topic_records import Record, write_records
 from tests.support.waiting import wait_until
 from txlayer.errors import TopicMismatchError, UsageError
-from txlayer_spark.bronze import is_subscribed, subscription
-from txlayer_spark.catalog import BatchFolder, Catalog, Folder, Gap, effective, parse_folder
+from txlayer_spark.bronze import is_subscribed, subscription, to_bronze
+from txlayer_spark.catalog import (
+    BatchFolder,
+    Catalog,
+    Folder,
+    Gap,
+    Turn,
+    effective,
+    parse_folder,
+)
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.compaction import compact, expire
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
@@ -184,6 +193,28 @@ def test_a_note_that_another_job_has_put_down_is_not_written_over(
         folder.write_json({"first": False}, "notes", "1.json")
 
     assert {"first": True} == folder.read_json("notes", "1.json")
+
+
+@pytest.mark.kafka
+def test_of_two_runs_in_one_folder_the_one_that_began_first_writes_nothing_more(
+    spark: SparkSession, field: Field, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of a batch that the other one has noted: killed meanwhile it would have ended records that nobody reads again."""
+    settings = settings_of(field, tmp_path)
+    field.whole()
+
+    def while_another_begins(*args: Any, **named: Any) -> DataFrame:
+        Turn(Catalog(spark, str(tmp_path)).folder, "bronze").begin()
+        return to_bronze(*args, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("txlayer_spark.jobs.bronze.to_bronze", while_another_begins)
+        with pytest.raises(UsageError, match="another run of bronze"):
+            read_new(spark, settings, now_ms=clock)
+
+    assert [] == list(tmp_path.rglob("*.parquet"))
+    read_new(spark, settings, now_ms=clock)
+    assert in_topics(field, field.orders) == places(spark, tmp_path)
 
 
 @pytest.mark.kafka

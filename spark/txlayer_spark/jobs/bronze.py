@@ -13,7 +13,16 @@ from pyspark.sql import functions as F
 from txlayer.errors import UsageError
 from txlayer_spark.brokers import Brokers, Place
 from txlayer_spark.bronze import is_subscribed, named, subscription, system_topics, to_bronze
-from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, EndOffsets, Gap, Reader, ReadState
+from txlayer_spark.catalog import (
+    WRITING,
+    BatchFolder,
+    Catalog,
+    EndOffsets,
+    Gap,
+    Reader,
+    ReadState,
+    Turn,
+)
 from txlayer_spark.schemas import TopicKind, kind_of
 from txlayer_spark.session import is_data_loss, source_options
 
@@ -57,8 +66,8 @@ def read_new(
     Killed at any point and called again, it goes on, and no record is there twice.
 
     Raises:
-        UsageError: the folder holds another namespace's records, or those of a system topic that was made anew since. Nothing of
-            it was read.
+        UsageError: the folder holds another namespace's records, or those of a system topic that was made anew since: nothing of
+            it was read. Or another run began in this folder meanwhile: this one wrote nothing further.
     """
     return _Reading(spark, settings, now_ms).run()
 
@@ -71,12 +80,14 @@ class _Reading:
     ) -> None:
         self._spark, self._settings, self._now_ms = spark, settings, now_ms
         self._catalog = Catalog(spark, settings.root)
+        self._turn = Turn(self._catalog.folder, "bronze")
         self._state = ReadState()
         self._read: dict[int, Reader] = {}
         """What was read meanwhile: no part of the cut before all of it is."""
 
     def run(self) -> ReadState:
         self._catalog.claim(self._settings.namespace)
+        self._turn.begin()
         self._state = self._catalog.state()
         if self._state.system is None:
             topics = tuple(system_topics(self._settings.namespace))
@@ -87,12 +98,16 @@ class _Reading:
             self._drain()
         self._note_edges()
         # In one step: until then the ledger reads what all readers had read before.
-        self._state = self._catalog.store(self._state.with_readers(*self._read.values()))
+        return self._store(self._state.with_readers(*self._read.values()))
+
+    def _store(self, state: ReadState) -> ReadState:
+        self._turn.go_on()
+        self._state = self._catalog.store(state)
         return self._state
 
     def _add(self, *added: Reader) -> None:
         # Known before it reads: after a kill the same reader goes on with the same topics.
-        self._state = self._catalog.store(self._state.with_readers(*added))
+        self._store(self._state.with_readers(*added))
 
     def _read_topics(self, topics: Sequence[str]) -> bool:
         """Add a reader for those real topics that nobody reads yet; whether there were some."""
@@ -114,6 +129,8 @@ class _Reading:
             try:
                 self._stream(reader)
             except StreamingQueryException as exc:
+                # Whatever Spark says of a checkpoint that two write.
+                self._turn.go_on()
                 follower = self._follower(reader) if is_data_loss(exc) else None
                 if follower is None:
                     raise
@@ -165,8 +182,7 @@ class _Reading:
         now_ms, before = self._now_ms(), self._state.noted_ms
         noted_ms = {gap.name: before.get(gap.name, now_ms) for gap in gaps}
         if noted_ms != before:
-            changed = replace(self._state, gaps=gaps, noted_ms=noted_ms)
-            self._state = self._catalog.store(changed)
+            self._store(replace(self._state, gaps=gaps, noted_ms=noted_ms))
 
     def _note_edges(self) -> None:
         """Know what else may be missing of the real topics: behind an open Kafka transaction, or taken by compaction."""
@@ -204,7 +220,10 @@ class _Reading:
                 )
                 rows = found.drop("_named")
             writer = rows.write.mode("overwrite").options(**_WRITING).partitionBy("kind", "day")
+            # In place of one that Spark has noted for another run nothing may be written, nor may this one be noted beside it.
+            self._turn.go_on()
             writer.parquet(self._catalog.path_of(folder))
+            self._turn.go_on()
             if reader.is_system:
                 # Before Spark notes the batch: after a kill it would not be looked at again.
                 self._note(names.get["named"])
@@ -269,8 +288,9 @@ class _Reading:
         groups = sorted({group for group, _ in pairs} - set(state.groups))
         topics = sorted({topic for _, topic in pairs} - set(state.topics))
         if groups or topics:
-            added = replace(state, groups=(*state.groups, *groups), topics=(*state.topics, *topics))
-            self._state = self._catalog.store(added)
+            self._store(
+                replace(state, groups=(*state.groups, *groups), topics=(*state.topics, *topics))
+            )
 
     def _follower(self, reader: Reader, *, anew: Collection[str] = ()) -> Reader | None:
         """A reader that goes on where this one stood in the cut, behind what is gone; None when a system topic was made anew.
