@@ -47,6 +47,7 @@ class QuietWriter:
 
 def test_a_commit_without_an_answer_is_asked_for_again_and_then_given_up() -> None:
     class Deaf(QuietWriter):
+        transactional_id = "n"
         asked = 0
 
         def commit(self, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's

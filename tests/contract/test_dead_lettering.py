@@ -292,7 +292,7 @@ def test_starting_over_from_the_stable_offsets_settles_an_unknown_outcome(
 
     place = (stage.topic, 0)
     stored = stable_offsets(
-        stage.connections, stage.group, [place], writer_of=metadata_of, former_writers={writer.name: False}
+        stage.connections, stage.group, [place], writer_of=metadata_of, former_writers=[writer.name]
     )[place]  # fmt: skip
     successor = stage.writer()
     if stored is None:

@@ -168,7 +168,7 @@ def test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key(stage: Sta
         retry=RetryPolicy(attempt_count_max=1),
         kafka_transaction_timeout=timedelta(seconds=3),
     ) as consumer:
-        wait_until(lambda: consumer.stats().rebuild_count >= 1, within=20, what="a rebuild")
+        wait_until(lambda: consumer.stats().replaced_count >= 1, within=20, what="a failed try")
         stage.write(*[b"%d" % n for n in range(20)], key=b"good", partition=0)
         for partition in range(1, 4):
             stage.write(b"bad", key=b"bad", partition=partition)
@@ -202,7 +202,7 @@ def test_a_dead_letter_delays_only_its_key_while_no_transaction_coordinator_answ
         retry=RetryPolicy(attempt_count_max=1),
         kafka_transaction_timeout=timedelta(seconds=2),
     ) as consumer:
-        wait_until(lambda: consumer.stats().rebuild_count >= 1, within=20, what="a rebuild")
+        wait_until(lambda: consumer.stats().replaced_count >= 1, within=20, what="a failed try")
         for partition in range(1, 4):
             for n in range(20):
                 stage.write(b"%d" % n, key=b"p%d" % partition, partition=partition)
@@ -247,7 +247,7 @@ def test_requests_are_answered_beside_a_dead_letter_that_cannot_be_written(
         refused.remove(b"good")
         cluster.place = (stage.letters, 0)
         stage.write(b"bad", key=b"bad")
-        wait_until(lambda: consumer.stats().rebuild_count >= 1, within=20, what="a rebuild")
+        wait_until(lambda: consumer.stats().replaced_count >= 1, within=20, what="a failed try")
         key = b"good" if is_replay else None
         stage.lab.write(stage.requests, encode_replay(request), key=key, partition=0)
         wait_until(answers, within=30, what="an answer")

@@ -100,7 +100,11 @@ class QueueWorld:
         self._check_stored(is_full=is_full)
 
     def write(self, number: int) -> None:
-        """What is due is written."""
+        """What is due is written, perhaps at a later try and in other parts."""
+        if number % 3 == 0:
+            self.stage.queue.not_written(self.stage.queue.take_due(1 + number % 7))
+            if number % 2 == 0:
+                return
         items = self.stage.write(self.stage.queue.take_due(1 + number % 5))
         for item in items:
             self._written(item)

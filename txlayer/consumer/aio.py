@@ -215,9 +215,16 @@ class AsyncPool:
         if not tasks:
             self._ended.set()
             return
+        left = set(tasks)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            left.discard(task)
+            if not left:
+                self._ended.set()
+
         for task in tasks:
+            task.add_done_callback(ended)
             task.cancel("the consumer is closed")
-        tasks[-1].add_done_callback(lambda _: self._ended.set())
 
 
 class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandlerFunction]):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Protocol
 
 from txlayer.adapters.ports import (
@@ -24,6 +23,7 @@ from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Lease
 from txlayer.consumer.dead_letters import DeadLetterWriter
 from txlayer.consumer.dispatch import Dispatcher
+from txlayer.consumer.holds import Holds
 from txlayer.consumer.lease_keeper import NO_TOKEN, LeaseKeeper
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
@@ -50,6 +50,8 @@ logger = logging.getLogger("txlayer.consumer")
 
 HARMLESS_S = 2.0
 """How long to try to end a writer that stores nothing: four times its usual time while its partitions accept a marker."""
+HARMLESS_COUNT_MAX = 1_000
+"""Names of such writers that are remembered, the last ones; metadata that name an older one are those of an unknown writer."""
 PATIENCE_S = 60.0
 """How long offsets may stay pending after their writers were fenced: longer than any Kafka transaction's time-out."""
 
@@ -74,6 +76,20 @@ def end_what_was_left(
         logger.info("dead_letters.fenced", extra={"transactional_id": name})
 
 
+def try_to_end(connections: WriterConnections, names: Iterable[str], *, timeout_s: float) -> None:
+    """End the writers of these names if that is quick; what they left open stores no offset.
+
+    Otherwise the broker's time-out ends them, and only readers of those dead letters wait for it: a partition that accepts
+    no record accepts no marker either.
+    """
+    for name in names:
+        try:
+            end_what_was_left(connections, [name], timeout_s=timeout_s)
+        except RetriableError as exc:
+            reason = {"transactional_id": name, "reason": str(exc)}
+            logger.warning("dead_letters.left_open", extra=reason)
+
+
 class TakeOverConnections(WriterConnections, Protocol):
     """The calls to a cluster that a take-over needs."""
 
@@ -90,7 +106,8 @@ def stable_offsets(
     partitions: Sequence[TopicPartition],
     *,
     writer_of: Callable[[StoredOffset], str],
-    former_writers: Mapping[str, bool] = MappingProxyType({}),
+    former_writers: Collection[str] = (),
+    harmless: Collection[str] = (),
     is_still_ours: Callable[[], None] = lambda: None,
     patience_s: float = PATIENCE_S,
     timeout_s: float = TIMEOUT_S,
@@ -98,16 +115,15 @@ def stable_offsets(
 ) -> dict[TopicPartition, StoredOffset | None]:
     """End what the former owners' dead-letter writers left open, then return the final stored offsets.
 
-    `writer_of` reads a writer's name from stored metadata ("" for none). `former_writers` are ended in any case. Those with
-    the value True have left nothing open that stores an offset: they are ended if that is quick. Otherwise the broker's
-    time-out ends them, and only readers of those dead letters wait for it: a partition that accepts no record accepts no
-    marker either. `is_still_ours` is called while waiting and may raise.
+    `writer_of` reads a writer's name from stored metadata ("" for none). `former_writers` are ended in any case. `harmless` ones
+    left nothing open that stores an offset, and need not be ended, although metadata name them. `is_still_ours` is called
+    while waiting and may raise.
 
     Raises:
         BrokerUnavailableError: offsets stayed pending for `patience_s`, longer than any Kafka transaction's time-out.
         TxLayerError: as `end_what_was_left`.
     """
-    ended: set[str] = set()
+    ended = set(harmless)
 
     def end(names: Iterable[str]) -> None:
         fresh = sorted(set(names) - ended - {""})
@@ -127,14 +143,7 @@ def stable_offsets(
     def writers(found: Mapping[TopicPartition, StoredOffset | None]) -> set[str]:
         return {writer_of(stored) for stored in found.values() if stored is not None} - {""}
 
-    end(name for name, is_harmless in former_writers.items() if not is_harmless)
-    for name in sorted(name for name, is_harmless in former_writers.items() if is_harmless):
-        try:
-            end_what_was_left(connections, [name], timeout_s=min(timeout_s, HARMLESS_S))
-        except RetriableError as exc:
-            reason = {"transactional_id": name, "reason": str(exc)}
-            logger.warning("dead_letters.left_open", extra=reason)
-        ended.add(name)
+    end(former_writers)
     while True:
         # This answer does not wait for pending offsets: the names of their writers are available at once.
         end(writers(ask(is_stable=False)))
@@ -143,6 +152,13 @@ def stable_offsets(
             return stored
 
 
+PATIENCE_BESIDE_S = 2.0
+"""The same beside owned queues, whose handlers begin only afterwards; then the take-over is tried again."""
+ALONE_WAIT_MAX_MS = 5_000
+"""Longest pause between two tries to take a queue over while no queue is owned: no handler waits then."""
+APART_S = 600.0
+"""How long a consumer bears that a topic and its replay topic are assigned apart: twice the interval at which clients look for
+new partitions. Whoever adds partitions needs time for both topics, and a rebalance may come in between."""
 STORE_LOOK_S = 0.002
 """How long one check for the acknowledgement of a store waits."""
 ENDS_S = 1.0
@@ -184,7 +200,12 @@ class Assignments:
             TopicPartition, tuple[int, int]
         ] = {}  # {queue: (its lease's token, the token given to handlers)}
         self._assigned: dict[TopicPartition, None] = {}  # an ordered set, the same in every process
-        self._former_writers: dict[str, bool] = {}  # True: what it left open stores no offset
+        self._former_writers: list[str] = []  # to be ended by the next take-over
+        self._harmless: dict[str, None] = {}  # what they left open stores no offset
+        self._left_open: list[str] = []  # harmless ones that nobody has tried to end
+        self._holds = Holds(now_ms)  # of queues that could not be taken over
+        self._apart: TopicMismatchError | None = None
+        self._apart_until = 0.0
         self.assignment: Assignment | None = None
         self.writer: DeadLetterWriter | None = None
         """The writer of dead letters for all owned queues."""
@@ -246,9 +267,11 @@ class Assignments:
         """Process changes of the assignment; True if there was one.
 
         Raises:
-            TopicMismatchError: topics that belong together were not assigned together.
+            TopicMismatchError: topics that belong together were not assigned together for `APART_S`.
         """
         is_changed = False
+        if self._apart is not None and self._clock() >= self._apart_until:
+            raise self._apart
         if self._reader.take_revocation():
             self.revoke()
             is_changed = True
@@ -273,17 +296,24 @@ class Assignments:
         found: dict[str, set[int]] = {topic: set() for topic in self._plan.sources}
         for topic, partition in assignment.partitions:
             found.setdefault(topic, set()).add(partition)
-        for topic in self._plan.topics:
+        places, apart = [], None
+        for topic in sorted(self._plan.topics):
             own = replay_topic(self._plan.group, topic)
+            places += [(topic, partition) for partition in sorted(found[topic] & found[own])]
             if found[topic] != found[own]:
-                raise TopicMismatchError(
+                apart = TopicMismatchError(
                     "a topic and the requests about its dead letters were assigned apart: their numbers of partitions, or "
                     "the subscriptions of the group's members, differ",
                     topic=own, expected=f"partitions {sorted(found[topic])}", found=f"{sorted(found[own])}",
                 )  # fmt: skip
+                extra = {"group": self._plan.group, "reason": str(apart)}
+                logger.warning("queues.assigned_apart", extra=extra)
+        if apart is not None and self._apart is None:
+            self._apart_until = self._clock() + APART_S
+        self._apart = apart
         self.assignment = assignment
         self.rebalance_count += 1
-        places = sorted((t, p) for t in self._plan.topics for p in found[t])
+        self._holds.keep(places)
         self._assigned = dict.fromkeys(places)
         self._leases.assigned(self._assigned, generation=assignment.generation)
         logger.info(
@@ -297,8 +327,26 @@ class Assignments:
     def look_at_leases(self, is_still_ours: Callable[[], None]) -> None:
         """Give up lost queues and take over leased ones; `is_still_ours` is called meanwhile and may raise.
 
+        A queue that cannot be taken over now waits, with growing pauses between the tries; the others go on.
+
         Raises:
             TxLayerError: the leases or a take-over failed; give up everything and start over.
+        """
+        self.keep_leases()
+        if len(self.owned) == len(self._tokens):
+            return
+        due = [q for q in self._tokens if q not in self.owned and self._may_take(q)]
+        found = [queue for queue in due if queue not in self._holds]
+        if found:
+            self._try_to_take(found, is_still_ours)
+        elif (held := self._holds.first(due)) is not None:
+            self._try_to_take([held], is_still_ours)
+
+    def keep_leases(self) -> None:
+        """Renew leases, and give up lost queues; take none over.
+
+        Raises:
+            TxLayerError: the leases failed; give up everything and start over.
         """
         if self._has_leases_failed:
             self._renew_leases()
@@ -318,12 +366,6 @@ class Assignments:
             self._renew(renewed)
         for queue, owned in self.owned.items():
             owned.extend(self._leases.valid_until(queue) or 0.0)
-        if len(self.owned) < len(self._tokens):
-            due = [
-                queue for queue in self._tokens if queue not in self.owned and self._may_take(queue)
-            ]
-            if due:
-                self._take_over(due, is_still_ours)
 
     def _renew(self, queues: Collection[TopicPartition]) -> None:
         """These leases were written again, with new tokens; store the tokens before any handler starts under them."""
@@ -334,9 +376,7 @@ class Assignments:
         for queue, token in tokens.items():
             if token is not None:
                 self.owned[queue].queues.token = token
-        self._storer.store_now(
-            self.owned.values(), timeout_s=self._config.store_timeout.total_seconds()
-        )
+        self._store_all()
         for queue, token in tokens.items():
             self.owned[queue].renew(token)
 
@@ -360,51 +400,139 @@ class Assignments:
         since = self._clock() - self._config.attempt_timeout.total_seconds()
         return queue in self._assigned and self._dispatcher.is_clear(queue, since=since)
 
-    def _take_over(
-        self, queues: Collection[TopicPartition], is_still_ours: Callable[[], None]
+    def _try_to_take(
+        self, queues: Sequence[TopicPartition], is_still_ours: Callable[[], None]
     ) -> None:
-        began, group = self._clock(), self._plan.group
+        """Take these queues over. If the cluster does not answer, each of them waits, and is then tried alone."""
+        began_ms = self._now_ms()
+        stopped: list[TxLayerError] = []
 
-        def serve() -> None:
-            is_still_ours()
-            self._environment.sleep(STORE_LOOK_S)
+        def watch() -> None:
+            try:
+                is_still_ours()
+            except TxLayerError as exc:
+                stopped.append(exc)
+                raise
 
         # A store for a queue that was ours a moment ago may be in flight: it must finish before the stored offsets are read.
-        self._storer.wait(serve)
-        replays = [(replay_topic(group, topic), partition) for topic, partition in queues]
+        self._storer.wait(lambda: self._serve(watch))
         if self.writer is None:
-            name = writer_name(group, self._environment.draw_name())
-            self.writer = DeadLetterWriter(
-                self._connections, group=group, name=name,
-                timeout_s=self._config.kafka_transaction_timeout.total_seconds(),
-                recycle_after_s=self._config.recycle_after.total_seconds(), clock=self._clock,
+            self.writer = self._make_writer()
+        try:
+            starts = self._starts(queues, watch)
+        except RetriableError as exc:
+            if exc in stopped:
+                raise
+            took_ms = self._now_ms() - began_ms if len(queues) == 1 else 0
+            wait_max_ms = None if self.owned else ALONE_WAIT_MAX_MS
+            for queue in queues:
+                self._holds.failed(queue, took_ms=took_ms, wait_max_ms=wait_max_ms)
+            logger.warning(
+                "queues.not_taken_over",
+                extra={"group": self._plan.group, "queue_count": len(queues),
+                       "topic": queues[0][0], "partition": queues[0][1], "reason": str(exc)},
             )  # fmt: skip
+            return
+        is_still_ours()
+        self._take_over(queues, starts, began_ms=began_ms)
+        for queue in queues:
+            self._holds.passed(queue)
+
+    def _serve(self, is_still_ours: Callable[[], None]) -> None:
+        is_still_ours()
+        self._environment.sleep(STORE_LOOK_S)
+
+    def _starts(
+        self, queues: Sequence[TopicPartition], is_still_ours: Callable[[], None]
+    ) -> dict[TopicPartition, Start]:
+        """Where reading of both sources of these queues begins. Nothing has changed if it raises."""
+        group = self._plan.group
+        self._try_to_end_what_is_harmless()
+        replays = [(replay_topic(group, topic), partition) for topic, partition in queues]
+        assert self.writer is not None
+        # Our own writer has nothing open: its Kafka transactions begin and end within one call.
+        harmless = {*self._harmless, self.writer.name}
         stored = stable_offsets(
             self._connections, group, [*queues, *replays], writer_of=writer_of,
             # What this process itself left open may not be in the stored offsets yet.
-            former_writers=self._former_writers, is_still_ours=is_still_ours, clock=self._clock,
+            former_writers=self._former_writers, harmless=harmless, is_still_ours=is_still_ours,
+            patience_s=PATIENCE_BESIDE_S if self.owned else PATIENCE_S, clock=self._clock,
         )  # fmt: skip
         self._former_writers.clear()
-        starts = starts_of(
+        return starts_of(
             self._connections, stored, group=group, replays=replays, start_at=self._plan.start_at
         )
-        is_still_ours()
+
+    def _take_over(
+        self,
+        queues: Collection[TopicPartition],
+        starts: Mapping[TopicPartition, Start],
+        *,
+        began_ms: int,
+    ) -> None:
+        group = self._plan.group
         taken = [
-            self._owned_at(queue, starts[queue], starts[replay])
-            for queue, replay in zip(queues, replays, strict=True)
+            self._owned_at(queue, starts[queue], starts[replay_topic(group, queue[0]), queue[1]])
+            for queue in queues
         ]
         for owned in taken:
             self.owned[owned.place] = owned
             self.places[owned.place] = self.places[owned.replay_place] = owned
         # From now on the next owner finds our writer's name and our start offset in the stored metadata.
-        self._storer.store_now(
-            self.owned.values(), timeout_s=self._config.store_timeout.total_seconds()
-        )
+        self._store_all()
         self._read_on()
         logger.info(
             "queues.taken_over",
-            extra={"group": group, "queue_count": len(taken), "took_ms": int((self._clock() - began) * 1000)},
+            extra={"group": group, "queue_count": len(taken), "took_ms": self._now_ms() - began_ms},
+        )
+
+    def _store_all(self) -> None:
+        self._storer.store_now(
+            self.owned.values(), timeout_s=self._config.store_timeout.total_seconds()
+        )
+
+    # --- the writer of dead letters -----------------------------------------------------------------------------------
+
+    def replace_writer(self) -> None:
+        """Dead letters could not be written, and no offset was sent: go on with another writer, and keep the queues.
+
+        Raises:
+            TxLayerError: its name may not be stored; the queues must be dropped.
+        """
+        self._retire_writer()
+        self._replaced_count += 1
+        self._try_to_end_what_is_harmless()
+        self.writer = self._make_writer()
+        for owned in self.owned.values():
+            owned.queues.writer = self.writer.name
+        self._store_all()
+
+    def _make_writer(self) -> DeadLetterWriter:
+        group = self._plan.group
+        return DeadLetterWriter(
+            self._connections, group=group, name=writer_name(group, self._environment.draw_name()),
+            timeout_s=self._config.kafka_transaction_timeout.total_seconds(),
+            recycle_after_s=self._config.recycle_after.total_seconds(), clock=self._clock,
         )  # fmt: skip
+
+    def _retire_writer(self) -> None:
+        writer, self.writer = self.writer, None
+        if writer is None:
+            return
+        if writer.has_sent_nothing:
+            self._harmless[writer.name] = None
+            self._left_open.append(writer.name)
+            if len(self._harmless) > HARMLESS_COUNT_MAX:
+                del self._harmless[next(iter(self._harmless))]
+        else:
+            self._former_writers.append(writer.name)
+        self._replaced_count += writer.replaced_count
+        writer.close()
+
+    def _try_to_end_what_is_harmless(self) -> None:
+        names, self._left_open = self._left_open, []
+        timeout_s = self._config.kafka_transaction_timeout.total_seconds()
+        try_to_end(self._connections, names, timeout_s=min(timeout_s, HARMLESS_S))
 
     def _owned_at(self, queue: TopicPartition, topic: Start, replays: Start) -> OwnedPartition:
         token = self._token_for(queue, self._tokens[queue], last=topic.stored.token)
@@ -455,11 +583,7 @@ class Assignments:
 
     def give_up(self) -> None:
         """Stop processing all queues; those still held start over from the stored offsets."""
-        if self.writer is not None:
-            self._former_writers[self.writer.name] = self.writer.has_sent_nothing
-            self._replaced_count += self.writer.replaced_count
-            self.writer.close()
-            self.writer = None
+        self._retire_writer()
         self._storer.forget()
         self._drop(list(self.owned.values()))
 

@@ -113,8 +113,9 @@ class DeadLetterWriter:
 
         Raises:
             RefusedRecordError, ForbiddenTopicError: a topic is missing or does not accept the record.
-            TxLayerError: anything else. In each case the outcome is unknown, and this writer refuses every further
-                call. Take the queues over again with `stable_offsets`, with this name among the former writers: the
+            TxLayerError: anything else. In each case this writer refuses every further call. If it `has_sent_nothing`,
+                nothing is stored and nothing will be: write the same with another writer. Otherwise the outcome is
+                unknown: take the queues over again with `stable_offsets`, with this name among the former writers. The
                 stored offsets then show the outcome, and what was not stored is in no dead-letter topic.
             LifecycleError: an earlier call failed; nothing was written.
         """
@@ -133,7 +134,7 @@ class DeadLetterWriter:
 
     @property
     def has_sent_nothing(self) -> bool:
-        """True if the last `write` failed before any offset was sent: no offset is stored, and no dead letter is in a topic."""
+        """True if the last `write` failed before any offset was sent, or if there was none: what is open stores no offset."""
         return self._transactions.has_sent_nothing
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from txlayer.adapters.ports import (
     ConsumerConnections,
@@ -29,6 +29,7 @@ from txlayer.consumer.dead_letters import (
     Truncation,
 )
 from txlayer.consumer.dispatch import Dispatcher
+from txlayer.consumer.holds import Holds
 from txlayer.consumer.lease_keeper import LeaseKeeper
 from txlayer.consumer.metrics import ConsumerStats, TopicCounts, TopicStats
 from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
@@ -60,27 +61,6 @@ logger = logging.getLogger("txlayer.consumer")
 
 LETTER_COUNT_MAX = 500
 """Dead letters that are read again together; all of them are in memory at once, within the byte limit."""
-
-
-HOLD_FIRST_MS = 100
-"""Shortest pause after a queue's ends could not be written, or its dead letters could not be read."""
-HOLD_MAX_MS = 60_000
-"""Longest pause: with `kafka_transaction_timeout` per attempt, other keys wait for a seventh of the time."""
-
-
-class _Hold(NamedTuple):
-    """The pause of one topic and partition."""
-
-    until_ms: int
-    wait_ms: int
-
-
-def _hold(before: _Hold | None, *, took_ms: int, now_ms: int) -> _Hold:
-    """A pause as long as the failed attempt took, and at least twice as long as the one before it."""
-    wait_ms = max(took_ms, HOLD_FIRST_MS)
-    if before is not None:
-        wait_ms = max(wait_ms, min(2 * before.wait_ms, HOLD_MAX_MS))
-    return _Hold(now_ms + wait_ms, wait_ms)
 
 
 class DeadLetterSource(Protocol):
@@ -143,7 +123,7 @@ class Ingest:
         self._group = group
         self._letters = letters
         self._now_ms = now_ms
-        self._held: dict[TopicPartition, _Hold] = {}  # queues whose dead letters could not be read
+        self._holds = Holds(now_ms)  # of queues whose dead letters could not be read
 
     def add(self, records: Sequence[Any], owned: Mapping[TopicPartition, OwnedPartition]) -> None:
         """Add records of these queues' sources, in the order of their offsets; records of other queues are dropped.
@@ -197,29 +177,30 @@ class Ingest:
         During an operator's pause there is no limit: nothing is handled, and the request that ends the pause may follow
         them. If no more keys can be parked, requests are read on until one can make room.
 
-        If dead letters cannot be read now, the requests of their queue wait; the other queues go on.
+        If dead letters cannot be read now, the requests of their queue wait; the other queues go on. One call makes at most one
+        try that fails, because leases, the group and outcomes must be served in between.
 
         Raises:
             TxLayerError: they cannot be read for another reason; the queues must be dropped.
         """
-        for owned in queues:
-            if not owned.requests:
-                continue
-            held, began_ms = self._held.get(owned.place), self._now_ms()
-            if held is not None and began_ms < held.until_ms:
+        waiting = {owned.place: owned for owned in queues if owned.requests}
+        found = [owned for place, owned in waiting.items() if place not in self._holds]
+        held = self._holds.first(waiting)
+        for owned in [*found, *([] if held is None else [waiting[held]])]:
+            began_ms = self._now_ms()
+            if began_ms < self._holds.until_ms(owned.place):
                 continue
             try:
                 self._add_while_there_is_room(owned, count_max=count_max, bytes_max=bytes_max)
             except RetriableError as exc:
-                now_ms = self._now_ms()
-                self._held[owned.place] = _hold(held, took_ms=now_ms - began_ms, now_ms=now_ms)
+                self._holds.failed(owned.place, took_ms=self._now_ms() - began_ms)
                 logger.warning(
                     "dead_letters.unreadable",
                     extra={"group": self._group, "topic": owned.topic, "partition": owned.partition,
                            "reason": str(exc)},
                 )  # fmt: skip
-            else:
-                self._held.pop(owned.place, None)
+                return
+            self._holds.passed(owned.place)
 
     def _add_while_there_is_room(
         self, owned: OwnedPartition, *, count_max: int, bytes_max: int
@@ -398,22 +379,18 @@ class Completions:
         self._size = BatchSize()
         self._turn = 0
         self._turns: dict[TopicPartition, int] = {}  # when ends of that source were last written
-        self._held: dict[TopicPartition, _Hold] = {}  # sources whose ends could not be written
+        self._holds = Holds(now_ms)  # of sources whose ends could not be written
         self._were_answers = False  # the kind of the last attempt
         self._cut: dict[Origin, Truncation] = {}  # refused as whole records, in order
 
     def not_before_ms(self, owned: OwnedPartition) -> int:
         """When this queue's due ends may be written."""
-        found = [self._until_ms(place) for place in _places(owned)]
+        found = [self._holds.until_ms(place) for place in _places(owned)]
         return min(found, default=0)
 
     def has_due(self, owned: OwnedPartition) -> bool:
         """True if ends of this queue are to be written now."""
         return owned.queues.has_due and self.not_before_ms(owned) <= self._now_ms()
-
-    def _until_ms(self, place: TopicPartition) -> int:
-        held = self._held.get(place)
-        return 0 if held is None else held.until_ms
 
     def write(
         self, queues: Iterable[OwnedPartition], writer: DeadLetterWriter, member: Any
@@ -428,7 +405,8 @@ class Completions:
 
         Raises:
             ConfigError: the topic refuses the dead letter even without content and key.
-            TxLayerError: the outcome is unknown; these queues and the writer must be dropped.
+            TxLayerError: the writer must be dropped. Unless it `has_sent_nothing`, the outcome is unknown: these queues must
+                be dropped, too. Otherwise the ends are due again.
         """
         due = self._due(list(queues))
         if not due:
@@ -462,17 +440,17 @@ class Completions:
         began_ms = self._now_ms()
         try:
             writer.write(letters, answers, offsets=offsets, member=member)
-        except RefusedRecordError as exc:
-            self._cut_refused([letters[at] for at in writer.refused if at < len(letters)], exc)
-            raise
-        except TxLayerError:
-            self._failed(due, took_ms=self._now_ms() - began_ms)
+        except TxLayerError as exc:
+            self._not_written(due)
+            refused = writer.refused if isinstance(exc, RefusedRecordError) else ()
+            if not self._cut_refused([letters[at] for at in refused if at < len(letters)], exc):
+                self._failed(due, took_ms=self._now_ms() - began_ms)
             raise
         self._size.passed()
         for given_up in letters:
             self._cut.pop(given_up.letter.origin, None)
         for owned, items, own, snapshots in ended:
-            self._held.pop(_place_of(owned, items), None)
+            self._holds.passed(_place_of(owned, items))
             owned.queues.written(items, own, snapshots)
             owned.tally.dead_lettered += sum(offset >= 0 for offset in own)
             for item, offset in zip(items, own, strict=True):
@@ -483,7 +461,10 @@ class Completions:
         """The due ends for one Kafka transaction, beginning with the queue that waits longest; answers and dead letters in turn."""
         now_ms = self._now_ms()
         found = [
-            (owned, p) for owned in queues for p in _places(owned) if self._until_ms(p) <= now_ms
+            (owned, p)
+            for owned in queues
+            for p in _places(owned)
+            if self._holds.until_ms(p) <= now_ms
         ]
         answers = [each for each in found if each[1] == each[0].replay_place]
         letters = [each for each in found if each[1] == each[0].place]
@@ -494,7 +475,7 @@ class Completions:
         due: list[tuple[OwnedPartition, list[Item[Any]]]] = []
         chosen = answers if of_requests else letters
         for owned, place in sorted(chosen, key=lambda each: self._turns.get(each[1], 0)):
-            is_alone = place in self._held
+            is_alone = place in self._holds
             if is_alone and due:
                 continue
             items = owned.queues.take_due(
@@ -517,8 +498,7 @@ class Completions:
         """
         for owned, items in due:
             place = _place_of(owned, items)
-            before = self._held.get(place) if len(items) == 1 else None
-            self._held[place] = _hold(before, took_ms=took_ms, now_ms=self._now_ms())
+            self._holds.failed(place, took_ms=took_ms, is_again=len(items) == 1)
         items = [item for _, found in due for item in found]
         size_bytes = sum(map(letter_bytes, items))
         # The broker aborts a Kafka transaction that lasts too long; its writer then gets a fencing error.
@@ -532,7 +512,12 @@ class Completions:
             ):
                 return
 
-    def _cut_refused(self, refused: list[GivenUpMessage], reason: RefusedRecordError) -> None:
+    def _not_written(self, due: list[tuple[OwnedPartition, list[Item[Any]]]]) -> None:
+        for owned, items in due:
+            owned.queues.not_written(items)
+
+    def _cut_refused(self, refused: list[GivenUpMessage], reason: TxLayerError) -> bool:
+        """Cut refused dead letters; returns False if there are none."""
         for given_up in refused:
             origin = given_up.letter.origin
             if given_up.cut is Truncation.KEY_TOO:
@@ -553,6 +538,7 @@ class Completions:
                     "size_bytes": len(given_up.record), "reason": str(reason),
                 },
             )  # fmt: skip
+        return bool(refused)
 
     def _log_letter(self, owned: OwnedPartition, item: Item[Any], offset: int) -> None:
         """Log a dead letter as an error for an operator; those that follow a parked key's first one at a lower level."""
@@ -573,10 +559,9 @@ class Completions:
         more, reason = item.more, _end_of(item)
         assert more is not None
         assert isinstance(reason, DeadLetterReason)
-        now_ms = self._now_ms()
         return DeadLetter(
             reason, Origin(*owned.place, item.offset), max(item.record.timestamp()[1], 0),
-            more.attempt_count, more.first_ms or now_ms, more.last_ms or now_ms,
+            more.attempt_count, more.first_ms, more.last_ms,
             more.error_type, more.error_message, self._group,
         )  # fmt: skip
 
@@ -881,10 +866,13 @@ class Engine:
             self._ends.write(holdings.owned.values(), holdings.writer, holdings.assignment.member)
         except (UsageError, InvariantError):
             raise
-        except TxLayerError:
-            if holdings.writer.has_sent_nothing:
-                self._keep_progress()
-            raise
+        except TxLayerError as exc:
+            if not holdings.writer.has_sent_nothing:
+                raise
+            # The queues know what is due, and none of it was stored: only the writer is of no use any more.
+            extra = {"group": self._plan.group, "reason": str(exc)}
+            logger.warning("dead_letters.not_written", extra=extra)
+            holdings.replace_writer()
 
     # --- serving the group --------------------------------------------------------------------------------------------
 
@@ -902,9 +890,10 @@ class Engine:
             self._intake.reach(reached, self._holdings.places)
 
     def _serve_group(self) -> None:
-        """Serve the group and store results while the last handlers end; start nothing new."""
+        """Serve the group, keep the leases and store results while the last handlers end; start nothing new."""
         self._reader.read(record_count_max=1, timeout_s=0.0)
         self._holdings.look_at_group()
+        self._holdings.keep_leases()
         self._storer.look()
         self._storer.begin(self._holdings.owned.values())
 
@@ -937,23 +926,6 @@ class Engine:
             )  # fmt: skip
 
     # --- errors -------------------------------------------------------------------------------------------------------
-
-    def _keep_progress(self) -> None:
-        """Dead letters were not written, and no offset was sent: store the other progress, so that it is not repeated."""
-        try:
-            self._drain(self._config.revoke_timeout.total_seconds())
-            self._dispatcher.take()
-            self._storer.store_now(
-                self._holdings.owned.values(),
-                timeout_s=self._config.store_timeout.total_seconds(),
-            )
-        except (UsageError, InvariantError):
-            raise
-        except TxLayerError as exc:
-            logger.warning(
-                "consumer.progress_not_stored",
-                extra={"group": self._plan.group, "reason": str(exc)},
-            )
 
     def _start_over(self, reason: TxLayerError, failure_count: int) -> None:
         logger.warning(

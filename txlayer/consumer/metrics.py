@@ -85,7 +85,7 @@ class ConsumerStats(NamedTuple):
     lost_lease_count: int = 0
     """Leases that ended while their queue was being processed."""
     replaced_count: int = 0
-    """Transactional producers of dead letters that were replaced because a call may have been sent twice."""
+    """Transactional producers of dead letters that were replaced: a call may have been sent twice, or dead letters could not be written."""
     turned_at: float | None = None
     """Monotonic seconds of the loop's last turn; None before the first."""
     has_ended: bool = False
@@ -157,7 +157,7 @@ STALE = counter("txlayer_consumer_stale_results_total", "Results that count for 
 HUNG = gauge("txlayer_consumer_hung_handlers", "Handlers that were given up at their deadline and have not come back.")  # fmt: skip
 REBALANCES = counter("txlayer_consumer_rebalances_total", "Assignments that the group gave.")
 REBUILDS = counter("txlayer_consumer_rebuilds_total", "Times that it began anew from the stored offsets.")  # fmt: skip
-REPLACEMENTS = counter("txlayer_consumer_producer_replacements_total", "Transactional producers of dead letters replaced because a call may have been sent twice.")  # fmt: skip
+REPLACEMENTS = counter("txlayer_consumer_producer_replacements_total", "Transactional producers of dead letters replaced: a call may have been sent twice, or dead letters could not be written.")  # fmt: skip
 
 FAMILIES = (
     HANDLED, PASSED_OVER, DEAD_LETTERED, ATTEMPTS, FAILED, TIMED_OUT, ATTEMPT_SECONDS, IN_FLIGHT, WAITING, RETRYING, UNREAD,

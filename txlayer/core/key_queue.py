@@ -6,7 +6,8 @@ first until it ends. First come, first served: a key has one turn, however many 
 
 A failed attempt blocks its chain until its count is stored and its back-off is over. A dead letter, or the answer to a
 request, blocks its chain until it is written: `take_due` → `ending` → one Kafka transaction → `written`. If that
-transaction fails in any way, the queue is discarded and rebuilt from the stored offsets. The states of an item: queued →
+transaction fails before it stored anything, they are due again (`not_written`); if it fails in any other way, the queue is
+discarded and rebuilt from the stored offsets. The states of an item: queued →
 (ready → in flight → failed → counted → waits for its time)* → finished, or due → written.
 
 The messages of a parked key follow it into the dead letters. While requests to replay its dead letters are in its chain,
@@ -610,6 +611,13 @@ class Chains(Generic[R]):
             self._no_room.clear()
         self.go_on(items)
 
+    def not_written(self, items: Sequence[Item[R]]) -> None:
+        """The ends of these items, taken by `take_due`, were not written: they are due again, before all others."""
+        for place in range(len(items) - 1, -1, -1):
+            item = items[place]
+            if not place or items[place - 1].follower is not item:
+                (self._answers if item.is_replay else self._due).appendleft(item)
+
     def parked_after(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> dict[bytes, int]:
         """The parked keys after these ends are written."""
         return self._parked.after(zip(items, offsets, strict=True), is_parking=self._is_parking)
@@ -1099,6 +1107,10 @@ class KeyQueues(Generic[R]):
         self._chains.written(items, offsets)
         self.stored(ItemSource.TOPIC, snapshots.topic.version)
         self.stored(ItemSource.REPLAY, snapshots.replays.version)
+
+    def not_written(self, items: Sequence[Item[R]]) -> None:
+        """That Kafka transaction stored nothing and never will: the ends of these items, as `take_due` gave them, are due again."""
+        self._chains.not_written(items)
 
     @property
     def writer(self) -> str:

@@ -83,8 +83,9 @@ class KafkaTransactions:
         self.replaced_count = 0
         self.refused: list[int] = []
         """Indexes of the entries that were refused when the last `write` raised `RefusedRecordError`."""
-        self.has_sent_nothing = False
-        """True if the last `write` failed before any offset was sent: it stores none and cannot be committed."""
+        self.has_sent_nothing = True
+        """True if the last `write` failed before any offset was sent, or if there was none: what is open stores none and
+        cannot be committed."""
         self._connections = connections
         self._timeout_s = timeout_s
         self._recycle_after_s = recycle_after_s

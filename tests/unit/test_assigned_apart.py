@@ -1,0 +1,83 @@
+"""A topic and its replay topic that have different numbers of partitions for a while: what is assigned of both goes on."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.support.still_world import StillWorld
+from txlayer.adapters.ports import Assignment
+from txlayer.config import ConsumerConfig
+from txlayer.consumer.assignments import APART_S, Assignments
+from txlayer.consumer.lease_keeper import NoLeases
+from txlayer.consumer.plan import ConsumerPlan
+from txlayer.core.dead_letters import replay_topic
+from txlayer.errors import TopicMismatchError
+from txlayer.runtime.environment import Environment
+
+GROUP, TOPIC = "g", "orders"
+REQUESTS = replay_topic(GROUP, TOPIC)
+
+
+class Group:
+    """A member whose assignments the test says."""
+
+    def __init__(self) -> None:
+        self.assignment: Assignment | None = None
+
+    def take_revocation(self) -> bool:
+        return False
+
+    def take_assignment(self) -> Assignment | None:
+        taken, self.assignment = self.assignment, None
+        return taken
+
+    def assign(self, *, topic: int, requests: int) -> None:
+        """So many partitions of each."""
+        places = [(TOPIC, p) for p in range(topic)] + [(REQUESTS, p) for p in range(requests)]
+        self.assignment = Assignment(tuple(places), None, 1)
+
+
+def holdings_of(world: StillWorld, group: Group) -> Assignments:
+    nothing: Any = SimpleNamespace(end=lambda: None, forget=lambda: None)
+    return Assignments(
+        ConsumerConfig(start_timeout=timedelta(seconds=1)),
+        ConsumerPlan(group=GROUP, topics=(TOPIC,), routes={}),
+        connections=nothing, reader=cast("Any", group), make_leases=NoLeases, storer=nothing, dispatcher=nothing,
+        chunk_s=0.0, environment=Environment(clock=world.monotonic, sleep=lambda _: None), now_ms=world.now_ms,
+    )  # fmt: skip
+
+
+def test_what_is_assigned_of_both_goes_on_until_the_other_topic_has_as_many() -> None:
+    world, group = StillWorld(), Group()
+    holdings = holdings_of(world, group)
+
+    group.assign(topic=3, requests=2)
+    assert holdings.look_at_group()
+    assert 2 == holdings.assigned_count
+    world.advance(ms=int(APART_S * 1000) - 1)
+    holdings.look_at_group()
+    group.assign(topic=3, requests=3)
+    holdings.look_at_group()
+    world.advance(ms=int(APART_S * 1000))
+    assert not holdings.look_at_group()
+
+    assert 3 == holdings.assigned_count
+
+
+def test_topics_that_stay_apart_end_the_consumer_also_when_the_group_rebalances() -> None:
+    world, group = StillWorld(), Group()
+    holdings = holdings_of(world, group)
+
+    group.assign(topic=2, requests=3)
+    holdings.look_at_group()
+    world.advance(ms=int(APART_S * 500))
+    group.assign(topic=2, requests=3)
+    holdings.look_at_group()
+    world.advance(ms=int(APART_S * 500))
+
+    with pytest.raises(TopicMismatchError, match="assigned apart"):
+        holdings.look_at_group()
