@@ -196,6 +196,23 @@ def test_a_name_that_appears_while_one_takes_over_is_ended_too() -> None:
     assert ["first", "second"] == ended
 
 
+def test_a_writer_that_left_nothing_which_stores_an_offset_is_not_ended_although_metadata_name_it() -> (
+    None
+):
+    """Nobody may be able to end it now: the queue must not wait for that."""
+
+    class Connections:
+        def stored_offsets(self, *_: Any, is_stable: bool) -> Any:  # noqa: ARG002 - the port's
+            return {("t", 0): StoredOffset(1, "harmless")}
+
+    found = stable_offsets(
+        Connections(),  # type: ignore[arg-type]  # no writer is made
+        "g", [("t", 0)], writer_of=metadata_of, harmless=["harmless"],
+    )  # fmt: skip
+
+    assert {("t", 0): StoredOffset(1, "harmless")} == found
+
+
 def test_offsets_that_stay_pending_are_told_and_ownership_is_asked_meanwhile() -> None:
     now, asked = iter(range(1_000)), []
 
