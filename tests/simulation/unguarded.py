@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ from txlayer.adapters.ports import (
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.partition import Shard
-from txlayer.coordinator.publish import Publisher, QuestionLimits, Refusals
+from txlayer.coordinator.publish import Publisher, Refusals
 from txlayer.coordinator.recovery import Recovery
 from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch, Positions
@@ -75,16 +75,9 @@ class TwoStepPublisher(Publisher):
         batches: Sequence[tuple[int, Batch]],
         offsets: Mapping[TopicPartition, StoredOffset],
         member: Any,
-        *,
-        is_careful: bool = False,
-        cut: Collection[bytes] = (),
-        is_watched: bool = False,
-        questions: QuestionLimits = QuestionLimits(),  # noqa: B008 - it cannot be changed
+        **told: Any,
     ) -> dict[int, dict[str, int]]:
-        kept = super().publish(
-            batches, {}, member, is_careful=is_careful, cut=cut, is_watched=is_watched,
-            questions=questions,
-        )  # fmt: skip
+        kept = super().publish(batches, {}, member, **told)
         if batches:
             super().publish([], offsets, member)
         return kept
@@ -98,17 +91,10 @@ class LateDoubtPublisher(Publisher):
         batches: Sequence[tuple[int, Batch]],
         offsets: Mapping[TopicPartition, StoredOffset],
         member: Any,
-        *,
-        is_careful: bool = False,
-        cut: Collection[bytes] = (),
-        is_watched: bool = False,
-        questions: QuestionLimits = QuestionLimits(),  # noqa: B008 - it cannot be changed
+        **told: Any,
     ) -> dict[int, dict[str, int]]:
         first = [(p, replace(batch, keeps={}, ends=[], asides=[])) for p, batch in batches]
-        super().publish(
-            first, offsets, member, is_careful=is_careful, cut=cut, is_watched=is_watched,
-            questions=questions,
-        )  # fmt: skip
+        super().publish(first, offsets, member, **told)
         rest = [(p, replace(batch, forwards=[])) for p, batch in batches]
         return super().publish(rest, offsets, member, cut=cut, questions=questions)
 
