@@ -96,7 +96,7 @@ class LateDoubtPublisher(Publisher):
         first = [(p, replace(batch, keeps={}, ends=[], asides=[])) for p, batch in batches]
         super().publish(first, offsets, member, **told)
         rest = [(p, replace(batch, forwards=[])) for p, batch in batches]
-        return super().publish(rest, offsets, member, cut=cut, questions=questions)
+        return super().publish(rest, offsets, member, **told)
 
 
 class CommitWatchingPublisher(Publisher):
