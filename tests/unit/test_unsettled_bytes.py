@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import pytest
 
-from tests.support.fake_records import op_line, txn_key
+from tests.support.fake_records import half_header, half_record, op_line, options, txn_key
 from tests.support.partition_driver import PartitionDriver
+from tests.support.partition_log import SETTINGS
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.coordinator.partition import Shard
-from txlayer.core.ids import NONCE_LENGTH, half_partition
-from txlayer.core.ledger import FURTHER_BYTES, GROUP_BYTES, SLEEPER_BYTES, UNSETTLED_BYTES
-from txlayer.core.messages import NO_OPTIONS, HalfOptions
+from txlayer.core.ids import NONCE_LENGTH, half_partition, key_hash
+from txlayer.core.ledger import (
+    FURTHER_BYTES,
+    GROUP_BYTES,
+    KEYED_BYTES,
+    SLEEPER_BYTES,
+    UNSETTLED_BYTES,
+    Ledger,
+)
+from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode
+from txlayer.core.transaction import accepting_target
 
 READ_COUNT = 5
 COUNT = 200
@@ -197,3 +209,67 @@ def test_half_does_not_wait_for_groups_whose_transactions_are_all_settled(
     coordinator.run(should_stop=should_stop)
 
     assert [good.partition("/")[0]] == still.visible()
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("order", [None, OrderMode.COMMIT, OrderMode.PREPARE])
+def test_unsettled_transactions_take_no_more_memory_than_is_counted(
+    order: OrderMode | None,
+) -> None:
+    """Each of another customer: the key of the message is its ordering key, unless the user names one."""
+    count, ids = 3_000, (f"019012ab-1234-7abc-89ab-{n:012x}" for n in range(100_000))
+    hashes = (key_hash(f"customer-{n}".encode()) for n in range(100_000))
+    homes = [h for h in hashes if int(h[:8], 16) % 2 == 0][:count]
+    names = [i for i in ids if not half_partition(ordering_key=None, txn_id=i, partition_count=2)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        ledger = Ledger(0, settings=SETTINGS, targets={"orders": accepting_target(10**6)})
+        ledger.believe_until(1 << 62)
+        for offset, (txn_id, hashed) in enumerate(zip(names, homes, strict=False)):
+            given = NO_OPTIONS if order is None else HalfOptions(hashed, order)
+            raw = half_header(f"{txn_id}/0000000a", options=given)
+            ledger.fold_half(offset, 1_800_000_000_000, raw, half_record(raw, value=b""))
+        for round_ in range(4):
+            ledger.due(now_ms=1_800_000_000_000 + 61_000 + round_, move_count_max=1_000)
+            keys = ledger.batch.keeps
+            ledger.published({k: ledger.shelf.next_offset + n for n, k in enumerate(keys)})
+            ledger.positions()
+        gc.collect()
+        used = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert (count, count) == (ledger.open_count, ledger.shelf.count)
+    assert used <= 1.1 * ledger.unsettled_bytes
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("order", OrderMode)
+@pytest.mark.parametrize("way", ["at once", "from doubt", "after a restart"])
+def test_an_ordering_key_counts_until_its_transaction_is_settled(
+    order: OrderMode, way: str
+) -> None:
+    driver = PartitionDriver()
+    key, ordering = keys(1)[0], options("red", order=order)
+    offset = driver.half(key, options=ordering)
+    driver.turn()
+    if way != "at once":
+        driver.tick(after_ms=driver.log.settings.doubt_after_ms)
+        driver.publish()
+    if way == "after a restart":
+        driver.crash()
+        driver.turn()
+    assert UNSETTLED_BYTES + KEYED_BYTES == without_groups(driver)
+
+    driver.op("C", key, offset)
+    driver.turn()
+
+    assert 0 == without_groups(driver)
+
+
+def without_groups(driver: PartitionDriver) -> int:
+    """What the transactions count, without their producer groups."""
+    ledger = driver.ledger
+    return ledger.unsettled_bytes - GROUP_BYTES * ledger.schedule.group_count

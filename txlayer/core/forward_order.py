@@ -28,6 +28,10 @@ class ForwardOrder:
     `transactions` contains all that are not settled, now and later. Only a transaction with order="prepare" waits for undecided
     ones, so these are indexed when the first such transaction comes. None: a replay, which knows only what `add`
     receives.
+
+    Attributes:
+        keyed_count: unsettled transactions with an ordering key, parked ones included. The ledger counts them, but for those
+            that `passes` lets go.
     """
 
     def __init__(self, transactions: Collection[Transaction] | None = None) -> None:
@@ -37,6 +41,7 @@ class ForwardOrder:
         self._stuck: _Index = {}  # transactions that block commit-ordered ones, by decision
         self._on_doubt: set[str] = set()
         self._on_doubt_counts: dict[str, int] = {}
+        self.keyed_count = sum(txn.key_hash is not None for txn in self._transactions)
         found = self._in_order()
         for txn in found:
             self.add(txn)
@@ -125,6 +130,7 @@ class ForwardOrder:
             return False
         if self._keys is not None:
             _drop(self._keys, txn)
+        self.keyed_count -= 1
         return True
 
     def is_free(self, txn: Transaction) -> bool:

@@ -190,9 +190,10 @@ class HalfMarks:
         return marks[0][0]
 
 
-UNSETTLED_BYTES, SLEEPER_BYTES, GROUP_BYTES, FURTHER_BYTES = 750, 250, 350, 300
+UNSETTLED_BYTES, SLEEPER_BYTES, GROUP_BYTES, FURTHER_BYTES, KEYED_BYTES = 750, 250, 350, 300, 700
 """Bytes, measured: an unsettled transaction on doubt; a dormant one with its summary; a producer group that some of them
-name; each half record of a transaction beyond the first, with a topic of its own. A transaction in half takes 500 bytes,
+name; each half record of a transaction beyond the first, with a topic of its own; an ordering key of its own, with
+order="prepare" (550 otherwise). A transaction in half takes 500 bytes,
 but moves to doubt when memory is short: it counts in full."""
 
 RELEASE_COUNT_MAX = 2_000
@@ -395,6 +396,7 @@ class Ledger:
         """
         return (
             UNSETTLED_BYTES * len(self.transactions)
+            + KEYED_BYTES * self.order.keyed_count
             + SLEEPER_BYTES * len(self.asleep)
             + self.asleep.byte_count
             + GROUP_BYTES * (self.schedule.group_count + 2 * self.asleep.group_count)
@@ -541,6 +543,8 @@ class Ledger:
 
     def _settle(self, txn: Transaction) -> None:
         del self.transactions[txn.key]
+        if txn.key_hash is not None:
+            self.order.keyed_count -= 1
         if txn.seen > 1:
             self._further_count -= txn.seen - 1
         began = max(txn.first_offset, 0)
@@ -716,8 +720,10 @@ class Ledger:
             )
             transactions.fresh[key] = txn
             self._young.append(txn)
-            if options is not NO_OPTIONS and self.order.wants_all:
-                self.order.add(txn)
+            if options is not NO_OPTIONS:
+                self.order.keyed_count += 1
+                if self.order.wants_all:
+                    self.order.add(txn)
         else:
             self._fold_half_with_care(offset, appended_ms, header, record, size)
 
@@ -887,6 +893,7 @@ class Ledger:
         self._young.append(txn)
         if header.options.immunity_ms is not None:
             self.schedule.add(txn)
+        self.order.keyed_count += txn.key_hash is not None
         self.order.add(txn)
 
     def _leave_half(self, *, before: int) -> None:
@@ -911,6 +918,7 @@ class Ledger:
                 header.count, header.producer_group, header.topic, header.options,
             )  # fmt: skip
             txn.first_offset, txn.appended_ms, txn.born = offset, appended_ms, str(header.born_ms)
+            self.order.keyed_count += txn.key_hash is not None
             more.offsets = []
         # Avoids a call in most cases.
         is_next = header.index == txn.seen and header.count == txn.count
