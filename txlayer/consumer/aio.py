@@ -120,7 +120,8 @@ class AsyncPool:
         failed = []
         for name, job in list(left.items()):
             if self._hung.has_room and left.pop(name, None) is not None:
-                failed.append(timed_out(job, why=why, started_ms=started_ms))
+                count = chunk.given.get(name, 0)
+                failed.append(timed_out(job, why=why, started_ms=started_ms, count=count))
                 self._hung.add(chunk, job, now)
         return JobOutcome(chunk, (), failed, seconds=now - chunk.begun_at) if failed else None
 

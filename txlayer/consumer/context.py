@@ -157,6 +157,14 @@ def header_of(record: Any, name: str) -> bytes | None:
     return None
 
 
+def size_in_memory(record: Any, key: bytes | None) -> int:
+    """Bytes of a record's value, key and headers; it counts so much of `record_bytes_max`."""
+    size_bytes: int = len(record) + (len(key) if key else 0)
+    for name, value in record.headers() or ():
+        size_bytes += len(name) + (len(value) if value else 0)
+    return size_bytes
+
+
 FOR_EVER = float("inf")
 _new = object.__new__
 

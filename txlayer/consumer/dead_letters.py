@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.ports import LogReader, Record, StoredOffset, TopicPartition
 from txlayer.adapters.readers import read_ranges, runs_of
+from txlayer.consumer.context import size_in_memory
 from txlayer.core.dead_letters import (
     CUT_HEADER,
     DLQ_HEADER,
@@ -240,7 +241,7 @@ class DeadLetterReader:
                 if bytes_max is not None and size_bytes >= bytes_max:
                     raise _EnoughError(record.offset())
                 found[record.offset()] = record
-                size_bytes += len(record)
+                size_bytes += size_in_memory(record, None)
 
         there = [(offset, offset + 1) for offset in found if first <= offset < end]
         try:

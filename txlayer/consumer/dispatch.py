@@ -281,8 +281,13 @@ class Dispatcher:
         now_ms = self._now_ms()
         if failed.is_undecodable:
             queues.undecodable(queues.end_before(items, failed.place), failure, now_ms=now_ms)
+        elif failed.place:
+            unreadable = queues.end_before(items, failed.place)
+            queues.failed([unreadable], failure, now_ms=now_ms, draw=self._draw())
         else:
-            queues.failed(items, failure, now_ms=now_ms, draw=self._draw())
+            # Only what the handler was given: those behind it have had no attempt.
+            concerned = queues.shorten(items, failed.given_count or len(items))
+            queues.failed(concerned, failure, now_ms=now_ms, draw=self._draw())
 
 
 def _log_failure(failed: Failed, *, is_over: bool) -> None:

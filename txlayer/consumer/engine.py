@@ -20,7 +20,7 @@ from txlayer.adapters.ports import (
 )
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.assignments import Assignments
-from txlayer.consumer.context import FOR_EVER
+from txlayer.consumer.context import FOR_EVER, size_in_memory
 from txlayer.consumer.dead_letters import (
     Answered,
     DeadLetterReader,
@@ -228,10 +228,7 @@ class Ingest:
             records,
             offsets=[record.offset() for record in records],
             keys=keys,
-            sizes=[
-                len(record) + len(key) if key else len(record)
-                for record, key in zip(records, keys, strict=True)
-            ],
+            sizes=list(map(size_in_memory, records, keys)),
             now_ms=self._now_ms(),
         )
         if not records or records[-1].offset() != last:
@@ -281,7 +278,7 @@ class Ingest:
                 offset=offset,
                 key=record.key(),
                 record=record if content is None else content,
-                size_bytes=0 if content is None else len(content),
+                size_bytes=0 if content is None else size_in_memory(content, None),
                 outcome=outcome,
             )
             return

@@ -27,6 +27,7 @@ from txlayer.consumer.context import (
     is_passing,
 )
 from txlayer.consumer.handlers import Handler, Interceptor, Route
+from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX
 from txlayer.core.key_queue import Item
 from txlayer.core.retry import Ack, Reject, Retry, WrongResult, checked
 
@@ -48,7 +49,7 @@ class Chunk:
     """Jobs of one queue that go to a worker together, to be done one after the other."""
 
     __slots__ = (
-        "_words", "begun_at", "failed", "is_cut", "jobs", "lasts", "lease", "not_run", "owner", "turns",
+        "_words", "begun_at", "failed", "given", "is_cut", "jobs", "lasts", "lease", "not_run", "owner", "turns",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +72,8 @@ class Chunk:
         """True: what has not begun shall not begin."""
         self.turns: Iterator[tuple[int, Job]] = enumerate(jobs)
         """The jobs with their places. Whoever takes one begins it; what another thread takes does not begin."""
+        self.given: dict[int, int] = {}
+        """Messages of a batch that its handler was given, by the identity of the job; only of batches that were not given whole."""
         self.failed: list[Failed] = []
         self.not_run: list[Job] = []
         self._words: list[None] = [None]
@@ -92,8 +95,11 @@ class Failed(NamedTuple):
     error_type: str
     error_text: str
     started_ms: int  # by this machine's clock
-    place: int = 0  # in a batch, of the message that nobody can read; those before it are done
+    place: int = 0  # in a batch, of the message that cannot be read; those before it are done
     is_undecodable: bool = False
+    given_count: int = (
+        0  # messages of the batch that the attempt concerns, from its first one on; 0: all
+    )
     error: BaseException | None = None  # what was raised, for its traceback; None: nothing was
 
 
@@ -171,12 +177,12 @@ class Caller:
                     context = context_of(job.record, attempt, deadline, lease)  # type: ignore[union-attr]  # nor here
                     result = function(context.message, context)
                 else:
-                    result = call(route, job, deadline, lease)
+                    result = call(route, job, deadline, chunk)
             except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
-                failed.append(self.failure(job, exc, now))
+                failed.append(self.failure(job, exc, now, chunk.given.get(id(job), 0)))
             else:
                 if result is not None and type(result) is not Ack:
-                    failed.append(self.refusal(job, result, now))
+                    failed.append(self.refusal(job, result, now, chunk.given.get(id(job), 0)))
             now = clock()
             chunk.begun_at = now
         if taken_count < len(jobs):
@@ -198,14 +204,16 @@ class Caller:
         route, observer = self._routes[chunk.lease.topic], self._observer
         try:
             if observer is None:
-                result = await self._call_async(route, job, deadline, chunk.lease)
+                result = await self._call_async(route, job, deadline, chunk)
             else:
                 with observer.attempt(job, chunk.lease) as ended:
-                    result = await self._call_async(route, job, deadline, chunk.lease)
+                    result = await self._call_async(route, job, deadline, chunk)
                     ended(result)
         except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
-            return self.failure(job, exc, now)
-        return None if result is None or type(result) is Ack else self.refusal(job, result, now)
+            return self.failure(job, exc, now, chunk.given.get(id(job), 0))
+        if result is None or type(result) is Ack:
+            return None
+        return self.refusal(job, result, now, chunk.given.get(id(job), 0))
 
     def bare_function(self, topic: str) -> Callable[..., Any] | None:
         """What handles each message of a topic with nothing around it; None: something is to be done besides."""
@@ -218,17 +226,17 @@ class Caller:
 
     # --- with everything around it ------------------------------------------------------------------------------------
 
-    def _call_observed(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
+    def _call_observed(self, route: Route, job: Job, deadline: float, chunk: Chunk) -> Any:
         assert self._observer is not None
-        with self._observer.attempt(job, lease) as ended:
-            result = self._call(route, job, deadline, lease)
+        with self._observer.attempt(job, chunk.lease) as ended:
+            result = self._call(route, job, deadline, chunk)
             ended(result)
         return result
 
-    def _call(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
-        handler, messages, unreadable = self._opened(route, job)
+    def _call(self, route: Route, job: Job, deadline: float, chunk: Chunk) -> Any:
+        handler, messages, unreadable = self._opened(route, job, chunk)
         message = messages[0]
-        context = Context(message, items_of(job)[0].attempt_count + 1, deadline, lease)
+        context = Context(message, items_of(job)[0].attempt_count + 1, deadline, chunk.lease)
         entered: list[Interceptor] = []
         try:
             for interceptor in self._interceptors:
@@ -243,10 +251,10 @@ class Caller:
             raise
         return _with_rest(result, unreadable)
 
-    async def _call_async(self, route: Route, job: Job, deadline: float, lease: Lease) -> Any:
-        handler, messages, unreadable = self._opened(route, job)
+    async def _call_async(self, route: Route, job: Job, deadline: float, chunk: Chunk) -> Any:
+        handler, messages, unreadable = self._opened(route, job, chunk)
         message = messages[0]
-        context = Context(message, items_of(job)[0].attempt_count + 1, deadline, lease)
+        context = Context(message, items_of(job)[0].attempt_count + 1, deadline, chunk.lease)
         entered: list[Interceptor] = []
         try:
             for interceptor in self._interceptors:
@@ -268,13 +276,12 @@ class Caller:
         return _with_rest(result, unreadable)
 
     def _opened(
-        self, route: Route, job: Job
-    ) -> tuple[Handler, list[ReceivedMessage], _UndecodableError | None]:
+        self, route: Route, job: Job, chunk: Chunk
+    ) -> tuple[Handler, list[ReceivedMessage], _UnreadableError | None]:
         """The handler, the messages that it gets, and why it does not get the rest of a batch.
 
         Raises:
-            _UndecodableError: nobody can read the first one.
-            Exception: a deserializer's own; one of them may be readable later.
+            _UnreadableError: the first one cannot be read.
         """
         items = items_of(job)
         handler = route.handler_of(items[0].record)
@@ -286,9 +293,8 @@ class Caller:
             try:
                 messages.append(self._deserializers.read(item.record))
             except Exception as exc:
-                if is_passing(exc):
-                    raise
-                unreadable = _UndecodableError(len(messages), exc)
+                unreadable = _UnreadableError(len(messages), exc)
+                chunk.given[id(job)] = max(len(messages), 1)
                 if not messages:
                     raise unreadable from exc
                 return handler, messages, unreadable  # what stands before it is handled first
@@ -296,32 +302,35 @@ class Caller:
 
     # --- how it ended -------------------------------------------------------------------------------------------------
 
-    def failure(self, job: Job, error: BaseException, began: float) -> Failed:
-        """What the handler raised, begun at `began` of the monotonic clock."""
+    def failure(self, job: Job, error: BaseException, began: float, count: int = 0) -> Failed:
+        """What the handler raised, begun at `began` of the monotonic clock; of a batch, it was given `count` (0: all)."""
         result: Retry | Reject = Retry()
         index, is_undecodable = 0, False
-        if isinstance(error, _UndecodableError):
-            result, is_undecodable = Reject("nobody can read it"), True
-            index, error = error.index, error.reason
+        if isinstance(error, _UnreadableError):
+            index, error, count = error.index, error.reason, 1
+            if not is_passing(error):
+                result, is_undecodable = Reject("nobody can read it"), True
         kind = type(error)
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"  # fmt: skip
         started_ms = self._started_ms(began)
-        return Failed(job, result, name, _text_of(error), started_ms, index, is_undecodable, error)
+        text = _text_of(error)
+        return Failed(job, result, name, text, started_ms, index, is_undecodable, count, error)
 
-    def refusal(self, job: Job, result: Any, began: float) -> Failed:
-        """What the handler returned, which is neither nothing nor an Ack."""
+    def refusal(self, job: Job, result: Any, began: float, count: int = 0) -> Failed:
+        """What the handler returned, which is neither nothing nor an Ack; of a batch, it was given `count` (0: all)."""
         started_ms = self._started_ms(began)
         said = checked(result)
         if isinstance(said, Retry | Reject):
-            return Failed(job, said, type(said).__name__, said.reason, started_ms)
+            text = said.reason[:MESSAGE_LENGTH_MAX]
+            return Failed(job, said, type(said).__name__, text, started_ms, given_count=count)
         text = said.why if isinstance(said, WrongResult) else ""
-        return Failed(job, Retry(reason=text), "TypeError", text, started_ms)
+        return Failed(job, Retry(reason=text), "TypeError", text, started_ms, given_count=count)
 
     def _started_ms(self, began: float) -> int:
         return int((self._wall_clock() - (self._clock() - began)) * 1000)
 
 
-class _UndecodableError(Exception):
+class _UnreadableError(Exception):
     """The deserializer raised `reason` for the message at this place of a batch."""
 
     def __init__(self, index: int, reason: Exception) -> None:
@@ -330,7 +339,7 @@ class _UndecodableError(Exception):
         self.reason = reason
 
 
-def _with_rest(result: Any, unreadable: _UndecodableError | None) -> Any:
+def _with_rest(result: Any, unreadable: _UnreadableError | None) -> Any:
     if unreadable is not None and (result is None or type(result) is Ack):
         raise unreadable from unreadable.reason
     return result
@@ -338,8 +347,9 @@ def _with_rest(result: Any, unreadable: _UndecodableError | None) -> Any:
 
 def _text_of(error: BaseException) -> str:
     try:
-        return str(error)
-    except Exception as exc:  # noqa: BLE001 - the user's code, too
+        # Cut here: an error may quote megabytes, and many messages may wait with theirs.
+        return str.__str__(str(error))[:MESSAGE_LENGTH_MAX]
+    except BaseException as exc:  # noqa: BLE001 - the user's code, too
         return f"its text raised {type(exc).__name__}"
 
 
@@ -391,16 +401,19 @@ def give_up(
     last = jobs[len(jobs) - len(rest) - 1]
     if all(job is not last for job in (*not_run, *(f.job for f in failed))):
         failed.append(
-            timed_out(last, why=why, started_ms=int((wall_now - (now - begun_at)) * 1000))
-        )
+            timed_out(
+                last, why=why, started_ms=int((wall_now - (now - begun_at)) * 1000),
+                count=chunk.given.get(id(last), 0),
+            )
+        )  # fmt: skip
     gone = {id(job) for job in (*not_run, *(f.job for f in failed))}
     done = [job for job in jobs[: len(jobs) - len(rest)] if id(job) not in gone]
     return JobOutcome(chunk, done, failed, [*not_run, *rest], now - begun_at)
 
 
-def timed_out(job: Job, *, why: str, started_ms: int) -> Failed:
+def timed_out(job: Job, *, why: str, started_ms: int, count: int = 0) -> Failed:
     """The attempt at a job whose handler has not come back by its deadline."""
-    return Failed(job, Retry(reason=why), ATTEMPT_TIMEOUT, why, started_ms)
+    return Failed(job, Retry(reason=why), ATTEMPT_TIMEOUT, why, started_ms, given_count=count)
 
 
 def _is_behind_one_of(failed: Sequence[Failed], job: Job, chunk: Chunk) -> bool:

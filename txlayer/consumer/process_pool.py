@@ -116,6 +116,7 @@ class SentFailure(NamedTuple):
     started_ms: int
     place_in_batch: int
     is_undecodable: bool
+    given_count: int
     traceback: str  # empty: no exception
 
 
@@ -244,9 +245,10 @@ class _Process:
         with _starting_safely():
             self._lost = [context.Event() for _ in range(GIVEN_COUNT_MAX)]
             self._begun = [context.RawArray("d", CHUNK_COUNT_MAX) for _ in range(GIVEN_COUNT_MAX)]
+            self._counts = [context.RawArray("i", CHUNK_COUNT_MAX) for _ in range(GIVEN_COUNT_MAX)]
             self._process = context.Process(
                 target=serve,
-                args=(theirs, self._lost, self._begun, caller),
+                args=(theirs, self._lost, self._begun, self._counts, caller),
                 name="txlayer-handlers",
                 daemon=True,
             )
@@ -293,6 +295,7 @@ class _Process:
         else:
             flag.clear()
         self._begun[lost][: len(chunk.jobs)] = [0.0] * len(chunk.jobs)
+        self._counts[lost][: len(chunk.jobs)] = [0] * len(chunk.jobs)
         jobs = [_sent_job(job) for job in chunk.jobs]
         sent = pickle.dumps((_lease_fields(chunk.lease), jobs, lost), pickle.HIGHEST_PROTOCOL)
         if len(self.given) > 1 and len(sent) > self._bytes_max:
@@ -353,7 +356,15 @@ class _Process:
             return JobOutcome(chunk, (), not_run=chunk.jobs)
         started_ms = int((time.time() - (now - (begun_at or chunk.begun_at))) * 1000)
         text = f"the handler's process ended with {code}"
-        last = Failed(chunk.jobs[place], Retry(reason=text), "ProcessDied", text, started_ms)
+        count = self._counts[(self._number - len(self.given)) % GIVEN_COUNT_MAX][place]
+        last = Failed(
+            chunk.jobs[place],
+            Retry(reason=text),
+            "ProcessDied",
+            text,
+            started_ms,
+            given_count=count,
+        )
         if not begun_at:
             # One is charged, so that what kills each process before it begins comes to an end.
             return JobOutcome(chunk, (), [last], chunk.jobs[1:], now - chunk.begun_at)
@@ -362,7 +373,7 @@ class _Process:
             return self._outcome(chunk, place + has_failed, now - chunk.begun_at)
         if self._killed_at is not None:
             why = f"no answer within {timeout_s:g} s (attempt_timeout): its process was killed"
-            last = timed_out(chunk.jobs[place], why=why, started_ms=started_ms)
+            last = timed_out(chunk.jobs[place], why=why, started_ms=started_ms, count=count)
         outcome = self._outcome(chunk, place, now - chunk.begun_at)
         return outcome._replace(failed=[*outcome.failed, last], not_run=list(outcome.not_run)[1:])
 
@@ -449,7 +460,26 @@ class _Turns:
             self._pipe.send(SentFailure(place, *failed[1:-1], told))
 
 
-def serve(pipe: Connection, lost: Sequence[Any], begun: Sequence[Any], caller: bytes) -> None:
+class _Given(dict[int, int]):
+    """How much of its batches a chunk's handler was given, told to the parent as well."""
+
+    def __init__(self, jobs: Sequence[Job], counts: Any) -> None:
+        super().__init__()
+        self._places = {id(job): place for place, job in enumerate(jobs)}
+        self._counts = counts
+
+    def __setitem__(self, name: int, count: int) -> None:
+        super().__setitem__(name, count)
+        self._counts[self._places[name]] = count
+
+
+def serve(
+    pipe: Connection,
+    lost: Sequence[Any],
+    begun: Sequence[Any],
+    counts: Sequence[Any],
+    caller: bytes,
+) -> None:
     """The main function of a process: run chunks until the pipe closes, which also happens when the parent dies."""
     # Ctrl-C goes to the whole process group; the parent decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -469,6 +499,7 @@ def serve(pipe: Connection, lost: Sequence[Any], begun: Sequence[Any], caller: b
         jobs = [_job(records, attempt_count) for records, attempt_count in sent]
         chunk = Chunk(None, lease, jobs)
         chunk.turns = turns = _Turns(chunk, begun[number], pipe)
+        chunk.given = _Given(jobs, counts[number])
         try:
             outcome = calls.run(chunk)
             turns.send_failed()

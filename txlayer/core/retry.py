@@ -71,7 +71,7 @@ def checked(result: Any) -> HandlerResult | WrongResult:
         return None if result is None else Ack()
     if kind is Reject:
         if isinstance(result.reason, str):
-            return Reject(str(result.reason))
+            return Reject(_plain(result.reason))
         return WrongResult(f"Reject(reason=…) needs a text, not {_kind(result.reason)}")
     if kind is Retry:
         return _checked_retry(result)
@@ -96,12 +96,17 @@ def _checked_retry(result: Any) -> Retry | WrongResult:
                 f"Retry(delay=…) needs a timedelta, not {_kind(delay)}; milliseconds are delay_ms=…"
             )
     if delay_ms is None:
-        return Retry(reason=str(result.reason))
+        return Retry(reason=_plain(result.reason))
     if not isinstance(delay_ms, int) or isinstance(delay_ms, bool):
         return WrongResult(f"Retry(delay_ms=…) needs a whole number, not {_kind(delay_ms)}")
     if delay_ms > DELAY_MS_MAX:
         return WrongResult(f"the delay of a Retry is at most {DELAY_MS_MAX} ms")
-    return Retry(reason=str(result.reason), delay_ms=int(delay_ms))
+    return Retry(reason=_plain(result.reason), delay_ms=int(delay_ms))
+
+
+def _plain(text: str) -> str:
+    """The characters of a text whose class may say something else, or raise, when it is asked."""
+    return str.__str__(text)
 
 
 def _kind(value: object) -> str:
