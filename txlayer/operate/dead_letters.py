@@ -505,19 +505,24 @@ def _in_one_order(
 ) -> set[int]:
     """Partitions that are handled in one order whatever the keys: such a chain alone is parked, and keyed ones follow it."""
     found_in: set[int] = set()
+    keyed: set[int] = set()  # an open dead letter has a key
+    begun: set[int] = set()  # one without a key was the first of its order
 
     def take(found: FoundLetter) -> None:
-        if (
-            found.key is not None
-            and isinstance(found.letter, DeadLetter)
-            and found.letter.reason is DeadLetterReason.KEY_PARKED
-            and found.history.state not in ENDED
-        ):
-            found_in.add(found.place.partition)
+        if not isinstance(found.letter, DeadLetter):
+            return
+        partition, is_open = found.place.partition, found.history.state not in ENDED
+        follows = found.letter.reason is DeadLetterReason.KEY_PARKED
+        if found.key is None and not follows:
+            begun.add(partition)
+        elif found.key is not None and is_open:
+            (found_in if follows else keyed).add(partition)
 
     suspects = [p for p in partitions if queues[p].parked == {NO_KEY}]
     if suspects:
         log.each(take, partitions=suspects)
+    # Where none without a key began to park, one with a key did.
+    found_in |= keyed - begun
     return found_in
 
 

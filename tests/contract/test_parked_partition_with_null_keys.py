@@ -1,0 +1,112 @@
+"""A partition that is one chain (`parallel_by="partition"`), parked, in which a message without a key followed (P9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.contract.test_letter_choice import NO_KEY, PARKED, REJECTED, Field, places
+from tests.support.consumers import Stage
+from tests.support.dead_letter_stage import make_stage
+from tests.support.lab_memory import MemoryLab
+from tests.support.waiting import wait_until
+from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.core.dead_letters import encode_replay
+from txlayer.core.retry import (
+    AfterExhausted,
+    HandlerResult,
+    Reject,
+    ReplayKind,
+    ReplayRecord,
+    RetryPolicy,
+)
+from txlayer.operate.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterLog,
+    DeadLetterPlace,
+    DeadLetterResult,
+    choose,
+)
+
+
+@pytest.fixture
+def field() -> Iterator[Field]:
+    made = Field(make_stage(MemoryLab()))
+    yield made
+    made.close()
+
+
+@pytest.mark.promise("P9")
+def test_the_last_of_a_parked_partition_is_not_dropped_although_it_has_no_key(field: Field) -> None:
+    first, second = field.plant((b"a", REJECTED), (None, PARKED), parked={NO_KEY: 1})
+
+    last_alone = field.choose(second, is_whole=False, is_dropping=True)
+
+    assert ([], [(second, DeadLetterResult.LAST_OF_KEY)]) == (
+        places(last_alone),
+        [(place, why) for place, why, _ in last_alone.unable],
+    )
+    assert first
+
+
+@pytest.mark.promise("P9")
+def test_a_parked_partition_is_replayed_whole_also_when_a_letter_without_a_key_is_named(
+    field: Field,
+) -> None:
+    first, second = field.plant((b"a", REJECTED), (None, PARKED), parked={NO_KEY: 1})
+
+    assert [first, second] == places(field.choose(second))
+
+
+@pytest.mark.promise("P9")
+def test_what_the_command_asks_for_handles_a_parked_partition_in_order() -> None:
+    """The same with a consumer: a (key a) is refused, n (no key) follows; `dlq replay` of n alone; then a new message."""
+    stage = Stage(MemoryLab())
+    is_mended: list[bool] = []
+
+    def act(message: ReceivedMessage, _context: Context) -> HandlerResult:
+        return Reject("as planned") if message.value == b"a" and not is_mended else None
+
+    settings: dict[str, Any] = {
+        "parallel_by": "partition",
+        "retry": RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK),
+    }
+    try:
+        stage.write(b"a", key=b"a")
+        stage.write(b"n", key=None)
+        with stage.consumer(act, **settings):
+            stage.wait_stored(2)
+        is_mended.append(True)
+        connections = stage.lab.consumer()
+        chosen = _chosen_for_replay(stage, connections, offset=1)
+        for letter, key in chosen:
+            request = encode_replay(ReplayRecord(ReplayKind.REPLAY, "ticket-1", letter))
+            stage.lab.write(stage.requests, request, key=key)
+        with stage.consumer(act, **settings):
+            stage.journal.wait_for(2)
+            wait_until(
+                lambda: len(stage.lab.read(stage.requests)) == 2 * len(chosen),
+                within=20, what="the answers",
+            )  # fmt: skip
+            stage.write(b"new", key=b"b")
+            stage.wait_stored(3)
+        handled = [seen.value for seen in stage.journal.seen[1:]]
+    finally:
+        stage.close()
+    assert [b"a", b"n", b"new"] == handled
+
+
+def _chosen_for_replay(
+    stage: Stage, connections: Any, *, offset: int
+) -> list[tuple[int, bytes | None]]:
+    log = DeadLetterLog(
+        stage.lab.admin(), group=stage.group, topic=stage.topic,
+        make_reader=lambda: connections.make_reader("read_committed"),
+    )  # fmt: skip
+    choice = choose(
+        {stage.topic: log}, wanted=DeadLetterFilter(), names=[DeadLetterPlace(stage.topic, 0, offset)],
+        request_id="ticket-1", is_whole=True,
+    )  # fmt: skip
+    return [(each.place.offset, each.key) for each in choice.in_turn]
