@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.consumers import Stage
 from tests.support.lab_memory import MemoryLab
-from tests.support.waiting import wait_until
+from tests.support.waiting import pause, wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX
 from txlayer.core.retry import RetryPolicy
@@ -76,7 +76,7 @@ def test_headers_of_messages_that_wait_stay_within_the_limit(stage: Stage) -> No
             lambda: consumer.stats().topics[stage.topic].waiting > 0, within=20, what="some wait"
         )
         write(190)
-        threading.Event().wait(0.5)
+        pause(0.5)
         figures = consumer.stats().topics[stage.topic]
         in_memory = (figures.waiting + figures.in_flight) * SIZE
         gate.set()
