@@ -17,7 +17,6 @@ from txlayer.core.messages import (
     ParkReason,
     Resolution,
     Source,
-    Undecodable,
     txn_id_of,
 )
 from txlayer.core.transaction import OpPosition, Transaction
@@ -138,12 +137,12 @@ class MuteLedger(Ledger):
 class FickleLedger(Ledger):
     """The last word counts, not the first."""
 
-    def _apply(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> None:
-        if isinstance(op, OpMessage) and op.resolution is ROLLBACK:
+    def _apply(self, op: OpMessage, position: OpPosition) -> None:
+        if op.resolution is ROLLBACK:
             txn = self.find(op.key)
             if txn is not None and txn.state in (TxnState.WAITING, TxnState.HELD):
                 op = op._replace(is_abandon=True)
-        super()._apply(op, line, position)
+        super()._apply(op, position)
 
 
 class HighHandedLedger(Ledger):

@@ -26,7 +26,7 @@ from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch, Positions
 from txlayer.core.forward_order import ForwardOrder
 from txlayer.core.ledger import NEVER, Ledger
-from txlayer.core.messages import OpMessage, Undecodable
+from txlayer.core.messages import OpMessage
 from txlayer.core.transaction import OpPosition, Transaction
 from txlayer.errors import TxLayerError
 
@@ -285,11 +285,11 @@ class LonelyLedger(Ledger):
 class CredulousLedger(Ledger):
     """Believes a line whatever offset it names."""
 
-    def _apply(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> None:
-        txn = None if isinstance(op, Undecodable) else self.find(op.key)
-        if txn is not None and isinstance(op, OpMessage):
+    def _apply(self, op: OpMessage, position: OpPosition) -> None:
+        txn = self.find(op.key)
+        if txn is not None:
             op = op._replace(last_offset=txn.last_offset)
-        super()._apply(op, line, position)
+        super()._apply(op, position)
 
 
 class PatientLedger(Ledger):

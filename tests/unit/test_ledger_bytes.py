@@ -257,3 +257,29 @@ def test_what_joins_transactions_on_doubt_is_bounded(*, is_restarted: bool) -> N
     assert [] == driver.log.kept_aside
     assert [*KEYS, fresh] == driver.log.forwarded
     assert 2 * len(KEYS) + 1 == len(driver.log.visible)
+
+
+@pytest.mark.promise("P11")
+def test_what_one_decision_releases_in_half_fits_into_one_batch() -> None:
+    """Those that wait become smaller and smaller: each was measured as if all were as large as itself."""
+    bytes_max = 500_000
+    driver = PartitionDriver(targets={"orders": accepting_target(10**6)})
+    driver.ledger.batch_bytes_max = bytes_max
+    prepare = options("k", order=OrderMode.PREPARE)
+    keys = [txn_key(f"t{number}") for number in range(500)]
+    blocker = driver.half(keys[0], options=prepare)
+    for number in range(1, 500):
+        value = b"x" * (bytes_max // (number + 2) - 300)
+        driver.op("C", keys[number], driver.half(keys[number], options=prepare, value=value))
+        driver.turn()
+    driver.op("C", keys[0], blocker)
+    driver.read()
+
+    sizes = []
+    while driver.ledger.has_more:
+        batch = driver.advance(byte_count=bytes_max)
+        sizes.append(sum(txn.size for txn in batch.forwards))
+        driver.publish()
+
+    assert max(sizes) <= 2 * bytes_max
+    assert keys == driver.log.forwarded

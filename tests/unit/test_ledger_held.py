@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.fake_records import op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
+from tests.support.small_batches import SmallBatches
 from txlayer.core.batch import ReportKind
 from txlayer.core.messages import OrderMode, ParkReason
 from txlayer.core.transaction import Target
@@ -336,6 +337,39 @@ def test_a_thousand_of_one_key_that_wait_go_to_doubt_together() -> None:
     driver.publish()
 
     assert {A, *keys} == set(driver.log.on_doubt())
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P6")
+@pytest.mark.parametrize("crash_at", range(12))
+@pytest.mark.parametrize("then_in_half_max", [0, 100])
+def test_what_one_decision_releases_in_pieces_is_forwarded_once_and_in_order(
+    crash_at: int, then_in_half_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart more may go at once: what stands on doubt by then must not leave the others in half behind."""
+    in_half_max = 100
+    monkeypatch.setattr("txlayer.core.ledger.BatchSize", lambda: SmallBatches(in_half_max))
+    driver = PartitionDriver()
+    keys = [txn_key(f"t{n}") for n in range(6)]
+    offsets = [driver.half(key, options=RED_PREPARE) for key in keys]
+    driver.op_lines(*(op_line("C", key, offsets[n]) for n, key in enumerate(keys) if n))
+    driver.turn()
+    assert {} == driver.log.on_doubt()
+    in_half_max = 0
+    driver.crash()
+    driver.op("C", keys[0], offsets[0])
+
+    for turn in range(30):
+        if turn == crash_at:
+            in_half_max = then_in_half_max
+            driver.crash()
+        driver.turn()
+        forwarded = list(driver.log.forwarded)
+        assert forwarded == keys[: len(forwarded)]
+        again = driver.log.rebuild(targets=driver.book, refusals=driver.refusals)
+        assert len(keys) - len(forwarded) == again.open_count
+
+    assert keys == driver.log.forwarded
 
 
 def test_mending_twice_is_mending_once(monkeypatch: pytest.MonkeyPatch) -> None:

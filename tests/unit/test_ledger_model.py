@@ -13,13 +13,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.partition_history import STEPS, History, Steps, made_up_steps
-from tests.support.partition_log import PartitionLog
+from tests.support import partition_history
+from tests.support.fake_records import options
+from tests.support.partition_driver import Fact
+from tests.support.partition_history import STEPS, History, Steps, _snapshot, made_up_steps
+from tests.support.partition_log import Appended, PartitionLog
+from tests.support.small_batches import SmallBatches
 from txlayer.coordinator.recovery import Recovery
 from txlayer.core.batch import Batch, Positions
 from txlayer.core.doubt import DoubtIndex
 from txlayer.core.forward_order import ForwardOrder
 from txlayer.core.ledger import Ledger
+from txlayer.core.messages import OrderMode
 from txlayer.core.transaction import Transaction
 from txlayer.errors import TxLayerError
 
@@ -82,6 +87,46 @@ def test_a_history_comes_to_the_same_with_a_restart_behind_any_append(seed: int)
         assert restarted.driver.crash_count > 0
 
     assert append_count > 5
+
+
+class InPieces(History):
+    """A history whose batches are small: the naive model comes to the same a few batches earlier."""
+
+    def _judge(self, facts: list[Fact], appended: Appended) -> None:
+        ledger, log = self.driver.ledger, self.driver.log
+        self.naive.happened(facts, half_next=appended.positions.half_next)
+        again = log.rebuild(targets=self.driver.book, refusals=self.driver.refusals)
+        assert _snapshot(ledger) == _snapshot(again)
+
+    def _finish(self) -> None:
+        super()._finish()
+        # The naive model may forward before a refusal is known.
+        parked = {t.key for t in self.driver.ledger.everybody()}
+        assert set(self.driver.log.forwarded) == set(self.naive.forwarded) - parked
+        assert len(set(self.driver.log.forwarded)) == len(self.driver.log.forwarded)
+
+
+def steps_in_pieces(seed: int) -> Steps:
+    """Steps under which it does not matter when one that is free is forwarded: no time, no broken topic, no abandon."""
+    return [
+        (what, a, b)
+        for what, a, b in made_up_steps(seed, count=300)
+        if what not in ("target", "tick", "twin") and (what != "op" or b % 15 < 13)
+    ]
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("in_half_max", [0, 1, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_history_in_small_pieces_comes_to_the_same(
+    seed: int, in_half_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits in half for a decision goes to doubt one by one before it."""
+    monkeypatch.setattr(partition_history, "ORDERS", (options("red", order=OrderMode.PREPARE),))
+    monkeypatch.setattr("txlayer.core.ledger.BatchSize", lambda: SmallBatches(in_half_max))
+
+    InPieces().play(steps_in_pieces(5_000 + seed))
 
 
 # --- the judge judges -------------------------------------------------------------------------------------------------

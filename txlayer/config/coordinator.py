@@ -37,7 +37,7 @@ class CoordinatorConfig(ClientConfig):
     batch_bytes_max: int = 16 * 1024 * 1024
     """Bytes of one partition in one Kafka transaction."""
     batch_moves_max: int = 2_000
-    """Moves to doubt of one partition in one Kafka transaction."""
+    """Moves to doubt of one partition in one Kafka transaction. Transactions that wait for a moved one move with it, 5,000 at most."""
     ahead_lines_max: int = 200_000
     """Op lines kept until half is read up to them; at the limit reading of op stops (P11)."""
     transaction_messages_max: int = 10_000

@@ -286,6 +286,7 @@ class Coordinator:
         for ledger in ledgers.values():
             ledger.believe_until(latest)
             ledger.batch_bytes_max = self._bytes_max
+            ledger.batch_size = self._batch_size
         for record in records:
             ledger = ledgers[record.partition()]
             kind, appended_ms = record.timestamp()

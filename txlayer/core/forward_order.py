@@ -39,6 +39,9 @@ class ForwardOrder:
         self._keys: _Index | None = {} if transactions is None else None
         self._prepared: _Index = {}  # those with order="prepare"
         self._stuck: _Index = {}  # transactions that block commit-ordered ones, by decision
+        # Transactions that wait in half, with their sizes when they began to, and the sums.
+        self._in_half: dict[str, dict[str, tuple[Transaction, int]]] = {}
+        self._bytes_in_half: dict[str, int] = {}
         self._on_doubt: set[str] = set()
         self._on_doubt_counts: dict[str, int] = {}
         self.keyed_count = sum(txn.key_hash is not None for txn in self._transactions)
@@ -87,6 +90,7 @@ class ForwardOrder:
         key_hash = txn.key_hash
         if key_hash is None or txn.key in self._on_doubt or txn.state not in _IN_ORDER:
             return False
+        self._leaves_half(txn)
         self._on_doubt.add(txn.key)
         self._on_doubt_counts[key_hash] = count = self._on_doubt_counts.get(key_hash, 0) + 1
         return count == 1
@@ -95,6 +99,10 @@ class ForwardOrder:
         """Note that it is decided and cannot go yet: later ones of its key may have to wait."""
         if txn.key_hash is None:
             return
+        if txn.state is TxnState.WAITING and not txn.is_in_doubt and txn.key not in self._on_doubt:
+            self._leaves_half(txn)
+            self._in_half.setdefault(txn.key_hash, {})[txn.key] = (txn, txn.size)
+            self._bytes_in_half[txn.key_hash] = self.bytes_in_half(txn.key_hash) + txn.size
         if txn.state is TxnState.WAITING and txn.waits_for_undecided:
             _drop(self._stuck, txn)  # it blocks no other as long as it waits itself
             return
@@ -112,6 +120,7 @@ class ForwardOrder:
             _drop(self._keys, txn)
         _drop(self._prepared, txn)
         _drop(self._stuck, txn)
+        self._leaves_half(txn)
         if txn.key in self._on_doubt:
             self._on_doubt.discard(txn.key)
             self._on_doubt_counts[txn.key_hash] -= 1
@@ -163,14 +172,25 @@ class ForwardOrder:
             return 0
         return len(self._stuck.get(key_hash, ())) + len(self._prepared.get(key_hash, ()))
 
+    def _leaves_half(self, txn: Transaction) -> None:
+        key_hash = txn.key_hash or ""
+        if (others := self._in_half.get(key_hash)) is None or txn.key not in others:
+            return
+        self._bytes_in_half[key_hash] -= others.pop(txn.key)[1]
+        if not others:
+            del self._in_half[key_hash], self._bytes_in_half[key_hash]
+
+    def count_in_half(self, key_hash: str | None) -> int:
+        """Number of decided transactions of a key that wait in half."""
+        return len(self._in_half.get(key_hash or "", ()))
+
+    def bytes_in_half(self, key_hash: str | None) -> int:
+        """Their size."""
+        return self._bytes_in_half.get(key_hash or "", 0)
+
     def waiting(self, key_hash: str | None) -> list[Transaction]:
-        """The decided transactions of a key that wait, in the order of their half records."""
-        if key_hash is None:
-            return []
-        # Each once: a held one with order="prepare" may be in `_stuck`, too.
-        others = {**self._prepared.get(key_hash, {}), **self._stuck.get(key_hash, {})}
-        found = [txn for txn in others.values() if txn.state is TxnState.WAITING]
-        return sorted(found, key=lambda t: t.first_offset)
+        """The decided transactions of a key that wait in half."""
+        return [txn for txn, _ in self._in_half.get(key_hash or "", {}).values()]
 
 
 def _first(index: _Index, key_hash: str) -> Transaction | None:

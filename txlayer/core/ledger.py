@@ -27,7 +27,15 @@ from sys import intern
 from typing import Any
 
 from txlayer.core import codec
-from txlayer.core.batch import Batch, MoveToDoubt, Positions, RecordToQuarantine, Report, ReportKind
+from txlayer.core.batch import (
+    Batch,
+    BatchSize,
+    MoveToDoubt,
+    Positions,
+    RecordToQuarantine,
+    Report,
+    ReportKind,
+)
 from txlayer.core.checks import CheckPolicies, CheckSchedule, UnresolvedAction, groups_over_limit
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer.core.codec import KEY_HASH, VERSION, is_key
@@ -314,7 +322,7 @@ class Ledger:
         self.transactions = UnsettledTransactions()
         self.asleep = DormantTransactions()  # the other unsettled transactions, as summaries
         self.order = ForwardOrder()
-        self.batch = Batch()
+        self.batch, self.batch_size = Batch(), BatchSize()  # the service sets the size
         self.half_next = 0
         self.op_next: OpPosition = (0, 0)
         self.newest_ms = self._half_ms = 0  # newest append time that counts; of half alone
@@ -324,10 +332,11 @@ class Ledger:
         self._bare_until = -1  # half offset; content in half up to here was dropped
         # The half offset that the next op line names, if it is not read yet.
         self.waits_for_half: int | None = None
-        self.ahead_line_count = 0
-        self.is_replaying = False
+        self.is_replaying, self.ahead_line_count = False, 0
         self._replay_low = self._replay_end = 0  # half offsets between which the replay reads
-        self._leave_before = 0  # half offset; older transactions must move to doubt
+        self._hopeless_before = 0  # earlier op records waited long enough for half
+        # Those before this half offset, and those of these keys that wait in half, must move to doubt.
+        self._leave_before, self._keys_to_leave = 0, dict[str, None]()
         self.shelf = DoubtIndex()
         self.schedule = CheckSchedule(settings.checks)
         # Transactions in half, by offset: immunity over, and the others. Settled and moved ones are removed lazily.
@@ -340,7 +349,6 @@ class Ledger:
         self._behind: list[tuple[int, int, bytes | None, Any]] = []
         self._ops: deque[tuple[int, int, list[str]]] = deque()  # read ahead: offset, time, lines
         self._unreadable_ops: dict[int, tuple[Undecodable, Any]] = {}  # op records without lines
-        self._hopeless_before = 0  # earlier op records waited long enough for half
         # Quarantined lines that a replay would read again: the last of each group, and the doubt offset at which it is found.
         self._doubt_held_back: deque[tuple[OpPosition, int]] = deque()
         self._lines_aside: Mapping[int, bytearray] = {}  # in a replay: op offset → 1 by line
@@ -381,7 +389,34 @@ class Ledger:
 
     @property
     def _has_room_for_releases(self) -> bool:
-        return self.batch.release_count < RELEASE_COUNT_MAX and self._has_room
+        return self.batch.release_count < self.batch_size.of(RELEASE_COUNT_MAX) and self._has_room
+
+    @property
+    def _has_room_for_moves(self) -> bool:
+        return len(self.batch.keeps) < self.batch_size.of(RELEASE_COUNT_MAX) and self._has_room
+
+    @property
+    def _must_leave(self) -> bool:
+        """True if transactions must move to doubt before anything else happens."""
+        return bool(self._leave_before or self._keys_to_leave)
+
+    def _has_room_for_key(self, txn: Transaction | None) -> bool:
+        """True if `txn` may be settled, parked or moved now: this batch can take what waits for it in half.
+
+        A replay must find an undecided one in half before each that waits there, or it would take that for forwarded. So
+        they are released, or move to doubt, in one go with `txn`. If that is too much, or if some are on doubt already, all
+        of them move to doubt first, in pieces.
+        """
+        key_hash = None if txn is None else txn.key_hash
+        count = self.order.count_in_half(key_hash)
+        if key_hash is None or not count or self.is_replaying:
+            return True
+        size = self.order.bytes_in_half(key_hash)
+        is_too_much = count > self.batch_size.of(KEY_IN_HALF_MAX) or size > self.batch_bytes_max
+        if is_too_much or self.order.is_on_doubt(key_hash):
+            self._keys_to_leave[key_hash] = None
+            return False
+        return self.batch.is_empty or self.batch.byte_count + size <= self.batch_bytes_max
 
     @property
     def open_count(self) -> int:
@@ -466,7 +501,9 @@ class Ledger:
                 more.moved_ms = self._now_for(txn)
         if before in (TxnState.PARKED, TxnState.PARKED_COMMITTED):
             self.order.put_back(txn)
-            self._take_along(txn)
+            if not self.is_replaying:
+                self.order.goes_to_doubt(txn)
+                self._take_along(txn)
 
     def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
         """Determine what a decided transaction may do now, and do it."""
@@ -497,9 +534,11 @@ class Ledger:
 
     def _wait(self, txn: Transaction) -> None:
         self.order.stuck(txn)
-        count = self.order.count(txn.key_hash)
-        # What waits in half is released in one go, so no more may wait there than fits into one batch.
-        is_hot = count > KEY_IN_HALF_MAX or count * txn.size > self.batch_bytes_max
+        # What waits in half is released in one go, so no more should wait there than fits into one batch.
+        is_hot = (
+            self.order.count(txn.key_hash) > KEY_IN_HALF_MAX
+            or self.order.bytes_in_half(txn.key_hash) > self.batch_bytes_max
+        )
         if txn.is_in_doubt or is_hot or self.order.is_on_doubt(txn.key_hash):
             self._keep(txn)
 
@@ -588,14 +627,22 @@ class Ledger:
 
     def _go_on_leaving(self) -> None:
         """Move transactions that must leave half to doubt, as many as fit into one batch."""
-        if not self._leave_before or self.is_replaying:
+        if self.is_replaying:
+            return
+        for key_hash in list(self._keys_to_leave):
+            for txn in self.order.waiting(key_hash):
+                if not self._has_room_for_moves:
+                    return
+                self._move(txn)
+            del self._keys_to_leave[key_hash]
+        if not self._leave_before:
             return
         for txn in chain(self._old, self._young):
             if txn.first_offset >= self._leave_before:
                 break
             if txn.state in SETTLED or txn.is_in_doubt or txn.key in self.batch.keeps:
                 continue
-            if not self._has_room or len(self.batch.keeps) >= RELEASE_COUNT_MAX:
+            if not self._has_room_for_moves or not self._has_room_for_key(txn):
                 return
             txn.state, _ = transition(txn.state, TxnEvent.MOVE, txn_id=txn.key)
             self._keep(txn)
@@ -604,7 +651,7 @@ class Ledger:
     def _go_on(self) -> None:
         """Continue with transactions on doubt that did not fit into earlier batches."""
         self._go_on_leaving()
-        if self._leave_before:
+        if self._must_leave:
             return
         while self._mended and self._has_room_for_releases:
             txn = self._mended.popleft()
@@ -629,20 +676,23 @@ class Ledger:
                 txn, is_whole=before is not None and before.is_whole
             )
         else:
-            self.batch.keeps[txn.key] = MoveToDoubt(txn, is_whole=True)
-            self.batch.byte_count += txn.size
-            if self.is_beyond_limit(txn) and txn.content is not None:
-                self.content_bytes -= txn.size
-                txn.content = None
-            txn.extra().moved_ms = self._now_for(txn)
+            self._move(txn)
             self._take_along(txn)
+
+    def _move(self, txn: Transaction) -> None:
+        self.batch.keeps[txn.key] = MoveToDoubt(txn, is_whole=True)
+        self.batch.byte_count += txn.size
+        if self.is_beyond_limit(txn) and txn.content is not None:
+            self.content_bytes -= txn.size
+            txn.content = None
+        txn.extra().moved_ms = self._now_for(txn)
+        self.order.goes_to_doubt(txn)
 
     def _take_along(self, txn: Transaction) -> None:
         # A transaction that waits for one on doubt must be there too: a replay of half and op cannot know what it waits for.
-        if self.order.goes_to_doubt(txn):
+        if self.order.is_on_doubt(txn.key_hash):
             for other in self.order.waiting(txn.key_hash):
-                if not other.is_in_doubt and other.key not in self.batch.keeps:
-                    self._keep(other)
+                self._move(other)
 
     def _keep_aside(
         self,
@@ -1019,12 +1069,12 @@ class Ledger:
         self._wake_those_due(now_ms, count_max)
         schedule.ripen(now_ms)
         for txn in schedule.take_overdue(now_ms, count_max):
-            if self._has_room:
+            if self._has_room and self._has_room_for_key(txn):
                 self._give_up(txn, ParkReason.TOO_OLD, now_ms)
             else:
                 schedule.try_again(txn, now_ms)
         for txn in schedule.take(now_ms, present, count_max):
-            if not self._has_room:
+            if not self._has_room or not self._has_room_for_key(txn):
                 schedule.add(txn)
             elif schedule.is_out_of_answers(txn):
                 self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, now_ms)
@@ -1104,6 +1154,7 @@ class Ledger:
         txn.extra().reason = reason
         self._leave_order(txn)
         self._keep(txn)
+        self._try_those_behind()
         self._report(ReportKind.PARKED, txn.key, reason.value)
 
     def _look_at_limits(self, now_ms: int) -> None:
@@ -1163,13 +1214,12 @@ class Ledger:
             batch.marks.clear()
         self._fold_those_behind()
         self._go_on()
-        if self._leave_before and not self.is_replaying:
+        if self._must_leave and not self.is_replaying:
             # Otherwise a restart could take a second copy of a transaction that is settled here for new. A replay applies what
             # was applied before.
             return self._pause(self.op_next, batch.line_count, 0, 0)
         forwards, recent, ops = batch.forwards, self._recent, self._ops
         passes = self.order.passes
-        half_next = NEVER if self.is_replaying else self.half_next
         start = self.op_next[1] if ops and ops[0][0] == self.op_next[0] else 0
         line_count = batch.line_count
         quick_bytes, quick_bytes_left = 0, byte_count_max - batch.byte_count
@@ -1216,18 +1266,11 @@ class Ledger:
                         line_count += 1
                         continue
                 op = codec.decode_op(line)
-                if isinstance(op, OpMessage) and op.last_offset >= half_next:
-                    if op_offset >= self._hopeless_before or self._behind:
-                        self.waits_for_half = op.last_offset
-                        return self._pause(
-                            (op_offset, number), line_count, quick_bytes, dropped_bytes
-                        )
-                    self._apply_misplaced_line(op, line, (op_offset, number))
-                else:
-                    batch.byte_count += quick_bytes
-                    self.content_bytes -= quick_bytes - dropped_bytes
-                    quick_bytes = dropped_bytes = 0
-                    self._apply(op, line, (op_offset, number))
+                batch.byte_count += quick_bytes
+                self.content_bytes -= quick_bytes - dropped_bytes
+                quick_bytes = dropped_bytes = 0
+                if not self._apply_if_it_may(op, line, (op_offset, number)):
+                    return self._pause((op_offset, number), line_count, 0, 0)
                 quick_bytes_left = byte_count_max - batch.byte_count
                 line_count += 1
             ops.popleft()
@@ -1237,6 +1280,23 @@ class Ledger:
             self.ahead_line_count -= len(lines)
             self.op_next = (op_offset + 1, 0)
         return self._pause(self.op_next, line_count, quick_bytes, dropped_bytes)
+
+    def _apply_if_it_may(
+        self, op: OpMessage | Undecodable, line: str, position: OpPosition
+    ) -> bool:
+        """Apply a line. False: it must wait, for half or for room in the batch."""
+        if isinstance(op, Undecodable):
+            self._keep_line_aside(op, line, position)
+        elif op.last_offset >= self.half_next and not self.is_replaying:
+            if position[0] >= self._hopeless_before or self._behind:
+                self.waits_for_half = op.last_offset
+                return False
+            self._apply_misplaced_line(op, line, position)
+        elif self._has_room_for_key(self.transactions.get(op.key)):
+            self._apply(op, position)
+        else:
+            return False
+        return True
 
     def _pause(
         self, position: OpPosition, line_count: int, quick_bytes: int, dropped_bytes: int
@@ -1254,10 +1314,7 @@ class Ledger:
         why, record = self._unreadable_ops.pop(offset)
         self._keep_aside(self.settings.op_topic, offset, why, record=record)
 
-    def _apply(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> None:
-        if isinstance(op, Undecodable):
-            self._keep_line_aside(op, line, position)
-            return
+    def _apply(self, op: OpMessage, position: OpPosition) -> None:
         if op.source in ANSWERING:
             answers = self.batch.answers
             answers[op.resolution] = answers.get(op.resolution, 0) + 1
@@ -1309,7 +1366,7 @@ class Ledger:
             (self._ops and self.waits_for_half is None)
             or self._mended
             or self._keys_to_go_on_with
-            or self._leave_before
+            or self._must_leave
             or self._behind
         )
 
@@ -1342,17 +1399,18 @@ class Ledger:
         if now_ms:
             self._ask_those_due(now_ms=now_ms, present=present, count_max=move_count_max)
         born_before_ms = now_ms - self.settings.doubt_after_ms
-        left = move_count_max - len(self.batch.keeps)
         for txn in self._young_ones() if now_ms else ():
             # A transaction with an append time in the future must not hold back half and those behind it until then.
             is_young = born_before_ms < txn.appended_ms <= now_ms
-            if is_young or left <= 0 or not self._has_room:
+            if is_young or len(self.batch.keeps) >= move_count_max or not self._has_room:
                 break
             if txn.key not in self.batch.keeps:
+                if not self._has_room_for_key(txn):
+                    break
                 txn.state, _ = transition(txn.state, TxnEvent.MOVE, txn_id=txn.key)
                 self._keep(txn)
                 self._report(ReportKind.MOVED, txn.key, "")
-                left -= 1
+        left = move_count_max - len(self.batch.keeps)
         # Ask again which topics accept: a caller that learned of a mended topic may be gone.
         if not self._mended:  # otherwise they are in it already; each may be there once
             self._mended.extend(self.shelf.held_in_vain(self.targets))
@@ -1394,7 +1452,7 @@ class Ledger:
         """Quarantine it, unless an operator speaks of a transaction without a half record: the line cannot name one."""
         txn = self.find(op.key)
         if txn is not None and not txn.seen and op.source is Source.OPERATOR:
-            self._apply(op, line, position)
+            self._apply(op, position)
             return
         why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
         self._keep_line_aside(why, line, position)
