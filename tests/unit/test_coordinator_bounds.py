@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_records import FAR_AWAY, op_line, txn_key
+from tests.support.fake_records import FAR_AWAY, GROUP, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.coordinator.loop import Coordinator
+from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher, contents_of
 from txlayer.coordinator.targets import TARGETS_MAX
 from txlayer.core.batch import Batch
+from txlayer.core.codec import encode_check, encode_summary
 from txlayer.core.ids import NONCE_LENGTH, half_partition
 from txlayer.core.messages import Message, Source
 from txlayer.core.transaction import held_bytes
@@ -294,3 +296,86 @@ def test_a_transaction_that_grows_beyond_the_limit_on_doubt_is_never_in_memory_w
     still.work(seconds=20)
 
     assert [size] * count == [len(r.value() or b"") for r in still.kafka.records("orders")]
+
+
+@pytest.mark.promise("P11")
+def test_garbage_on_op_behind_a_line_that_waits_is_not_read_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txlayer.coordinator.loop.READ_COUNT_MAX", 50)
+    still = StillCoordinator(ahead_lines_max=100)
+    still.op(op_line("C", txn_key("early"), FAR_AWAY))
+    for _ in range(2_000):
+        still.kafka.append(still.topics.op, b"\xff" * 1_000, partition=0)
+    coordinator, most, until_s = still.coordinator, 0, still.world.passed_s + 5
+
+    def should_stop() -> bool:
+        nonlocal most
+        held = [s.ledger for s in coordinator.view().shards.values()]
+        most = max([most, *(len(ledger._unreadable_ops) for ledger in held)])
+        return still.world.passed_s >= until_s
+
+    coordinator.run(should_stop=should_stop)
+
+    assert most <= 100 + 50
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("topic", ["half", "op", "lines"])
+def test_what_is_kept_aside_in_one_kafka_transaction_is_bounded_in_bytes(topic: str) -> None:
+    bytes_max, most = 20_000, 0
+
+    class Measured(Publisher):
+        def publish(self, batches: Any, *rest: Any, **named: Any) -> dict[int, dict[str, int]]:
+            nonlocal most
+            asides = [aside for _, batch in batches for aside in batch.asides]
+            sizes = [len(a.line) if a.line is not None else len(a.record) for a in asides]
+            most = max(most, sum(sizes))
+            return super().publish(batches, *rest, **named)
+
+    class MeasuredCoordinator(Coordinator):
+        make_publisher = Measured
+
+    still = StillCoordinator(make=MeasuredCoordinator, batch_bytes_max=bytes_max)
+    if topic == "lines":
+        still.op(*["x" * 1_000] * 400)
+    else:
+        for _ in range(400):
+            still.kafka.append(getattr(still.topics, topic), b"\xff" * 1_000, partition=0)
+
+    still.work(seconds=30)
+
+    assert bytes_max // 2 < most < 2 * bytes_max
+
+
+@pytest.mark.promise("P11")
+def test_summaries_and_questions_count_in_a_kafka_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each transaction names a hundred topics: its summary and its question name them, too."""
+    monkeypatch.setattr(GroupPresence, "of", lambda *_: frozenset({GROUP}))
+    bytes_max, most = 100_000, 0
+
+    class Measured(Publisher):
+        def publish(self, batches: Any, *rest: Any, **named: Any) -> dict[int, dict[str, int]]:
+            nonlocal most
+            size = 0
+            for _, batch in batches:
+                keeps = batch.keeps.values()
+                size += sum(len(encode_summary(keep.txn.summary())) for keep in keeps)
+                size += sum(len(encode_check(check)) for check in batch.checks.values())
+            most = max(most, size)
+            return super().publish(batches, *rest, **named)
+
+    class MeasuredHere(Coordinator):
+        make_publisher = Measured
+
+    still = StillCoordinator(make=MeasuredHere, batch_bytes_max=bytes_max)
+    for number in range(40):
+        key = txn_key(f"t{number}")
+        for index in range(100):
+            still.half(key, index=index, count=100, topic=f"{'x' * 200}-{index}")
+
+    still.work(seconds=100)
+
+    assert most < 2 * bytes_max

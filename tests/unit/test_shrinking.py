@@ -109,3 +109,26 @@ def test_those_who_wait_for_one_that_grows_old_go_to_doubt_in_pieces() -> None:
 
     assert set(keys) == set(still.on_doubt())
     assert [good.partition("/")[0]] == still.visible()
+
+
+class SlowForAsides(Publisher):
+    """A broker that takes no more than three kept-aside records within the time-out."""
+
+    def publish(self, batches: Any, *rest: Any, **named: Any) -> dict[int, dict[str, int]]:
+        if sum(len(batch.asides) for _, batch in batches) > AT_ONCE_MAX:
+            raise BrokerUnavailableError("not acknowledged in time")
+        return super().publish(batches, *rest, **named)
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("topic", ["half", "op"])
+def test_garbage_that_a_slow_broker_does_not_take_at_once_goes_in_pieces(topic: str) -> None:
+    still, good = StillCoordinator(make=coordinator_with(publisher=SlowForAsides)), txn_key("good")
+    for _ in range(40):
+        still.kafka.append(getattr(still.topics, topic), b"\xff", partition=0)
+    still.commit(good, still.half(good))
+
+    still.work(seconds=600)
+
+    assert [good.partition("/")[0]] == still.visible()

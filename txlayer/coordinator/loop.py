@@ -320,8 +320,9 @@ class Coordinator:
             lines_max = self._refusals.line_count_max(p, lines_max)
             batch = ledger.advance(line_count_max=lines_max, byte_count_max=ledger.batch_bytes_max)
             shard.pause_op_far_ahead(
-                self._group, self._topics, line_count_max=self._config.ahead_lines_max
-            )
+                self._group, self._topics, line_count_max=self._config.ahead_lines_max,
+                byte_count_max=self._content_share,
+            )  # fmt: skip
             self._has_more |= ledger.has_more
             if not batch.is_empty:
                 batches.append((p, batch))
@@ -349,8 +350,12 @@ class Coordinator:
     @property
     def _bytes_max(self) -> int:
         """Per partition: the contents fetched for all of them must fit into memory together."""
-        share = self._config.content_bytes_max // max(1, len(self._shards))
-        return self._batch_size.of(min(self._config.batch_bytes_max, share))
+        return self._batch_size.of(min(self._config.batch_bytes_max, self._content_share))
+
+    @property
+    def _content_share(self) -> int:
+        """A partition's share of the memory for content."""
+        return max(1, self._config.content_bytes_max // max(1, len(self._shards)))
 
     def _in_turn(self) -> list[tuple[int, Shard]]:
         busy = [p for p, s in self._shards.items() if s.is_busy]

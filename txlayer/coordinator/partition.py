@@ -197,17 +197,22 @@ class Shard:
         return is_read and not ledger.has_more
 
     def pause_op_far_ahead(
-        self, group: GroupReader, topics: SystemTopics, *, line_count_max: int
+        self, group: GroupReader, topics: SystemTopics, *, line_count_max: int, byte_count_max: int
     ) -> None:
         """Stop reading op while it is far ahead of half, and resume when half is closer.
 
         Call it after every `advance`: with op paused and half read to its end, no record would arrive to trigger it.
         """
-        count, op = self.ledger.ahead_line_count, [(topics.op, self.ledger.partition)]
-        if not self.is_op_paused and count > line_count_max:
+        ledger, op = self.ledger, [(topics.op, self.ledger.partition)]
+        # 1.0 is the limit, of lines or of bytes.
+        share = max(
+            ledger.ahead_line_count / max(1, line_count_max),
+            ledger.ahead_byte_count / byte_count_max,
+        )
+        if not self.is_op_paused and share > 1:
             group.pause(op)
             self.is_op_paused = True
-        elif self.is_op_paused and count <= line_count_max // 2:
+        elif self.is_op_paused and share <= 1 / 2:
             group.resume(op)
             self.is_op_paused = False
 

@@ -70,6 +70,7 @@ from txlayer.core.transaction import (
     Transaction,
     held_bytes,
     records_of,
+    summary_bytes,
     user_size,
 )
 from txlayer.core.transitions import SETTLED, Effect, TxnEvent, TxnState, transition
@@ -332,7 +333,7 @@ class Ledger:
         self._bare_until = -1  # half offset; content in half up to here was dropped
         # The half offset that the next op line names, if it is not read yet.
         self.waits_for_half: int | None = None
-        self.is_replaying, self.ahead_line_count = False, 0
+        self.is_replaying, self.ahead_line_count, self.ahead_byte_count = False, 0, 0
         self._replay_low = self._replay_end = 0  # half offsets between which the replay reads
         self._hopeless_before = 0  # earlier op records waited long enough for half
         # Those before this half offset, and those of these keys that wait in half, must move to doubt.
@@ -347,7 +348,8 @@ class Ledger:
         self._twins: deque[tuple[int, int, OpPosition]] = deque()  # offset of a copy, of the first
         # Half records that are read but not folded: the batch has no room for what they add to doubt.
         self._behind: list[tuple[int, int, bytes | None, Any]] = []
-        self._ops: deque[tuple[int, int, list[str]]] = deque()  # read ahead: offset, time, lines
+        # Read ahead: offset, time, lines, size.
+        self._ops: deque[tuple[int, int, list[str], int]] = deque()
         self._unreadable_ops: dict[int, tuple[Undecodable, Any]] = {}  # op records without lines
         # Quarantined lines that a replay would read again: the last of each group, and the doubt offset at which it is found.
         self._doubt_held_back: deque[tuple[OpPosition, int]] = deque()
@@ -393,7 +395,8 @@ class Ledger:
 
     @property
     def _has_room_for_moves(self) -> bool:
-        return len(self.batch.keeps) < self.batch_size.of(RELEASE_COUNT_MAX) and self._has_room
+        count = len(self.batch.keeps) + len(self.batch.asides)
+        return count < self.batch_size.of(RELEASE_COUNT_MAX) and self._has_room
 
     @property
     def _must_leave(self) -> bool:
@@ -597,6 +600,7 @@ class Ledger:
         if txn.is_in_doubt:
             self.shelf.ended()
             self.batch.ends.append(txn)
+            self.batch.byte_count += RECORD_BYTES * txn.seen
         self._leave_order(txn)
 
     def _leave_order(self, txn: Transaction) -> None:
@@ -672,6 +676,7 @@ class Ledger:
             return  # it was written before the restart
         before = self.batch.keeps.get(txn.key)
         if txn.is_in_doubt or before is not None:
+            self.batch.byte_count += summary_bytes(txn)
             self.batch.keeps[txn.key] = MoveToDoubt(
                 txn, is_whole=before is not None and before.is_whole
             )
@@ -681,7 +686,7 @@ class Ledger:
 
     def _move(self, txn: Transaction) -> None:
         self.batch.keeps[txn.key] = MoveToDoubt(txn, is_whole=True)
-        self.batch.byte_count += txn.size
+        self.batch.byte_count += txn.size + summary_bytes(txn)
         if self.is_beyond_limit(txn) and txn.content is not None:
             self.content_bytes -= txn.size
             txn.content = None
@@ -704,6 +709,11 @@ class Ledger:
         line: str | None = None,
         number: int = 0,
     ) -> None:
+        if self.is_replaying:
+            return  # it was written before the restart
+        self.batch.byte_count += (
+            RECORD_BYTES + len(line) if line is not None else held_bytes(record)
+        )
         self.batch.asides.append(
             RecordToQuarantine(Origin(topic, self.partition, offset), record, line, number, why)
         )
@@ -828,7 +838,10 @@ class Ledger:
                 f"belongs into partition {self._home_of(header)}", ParkReason.MISPLACED
             )
         if isinstance(header, Undecodable):
-            self._keep_aside(self.settings.half_topic, offset, header, record=record)
+            if self.is_replaying or self._has_room_for_moves:
+                self._keep_aside(self.settings.half_topic, offset, header, record=record)
+            else:
+                self._fold_later(offset, appended_ms, raw, record, size)
             return
         if header.topic not in self.targets and len(self.unknown_topics) < UNKNOWN_TOPICS_MAX:
             self.unknown_topics.add(header.topic)
@@ -842,15 +855,21 @@ class Ledger:
                 self._twins.append((offset, txn.first_offset, self.op_next))
             elif is_twin:  # earlier batches had no room for some of the older ones
                 self._leave_before = max(self._leave_before, offset)
-        elif txn.is_in_doubt and not self._has_room:
-            self.half_next = offset
-            self.half_bytes -= size
-            self._behind.append((offset, appended_ms, raw, record))
+        elif not self.is_replaying and not self._has_room_for_moves:
+            self._fold_later(offset, appended_ms, raw, record, size)
         else:
             txn.state, _ = transition(
                 txn.state, TxnEvent.HALF, txn_id=txn.key
             )  # JOIN in every state
             self._join(txn, header, offset, appended_ms, record, size)
+
+    def _fold_later(
+        self, offset: int, appended_ms: int, raw: bytes | None, record: Any, size: int
+    ) -> None:
+        """Fold it and all behind it with the next batch: this one has no room for what may go to doubt."""
+        self.half_next = offset
+        self.half_bytes -= size
+        self._behind.append((offset, appended_ms, raw, record))
 
     def _has_too_many_topics(self, txn: Transaction, topic: str) -> bool:
         topics = txn.topics
@@ -1126,6 +1145,7 @@ class Ledger:
         more = txn.extra()
         more.checked_count += 1
         more.asked_ms = now_ms
+        self.batch.byte_count += summary_bytes(txn)
         self.batch.checks[txn.key] = CheckRecord(
             CheckKind.QUESTION, txn.key, txn.group, self.partition, txn.last_offset, txn.born_ms,
             more.checked_count, ",".join(topic for topic in txn.topics if topic),
@@ -1192,8 +1212,10 @@ class Ledger:
             lines = []
         if appended_ms > self.newest_ms:
             self._saw(appended_ms)
-        self._ops.append((offset, appended_ms, lines))
-        self.ahead_line_count += len(lines)
+        size = RECORD_BYTES if value is None else RECORD_BYTES + len(value)
+        self._ops.append((offset, appended_ms, lines, size))
+        self.ahead_line_count += len(lines) or 1
+        self.ahead_byte_count += size
 
     def advance(
         self, *, line_count_max: int, byte_count_max: int
@@ -1228,10 +1250,15 @@ class Ledger:
         self.waits_for_half = None
         marked_ms = -1
         while ops:
-            op_offset, appended_ms, lines = ops[0]
+            op_offset, appended_ms, lines, op_bytes = ops[0]
             if appended_ms != marked_ms:
                 marked_ms = appended_ms
                 batch.marks.append((len(forwards), appended_ms))
+            if not lines:
+                if line_count >= line_count_max or quick_bytes >= quick_bytes_left:
+                    return self._pause((op_offset, 0), line_count, quick_bytes, dropped_bytes)
+                quick_bytes_left -= self._keep_unreadable_aside(op_offset)
+                line_count += 1
             # In a replay: lines that were quarantined.
             passed_over = self._lines_aside.get(op_offset, b"")
             for number in range(start, len(lines)):
@@ -1274,10 +1301,9 @@ class Ledger:
                 quick_bytes_left = byte_count_max - batch.byte_count
                 line_count += 1
             ops.popleft()
-            if not lines:
-                self._keep_unreadable_aside(op_offset)
             start = 0
-            self.ahead_line_count -= len(lines)
+            self.ahead_line_count -= len(lines) or 1
+            self.ahead_byte_count -= op_bytes
             self.op_next = (op_offset + 1, 0)
         return self._pause(self.op_next, line_count, quick_bytes, dropped_bytes)
 
@@ -1310,9 +1336,12 @@ class Ledger:
             self._forget_what_is_far()
         return self.batch
 
-    def _keep_unreadable_aside(self, offset: int) -> None:
+    def _keep_unreadable_aside(self, offset: int) -> int:
+        """Keep an op record without lines aside, and return how much larger the batch is by it."""
+        before = self.batch.byte_count
         why, record = self._unreadable_ops.pop(offset)
         self._keep_aside(self.settings.op_topic, offset, why, record=record)
+        return self.batch.byte_count - before
 
     def _apply(self, op: OpMessage, position: OpPosition) -> None:
         if op.source in ANSWERING:
@@ -1430,7 +1459,7 @@ class Ledger:
             if not self._has_room:
                 break
             self.batch.keeps[key] = MoveToDoubt(oldest, is_whole=True)
-            self.batch.byte_count += oldest.size
+            self.batch.byte_count += oldest.size + summary_bytes(oldest)
         self._try_those_behind()
 
     def mended(self, topics: Iterable[str]) -> None:
@@ -1578,7 +1607,7 @@ class Ledger:
         """Half is folded to `half_next` and op to the stored position: continue live, and discard the batch of the replay."""
         self._ops.clear()
         self._lines_aside = {}
-        self.ahead_line_count = 0
+        self.ahead_line_count = self.ahead_byte_count = 0
         self.half_next = positions.half_next
         self.op_next = (positions.op_offset, positions.op_line)
         self.forget_batch()

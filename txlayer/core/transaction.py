@@ -253,6 +253,12 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0) -> 
     return txn
 
 
+def summary_bytes(txn: Transaction) -> int:
+    """Size that a transaction's summary or a question about it counts for in a batch: both name its real topics."""
+    twins = None if txn.more is None else txn.more.twins
+    return RECORD_BYTES + sum(map(len, txn.topics)) + 20 * len(twins or ())
+
+
 def record_size(record: Any) -> int:
     """Size of a record's key, value and headers in bytes."""
     headers = sum(len(name) + len(value or b"") + 2 for name, value in record.headers() or ())
