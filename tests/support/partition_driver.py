@@ -193,11 +193,14 @@ class PartitionDriver:
     def tick(self, *, after_ms: int = 0, moves: int = 100, is_present: bool = False) -> None:
         """Time passes; what is due follows, when the loop would ask for it. `is_present`: somebody answers."""
         self.now_ms += after_ms
+        now_ms: int | None = self.now_ms
         if not self._shard().is_read_to_the_ends(_NO_MARKERS, TOPICS, is_idle=True):
+            now_ms = self._shard().peak_ms(_NO_MARKERS, TOPICS)
+        if now_ms is None:
             return
         before = len(self.ledger.batch.reports)
         present = {GROUP} if is_present else frozenset[str]()
-        self.ledger.due(now_ms=self.now_ms, move_count_max=moves, present=present)
+        self.ledger.due(now_ms=min(now_ms, self.now_ms), move_count_max=moves, present=present)
         news = self.ledger.batch.reports[before:]
         expired, too_old = (
             tuple(r.key for r in news if (r.kind, r.detail) == (ReportKind.PARKED, reason.value))

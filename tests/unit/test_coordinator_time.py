@@ -377,3 +377,33 @@ def test_a_coordinator_whose_clock_is_ahead_parks_nothing_and_asks_all_the_same(
     assert A in [check.key for check in checks if isinstance(check, CheckRecord)]
     times = [record.timestamp()[1] for record in still.kafka.records("orders")]
     assert max(times) <= still.world.now_ms()
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("limit", [{"batch_lines_max": 2}, {"batch_bytes_max": 200}])
+def test_what_time_brings_goes_on_while_more_is_committed_than_one_batch_takes(
+    limit: dict[str, int],
+) -> None:
+    """A peak of five minutes: each second 40 commits, of which 20 can be forwarded."""
+    still, opened, number = StillCoordinator(**limit), txn_key("open"), 0
+    still.half(opened)
+    coordinator = still.coordinator
+
+    def should_stop() -> bool:
+        nonlocal number
+        still.world.advance(ms=100)
+        lines = []
+        for _ in range(4):
+            number += 1
+            key = txn_key(f"t{number}")
+            lines.append(op_line("C", key, still.half(key)))
+        still.op(*lines)
+        return still.world.passed_s >= 300
+
+    coordinator.run(should_stop=should_stop)
+
+    assert 5_000 < len(still.visible()) < 8_000
+    assert opened in still.on_doubt()  # `doubt_after` is 60 s
+    stored = still.kafka.stored_offsets(still.topics.coordinator_group)
+    assert stored[still.topics.half, 0].offset > 0

@@ -101,7 +101,8 @@ class Coordinator:
         self._partition_count = 0
         self._writer_name = ""
         self._stored_at = 0.0
-        self._ticked_at = 0.0
+        self._ticked_at = self._peak_ticked_at = 0.0
+        self._present: frozenset[str] = frozenset()  # groups with a live responder
         self._clocks_warned_at = float("-inf")
         self._has_more = False
         self.measures = CoordinatorCounts()
@@ -310,12 +311,17 @@ class Coordinator:
     def _publish_what_follows(self, publisher: Publisher, *, is_idle: bool) -> None:
         now = self._clock()
         is_tick = now - self._ticked_at >= TICK_S
+        is_peak_tick = now - self._peak_ticked_at >= TICK_S
+        if is_peak_tick:
+            self._peak_ticked_at = now
         self._has_more = False
         batches: list[tuple[int, Batch]] = []
         for p, shard in self._in_turn():
             ledger = shard.ledger
             if ledger.unknown_topics:
                 self._learn_topics_of(ledger)
+            if is_peak_tick:
+                self._do_what_is_due_in_a_peak(shard)
             lines_max = self._batch_size.of(self._config.batch_lines_max)
             lines_max = self._refusals.line_count_max(p, lines_max)
             batch = ledger.advance(line_count_max=lines_max, byte_count_max=ledger.batch_bytes_max)
@@ -362,6 +368,17 @@ class Coordinator:
         suspect = self._refusals.partition_in_turn(busy)
         return list(self._shards.items()) if suspect is None else [(suspect, self._shards[suspect])]
 
+    @property
+    def _moves_max(self) -> int:
+        return self._refusals.count_max(self._batch_size.of(self._config.batch_moves_max))
+
+    def _do_what_is_due_in_a_peak(self, shard: Shard) -> None:
+        """Let time go on although lines come faster than batches take them; before the lines, or they would take all the room."""
+        peak_ms = shard.peak_ms(self._group, self._topics)
+        if peak_ms is not None:
+            now_ms = min(peak_ms, shard.time.now_ms())
+            shard.ledger.due(now_ms=now_ms, move_count_max=self._moves_max, present=self._present)
+
     def _on_tick(self, batches: list[tuple[int, Batch]], *, is_idle: bool) -> None:
         self._report_untimely()
         mended = self._book.mended()
@@ -369,12 +386,14 @@ class Coordinator:
             # Clients would learn of it later and refuse the new partition until then; new clients know it at once.
             raise RetriableError("a topic has more partitions by now")
         patience_s = self._config.misplaced_after.total_seconds()
-        moves_max = self._refusals.count_max(self._batch_size.of(self._config.batch_moves_max))
+        moves_max = self._moves_max
         seen = {p for p, _ in batches}
         self.measures.ends = known_ends(self._group, self._shards, self._topics)
-        present = self._presence.of(s.ledger.schedule for s in self._shards.values())
+        self._present = self._presence.of(s.ledger.schedule for s in self._shards.values())
         if not self._refusals.questions.bytes_max:
-            present = frozenset()  # due check-backs stay due, as those of a group without members
+            self._present = (
+                frozenset()
+            )  # due check-backs stay due, as those of a group without members
         for p, shard in self._in_turn():
             ledger = shard.ledger
             if mended:
@@ -390,7 +409,7 @@ class Coordinator:
             if shard.is_read_to_the_ends(self._group, self._topics, is_idle=is_idle):
                 shard.is_caught_up |= not shard.is_half_paused
                 now_ms = shard.time.now_ms()
-                ledger.due(now_ms=now_ms, move_count_max=moves_max, present=present)
+                ledger.due(now_ms=now_ms, move_count_max=moves_max, present=self._present)
                 self._has_more |= (
                     len(ledger.batch.keeps) >= moves_max
                     or ledger.batch.byte_count >= self._bytes_max

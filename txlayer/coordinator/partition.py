@@ -187,14 +187,30 @@ class Shard:
         A line that waits for half blocks the lines behind it, but not what depends on time: such lines may arrive
         all the time.
         """
+        return not self.ledger.has_more and self._has_reached_the_ends(
+            group, topics, is_idle=is_idle
+        )
+
+    def _has_reached_the_ends(
+        self, group: GroupReader, topics: SystemTopics, *, is_idle: bool
+    ) -> bool:
         ledger = self.ledger
         # While half is paused, time goes on: check-backs for what was read must continue, or the pause would never end.
         is_half_read = self.is_half_paused or self.half_read_to(group, topics) >= self.half_end
-        is_read = is_half_read and (
+        return is_half_read and (
             ledger.op_next[0] >= self.op_end
             or (is_idle and group.read_to((topics.op, ledger.partition)) >= self.op_end)
         )
-        return is_read and not ledger.has_more
+
+    def peak_ms(self, group: GroupReader, topics: SystemTopics) -> int | None:
+        """The time that counts while more is read than batches have room for: that of the first record without effect yet.
+
+        None: nothing is left over from the batch before, or the ends at the assignment are not reached.
+        """
+        unapplied_ms = self.ledger.unapplied_ms
+        if unapplied_ms is None or not self._has_reached_the_ends(group, topics, is_idle=False):
+            return None
+        return max(self.ledger.now_ms, unapplied_ms)
 
     def pause_op_far_ahead(
         self, group: GroupReader, topics: SystemTopics, *, line_count_max: int, byte_count_max: int

@@ -1123,7 +1123,8 @@ class Ledger:
         immune_after_ms = now_ms - self.settings.checks.shortest_immunity_ms
         young, old = self._young, self._old
         # A transaction with an append time in the future must not hold up those behind it; its time comes later.
-        while young and not immune_after_ms < young[0].appended_ms <= now_ms:
+        latest_ms = max(now_ms, self.newest_ms)
+        while young and not immune_after_ms < young[0].appended_ms <= latest_ms:
             txn = young.popleft()
             self._give_a_place(txn)
             if txn.state not in SETTLED and not txn.is_in_doubt:
@@ -1399,6 +1400,14 @@ class Ledger:
             or self._behind
         )
 
+    @property
+    def unapplied_ms(self) -> int | None:
+        """Append time of the oldest record that was read and can go on now, but for the size of a batch. None: there is none."""
+        times = [self._behind[0][1]] if self._behind else []
+        if self._ops and self.waits_for_half is None:
+            times.append(self._ops[0][1])
+        return min(times, default=None)
+
     def forget_batch(self) -> None:
         """Discard the batch of a replay, and the content of what it settled: that is not needed, and not counted."""
         for txn in self.batch.forwards:
@@ -1422,7 +1431,7 @@ class Ledger:
 
         `present` contains the producer groups with a live responder. `now_ms` is 0 while no trusted time is known; then
         only what needs no time follows. Call it only after half and op have been read to the ends that were taken at
-        assignment.
+        assignment. While lines are read that are not applied, `now_ms` is no later than the time of the first of them.
         """
         self.now_ms = max(self.now_ms, now_ms)
         if now_ms:
@@ -1430,7 +1439,7 @@ class Ledger:
         born_before_ms = now_ms - self.settings.doubt_after_ms
         for txn in self._young_ones() if now_ms else ():
             # A transaction with an append time in the future must not hold back half and those behind it until then.
-            is_young = born_before_ms < txn.appended_ms <= now_ms
+            is_young = born_before_ms < txn.appended_ms <= max(now_ms, self.newest_ms)
             if is_young or len(self.batch.keeps) >= move_count_max or not self._has_room:
                 break
             if txn.key not in self.batch.keeps:
