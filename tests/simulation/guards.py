@@ -185,11 +185,11 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         "a check writes its rollback before it says so", "P8", "adapters/sql/barrier.py",
-        Variant(barrier=ua.ReadingCheck), 189, frozenset({_K.CONTRARY}),
+        Variant(barrier=ua.ReadingCheck), 0, frozenset({_K.CONTRARY}),
     ),
     Guard(
         "what the database did not confirm is unknown", "P8", "adapters/sql/barrier.py",
-        Variant(barrier=ua.HopefulCheck), 189, frozenset({_K.CONTRARY}),
+        Variant(barrier=ua.HopefulCheck), 294, frozenset({_K.CONTRARY}),
     ),
     Guard(
         "the row of another attempt means rollback", "P8", "adapters/sql/barrier.py",

@@ -383,7 +383,7 @@ def test_a_coordinator_whose_clock_is_ahead_parks_nothing_and_asks_all_the_same(
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("limit", [{"batch_lines_max": 2}, {"batch_bytes_max": 200}])
 def test_what_time_brings_goes_on_while_more_is_committed_than_one_batch_takes(
-    limit: dict[str, int],
+    limit: dict[str, Any],
 ) -> None:
     """A peak of five minutes: each second 40 commits, of which 20 can be forwarded."""
     still, opened, number = StillCoordinator(**limit), txn_key("open"), 0
