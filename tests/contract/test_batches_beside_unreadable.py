@@ -40,7 +40,7 @@ def run(stage: Stage, act: Any, *, attempt_count_max: int) -> list[int]:
         group=stage.group, topics=[stage.topic], connect=stage.lab.connect_consumer,
         bootstrap_servers=stage.lab.servers, start_at="earliest", namespace=stage.namespace,
         retry=RetryPolicy(attempt_count_max=attempt_count_max, backoff_first_ms=5, backoff_max_ms=5),
-        deserializer=lambda raw, _: int(raw),
+        deserializer=lambda raw, _: int(raw or b""),
     )  # fmt: skip
 
     @consumer.batch_handler(count_max=10)

@@ -58,9 +58,12 @@ def test_errors_of_messages_that_wait_for_their_next_attempt_stay_within_the_lim
 
 @pytest.mark.promise("P11")
 def test_headers_of_messages_that_wait_stay_within_the_limit(stage: Stage) -> None:
+    lab = stage.lab
+    assert isinstance(lab, MemoryLab)
+
     def write(count: int) -> None:
         for n in range(count):
-            stage.lab.kafka.append(
+            lab.kafka.append(
                 stage.topic, b"x", partition=0, key=b"k", headers=[("h", b"%d" % n + b"x" * SIZE)]
             )
 

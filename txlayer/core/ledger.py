@@ -341,8 +341,7 @@ class Ledger:
         self.shelf = DoubtIndex()
         self.schedule = CheckSchedule(settings.checks)
         # Transactions in half, by offset: immunity over, and the others. Settled and moved ones are removed lazily.
-        self._old: deque[Transaction] = deque()
-        self._young: deque[Transaction] = deque()
+        self._old, self._young = deque[Transaction](), deque[Transaction]()
         self._limited: dict[str, int] = {}  # groups with too many open transactions, and how many
         self._limits_looked_at_ms = self._further_count = 0  # further: half records beyond a first
         self._twins: deque[tuple[int, int, OpPosition]] = deque()  # offset of a copy, of the first
