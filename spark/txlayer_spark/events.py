@@ -41,7 +41,7 @@ class Kind(IntEnum):
     DOUBT = 3
     FORWARDED = 4
     CONTENT = 5
-    ASIDE = 7  #: an op line that was given up before its half record came
+    ASIDE = 7  #: an op line that was given up before its half record came, or a half record that is no part of its transaction
     MISPLACED = 6  #: a half record in a partition that is not its transaction's, or of an index that it cannot have
 
 
@@ -204,7 +204,7 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
     content = F.xxhash64(_field(3), index, "_content")
     return _row(
         rows, Kind.HALF, key=_field(1), born_ms=born_ms, pos=F.col("offset"), n=count, idx=index,
-        hash=_claim(content, F.col("partition"), F.col("offset"), count, born_ms), a=F.col("_group"), b=F.col("_topic"),
+        hash=claimed(content, F.col("partition"), F.col("offset"), count, born_ms), a=F.col("_group"), b=F.col("_topic"),
         c=F.shiftleft(immunity, 1).bitwiseOR(prepare.cast("bigint")),
         ordering=F.shiftleft(halves[0], 32).bitwiseOR(halves[1]), g=F.xxhash64(_field(2), "partition"),
         w=F.when(F.isnotnull(wanted), F.xxhash64(index, wanted)), d=content,
@@ -220,7 +220,7 @@ def _is_misplaced(names: Names, key_crc: Column) -> Column:
     return crc % names.half_partitions != F.col("partition")
 
 
-def _claim(
+def claimed(
     content: Column, partition: Column, offset: Column, count: Column, born_ms: Column
 ) -> Column:
     """What a forwarded record says of itself and of its half record."""
@@ -271,23 +271,32 @@ def _doubt(records: DataFrame, names: Names) -> DataFrame:
 
 
 def _asides(records: DataFrame) -> DataFrame:
-    """pos: offset and line of the op line, packed without its source."""
+    """pos: offset and line of an op line, packed without its source, or the offset of a half record; a: 1 for a half record."""
     name = lines.text(F.col("key"))
     place = F.split_part(name, F.lit("/"), F.lit(4))
     offset, line = (
         lines.whole(F.split_part(place, F.lit(":"), F.lit(part))).cast("bigint") for part in (1, 2)
     )
-    rows = records.where(name.rlike(lines.KEPT_ASIDE_LINE_KEY)).select(
+    is_half = F.isnull(line)
+    header = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
+    rows = records.where(name.rlike(lines.KEPT_ASIDE_OF_TXN_KEY)).select(
         lines.whole(F.split_part(name, F.lit("/"), F.lit(3))).cast("int").alias("partition"), "timestamp",
-        F.shiftleft(offset, LINE_BITS).bitwiseOR(line).alias("_pos"), lines.text(F.col("value")).alias("_line"),
+        F.when(is_half, 1).alias("_half"),
+        F.when(is_half, offset).otherwise(F.shiftleft(offset, LINE_BITS).bitwiseOR(line)).alias("_pos"),
+        F.when(is_half, header).otherwise(lines.text(F.col("value"))).alias("_line"),
     )  # fmt: skip
-    rows = _split(rows, lines.OP)
-    return _row(rows, Kind.ASIDE, key=_field(2), born_ms=lines.whole(_field(5)), pos=F.col("_pos"))
+    is_line = F.isnull("_half") & F.col("_line").rlike(lines.OP)
+    rows = rows.where(is_line | (F.isnotnull("_half") & F.col("_line").rlike(lines.HALF)))
+    rows = rows.withColumn("_f", lines.fields(F.col("_line"))).drop("_line")
+    key = F.when(F.isnull("_half"), _field(2)).otherwise(_field(1))
+    return _row(
+        rows, Kind.ASIDE, key=key, born_ms=lines.whole(_field(5)), pos=F.col("_pos"), a=F.col("_half"),
+    )  # fmt: skip
 
 
 def _summaries(records: DataFrame, names: Names) -> DataFrame:
     """pos: offset; n: count; a: number of the state, 0 its end; b: of the reason; c: group; idx: half records that are there;
-    hash: append time of the first; w, d: offset of the first and of the last.
+    hash: append time of the first; w, d: offset of the first and of the last; g: of group and partition.
     """
     key = lines.text(F.col("key"))
     rows = records.where(key.rlike(lines.SUMMARY_KEY)).withColumn(
@@ -304,6 +313,7 @@ def _summaries(records: DataFrame, names: Names) -> DataFrame:
         rows, Kind.DOUBT, key=key, born_ms=lines.whole(_field(9)), pos=F.col("offset"), n=lines.whole(_field(7)),
         a=state, b=F.greatest(F.coalesce(reason, F.lit(0)), F.lit(0)), c=F.col("_group"), idx=lines.whole(_field(6)),
         hash=lines.whole(_field(8)), w=lines.whole(_field(4)), d=lines.whole(lines.before(_field(5), "+")),
+        g=F.xxhash64(_field(3), "partition"),
     )  # fmt: skip
 
 
@@ -378,9 +388,9 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     is_good = is_good & (F.col("_ours") - F.col("_mark").cast("int") == _FORWARDED_HEADERS)
     return _row(
         rows, Kind.FORWARDED, key=F.coalesce(F.col("_id"), F.lit("")), born_ms=born_ms, partition=half_partition, pos=offset,
-        n=count, idx=index, hash=_claim(content, half_partition, offset, count, born_ms),
+        n=count, idx=index, hash=claimed(content, half_partition, offset, count, born_ms),
         a=F.when(~F.coalesce(is_good, F.lit(False)), 1), b=F.col("_topic"), c=place, g=F.col("_at_ms"),
-        ordering=F.when(names.is_in_gap(half_partition, offset), F.lit(1)), w=F.xxhash64(index, F.col("partition").cast("bigint")), d=F.col("_lane"),
+        ordering=F.when(is_good & names.is_in_gap(half_partition, offset), F.lit(1)), w=F.xxhash64(index, F.col("partition").cast("bigint")), d=F.col("_lane"),
         t=F.when(F.isnotnull("_timed"), F.xxhash64(index, F.col("_timed"))),
     )  # fmt: skip
 

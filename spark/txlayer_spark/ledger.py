@@ -29,6 +29,7 @@ from txlayer_spark.events import (
     Kind,
     Said,
     bit,
+    claimed,
 )
 
 INDEX_BITS = 63
@@ -302,51 +303,65 @@ def with_distinct(core: DataFrame) -> DataFrame:
 
 
 _ATTEMPT = ("txn_id", "nonce", "partition")
+_READING = (*_ATTEMPT, "reading")
 
 
 def fold_exactly(
-    happened: DataFrame, excused: DataFrame, *, shortened_partitions: Sequence[int]
+    happened: DataFrame,
+    excused: DataFrame,
+    *,
+    shortened_partitions: Sequence[int],
+    clock_error_ms: int,
 ) -> DataFrame:
-    """What happened to some ids → a core per id, attempt and half partition, with `JUDGED_COLUMNS`.
+    """What happened to some ids → a core per id, attempt (`nonce`), half partition and `reading`, with `JUDGED_COLUMNS`.
+
+    The records do not show of every op line whether it counted. An attempt with such lines has two rows: `reading` 0, in which
+    they count, and 1, in which they do not.
 
     Args:
         happened: `events.COLUMNS`, everything that is known of those ids.
         excused: `b` (the number of a real topic), `until_ms`: what was decided up to then may have been visible there and be
             gone, and `is_hidden`: what is missing may be where nobody can read.
         shortened_partitions: Half partitions in which a transaction may begin with a later message.
+        clock_error_ms: By how much the clocks of two brokers may differ.
 
     A half record belongs to its attempt when its index is due; an op line counts when it names such a record and its producer
     group; a forwarded record belongs to the attempt whose half record it names.
     """
     # Steps of which each reads the ones before several times: what is read is small, and is planned once.
-    half = _belonging(happened.where(F.col("kind") == int(Kind.HALF)), shortened_partitions)
+    asides = happened.where(F.col("kind") == int(Kind.ASIDE))
+    every_half = _not_kept_aside(happened.where(F.col("kind") == int(Kind.HALF)), asides)
+    half = _belonging(every_half, shortened_partitions)
     doubts = happened.where(F.col("kind") == int(Kind.DOUBT))
     held = happened.where(F.col("kind") == int(Kind.CONTENT))
     contents = _newest(held).where(F.col("a") != int(Held.ENDED))
     messages = _messages(half, _newest(held.where(F.col("a") != int(Held.ENDED))))
-    whole = half.groupBy(*_ATTEMPT).agg(
-        F.max(F.when(~F.col("is_copy"), F.col("pos"))).alias("_last"),
-        F.max("_g").alias("_g"),
-        F.min("idx").alias("_low"),
-    )
-    ops = happened.where(F.col("kind") == int(Kind.OP))
-    asides = happened.where(F.col("kind") == int(Kind.ASIDE))
-    counting = _counting(_not_given_up(ops, asides), half, whole, doubts)
+    ops = _not_given_up(happened.where(F.col("kind") == int(Kind.OP)), asides)
+    known = _known_offsets(half, doubts, held)
+    named = _naming_halves(ops, half, known, clock_error_ms=clock_error_ms)
+    counting = _with_unsure(named.unionByName(_naming_doubts(ops, known, doubts)))
+    unsure = counting.where("_is_unsure").select(*_ATTEMPT, "_is_unsure").distinct()
+    counting = _in_readings(counting)
+    counting = counting.where(F.col("_is_certain") | (F.col("reading") == 0))
     decided = _decided(counting, messages)
-    known = messages.select(*_ATTEMPT).union(counting.select(*_ATTEMPT)).distinct()
-    alone = ops.join(known, list(_ATTEMPT), "left_anti")
-    forwarded = _attached(happened.where(F.col("kind") == int(Kind.FORWARDED)), half, messages)
+    there = messages.select(*_ATTEMPT).union(counting.select(*_ATTEMPT)).distinct()
+    alone = ops.join(there, list(_ATTEMPT), "left_anti")
+    forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
+    forwarded = _attached(forwarded, half, messages, known)
     shown = _shown(forwarded)
-    missing = _missing(messages, shown, decided, excused)
+    missing = _missing(messages, shown, _claims(forwarded), decided, excused)
     kept = _kept(messages, contents, doubts)
     once = half.where(~F.col("is_copy"))
     checks = happened.where(F.col("kind") == int(Kind.CHECK))
-    parts = [once, counting, alone, forwarded, checks, doubts, held]
-    every = reduce(DataFrame.unionByName, (part.select(*COLUMNS) for part in parts))
-    by = list(_ATTEMPT)
-    folded = fold(every, by=_ATTEMPT)
-    rows = folded.join(decided.select(*by, "released", "released_ms", "_before"), by, "left")
-    for extra in (shown_counts(shown), missing, kept):
+    parts = [once, alone, forwarded, checks, doubts, held]
+    others = reduce(DataFrame.unionByName, (part.select(*COLUMNS) for part in parts))
+    others = _in_readings(others.join(unsure, list(_ATTEMPT), "left"))
+    every = others.select(*COLUMNS, "reading").unionByName(counting.select(*COLUMNS, "reading"))
+    by, reading = list(_ATTEMPT), list(_READING)
+    folded = fold(every, by=_READING)
+    released = decided.select(*reading, "released", "released_ms", "_before")
+    rows = folded.join(released, reading, "left").join(missing, reading, "left")
+    for extra in (shown_counts(shown), kept):
         rows = rows.join(extra, by, "left")
     stored = once.groupBy(*by).agg(F.count("*").alias("h_distinct"))
     rows = rows.join(stored, by, "left")
@@ -356,7 +371,7 @@ def fold_exactly(
     is_told = F.max(is_row).over(of_id) & (F.col("v_gone") >= F.col("v_n"))
     is_repeated = (F.col("nonce") == STRAY) & F.coalesce(is_told, F.lit(False))
     rows = rows.withColumn("_repeated", is_repeated).where(~F.col("_repeated")).drop("_repeated")
-    of_attempt = F.when(F.col("nonce") != STRAY, F.col("v_n"))
+    of_attempt = F.when((F.col("nonce") != STRAY) & (F.col("reading") == 0), F.col("v_n"))
     visible = F.sum((of_attempt > 0).cast("bigint")).over(of_id)
     return rows.withColumns(
         {
@@ -367,7 +382,7 @@ def fold_exactly(
             "hidden_n": F.coalesce("hidden_n", F.lit(0)),
             "gone_n": F.coalesce("gone_n", F.lit(0)) + F.coalesce("_before", F.lit(0)),
         }
-    ).drop("nonce", "partition", "_before")
+    ).drop("_before")
 
 
 STRAY = -1
@@ -422,9 +437,19 @@ def _newest(contents: DataFrame) -> DataFrame:
     return now.drop("_at")
 
 
+def _not_kept_aside(half: DataFrame, asides: DataFrame) -> DataFrame:
+    """The half records but those that doubt keeps: they are no part of their transaction."""
+    kept = asides.where(F.isnotnull("a")).select("txn_id", "partition", "pos").distinct()
+    return half.join(kept, ["txn_id", "partition", "pos"], "left_anti")
+
+
 def _not_given_up(ops: DataFrame, asides: DataFrame) -> DataFrame:
     """The op lines but those that doubt keeps: they were given up before their half records came."""
-    given_up = asides.select("txn_id", "partition", F.col("pos").alias("_place")).distinct()
+    given_up = (
+        asides.where(F.isnull("a"))
+        .select("txn_id", "partition", F.col("pos").alias("_place"))
+        .distinct()
+    )
     placed = ops.withColumn("_place", F.shiftright("pos", SOURCE_BITS))
     return placed.join(given_up, ["txn_id", "partition", "_place"], "left_anti").drop("_place")
 
@@ -437,34 +462,95 @@ def _messages(half: DataFrame, contents: DataFrame) -> DataFrame:
     return stored.unionByName(others.withColumn("pos", F.lit(None).cast("bigint")).select(*columns))
 
 
-def _counting(ops: DataFrame, half: DataFrame, whole: DataFrame, doubts: DataFrame) -> DataFrame:
-    """The op lines that count, with `_releases`: whether every half record is at or before the one that they name."""
-    by = list(_ATTEMPT)
-    places = half.select(*by, F.col("pos").alias("n")).distinct()
-    there = places.withColumn("_there", F.lit(True))
-    named = ops.join(whole, by).join(there, [*by, "n"], "left")
-    # Where a transaction begins in the middle, a line may name one of its records that are gone.
-    is_gone = F.isnotnull("w") & (F.col("_low") > 0)
-    named = named.where((F.col("g") == F.col("_g")) & (F.isnotnull("_there") | is_gone))
-    named = named.withColumn("_releases", F.col("n") >= F.col("_last"))
-    # Of what doubt alone knows: the ends that its summary names.
-    known = doubts.where(F.isnotnull("n")).groupBy(*by).agg(
-        F.max("w").alias("_first"), F.max("d").alias("_last"), F.max("n").alias("_count"),
-        F.max("idx").alias("_seen"),
-    )  # fmt: skip
-    others = ops.join(whole, by, "left_anti").join(known, by)
-    others = others.where((F.col("n") == F.col("_first")) | (F.col("n") == F.col("_last")))
-    others = others.withColumn(
-        "_releases",
-        (F.col("n") == F.col("_last")) & (F.col("_seen") == F.col("_count")),
+def _known_offsets(half: DataFrame, doubts: DataFrame, held: DataFrame) -> DataFrame:
+    """Per attempt with half records: `_g`, its producer group; `_first`, `_last`, `_last_copy`: of its half offsets.
+
+    And `_told`: those that doubt names at any time, null of an attempt that never stood there; `_low`, `_high`: between these are
+    all of its offsets, also of records that are gone.
+    """
+    by, own = list(_ATTEMPT), ~F.col("is_copy")
+    stored = half.groupBy(*by).agg(
+        F.max("_g").alias("_g"),
+        F.min(F.when(own, F.col("pos"))).alias("_first"),
+        F.max(F.when(own, F.col("pos"))).alias("_last"),
+        F.max(F.when(~own, F.col("pos"))).alias("_last_copy"),
     )
-    chosen = (*COLUMNS, "_releases")
-    return named.select(*chosen).unionByName(others.select(*chosen))
+    # 0 where the coordinator did not know it.
+    is_named = (F.col("kind") == int(Kind.DOUBT)) & (F.col("d") > 0)
+    named = F.flatten(F.collect_set(F.when(is_named, F.array("w", "d"))))
+    told = doubts.unionByName(held).groupBy(*by).agg(named.alias("_told"))
+    low, high = F.array_min("_told"), F.array_max("_told")
+    return stored.join(told, by, "left").withColumns(
+        {"_low": F.least("_first", low), "_high": F.greatest("_last", "_last_copy", high)}
+    )
+
+
+def _naming_halves(
+    ops: DataFrame, half: DataFrame, known: DataFrame, *, clock_error_ms: int
+) -> DataFrame:
+    """The op lines that count, or may have counted, by a half record of their transaction and its producer group.
+
+    With `_is_certain`; `_releases`: whether every half record is at or before the one that they name; `_is_gone`: that one is.
+
+    A line may have counted when it was there before its half record, when it names one between the ends of a transaction that
+    stood on doubt, which doubt forgets, or one that is gone.
+    """
+    by = list(_ATTEMPT)
+    places = half.select(
+        *by, F.col("pos").alias("n"), F.col("is_copy").alias("_is_copy"), F.col("at_ms").alias("_half_ms")
+    )  # fmt: skip
+    named = ops.join(known, by).where(F.col("g") == F.col("_g"))
+    named = named.join(places, [*by, "n"], "left")
+    told = F.coalesce("_told", F.array().cast("array<bigint>"))
+    is_there = F.isnotnull("_half_ms")
+    is_end = (F.col("n") == F.col("_first")) | (F.col("n") == F.col("_last"))
+    is_end = is_end | F.array_contains(told, F.col("n")) | F.coalesce("_is_copy", F.lit(False))
+    is_ahead = F.coalesce(F.col("_half_ms") > F.col("at_ms") + clock_error_ms, F.lit(False))
+    is_between = (F.col("_low") < F.col("n")) & (F.col("n") < F.col("_high"))
+    is_gone = F.isnotnull("w")
+    marked = named.where(is_there | is_end | (is_gone & ((F.size(told) == 0) | is_between)))
+    is_known = is_end | (is_there & F.isnull("_told"))
+    return marked.select(
+        *COLUMNS,
+        (is_known & ~is_ahead).alias("_is_certain"),
+        (F.col("n") >= F.col("_last")).alias("_releases"),
+        is_gone.alias("_is_gone"),
+    )
+
+
+def _naming_doubts(ops: DataFrame, known: DataFrame, doubts: DataFrame) -> DataFrame:
+    """The same of what doubt alone knows: the lines that name an end of its summary, and its producer group."""
+    by = list(_ATTEMPT)
+    told = doubts.where(F.isnotnull("n")).groupBy(*by).agg(
+        F.max("w").alias("_first"), F.max("d").alias("_last"), F.max("n").alias("_count"),
+        F.max("idx").alias("_seen"), F.max("g").alias("_g"),
+    )  # fmt: skip
+    named = ops.join(known, by, "left_anti").join(told, by).where(F.col("g") == F.col("_g"))
+    named = named.where((F.col("n") == F.col("_first")) | (F.col("n") == F.col("_last")))
+    is_whole = (F.col("n") == F.col("_last")) & (F.col("_seen") == F.col("_count"))
+    return named.select(
+        *COLUMNS,
+        F.lit(True).alias("_is_certain"),
+        is_whole.alias("_releases"),
+        F.lit(False).alias("_is_gone"),
+    )
+
+
+def _with_unsure(counting: DataFrame) -> DataFrame:
+    """The lines with `_is_unsure`: whether their attempt has one that is not certain."""
+    is_unsure = F.max(~F.col("_is_certain")).over(Window.partitionBy(*_ATTEMPT))
+    return counting.withColumn("_is_unsure", is_unsure)
+
+
+def _in_readings(rows: DataFrame) -> DataFrame:
+    """The rows with their `reading`: 0, and once more with 1 of an attempt that is unsure."""
+    both = F.when(F.col("_is_unsure"), F.array(F.lit(0), F.lit(1))).otherwise(F.array(F.lit(0)))
+    return rows.withColumn("reading", F.explode(both))
 
 
 def _decided(counting: DataFrame, messages: DataFrame) -> DataFrame:
-    """An attempt's `released` and `released_ms`."""
-    by = list(_ATTEMPT)
+    """An attempt's `released` and `released_ms` in each reading."""
+    by, reading = list(_ATTEMPT), list(_READING)
 
     def first(column: str, *words: Said, more: Column | None = None) -> Column:
         chosen = F.col("a").isin(*map(int, words))
@@ -475,20 +561,22 @@ def _decided(counting: DataFrame, messages: DataFrame) -> DataFrame:
         F.count_distinct("idx").alias("_there"), F.min("idx").alias("_low"), F.max("n").alias("_n")
     )
     is_there = F.col("_there") + F.col("_low") == F.col("_n")
-    rows = counting.groupBy(*by).agg(
+    lines = counting.join(numbers, by, "left")
+    releases = F.col("_is_gone") | F.coalesce(F.col("_releases") & is_there, F.lit(False))
+    rows = lines.groupBy(*reading).agg(
         first("pos", Said.COMMIT).alias("_commit"),
         first("pos", Said.ROLLBACK).alias("_rollback"),
         first("pos", Said.ABANDON).alias("_abandon"),
-        first("pos", Said.COMMIT, more=F.col("_releases")).alias("_released"),
-        first("at_ms", Said.COMMIT, more=F.col("_releases")).alias("_released_ms"),
+        first("pos", Said.COMMIT, more=releases).alias("_released"),
+        first("at_ms", Said.COMMIT, more=releases).alias("_released_ms"),
+        F.max("_low").alias("_low"),
     )
-    rows = rows.join(numbers, by, "left")
     never = F.lit((1 << 63) - 1)
     other = F.least(F.coalesce("_rollback", never), F.coalesce("_abandon", never))
     is_commit = F.col("_commit") < other
-    holds = is_commit & (F.col("_released") < F.coalesce("_abandon", never)) & is_there
+    holds = is_commit & (F.col("_released") < F.coalesce("_abandon", never))
     return rows.select(
-        *by,
+        *reading,
         F.when(holds, F.col("_released")).alias("released"),
         F.when(holds, F.col("_released_ms")).alias("released_ms"),
         F.when(is_commit, F.col("_commit")).alias("_committed"),
@@ -496,7 +584,9 @@ def _decided(counting: DataFrame, messages: DataFrame) -> DataFrame:
     )
 
 
-def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame) -> DataFrame:
+def _attached(
+    forwarded: DataFrame, half: DataFrame, messages: DataFrame, known: DataFrame
+) -> DataFrame:
     """What is visible with the nonce of its attempt, or `STRAY`, with what it should be (`_b`, `_hash`, `_w`, `_t`)."""
     expected = (
         F.col("nonce").alias("_nonce"), F.col("b").alias("_b"), F.col("hash").alias("_hash"), F.col("w").alias("_w"),
@@ -508,14 +598,25 @@ def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame) -> Dat
     is_broken = F.isnotnull("a")
     found = found.withColumn("_nonce", F.when(~is_broken, F.col("_nonce")))
     of_half = found.where(F.isnotnull("_nonce"))
-    # What doubt alone knows has no half offset any more.
+    # What doubt alone knows has no half offset any more; of the others it forgets those between the ends.
     claim.remove("pos")
-    kept = messages.where(F.isnull("pos")).select(*claim, *expected[:-1]).withColumn(
-        "_stored", F.lit(False)
+    ends = known.where(F.isnotnull("_told")).select(*_ATTEMPT, "_low", "_high")
+    kept = messages.join(ends, list(_ATTEMPT), "left")
+    kept = kept.where(F.isnull("pos") | F.isnotnull("_low"))
+    kept = kept.select(
+        *claim, *expected[:-1], F.isnotnull("pos").alias("_stored"), "_low", "_high", F.col("d").alias("_content"),
     )  # fmt: skip
     own = ("_nonce", "_b", "_hash", "_w", "_t", "_stored")
     others = found.where(F.isnull("_nonce")).drop(*own).join(kept, claim, "left")
-    others = others.withColumn("_nonce", F.when(~is_broken, F.col("_nonce")))
+    is_its_own = ~is_broken & (
+        ~F.col("_stored") | F.col("pos").between(F.col("_low"), F.col("_high"))
+    )
+    others = others.withColumns(
+        {
+            "_nonce": F.when(is_its_own, F.col("_nonce")),
+            "_hash": claimed(F.col("_content"), F.col("partition"), F.col("pos"), F.col("n"), F.col("born_ms")),
+        }
+    ).drop("_low", "_high", "_content")  # fmt: skip
     return of_half.unionByName(others).withColumn("nonce", F.coalesce("_nonce", F.lit(STRAY)))
 
 
@@ -537,20 +638,29 @@ def shown_counts(shown: DataFrame) -> DataFrame:
     )
 
 
+_CLAIM = ("txn_id", "partition", "idx", "n", "born_ms", "b")
+
+
+def _claims(forwarded: DataFrame) -> DataFrame:
+    """What is visible under a half offset that is gone says that it is (`_CLAIM`): the first copy of a message, for example."""
+    gone = forwarded.where((F.col("nonce") == STRAY) & F.isnotnull("key") & F.isnull("a"))
+    return gone.select(*_CLAIM).distinct().withColumn("_is_claimed", F.lit(True))
+
+
 def _missing(
-    messages: DataFrame, shown: DataFrame, decided: DataFrame, excused: DataFrame
+    messages: DataFrame, shown: DataFrame, claims: DataFrame, decided: DataFrame, excused: DataFrame
 ) -> DataFrame:
-    """Per attempt, how many of its messages are not on their topic: `lost_n`, and `gone_n` that may have been there."""
+    """Per reading, how many of its messages are not on their topic: `lost_n`, and `gone_n` that may have been there."""
     by = list(_ATTEMPT)
     there = shown.where("_own_topic").select(*by, "idx")
     missing = messages.join(there, [*by, "idx"], "left_anti").join(
         decided.where(F.isnotnull("_committed")), by
     )
-    missing = missing.join(F.broadcast(excused), "b", "left")
-    is_gone = F.isnotnull("released") & (F.col("released_ms") <= F.col("until_ms"))
-    is_gone = F.coalesce(is_gone, F.lit(False))
+    missing = missing.join(claims, list(_CLAIM), "left").join(F.broadcast(excused), "b", "left")
+    is_gone = (F.col("released_ms") <= F.col("until_ms")) | F.isnotnull("_is_claimed")
+    is_gone = F.coalesce(F.isnotnull("released") & is_gone, F.lit(False))
     is_hidden = F.isnotnull("released") & F.coalesce("is_hidden", F.lit(False))
-    return missing.groupBy(*by).agg(
+    return missing.groupBy(*_READING).agg(
         F.count_if(~is_gone & ~is_hidden).alias("lost_n"),
         F.count_if(is_gone & ~is_hidden).alias("gone_n"),
         F.count_if(is_hidden).alias("hidden_n"),

@@ -76,7 +76,9 @@ ORIGIN = rf"\A{_NUMBER}:{_NUMBER}\|{_NUMBER}/{_NUMBER}\|{_NUMBER}\z"
 SUMMARY_KEY = rf"\A{KEY}\z"
 CONTENT_KEY = rf"\A{KEY}/{_NUMBER}\z"
 KEPT_ASIDE_KEY = rf"\Aorigin/{_ascii_but('/')}+/{_NUMBER}/{_NUMBER}(?::{_NUMBER})?\z"
-KEPT_ASIDE_LINE_KEY = rf"\Aorigin/{_ascii_but('/')}+\.op/{_NUMBER}/{_NUMBER}:{_NUMBER}\z"
+KEPT_ASIDE_OF_TXN_KEY = (
+    rf"\Aorigin/{_ascii_but('/')}+\.(?:half/{_NUMBER}/{_NUMBER}|op/{_NUMBER}/{_NUMBER}:{_NUMBER})\z"
+)
 TXN_ID = r"\A[!-.0-{}~]{1,128}\z"
 _CLAIM, _OF_A_HOLDER = LockKind.CLAIM.value, LockKind.RENEWAL.value + LockKind.RELEASE.value
 LOCK = _record(

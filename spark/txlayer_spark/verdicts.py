@@ -11,7 +11,7 @@ from enum import Enum
 from functools import reduce
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
@@ -209,6 +209,23 @@ def _sure(condition: Column) -> Column:
     return F.coalesce(condition, F.lit(False))
 
 
+def with_less_fault(rows: DataFrame, *attempt: str) -> DataFrame:
+    """Rows of an attempt in two readings (`reading` 0 and 1, with `verdict`) → one of them: what is no fault in one is none."""
+    faults = [name for name, severity in SEVERITIES.items() if severity is Severity.FAULT]
+    # Whether other attempts of the id are visible no reading changes.
+    is_beside = (F.col("verdict") == "duplicate") & (F.col("v_n") <= F.col("v_distinct"))
+    is_fault = F.col("verdict").isin(*faults) & ~_sure(is_beside)
+    each = Window.partitionBy(*attempt)
+    is_first_wrong = F.max(F.when(F.col("reading") == 0, is_fault)).over(each)
+    is_other_right = F.max(F.when(F.col("reading") == 1, ~is_fault)).over(each)
+    chosen = F.when(_sure(is_first_wrong & is_other_right), 1).otherwise(0)
+    return (
+        rows.withColumn("_chosen", chosen)
+        .where(F.col("reading") == F.col("_chosen"))
+        .drop("_chosen")
+    )
+
+
 def with_late(rows: DataFrame, is_late: str) -> DataFrame:
     """Rows of the ledger with the verdict that those have which came too late (the column `is_late`; null: it did not).
 
@@ -222,8 +239,8 @@ def with_late(rows: DataFrame, is_late: str) -> DataFrame:
 
 
 def is_transaction() -> Column:
-    """Whether a core is of a transaction: an op line or a check alone names none, unless its half records are gone."""
-    return _has("h_n") | _has("v_n") | _has("o_gone") | (F.coalesce(doubt_state(), F.lit("")) != "")
+    """Whether a core is of a transaction: an op line or a check alone names none, unless its half records are gone; a summary on doubt does."""
+    return _has("h_n") | _has("v_n") | _has("o_gone") | F.isnotnull("d_count")
 
 
 def exit_code(counts: Mapping[str, int]) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.reference.test_model import HALF, HASH, KEY, OP, Log
+from tests.reference.test_model import DOUBT, HALF, HASH, KEY, OP, Log
 from tests.reference.wire import History, Record
 
 AGAIN = "again/0000000b"
@@ -337,6 +337,166 @@ def line_of_another_producer_group(log: Log) -> None:
     log.op(("R", half), group="strangers")
     log.op(("C", half))
     log.show(half)
+
+
+@case("out_of_window")
+def line_of_another_producer_group_and_its_half_record_gone(log: Log) -> None:
+    half = log.half()
+    log.summary("open", half)
+    log.content(half)
+    log.op(("R", half), group="strangers")
+    log.op(("C", half))
+    log.half("later/00000001")
+    log.starts[HALF] = 1
+
+
+@case("conflicting")
+def line_of_another_producer_group_beside_contrary_ones(log: Log) -> None:
+    """Of three lines the first one counts for nothing."""
+    half = log.half()
+    log.op(("C", half), group="strangers")
+    log.op(("R", half))
+    log.op(("C", half))
+
+
+def _long(log: Log, **fields: Any) -> list[Record]:
+    """Three half records of a transaction."""
+    return [log.half(KEY, f"{index}/3", **fields) for index in range(3)]
+
+
+def _ends_on_doubt(log: Log, halves: list[Record], *, key: str = KEY) -> None:
+    log.end_on_doubt(*range(len(halves)), key=key)
+    # Nothing of what was there before is left.
+    log.records = [r for r in log.records if r.topic != DOUBT or r.value is None]
+    log.settings = replace(log.settings, compacted_topics=frozenset({DOUBT}))
+
+
+@case("ok")
+def line_of_a_half_record_in_the_middle_of_one_on_doubt(log: Log) -> None:
+    """Doubt forgets the offsets between its ends: by when it stood there the rollback counted for nothing."""
+    halves = _long(log)
+    log.summary("open", *halves)
+    log.op(("R", halves[1]))
+    log.op(("C", halves[2]))
+    for half in halves:
+        log.show(half)
+    _ends_on_doubt(log, halves)
+
+
+@case("rolled_back")
+def line_of_a_half_record_in_the_middle_of_one_not_on_doubt(log: Log) -> None:
+    halves = _long(log)
+    log.op(("R", halves[1]))
+
+
+@case("leaked")
+def line_of_a_half_record_in_the_middle_visible(log: Log) -> None:
+    halves = _long(log)
+    log.op(("R", halves[1]))
+    log.op(("C", halves[2]))
+    for half in halves:
+        log.show(half)
+
+
+@case("open")
+def line_ahead_of_its_half_record(log: Log) -> None:
+    """It may have been given up: nothing is wrong with a transaction that is open then."""
+    ahead = f"1|C|{KEY}|orders|0|1700000000000|producer||".encode()
+    log.op(ahead)
+    log.half()
+
+
+@case("ok")
+def line_ahead_of_its_half_record_visible(log: Log) -> None:
+    ahead = f"1|C|{KEY}|orders|0|1700000000000|producer||".encode()
+    log.op(ahead)
+    log.show(log.half())
+
+
+@case("out_of_window")
+def copy_whose_first_record_is_gone_and_visible_under_that(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    log.half()
+    log.starts[HALF] = 1
+
+
+@case("out_of_window")
+def copy_of_one_message_and_the_last_record_is_gone(log: Log) -> None:
+    first, last = _whole(log)
+    log.op(("C", last))
+    log.show(first)
+    log.show(last)
+    log.half(KEY, "0/2")
+    log.starts[HALF] = 2
+
+
+@case("ok")
+def copies_whose_first_records_are_gone_of_one_on_doubt(log: Log) -> None:
+    """Doubt names the last half record, and what is visible may name any between the first and that one."""
+    first, last = _whole(log)
+    log.op(("C", last))
+    log.summary("waiting", first, last)
+    for index, half in enumerate((first, last)):
+        log.content(half, index)
+    log.show(first)
+    log.show(last)
+    log.end_on_doubt(0, 1)
+    _whole(log)
+    log.starts[HALF] = 2
+
+
+@case("corrupt")
+def copies_whose_first_records_are_gone_of_one_on_doubt_with_another_value(log: Log) -> None:
+    first, last = _whole(log)
+    log.op(("C", last))
+    log.summary("waiting", first, last)
+    for index, half in enumerate((first, last)):
+        log.content(half, index)
+    log.show(first, value=b"another")
+    log.show(last)
+    log.end_on_doubt(0, 1)
+    _whole(log)
+    log.starts[HALF] = 2
+
+
+@case("out_of_window")
+def known_from_a_summary_that_was_ended_alone(log: Log) -> None:
+    half = log.half()
+    log.op(("R", half))
+    log.summary("open", half)
+    log.content(half)
+    log.end_on_doubt(0)
+    log.half("later/00000001")
+    log.starts[HALF] = log.starts[OP] = 1
+
+
+@case("out_of_window", "orphan")
+def visible_with_its_id_twice_and_its_half_record_gone(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    _with_its_id_twice(log, half)
+    log.half("later/00000001")
+    log.starts[HALF] = 1
+
+
+@case("out_of_window")
+def half_record_kept_aside_behind_those_that_are_gone(log: Log) -> None:
+    first, last = _whole(log)
+    log.op(("C", last))
+    log.summary("held", first, last)
+    log.show(first)
+    log.show(last)
+    stray = log.half(numbers="0/3")
+    _ends_on_doubt(log, [first, last])
+    log.add(
+        DOUBT,
+        key=f"origin/{HALF}/0/{stray.offset}".encode(),
+        value=stray.value,
+        headers=stray.headers,
+    )
+    log.starts[HALF] = 2
 
 
 @case("ok")

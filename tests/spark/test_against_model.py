@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from tests.reference.cases import CASES
 from tests.reference.histories import make
@@ -15,32 +15,41 @@ from tests.support.seed import say
 from tests.support.spark_histories import Judged, TogetherJudged
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 
-SEEDS = (770010, 770035, 770042, 770048, 880019)
+SEEDS = (
+    770004, 770010, 770029, 770035, 770042, 770048, 880019, 880149, 990047, 990057, 990104,
+)  # fmt: skip
 """Random histories that the two once judged otherwise."""
 
 
+Together = tuple[TogetherJudged, list[Row]]
+
+
 @pytest.fixture(scope="module")
-def judged(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[Judged]]:
-    """All cases under both judges, by one run of the ledger."""
-    found: dict[str, list[Judged]] = {}
+def together(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Together:
+    """All cases, and what one run of the ledger says of them."""
     histories = {name: each.history() for name, each in CASES.items()}
     histories |= {f"seed {seed}": make(seed).history for seed in SEEDS}
-    for each in judge_together(spark, histories, tmp_path_factory.mktemp("model")):
+    return judge_together(spark, histories, tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def judged(together: Together) -> dict[str, list[Judged]]:
+    """All cases under both judges."""
+    found: dict[str, list[Judged]] = {}
+    for each in together[0].compare(together[1]):
         found.setdefault(each.name, []).append(each)
     return found
 
 
-def judge_together(spark: SparkSession, histories: dict[str, History], root: Path) -> list[Judged]:
-    """Histories under both judges."""
+def judge_together(spark: SparkSession, histories: dict[str, History], root: Path) -> Together:
+    """Histories, and the rows of the ledger about them."""
     together = TogetherJudged(histories)
     together.write(spark, str(root / "bronze"))
     update_ledger(
         spark,
         LedgerSettings(bronze=str(root / "bronze"), root=str(root / "ledger"), clock_error_ms=0),
     )
-    return together.compare(read_ledger(spark, str(root / "ledger")).collect())
+    return together, read_ledger(spark, str(root / "ledger")).collect()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -53,6 +62,18 @@ def test_the_ledger_gives_a_case_its_right_verdict_and_says_what_the_model_says(
     # A transaction whose half records are gone may have no row; what is visible of none is an orphan of its own.
     assert {case.word} >= {each.found for each in judged[name] if each.txn_key == case.txn_key}
     assert case.has_orphan == any("orphan" == each.found for each in judged[name])
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if name.startswith("line_of_another_producer_group")]
+)
+def test_a_row_says_what_lines_of_the_producer_group_decided(name: str, together: Together) -> None:
+    both, rows = together
+    new_id = both.renamed[name].ids[CASES[name].txn_key.split("/")[0].encode()].decode()
+
+    (row,) = (row for row in rows if row.txn_id == new_id)
+    wanted = "ROLLBACK" if "contrary" in name else "COMMIT"
+    assert wanted == row.resolution
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -77,7 +98,8 @@ def test_random_histories_are_judged_alike(spark: SparkSession, tmp_path: Path) 
     for start in range(first, first + count, AT_ONCE):
         seeds = range(start, min(start + AT_ONCE, first + count))
         histories = {f"seed {seed}": make(seed).history for seed in seeds}
-        found = judge_together(spark, histories, tmp_path / str(start))
+        together, rows = judge_together(spark, histories, tmp_path / str(start))
+        found = together.compare(rows)
         judged_count += len(found)
         wrong += [str(each) for each in found if each.expected != each.found]
     say(f"{judged_count} verdicts of {count} histories from seed {first}")

@@ -31,7 +31,13 @@ from txlayer_spark.ledger import (
 from txlayer_spark.schemas import TopicKind, kind_of
 from txlayer_spark.session import done_again
 from txlayer_spark.shelf import EVERY, Run, Shelf, State, to_stored, unfolded
-from txlayer_spark.verdicts import Judging, is_final, is_transaction, verdict_column
+from txlayer_spark.verdicts import (
+    Judging,
+    is_final,
+    is_transaction,
+    verdict_column,
+    with_less_fault,
+)
 
 ORDER_KEPT_MS = 7 * 24 * 3600 * 1000
 """How long an ordering key's place is remembered after its last message: as long as half records are kept."""
@@ -460,9 +466,12 @@ def _fold_exactly(
             for topic in sorted({*edges.excused, *edges.hidden})
         ]
         excused = spark.range(1).select(F.inline(F.array(*structs)))
-    folded = fold_exactly(few, excused, shortened_partitions=edges.shortened_partitions)
+    folded = fold_exactly(
+        few, excused, shortened_partitions=edges.shortened_partitions, clock_error_ms=judging.clock_error_ms,
+    )  # fmt: skip
     found = shelf.put(folded, "exact", number)
     rows = found.where(is_transaction()).withColumn("verdict", verdict_column(judging))
+    rows = with_less_fault(rows, "txn_id", "nonce", "partition")
     rows = to_stored(rows.withColumn("is_settled", _state(judging)), keeps_core=False)
     shelf.put_rows(rows, number, options=_WRITING, adds=True)
     if not sources.is_first:
