@@ -229,6 +229,8 @@ class ReadState:
     """Real topics of which compaction takes records."""
     hidden: tuple[str, ...] = ()
     """Real topics whose end lies behind a Kafka transaction that has been open for long: nobody can read it."""
+    doubt_lag_ms: int | None = None
+    """How long doubt keeps every state that a transaction passed, before compaction takes some; None: for ever."""
 
     def with_readers(self, *changed: Reader) -> ReadState:
         """The same with readers added or replaced."""
@@ -311,8 +313,9 @@ class Catalog:
         gaps = tuple(Gap(*gap) for gap in found.get("gaps", ()))
         noted_ms = found.get("noted_ms", {})
         return ReadState(
-            found["number"], readers, topics, groups, gaps=gaps, noted_ms=noted_ms, **several
-        )
+            found["number"], readers, topics, groups, gaps=gaps, noted_ms=noted_ms,
+            doubt_lag_ms=found.get("doubt_lag_ms"), **several,
+        )  # fmt: skip
 
     def store(self, state: ReadState) -> ReadState:
         """Put a newer state in place; what it was given back with its number."""

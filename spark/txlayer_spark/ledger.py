@@ -306,7 +306,7 @@ _ATTEMPT = ("txn_id", "nonce", "partition")
 _READING = (*_ATTEMPT, "reading")
 
 
-def fold_exactly(
+def fold_exactly(  # its steps, in their order
     happened: DataFrame,
     excused: DataFrame,
     *,
@@ -744,9 +744,16 @@ def nothing(spark: SparkSession) -> DataFrame:
     return spark.range(0).select(*(absent.alias(name) for name in STATE_COLUMNS))
 
 
-def is_keyed(*, aside: str = "") -> Column:
-    """Whether the order of a row is judged; of a stored one (not `rows.unfolded`) with the place `aside` of what few have."""
-    return (
+def is_keyed(*, doubt_from_ms: int, aside: str = "") -> Column:
+    """Whether the order of a row is judged; of a stored one (not `rows.unfolded`) with the place `aside` of what few have.
+
+    Args:
+        doubt_from_ms: Of what was stored earlier compaction may have taken that it was parked on doubt, which gives up its place.
+        aside: Where a stored row has what few have.
+    """
+    stored_ms = F.coalesce(f"{aside}h_first_ms", F.lit(0))
+    is_told = F.isnull(f"{aside}d_last") | (stored_ms >= doubt_from_ms)
+    return is_told & (
         F.isnotnull("h_key") & (F.col("verdict") != "out_of_window") & (F.col("v_n") > 0) & F.isnotnull("o_commit") & F.isnull(f"{aside}d_parked_ms")
         & F.isnull(f"{aside}o_abandon_ms")
     )  # fmt: skip

@@ -761,6 +761,31 @@ def messages_of_one_transaction_and_ordering_key_reversed(log: Log) -> None:
     log.show(first)
 
 
+def _overtaken(log: Log, *, is_on_doubt: bool = False) -> Record:
+    """The first of two of one ordering key that is decided is visible behind the other one."""
+    other, in_order = "other/00000009", f"k{HASH}"
+    first, second = log.half(options=in_order), log.half(other, options=in_order)
+    if is_on_doubt:
+        log.summary("open", first, key_hash=HASH)
+        log.content(first)
+    log.op(("C", first))
+    log.op(("C", second), key=other)
+    log.show(second)
+    log.show(first)
+    return first
+
+
+@case("out_of_order")
+def overtaken_by_one_of_its_ordering_key(log: Log) -> None:
+    _overtaken(log)
+
+
+@case("ok")
+def overtaken_and_compaction_may_have_taken_that_it_was_parked(log: Log) -> None:
+    """What was parked gave up its place."""
+    _ends_on_doubt(log, [_overtaken(log, is_on_doubt=True)])
+
+
 @case("ok")
 def messages_of_different_keys_reversed(log: Log) -> None:
     first, last = log.half(numbers="0/2", key=b"a"), log.half(numbers="1/2", key=b"b")

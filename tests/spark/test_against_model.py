@@ -16,7 +16,7 @@ from tests.support.spark_histories import Judged, TogetherJudged
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 
 SEEDS = (
-    770004, 770010, 770029, 770035, 770042, 770048, 880019, 880149, 990047, 990057, 990104,
+    770004, 770010, 770029, 770035, 770042, 770048, 880019, 880149, 990047, 990057, 990104, 990137, 990139,
 )  # fmt: skip
 """Random histories that the two once judged otherwise."""
 

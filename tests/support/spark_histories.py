@@ -242,6 +242,7 @@ class TogetherJudged:
             groups=tuple(dict.fromkeys(groups)),
             gaps=tuple(Gap(t, p, 0, b.start) for (t, p), b in self._bounds.items() if b.start),
             compacted=tuple(sorted(set(compacted))),
+            doubt_lag_ms=0 if f"{NAMESPACE}.doubt" in compacted else None,
             hidden=tuple(
                 sorted({t for (t, _), b in self._bounds.items() if b.stable_end is not None})
             ),

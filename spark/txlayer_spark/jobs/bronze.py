@@ -185,7 +185,7 @@ class _Reading:
             self._store(replace(self._state, gaps=gaps, noted_ms=noted_ms))
 
     def _note_edges(self) -> None:
-        """Know what else may be missing of the real topics: behind an open Kafka transaction, or taken by compaction."""
+        """Know what else may be missing: of the real topics behind an open Kafka transaction, and what compaction may have taken."""
         read = [
             self._read[r.number].end_offsets
             for r in self._state.active
@@ -196,12 +196,20 @@ class _Reading:
             there = ours & set(brokers.topics())
             hidden = brokers.hidden(there, before_ms=self._now_ms() - _HIDDEN_AFTER_MS)
             compacted = brokers.compacted(there)
+            doubt_lag_ms = self._doubt_lag_ms(brokers)
         # What compaction took while a topic had that policy stays gone.
         self._state = replace(
             self._state,
             hidden=tuple(sorted(hidden)),
             compacted=tuple(sorted({*self._state.compacted, *compacted})),
+            doubt_lag_ms=doubt_lag_ms,
         )
+
+    def _doubt_lag_ms(self, brokers: Brokers) -> int | None:
+        doubt = f"{self._settings.namespace}.{TopicKind.DOUBT.value}"
+        policy = brokers.settings([doubt], "cleanup.policy").get(doubt, "compact")
+        lag = brokers.settings([doubt], "min.compaction.lag.ms").get(doubt, "0")
+        return int(lag) if "compact" in policy else None
 
     def _stream(self, reader: Reader) -> None:
         started_ms = self._now_ms()

@@ -97,6 +97,8 @@ class _Edges:
     """{number of a real topic: what was decided up to this time may have been visible there and be gone}."""
     hidden: Sequence[int]
     """Numbers of the real topics whose end nobody can read."""
+    doubt_from_ms: int
+    """Of what was stored earlier compaction may have taken states on doubt before they were read."""
 
     @property
     def excusing_topics(self) -> int:
@@ -143,7 +145,7 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     behind = F.count_if((F.col("verdict") == "lost") & is_prepare_order()).alias("behind")
     rows = rows.observe(
         counted,
-        *ledger.counts(_is_keyed_row(), _is_several_row()),
+        *ledger.counts(_is_keyed_row(edges), _is_several_row()),
         halfless,
         crowded,
         repeated,
@@ -296,6 +298,7 @@ def _edges(
         shortened_partitions=sorted(shortened),
         excused={numbers[topic]: at_ms for topic, at_ms in until.items()},
         hidden=[numbers[topic] for topic in state.hidden if topic in numbers],
+        doubt_from_ms=0 if state.doubt_lag_ms is None else (state.cut_ms or 0) - state.doubt_lag_ms,
     )
 
 
@@ -563,9 +566,10 @@ def _orphans(
     return not shelf.put(found, "orphans", number).isEmpty()
 
 
-def _is_keyed_row() -> Column:
+def _is_keyed_row(edges: _Edges) -> Column:
     """Whether the order of a stored row is judged."""
-    return (F.col("is_settled") != int(State.ASKED)) & ledger.is_keyed(aside="more.")
+    is_keyed = ledger.is_keyed(doubt_from_ms=edges.doubt_from_ms, aside="more.")
+    return (F.col("is_settled") != int(State.ASKED)) & is_keyed
 
 
 def _may_be_repeated() -> Column:
@@ -605,7 +609,8 @@ def _keyed(rows: DataFrame, sources: _Sources, again: Sequence[DataFrame]) -> Da
 
     `again`: ids whose rows may say what an earlier run compared.
     """
-    keyed = unfolded(rows).where(ledger.is_keyed()).withColumn("_several", ledger.is_several())
+    is_keyed = ledger.is_keyed(doubt_from_ms=sources.edges.doubt_from_ms)
+    keyed = unfolded(rows).where(is_keyed).withColumn("_several", ledger.is_several())
     if sources.is_first or not again:
         return keyed
     ids = reduce(DataFrame.union, again).distinct().withColumn("_again", F.lit(True))
