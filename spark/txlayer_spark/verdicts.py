@@ -174,7 +174,7 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
         "out_of_window": cut_off | (_sure(uncertain) & ~is_certain),
         # Order is compared behind the judgement: `with_late`.
         _LATE: F.lit(False),
-        "parked": hidden & is_parked & F.col("is_kept"),
+        "parked": hidden & is_parked & ~_sure(abandoned) & F.col("is_kept"),
         "conflicting": contrary & ((rolled_back & hidden) | (committed & whole & visible) | abandoned),
         "rolled_back": hidden & (rolled_back | abandoned),
         "ok": committed & visible & whole,

@@ -300,6 +300,15 @@ def commit_then_abandon(log: Log) -> None:
     log.op(("A", half))
 
 
+@case("rolled_back")
+def commit_then_abandon_and_still_parked(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.summary("parked-committed", half, reason="too-large")
+    log.content(half)
+    log.op(("A", half))
+
+
 @case("torn")
 def commit_then_abandon_half_visible(log: Log) -> None:
     first, last = _whole(log)

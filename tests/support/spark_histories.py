@@ -303,6 +303,8 @@ class TogetherJudged:
             return "?"  # Spark compares the order of what it can judge
         if expected not in ("lost", "torn", "out_of_window"):
             return expected
+        if expected == "out_of_window" and txn.is_cut_off:
+            return expected
         if expected == "out_of_window":
             return "open" if _is_within(missing_topics[Kind.NOT_JUDGED], hidden) else expected
         shortened = {t for (t, _), b in self._bounds_of[name].items() if b.start}
