@@ -20,6 +20,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -207,6 +208,8 @@ class Reader:
     """The reader whose place it took: what that one had read to `end_offsets` counts, and it reads no more."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """{topic: Kafka's id of it when it was read}."""
+    absent: EndOffsets = field(default_factory=dict)
+    """Where it had come to in topics that it does not see any more: with the same id they are back, and it goes on there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +292,23 @@ class Catalog:
             UsageError: it is another one's. Nothing was changed.
         """
         if not self.folder.has(_ABOUT):
-            self.folder.write_json({"namespace": namespace}, _ABOUT)
+            self.folder.write_json({"namespace": namespace, "id": uuid4().hex}, _ABOUT)
+        self.check(namespace)
+
+    @property
+    def bronze_id(self) -> str:
+        """Another one for each bronze that is begun; "" for one of an earlier release."""
+        about = self.folder.read_json(_ABOUT) if self.folder.has(_ABOUT) else {}
+        return str(about.get("id", ""))
+
+    def check(self, namespace: str) -> None:
+        """Raise if this is the bronze of another namespace.
+
+        Raises:
+            UsageError: it is. Nothing was changed.
+        """
+        if not self.folder.has(_ABOUT):
+            return
         owner = self.folder.read_json(_ABOUT)["namespace"]
         if owner != namespace:
             raise UsageError(

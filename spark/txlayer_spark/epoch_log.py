@@ -98,7 +98,9 @@ def half_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
     """Half records as Kafka gives them → one row per attempt of the epoch."""
     line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
     starts = (f"{v}|{begin}" for v in (VERSION, NEXT_VERSION) for begin in _begin(epoch_id))
+    # What is out of form belongs to no attempt: coordinators keep it aside.
     ours = parse(raw.where(reduce(or_, map(line.startswith, starts))), TopicKind.HALF)
+    ours = ours.where(F.isnull("error"))
     records = F.sort_array(F.collect_list(F.struct("offset", "index", "count")))
     return ours.groupBy("txn_id", "nonce").agg(
         F.min("offset").alias("first_offset"),

@@ -259,7 +259,7 @@ def _check(records: DataFrame, _names: Names) -> DataFrame:
     """a: 1 a question, 2 a refusal; n: its number."""
     rows = _split(records.withColumn("_line", lines.text(F.col("value"))), lines.CHECK)
     rows = rows.where(_field(1).isin("Q", "X"))
-    rows = rows.withColumn("partition", lines.whole(_field(4)).cast("int"))
+    rows = rows.withColumn("partition", lines.partition(_field(4))).where(F.isnotnull("partition"))
     return _row(
         rows, Kind.CHECK, key=_field(2), born_ms=lines.whole(_field(6)), pos=F.col("offset"),
         n=lines.whole(_field(7)), a=F.when(_field(1) == "Q", 1).otherwise(2),
@@ -280,12 +280,13 @@ def _asides(records: DataFrame) -> DataFrame:
     is_half = F.isnull(line)
     header = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
     rows = records.where(name.rlike(lines.KEPT_ASIDE_OF_TXN_KEY)).select(
-        lines.whole(F.split_part(name, F.lit("/"), F.lit(3))).cast("int").alias("partition"), "timestamp",
+        lines.partition(F.split_part(name, F.lit("/"), F.lit(3))).alias("partition"), "timestamp",
         F.when(is_half, 1).alias("_half"),
         F.when(is_half, offset).otherwise(F.shiftleft(offset, LINE_BITS).bitwiseOR(line)).alias("_pos"),
         F.when(is_half, header).otherwise(lines.text(F.col("value"))).alias("_line"),
     )  # fmt: skip
     is_line = F.isnull("_half") & F.col("_line").rlike(lines.OP)
+    rows = rows.where(F.isnotnull("partition"))
     rows = rows.where(is_line | (F.isnotnull("_half") & F.col("_line").rlike(lines.HALF)))
     rows = rows.withColumn("_f", lines.fields(F.col("_line"))).drop("_line")
     key = F.when(F.isnull("_half"), _field(2)).otherwise(_field(1))
@@ -380,11 +381,17 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     origin, part, born_ms = _field(0), _field(1), lines.whole(_field(2))
     index, count = lines.whole(lines.before(part, "/")), lines.whole(lines.after(part, "/"))
     half_partition, offset = (
-        lines.whole(lines.before(origin, ":")),
+        lines.partition(lines.before(origin, ":")),
         lines.whole(lines.after(origin, ":")),
     )
     content = F.xxhash64("topic", index, "_content")
-    is_good = (index < count) & F.isnotnull(offset) & F.isnotnull(born_ms) & F.isnotnull("_id")
+    is_good = (
+        (index < count)
+        & F.isnotnull(half_partition)
+        & F.isnotnull(offset)
+        & F.isnotnull(born_ms)
+        & F.isnotnull("_id")
+    )
     is_good = is_good & (F.col("_ours") - F.col("_mark").cast("int") == _FORWARDED_HEADERS)
     return _row(
         rows, Kind.FORWARDED, key=F.coalesce(F.col("_id"), F.lit("")), born_ms=born_ms, partition=half_partition, pos=offset,

@@ -218,20 +218,24 @@ def may_be_reversed() -> Column:
 
 
 def first_ms() -> Column:
-    """When the first record of a core was written at the latest, by its producer's clock or a broker's; null if nothing says it."""
-    return F.least(*(F.col(f"core.{name}") for name in _TIMES))
+    """When the first record of a core was written at the latest; null where no broker's clock says it.
+
+    A producer's clock alone does not count: where it is ahead, it names a day after that of the record.
+    """
+    times = [F.col(f"core.{name}") for name in _TIMES]
+    return F.least(F.when(F.coalesce(*times).isNotNull(), F.col("core.born_ms")), *times)
 
 
 _TIMES = (
-    "born_ms", "h_first_ms", "o_commit_ms", "o_rollback_ms", "o_abandon_ms", "c_first_ms", "d_first_ms", "v_early_ms",
+    "h_first_ms", "o_commit_ms", "o_rollback_ms", "o_abandon_ms", "c_first_ms", "d_first_ms", "v_early_ms",
 )  # fmt: skip
 """Not the time of what is visible, which may be the user's."""
 
 
 def _is_plainly_stored() -> Column:
     """Each half record once, in the order of their index, from the first, of one group in one partition."""
-    # `h_bits` is all ones from the lowest bit on.
-    is_row = F.col("h_bits").bitwiseAND(F.col("h_bits") + 1) == 0
+    # `h_bits` is all ones from the lowest bit on: no bit is set above one that is not. (63 ones plus 1 would overflow.)
+    is_row = F.shiftrightunsigned("h_bits", 1).bitwiseAND(F.bitwise_not("h_bits")) == 0
     is_once = (F.col("h_n") == F.bit_count("h_bits")) & (F.col("h_n") <= F.col("h_count"))
     place = (1 << PLACE_BITS) - 1
     in_order = (F.col("h_begin").bitwiseAND(place) == F.col("h_first")) & (

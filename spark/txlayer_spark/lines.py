@@ -112,13 +112,20 @@ def whole(field: Column) -> Column:
     return field.try_cast("bigint")
 
 
+def partition(field: Column) -> Column:
+    """The number of a partition; null when the field is none, or more than Kafka has."""
+    return field.try_cast("int")
+
+
+FIRST_MS = -62_135_510_400_000
 LAST_MS = 253_402_214_399_999
-"""A day before the last one that Python can show: what a writer says of a time is any number."""
+"""A day behind the first and before the last one that Python can show: what a writer says of a time is any number."""
 
 
 def time_of(ms: Column) -> Column:
-    """A number of milliseconds as a timestamp, at most `LAST_MS`; null without one."""
-    return F.timestamp_millis(F.when(ms <= LAST_MS, ms).when(ms > LAST_MS, LAST_MS))
+    """A number of milliseconds as a timestamp, from `FIRST_MS` to `LAST_MS`; null without one."""
+    shown = F.least(F.greatest(ms, F.lit(FIRST_MS)), F.lit(LAST_MS))
+    return F.timestamp_millis(F.when(F.isnotnull(ms), shown))
 
 
 def fields(line: Column) -> Column:

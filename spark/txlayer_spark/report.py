@@ -102,9 +102,11 @@ def _finding(row: dict[str, Any], namespace: str) -> dict[str, Any]:
     if row["decided_offset"] is not None:
         line = f":{row['decided_line']}" if row["decided_line"] else ""
         places.append(f"{namespace}.op-{row['half_partition']}@{row['decided_offset']}{line}")
-    if row["visible_offset"] is not None:
-        topic = (row["visible_topics"] or ["?"])[0]
-        places.append(f"{topic}-{row['visible_partition']}@{row['visible_offset']}")
+    topics = row["visible_topics"] or []
+    if row["visible_offset"] is not None and len(topics) == 1:
+        places.append(f"{topics[0]}-{row['visible_partition']}@{row['visible_offset']}")
+    else:
+        places += topics  # the ledger keeps one offset, and does not say of which topic
     return {
         **row,
         "places": places,
@@ -134,7 +136,7 @@ def write_report(
     """Write `page` and, beside it, the same with the ending `.json`; what they show.
 
     Raises:
-        UsageError: there is no ledger yet. Nothing was written.
+        UsageError: there is no ledger yet, or bronze is of another namespace. Nothing was written.
     """
     summary = done_again(lambda: _summary(spark, bronze, ledger, namespace))
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -146,6 +148,7 @@ def write_report(
 def _summary(spark: SparkSession, bronze: str, ledger: str, namespace: str) -> Summary:
     catalog, shelf = Catalog(spark, bronze), Shelf(spark, ledger)
     run = shelf.last()
+    catalog.check(namespace)
     rows = shelf.rows(run)
     state = catalog.state()
     dead = catalog.records(catalog.cut(state), kinds=[TopicKind.DLQ, TopicKind.REPLAY])

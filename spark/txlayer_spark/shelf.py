@@ -30,6 +30,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructType
 
+from txlayer.core.codec import PARTITION_MAX
 from txlayer.core.messages import OrderMode, Resolution
 from txlayer.errors import UsageError
 from txlayer_spark import lines
@@ -164,7 +165,8 @@ def to_ledger(
         "verdict",
         names.text(F.col("producer"), names.groups).alias("producer_group"),
         names.texts(F.coalesce("topics", F.lit(0))).alias("topics"),
-        F.col("count").cast("int").alias("message_count"),
+        # A half record may name any count.
+        F.least("count", F.lit(PARTITION_MAX)).cast("int").alias("message_count"),
         F.col("half_partition").cast("int").alias("half_partition"),
         F.col("h_first").alias("first_offset"),
         F.col("h_last").alias("last_offset"),
@@ -255,6 +257,8 @@ class Run:
     """Those of its stored rows."""
     unread: tuple[str, ...] = ()
     """Real topics that were named and not read: what they may hold is judged again when they are."""
+    bronze_id: str = ""
+    """Of the bronze that it was made from; "" where that, or the run, is of an earlier release."""
     has_waiting: bool = False
     """Some of its rows that are not visible wait rightly for an undecided one of their key."""
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 from txlayer.core import codec
-from txlayer.core.codec import PARTITION_MAX, VERSION
+from txlayer.core.codec import HEADER_BYTES, PARTITION_MAX, VERSION
 from txlayer.core.ids import TXN_ID_LENGTH_MAX
 from txlayer.core.messages import RESERVED_HEADER_PREFIX
 from txlayer.errors import ForbiddenTopicError, ReservedHeaderError, UsageError
@@ -71,13 +71,32 @@ def messages(batch: DataFrame, *, topic: str | None) -> DataFrame:
                 f"column `{name}` must be bytes or text: make it so, for instance by to_json"
             )
     given = {name: F.col(name) for name in batch.columns}
+    if "headers" in given:
+        given["headers"] = _headers(batch)
     return batch.select(
         (given["topic"].cast("string") if topic is None else F.lit(topic)).alias("real_topic"),
         given.get("key", F.lit(None)).cast("binary").alias("key"),
         given["value"].cast("binary").alias("value"),
-        given.get("headers", F.lit(None)).cast(HEADERS).alias("headers"),
+        given.get("headers", F.lit(None).cast(HEADERS)).alias("headers"),
         given.get("partition", F.lit(None)).cast("bigint").alias("target_partition"),
         F.monotonically_increasing_id().alias("_row"),
+    )
+
+
+def _headers(batch: DataFrame) -> Column:
+    """The column of headers; their fields are taken by name, whatever order they have."""
+    kind = batch.schema["headers"].dataType
+    of_each = kind.elementType if isinstance(kind, ArrayType) else None
+    names = sorted(of_each.names) if isinstance(of_each, StructType) else []
+    if names != ["key", "value"]:
+        raise UsageError(
+            f"column `headers` is {kind.simpleString()}; it must be an array of structs with the fields key and value"
+        )
+    return F.transform(
+        "headers",
+        lambda each: F.struct(
+            each["key"].cast("string").alias("key"), each["value"].cast("binary").alias("value")
+        ),
     )
 
 
@@ -88,7 +107,7 @@ def measure(rows: DataFrame, *, namespace: str, topic: str | None) -> Measure:
         ForbiddenTopicError: a real topic that no topic can be called, or that coordinators refuse for good: a topic of the
             namespace, one of Kafka's own, dead letters, replays.
         ReservedHeaderError: a header of ours.
-        UsageError: a partition that no topic can have, or more than `TOPICS_MAX` topics.
+        UsageError: a header without a name, a partition that no topic can have, or more than `TOPICS_MAX` topics.
     """
     topic_name = F.col("real_topic")
     reserved = F.filter("headers", lambda each: each["key"].startswith(RESERVED_HEADER_PREFIX))
@@ -106,6 +125,7 @@ def measure(rows: DataFrame, *, namespace: str, topic: str | None) -> Measure:
         ),
         F.first(F.try_element_at(reserved, F.lit(1))["key"], True).alias("reserved"),
         F.count_if(~F.col("target_partition").between(0, PARTITION_MAX)).alias("nowhere"),
+        F.count_if(F.exists("headers", lambda each: each["key"].isNull())).alias("nameless"),
         F.coalesce(F.max("target_partition"), F.lit(-1)).alias("highest"),
     ).collect()[0]
     if found.forbidden is not None:
@@ -114,6 +134,10 @@ def measure(rows: DataFrame, *, namespace: str, topic: str | None) -> Measure:
         )
     if found.reserved is not None:
         raise ReservedHeaderError("nothing was written", header=found.reserved)
+    if found.nameless:
+        raise UsageError(
+            f"{found.nameless} messages have a header without a name. Nothing was written"
+        )
     if found.nowhere:
         raise UsageError(f"{found.nowhere} messages for a partition that no topic has")
     topics = _topics(rows) if topic is None else {topic: found.highest}
@@ -262,10 +286,12 @@ def _length(raw: Column) -> Column:
 
 
 def _size() -> Column:
-    """Bytes of a message: key, value and headers."""
+    """Bytes of a message as a producer counts them (`producer/encoding.py`): key, value, and headers with their lengths."""
     in_headers = F.aggregate(
         F.coalesce("headers", F.array().cast(HEADERS)),
         F.lit(0).cast("bigint"),
-        lambda sum_, each: sum_ + F.octet_length(each["key"]) + _length(each["value"]),
+        lambda sum_, each: (
+            sum_ + F.octet_length(each["key"]) + _length(each["value"]) + HEADER_BYTES
+        ),
     )
     return _length(F.col("key")) + _length(F.col("value")) + in_headers

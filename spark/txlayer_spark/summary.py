@@ -140,9 +140,10 @@ def _curve(ledger: DataFrame, step_s: int) -> DataFrame:
     begin = F.timestamp_seconds(F.floor(F.unix_seconds("stored_at") / step_s) * step_s)
     committed = F.col("resolution") == "COMMIT"
     stages = [
-        F.percentile_approx(F.greatest(F.col(stage), F.lit(0)), list(PERCENTILES), 1000).alias(
-            stage
-        )
+        # `greatest` passes over null: what never happened would count as 0 ms.
+        F.percentile_approx(
+            F.when(F.isnotnull(stage), F.greatest(F.col(stage), F.lit(0))), list(PERCENTILES), 1000
+        ).alias(stage)
         for stage in STAGES
     ]
     return (

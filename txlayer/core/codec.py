@@ -40,6 +40,9 @@ the new format; only the release after it writes it.
 PARTITION_MAX = 2**31 - 1
 """Kafka's maximum for a partition number; the client raises for a higher one."""
 
+HEADER_BYTES = 6
+"""Upper bound of the overhead of a record's header with lengths below 2 MB."""
+
 WHOLE_MAX = 2**63 - 1
 """Kafka's maximum for offsets and times."""
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
-from txlayer.core.codec import WHOLE_MAX
+from txlayer.core.codec import HEADER_BYTES, WHOLE_MAX
 from txlayer.core.ids import TOPIC_NAME, TXN_ID_LENGTH_MAX
 from txlayer.core.ledger import TOPICS_BYTES_MAX
 from txlayer.core.messages import RESERVED_HEADER_PREFIX, TAGS_HEADER, Message
@@ -28,8 +28,6 @@ BATCH_BYTES = 61
 """Overhead of a record batch of format 2; the smallest batch holds one record."""
 RECORD_BYTES = 32
 """Upper bound of a record's own overhead: lengths, deltas, attributes."""
-HEADER_BYTES = 6
-"""Upper bound of one header's overhead with lengths below 2 MB."""
 FORWARDED_BYTES = 100 + TXN_ID_LENGTH_MAX
 """Upper bound of `txl-id` and `txl-origin`."""
 HALF_BYTES = 800

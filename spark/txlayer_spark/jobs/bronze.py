@@ -23,7 +23,7 @@ from txlayer_spark.catalog import (
     ReadState,
     Turn,
 )
-from txlayer_spark.schemas import TopicKind, kind_of
+from txlayer_spark.schemas import TopicKind
 from txlayer_spark.session import is_data_loss, source_options
 
 _FOLLOWERS_MAX = 5
@@ -160,6 +160,10 @@ class _Reading:
                     "before: name another folder"
                 )
             reader = follower
+        back = {topic for topic in reader.absent if ids.get(topic) == known.get(topic, "")}
+        if back:
+            # Nobody could see it for a while. A stream that meets it now would read it from its beginning.
+            reader = self._follower(reader, back=back) or reader
         return replace(reader, topic_ids={**known, **ids})
 
     def _note_beginnings(self, reader: Reader) -> None:
@@ -191,7 +195,8 @@ class _Reading:
             for r in self._state.active
             if not r.is_system and r.number in self._read
         ]
-        ours = {topic for ends in read for topic in ends if kind_of(topic) is TopicKind.FORWARDED}
+        others = tuple(f".{kind.value}" for kind in (TopicKind.DLQ, TopicKind.REPLAY))
+        ours = {topic for ends in read for topic in ends if not topic.endswith(others)}
         with self._brokers() as brokers:
             there = ours & set(brokers.topics())
             hidden = brokers.hidden(there, before_ms=self._now_ms() - _HIDDEN_AFTER_MS)
@@ -300,18 +305,22 @@ class _Reading:
                 replace(state, groups=(*state.groups, *groups), topics=(*state.topics, *topics))
             )
 
-    def _follower(self, reader: Reader, *, anew: Collection[str] = ()) -> Reader | None:
+    def _follower(
+        self, reader: Reader, *, anew: Collection[str] = (), back: Collection[str] = ()
+    ) -> Reader | None:
         """A reader that goes on where this one stood in the cut, behind what is gone; None when a system topic was made anew.
 
         What was taken before it was read is noted as a gap, and a topic that was deleted as gone: the ledger judges nothing that
-        it might have told. Locks are not judged.
+        it might have told. Locks are not judged. A topic that nobody could see and that is back goes on where it stood.
         """
+        ends = {**reader.end_offsets, **{topic: reader.absent[topic] for topic in back}}
+        absent = {topic: at for topic, at in reader.absent.items() if topic not in back}
         with self._brokers() as brokers:
-            there = brokers.log_spans(reader.end_offsets)
+            there = brokers.log_spans(ends)
         locks = f"{self._settings.namespace}.{TopicKind.LOCKS.value}"
         kept: dict[str, dict[str, int]] = {}
         gone, gaps = [], []
-        for topic, offsets in reader.end_offsets.items():
+        for topic, offsets in ends.items():
             spans = there.get(topic, {})
             found = {p: (spans.get(int(p)), offset) for p, offset in offsets.items()}
             is_short = any(span is None or offset > span.end for span, offset in found.values())
@@ -321,6 +330,8 @@ class _Reading:
                 if reader.is_system:
                     return None
                 gone.append(topic)
+                if topic not in there:
+                    absent[topic] = offsets  # deleted, or a right to see it was taken away
                 continue
             kept[topic] = {
                 p: max(offset, span.start) for p, (span, offset) in found.items() if span
@@ -342,11 +353,13 @@ class _Reading:
             reader,
             number=self._state.next_number(),
             end_offsets=kept,
+            absent=absent,
             last_batch=None if reader.last_batch is None else -1,
             follows=reader.number,
         )
         self._read.pop(reader.number, None)
-        self._state = replace(self._state, gone=tuple(sorted({*self._state.gone, *gone})))
+        still_gone = {*self._state.gone, *gone} - (set(back) & kept.keys())
+        self._state = replace(self._state, gone=tuple(sorted(still_gone)))
         self._add(follower)
         return follower
 

@@ -113,7 +113,7 @@ def update_ledger(spark: SparkSession, settings: LedgerSettings) -> Run:
     ledger may be compacted meanwhile.
 
     Raises:
-        UsageError: bronze has not been read once to its end, or another run of this ledger began meanwhile: this one does not count.
+        UsageError: bronze has not been read once to its end, it was begun anew since the last run, or another run of this ledger began meanwhile: this one does not count.
     """
     return done_again(lambda: _update(spark, settings))
 
@@ -125,6 +125,12 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
         raise UsageError(f"no bronze in {catalog.folder.path}: run txlayer-spark bronze first")
     shelf.begin()
     last = shelf.last()
+    bronze_id = catalog.bronze_id
+    if last.bronze_id and last.bronze_id != bronze_id:
+        raise UsageError(
+            f"{catalog.folder.path} was begun anew, and {shelf.folder.path} was made from the bronze before: what both hold "
+            "cannot be told apart. Name another folder for the ledger, or remove it. Nothing was changed"
+        )
     orphans = (
         shelf.ids("orphans", last.orphans).select("txn_id").distinct() if last.orphans else None
     )
@@ -195,6 +201,7 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
         revised=revised,
         late=(*last.late, *([number] if has_late else [])), columns=columns,
         has_waiting=has_waiting, unread=tuple(sorted(set(state.topics) - state.judged_topics)),
+        bronze_id=bronze_id,
     )  # fmt: skip
     shelf.store(run)
     return run

@@ -1,0 +1,145 @@
+"""What the role `spark` may read, and a topic that it may not see for a while."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets some
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from pyspark.sql import SparkSession
+
+from tests.conftest import Broker
+from tests.support.planted import Field, Message
+from tests.support.secured import USERS, SecuredServers, secured_broker
+from txlayer.adapters.kafka.local import LocalConfig
+from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
+
+pytestmark = pytest.mark.kafka
+HOUR_MS = 3_600_000
+OPTIONS = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.jaas.config": 'org.apache.kafka.common.security.plain.PlainLoginModule required username="guest" '
+    f'password="{USERS["guest"]}";',
+}
+ROLE = Path(__file__).parents[2] / "topics" / "acl" / "spark.toml"
+
+
+@pytest.fixture(scope="module")
+def secured(local_config: LocalConfig, broker: Broker) -> Iterator[SecuredServers]:
+    """A broker with users."""
+    assert broker  # it has fetched what a broker needs
+    servers = secured_broker(local_config)
+    with servers.broker:
+        yield servers
+
+
+def _binding(topic: str, operation: AclOperation) -> AclBinding:
+    return AclBinding(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:guest", "*", operation, AclPermissionType.ALLOW
+    )  # fmt: skip
+
+
+def grant(servers: str, field: Field, *topics: str) -> None:
+    """What the role says."""
+    entries = tomllib.loads(ROLE.read_text("utf-8"))["entry"]
+    wanted = [
+        _binding(name, AclOperation[entry["operation"].upper()])
+        for entry in entries
+        for name in (
+            topics
+            if entry["topic"] == "{topic}"
+            else [entry["topic"].replace("{namespace}", field.namespace)]
+        )
+    ]
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    for future in admin.create_acls(wanted).values():
+        future.result(30)
+    time.sleep(0.5)
+
+
+def revoke(servers: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    wanted = AclBindingFilter(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:guest", "*", AclOperation.ANY, AclPermissionType.ANY
+    )  # fmt: skip
+    for future in admin.delete_acls([wanted]).values():
+        future.result(30)
+    time.sleep(0.5)
+
+
+def verdicts(
+    spark: SparkSession, secured: SecuredServers, field: Field, root: Path
+) -> dict[str, str]:
+    bronze = BronzeSettings(
+        root=str(root / "bronze"), namespace=field.namespace, bootstrap_servers=secured.secured_servers,
+        kafka_options=OPTIONS,
+    )  # fmt: skip
+    read_new(spark, bronze, now_ms=lambda: int(time.time() * 1000) + HOUR_MS)
+    ledger = LedgerSettings(bronze=bronze.root, root=str(root / "ledger"))
+    update_ledger(spark, ledger)
+    return {row.txn_id: row.verdict for row in read_ledger(spark, ledger.root).collect()}
+
+
+def test_the_role_spark_suffices_for_an_audit(
+    spark: SparkSession, secured: SecuredServers, tmp_path: Path
+) -> None:
+    field = Field(secured.open_servers)
+    good = field.whole()
+    grant(secured.open_servers, field, field.orders)
+
+    assert {good.txn_id: "ok"} == verdicts(spark, secured, field, tmp_path)
+
+
+def grant_locks(secured: SecuredServers, field: Field) -> None:
+    admin = AdminClient({"bootstrap.servers": secured.open_servers, "log_level": 0})
+    binding = _binding(field.topic("locks"), AclOperation.READ)
+    for future in admin.create_acls([binding]).values():
+        future.result(30)
+
+
+def test_what_is_on_a_topic_that_bronze_may_not_see_is_not_lost(
+    spark: SparkSession, secured: SecuredServers, tmp_path: Path
+) -> None:
+    """A new real topic, and nobody thought of the role."""
+    field = Field(secured.open_servers)
+    good, unseen = field.whole(), field.whole(Message(field.stock))
+    grant_locks(secured, field)
+    grant(secured.open_servers, field, field.orders)
+
+    found = verdicts(spark, secured, field, tmp_path)
+
+    assert {good.txn_id: "ok", unseen.txn_id: "out_of_window"} == found
+    grant(secured.open_servers, field, field.stock)
+    assert {good.txn_id: "ok", unseen.txn_id: "ok"} == verdicts(spark, secured, field, tmp_path)
+
+
+def test_a_right_that_is_taken_and_given_back_doubles_nothing(
+    spark: SparkSession, secured: SecuredServers, tmp_path: Path
+) -> None:
+    field = Field(secured.open_servers)
+    both = [field.whole(), field.whole(Message(field.stock))]
+    grant_locks(secured, field)
+    grant(secured.open_servers, field, field.orders, field.stock)
+    expected = {txn.txn_id: "ok" for txn in both}
+    assert expected == verdicts(spark, secured, field, tmp_path)
+
+    revoke(secured.open_servers, field.stock)
+    field.whole()
+    verdicts(spark, secured, field, tmp_path)
+    grant(secured.open_servers, field, field.stock)
+    found = verdicts(spark, secured, field, tmp_path)
+
+    assert expected == {txn_id: verdict for txn_id, verdict in found.items() if txn_id in expected}
