@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from tests.conftest import Broker
 from tests.support.planted import Field, Message
 from tests.support.secured import USERS, SecuredServers, secured_broker
+from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
@@ -52,7 +53,19 @@ def _binding(topic: str, operation: AclOperation) -> AclBinding:
     )  # fmt: skip
 
 
-def grant(servers: str, field: Field, *topics: str) -> None:
+def visible(secured: SecuredServers) -> set[str]:
+    """The topics that the role's user sees."""
+    user = AdminClient(
+        {
+            "bootstrap.servers": secured.secured_servers, "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN", "sasl.username": "guest", "sasl.password": USERS["guest"],
+            "log_level": 0,
+        }
+    )  # fmt: skip
+    return set(user.list_topics(timeout=10).topics)
+
+
+def grant(secured: SecuredServers, field: Field, *topics: str) -> None:
     """What the role says."""
     entries = tomllib.loads(ROLE.read_text("utf-8"))["entry"]
     wanted = [
@@ -64,20 +77,21 @@ def grant(servers: str, field: Field, *topics: str) -> None:
             else [entry["topic"].replace("{namespace}", field.namespace)]
         )
     ]
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": secured.open_servers, "log_level": 0})
     for future in admin.create_acls(wanted).values():
         future.result(30)
-    time.sleep(0.5)
+    names = {binding.name for binding in wanted}
+    wait_until(lambda: names <= visible(secured), within=30, what=f"{names} are seen")
 
 
-def revoke(servers: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+def revoke(secured: SecuredServers, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": secured.open_servers, "log_level": 0})
     wanted = AclBindingFilter(
         ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:guest", "*", AclOperation.ANY, AclPermissionType.ANY
     )  # fmt: skip
     for future in admin.delete_acls([wanted]).values():
         future.result(30)
-    time.sleep(0.5)
+    wait_until(lambda: topic not in visible(secured), within=30, what=f"{topic} is hidden")
 
 
 def verdicts(
@@ -98,7 +112,7 @@ def test_the_role_spark_suffices_for_an_audit(
 ) -> None:
     field = Field(secured.open_servers)
     good = field.whole()
-    grant(secured.open_servers, field, field.orders)
+    grant(secured, field, field.orders)
 
     assert {good.txn_id: "ok"} == verdicts(spark, secured, field, tmp_path)
 
@@ -117,12 +131,12 @@ def test_what_is_on_a_topic_that_bronze_may_not_see_is_not_lost(
     field = Field(secured.open_servers)
     good, unseen = field.whole(), field.whole(Message(field.stock))
     grant_locks(secured, field)
-    grant(secured.open_servers, field, field.orders)
+    grant(secured, field, field.orders)
 
     found = verdicts(spark, secured, field, tmp_path)
 
     assert {good.txn_id: "ok", unseen.txn_id: "out_of_window"} == found
-    grant(secured.open_servers, field, field.stock)
+    grant(secured, field, field.stock)
     assert {good.txn_id: "ok", unseen.txn_id: "ok"} == verdicts(spark, secured, field, tmp_path)
 
 
@@ -132,14 +146,14 @@ def test_a_right_that_is_taken_and_given_back_doubles_nothing(
     field = Field(secured.open_servers)
     both = [field.whole(), field.whole(Message(field.stock))]
     grant_locks(secured, field)
-    grant(secured.open_servers, field, field.orders, field.stock)
+    grant(secured, field, field.orders, field.stock)
     expected = {txn.txn_id: "ok" for txn in both}
     assert expected == verdicts(spark, secured, field, tmp_path)
 
-    revoke(secured.open_servers, field.stock)
+    revoke(secured, field.stock)
     field.whole()
     verdicts(spark, secured, field, tmp_path)
-    grant(secured.open_servers, field, field.stock)
+    grant(secured, field, field.stock)
     found = verdicts(spark, secured, field, tmp_path)
 
     assert expected == {txn_id: verdict for txn_id, verdict in found.items() if txn_id in expected}

@@ -174,6 +174,9 @@ class Record:
     def key(self) -> bytes | None:
         return b"k"
 
+    def headers(self) -> None:
+        """It has none."""
+
     def __len__(self) -> int:
         return 1
 
