@@ -124,6 +124,7 @@ def grant_locks(secured: SecuredServers, field: Field) -> None:
         future.result(30)
 
 
+@pytest.mark.nightly
 def test_what_is_on_a_topic_that_bronze_may_not_see_is_not_lost(
     spark: SparkSession, secured: SecuredServers, tmp_path: Path
 ) -> None:
@@ -140,6 +141,7 @@ def test_what_is_on_a_topic_that_bronze_may_not_see_is_not_lost(
     assert {good.txn_id: "ok", unseen.txn_id: "ok"} == verdicts(spark, secured, field, tmp_path)
 
 
+@pytest.mark.nightly
 def test_a_right_that_is_taken_and_given_back_doubles_nothing(
     spark: SparkSession, secured: SecuredServers, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from txlayer.errors import RefusedRecordError, UsageError
 from txlayer_spark import write_transactional
 from txlayer_spark.jobs.sink import Outcome
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.nightly]
 
 
 def test_bytes_that_are_out_of_form_stop_no_epoch(spark: SparkSession, arena: Arena) -> None:
