@@ -116,7 +116,7 @@ class Chaos:
                     witness.wait_until_at_end(arena.targets, within=ADVANCE_S)
                     handled = consumers.wait_until_at_rest(within=ADVANCE_S)
                 except AssertionError:
-                    nemesis.ask_where_they_stand()
+                    self._say(nemesis.ask_where_they_stand())
                     raise
             self.journal.write("at rest")
             history = checks.told(self._history(arena, load, witness, sampler), load)

@@ -55,6 +55,10 @@ class Fault(NamedTuple):
     took_s: float
 
 
+LAST_LINES = 40
+"""Of a coordinator's log, printed when a run does not come to rest."""
+
+
 class Nemesis:
     """Draws and does faults. One thread uses it."""
 
@@ -154,12 +158,20 @@ class Nemesis:
             self.coordinators.append(self.start_coordinator())
         self._wait_until_in_sync()
 
-    def ask_where_they_stand(self) -> None:
-        """End everybody who runs; where their threads stood is in their logs then."""
+    def ask_where_they_stand(self) -> str:
+        """End everybody who runs; where their threads stood is in their logs then. What the coordinators said last."""
         fleets = (process for fleet in self._fleets for process in fleet.processes)
+        told = []
         for process in (*self.coordinators, *fleets):
             if process.is_running:
+                lines = process.output().splitlines()[-LAST_LINES:]
                 process.stacks()
+                if process in self.coordinators:
+                    told += [
+                        f"coordinator {process.pid} said last:",
+                        *(line[:300] for line in lines),
+                    ]
+        return "\n".join(told)
 
     # --- brokers ------------------------------------------------------------------------------------------------------
 
