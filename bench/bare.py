@@ -120,9 +120,7 @@ def run_producer(  # one hot loop, kept in one piece
     return {"started": started, "took_s": time.time() - started}
 
 
-def run_coordinator(
-    servers: str, namespace: str, count: int
-) -> dict[str, Any]:  # one hot loop, kept in one piece
+def run_coordinator(servers: str, namespace: str, count: int) -> dict[str, Any]:  # one hot loop, kept in one piece
     """Read half and op, match, forward with the same headers, store offsets, commit; two producers taking turns."""
     half, target = f"{namespace}.half", f"{namespace}.orders"
     consumer = Consumer(
@@ -140,10 +138,7 @@ def run_coordinator(
         }
     )
     state: dict[str, Any] = {}
-    consumer.subscribe(
-        [half, f"{namespace}.op"],
-        on_assign=lambda c, _: state.update(m=c.consumer_group_metadata()),
-    )
+    consumer.subscribe([half, f"{namespace}.op"], on_assign=lambda c, _: state.update(m=c.consumer_group_metadata()))
     producers = []
     for letter in "ab":
         producer = Producer(
@@ -196,10 +191,7 @@ def run_coordinator(
         turn = 1 - turn
         producer.begin_transaction()
         for record, key, born in decided:
-            headers = [
-                ("txl-id", key[:-9]),
-                ("txl-origin", f"{record.partition()}:{record.offset()}|0/1|{born}"),
-            ]
+            headers = [("txl-id", key[:-9]), ("txl-origin", f"{record.partition()}:{record.offset()}|0/1|{born}")]
             producer.produce(target, record.value(), record.key(), -1, None, None, 0, headers)
         producer.flush(10)
         stored = [TopicPartition(t, p, o) for (t, p), o in offsets.items()]
@@ -259,9 +251,7 @@ def run_latencies(servers: str, namespace: str, count: int) -> dict[str, Any]:
         if record is not None and record.error() is None:
             taken.append((time.time() - struct.unpack("<d", record.value()[:8])[0]) * 1000)
     taken = sorted(taken[count // 10 :])  # the first tenth warms up
-    return {
-        f"p{q}": taken[min(int(len(taken) * q / 100), len(taken) - 1)] for q in (50, 90, 99)
-    } | {"max": taken[-1]}
+    return {f"p{q}": taken[min(int(len(taken) * q / 100), len(taken) - 1)] for q in (50, 90, 99)} | {"max": taken[-1]}
 
 
 def main() -> None:

@@ -117,8 +117,9 @@ def measure_postgresql(pairs: int, rounds: int) -> float:
             shares.append(share)
             print(
                 f"round {round_number + 1}: {pairs} pairs, plain {1000 * statistics.median(plain):.3f} ms, "
-                f"with the barrier {1000 * statistics.median(joined):.3f} ms, {share:+.1f} %", flush=True,
-            )  # fmt: skip
+                f"with the barrier {1000 * statistics.median(joined):.3f} ms, {share:+.1f} %",
+                flush=True,
+            )
         engine.dispose()
         plain_engine.dispose()
     return statistics.median(shares)
@@ -142,9 +143,7 @@ def measure_sqlite(count: int) -> float:
 
 def main() -> int:
     """Measure and show."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=400, help="of local transactions per round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--checks", type=int, default=100_000)
@@ -154,9 +153,7 @@ def main() -> int:
     taken = measure_sqlite(arguments.checks)
     return show_figures(
         [
-            Figure(
-                "barrier on top of a local transaction, PostgreSQL", share, 15, "%", is_at_most=True
-            ),
+            Figure("barrier on top of a local transaction, PostgreSQL", share, 15, "%", is_at_most=True),
             Figure(f"{arguments.checks:,} checks settled, SQLite", taken, 60, "s", is_at_most=True),
         ]
     )

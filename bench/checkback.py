@@ -49,10 +49,13 @@ class Settled:
     def __init__(self, servers: str, topics: SystemTopics) -> None:
         self._consumer = Consumer(
             {
-                "bootstrap.servers": servers, "group.id": "bench-settled", "enable.auto.commit": False,
-                "auto.offset.reset": "earliest", "isolation.level": "read_committed",
+                "bootstrap.servers": servers,
+                "group.id": "bench-settled",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
             }
-        )  # fmt: skip
+        )
         self._consumer.assign([TopicPartition(topics.op, p, 0) for p in range(PARTITION_COUNT)])
         self.count = 0
 
@@ -75,10 +78,22 @@ def responder(stack: ExitStack, servers: str, namespace: str, folder: Path) -> C
     child = Child(
         "responder",
         [
-            "-m", "txlayer", "responder", "run", "-b", servers, "-n", namespace, "--group", GROUP,
-            "--barrier-url", url, "--log-level", os.environ.get("BENCH_LOG", "WARNING"),
+            "-m",
+            "txlayer",
+            "responder",
+            "run",
+            "-b",
+            servers,
+            "-n",
+            namespace,
+            "--group",
+            GROUP,
+            "--barrier-url",
+            url,
+            "--log-level",
+            os.environ.get("BENCH_LOG", "WARNING"),
         ],
-    )  # fmt: skip
+    )
     stack.callback(child.end)
     return child
 
@@ -94,10 +109,7 @@ def settle(kafka: Any, namespace: str, left_count: int) -> float:
         stack.callback(settled.close)
         write_open(servers, namespace, left_count)
         due_at = time.monotonic() + IMMUNITY_S
-        wait_for(
-            lambda: settled.is_reached(left_count), within_s=SETTLED_WITHIN_S,
-            what="not all are settled",
-        )  # fmt: skip
+        wait_for(lambda: settled.is_reached(left_count), within_s=SETTLED_WITHIN_S, what="not all are settled")
         took_s = time.monotonic() - due_at
         print(
             f"{left_count:,} left in doubt: settled {took_s:.1f} s after the last was due; CPU s: "
@@ -123,18 +135,14 @@ def throughput(kafka: Any, namespace: str, count: int, *, left_count: int) -> fl
         consumer = Child("consumer", ["bench/bare.py", "consumer", servers, namespace, str(count)])
         stack.callback(consumer.end)
         consumer.line()
-        producer = Child(
-            "producer",
-            ["bench/clients.py", "submit", servers, namespace, str(count), str(IN_FLIGHT)],
-        )
+        producer = Child("producer", ["bench/clients.py", "submit", servers, namespace, str(count), str(IN_FLIGHT)])
         stack.callback(producer.end)
         made = producer.result(600)
         rate = count / (consumer.result(600)["ended"] - made["started"])
         if left_count:
             settled.is_reached(left_count)
         print(
-            f"others: {rate:,.0f}/s"
-            + (f" with {settled.count:,} settled beside them" if left_count else ""),
+            f"others: {rate:,.0f}/s" + (f" with {settled.count:,} settled beside them" if left_count else ""),
             flush=True,
         )
     drop_namespace(servers, namespace)
@@ -143,9 +151,7 @@ def throughput(kafka: Any, namespace: str, count: int, *, left_count: int) -> fl
 
 def main() -> int:
     """Measure and show."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--left", type=int, default=100_000, help="transactions left in doubt")
     parser.add_argument("--count", type=int, default=400_000, help="other transactions per phase")
     parser.add_argument("--rounds", type=int, default=1, help="pairs; the median ratio counts")
@@ -157,13 +163,9 @@ def main() -> int:
         ratios = []
         for number in range(arguments.rounds):
             none = throughput(kafka, f"none{number}", arguments.count, left_count=0)
-            beside = throughput(
-                kafka, f"beside{number}", arguments.count, left_count=arguments.left
-            )
+            beside = throughput(kafka, f"beside{number}", arguments.count, left_count=arguments.left)
             ratios.append(beside / none)
-    settled_figure = Figure(
-        f"{arguments.left:,} left in doubt, settled", took_s, 60, "s", is_at_most=True
-    )
+    settled_figure = Figure(f"{arguments.left:,} left in doubt, settled", took_s, 60, "s", is_at_most=True)
     ratio = sorted(ratios)[len(ratios) // 2]
     return show_figures([settled_figure, Figure("others meanwhile, of without", ratio, 0.8)])
 

@@ -55,9 +55,7 @@ def run_submit(
 def run_threads(servers: str, namespace: str, count: int, thread_count: int) -> dict[str, Any]:
     """Blocking transactions from many threads: prepare, an empty local transaction, commit."""
     topic = f"{namespace}.orders"
-    with TransactionalProducer(
-        bootstrap_servers=servers, namespace=namespace, group="bench"
-    ) as producer:
+    with TransactionalProducer(bootstrap_servers=servers, namespace=namespace, group="bench") as producer:
 
         def work() -> None:
             for number in range(count // thread_count):
@@ -78,9 +76,7 @@ def run_threads(servers: str, namespace: str, count: int, thread_count: int) -> 
 async def run_tasks(servers: str, namespace: str, count: int, task_count: int) -> dict[str, Any]:
     """The same from asyncio tasks."""
     topic = f"{namespace}.orders"
-    async with AsyncTransactionalProducer(
-        bootstrap_servers=servers, namespace=namespace, group="bench"
-    ) as producer:
+    async with AsyncTransactionalProducer(bootstrap_servers=servers, namespace=namespace, group="bench") as producer:
 
         async def work() -> None:
             for number in range(count // task_count):

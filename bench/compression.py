@@ -43,20 +43,14 @@ class Cost(NamedTuple):
     share: float  # of the bytes, stored
 
 
-def write(
-    kafka: LocalBroker, records: list[tuple[bytes, bytes]], *, codec: str, topic: str, setting: str
-) -> Cost:
+def write(kafka: LocalBroker, records: list[tuple[bytes, bytes]], *, codec: str, topic: str, setting: str) -> Cost:
     """All records once, in one partition."""
     config = ClientConfig(bootstrap_servers=kafka.bootstrap_servers)
     settings = {"compression.type": setting} if setting != "producer" else {}
     with KafkaAdmin(config) as admin:
         admin.create([CreateTopic(topic, 1, 1, settings, why="measured")])
     writer = transactional_producer(
-        config,
-        transactional_id=topic,
-        timeout_ms=30_000,
-        batch_bytes_max=999_488,
-        compression=codec,
+        config, transactional_id=topic, timeout_ms=30_000, batch_bytes_max=999_488, compression=codec
     )
     writer.init_transactions(30)
     process, server = psutil.Process(), psutil.Process(kafka.pid)
@@ -95,10 +89,7 @@ def main() -> int:
     given: Any = parser.parse_args()
     orders = [(str(p.customer).encode(), p.order()) for p in read_purchases()]
     documents = [
-        (
-            orders[start][0],
-            b"[" + b", ".join(value for _, value in orders[start : start + PER_DOCUMENT]) + b"]",
-        )
+        (orders[start][0], b"[" + b", ".join(value for _, value in orders[start : start + PER_DOCUMENT]) + b"]")
         for start in range(0, len(orders), PER_DOCUMENT)
     ]
     print(settings_line())

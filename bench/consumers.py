@@ -50,7 +50,7 @@ class Bench:
         """So many records of 100 bytes, of 1,000 keys in turn."""
         producer = Producer(
             {"bootstrap.servers": self.servers, "linger.ms": 20, "queue.buffering.max.messages": 500_000}
-        )  # fmt: skip
+        )
         for number in range(count):
             key = number % KEY_COUNT
             while True:
@@ -106,9 +106,7 @@ class Bench:
         finally:
             child.end()
         rate = result["count"] / result["took_s"]
-        print(
-            f"{kind:<18} {rate:>9,.0f}/s   {result['count']:,} records, CPU {cpu_s:.1f} s", flush=True
-        )  # fmt: skip
+        print(f"{kind:<18} {rate:>9,.0f}/s   {result['count']:,} records, CPU {cpu_s:.1f} s", flush=True)
         return {**result, "rate": rate}
 
     @contextmanager
@@ -170,7 +168,7 @@ def measure_processes(bench: Bench, *, count: int, rounds: int) -> list[Figure]:
     return [
         Figure(f"handlers that compute, of {cores} x a bare loop", statistics.median(of_bare), 0.85),
         Figure(f"handlers that compute, of {cores} x one process", statistics.median(of_one), 0.85),
-    ]  # fmt: skip
+    ]
 
 
 def measure_failing(bench: Bench, *, count: int, rounds: int) -> list[Figure]:
@@ -191,16 +189,18 @@ def measure_restart(bench: Bench) -> list[Figure]:
     bench.create("stuck", partitions=1)
     group = bench.group("stuck")
     arguments = ["bench/consuming.py", "stuck", bench.servers, "stuck", str(STUCK_COUNT), group]
-    producer = Producer(
-        {"bootstrap.servers": bench.servers, "queue.buffering.max.messages": 500_000}
-    )
+    producer = Producer({"bootstrap.servers": bench.servers, "queue.buffering.max.messages": 500_000})
     producer.produce("stuck", b"", "stuck")
     for number in range(STUCK_COUNT):
         producer.produce("stuck", VALUE, f"key-{number % KEY_COUNT}")
     producer.flush(60)
     first = Child("stuck", arguments)
     try:
-        wait_for(lambda: finished_above(bench.servers, group) >= STUCK_COUNT, within_s=60, what="not all is handled and stored")  # fmt: skip
+        wait_for(
+            lambda: finished_above(bench.servers, group) >= STUCK_COUNT,
+            within_s=60,
+            what="not all is handled and stored",
+        )
     finally:
         os.kill(first.pid, 9)
         first.end()
@@ -211,11 +211,11 @@ def measure_restart(bench: Bench) -> list[Figure]:
         told = second.said()
     finally:
         second.end()
-    print(f"after kill -9: ready {told['ready_s']:.2f} s after assignment, {told['handled']} handled again")  # fmt: skip
+    print(f"after kill -9: ready {told['ready_s']:.2f} s after assignment, {told['handled']} handled again")
     return [
         Figure("restart, 100,000 finished above: handled again", told["handled"], 0, is_at_most=True),
         Figure("restart: ready after assignment", told["ready_s"], 2, "s", is_at_most=True),
-    ]  # fmt: skip
+    ]
 
 
 def finished_above(servers: str, group: str) -> int:
@@ -231,9 +231,7 @@ def finished_above(servers: str, group: str) -> int:
 
 def has_pyrallel(python: str) -> bool:
     """True when that Python has Pyrallel-Consumer."""
-    asked = subprocess.run(
-        [python, "-c", "import pyrallel_consumer"], check=False, capture_output=True
-    )
+    asked = subprocess.run([python, "-c", "import pyrallel_consumer"], check=False, capture_output=True)
     if asked.returncode:
         print("Pyrallel-Consumer is not measured: --peer-python names no Python 3.12 that has it")
     return asked.returncode == 0
@@ -241,9 +239,7 @@ def has_pyrallel(python: str) -> bool:
 
 def main() -> int:
     """Measure and show."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     subjects = ("tasks", "empty", "processes", "failing", "restart")
     parser.add_argument("--only", choices=subjects, nargs="+", default=subjects)
     parser.add_argument("--rounds", type=int, default=3, help="pairs; the median counts")

@@ -70,7 +70,7 @@ async def run_tasks(servers: str, topic: str, count: int) -> dict[str, float]:
     span, ended = Span(count), asyncio.Event()
     consumer = AsyncOrderedConsumer(
         bootstrap_servers=servers, group=new_group(), topics=[topic], start_at="earliest", in_flight_max=IN_FLIGHT
-    )  # fmt: skip
+    )
 
     @consumer.handler
     async def handle(_message: Any, _context: Any) -> None:
@@ -89,7 +89,7 @@ def run_empty(servers: str, topic: str, count: int, failing: str = "") -> dict[s
     bad = failing.encode()
     consumer = OrderedConsumer(
         bootstrap_servers=servers, group=new_group(), topics=[topic], start_at="earliest", retry=FOR_EVER
-    )  # fmt: skip
+    )
 
     def handle(_message: Any, _context: Any) -> None:
         pass
@@ -113,9 +113,13 @@ def compute_for(_message: Any, _context: Any) -> None:
 def run_processes(servers: str, topic: str, count: int, workers: str) -> dict[str, float]:
     """Handlers that compute. They count nothing: what they do in their processes nobody sees here."""
     consumer = OrderedConsumer(
-        bootstrap_servers=servers, group=new_group(), topics=[topic], start_at="earliest", workers="processes",
+        bootstrap_servers=servers,
+        group=new_group(),
+        topics=[topic],
+        start_at="earliest",
+        workers="processes",
         worker_count=int(workers),
-    )  # fmt: skip
+    )
     consumer.handler(compute_for)
     with consumer:
         # Starting an interpreter is not what is measured: the clock begins when all have worked.
@@ -152,9 +156,13 @@ def run_stuck(servers: str, topic: str, count: int, group: str) -> dict[str, flo
     log.setLevel(logging.INFO)
     log.addHandler(Watch())
     consumer = OrderedConsumer(
-        bootstrap_servers=servers, group=group, topics=[topic], start_at="earliest", retry=FOR_EVER,
+        bootstrap_servers=servers,
+        group=group,
+        topics=[topic],
+        start_at="earliest",
+        retry=FOR_EVER,
         record_count_max=2 * count,
-    )  # fmt: skip
+    )
 
     @consumer.handler
     def handle(message: Any, _context: Any) -> None:

@@ -17,15 +17,7 @@ from zlib import crc32
 
 from bare import PARTITION_COUNT, half_producer
 from confluent_kafka import Consumer, TopicPartition
-from harness import (
-    Figure,
-    broker,
-    coordinator,
-    make_namespace,
-    settings_line,
-    show_figures,
-    wait_for,
-)
+from harness import Figure, broker, coordinator, make_namespace, settings_line, show_figures, wait_for
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.config import ClientConfig
@@ -43,9 +35,7 @@ def one_kill(kafka: Any, namespace: str) -> float:
     with ExitStack() as stack:
         coordinators = [coordinator(stack, servers, namespace) for _ in range(2)]
         wait_for(
-            lambda: members(servers, namespace) == [4, 4],
-            within_s=40,
-            what="two coordinators, four partitions each",
+            lambda: members(servers, namespace) == [4, 4], within_s=40, what="two coordinators, four partitions each"
         )
         time.sleep(2.0)
         load = Load(servers, namespace)
@@ -55,10 +45,7 @@ def one_kill(kafka: Any, namespace: str) -> float:
         killed_at = time.time()
         load.run_for(AFTER_S)
         gaps = load.gaps_after(killed_at)
-        print(
-            f"members after: {members(servers, namespace)}, silences: {[round(g, 2) for g in gaps]}",
-            flush=True,
-        )
+        print(f"members after: {members(servers, namespace)}, silences: {[round(g, 2) for g in gaps]}", flush=True)
         load.close()
     print(f"kill -9: longest silence of a partition {max(gaps):.2f} s", flush=True)
     return max(gaps)
@@ -80,13 +67,15 @@ class Load:
         self._producer = half_producer(servers)
         self._reader = Consumer(
             {
-                "bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False,
-                "auto.offset.reset": "earliest", "isolation.level": "read_committed", "fetch.wait.max.ms": 5,
+                "bootstrap.servers": servers,
+                "group.id": "reader",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 5,
             }
-        )  # fmt: skip
-        self._reader.assign(
-            [TopicPartition(f"{namespace}.orders", p, 0) for p in range(PARTITION_COUNT)]
         )
+        self._reader.assign([TopicPartition(f"{namespace}.orders", p, 0) for p in range(PARTITION_COUNT)])
         self._seen: list[list[float]] = [[] for _ in range(PARTITION_COUNT)]
 
     def run_for(self, seconds: float) -> None:
@@ -106,10 +95,7 @@ class Load:
         """Per half partition, the longest silence that began at or after shortly before `at`."""
         gaps = []
         for seen in self._seen:
-            times = [
-                *(t for t in seen if t >= at - 0.5),
-                time.time(),
-            ]  # silence to the very end counts too
+            times = [*(t for t in seen if t >= at - 0.5), time.time()]  # silence to the very end counts too
             gaps.append(max((b - a for a, b in pairwise(times)), default=AFTER_S))
         return gaps
 
@@ -131,31 +117,20 @@ class Load:
                 self._producer.produce(f"{self._namespace}.op", line.encode(), None, partition)
 
         self._producer.produce(
-            f"{self._namespace}.half",
-            b"v" * 100,
-            None,
-            partition,
-            report,
-            None,
-            0,
-            [("txl", header)],
+            f"{self._namespace}.half", b"v" * 100, None, partition, report, None, 0, [("txl", header)]
         )
 
 
 def main() -> int:
     """Measure and show."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="kills; the longest counts")
     arguments = parser.parse_args()
     print(settings_line())
     with broker() as kafka:
         longest = max(one_kill(kafka, f"kill{number}") for number in range(arguments.rounds))
     bound = SESSION_TIMEOUT_S + 2
-    return show_figures(
-        [Figure("kill -9 of one of two, forwards again", longest, bound, "s", is_at_most=True)]
-    )
+    return show_figures([Figure("kill -9 of one of two, forwards again", longest, bound, "s", is_at_most=True)])
 
 
 if __name__ == "__main__":

@@ -42,25 +42,17 @@ class Figure:
     @property
     def is_reached(self) -> bool:
         """True when the bound holds."""
-        return (
-            self.measured <= self.must_reach
-            if self.is_at_most
-            else self.measured >= self.must_reach
-        )
+        return self.measured <= self.must_reach if self.is_at_most else self.measured >= self.must_reach
 
 
 @contextmanager
 def broker(**arguments: Any) -> Iterator[LocalBroker]:
     """A broker with a heap for load, on this machine, gone at the end."""
-    with LocalBroker(
-        performance=True, config=LocalConfig.from_environ(os.environ), **arguments
-    ) as running:
+    with LocalBroker(performance=True, config=LocalConfig.from_environ(os.environ), **arguments) as running:
         yield running
 
 
-def make_namespace(
-    servers: str, namespace: str, *, targets: Sequence[str] = ("orders",)
-) -> SystemTopics:
+def make_namespace(servers: str, namespace: str, *, targets: Sequence[str] = ("orders",)) -> SystemTopics:
     """The topics of a namespace with their settings, real topics, and stored offsets 0."""
     topics = SystemTopics(namespace)
     admin = AdminClient({"bootstrap.servers": servers})
@@ -68,19 +60,13 @@ def make_namespace(
     new = [
         NewTopic(topics.half, PARTITION_COUNT, 1, config=append_time),
         NewTopic(topics.op, PARTITION_COUNT, 1, config=append_time),
-        NewTopic(
-            topics.doubt, PARTITION_COUNT, 1, config={**append_time, "cleanup.policy": "compact"}
-        ),
+        NewTopic(topics.doubt, PARTITION_COUNT, 1, config={**append_time, "cleanup.policy": "compact"}),
         NewTopic(topics.check, 4, 1),
         *(NewTopic(f"{namespace}.{name}", PARTITION_COUNT, 1) for name in targets),
     ]
     for future in admin.create_topics(new).values():
         future.result(20)
-    begin = {
-        (t, p): StoredOffset(0, "")
-        for t in (topics.half, topics.op)
-        for p in range(PARTITION_COUNT)
-    }
+    begin = {(t, p): StoredOffset(0, "") for t in (topics.half, topics.op) for p in range(PARTITION_COUNT)}
     with KafkaAdmin(ClientConfig(bootstrap_servers=servers, namespace=namespace)) as kafka:
         kafka.store_offsets(topics.coordinator_group, begin)
     return topics
@@ -98,12 +84,7 @@ class Child:
     """A child process whose last line of output is JSON, and the CPU that it used."""
 
     def __init__(
-        self,
-        name: str,
-        arguments: Sequence[str],
-        *,
-        program: str = sys.executable,
-        **environment: str,
+        self, name: str, arguments: Sequence[str], *, program: str = sys.executable, **environment: str
     ) -> None:
         self.name = name
         self._process = subprocess.Popen(
@@ -176,10 +157,21 @@ def coordinator(stack: ExitStack, servers: str, namespace: str, *arguments: str)
     child = Child(
         "coordinator",
         [
-            "-m", "txlayer", "coordinator", "run", "-b", servers, "-n", namespace, "--log-level", os.environ.get("BENCH_LOG", "WARNING"),
-            "--target-topic", f"{namespace}.*", *arguments,
+            "-m",
+            "txlayer",
+            "coordinator",
+            "run",
+            "-b",
+            servers,
+            "-n",
+            namespace,
+            "--log-level",
+            os.environ.get("BENCH_LOG", "WARNING"),
+            "--target-topic",
+            f"{namespace}.*",
+            *arguments,
         ],
-    )  # fmt: skip
+    )
     stack.callback(child.end)
     return child
 
@@ -187,19 +179,14 @@ def coordinator(stack: ExitStack, servers: str, namespace: str, *arguments: str)
 def working_coordinator(stack: ExitStack, servers: str, namespace: str, *arguments: str) -> Child:
     """The same, once it has taken its partitions over."""
     child = coordinator(stack, servers, namespace, *arguments)
-    wait_for(
-        lambda: has_taken_over(servers, namespace), within_s=60,
-        what="the coordinator does not take over",
-    )  # fmt: skip
+    wait_for(lambda: has_taken_over(servers, namespace), within_s=60, what="the coordinator does not take over")
     return child
 
 
 def warm(kafka: LocalBroker, *, transaction_count: int = 600_000) -> None:
     """Load the broker with bare loops until its compiler has done its work: CPU per record falls for about a minute."""
     servers, namespace, count = kafka.bootstrap_servers, "warm", str(transaction_count)
-    print(
-        f"warming the broker with {transaction_count:,} transactions of the bare loop", flush=True
-    )
+    print(f"warming the broker with {transaction_count:,} transactions of the bare loop", flush=True)
     make_namespace(servers, namespace)
     with ExitStack() as stack:
         for role in ("consumer", "coordinator", "producer"):
@@ -249,9 +236,11 @@ def show_figures(figures: Sequence[Figure]) -> int:
     for f in figures:
         sign = "≤" if f.is_at_most else "≥"
         table.add_row(
-            f.name, f"{f.measured:,.2f} {f.unit}".strip(), f"{sign} {f.must_reach:,.2f} {f.unit}".strip(),
+            f.name,
+            f"{f.measured:,.2f} {f.unit}".strip(),
+            f"{sign} {f.must_reach:,.2f} {f.unit}".strip(),
             "yes" if f.is_reached else "no",
-        )  # fmt: skip
+        )
     Console(width=120).print(table)
     return 0 if all(f.is_reached for f in figures) else 1
 

@@ -67,11 +67,11 @@ def main() -> int:
     with broker() as kafka:
         for name, port in (("alone", None), ("scraped", free_ports(1)[0])):
             idle = measure(kafka.bootstrap_servers, name, seconds=given.seconds, port=port)
-            print(f"{name}: {idle.cpu_percent:.2f} % of a core, {idle.memory_mb:.1f} MiB", flush=True)  # fmt: skip
+            print(f"{name}: {idle.cpu_percent:.2f} % of a core, {idle.memory_mb:.1f} MiB", flush=True)
             figures += [
                 Figure(f"idle coordinator, {name}: CPU", idle.cpu_percent, CPU_PERCENT_MAX, is_at_most=True, unit="%"),
                 Figure(f"idle coordinator, {name}: memory", idle.memory_mb, MEMORY_MB_MAX, is_at_most=True, unit="MiB"),
-            ]  # fmt: skip
+            ]
     return show_figures(figures)
 
 

@@ -40,30 +40,22 @@ def measure(kind: str, kafka: Any, namespace: str, *, rate: int, seconds: int) -
         else:
             working_coordinator(stack, servers, namespace)
         script = [CODE, "producer"] if kind == "bare" else ["bench/clients.py", "submit"]
-        producer = Child(
-            "producer", [*script, servers, namespace, str(count), str(IN_FLIGHT), str(rate)]
-        )
+        producer = Child("producer", [*script, servers, namespace, str(count), str(IN_FLIGHT), str(rate)])
         stack.callback(producer.end)
         producer.result(seconds * 3 + 60)
         seen = reader.result(60)
     drop_namespace(servers, namespace)
     print(
-        f"{kind:<8} {rate:>6,}/s   ms: "
-        + " · ".join(f"{name} {value:.1f}" for name, value in seen.items()),
-        flush=True,
+        f"{kind:<8} {rate:>6,}/s   ms: " + " · ".join(f"{name} {value:.1f}" for name, value in seen.items()), flush=True
     )
     return seen
 
 
 def main() -> int:
     """Measure and show."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=20, help="per rate and side")
-    parser.add_argument(
-        "--rates", type=int, nargs="+", default=[100, 1_000, 5_000], help="transactions per second"
-    )
+    parser.add_argument("--rates", type=int, nargs="+", default=[100, 1_000, 5_000], help="transactions per second")
     arguments = parser.parse_args()
     print(settings_line())
     figures = []
@@ -73,16 +65,8 @@ def main() -> int:
             measure("bare", kafka, f"bare{rate}", rate=rate, seconds=arguments.seconds)
             ours = measure("txlayer", kafka, f"ours{rate}", rate=rate, seconds=arguments.seconds)
             if rate == 1_000:
-                figures.append(
-                    Figure(
-                        "send to visible at 1,000/s, p50", ours["p50"], 12, "ms", is_at_most=True
-                    )
-                )
-                figures.append(
-                    Figure(
-                        "send to visible at 1,000/s, p99", ours["p99"], 45, "ms", is_at_most=True
-                    )
-                )
+                figures.append(Figure("send to visible at 1,000/s, p50", ours["p50"], 12, "ms", is_at_most=True))
+                figures.append(Figure("send to visible at 1,000/s, p99", ours["p99"], 45, "ms", is_at_most=True))
     return show_figures(figures)
 
 

@@ -22,13 +22,7 @@ from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView, Obse
 from txlayer.coordinator.partition import Shard
 from txlayer.core import codec
 from txlayer.core.ledger import Ledger, LedgerSettings
-from txlayer.core.messages import (
-    NO_OPTIONS,
-    HalfHeader,
-    OpMessage,
-    Resolution,
-    Source,
-)
+from txlayer.core.messages import NO_OPTIONS, HalfHeader, OpMessage, Resolution, Source
 from txlayer.core.transaction import accepting_target
 
 COORDINATOR_US = 21.7
@@ -56,9 +50,7 @@ def ledger_of(count: int) -> Ledger:
     record = Record()
     for number in range(count):
         key = f"{number:032d}/0000000a"
-        header = codec.encode_half_header(
-            HalfHeader(key, "bench", "orders", 0, 1, NOW_MS, NO_OPTIONS)
-        )
+        header = codec.encode_half_header(HalfHeader(key, "bench", "orders", 0, 1, NOW_MS, NO_OPTIONS))
         ledger.fold_half(number, NOW_MS, header, record)
     return ledger
 
@@ -67,12 +59,10 @@ def lines_of(count: int, per_record: int) -> list[bytes]:
     """Op records that commit all of them."""
     lines = [
         codec.encode_op(
-            OpMessage(
-                Resolution.COMMIT, f"{number:032d}/0000000a", "bench", number, NOW_MS, Source.PRODUCER
-            )
+            OpMessage(Resolution.COMMIT, f"{number:032d}/0000000a", "bench", number, NOW_MS, Source.PRODUCER)
         )
         for number in range(count)
-    ]  # fmt: skip
+    ]
     return ["\n".join(lines[at : at + per_record]).encode() for at in range(0, count, per_record)]
 
 
@@ -100,9 +90,7 @@ def scrape_ms(open_count: int, rounds: int) -> float:
     ledger = ledger_of(open_count)
     shard = Shard(ledger, ledger.positions(), 0, 0, is_caught_up=True)
     assignment = Assignment((("b.half", 0), ("b.op", 0)), None, 1)
-    seen = CoordinatorView(
-        "b", CoordinatorCounts(turned_at=0.0), {0: shard}, assignment, {}, NOW_MS
-    )
+    seen = CoordinatorView("b", CoordinatorCounts(turned_at=0.0), {0: shard}, assignment, {}, NOW_MS)
     took = []
     for _ in range(rounds):
         page = Page(ObservedCoordinator(lambda: seen, version="bench", clock=lambda: 0.0))
@@ -128,10 +116,22 @@ def main() -> int:
         print(f"scrape beside {count:,} open: {ms:.1f} ms")
     return show_figures(
         [
-            Figure("counting, of a coordinator's CPU at full load (batches of 100)", shares[100] / COORDINATOR_US * 100, 2.0, is_at_most=True, unit="%"),
-            Figure("a scrape every 15 s beside 1,000,000 open, of a core", scrapes[1_000_000] / 15_000 * 100, 1.0, is_at_most=True, unit="%"),
+            Figure(
+                "counting, of a coordinator's CPU at full load (batches of 100)",
+                shares[100] / COORDINATOR_US * 100,
+                2.0,
+                is_at_most=True,
+                unit="%",
+            ),
+            Figure(
+                "a scrape every 15 s beside 1,000,000 open, of a core",
+                scrapes[1_000_000] / 15_000 * 100,
+                1.0,
+                is_at_most=True,
+                unit="%",
+            ),
         ]
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

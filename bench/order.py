@@ -71,17 +71,12 @@ def reads_of(count: int, key_count: int, *, is_ordered: bool) -> list[tuple[list
         for number in range(start, min(start + READ_COUNT, count)):
             born_ms = NOW_MS + number // PER_MS
             key, hashed = keys[number % key_count], hashes[number % key_count]
-            txn = (
-                f"{uuid7(at_ms=born_ms, random_bits=random.getrandbits(74))}/{os.urandom(4).hex()}"
-            )
+            txn = f"{uuid7(at_ms=born_ms, random_bits=random.getrandbits(74))}/{os.urandom(4).hex()}"
             partition = half_partition(
-                ordering_key=key if is_ordered else None, txn_id=txn[:-9],
-                partition_count=PARTITION_COUNT,
-            )  # fmt: skip
-            options = HalfOptions(key_hash=hashed) if is_ordered else NO_OPTIONS
-            header = codec.encode_half_header(
-                HalfHeader(txn, "bench", "orders", 0, 1, born_ms, options)
+                ordering_key=key if is_ordered else None, txn_id=txn[:-9], partition_count=PARTITION_COUNT
             )
+            options = HalfOptions(key_hash=hashed) if is_ordered else NO_OPTIONS
+            header = codec.encode_half_header(HalfHeader(txn, "bench", "orders", 0, 1, born_ms, options))
             offset = half_next[partition]
             half_next[partition] += 1
             halves.append(_record("b.half", partition, offset, born_ms, key, VALUE, header))
@@ -90,9 +85,7 @@ def reads_of(count: int, key_count: int, *, is_ordered: bool) -> list[tuple[list
         for partition, found in enumerate(lines):
             for at in range(0, len(found), LINES_PER_OP):
                 value = codec.encode_ops(found[at : at + LINES_PER_OP])
-                ops.append(
-                    _record("b.op", partition, op_next[partition], NOW_MS, None, value, None)
-                )
+                ops.append(_record("b.op", partition, op_next[partition], NOW_MS, None, value, None))
                 op_next[partition] += 1
         reads.append((halves, ops))
     return reads
@@ -100,12 +93,11 @@ def reads_of(count: int, key_count: int, *, is_ordered: bool) -> list[tuple[list
 
 def _record(
     topic: str, partition: int, offset: int, at_ms: int, key: bytes | None, value: bytes, header: bytes | None
-) -> Any:  # fmt: skip
+) -> Any:
     headers: Any = None if header is None else [(codec.HALF_HEADER, header)]
     return Record(
-        topic=topic, partition=partition, offset=offset, key=key, value=value, headers=headers,
-        timestamp=(2, at_ms),
-    )  # fmt: skip
+        topic=topic, partition=partition, offset=offset, key=key, value=value, headers=headers, timestamp=(2, at_ms)
+    )
 
 
 class Reading:
@@ -120,9 +112,7 @@ class Reading:
         tails: dict[Any, Any] = {}
         options: dict[Any, Any] = {}
         self.ledgers = {
-            p: Ledger(
-                p, settings=SETTINGS, targets=book.targets, plain_tails=tails, plain_options=options
-            )
+            p: Ledger(p, settings=SETTINGS, targets=book.targets, plain_tails=tails, plain_options=options)
             for p in range(PARTITION_COUNT)
         }
 
@@ -140,17 +130,14 @@ class Reading:
                 ledger.fold_half(record.offset(), appended_ms, record.headers()[-1][1], record)
             else:
                 ledger.add_ops(record.offset(), appended_ms, record.value(), record)
-        batches = [
-            (p, ledger.advance(line_count_max=20_000, byte_count_max=1 << 30))
-            for p, ledger in ledgers.items()
-        ]
+        batches = [(p, ledger.advance(line_count_max=20_000, byte_count_max=1 << 30)) for p, ledger in ledgers.items()]
         self.publisher._write(self.writer, batches)  # noqa: SLF001 - `publish` would ask for a broker
         for ledger in ledgers.values():
             ledger.positions()
             ledger.published({})
 
 
-def cost_us(count: int, key_count: int, *, is_ordered: bool, profile: cProfile.Profile | None = None) -> float:  # fmt: skip
+def cost_us(count: int, key_count: int, *, is_ordered: bool, profile: cProfile.Profile | None = None) -> float:
     """CPU per transaction, in microseconds."""
     reads, reading = reads_of(count, key_count, is_ordered=is_ordered), Reading()
     gc.collect()
@@ -172,9 +159,7 @@ def cost_us(count: int, key_count: int, *, is_ordered: bool, profile: cProfile.P
 
 def main() -> int:
     """Measure, print, judge."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--keys", type=int, default=1_000)
@@ -196,9 +181,7 @@ def main() -> int:
     ratios = [a / b for a, b in zip(without, ordered, strict=True)]
     print(f"without {statistics.median(without):.2f} µs, of the fastest {min(without):.2f}")
     print(f"ordered {statistics.median(ordered):.2f} µs, of the fastest {min(ordered):.2f}")
-    return show_figures(
-        [Figure("order by message key, CPU of the same without", statistics.median(ratios), 0.85)]
-    )
+    return show_figures([Figure("order by message key, CPU of the same without", statistics.median(ratios), 0.85)])
 
 
 if __name__ == "__main__":

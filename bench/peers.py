@@ -47,12 +47,14 @@ def assigned(servers: str, topic: str, partitions: list[int]) -> Consumer:
     """A plain consumer at the beginning."""
     consumer = Consumer(
         {
-            "bootstrap.servers": servers, "group.id": f"peer-{uuid.uuid4()}", "enable.auto.commit": False,
+            "bootstrap.servers": servers,
+            "group.id": f"peer-{uuid.uuid4()}",
+            "enable.auto.commit": False,
             "isolation.level": "read_committed",
             # As txlayer's; with the default, a second, it would wait for most of the time.
             "fetch.queue.backoff.ms": 10,
         }
-    )  # fmt: skip
+    )
     consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
     return consumer
 

@@ -64,9 +64,15 @@ def write_open(servers: str, namespace: str, count: int) -> tuple[str, int, int]
         while True:
             try:
                 producer.produce(
-                    f"{namespace}.half", VALUE, b"k", crc32(txn_id.encode()) % PARTITION_COUNT,
-                    report_of(key) if number == 0 else None, None, 0, [("txl", header)],
-                )  # fmt: skip
+                    f"{namespace}.half",
+                    VALUE,
+                    b"k",
+                    crc32(txn_id.encode()) % PARTITION_COUNT,
+                    report_of(key) if number == 0 else None,
+                    None,
+                    0,
+                    [("txl", header)],
+                )
                 break
             except BufferError:
                 producer.poll(0.1)
@@ -79,16 +85,17 @@ def write_open(servers: str, namespace: str, count: int) -> tuple[str, int, int]
 def commit_and_wait(servers: str, namespace: str, key: str, partition: int, offset: int) -> None:
     """Write one op and wait until its message is visible."""
     producer = half_producer(servers)
-    producer.produce(
-        f"{namespace}.op", f"1|C|{key}|bench|{offset}|0|producer||".encode(), None, partition
-    )
+    producer.produce(f"{namespace}.op", f"1|C|{key}|bench|{offset}|0|producer||".encode(), None, partition)
     producer.flush(10)
     reader = Consumer(
         {
-            "bootstrap.servers": servers, "group.id": "reader", "enable.auto.commit": False,
-            "auto.offset.reset": "earliest", "isolation.level": "read_committed",
+            "bootstrap.servers": servers,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
         }
-    )  # fmt: skip
+    )
     reader.assign([TopicPartition(f"{namespace}.orders", p, 0) for p in range(PARTITION_COUNT)])
     give_up_at = time.monotonic() + 120
     while time.monotonic() < give_up_at:
@@ -119,14 +126,10 @@ def restart(kafka: Any, namespace: str, open_count: int, *, where: str) -> tuple
         first = working_coordinator(stack, servers, namespace, "--doubt-after", doubt_after)
         if where == "doubt":
             wait_for(
-                lambda: sum(doubt_low_waters(servers, namespace)) >= open_count,
-                within_s=600,
-                what="not all moved",
+                lambda: sum(doubt_low_waters(servers, namespace)) >= open_count, within_s=600, what="not all moved"
             )
         first.end()
-        os.environ["TXLAYER_CONTENT_BYTES_MAX"] = (
-            "1"  # so that what is measured is the transactions themselves
-        )
+        os.environ["TXLAYER_CONTENT_BYTES_MAX"] = "1"  # so that what is measured is the transactions themselves
         started = time.monotonic()
         second = coordinator(stack, servers, namespace, "--doubt-after", doubt_after)
         commit_and_wait(servers, namespace, key, partition, offset)
@@ -149,9 +152,7 @@ def idle_memory(kafka: Any) -> int:
         return child.memory_bytes()
 
 
-def throughput(
-    kafka: Any, namespace: str, count: int, *, open_count: int, is_beside_them: bool
-) -> float:
+def throughput(kafka: Any, namespace: str, count: int, *, open_count: int, is_beside_them: bool) -> float:
     """Committed transactions per second, beside `open_count` others or with those in a namespace of nobody."""
     servers, elsewhere = kafka.bootstrap_servers, f"{namespace}.elsewhere"
     with ExitStack() as stack:
@@ -164,10 +165,7 @@ def throughput(
         consumer = Child("consumer", ["bench/bare.py", "consumer", servers, namespace, str(count)])
         stack.callback(consumer.end)
         consumer.line()
-        producer = Child(
-            "producer",
-            ["bench/clients.py", "submit", servers, namespace, str(count), str(IN_FLIGHT)],
-        )
+        producer = Child("producer", ["bench/clients.py", "submit", servers, namespace, str(count), str(IN_FLIGHT)])
         stack.callback(producer.end)
         made = producer.result(600)
         rate = count / (consumer.result(600)["ended"] - made["started"])
@@ -180,35 +178,25 @@ def throughput_ratios(kafka: Any, arguments: argparse.Namespace) -> list[float]:
     """Of each pair: throughput beside open ones, of that without."""
 
     def measure(name: str, *, is_beside_them: bool) -> float:
-        return throughput(
-            kafka, name, arguments.count, open_count=arguments.open, is_beside_them=is_beside_them
-        )
+        return throughput(kafka, name, arguments.count, open_count=arguments.open, is_beside_them=is_beside_them)
 
     ratios = []
     if arguments.rounds:
         measure("first", is_beside_them=False)
     for number in range(arguments.rounds):
         sides = (False, True) if number % 2 == 0 else (True, False)
-        rates = {
-            side: measure(f"pair{number}{side}".lower(), is_beside_them=side) for side in sides
-        }
+        rates = {side: measure(f"pair{number}{side}".lower(), is_beside_them=side) for side in sides}
         ratios.append(rates[True] / rates[False])
     return ratios
 
 
 def main() -> int:
     """Measure and show."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--open", type=int, default=1_000_000, help="open transactions")
-    parser.add_argument(
-        "--count", type=int, default=300_000, help="transactions per throughput phase"
-    )
+    parser.add_argument("--count", type=int, default=300_000, help="transactions per throughput phase")
     parser.add_argument("--where", nargs="+", default=["half", "doubt"], choices=["half", "doubt"])
-    parser.add_argument(
-        "--rounds", type=int, default=4, help="pairs of throughput phases; the median ratio counts"
-    )
+    parser.add_argument("--rounds", type=int, default=4, help="pairs of throughput phases; the median ratio counts")
     arguments = parser.parse_args()
     print(settings_line())
     figures = []
@@ -216,20 +204,8 @@ def main() -> int:
         warm(kafka)
         for where in arguments.where:
             took_s, memory = restart(kafka, f"re{where}", arguments.open, where=where)
-            figures.append(
-                Figure(
-                    f"first forward after a restart, open in {where}",
-                    took_s,
-                    15,
-                    "s",
-                    is_at_most=True,
-                )
-            )
-            figures.append(
-                Figure(
-                    f"memory per open transaction, in {where}", memory, 500, "B", is_at_most=True
-                )
-            )
+            figures.append(Figure(f"first forward after a restart, open in {where}", took_s, 15, "s", is_at_most=True))
+            figures.append(Figure(f"memory per open transaction, in {where}", memory, 500, "B", is_at_most=True))
         ratios = throughput_ratios(kafka, arguments)
         if ratios:
             print("pairs:", ", ".join(f"{ratio:.2f}" for ratio in ratios), flush=True)

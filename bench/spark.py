@@ -69,10 +69,13 @@ def write_topics(servers: str, count: int) -> None:
     """Half, op and forwarded record of each transaction, by a plain client."""
     producer = Producer(
         {
-            "bootstrap.servers": servers, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000,
-            "batch.num.messages": 10_000, "log_level": 0,
+            "bootstrap.servers": servers,
+            "linger.ms": 50,
+            "queue.buffering.max.messages": 1_000_000,
+            "batch.num.messages": 10_000,
+            "log_level": 0,
         }
-    )  # fmt: skip
+    )
     offsets = [0] * PARTITIONS
 
     def send(*arguments: Any, **more: Any) -> None:
@@ -83,27 +86,15 @@ def write_topics(servers: str, count: int) -> None:
                 producer.poll(0.1)
 
     for number in range(count):
-        txn_id = uuid7(
-            at_ms=BORN_MS + number // 100, random_bits=int.from_bytes(os.urandom(10), "little")
-        )
+        txn_id = uuid7(at_ms=BORN_MS + number // 100, random_bits=int.from_bytes(os.urandom(10), "little"))
         home = crc32(txn_id.encode()) % PARTITIONS
         key, at, user = f"{txn_id}/{number:08x}", offsets[home], ("traceparent", TRACE)
         header = f"1|{key}|shop|{TOPIC}|0/1|{BORN_MS}|"
-        send(
-            f"{NAMESPACE}.half",
-            VALUE,
-            f"customer-{number % 50_000}",
-            home,
-            headers=[user, ("txl", header)],
-        )
+        send(f"{NAMESPACE}.half", VALUE, f"customer-{number % 50_000}", home, headers=[user, ("txl", header)])
         send(f"{NAMESPACE}.op", f"1|C|{key}|shop|{at}|{BORN_MS}|producer||", None, home)
         origin = f"{home}:{at}|0/1|{BORN_MS}"
         send(
-            TOPIC,
-            VALUE,
-            f"customer-{number % 50_000}",
-            -1,
-            headers=[user, ("txl-id", txn_id), ("txl-origin", origin)],
+            TOPIC, VALUE, f"customer-{number % 50_000}", -1, headers=[user, ("txl-id", txn_id), ("txl-origin", origin)]
         )
         offsets[home] += 1
         producer.poll(0)
@@ -118,25 +109,19 @@ def bronze_figures(spark: SparkSession, folder: Path, *, count: int) -> list[Fig
         admin = AdminClient({"bootstrap.servers": servers})
         admin.create_topics([NewTopic(f"{NAMESPACE}.locks", 4, 1)])[f"{NAMESPACE}.locks"].result()
         write_topics(servers, count)
-        options = source_options(
-            bootstrap_servers=servers, topics=[*system_topics(NAMESPACE), TOPIC]
-        )
+        options = source_options(bootstrap_servers=servers, topics=[*system_topics(NAMESPACE), TOPIC])
         bare = lambda: spark.read.format("kafka").options(**options).load().count()  # noqa: E731 - named for what it is
         bare()
         ratios = []
         for number in range(4):
             settings = BronzeSettings(
                 root=str(folder / f"bronze-{number}"), namespace=NAMESPACE, bootstrap_servers=servers, topics=(TOPIC,)
-            )  # fmt: skip
+            )
             bare_s = timed(bare)
             ours_s = timed(lambda s=settings: read_new(spark, s, now_ms=lambda: BORN_MS))
-            print(
-                f"bronze: {3 * count / ours_s:,.0f}/s, bare {3 * count / bare_s:,.0f}/s", flush=True
-            )
+            print(f"bronze: {3 * count / ours_s:,.0f}/s, bare {3 * count / bare_s:,.0f}/s", flush=True)
             ratios.append(bare_s / ours_s)
-    return [
-        Figure("bronze, of a bare count over the same read", statistics.median(ratios[1:]), 0.7)
-    ]
+    return [Figure("bronze, of a bare count over the same read", statistics.median(ratios[1:]), 0.7)]
 
 
 # --- ledger over made bronze ------------------------------------------------------------------------------------------
@@ -144,18 +129,19 @@ def bronze_figures(spark: SparkSession, folder: Path, *, count: int) -> list[Fig
 
 def _record(kind: str, topic: str, **columns: Column) -> list[Column]:
     common = {
-        "topic": F.lit(topic), "offset": F.col("id"), "partition": F.col("home"), "key": F.lit(b"k"),
-        "value": F.lit(VALUE.encode()), "timestamp": F.timestamp_millis(F.lit(BORN_MS) + F.col("id") / 10),
-        "batch": F.lit(0), "kind": F.lit(kind),
-    }  # fmt: skip
+        "topic": F.lit(topic),
+        "offset": F.col("id"),
+        "partition": F.col("home"),
+        "key": F.lit(b"k"),
+        "value": F.lit(VALUE.encode()),
+        "timestamp": F.timestamp_millis(F.lit(BORN_MS) + F.col("id") / 10),
+        "batch": F.lit(0),
+        "kind": F.lit(kind),
+    }
     every = {**common, **columns}
     every["timestamp"] = F.timestamp_millis((F.lit(BORN_MS) + F.col("id") / 10).cast("bigint"))
     every["day"] = F.to_date(every["timestamp"])
-    return [
-        every[field.name].cast(field.dataType).alias(field.name)
-        for field in BRONZE
-        if field.name != "folder"
-    ]
+    return [every[field.name].cast(field.dataType).alias(field.name) for field in BRONZE if field.name != "folder"]
 
 
 def _headers(*pairs: tuple[str, Column]) -> Column:
@@ -172,15 +158,12 @@ def make_bronze(  # one frame per topic, side by side
 ) -> None:
     """One batch of each reader with `count` committed and forwarded transactions."""
     digest = F.md5(F.col("id").cast("string"))
-    parts = [
-        F.substring(digest, at, size) for at, size in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
-    ]
+    parts = [F.substring(digest, at, size) for at, size in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))]
     ids = spark.range(first, first + count, 1, 8).withColumn("txn", F.concat_ws("-", *parts))
     ids = ids.withColumn("home", F.pmod(F.crc32(F.col("txn").cast("binary")), F.lit(PARTITIONS)))
     ids = ids.withColumn("key", F.concat("txn", F.lit("/0000000a")))
     ordering = F.when(
-        F.col("id") % 5 == 0,
-        F.concat(F.lit("k"), F.substring(F.md5((F.col("id") % 50_000).cast("string")), 1, 16)),
+        F.col("id") % 5 == 0, F.concat(F.lit("k"), F.substring(F.md5((F.col("id") % 50_000).cast("string")), 1, 16))
     )
     line = F.concat_ws(
         "|",
@@ -194,34 +177,17 @@ def make_bronze(  # one frame per topic, side by side
     )
     half = ids.select(*_record("half", f"{NAMESPACE}.half", headers=_headers(("txl", line))))
     said = F.concat_ws(
-        "|",
-        F.lit("1"),
-        F.lit("C"),
-        "key",
-        F.lit("shop"),
-        "id",
-        F.lit(BORN_MS),
-        F.lit("producer"),
-        F.lit(""),
-        F.lit(""),
+        "|", F.lit("1"), F.lit("C"), "key", F.lit("shop"), "id", F.lit(BORN_MS), F.lit("producer"), F.lit(""), F.lit("")
     )
-    op = ids.select(
-        *_record(
-            "op", f"{NAMESPACE}.op", value=said.cast("binary"), key=F.lit(None), headers=F.lit(None)
-        )
-    )
+    op = ids.select(*_record("op", f"{NAMESPACE}.op", value=said.cast("binary"), key=F.lit(None), headers=F.lit(None)))
     origin = F.concat("home", F.lit(":"), "id", F.lit(f"|0/1|{BORN_MS}"))
     forwarded = ids.select(
-        *_record(
-            "forwarded", TOPIC, headers=_headers(("txl-id", F.col("txn")), ("txl-origin", origin))
-        )
+        *_record("forwarded", TOPIC, headers=_headers(("txl-id", F.col("txn")), ("txl-origin", origin)))
     )
     catalog = Catalog(spark, str(root))
     for reader, rows in ((0, half.unionByName(op)), (1, forwarded)):
         place = catalog.path_of(BatchFolder(reader, batch, batch))
-        rows.withColumn("batch", F.lit(batch).cast("bigint")).write.partitionBy(
-            "kind", "day"
-        ).parquet(place)
+        rows.withColumn("batch", F.lit(batch).cast("bigint")).write.partitionBy("kind", "day").parquet(place)
     catalog.claim(NAMESPACE)
     ends = {f"{NAMESPACE}.half": {str(home): first + count for home in range(PARTITIONS)}}
     readers = (
@@ -259,14 +225,10 @@ def jvm_peak_bytes() -> int:
     """Peak resident memory of Spark's JVM."""
     (java,) = [p for p in psutil.Process().children(recursive=True) if "java" in p.name()]
     status = Path(f"/proc/{java.pid}/status").read_text("ascii")
-    return 1024 * next(
-        int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")
-    )
+    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
-def ledger_figures(
-    spark: SparkSession, folder: Path, *, count: int, increment: int, parts: set[str]
-) -> list[Figure]:
+def ledger_figures(spark: SparkSession, folder: Path, *, count: int, increment: int, parts: set[str]) -> list[Figure]:
     """Ledger and verdicts over `count` transactions, and an increment on top of them."""
     root, figures = folder / "made", []
     warm_up(spark, folder)
@@ -281,14 +243,12 @@ def ledger_figures(
         figures += [
             Figure("ledger and verdicts, of a bare scan", full / statistics.median(scans), 4.0, is_at_most=True),
             Figure("memory", peak / 2**30, 3.0, "GiB", is_at_most=True),
-        ]  # fmt: skip
+        ]
     if "increment" in parts:
         days = []
         # The first two days warm Java up for runs that merge, as two small runs did for the full ones.
         for day in range(1, 6):
-            make_bronze(
-                spark, root, first=count + (day - 1) * increment, count=increment, batch=day
-            )
+            make_bronze(spark, root, first=count + (day - 1) * increment, count=increment, batch=day)
             days.append(ledger_s(spark, root, ledger))
             print(f"increment of {increment:,}, day {day}: {days[-1]:.1f} s", flush=True)
         ratio = statistics.median(days[2:]) / full
@@ -317,9 +277,7 @@ def size_figures(spark: SparkSession, folder: Path, page: Path | None) -> list[F
         points.append(Point(count, ledger_s(spark, root, folder / "whole"), bare_s(spark, root)))
         shutil.rmtree(folder / "whole")
         now = points[-1]
-        print(
-            f"{count:>10,} transactions: {now.ledger_s:.1f} s, scan {now.scan_s:.1f} s", flush=True
-        )
+        print(f"{count:>10,} transactions: {now.ledger_s:.1f} s, scan {now.scan_s:.1f} s", flush=True)
         if page is not None:
             draw(points, page)
     worst = max((b.ledger_s / a.ledger_s) / (b.count / a.count) for a, b in pairwise(points))
@@ -361,24 +319,15 @@ def main() -> int:
     parser.add_argument("--increment", type=int, default=100_000)
     parser.add_argument("--records", type=int, default=1_000_000, help="transactions in the broker")
     parser.add_argument("--page", type=Path, help="a folder for the plot of cost against size")
-    parser.add_argument(
-        "--events",
-        type=Path,
-        help="an empty folder for Spark's event log: every stage with its time",
-    )
+    parser.add_argument("--events", type=Path, help="an empty folder for Spark's event log: every stage with its time")
     given = parser.parse_args()
     parts, figures = set(given.only), []
     print(settings_line(), f"local[2], {MEMORY}", flush=True)
     settings = {} if given.events is None else _event_log(given.events)
-    with (
-        scratch_folder() as name,
-        spark_session(master="local[2]", memory=MEMORY, settings=settings) as spark,
-    ):
+    with scratch_folder() as name, spark_session(master="local[2]", memory=MEMORY, settings=settings) as spark:
         folder = Path(name)
         if parts & {"ledger", "increment"}:
-            figures += ledger_figures(
-                spark, folder, count=given.count, increment=given.increment, parts=parts
-            )
+            figures += ledger_figures(spark, folder, count=given.count, increment=given.increment, parts=parts)
         if "bronze" in parts:
             figures += bronze_figures(spark, folder, count=given.records)
         if "size" in parts:

@@ -44,25 +44,14 @@ def measure(  # one phase from start to end, read top to bottom
         if kind in ("bare", "half-bare"):
             producer_command = [CODE, "producer", servers, namespace, str(count), str(IN_FLIGHT)]
         else:
-            producer_command = [
-                "bench/clients.py",
-                kind,
-                servers,
-                namespace,
-                str(count),
-                str(width),
-            ]
+            producer_command = ["bench/clients.py", kind, servers, namespace, str(count), str(width)]
         if kind == "bare":
             middle = Child("coordinator", [CODE, "coordinator", servers, namespace, str(count)])
             stack.callback(middle.end)
             middle.line()
         else:
             middle = coordinator(stack, servers, namespace)
-            wait_for(
-                lambda: has_taken_over(servers, namespace),
-                within_s=30,
-                what="the coordinator does not take over",
-            )
+            wait_for(lambda: has_taken_over(servers, namespace), within_s=30, what="the coordinator does not take over")
         before = {
             "coordinator": middle.cpu_s(),
             "broker": cpu_of([pid for pid in [kafka.pid] if pid]),
@@ -83,9 +72,7 @@ def measure(  # one phase from start to end, read top to bottom
     drop_namespace(servers, namespace)
     print(
         f"{kind:<10} {count / took_s:>9,.0f}/s   CPU µs per transaction: "
-        + " · ".join(
-            f"{role} {cpu[role]:.1f}" for role in ("producer", "coordinator", "consumer", "broker")
-        ),
+        + " · ".join(f"{role} {cpu[role]:.1f}" for role in ("producer", "coordinator", "consumer", "broker")),
         flush=True,
     )
     return {"rate": count / took_s, **cpu}
@@ -111,24 +98,11 @@ def order_by_key(kafka: Any, *, rounds: int, count: int) -> Figure:
 
 def main() -> int:
     """Measure and show."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=600_000, help="transactions per phase")
-    parser.add_argument(
-        "--rounds", type=int, default=3, help="pairs of bare and txlayer; the median ratio counts"
-    )
-    parser.add_argument(
-        "--warm",
-        type=int,
-        default=1_000_000,
-        help="transactions before the first phase that counts",
-    )
-    parser.add_argument(
-        "--only",
-        choices=("ratio", "order", "threads", "asyncio", "half-bare"),
-        help="one subject",
-    )
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of bare and txlayer; the median ratio counts")
+    parser.add_argument("--warm", type=int, default=1_000_000, help="transactions before the first phase that counts")
+    parser.add_argument("--only", choices=("ratio", "order", "threads", "asyncio", "half-bare"), help="one subject")
     arguments = parser.parse_args()
     print(settings_line())
     figures: list[Figure] = []

@@ -42,9 +42,7 @@ CALLS = 50_000
 
 
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-RECORD = SentRecord(
-    ("orders", 0, 7), b"k", b"v", [("traceparent", PARENT)], (1, int(time.time() * 1000))
-)
+RECORD = SentRecord(("orders", 0, 7), b"k", b"v", [("traceparent", PARENT)], (1, int(time.time() * 1000)))
 
 
 def producing(tracing: Tracing, *, is_bare: bool = False) -> Callable[[], float]:
@@ -53,9 +51,12 @@ def producing(tracing: Tracing, *, is_bare: bool = False) -> Callable[[], float]
     kafka.create_topic("orders")
     kafka.create_namespace("txlayer")
     producer = TransactionalProducer(
-        bootstrap_servers=kafka.bootstrap_servers, group="bench", connect=kafka.connect_producer,
-        in_flight_max=MESSAGES, tracing=tracing,
-    )  # fmt: skip
+        bootstrap_servers=kafka.bootstrap_servers,
+        group="bench",
+        connect=kafka.connect_producer,
+        in_flight_max=MESSAGES,
+        tracing=tracing,
+    )
     if is_bare:
         producer._assemble = assemble  # noqa: SLF001 - as if nobody had ever asked about tracing
     message = Message("orders", b"k", b"v")
@@ -75,9 +76,7 @@ def producing(tracing: Tracing, *, is_bare: bool = False) -> Callable[[], float]
 def handling(tracing: Tracing, *, is_bare: bool = False) -> Callable[[], float]:
     """One round of an empty handler: µs per message."""
     handlers = HandlerSet(is_async=False)
-    handlers.add(
-        lambda _message, _context: None, topics=(), tags="*", retry=None, batch_count_max=0
-    )
+    handlers.add(lambda _message, _context: None, topics=(), tags="*", retry=None, batch_count_max=0)
     routes = handlers.routes(("orders",))
     make: Any = Caller if is_bare else make_caller(tracing)
     caller = make(routes, attempt_timeout_s=60.0)
@@ -105,18 +104,19 @@ def coordinating(tracing: Tracing, *, is_bare: bool = False) -> Callable[[], flo
     kafka.create_topic("orders", partitions=PARTITIONS)
     kafka.create_namespace("txlayer", partitions=PARTITIONS)
     producer = TransactionalProducer(
-        bootstrap_servers=kafka.bootstrap_servers, group="bench", connect=kafka.connect_producer,
-        in_flight_max=MESSAGES, tracing=tracing,
-    )  # fmt: skip
+        bootstrap_servers=kafka.bootstrap_servers,
+        group="bench",
+        connect=kafka.connect_producer,
+        in_flight_max=MESSAGES,
+        tracing=tracing,
+    )
     config = CoordinatorConfig(
         bootstrap_servers=kafka.bootstrap_servers,
         session_timeout=timedelta(minutes=5),  # it rests while the other side works
     )
     connections = kafka.connect_coordinator(config)
     coordinator = (
-        _BareCoordinator(config, connections)
-        if is_bare
-        else make_coordinator(config, connections, tracing=tracing)
+        _BareCoordinator(config, connections) if is_bare else make_coordinator(config, connections, tracing=tracing)
     )
     # What `run` does before its first turn: it would also end the coordinator after each round.
     coordinator._partition_count = PARTITIONS  # noqa: SLF001 - as `run` does
@@ -160,9 +160,7 @@ def compare(make: Callable[..., Callable[[], float]], tracing: Tracing, rounds: 
             found[side].append(sides[side]())
     bare, ours = found
     ratios = [b / a for a, b in zip(bare, ours, strict=True)]
-    return Compared(
-        statistics.median(bare), statistics.median(ours), statistics.median(ratios), min(ours) / min(bare),
-    )  # fmt: skip
+    return Compared(statistics.median(bare), statistics.median(ours), statistics.median(ratios), min(ours) / min(bare))
 
 
 def main() -> int:

@@ -48,7 +48,7 @@ def verify(servers: str, namespace: str, count: int) -> Run:
         producer.result(600)
         consumer.result(600)
     most = 0
-    command = ["verify", "-b", servers, "-n", namespace, "--since", "1h", "--grace", "0ms", "--json"]  # fmt: skip
+    command = ["verify", "-b", servers, "-n", namespace, "--since", "1h", "--grace", "0ms", "--json"]
     child = Child("verify", ["-m", "txlayer", *command])
     while not child.has_ended(0.05):
         most = max(most, child.memory_bytes())
@@ -76,9 +76,7 @@ def main() -> int:
         small = verify(kafka.bootstrap_servers, "small", given.count // 4)
         large = verify(kafka.bootstrap_servers, "large", given.count)
     growth = large.memory_mb / small.memory_mb
-    return show_figures(
-        [Figure("memory beside four times the records", growth, MEMORY_GROWTH_MAX, is_at_most=True)]
-    )
+    return show_figures([Figure("memory beside four times the records", growth, MEMORY_GROWTH_MAX, is_at_most=True)])
 
 
 if __name__ == "__main__":

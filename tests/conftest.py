@@ -25,14 +25,10 @@ LOCAL_CONFIG = LocalConfig.from_environ(os.environ)
 SHARING_FOLDERS = ("spark", "integration/security", "integration/sql")
 """Their tests share a server or a Spark session that is slow to start, so one worker runs them all."""
 
-APART = frozenset(
-    f"spark/test_{name}.py" for name in ("cluster", "commands", "planted_modules", "report")
-)
+APART = frozenset(f"spark/test_{name}.py" for name in ("cluster", "commands", "planted_modules", "report"))
 """Files of such a folder whose tests have sessions and processes of their own, or none: any worker runs them."""
 
-LONG_FIRST = (
-    "spark", "e2e", "integration/security", "docs", "integration", "contract", "simulation",
-)  # fmt: skip
+LONG_FIRST = ("spark", "e2e", "integration/security", "docs", "integration", "contract", "simulation")
 """Folders whose files take long. They begin first, so that no worker waits for a last one at the end."""
 
 

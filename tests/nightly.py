@@ -49,45 +49,56 @@ TUTORIAL = ("tests/docs/test_tutorial.py",)
 WHEELS = ("tests/integration/test_package.py", "tests/docs/test_install_page.py")
 APART = (*DEMO, *TUTORIAL, *WHEELS, "tests/integration/test_pythons.py")
 """They have a stage of their own, and are left out of `marked`."""
-MARKED = (
-    ("make", "test", "NIGHTLY=only", "ARGS=" + " ".join(f"--ignore={file}" for file in APART)),
-)
+MARKED = (("make", "test", "NIGHTLY=only", "ARGS=" + " ".join(f"--ignore={file}" for file in APART)),)
 
 STAGES = (
-    Stage("marked", 240, MARKED,
-          "the tests marked `nightly` that no other stage runs: Spark run by run and killed, restarts, a broker that dies, releases"),
-    Stage("chaos", 45, _make("chaos MINUTES=10"),
-          "random faults on three brokers for ten minutes"),
-    Stage("restarts", 60, _make("restarts"),
-          "each component and the broker, restarted ten times in a row under load"),
-    Stage("worlds", 60, _make(*(f"simulate MINUTES=10 WORLD={world}" for world in
-                                ("coordinators", "consumers", "unkind", "unkind-consumers"))),
-          "fresh simulated worlds of each of the four kinds, ten minutes each"),
-    Stage("fuzz", 60, _make("fuzz"),
-          "a million mutations of real bytes for everything that reads bytes"),
-    Stage("differential", 60, _make("differential"),
-          "the judges against each other on ten thousand fresh histories"),
-    Stage("differential-spark", 120, _make("differential-spark"),
-          "Spark's ledger against the reference model, and run by run against one run, on two thousand histories"),
-    Stage("kills", 60, _make("kills"),
-          "Spark's sink, killed at each of its steps"),
-    Stage("rights", 90, _make("rights"),
-          "every right of every role, left out one at a time"),
-    Stage("kafkas", 60, _make("kafkas KAFKAS=3.9.1", "kafkas KAFKAS=4.0.0"),
-          "the tests of crashes, fencing and isolation on every other release of Kafka"),
-    Stage("demo", 45, _tests(*DEMO),
-          "the shop of the demo, whose processes are killed"),
-    Stage("tutorial", 30, _tests(*TUTORIAL),
-          "the tutorial, typed"),
-    Stage("newcomer", 30, _make("newcomer"),
-          "README in a new folder with a new home"),
-    Stage("wheels", 45, _tests(*WHEELS),
-          "the wheel and each extra, installed where nothing of ours is beside it"),
-    Stage("pythons", 60, _make("pythons"),
-          "the core's tests and a service on every Python on PATH"),
-    Stage("mutation", 600, _make("mutation"),
-          "every mutant of the modules that decide; goes on where it was; `failed` are those that no test notices"),
-)  # fmt: skip
+    Stage(
+        "marked",
+        240,
+        MARKED,
+        "the tests marked `nightly` that no other stage runs: Spark run by run and killed, restarts, a broker that dies, releases",
+    ),
+    Stage("chaos", 45, _make("chaos MINUTES=10"), "random faults on three brokers for ten minutes"),
+    Stage("restarts", 60, _make("restarts"), "each component and the broker, restarted ten times in a row under load"),
+    Stage(
+        "worlds",
+        60,
+        _make(
+            *(
+                f"simulate MINUTES=10 WORLD={world}"
+                for world in ("coordinators", "consumers", "unkind", "unkind-consumers")
+            )
+        ),
+        "fresh simulated worlds of each of the four kinds, ten minutes each",
+    ),
+    Stage("fuzz", 60, _make("fuzz"), "a million mutations of real bytes for everything that reads bytes"),
+    Stage("differential", 60, _make("differential"), "the judges against each other on ten thousand fresh histories"),
+    Stage(
+        "differential-spark",
+        120,
+        _make("differential-spark"),
+        "Spark's ledger against the reference model, and run by run against one run, on two thousand histories",
+    ),
+    Stage("kills", 60, _make("kills"), "Spark's sink, killed at each of its steps"),
+    Stage("rights", 90, _make("rights"), "every right of every role, left out one at a time"),
+    Stage(
+        "kafkas",
+        60,
+        _make("kafkas KAFKAS=3.9.1", "kafkas KAFKAS=4.0.0"),
+        "the tests of crashes, fencing and isolation on every other release of Kafka",
+    ),
+    Stage("demo", 45, _tests(*DEMO), "the shop of the demo, whose processes are killed"),
+    Stage("tutorial", 30, _tests(*TUTORIAL), "the tutorial, typed"),
+    Stage("newcomer", 30, _make("newcomer"), "README in a new folder with a new home"),
+    Stage("wheels", 45, _tests(*WHEELS), "the wheel and each extra, installed where nothing of ours is beside it"),
+    Stage("pythons", 60, _make("pythons"), "the core's tests and a service on every Python on PATH"),
+    Stage(
+        "mutation",
+        600,
+        _make("mutation"),
+        "every mutant of the modules that decide; goes on where it was; `failed` are those that no test notices",
+    ),
+)
 
 
 @dataclass
@@ -111,8 +122,13 @@ class Ended:
         """Its line of the table."""
         end = "passed" if self.is_good else "stopped at its bound" if self.is_stopped else "failed"
         return (
-            self.name, str(self.passed + self.failed), str(self.passed), str(self.failed), f"{self.minutes:.1f}", end,
-        )  # fmt: skip
+            self.name,
+            str(self.passed + self.failed),
+            str(self.passed),
+            str(self.failed),
+            f"{self.minutes:.1f}",
+            end,
+        )
 
 
 def run_stage(stage: Stage, folder: Path) -> Ended:
@@ -138,9 +154,14 @@ def _run(command: Sequence[str], log: IO[bytes], report: Path, *, within: float)
     ours = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "STAGES")
     environ = {name: value for name, value in os.environ.items() if name not in ours}
     process = subprocess.Popen(
-        command, cwd=ROOT, env=environ | {"JUNIT": str(report)}, stdin=subprocess.DEVNULL,
-        stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
+        command,
+        cwd=ROOT,
+        env=environ | {"JUNIT": str(report)},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     try:
         return process.wait(within)
     except subprocess.TimeoutExpired:
@@ -177,8 +198,7 @@ def table(ends: Sequence[Ended]) -> str:
     rows = [head, *(ended.row for ended in ends)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in rows
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
     ]
     lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
     return "\n".join(lines) + "\n"
@@ -192,9 +212,7 @@ def chosen(names: Sequence[str]) -> list[Stage]:
     """
     unknown = set(names) - {stage.name for stage in STAGES}
     if unknown:
-        raise SystemExit(
-            f"no stage {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in STAGES)}"
-        )
+        raise SystemExit(f"no stage {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in STAGES)}")
     return [stage for stage in STAGES if not names or stage.name in names]
 
 
@@ -204,9 +222,7 @@ def run(stages: Sequence[Stage], folder: Path) -> int:
     ends: list[Ended] = []
     with suppress(KeyboardInterrupt):
         for stage in stages:
-            say(
-                f"== {stage.name}, at most {stage.minutes_max:g} minutes: {folder / stage.name}.log"
-            )
+            say(f"== {stage.name}, at most {stage.minutes_max:g} minutes: {folder / stage.name}.log")
             ends.append(run_stage(stage, folder))
             (folder / "table.md").write_text(table(ends), encoding="utf-8")
             if not ends[-1].is_good:

@@ -16,15 +16,7 @@ if TYPE_CHECKING:
     from txlayer.consumer.handlers import Interceptor
     from txlayer.consumer.metrics import ConsumerStats, TopicStats
     from txlayer.core.history import TransactionHistory
-    from txlayer.core.messages import (
-        COMMIT,
-        ROLLBACK,
-        UNKNOWN,
-        Message,
-        OrderMode,
-        Resolution,
-        user_headers,
-    )
+    from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OrderMode, Resolution, user_headers
     from txlayer.core.retry import Ack, AfterExhausted, Reject, Retry, RetryPolicy
     from txlayer.producer.aio import AsyncTransaction, AsyncTransactionalProducer
     from txlayer.producer.check_handlers import CheckRequest
@@ -32,11 +24,7 @@ if TYPE_CHECKING:
     from txlayer.producer.pipeline import TransactionSendResult
     from txlayer.producer.producer import Transaction, TransactionalProducer
     from txlayer.producer.questions import RefusedResolution, ResponderStats
-    from txlayer.producer.rocketmq import (
-        PreparedMessage,
-        TransactionListener,
-        TransactionMQProducer,
-    )
+    from txlayer.producer.rocketmq import PreparedMessage, TransactionListener, TransactionMQProducer
     from txlayer.producer.submitted import SubmittedTransaction
 
 __version__ = "0.1.0"

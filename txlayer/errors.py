@@ -166,9 +166,7 @@ class DecodeError(PoisonMessageError):
 class RefusedRecordError(PoisonMessageError):
     """The broker, or a check before it, refuses this record: too large, invalid, or its topic does not exist."""
 
-    field_names = (
-        "origin", "reason", "topic", "size_bytes", "size_bytes_max", "txn_key", "doubt_key",
-    )  # fmt: skip
+    field_names = ("origin", "reason", "topic", "size_bytes", "size_bytes_max", "txn_key", "doubt_key")
     topic: str | None
     size_bytes: int | None
     size_bytes_max: int | None

@@ -47,9 +47,7 @@ class Auditor:
     """One `auditor.py`, which reads into `folder` and writes the page there. It ends when this process ends."""
 
     def __init__(self, *, bootstrap_servers: str, folder: Path) -> None:
-        self._line = [
-            sys.executable, str(PROGRAM), f"--bootstrap-servers={bootstrap_servers}", f"--folder={folder}",
-        ]  # fmt: skip
+        self._line = [sys.executable, str(PROGRAM), f"--bootstrap-servers={bootstrap_servers}", f"--folder={folder}"]
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None
 
@@ -57,10 +55,7 @@ class Auditor:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)  # Java too, which it started
@@ -75,9 +70,15 @@ class Auditor:
         """Let it start and read what is there; others may go on."""
         with (self._folder / LOG_FILE).open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
-                self._line, env=_environment(), cwd=self._folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=log, text=True, start_new_session=True,
-            )  # fmt: skip
+                self._line,
+                env=_environment(),
+                cwd=self._folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
         return self._process
 
     def judge(self) -> Audit:

@@ -64,9 +64,8 @@ def work(bootstrap_servers: str, folder: Path) -> dict[str, int] | None:
         update_ledger(spark, LedgerSettings(bronze=bronze, root=ledger, grace_ms=0))
         page = folder / PAGE_FILE
         summary = write_report(
-            spark, bronze=bronze, ledger=ledger, namespace=NAMESPACE, page=page,
-            made_at=datetime.now(UTC),
-        )  # fmt: skip
+            spark, bronze=bronze, ledger=ledger, namespace=NAMESPACE, page=page, made_at=datetime.now(UTC)
+        )
         print(json.dumps({"verdicts": summary.verdicts, "page": str(page)}), flush=True)
     return summary.verdicts
 

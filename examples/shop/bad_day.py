@@ -58,9 +58,7 @@ class BadDay:
         self._to_kill = list(zip(moments, victims, strict=True))
         self._to_restart: list[tuple[float, int]] = []
         self._deaths = [round(purchase_count * dice.uniform(*between)) for between in DEATHS]
-        self._loyalty_death = max(
-            1, round(purchase_count * dice.uniform(*LOYALTY_DEATH) * ACCEPTED_PART)
-        )
+        self._loyalty_death = max(1, round(purchase_count * dice.uniform(*LOYALTY_DEATH) * ACCEPTED_PART))
         self._to_reopen: dict[Child, float] = {}
         self.kills: list[Kill] = []
 

@@ -37,10 +37,7 @@ class Child:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process is not None:
             self._process.kill()
@@ -61,9 +58,13 @@ class Child:
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
                 [*self._line, f"--opening={self.opening_count}", *mortal],
-                env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                text=True, start_new_session=True,
-            )  # fmt: skip
+                env=environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
         self._reader = threading.Thread(target=self._listen, args=(self._process,), daemon=True)
         self._reader.start()
 

@@ -15,16 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reading import Record, read_topics
-from shop import (
-    CDS_PER_MONTH_MAX,
-    DATABASE_FILE,
-    LOYALTY,
-    ORDERS,
-    PURCHASES,
-    Purchase,
-    open_database,
-    read_purchases,
-)
+from shop import CDS_PER_MONTH_MAX, DATABASE_FILE, LOYALTY, ORDERS, PURCHASES, Purchase, open_database, read_purchases
 from sqlalchemy import select
 
 EXAMPLES_MAX = 3
@@ -57,9 +48,7 @@ class Comparison:
         return not self.findings
 
 
-def compare(
-    database_file: Path, *, bootstrap_servers: str, purchases: list[Purchase]
-) -> Comparison:
+def compare(database_file: Path, *, bootstrap_servers: str, purchases: list[Purchase]) -> Comparison:
     """Hold the database against the rule, and both topics against the database."""
     accepted, refused = judge(purchases)
     stored = stored_purchases(database_file)
@@ -67,9 +56,7 @@ def compare(
     findings = list(compare_database(stored, accepted=accepted))
     topics = read_topics(bootstrap_servers, list(expected_values))
     for topic, value_of in expected_values.items():
-        findings += compare_topic(
-            topic, topics[topic], stored=stored, refused=refused, value_of=value_of
-        )
+        findings += compare_topic(topic, topics[topic], stored=stored, refused=refused, value_of=value_of)
     return Comparison(
         accepted_count=len(stored),
         refused_count=len(refused),
@@ -134,9 +121,7 @@ def compare_topic(
     changed = [p.number for r, p in known if r.value != value_of(p) or r.key != p.customer]
     yield from finding(topic, "with other content", changed)
     partitions = Counter(customer for customer, _ in {(r.key, r.partition) for r in records})
-    yield from finding(
-        topic, "customers in two partitions", [c for c, n in partitions.items() if n > 1]
-    )
+    yield from finding(topic, "customers in two partitions", [c for c, n in partitions.items() if n > 1])
     # What is read twice is told above; its first place counts here.
     arrived = list({purchase.number: purchase for _, purchase in reversed(known)}.values())[::-1]
     yield from finding(topic, "customers out of order", _disorder(arrived, stored))
@@ -165,9 +150,7 @@ def finding(where: str, what: str, those: Iterable[object]) -> Iterable[Finding]
 
 def main() -> int:
     """Compare a folder that the demo kept."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="what was given to demo.py --keep")
     parser.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT")
     parser.add_argument("--purchases", type=int, metavar="N", help="as given to demo.py")
@@ -180,12 +163,8 @@ def main() -> int:
         purchases=read_purchases(arguments.purchases),
     )
     for finding in comparison.findings:
-        print(
-            f"{finding.where}: {finding.count} {finding.what}, such as {', '.join(finding.examples)}"
-        )
-    print(
-        f"{comparison.accepted_count} purchases:", "equal" if comparison.is_equal else "DIFFERENT"
-    )
+        print(f"{finding.where}: {finding.count} {finding.what}, such as {', '.join(finding.examples)}")
+    print(f"{comparison.accepted_count} purchases:", "equal" if comparison.is_equal else "DIFFERENT")
     return 0 if comparison.is_equal else 1
 
 

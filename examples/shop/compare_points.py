@@ -35,9 +35,7 @@ class PointsComparison:
 def compare_points(shop_file: Path, points_file: Path) -> PointsComparison:
     """The points of each customer, each order once, each customer's orders in order."""
     sold = _rows(shop_file, "SELECT customer, number FROM purchases ORDER BY position")
-    due = dict(
-        _rows(shop_file, "SELECT customer, sum(cents / 100) FROM purchases GROUP BY customer")
-    )
+    due = dict(_rows(shop_file, "SELECT customer, sum(cents / 100) FROM purchases GROUP BY customer"))
     entries = _rows(points_file, "SELECT customer, number FROM entries ORDER BY position")
     given = dict(_rows(points_file, "SELECT customer, sum(points) FROM entries GROUP BY customer"))
     return PointsComparison(
@@ -49,22 +47,15 @@ def compare_points(shop_file: Path, points_file: Path) -> PointsComparison:
 
 
 def _findings(
-    sold: list[tuple[str, int]],
-    due: dict[str, int],
-    entries: list[tuple[str, int]],
-    given: dict[str, int],
+    sold: list[tuple[str, int]], due: dict[str, int], entries: list[tuple[str, int]], given: dict[str, int]
 ) -> Iterator[Finding]:
     customers = due.keys() | given.keys()
-    yield from finding(
-        WHERE, "customers with other points", [c for c in customers if due.get(c) != given.get(c)]
-    )
+    yield from finding(WHERE, "customers with other points", [c for c in customers if due.get(c) != given.get(c)])
     times = Counter(number for _, number in entries)
     yield from finding(WHERE, "orders missing", {number for _, number in sold} - times.keys())
-    yield from finding(
-        WHERE, "orders more than once", [n for n, count in times.items() if count > 1]
-    )
+    yield from finding(WHERE, "orders more than once", [n for n, count in times.items() if count > 1])
     is_, must = _by_customer(entries), _by_customer(sold)
-    yield from finding(WHERE, "customers out of order", [c for c in must if _disordered(is_[c], must[c])])  # fmt: skip
+    yield from finding(WHERE, "customers out of order", [c for c in must if _disordered(is_[c], must[c])])
 
 
 def _by_customer(rows: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
@@ -77,9 +68,7 @@ def _by_customer(rows: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
 def _disordered(found: list[int], wanted: list[int]) -> bool:
     """True when those in both stand in another order; what is missing or there twice is told elsewhere."""
     in_both = set(found) & set(wanted)
-    return list(dict.fromkeys(n for n in found if n in in_both)) != [
-        n for n in wanted if n in in_both
-    ]
+    return list(dict.fromkeys(n for n in found if n in in_both)) != [n for n in wanted if n in in_both]
 
 
 def _rows(file: Path, query: str) -> list[tuple[str, int]]:
@@ -92,9 +81,7 @@ def _rows(file: Path, query: str) -> list[tuple[str, int]]:
 
 def main() -> int:
     """Compare a folder that the demo kept."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="what was given to demo.py --keep")
     folder = parser.parse_args().folder
     for name in (DATABASE_FILE, POINTS_FILE):

@@ -40,10 +40,7 @@ class Coordinators:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for process in self._running:
             process.kill()  # nothing for those that were stopped
@@ -59,9 +56,7 @@ class Coordinators:
         while self._sharing_count() < COORDINATOR_COUNT:
             self.check_alive()
             if time.monotonic() > deadline:
-                raise CoordinatorTroubleError(
-                    f"the coordinators are not ready after {READY_TIMEOUT_S:g} s"
-                )
+                raise CoordinatorTroubleError(f"the coordinators are not ready after {READY_TIMEOUT_S:g} s")
             time.sleep(LOOK_EVERY_S)
 
     def check_alive(self) -> None:
@@ -72,9 +67,7 @@ class Coordinators:
         """
         for number, process in enumerate(self._running):
             if number not in self._killed and process.poll() is not None:
-                raise CoordinatorTroubleError(
-                    f"coordinator {number + 1} ended with code {process.returncode}"
-                )
+                raise CoordinatorTroubleError(f"coordinator {number + 1} ended with code {process.returncode}")
 
     def have_settled(self) -> bool:
         """True when everything that was said has been carried out, and nothing is undecided any more."""
@@ -114,9 +107,7 @@ class Coordinators:
         try:
             codes = [process.wait(STOP_TIMEOUT_S) for process in self._running]
         except subprocess.TimeoutExpired as exc:
-            raise CoordinatorTroubleError(
-                f"a coordinator has not stopped {STOP_TIMEOUT_S:g} s after SIGTERM"
-            ) from exc
+            raise CoordinatorTroubleError(f"a coordinator has not stopped {STOP_TIMEOUT_S:g} s after SIGTERM") from exc
         if any(codes):
             raise CoordinatorTroubleError(f"the coordinators stopped with codes {codes}")
 

@@ -86,31 +86,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line; what cannot be is said and ends the program."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--purchases", type=int, metavar="N", help=f"only the first N of the file, at least {PURCHASES_MIN}"
     )
     parser.add_argument(
-        "--purchases",
+        "--seed",
         type=int,
+        default=random.randrange(10_000),
         metavar="N",
-        help=f"only the first N of the file, at least {PURCHASES_MIN}",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=random.randrange(10_000), metavar="N",
         help="decides when who is killed; drawn and shown when it is not given",
-    )  # fmt: skip
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument(
-        "--keep",
-        type=Path,
-        metavar="DIR",
-        help="an empty or new folder for database, logs and Kafka's data",
+        "--keep", type=Path, metavar="DIR", help="an empty or new folder for database, logs and Kafka's data"
     )
     wishes = parser.parse_args(arguments)
     if wishes.purchases is not None and wishes.purchases < PURCHASES_MIN:
-        parser.error(
-            f"--purchases: at least {PURCHASES_MIN}, or they are over before anything can be killed"
-        )
+        parser.error(f"--purchases: at least {PURCHASES_MIN}, or they are over before anything can be killed")
     if wishes.keep is not None:
         wishes.keep.mkdir(parents=True, exist_ok=True)
         if any(wishes.keep.iterdir()):
@@ -145,18 +138,12 @@ def run(  # the whole day from morning to evening, in one piece
         with (
             Coordinators(bootstrap_servers=servers, log_folder=folder) as coordinators,
             SellingShop(
-                bootstrap_servers=servers, database_file=database_file, log_folder=folder,
-                purchase_count=len(purchases),
+                bootstrap_servers=servers, database_file=database_file, log_folder=folder, purchase_count=len(purchases)
             ) as shop,
-            RewardingService(
-                bootstrap_servers=servers, folder=folder, broken=most_faithful(purchases)
-            ) as loyalty,
+            RewardingService(bootstrap_servers=servers, folder=folder, broken=most_faithful(purchases)) as loyalty,
             Auditor(bootstrap_servers=servers, folder=folder) as auditor,
-        ):  # fmt: skip
-            bad_day = BadDay(
-                coordinators, shop, loyalty, purchase_count=len(purchases), seed=seed,
-                tell=show.tell,
-            )  # fmt: skip
+        ):
+            bad_day = BadDay(coordinators, shop, loyalty, purchase_count=len(purchases), seed=seed, tell=show.tell)
             opened = time.monotonic()
             bad_day.open_shop()
             show.tell("the shop opens, 200 customers at a time")
@@ -201,18 +188,14 @@ def run(  # the whole day from morning to evening, in one piece
     )
 
 
-def reward(
-    loyalty: RewardingService, *, tick: Callable[[], None], folder: Path, show: Show
-) -> Rewards:
+def reward(loyalty: RewardingService, *, tick: Callable[[], None], folder: Path, show: Show) -> Rewards:
     """Let the loyalty service catch up, mend the broken account, replay its dead letters, and compare."""
     began = time.monotonic()
     stored = stored_purchases(folder / DATABASE_FILE)
     broken_count = sum(purchase.customer == loyalty.broken for purchase in stored)
     has_caught_up = loyalty.catch_up(len(stored) - broken_count, tick=tick)
     dead_letter_count = loyalty.wait_for_dead_letters(broken_count, tick=tick)
-    show.tell(
-        f"{dead_letter_count} dead letters of customer {loyalty.broken}: mended, now replayed"
-    )
+    show.tell(f"{dead_letter_count} dead letters of customer {loyalty.broken}: mended, now replayed")
     replayed_count = loyalty.mend_and_replay()
     took_s = time.monotonic() - began
     loyalty.close()

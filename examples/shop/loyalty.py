@@ -21,12 +21,7 @@ from shop import ORDERS
 from txlayer import AfterExhausted, Context, OrderedConsumer, ReceivedMessage, RetryPolicy
 
 # The hiccups of this demo are over soon; the default waits for hours, as a real outage asks for.
-RETRY = RetryPolicy(
-    attempt_count_max=4,
-    backoff_first_ms=50,
-    backoff_max_ms=400,
-    after_exhausted=AfterExhausted.PARK,
-)
+RETRY = RetryPolicy(attempt_count_max=4, backoff_first_ms=50, backoff_max_ms=400, after_exhausted=AfterExhausted.PARK)
 TELL_S = 0.1
 
 
@@ -62,9 +57,14 @@ def run(wishes: argparse.Namespace) -> None:
     journal = Journal(dies_after=wishes.dies_after)
     # Under the same instance id it has its partitions back at once when it is started again. One worker: see Loyalty.
     consumer = OrderedConsumer(
-        bootstrap_servers=wishes.bootstrap_servers, group=GROUP, topics=[ORDERS], start_at="earliest",
-        retry=RETRY, worker_count=1, instance_id="loyalty-1",
-    )  # fmt: skip
+        bootstrap_servers=wishes.bootstrap_servers,
+        group=GROUP,
+        topics=[ORDERS],
+        start_at="earliest",
+        retry=RETRY,
+        worker_count=1,
+        instance_id="loyalty-1",
+    )
 
     @consumer.handler
     def add_points(message: ReceivedMessage, context: Context) -> None:
@@ -104,9 +104,7 @@ def _wait_for_end_of_input(consumer: OrderedConsumer) -> None:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--folder", required=True, type=Path)
     parser.add_argument("--broken", required=True, metavar="CUSTOMER")

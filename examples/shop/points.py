@@ -10,18 +10,7 @@ import json
 from pathlib import Path
 
 from shop import set_up_connection
-from sqlalchemy import (
-    Column,
-    Connection,
-    Engine,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    create_engine,
-    event,
-    insert,
-)
+from sqlalchemy import Column, Connection, Engine, Integer, MetaData, String, Table, create_engine, event, insert
 
 from txlayer import Context, ReceivedMessage
 from txlayer.adapters.sql import Inbox
@@ -34,9 +23,7 @@ SCHEMA = MetaData()
 ENTRIES = Table(
     "entries",
     SCHEMA,
-    Column(
-        "position", Integer, primary_key=True
-    ),  # counts up: the order in which they were written
+    Column("position", Integer, primary_key=True),  # counts up: the order in which they were written
     # Not unique: an order that counts twice must show.
     Column("number", Integer, nullable=False),
     Column("customer", String(5), nullable=False),
@@ -74,7 +61,7 @@ class Loyalty:
         order = json.loads(message.value)
         with self._connection.begin(), self._inbox.once(self._connection, message) as is_new:
             if is_new:
-                entry = {"number": order["number"], "customer": order["customer"], "points": order["cents"] // 100}  # fmt: skip
+                entry = {"number": order["number"], "customer": order["customer"], "points": order["cents"] // 100}
                 self._connection.execute(_ADD, entry)
             # After the effects: the local transaction takes them back.
             self._fail_now_and_then(order["number"], order["customer"], attempt=context.attempt)

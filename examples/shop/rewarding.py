@@ -31,12 +31,9 @@ class RewardingService(Child):
 
     def __init__(self, *, bootstrap_servers: str, folder: Path, broken: str) -> None:
         super().__init__(
-            [
-                str(SERVICE), f"--bootstrap-servers={bootstrap_servers}", f"--folder={folder}",
-                f"--broken={broken}",
-            ],
+            [str(SERVICE), f"--bootstrap-servers={bootstrap_servers}", f"--folder={folder}", f"--broken={broken}"],
             log_file=folder / "loyalty.log",
-        )  # fmt: skip
+        )
         self.broken = broken
         self._folder = folder
         self._bootstrap_servers = bootstrap_servers
@@ -97,14 +94,25 @@ class RewardingService(Child):
         (self._folder / MENDED_FILE).touch()
         answer = subprocess.run(  # noqa: S603 - our own program
             [
-                *PROGRAM, "dlq", "replay", "--all", f"--group={GROUP}", f"--topic={ORDERS}", "--yes", "--wait=30s",
-                f"--reason=the account of customer {self.broken} is mended", "--json",
+                *PROGRAM,
+                "dlq",
+                "replay",
+                "--all",
+                f"--group={GROUP}",
+                f"--topic={ORDERS}",
+                "--yes",
+                "--wait=30s",
+                f"--reason=the account of customer {self.broken} is mended",
+                "--json",
                 f"--bootstrap-servers={self._bootstrap_servers}",
             ],
-            env=environment(), capture_output=True, check=False, timeout=REPLAY_TIMEOUT_S,
-        )  # fmt: skip
+            env=environment(),
+            capture_output=True,
+            check=False,
+            timeout=REPLAY_TIMEOUT_S,
+        )
         if answer.returncode or not answer.stdout:
-            raise ShopTroubleError(f"the replay failed: {answer.stderr.decode() or answer.stdout.decode()}")  # fmt: skip
+            raise ShopTroubleError(f"the replay failed: {answer.stderr.decode() or answer.stdout.decode()}")
         return sum(row["result"] == "handled" for row in json.loads(answer.stdout))
 
     def _entry_count(self) -> int:
@@ -132,10 +140,16 @@ def apply_group_topics(bootstrap_servers: str) -> None:
     """
     answer = subprocess.run(  # noqa: S603 - our own program
         [
-            *PROGRAM, "topics", "apply", f"--group={GROUP}", f"--topic={ORDERS}",
+            *PROGRAM,
+            "topics",
+            "apply",
+            f"--group={GROUP}",
+            f"--topic={ORDERS}",
             f"--bootstrap-servers={bootstrap_servers}",
         ],
-        env=environment(), capture_output=True, check=False,
-    )  # fmt: skip
+        env=environment(),
+        capture_output=True,
+        check=False,
+    )
     if answer.returncode:
         raise ShopTroubleError(answer.stderr.decode())

@@ -15,16 +15,16 @@ class SellingShop(Child):
 
     name = "the shop"
 
-    def __init__(
-        self, *, bootstrap_servers: str, database_file: Path, log_folder: Path, purchase_count: int
-    ) -> None:
+    def __init__(self, *, bootstrap_servers: str, database_file: Path, log_folder: Path, purchase_count: int) -> None:
         super().__init__(
             [
-                str(TILL), f"--bootstrap-servers={bootstrap_servers}", f"--database={database_file}",
+                str(TILL),
+                f"--bootstrap-servers={bootstrap_servers}",
+                f"--database={database_file}",
                 f"--purchases={purchase_count}",
             ],
             log_file=log_folder / "shop.log",
-        )  # fmt: skip
+        )
         self.accepted_count = 0
         self.refused_count = 0
         self.took_ms: list[float] = []

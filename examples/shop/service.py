@@ -32,12 +32,7 @@ TRY_AGAIN_S = 1.0
 
 
 async def sell(
-    purchases: list[Purchase],
-    shop: Shop,
-    *,
-    per_second: float,
-    beat: Callable[[], object],
-    closing: asyncio.Event,
+    purchases: list[Purchase], shop: Shop, *, per_second: float, beat: Callable[[], object], closing: asyncio.Event
 ) -> None:
     """One purchase after the other at a steady rate, until all are sold or the shop closes; `beat` after each."""
     accepted_count = 0
@@ -79,19 +74,15 @@ async def run(wishes: argparse.Namespace) -> None:
     barrier.create_table()
     purchases, _ = open_purchases(database, read_purchases())
     async with AsyncTransactionalProducer(
-        bootstrap_servers=wishes.bootstrap_servers, group=GROUP, barrier=QuickBarrier(barrier),
+        bootstrap_servers=wishes.bootstrap_servers,
+        group=GROUP,
+        barrier=QuickBarrier(barrier),
         is_insecure_allowed=wishes.insecure,
-    ) as producer:  # fmt: skip
+    ) as producer:
         with database.connect() as connection:
             # An opening of its own for each start: what was cut off is sold under another transaction id.
             shop = Shop(connection, producer, opening=int(time.time()))
-            await sell(
-                purchases,
-                shop,
-                per_second=wishes.per_second,
-                beat=wishes.alive.touch,
-                closing=closing,
-            )
+            await sell(purchases, shop, per_second=wishes.per_second, beat=wishes.alive.touch, closing=closing)
     database.dispose()
 
 
@@ -107,9 +98,7 @@ def create_missing_topics(bootstrap_servers: str) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--database", required=True, type=Path)
     parser.add_argument("--per-second", type=float, default=5.0, metavar="N")

@@ -171,9 +171,7 @@ class Shop:
         started = time.perf_counter()
         # A customer's next purchase must not overtake one that is in doubt: order="prepare" makes it wait.
         async with self._producer.transaction(
-            txn_id=f"purchase-{purchase.number}.{self._opening}",
-            ordering_key=purchase.customer,
-            order="prepare",
+            txn_id=f"purchase-{purchase.number}.{self._opening}", ordering_key=purchase.customer, order="prepare"
         ) as tx:
             tx.send(ORDERS, key=purchase.customer, value=purchase.order())
             tx.send(LOYALTY, key=purchase.customer, value=purchase.loyalty())
@@ -181,9 +179,7 @@ class Shop:
             try:
                 # Nothing waits in here: SQLite writes for one at a time, and answers sooner than a thread would.
                 with self._session.begin():
-                    await tx.join(
-                        self._session
-                    )  # the barrier's row: this local transaction decides
+                    await tx.join(self._session)  # the barrier's row: this local transaction decides
                     store(self._session, purchase)
                 is_accepted = True
             except PurchaseRefusedError:

@@ -33,9 +33,7 @@ class Percentiles:
     def of(cls, values_ms: Sequence[float]) -> Percentiles:
         """Nearest rank; zeros of nothing."""
         ordered = sorted(values_ms) or [0.0]
-        p50, p99, longest = (
-            round(ordered[round((len(ordered) - 1) * rank)], 1) for rank in (0.5, 0.99, 1)
-        )
+        p50, p99, longest = (round(ordered[round((len(ordered) - 1) * rank)], 1) for rank in (0.5, 0.99, 1))
         return cls(p50, p99, longest)
 
 
@@ -154,31 +152,31 @@ def _as_json(report: Report) -> dict[str, object]:
 
 def _as_table(report: Report) -> Table:
     found = report.comparison
-    table = Table(
-        show_header=False, title="One purchase = one database row and two messages, or nothing"
-    )
+    table = Table(show_header=False, title="One purchase = one database row and two messages, or nothing")
     for row in (
-        ("purchases", f"{report.purchase_count:,} in {report.selling_s:.1f} s: {report.purchase_count / report.selling_s:,.0f} each second"),
+        (
+            "purchases",
+            f"{report.purchase_count:,} in {report.selling_s:.1f} s: {report.purchase_count / report.selling_s:,.0f} each second",
+        ),
         ("accepted, refused", f"{found.accepted_count:,} and {found.refused_count:,}"),
         *((f"messages in {t}", f"{count:,}") for t, count in found.record_counts.items()),
         ("one purchase", _latency(report.buying)),
         ("birth to real topic", _latency(report.forwarding)),
-        ("left in doubt by the shop", f"{report.checks.checked_count:,} checked back: {report.checks.committed_count:,} committed, {report.checks.rolled_back_count:,} rolled back"),
+        (
+            "left in doubt by the shop",
+            f"{report.checks.checked_count:,} checked back: {report.checks.committed_count:,} committed, {report.checks.rolled_back_count:,} rolled back",
+        ),
         ("all decisions carried out", _settling(report.settling_s)),
-    ):  # fmt: skip
+    ):
         table.add_row(*row)
     for row in _rewards(report.rewards):
         table.add_row(*row)
     for kill in report.kills:
-        table.add_row(
-            "killed",
-            f"{kill.who} (pid {kill.pid}, SIGKILL) after {kill.sold_count:,} purchases",
-        )
+        table.add_row("killed", f"{kill.who} (pid {kill.pid}, SIGKILL) after {kill.sold_count:,} purchases")
     table.add_section()
     for finding in report.findings:
         table.add_row(
-            f"[red]{finding.where}[/]",
-            f"{finding.count:,} {finding.what}, such as {', '.join(finding.examples)}",
+            f"[red]{finding.where}[/]", f"{finding.count:,} {finding.what}, such as {', '.join(finding.examples)}"
         )
     table.add_row("judged by Spark", _judged(report.audit))
     table.add_row("verdict", _verdict(report))
@@ -193,10 +191,19 @@ def _rewards(found: Rewards) -> Sequence[tuple[str, str]]:
     points = found.comparison
     late = "" if found.is_complete else " [red]and it did not catch up[/]"
     return (
-        ("loyalty service", f"{points.point_count:,} points for {points.entry_count:,} orders of {points.customer_count:,} customers{late}"),
-        ("handled", f"{found.handled_count:,}; {found.again_count:,} came again and were in the inbox; {found.failed_count:,} failed attempts"),
-        ("dead letters", f"{found.dead_letter_count:,}, of customer {found.broken}; mended, and {found.replayed_count:,} replayed; {found.took_s:.1f} s"),
-    )  # fmt: skip
+        (
+            "loyalty service",
+            f"{points.point_count:,} points for {points.entry_count:,} orders of {points.customer_count:,} customers{late}",
+        ),
+        (
+            "handled",
+            f"{found.handled_count:,}; {found.again_count:,} came again and were in the inbox; {found.failed_count:,} failed attempts",
+        ),
+        (
+            "dead letters",
+            f"{found.dead_letter_count:,}, of customer {found.broken}; mended, and {found.replayed_count:,} replayed; {found.took_s:.1f} s",
+        ),
+    )
 
 
 def _judged(found: Audit) -> str:

@@ -53,10 +53,7 @@ class Sales:
 
     def tell(self, **more: object) -> None:
         """One line for the parent."""
-        line = {
-            "accepted": self._accepted_count, "refused": self._refused_count,
-            "took_ms": self._took_ms, **more,
-        }  # fmt: skip
+        line = {"accepted": self._accepted_count, "refused": self._refused_count, "took_ms": self._took_ms, **more}
         print(json.dumps(line), flush=True)
         self._took_ms = []
 
@@ -108,9 +105,11 @@ async def run(wishes: argparse.Namespace) -> None:
         dies_after=wishes.dies_after,
     )
     async with AsyncTransactionalProducer(
-        bootstrap_servers=wishes.bootstrap_servers, group=GROUP, barrier=QuickBarrier(barrier),
+        bootstrap_servers=wishes.bootstrap_servers,
+        group=GROUP,
+        barrier=QuickBarrier(barrier),
         client_settings=MANY_IN_ONE_REQUEST,
-    ) as producer:  # fmt: skip
+    ) as producer:
         with database.connect() as connection:
             shop = Shop(connection, producer, opening=wishes.opening, on_stored=sales.stored)
             await sell(purchases, shop, sales)
@@ -121,9 +120,7 @@ async def run(wishes: argparse.Namespace) -> None:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--database", required=True, type=Path)
     parser.add_argument("--opening", required=True, type=int)

@@ -41,11 +41,7 @@ def pairs(left: DataFrame, right: DataFrame) -> DataFrame:
 
 def start(left: DataFrame, right: DataFrame, *, into: str, is_once: bool = False) -> StreamingQuery:
     """Write pairs as they are found; `is_once`: end with what is there now."""
-    writer = (
-        pairs(left, right)
-        .writeStream.outputMode("append")
-        .option("checkpointLocation", f"{into}/checkpoint")
-    )
+    writer = pairs(left, right).writeStream.outputMode("append").option("checkpointLocation", f"{into}/checkpoint")
     if is_once:
         return writer.trigger(availableNow=True).start(f"{into}/pairs")
     return writer.trigger(processingTime="10 seconds").start(f"{into}/pairs")
@@ -60,10 +56,7 @@ def main() -> None:
     options.add_argument("--once", action="store_true", help="end with what is there now")
     given = options.parse_args()
     spark = build_session(name="pairs", master=None)
-    left, right = (
-        committed_stream(spark, topic, bootstrap_servers=given.bootstrap_servers)
-        for topic in given.topics
-    )
+    left, right = (committed_stream(spark, topic, bootstrap_servers=given.bootstrap_servers) for topic in given.topics)
     start(left, right, into=given.into, is_once=given.once).awaitTermination()
 
 

@@ -35,11 +35,7 @@ def revenue(messages: DataFrame, *, late: str = LATE) -> DataFrame:
 
 def start(messages: DataFrame, *, into: str, is_once: bool = False) -> StreamingQuery:
     """Write days as they end; `is_once`: end with what is there now."""
-    writer = (
-        revenue(messages)
-        .writeStream.outputMode("append")
-        .option("checkpointLocation", f"{into}/checkpoint")
-    )
+    writer = revenue(messages).writeStream.outputMode("append").option("checkpointLocation", f"{into}/checkpoint")
     if is_once:
         return writer.trigger(availableNow=True).start(f"{into}/days")
     return writer.trigger(processingTime="10 seconds").start(f"{into}/days")

@@ -67,15 +67,11 @@ def create_tables(database: str) -> None:
     engine.dispose()
 
 
-def start(
-    messages: DataFrame, *, database: str, checkpoint: str, is_once: bool = False
-) -> StreamingQuery:
+def start(messages: DataFrame, *, database: str, checkpoint: str, is_once: bool = False) -> StreamingQuery:
     """Write messages as they come; `is_once`: end with what is there now."""
     create_tables(database)
     stream = messages.select("txn_id", "index", messages["value"].cast("string").alias("value"))
-    writer = stream.writeStream.foreachBatch(write_batches(database)).option(
-        "checkpointLocation", checkpoint
-    )
+    writer = stream.writeStream.foreachBatch(write_batches(database)).option("checkpointLocation", checkpoint)
     if is_once:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime="1 second").start()
@@ -87,16 +83,12 @@ def main() -> None:
     options.add_argument("-b", "--bootstrap-servers", required=True)
     options.add_argument("--topic", default="orders")
     options.add_argument("--database", required=True, help="SQLAlchemy's address of it")
-    options.add_argument(
-        "--checkpoint", required=True, help="folder, or any address that Spark knows"
-    )
+    options.add_argument("--checkpoint", required=True, help="folder, or any address that Spark knows")
     options.add_argument("--once", action="store_true", help="end with what is there now")
     given = options.parse_args()
     spark = build_session(name="to-database", master=None)
     messages = committed_stream(spark, given.topic, bootstrap_servers=given.bootstrap_servers)
-    query = start(
-        messages, database=given.database, checkpoint=given.checkpoint, is_once=given.once
-    )
+    query = start(messages, database=given.database, checkpoint=given.checkpoint, is_once=given.once)
     query.awaitTermination()
 
 

@@ -24,9 +24,7 @@ class Points:
         return None
 
 
-def consumer(
-    points: Points, *, topic: str, group: str = "points", **options: Any
-) -> OrderedConsumer:
+def consumer(points: Points, *, topic: str, group: str = "points", **options: Any) -> OrderedConsumer:
     """A consumer that counts; `options` say where the brokers are."""
     made = OrderedConsumer(group=group, topics=[topic], start_at="earliest", **options)
     made.handler(points.add)

@@ -42,9 +42,7 @@ class Till:
         self._database.close()
 
     def _take(self, sale: str, count: int) -> None:
-        taken = self._database.execute(
-            "UPDATE stock SET count = count - ? WHERE count >= ?", (count, count)
-        )
+        taken = self._database.execute("UPDATE stock SET count = count - ? WHERE count >= ?", (count, count))
         if taken.rowcount == 0:
             raise OutOfStockError
         self._database.execute("INSERT INTO sales VALUES (?, ?)", (sale, count))

@@ -13,12 +13,7 @@ from typing import Any, NamedTuple, Self
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from txlayer.errors import (
-    BrokerUnavailableError,
-    NotAuthorisedError,
-    TopicMismatchError,
-    UsageError,
-)
+from txlayer.errors import BrokerUnavailableError, NotAuthorisedError, TopicMismatchError, UsageError
 
 ANSWER_WITHIN_MS = 30_000
 STABLE_WITHIN_S = 60.0
@@ -67,10 +62,7 @@ class Brokers:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._admin.close()
 
@@ -180,9 +172,7 @@ class Brokers:
         # Ends first: a record that comes meanwhile is behind them, never before the start.
         ends = self.ends(topic, partitions)
         starts = self._offsets(topic, partitions, at_ms=at_ms)
-        return {
-            p: Span(min(starts[p], ends[p]) if starts[p] >= 0 else ends[p], ends[p]) for p in ends
-        }
+        return {p: Span(min(starts[p], ends[p]) if starts[p] >= 0 else ends[p], ends[p]) for p in ends}
 
     def ends(self, topic: str, partitions: Collection[int]) -> dict[int, int]:
         """Where each partition ends for everybody, once all before it can be read with `read_committed`.
@@ -192,9 +182,7 @@ class Brokers:
         """
         ends = self._offsets(topic, partitions)
         give_up_at = time.monotonic() + STABLE_WITHIN_S
-        while any(
-            at < ends[p] for p, at in self._offsets(topic, partitions, is_stable=True).items()
-        ):
+        while any(at < ends[p] for p, at in self._offsets(topic, partitions, is_stable=True).items()):
             if time.monotonic() > give_up_at:
                 raise BrokerUnavailableError(
                     f"a Kafka transaction on {topic} stays open: what is behind it cannot be read",
@@ -222,34 +210,26 @@ class Brokers:
         """The first offset appended at `at_ms` or later (-1: there is none), what `spec` asks for, or the ends."""
         admin, common = self._jvm.org.apache.kafka.clients.admin, self._jvm.org.apache.kafka.common
         if spec is None:
-            spec = (
-                admin.OffsetSpec.latest() if at_ms is None else admin.OffsetSpec.forTimestamp(at_ms)
-            )
+            spec = admin.OffsetSpec.latest() if at_ms is None else admin.OffsetSpec.forTimestamp(at_ms)
         wanted = self._jvm.java.util.HashMap()
         keys = {p: common.TopicPartition(topic, p) for p in partitions}
         for key in keys.values():
             wanted.put(key, spec)
         level = common.IsolationLevel
-        options = admin.ListOffsetsOptions(
-            level.READ_COMMITTED if is_stable else level.READ_UNCOMMITTED
-        )
+        options = admin.ListOffsetsOptions(level.READ_COMMITTED if is_stable else level.READ_UNCOMMITTED)
         found = self._answer(self._admin.listOffsets(wanted, options).all())
         return {p: int(found.get(key).offset()) for p, key in keys.items()}
 
     def _answer(self, future: Any) -> Any:
         try:
-            return future.get(
-                ANSWER_WITHIN_MS, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS
-            )
+            return future.get(ANSWER_WITHIN_MS, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS)
         except Py4JJavaError as exc:
             cause = exc.java_exception.getCause() or exc.java_exception
             name, said = cause.getClass().getSimpleName(), str(cause.getMessage())
             if name == "UnknownTopicOrPartitionException":
                 raise TopicMismatchError(f"there is no such topic: {said}") from exc
             if name == "TimeoutException":
-                raise BrokerUnavailableError(
-                    said, bootstrap_servers=self._servers, waited_ms=ANSWER_WITHIN_MS
-                ) from exc
+                raise BrokerUnavailableError(said, bootstrap_servers=self._servers, waited_ms=ANSWER_WITHIN_MS) from exc
             if name in ("TopicAuthorizationException", "ClusterAuthorizationException"):
                 raise NotAuthorisedError(said) from exc
             raise UsageError(f"Kafka refuses: {name}: {said}") from exc

@@ -11,13 +11,7 @@ from txlayer.core import codec
 from txlayer_spark import lines
 from txlayer_spark.schemas import TopicKind
 
-SYSTEM_KINDS = (
-    TopicKind.HALF,
-    TopicKind.OP,
-    TopicKind.DOUBT,
-    TopicKind.CHECK,
-    TopicKind.LOCKS,
-)
+SYSTEM_KINDS = (TopicKind.HALF, TopicKind.OP, TopicKind.DOUBT, TopicKind.CHECK, TopicKind.LOCKS)
 """What the topics of a namespace itself hold."""
 _LOG_APPEND_TIME = 1
 """Kafka's number for timestamps that the broker sets."""
@@ -30,9 +24,7 @@ def system_topics(namespace: str) -> dict[str, TopicKind]:
 
 def kind_column(topic: Column, *, namespace: str) -> Column:
     """What a topic holds; the topics of another namespace are real topics like any other."""
-    kind = F.when(topic.endswith(".dlq"), TopicKind.DLQ.value).when(
-        topic.endswith(".replay"), TopicKind.REPLAY.value
-    )
+    kind = F.when(topic.endswith(".dlq"), TopicKind.DLQ.value).when(topic.endswith(".replay"), TopicKind.REPLAY.value)
     for name, held in system_topics(namespace).items():
         kind = kind.when(topic == name, held.value)
     return kind.otherwise(TopicKind.FORWARDED.value)
@@ -80,6 +72,5 @@ def is_subscribed(topic: str, real_topics: Sequence[str]) -> bool:
     """Whether the pattern fits a topic."""
     name, _, suffix = topic.rpartition(".")
     return topic in real_topics or (
-        suffix in ("dlq", "replay")
-        and any(name.endswith(f".{t}") and len(name) > len(t) + 1 for t in real_topics)
+        suffix in ("dlq", "replay") and any(name.endswith(f".{t}") and len(name) > len(t) + 1 for t in real_topics)
     )

@@ -93,9 +93,7 @@ class Folder:
             stream.close()
         # Never over another one: most file systems could only end that first, and be killed in between.
         if self.has(*names) or not self._files.rename(draft, self._new_path(self.at(*names))):
-            raise UsageError(
-                f"{self.at(*names)} was written by another job meanwhile: run one at a time"
-            )
+            raise UsageError(f"{self.at(*names)} was written by another job meanwhile: run one at a time")
 
 
 class Turn:
@@ -151,23 +149,14 @@ class BatchFolder(NamedTuple):
 
     def covers(self, other: BatchFolder) -> bool:
         """Whether all of the other's batches are in this one too."""
-        return (
-            self != other
-            and self.reader == other.reader
-            and self.first <= other.first
-            and other.last <= self.last
-        )
+        return self != other and self.reader == other.reader and self.first <= other.first and other.last <= self.last
 
 
 def parse_folder(name: str) -> BatchFolder | None:
     """The folder of that name; None for any other thing that lies there."""
     word, _, numbers = name.partition("=")
     parts = numbers.split("-")
-    if (
-        word != "folder"
-        or len(parts) != len(BatchFolder._fields)
-        or not all(map(str.isdigit, parts))
-    ):
+    if word != "folder" or len(parts) != len(BatchFolder._fields) or not all(map(str.isdigit, parts)):
         return None
     return BatchFolder(*map(int, parts))
 
@@ -332,9 +321,15 @@ class Catalog:
         gaps = tuple(Gap(*gap) for gap in found.get("gaps", ()))
         noted_ms = found.get("noted_ms", {})
         return ReadState(
-            found["number"], readers, topics, groups, gaps=gaps, noted_ms=noted_ms,
-            doubt_lag_ms=found.get("doubt_lag_ms"), **several,
-        )  # fmt: skip
+            found["number"],
+            readers,
+            topics,
+            groups,
+            gaps=gaps,
+            noted_ms=noted_ms,
+            doubt_lag_ms=found.get("doubt_lag_ms"),
+            **several,
+        )
 
     def store(self, state: ReadState) -> ReadState:
         """Put a newer state in place; what it was given back with its number."""
@@ -391,23 +386,15 @@ class Catalog:
     def kinds(self, folders: Sequence[BatchFolder]) -> frozenset[TopicKind]:
         """The kinds of records that those folders hold."""
         names = (n for f in folders for n in self.folder.names(_RECORDS, f"folder={f.name}"))
-        return frozenset(
-            TopicKind(name.removeprefix(_KIND)) for name in names if name.startswith(_KIND)
-        )
+        return frozenset(TopicKind(name.removeprefix(_KIND)) for name in names if name.startswith(_KIND))
 
-    def records(
-        self, folders: Sequence[BatchFolder], *, kinds: Sequence[TopicKind] = ()
-    ) -> DataFrame:
+    def records(self, folders: Sequence[BatchFolder], *, kinds: Sequence[TopicKind] = ()) -> DataFrame:
         """The records of those folders, of some kinds or of all; one row per record, the columns of `BRONZE`."""
         paths = [self.path_of(folder) for folder in folders]
         if not paths:
             nothing = (F.lit(None).cast(f.dataType).alias(f.name) for f in BRONZE)
             return self._spark.range(0).select(*nothing)
-        read = (
-            self._spark.read.schema(BRONZE)
-            .option("basePath", self.folder.at(_RECORDS))
-            .parquet(*paths)
-        )
+        read = self._spark.read.schema(BRONZE).option("basePath", self.folder.at(_RECORDS)).parquet(*paths)
         if kinds:
             read = read.where(F.col("kind").isin(*(kind.value for kind in kinds)))
         return read

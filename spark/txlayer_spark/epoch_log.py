@@ -18,21 +18,14 @@ from txlayer.core.codec import NEXT_VERSION, VERSION, WHOLE_MAX
 from txlayer.core.ids import half_partition
 from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
 from txlayer.core.transitions import TxnState
-from txlayer.errors import (
-    NotAuthorisedError,
-    OutcomeUnknownError,
-    RefusedRecordError,
-    TopicMismatchError,
-)
+from txlayer.errors import NotAuthorisedError, OutcomeUnknownError, RefusedRecordError, TopicMismatchError
 from txlayer_spark import lines, sink
 from txlayer_spark.brokers import Brokers, Place, Span, Spans
 from txlayer_spark.parse import parse
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.session import failures_as_ours, source_options
 
-_AFTER_A_COMMIT = frozenset(
-    state.value for state in (TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED)
-)
+_AFTER_A_COMMIT = frozenset(state.value for state in (TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED))
 _COMMIT, _ROLLBACK = Resolution.COMMIT.name, Resolution.ROLLBACK.name
 _ANYWHERE = (0, WHOLE_MAX)
 """First and last offset of an attempt of which only its end on doubt is known."""
@@ -114,22 +107,16 @@ def half_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
 def _completed_at(records: Column) -> Column:
     """Where the last message that was due came; as the coordinator joins them, which keeps aside what is not the next one."""
     nothing = F.lit(None).cast("bigint")
-    begin = F.struct(
-        F.lit(0).cast("bigint").alias("seen"), nothing.alias("count"), nothing.alias("at")
-    )
+    begin = F.struct(F.lit(0).cast("bigint").alias("seen"), nothing.alias("count"), nothing.alias("at"))
 
     def join(known: Column, record: Column) -> Column:
-        is_due = (record["index"] == known["seen"]) & (
-            F.isnull(known["count"]) | (record["count"] == known["count"])
-        )
+        is_due = (record["index"] == known["seen"]) & (F.isnull(known["count"]) | (record["count"] == known["count"]))
         joined = F.struct(
             (known["seen"] + 1).alias("seen"), record["count"].alias("count"), record["offset"].alias("at")
-        )  # fmt: skip
+        )
         return F.when(is_due, joined).otherwise(known)
 
-    return F.aggregate(
-        records, begin, join, lambda known: F.when(known["seen"] == known["count"], known["at"])
-    )
+    return F.aggregate(records, begin, join, lambda known: F.when(known["seen"] == known["count"], known["at"]))
 
 
 def half_places(raw: DataFrame, epoch_id: str, offsets: Collection[int]) -> DataFrame:
@@ -168,9 +155,7 @@ def doubt_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
     key = lines.text(F.col("key"))
     whole, part = (key.startswith(begin) for begin in _begin(epoch_id))
     ours = parse(raw.where(whole | part), TopicKind.DOUBT)
-    return ours.where("record = 'summary'").select(
-        "offset", "txn_id", "nonce", "is_tombstone", "summary"
-    )
+    return ours.where("record = 'summary'").select("offset", "txn_id", "nonce", "is_tombstone", "summary")
 
 
 def fold(
@@ -192,9 +177,14 @@ def fold(
     for row in halves:
         if belongs_to(row.txn_id, epoch_id):
             attempt = Attempt(
-                row.txn_id, row.nonce, row.first_offset, row.last_offset, row.completed_at, row.producer_group,
+                row.txn_id,
+                row.nonce,
+                row.first_offset,
+                row.last_offset,
+                row.completed_at,
+                row.producer_group,
                 row.born_ms,
-            )  # fmt: skip
+            )
             before = attempts.get(attempt.key)
             attempts[attempt.key] = attempt if before is None else _joined(before, attempt)
     for row in sorted(doubts, key=lambda row: row.offset):
@@ -205,9 +195,7 @@ def fold(
         if not belongs_to(row.txn_id, epoch_id):
             continue
         # Half records older than what was read cannot be compared: then the line is believed.
-        attempt = attempts.get(key) or Attempt(
-            row.txn_id, row.nonce, row.last_offset, row.last_offset, row.last_offset
-        )
+        attempt = attempts.get(key) or Attempt(row.txn_id, row.nonce, row.last_offset, row.last_offset, row.last_offset)
         if attempt.decision is None and _counts(attempt, row, places):
             attempt = replace(_decided(attempt, row), producer_group=row.producer_group)
             if attempt.decision is not None:
@@ -273,9 +261,14 @@ def _apply_doubt(attempts: dict[str, Attempt], row: Row) -> None:
     if attempt is None:
         is_whole = summary.seen == summary["count"]
         attempt = Attempt(
-            row.txn_id, row.nonce, summary.first_offset, summary.last_offset,
-            summary.last_offset if is_whole else None, summary.producer_group, summary.born_ms,
-        )  # fmt: skip
+            row.txn_id,
+            row.nonce,
+            summary.first_offset,
+            summary.last_offset,
+            summary.last_offset if is_whole else None,
+            summary.producer_group,
+            summary.born_ms,
+        )
     attempt = replace(
         attempt,
         producer_group=attempt.producer_group or summary.producer_group,
@@ -297,14 +290,7 @@ _ROLES = ("half", "op", "doubt")
 class EpochLog:
     """The records of one epoch's transactions, and how far they were read."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        brokers: Brokers,
-        place: Place,
-        epoch_id: str,
-        ids: Sequence[str],
-    ) -> None:
+    def __init__(self, spark: SparkSession, brokers: Brokers, place: Place, epoch_id: str, ids: Sequence[str]) -> None:
         """Ask how many partitions there are.
 
         Raises:
@@ -315,18 +301,11 @@ class EpochLog:
         counts = set(brokers.partition_counts([place.topic(role) for role in _ROLES]).values())
         if len(counts) != 1:
             raise TopicMismatchError(
-                topic=f"{place.namespace}.*",
-                expected="one count of partitions",
-                found=str(sorted(counts)),
+                topic=f"{place.namespace}.*", expected="one count of partitions", found=str(sorted(counts))
             )
         self.partition_count = counts.pop()
         self._partitions = sorted(
-            {
-                half_partition(
-                    ordering_key=None, txn_id=txn_id, partition_count=self.partition_count
-                )
-                for txn_id in ids
-            }
+            {half_partition(ordering_key=None, txn_id=txn_id, partition_count=self.partition_count) for txn_id in ids}
         )
         self._half_read: Mapping[int, int] = {}
         self._op_read: Mapping[int, int] = {}
@@ -366,11 +345,7 @@ class EpochLog:
         """The same with those decisions; where a line names what may be a half record, the half topic is asked."""
         named: dict[int, set[int]] = {}
         for key, offset in in_question(known, ops):
-            home = half_partition(
-                ordering_key=None,
-                txn_id=key.partition("/")[0],
-                partition_count=self.partition_count,
-            )
+            home = half_partition(ordering_key=None, txn_id=key.partition("/")[0], partition_count=self.partition_count)
             named.setdefault(home, set()).add(offset)
         if not named:
             return fold(known, self.epoch_id, ops=ops)
@@ -385,9 +360,14 @@ class EpochLog:
         said: dict[str, list[str]] = {}
         for attempt in attempts:
             op = OpMessage(
-                resolution, attempt.key, attempt.producer_group, attempt.op_offset, attempt.born_ms,
-                Source.PRODUCER, reason=reason,
-            )  # fmt: skip
+                resolution,
+                attempt.key,
+                attempt.producer_group,
+                attempt.op_offset,
+                attempt.born_ms,
+                Source.PRODUCER,
+                reason=reason,
+            )
             said.setdefault(attempt.txn_id, []).append(codec.encode_op(op))
         self.write(sink.op_records(self._spark, said, partition_count=self.partition_count), "op")
 
@@ -416,32 +396,26 @@ class EpochLog:
             told = str(exc)
             if "RecordTooLarge" in told:
                 raise RefusedRecordError(
-                    "a message is larger than the topic allows (max.message.bytes); nothing was committed",
-                    topic=topic,
+                    "a message is larger than the topic allows (max.message.bytes); nothing was committed", topic=topic
                 ) from exc
             if "AuthorizationException" in told:
                 raise NotAuthorisedError(f"{topic} may not be written") from exc
             raise OutcomeUnknownError(
-                "Spark could not write all records: try the same epoch again",
-                txn_id=self.epoch_id, step=role,
-            ) from exc  # fmt: skip
+                "Spark could not write all records: try the same epoch again", txn_id=self.epoch_id, step=role
+            ) from exc
 
     def _new(self, role: str, read: Mapping[int, int]) -> Spans:
         ends = self._brokers.ends(self._place.topic(role), self._partitions)
         return {p: Span(read[p], end) for p, end in ends.items()}
 
-    def _rows(
-        self, role: str, spans: Spans, traces: Callable[[DataFrame, str], DataFrame]
-    ) -> list[Row]:
+    def _rows(self, role: str, spans: Spans, traces: Callable[[DataFrame, str], DataFrame]) -> list[Row]:
         """A few rows for each attempt, whatever the spans hold."""
         filled = {p: span for p, span in spans.items() if span.start < span.end}
         if not filled:
             return []
         topic = self._place.topic(role)
         options = source_options(
-            bootstrap_servers=self._place.bootstrap_servers,
-            topics=[topic],
-            kafka_options=self._place.kafka_options,
+            bootstrap_servers=self._place.bootstrap_servers, topics=[topic], kafka_options=self._place.kafka_options
         )
         del options["subscribe"]
         raw = (

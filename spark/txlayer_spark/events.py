@@ -63,16 +63,26 @@ class Said(IntEnum):
 
 
 COLUMNS = (
-    "txn_id", "nonce", "kind", "partition", "pos", "at_ms", "born_ms", "n", "idx", "hash", "a", "b", "c", "key",
-    "g", "w", "d", "t",
-)  # fmt: skip
-EVENT_KINDS = (
-    TopicKind.HALF,
-    TopicKind.OP,
-    TopicKind.CHECK,
-    TopicKind.DOUBT,
-    TopicKind.FORWARDED,
+    "txn_id",
+    "nonce",
+    "kind",
+    "partition",
+    "pos",
+    "at_ms",
+    "born_ms",
+    "n",
+    "idx",
+    "hash",
+    "a",
+    "b",
+    "c",
+    "key",
+    "g",
+    "w",
+    "d",
+    "t",
 )
+EVENT_KINDS = (TopicKind.HALF, TopicKind.OP, TopicKind.CHECK, TopicKind.DOUBT, TopicKind.FORWARDED)
 
 
 class Names:
@@ -107,9 +117,7 @@ class Names:
     def is_in_gap(self, partition: Column, offset: Column) -> Column:
         """Whether the half record that would stand there was gone before it could be read."""
         # Nearly every gap is what was gone before anybody read: one look instead of one for each partition.
-        begins = {
-            number: end for number, spans in self._gaps.items() for start, end in spans if not start
-        }
+        begins = {number: end for number, spans in self._gaps.items() for start, end in spans if not start}
         found = F.coalesce(offset < by_number(begins, partition), F.lit(False))
         for number, spans in self._gaps.items():
             for start, end in spans:
@@ -140,10 +148,7 @@ class Names:
     def texts(self, bits: Column) -> Column:
         """The topics whose bits are set; `…` stands for those that share the last bit."""
         shown = [*self.topics[:TOPIC_BITS], *(["…"] if len(self.topics) > TOPIC_BITS else [])]
-        named = [
-            F.when(bits.bitwiseAND(F.lit(signed(1 << at))) != 0, F.lit(name))
-            for at, name in enumerate(shown)
-        ]
+        named = [F.when(bits.bitwiseAND(F.lit(signed(1 << at))) != 0, F.lit(name)) for at, name in enumerate(shown)]
         nothing = F.array().cast("array<string>")
         # No name of a topic has a comma; to leave nulls out of an array Spark walks it, which it does not compile.
         joined = F.concat_ws(",", *named)
@@ -158,18 +163,13 @@ def by_number(values: Mapping[int, int], number: Column) -> Column:
     return F.get(F.array(*each), number.cast("int"))
 
 
-def events(
-    bronze: DataFrame, names: Names, *, kinds: Sequence[TopicKind] = EVENT_KINDS
-) -> DataFrame:
+def events(bronze: DataFrame, names: Names, *, kinds: Sequence[TopicKind] = EVENT_KINDS) -> DataFrame:
     """Rows of bronze → what happened, `COLUMNS`; what is not of our form is left out.
 
     Each record is held against one pattern and split once. `parse` says more of it, and of what is wrong with it, but a
     filter on what it says makes Spark repeat all of it, and plan for minutes.
     """
-    return reduce(
-        DataFrame.union,
-        (_MAKERS[kind](bronze.where(F.col("kind") == kind.value), names) for kind in kinds),
-    )
+    return reduce(DataFrame.union, (_MAKERS[kind](bronze.where(F.col("kind") == kind.value), names) for kind in kinds))
 
 
 def _half(records: DataFrame, names: Names) -> DataFrame:
@@ -203,14 +203,24 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
     index, count = lines.whole(lines.before(part, "/")), lines.whole(lines.after(part, "/"))
     content = F.xxhash64(_field(3), index, "_content")
     return _row(
-        rows, Kind.HALF, key=_field(1), born_ms=born_ms, pos=F.col("offset"), n=count, idx=index,
-        hash=claimed(content, F.col("partition"), F.col("offset"), count, born_ms), a=F.col("_group"), b=F.col("_topic"),
+        rows,
+        Kind.HALF,
+        key=_field(1),
+        born_ms=born_ms,
+        pos=F.col("offset"),
+        n=count,
+        idx=index,
+        hash=claimed(content, F.col("partition"), F.col("offset"), count, born_ms),
+        a=F.col("_group"),
+        b=F.col("_topic"),
         c=F.shiftleft(immunity, 1).bitwiseOR(prepare.cast("bigint")),
-        ordering=F.shiftleft(halves[0], 32).bitwiseOR(halves[1]), g=F.xxhash64(_field(2), "partition"),
-        w=F.when(F.isnotnull(wanted), F.xxhash64(index, wanted)), d=content,
+        ordering=F.shiftleft(halves[0], 32).bitwiseOR(halves[1]),
+        g=F.xxhash64(_field(2), "partition"),
+        w=F.when(F.isnotnull(wanted), F.xxhash64(index, wanted)),
+        d=content,
         t=F.when(F.isnotnull(timed), F.xxhash64(index, timed)),
         is_misplaced=_is_misplaced(names, halves[0]) | ~F.coalesce(index < count, F.lit(False)),
-    )  # fmt: skip
+    )
 
 
 def _is_misplaced(names: Names, key_crc: Column) -> Column:
@@ -220,13 +230,9 @@ def _is_misplaced(names: Names, key_crc: Column) -> Column:
     return crc % names.half_partitions != F.col("partition")
 
 
-def claimed(
-    content: Column, partition: Column, offset: Column, count: Column, born_ms: Column
-) -> Column:
+def claimed(content: Column, partition: Column, offset: Column, count: Column, born_ms: Column) -> Column:
     """What a forwarded record says of itself and of its half record."""
-    return F.xxhash64(
-        content, *(part.cast("bigint") for part in (partition, offset, count, born_ms))
-    )
+    return F.xxhash64(content, *(part.cast("bigint") for part in (partition, offset, count, born_ms)))
 
 
 def _op(records: DataFrame, names: Names) -> DataFrame:
@@ -236,23 +242,25 @@ def _op(records: DataFrame, names: Names) -> DataFrame:
     # What is not ASCII as a whole is no op record: nobody knows where its lines end.
     records = records.where(lines.text(F.col("value")).rlike(lines.ASCII))
     each = F.split(lines.text(F.col("value")), "\n")
-    rows = records.select(
-        "partition", "offset", "timestamp", F.posexplode(each).alias("_at", "_line")
-    )
+    rows = records.select("partition", "offset", "timestamp", F.posexplode(each).alias("_at", "_line"))
     rows = _split(rows, lines.OP)
     letters = [*((r.value, int(Said[r.name])) for r in Resolution), ("A", int(Said.ABANDON))]
-    said = F.array_position(
-        F.array(*(F.lit(letter) for letter, _ in sorted(letters, key=lambda x: x[1]))), _field(1)
-    )
+    said = F.array_position(F.array(*(F.lit(letter) for letter, _ in sorted(letters, key=lambda x: x[1]))), _field(1))
     source = F.array_position(F.array(*map(F.lit, SOURCES)), _field(6))
     line = F.least("_at", F.lit((1 << LINE_BITS) - 1)).cast("bigint")
     pos = F.shiftleft("offset", LINE_BITS + SOURCE_BITS)
     pos = pos.bitwiseOR(F.shiftleft(line, SOURCE_BITS)).bitwiseOR(source)
     return _row(
-        rows, Kind.OP, key=_field(2), born_ms=lines.whole(_field(5)), pos=pos, n=lines.whole(_field(4)), a=said,
+        rows,
+        Kind.OP,
+        key=_field(2),
+        born_ms=lines.whole(_field(5)),
+        pos=pos,
+        n=lines.whole(_field(4)),
+        a=said,
         g=F.xxhash64(_field(3), "partition"),
         w=F.when(names.is_in_gap(F.col("partition"), lines.whole(_field(4))), F.lit(1)),
-    )  # fmt: skip
+    )
 
 
 def _check(records: DataFrame, _names: Names) -> DataFrame:
@@ -261,9 +269,14 @@ def _check(records: DataFrame, _names: Names) -> DataFrame:
     rows = rows.where(_field(1).isin("Q", "X"))
     rows = rows.withColumn("partition", lines.partition(_field(4))).where(F.isnotnull("partition"))
     return _row(
-        rows, Kind.CHECK, key=_field(2), born_ms=lines.whole(_field(6)), pos=F.col("offset"),
-        n=lines.whole(_field(7)), a=F.when(_field(1) == "Q", 1).otherwise(2),
-    )  # fmt: skip
+        rows,
+        Kind.CHECK,
+        key=_field(2),
+        born_ms=lines.whole(_field(6)),
+        pos=F.col("offset"),
+        n=lines.whole(_field(7)),
+        a=F.when(_field(1) == "Q", 1).otherwise(2),
+    )
 
 
 def _doubt(records: DataFrame, names: Names) -> DataFrame:
@@ -274,25 +287,22 @@ def _asides(records: DataFrame) -> DataFrame:
     """pos: offset and line of an op line, packed without its source, or the offset of a half record; a: 1 for a half record."""
     name = lines.text(F.col("key"))
     place = F.split_part(name, F.lit("/"), F.lit(4))
-    offset, line = (
-        lines.whole(F.split_part(place, F.lit(":"), F.lit(part))).cast("bigint") for part in (1, 2)
-    )
+    offset, line = (lines.whole(F.split_part(place, F.lit(":"), F.lit(part))).cast("bigint") for part in (1, 2))
     is_half = F.isnull(line)
     header = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
     rows = records.where(name.rlike(lines.KEPT_ASIDE_OF_TXN_KEY)).select(
-        lines.partition(F.split_part(name, F.lit("/"), F.lit(3))).alias("partition"), "timestamp",
+        lines.partition(F.split_part(name, F.lit("/"), F.lit(3))).alias("partition"),
+        "timestamp",
         F.when(is_half, 1).alias("_half"),
         F.when(is_half, offset).otherwise(F.shiftleft(offset, LINE_BITS).bitwiseOR(line)).alias("_pos"),
         F.when(is_half, header).otherwise(lines.text(F.col("value"))).alias("_line"),
-    )  # fmt: skip
+    )
     is_line = F.isnull("_half") & F.col("_line").rlike(lines.OP)
     rows = rows.where(F.isnotnull("partition"))
     rows = rows.where(is_line | (F.isnotnull("_half") & F.col("_line").rlike(lines.HALF)))
     rows = rows.withColumn("_f", lines.fields(F.col("_line"))).drop("_line")
     key = F.when(F.isnull("_half"), _field(2)).otherwise(_field(1))
-    return _row(
-        rows, Kind.ASIDE, key=key, born_ms=lines.whole(_field(5)), pos=F.col("_pos"), a=F.col("_half"),
-    )  # fmt: skip
+    return _row(rows, Kind.ASIDE, key=key, born_ms=lines.whole(_field(5)), pos=F.col("_pos"), a=F.col("_half"))
 
 
 def _summaries(records: DataFrame, names: Names) -> DataFrame:
@@ -300,9 +310,7 @@ def _summaries(records: DataFrame, names: Names) -> DataFrame:
     hash: append time of the first; w, d: offset of the first and of the last; g: of group and partition.
     """
     key = lines.text(F.col("key"))
-    rows = records.where(key.rlike(lines.SUMMARY_KEY)).withColumn(
-        "_line", lines.text(F.col("value"))
-    )
+    rows = records.where(key.rlike(lines.SUMMARY_KEY)).withColumn("_line", lines.text(F.col("value")))
     rows = rows.where(F.isnull("_line") | F.col("_line").rlike(lines.SUMMARY))
     rows = rows.withColumn("_f", lines.fields(F.col("_line"))).withColumn("_name", _field(3))
     rows = names.number(rows, names.groups, "_group")
@@ -311,11 +319,21 @@ def _summaries(records: DataFrame, names: Names) -> DataFrame:
     # A state of a later version is one that is not settled.
     state = F.when(F.isnull("_line"), 0).when(found > 0, found - 1).otherwise(1)
     return _row(
-        rows, Kind.DOUBT, key=key, born_ms=lines.whole(_field(9)), pos=F.col("offset"), n=lines.whole(_field(7)),
-        a=state, b=F.greatest(F.coalesce(reason, F.lit(0)), F.lit(0)), c=F.col("_group"), idx=lines.whole(_field(6)),
-        hash=lines.whole(_field(8)), w=lines.whole(_field(4)), d=lines.whole(lines.before(_field(5), "+")),
+        rows,
+        Kind.DOUBT,
+        key=key,
+        born_ms=lines.whole(_field(9)),
+        pos=F.col("offset"),
+        n=lines.whole(_field(7)),
+        a=state,
+        b=F.greatest(F.coalesce(reason, F.lit(0)), F.lit(0)),
+        c=F.col("_group"),
+        idx=lines.whole(_field(6)),
+        hash=lines.whole(_field(8)),
+        w=lines.whole(_field(4)),
+        d=lines.whole(lines.before(_field(5), "+")),
         g=F.xxhash64(_field(3), "partition"),
-    )  # fmt: skip
+    )
 
 
 def _contents(records: DataFrame) -> DataFrame:
@@ -325,25 +343,32 @@ def _contents(records: DataFrame) -> DataFrame:
     value = F.when(~F.coalesce(is_null, F.lit(False)), F.col("value"))
     is_cut = F.exists(headers, lambda each: each["key"] == codec.CUT_HEADER)
     rows = records.where(name.rlike(lines.CONTENT_KEY)).select(
-        "partition", "offset", "timestamp",
+        "partition",
+        "offset",
+        "timestamp",
         name.alias("_key"),
         F.isnull("value").alias("_is_end"),
         F.coalesce(is_cut, F.lit(False)).alias("_is_cut"),
         lines.text(lines.header(headers, codec.HALF_HEADER)).alias("_line"),
         _hash_of(lines.header(headers, codec.KEY_HEADER), value, lines.of_user(headers)).alias("_content"),
-    )  # fmt: skip
-    rows = rows.withColumn(
-        "_f", F.when(F.col("_line").rlike(lines.HALF), lines.fields(F.col("_line")))
     )
+    rows = rows.withColumn("_f", F.when(F.col("_line").rlike(lines.HALF), lines.fields(F.col("_line"))))
     part, key = _field(4), F.substring_index("_key", "/", 2)
     index = lines.whole(lines.after(F.col("_key"), "/"))
     is_its_own = (_field(1) == key) & (lines.whole(lines.before(part, "/")) == index)
     held = F.when(F.col("_is_end") | ~F.coalesce(is_its_own, F.lit(False)), int(Held.ENDED))
     held = held.when(F.col("_is_cut"), int(Held.CUT)).otherwise(int(Held.WHOLE))
     return _row(
-        rows, Kind.CONTENT, key=key, born_ms=lines.whole(_field(5)), pos=F.col("offset"),
-        n=lines.whole(lines.after(part, "/")), idx=index, a=held, d=F.xxhash64(_field(3), index, "_content"),
-    )  # fmt: skip
+        rows,
+        Kind.CONTENT,
+        key=key,
+        born_ms=lines.whole(_field(5)),
+        pos=F.col("offset"),
+        n=lines.whole(lines.after(part, "/")),
+        idx=index,
+        a=held,
+        d=F.xxhash64(_field(3), index, "_content"),
+    )
 
 
 _FORWARDED_HEADERS = 2
@@ -367,39 +392,40 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
         _timed=F.when(~F.col("is_append_time"), F.unix_millis("timestamp")),
         _lane=F.when(F.isnotnull("key"), F.xxhash64("key")),
         # What only looks like a copy of a dead letter counts: the mark is one header more.
-        _mark=F.coalesce(
-            F.try_element_at(headers, F.lit(-1))["key"] == REPLAY_HEADER, F.lit(False)
-        ),
+        _mark=F.coalesce(F.try_element_at(headers, F.lit(-1))["key"] == REPLAY_HEADER, F.lit(False)),
     )
     # Neither header: somebody else's record, which is no fault.
     rows = found.where(F.isnotnull("_id") | F.isnotnull("_line"))
-    rows = rows.withColumn(
-        "_f", F.when(F.col("_line").rlike(lines.ORIGIN), lines.fields(F.col("_line")))
-    )
-    rows = names.number(rows.drop("_line").withColumn("_name", F.col("topic")), names.topics, "_topic")  # fmt: skip
+    rows = rows.withColumn("_f", F.when(F.col("_line").rlike(lines.ORIGIN), lines.fields(F.col("_line"))))
+    rows = names.number(rows.drop("_line").withColumn("_name", F.col("topic")), names.topics, "_topic")
     place = F.shiftleft(F.col("partition").cast("bigint"), PLACE_BITS).bitwiseOR(F.col("offset"))
     origin, part, born_ms = _field(0), _field(1), lines.whole(_field(2))
     index, count = lines.whole(lines.before(part, "/")), lines.whole(lines.after(part, "/"))
-    half_partition, offset = (
-        lines.partition(lines.before(origin, ":")),
-        lines.whole(lines.after(origin, ":")),
-    )
+    half_partition, offset = (lines.partition(lines.before(origin, ":")), lines.whole(lines.after(origin, ":")))
     content = F.xxhash64("topic", index, "_content")
     is_good = (
-        (index < count)
-        & F.isnotnull(half_partition)
-        & F.isnotnull(offset)
-        & F.isnotnull(born_ms)
-        & F.isnotnull("_id")
+        (index < count) & F.isnotnull(half_partition) & F.isnotnull(offset) & F.isnotnull(born_ms) & F.isnotnull("_id")
     )
     is_good = is_good & (F.col("_ours") - F.col("_mark").cast("int") == _FORWARDED_HEADERS)
     return _row(
-        rows, Kind.FORWARDED, key=F.coalesce(F.col("_id"), F.lit("")), born_ms=born_ms, partition=half_partition, pos=offset,
-        n=count, idx=index, hash=claimed(content, half_partition, offset, count, born_ms),
-        a=F.when(~F.coalesce(is_good, F.lit(False)), 1), b=F.col("_topic"), c=place, g=F.col("_at_ms"),
-        ordering=F.when(is_good & names.is_in_gap(half_partition, offset), F.lit(1)), w=F.xxhash64(index, F.col("partition").cast("bigint")), d=F.col("_lane"),
+        rows,
+        Kind.FORWARDED,
+        key=F.coalesce(F.col("_id"), F.lit("")),
+        born_ms=born_ms,
+        partition=half_partition,
+        pos=offset,
+        n=count,
+        idx=index,
+        hash=claimed(content, half_partition, offset, count, born_ms),
+        a=F.when(~F.coalesce(is_good, F.lit(False)), 1),
+        b=F.col("_topic"),
+        c=place,
+        g=F.col("_at_ms"),
+        ordering=F.when(is_good & names.is_in_gap(half_partition, offset), F.lit(1)),
+        w=F.xxhash64(index, F.col("partition").cast("bigint")),
+        d=F.col("_lane"),
         t=F.when(F.isnotnull("_timed"), F.xxhash64(index, F.col("_timed"))),
-    )  # fmt: skip
+    )
 
 
 def _narrow(records: DataFrame, **columns: Column) -> DataFrame:
@@ -445,9 +471,15 @@ def bit(number: Column) -> Column:
 
 
 def _row(
-    rows: DataFrame, kind: Kind, *, key: Column, born_ms: Column, ordering: Column | None = None,
-    is_misplaced: Column | None = None, **numbers: Column,
-) -> DataFrame:  # fmt: skip
+    rows: DataFrame,
+    kind: Kind,
+    *,
+    key: Column,
+    born_ms: Column,
+    ordering: Column | None = None,
+    is_misplaced: Column | None = None,
+    **numbers: Column,
+) -> DataFrame:
     """`COLUMNS`, of the same types for every kind: a run may have read one alone. `key` is id/nonce, forwarded the id alone."""
     nothing = F.lit(None).cast("bigint")
     is_id = kind is Kind.FORWARDED

@@ -63,19 +63,14 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
     is_ours = F.col("kind").isin(int(Kind.HALF), int(Kind.OP))
     is_held, is_whole = F.col("a") != int(Held.ENDED), F.col("a") == int(Held.WHOLE)
     last_doubt = F.shiftleft("pos", REASON_BITS + STATE_BITS)
-    last_doubt = last_doubt.bitwiseOR(F.shiftleft("a", REASON_BITS)).bitwiseOR(
-        F.coalesce("b", F.lit(0))
-    )
+    last_doubt = last_doubt.bitwiseOR(F.shiftleft("a", REASON_BITS)).bitwiseOR(F.coalesce("b", F.lit(0)))
     parked = F.col("a").isin(STATES.index("parked"), STATES.index("parked-committed"))
     return {
         "nonce_min": _Part(F.min, F.col("nonce")),
         "nonce_max": _Part(F.max, F.col("nonce")),
         "born_ms": _Part(F.min, F.col("born_ms")),
         # The time of what is visible may be the user's.
-        "seen_ms": _Part(
-            F.max,
-            F.when(F.col("kind") == int(Kind.FORWARDED), F.col("g")).otherwise(F.col("at_ms")),
-        ),
+        "seen_ms": _Part(F.max, F.when(F.col("kind") == int(Kind.FORWARDED), F.col("g")).otherwise(F.col("at_ms"))),
         "g_min": _Part(F.min, F.when(is_ours, F.col("g"))),
         "g_max": _Part(F.max, F.when(is_ours, F.col("g"))),
         "h_n": _Part(F.sum, when(Kind.HALF, one)),
@@ -157,17 +152,13 @@ def fold(happened: DataFrame, *, by: tuple[str, ...] = ("txn_id",)) -> DataFrame
     # Shuffled as it is and folded behind it: before it there is next to nothing to fold, and a core is four times as wide.
     spread = happened.repartition(*by)
     parts = _core()
-    return spread.groupBy(*by).agg(
-        *(part.fold(part.of).alias(name) for name, part in parts.items())
-    )
+    return spread.groupBy(*by).agg(*(part.fold(part.of).alias(name) for name, part in parts.items()))
 
 
 def merge(cores: DataFrame) -> DataFrame:
     """Cores of different runs → one per id."""
     parts = _core()
-    return cores.groupBy("txn_id").agg(
-        *(part.fold(F.col(name)).alias(name) for name, part in parts.items())
-    )
+    return cores.groupBy("txn_id").agg(*(part.fold(F.col(name)).alias(name) for name, part in parts.items()))
 
 
 def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
@@ -179,9 +170,7 @@ def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
     """
     has_half, on_doubt = F.isnotnull("h_n"), doubt_state() != ""
     several = F.col("nonce_min") != F.col("nonce_max")
-    large = (
-        F.greatest(F.coalesce("h_count", "v_count"), F.coalesce("v_count", "h_count")) > INDEX_BITS
-    )
+    large = F.greatest(F.coalesce("h_count", "v_count"), F.coalesce("v_count", "h_count")) > INDEX_BITS
     misnamed = (F.col("o_last_min") != F.col("h_last")) | (F.col("o_last_max") != F.col("h_last"))
     # Without a half record before it a line is given up, or counts: doubt says it.
     ahead = F.least("o_commit_ms", "o_rollback_ms") < F.col("h_last_ms")
@@ -191,13 +180,19 @@ def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
     return reduce(
         lambda found, each: found | F.coalesce(each, F.lit(False)),
         (
-            several, large, misnamed, ahead, F.isnotnull("o_abandon"), F.col("v_broken") > 0, has_half & ~_is_plainly_stored(),
+            several,
+            large,
+            misnamed,
+            ahead,
+            F.isnotnull("o_abandon"),
+            F.col("v_broken") > 0,
+            has_half & ~_is_plainly_stored(),
             is_shown_otherwise() & ~(is_young & _is_shown_in_part()),
             on_doubt & ~F.coalesce(kept, F.lit(False)),
             missing & excused & ~is_young,
         ),
         F.lit(False),
-    )  # fmt: skip
+    )
 
 
 def is_shown_otherwise() -> Column:
@@ -226,9 +221,7 @@ def first_ms() -> Column:
     return F.least(F.when(F.coalesce(*times).isNotNull(), F.col("core.born_ms")), *times)
 
 
-_TIMES = (
-    "h_first_ms", "o_commit_ms", "o_rollback_ms", "o_abandon_ms", "c_first_ms", "d_first_ms", "v_early_ms",
-)  # fmt: skip
+_TIMES = ("h_first_ms", "o_commit_ms", "o_rollback_ms", "o_abandon_ms", "c_first_ms", "d_first_ms", "v_early_ms")
 """Not the time of what is visible, which may be the user's."""
 
 
@@ -250,9 +243,7 @@ def is_plainly_visible() -> Column:
     is_once = (F.col("v_n") == F.col("h_count")) & (F.bit_count("v_bits") == F.col("v_n"))
     named = F.coalesce(F.col("h_named"), F.lit(0))
     wanted = (F.col("h_named") == F.col("h_bits")) & (F.col("h_wanted") == F.col("v_wanted"))
-    is_as_stored = (F.col("v_hash") == F.col("h_hash")) & (
-        (named == 0) | F.coalesce(wanted, F.lit(False))
-    )
+    is_as_stored = (F.col("v_hash") == F.col("h_hash")) & ((named == 0) | F.coalesce(wanted, F.lit(False)))
     timed = (F.col("h_timed") == F.col("h_bits")) & (F.col("h_time") == F.col("v_time"))
     # Where the broker sets the times, a producer cannot ask for one.
     is_in_time = F.isnull("h_timed") | F.isnull("v_time") | F.coalesce(timed, F.lit(False))
@@ -279,8 +270,17 @@ def may_come(cut_ms: int) -> Column:
 
 
 JUDGED_COLUMNS = (
-    "h_distinct", "v_distinct", "attempts_visible", "released", "released_ms", "is_differing", "is_kept", "lost_n", "gone_n", "hidden_n",
-)  # fmt: skip
+    "h_distinct",
+    "v_distinct",
+    "attempts_visible",
+    "released",
+    "released_ms",
+    "is_differing",
+    "is_kept",
+    "lost_n",
+    "gone_n",
+    "hidden_n",
+)
 """What a verdict needs beside the core: messages stored and visible; attempts of the id that are visible; the op line from which
 on it may be visible; whether what is visible differs from what was stored; whether doubt has all of it; messages that are
 missing, those that may have been visible and be gone, and those that may be where nobody can read."""
@@ -311,11 +311,7 @@ _READING = (*_ATTEMPT, "reading")
 
 
 def fold_exactly(  # its steps, in their order
-    happened: DataFrame,
-    excused: DataFrame,
-    *,
-    shortened_partitions: Sequence[int],
-    clock_error_ms: int,
+    happened: DataFrame, excused: DataFrame, *, shortened_partitions: Sequence[int], clock_error_ms: int
 ) -> DataFrame:
     """What happened to some ids → a core per id, attempt (`nonce`), half partition and `reading`, with `JUDGED_COLUMNS`.
 
@@ -403,35 +399,30 @@ def _belonging(half: DataFrame, shortened: Sequence[int]) -> DataFrame:
     nothing = F.array().cast("array<bigint>")
     number = "bigint"
     start = F.struct(
-        F.lit(-1).cast(number).alias("low"), F.lit(-1).cast(number).alias("top"),
-        F.lit(-1).cast(number).alias("count"), nothing.alias("out"),
-    )  # fmt: skip
+        F.lit(-1).cast(number).alias("low"),
+        F.lit(-1).cast(number).alias("top"),
+        F.lit(-1).cast(number).alias("count"),
+        nothing.alias("out"),
+    )
 
     def take(so_far: Column, each: Column) -> Column:
         begins = so_far["count"] < 0
         fits = (each["n"] == so_far["count"]) & (each["idx"] <= so_far["top"] + 1)
-        is_due = F.when(begins, (each["idx"] == 0) | may_begin_late).otherwise(
-            fits & (each["idx"] >= so_far["low"])
-        )
+        is_due = F.when(begins, (each["idx"] == 0) | may_begin_late).otherwise(fits & (each["idx"] >= so_far["low"]))
         out = so_far["out"]
         return F.struct(
             F.when(is_due & begins, each["idx"]).otherwise(so_far["low"]).alias("low"),
             F.when(is_due, F.greatest(so_far["top"], each["idx"])).otherwise(so_far["top"]).alias("top"),
             F.when(is_due & begins, each["n"]).otherwise(so_far["count"]).alias("count"),
             F.when(is_due, out).otherwise(F.concat(out, F.array(each["pos"]))).alias("out"),
-        )  # fmt: skip
+        )
 
     out = F.aggregate("_all", start, take)["out"]
     strays = gathered.select(*_ATTEMPT, F.explode(out).alias("pos"))
     belonging = half.join(strays, [*_ATTEMPT, "pos"], "left_anti")
     of_index = Window.partitionBy(*_ATTEMPT, "idx").orderBy("pos")
     in_order = Window.partitionBy(*_ATTEMPT).orderBy("pos")
-    return belonging.withColumns(
-        {
-            "is_copy": F.row_number().over(of_index) > 1,
-            "_g": F.first("g").over(in_order),
-        }
-    )
+    return belonging.withColumns({"is_copy": F.row_number().over(of_index) > 1, "_g": F.first("g").over(in_order)})
 
 
 def _newest(contents: DataFrame) -> DataFrame:
@@ -449,11 +440,7 @@ def _not_kept_aside(half: DataFrame, asides: DataFrame) -> DataFrame:
 
 def _not_given_up(ops: DataFrame, asides: DataFrame) -> DataFrame:
     """The op lines but those that doubt keeps: they were given up before their half records came."""
-    given_up = (
-        asides.where(F.isnull("a"))
-        .select("txn_id", "partition", F.col("pos").alias("_place"))
-        .distinct()
-    )
+    given_up = asides.where(F.isnull("a")).select("txn_id", "partition", F.col("pos").alias("_place")).distinct()
     placed = ops.withColumn("_place", F.shiftright("pos", SOURCE_BITS))
     return placed.join(given_up, ["txn_id", "partition", "_place"], "left_anti").drop("_place")
 
@@ -489,9 +476,7 @@ def _known_offsets(half: DataFrame, doubts: DataFrame, held: DataFrame) -> DataF
     )
 
 
-def _naming_halves(
-    ops: DataFrame, half: DataFrame, known: DataFrame, *, clock_error_ms: int
-) -> DataFrame:
+def _naming_halves(ops: DataFrame, half: DataFrame, known: DataFrame, *, clock_error_ms: int) -> DataFrame:
     """The op lines that count, or may have counted, by a half record of their transaction and its producer group.
 
     With `_is_certain`; `_releases`: whether every half record is at or before the one that they name; `_is_gone`: that one is.
@@ -502,7 +487,7 @@ def _naming_halves(
     by = list(_ATTEMPT)
     places = half.select(
         *by, F.col("pos").alias("n"), F.col("is_copy").alias("_is_copy"), F.col("at_ms").alias("_half_ms")
-    )  # fmt: skip
+    )
     named = ops.join(known, by).where(F.col("g") == F.col("_g"))
     named = named.join(places, [*by, "n"], "left")
     told = F.coalesce("_told", F.array().cast("array<bigint>"))
@@ -525,18 +510,22 @@ def _naming_halves(
 def _naming_doubts(ops: DataFrame, known: DataFrame, doubts: DataFrame) -> DataFrame:
     """The same of what doubt alone knows: the lines that name an end of its summary, and its producer group."""
     by = list(_ATTEMPT)
-    told = doubts.where(F.isnotnull("n")).groupBy(*by).agg(
-        F.max("w").alias("_first"), F.max("d").alias("_last"), F.max("n").alias("_count"),
-        F.max("idx").alias("_seen"), F.max("g").alias("_g"),
-    )  # fmt: skip
+    told = (
+        doubts.where(F.isnotnull("n"))
+        .groupBy(*by)
+        .agg(
+            F.max("w").alias("_first"),
+            F.max("d").alias("_last"),
+            F.max("n").alias("_count"),
+            F.max("idx").alias("_seen"),
+            F.max("g").alias("_g"),
+        )
+    )
     named = ops.join(known, by, "left_anti").join(told, by).where(F.col("g") == F.col("_g"))
     named = named.where((F.col("n") == F.col("_first")) | (F.col("n") == F.col("_last")))
     is_whole = (F.col("n") == F.col("_last")) & (F.col("_seen") == F.col("_count"))
     return named.select(
-        *COLUMNS,
-        F.lit(True).alias("_is_certain"),
-        is_whole.alias("_releases"),
-        F.lit(False).alias("_is_gone"),
+        *COLUMNS, F.lit(True).alias("_is_certain"), is_whole.alias("_releases"), F.lit(False).alias("_is_gone")
     )
 
 
@@ -588,14 +577,16 @@ def _decided(counting: DataFrame, messages: DataFrame) -> DataFrame:
     )
 
 
-def _attached(
-    forwarded: DataFrame, half: DataFrame, messages: DataFrame, known: DataFrame
-) -> DataFrame:
+def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame, known: DataFrame) -> DataFrame:
     """What is visible with the nonce of its attempt, or `STRAY`, with what it should be (`_b`, `_hash`, `_w`, `_t`)."""
     expected = (
-        F.col("nonce").alias("_nonce"), F.col("b").alias("_b"), F.col("hash").alias("_hash"), F.col("w").alias("_w"),
-        F.col("t").alias("_t"), F.lit(True).alias("_stored"),
-    )  # fmt: skip
+        F.col("nonce").alias("_nonce"),
+        F.col("b").alias("_b"),
+        F.col("hash").alias("_hash"),
+        F.col("w").alias("_w"),
+        F.col("t").alias("_t"),
+        F.lit(True).alias("_stored"),
+    )
     claim = ["txn_id", "partition", "pos", "idx", "n", "born_ms"]
     found = forwarded.drop("nonce").join(half.select(*claim, *expected), claim, "left")
     # Headers that say nothing name no half record, whatever of them can be read.
@@ -608,19 +599,17 @@ def _attached(
     kept = messages.join(ends, list(_ATTEMPT), "left")
     kept = kept.where(F.isnull("pos") | F.isnotnull("_low"))
     kept = kept.select(
-        *claim, *expected[:-1], F.isnotnull("pos").alias("_stored"), "_low", "_high", F.col("d").alias("_content"),
-    )  # fmt: skip
+        *claim, *expected[:-1], F.isnotnull("pos").alias("_stored"), "_low", "_high", F.col("d").alias("_content")
+    )
     own = ("_nonce", "_b", "_hash", "_w", "_t", "_stored")
     others = found.where(F.isnull("_nonce")).drop(*own).join(kept, claim, "left")
-    is_its_own = ~is_broken & (
-        ~F.col("_stored") | F.col("pos").between(F.col("_low"), F.col("_high"))
-    )
+    is_its_own = ~is_broken & (~F.col("_stored") | F.col("pos").between(F.col("_low"), F.col("_high")))
     others = others.withColumns(
         {
             "_nonce": F.when(is_its_own, F.col("_nonce")),
             "_hash": claimed(F.col("_content"), F.col("partition"), F.col("pos"), F.col("n"), F.col("born_ms")),
         }
-    ).drop("_low", "_high", "_content")  # fmt: skip
+    ).drop("_low", "_high", "_content")
     return of_half.unionByName(others).withColumn("nonce", F.coalesce("_nonce", F.lit(STRAY)))
 
 
@@ -632,14 +621,12 @@ def _shown(forwarded: DataFrame) -> DataFrame:
     return own.groupBy(*_ATTEMPT, "idx").agg(
         F.max(F.coalesce(F.col("b").eqNullSafe(F.col("_b")), F.lit(False)) | ~F.col("_stored")).alias("_own_topic"),
         F.max(F.coalesce(differs, F.lit(False))).alias("_differs"),
-    )  # fmt: skip
+    )
 
 
 def shown_counts(shown: DataFrame) -> DataFrame:
     """Per attempt, how many messages are visible, and whether one differs."""
-    return shown.groupBy(*_ATTEMPT).agg(
-        F.count("*").alias("v_distinct"), F.max("_differs").alias("is_differing")
-    )
+    return shown.groupBy(*_ATTEMPT).agg(F.count("*").alias("v_distinct"), F.max("_differs").alias("is_differing"))
 
 
 _CLAIM = ("txn_id", "partition", "idx", "n", "born_ms", "b")
@@ -657,9 +644,7 @@ def _missing(
     """Per reading, how many of its messages are not on their topic: `lost_n`, and `gone_n` that may have been there."""
     by = list(_ATTEMPT)
     there = shown.where("_own_topic").select(*by, "idx")
-    missing = messages.join(there, [*by, "idx"], "left_anti").join(
-        decided.where(F.isnotnull("_committed")), by
-    )
+    missing = messages.join(there, [*by, "idx"], "left_anti").join(decided.where(F.isnotnull("_committed")), by)
     missing = missing.join(claims, list(_CLAIM), "left").join(F.broadcast(excused), "b", "left")
     is_gone = (F.col("released_ms") <= F.col("until_ms")) | F.isnotnull("_is_claimed")
     is_gone = F.coalesce(F.isnotnull("released") & is_gone, F.lit(False))
@@ -683,9 +668,7 @@ def _kept(messages: DataFrame, contents: DataFrame, doubts: DataFrame) -> DataFr
     is_same = F.coalesce(is_cut | (F.col("_content") == F.col("d")), F.lit(False))
     is_of_half = F.isnotnull("pos")
     wrong = (is_of_half & (F.col("pos") <= F.col("_until")) & ~is_same) | (~is_of_half & is_cut)
-    return each.groupBy(*by).agg(
-        ((F.count_if(wrong) == 0) & (F.count("_held") >= F.max("_seen"))).alias("is_kept")
-    )
+    return each.groupBy(*by).agg(((F.count_if(wrong) == 0) & (F.count("_held") >= F.max("_seen"))).alias("is_kept"))
 
 
 # --- what a core says ---------------------------------------------------------------------------------------------------
@@ -758,17 +741,18 @@ def is_keyed(*, doubt_from_ms: int, aside: str = "") -> Column:
     stored_ms = F.coalesce(f"{aside}h_first_ms", F.lit(0))
     is_told = F.isnull(f"{aside}d_last") | (stored_ms >= doubt_from_ms)
     return is_told & (
-        F.isnotnull("h_key") & (F.col("verdict") != "out_of_window") & (F.col("v_n") > 0) & F.isnotnull("o_commit") & F.isnull(f"{aside}d_parked_ms")
+        F.isnotnull("h_key")
+        & (F.col("verdict") != "out_of_window")
+        & (F.col("v_n") > 0)
+        & F.isnotnull("o_commit")
+        & F.isnull(f"{aside}d_parked_ms")
         & F.isnull(f"{aside}o_abandon_ms")
-    )  # fmt: skip
+    )
 
 
 def counts(is_keyed: Column, is_several: Column) -> tuple[Column, Column]:
     """How many rows there are to be compared (`keyed`), and of these how many whose messages only the records tell (`several`)."""
-    return (
-        F.count_if(is_keyed).alias("keyed"),
-        F.count_if(is_keyed & is_several).alias("several"),
-    )
+    return (F.count_if(is_keyed).alias("keyed"), F.count_if(is_keyed & is_several).alias("several"))
 
 
 def is_several() -> Column:
@@ -893,9 +877,7 @@ def compared(messages: DataFrame, state: DataFrame, *, kept_from_ms: int) -> Dat
     lane = Window.partitionBy(*_LANE).orderBy("real_offset")
     before = lane.rowsBetween(Window.unboundedPreceding, -1)
     reached = {f"_{name}": F.max(name).over(before) for name in _PROGRESS}
-    rows = now.unionByName(earlier).withColumns(
-        {**reached, "_next": F.lead("real_offset").over(lane)}
-    )
+    rows = now.unionByName(earlier).withColumns({**reached, "_next": F.lead("real_offset").over(lane)})
     late = (F.col("decided_now") < F.col("_decided")) | (F.col("stored_now") < F.col("_stored"))
     rows = rows.select(
         "txn_id",

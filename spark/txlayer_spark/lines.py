@@ -61,12 +61,8 @@ HALF = _record(
     rf"{KEY}\|{_LINE_GROUP}\|{_TOPIC}\|{_NUMBER}/{_NUMBER}\|{_NUMBER}\|(?={_ASCII}*\z){_OPTIONS}",
     further=_ascii_but("\n"),
 )
-OP = _record(
-    rf"[{_LETTERS}]\|{KEY}\|{_GROUP}\|{_NUMBER}\|{_NUMBER}\|(?:{_SOURCES})\|(?:{_NUMBER})?\|{_FIELD}*"
-)
-CHECK = _record(
-    rf"(?:[QX]\|{KEY}|L\|(?:{KEY})?)\|{_GROUP}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_FIELD}*"
-)
+OP = _record(rf"[{_LETTERS}]\|{KEY}\|{_GROUP}\|{_NUMBER}\|{_NUMBER}\|(?:{_SOURCES})\|(?:{_NUMBER})?\|{_FIELD}*")
+CHECK = _record(rf"(?:[QX]\|{KEY}|L\|(?:{KEY})?)\|{_GROUP}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_FIELD}*")
 SUMMARY = _record(
     rf"{_FIELD}*\|{_FIELD}*\|{_FIELD}*\|{_NUMBER}\|{_NUMBER}(?:\+{_NUMBER})*\|{_NUMBER}\|{_NUMBER}\|"
     rf"{_NUMBER}\|{_NUMBER}\|(?:{KEY_HASH})?\|(?:commit|prepare)\|(?:{_NUMBER})?\|(?:{_NUMBER}:{_NUMBER})?\|"
@@ -76,9 +72,7 @@ ORIGIN = rf"\A{_NUMBER}:{_NUMBER}\|{_NUMBER}/{_NUMBER}\|{_NUMBER}\z"
 SUMMARY_KEY = rf"\A{KEY}\z"
 CONTENT_KEY = rf"\A{KEY}/{_NUMBER}\z"
 KEPT_ASIDE_KEY = rf"\Aorigin/{_ascii_but('/')}+/{_NUMBER}/{_NUMBER}(?::{_NUMBER})?\z"
-KEPT_ASIDE_OF_TXN_KEY = (
-    rf"\Aorigin/{_ascii_but('/')}+\.(?:half/{_NUMBER}/{_NUMBER}|op/{_NUMBER}/{_NUMBER}:{_NUMBER})\z"
-)
+KEPT_ASIDE_OF_TXN_KEY = rf"\Aorigin/{_ascii_but('/')}+\.(?:half/{_NUMBER}/{_NUMBER}|op/{_NUMBER}/{_NUMBER}:{_NUMBER})\z"
 TXN_ID = r"\A[!-.0-{}~]{1,128}\z"
 _CLAIM, _OF_A_HOLDER = LockKind.CLAIM.value, LockKind.RENEWAL.value + LockKind.RELEASE.value
 LOCK = _record(

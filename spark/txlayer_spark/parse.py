@@ -15,13 +15,7 @@ from pyspark.sql.types import StructType
 
 from txlayer.core import codec
 from txlayer.core.codec import HALF_HEADER_BYTES_MAX, NEXT_VERSION, PARTITION_MAX, VERSION
-from txlayer.core.dead_letters import (
-    DLQ_HEADER,
-    MESSAGE_LENGTH_MAX,
-    REPLAY_HEADER,
-    TEXT_LENGTH_MAX,
-    TYPE_LENGTH_MAX,
-)
+from txlayer.core.dead_letters import DLQ_HEADER, MESSAGE_LENGTH_MAX, REPLAY_HEADER, TEXT_LENGTH_MAX, TYPE_LENGTH_MAX
 from txlayer.core.messages import OrderMode, Resolution
 from txlayer.core.retry import LockKind, ReplayKind
 from txlayer_spark import lines, schemas
@@ -32,12 +26,7 @@ PLACE = ("topic", "partition", "offset", "timestamp")
 
 
 def judged(
-    decoded: DataFrame,
-    is_good: Column,
-    what: str,
-    *,
-    columns: Sequence[str],
-    is_versioned: bool = True,
+    decoded: DataFrame, is_good: Column, what: str, *, columns: Sequence[str], is_versioned: bool = True
 ) -> DataFrame:
     """`error` says why `_line` is none of ours; then `columns` are null, so that nobody trusts half of one."""
     line = F.col("_line")
@@ -77,9 +66,7 @@ def locks(raw: DataFrame) -> DataFrame:
         F.when(F.is_valid_utf8(queue) & queue.rlike(lines.QUEUE), queue).alias("queue"),
         lines.text(F.col("value")).alias("_line"),
     )
-    group, topic, partition = (
-        F.regexp_extract("queue", lines.QUEUE, number) for number in (1, 2, 3)
-    )
+    group, topic, partition = (F.regexp_extract("queue", lines.QUEUE, number) for number in (1, 2, 3))
     decoded = _split(located, lines.LOCK).withColumns(
         {
             "kind": _name(_field(1), LockKind),
@@ -116,8 +103,13 @@ def dead_letters(raw: DataFrame) -> DataFrame:
         lines.text(lines.header(headers, DLQ_HEADER)).alias("_line"),
     )
     numbers = {
-        "origin_partition": 3, "origin_offset": 4, "origin_ms": 5, "attempt_count": 6, "first_ms": 7, "last_ms": 8,
-    }  # fmt: skip
+        "origin_partition": 3,
+        "origin_offset": 4,
+        "origin_ms": 5,
+        "attempt_count": 6,
+        "first_ms": 7,
+        "last_ms": 8,
+    }
     decoded = _split(located, lines.DEAD_LETTER).withColumns(
         {
             "reason": _field(1),
@@ -148,10 +140,7 @@ def replays(raw: DataFrame) -> DataFrame:
             "request_id": _field(2),
             "dead_letter_offset": lines.whole(F.when(offset != "", offset)),
             "outcome": F.when(is_result, _field(4)),
-            "text": F.left(
-                lines.unquoted(F.when(is_result, _field(5)).otherwise(_field(4))),
-                F.lit(TEXT_LENGTH_MAX),
-            ),
+            "text": F.left(lines.unquoted(F.when(is_result, _field(5)).otherwise(_field(4))), F.lit(TEXT_LENGTH_MAX)),
         }
     )
     is_good = F.col("_form") & ((offset == "") | F.col("dead_letter_offset").isNotNull())
@@ -203,10 +192,7 @@ def _with_half_columns(located: DataFrame) -> DataFrame:
         "count": lines.whole(F.split_part(part, F.lit("/"), F.lit(2))),
         "born_ms": lines.whole(born),
     }
-    given = {
-        name: lines.option(options, letter)
-        for name, letter in zip(_OPTION_COLUMNS, _OPTION_LETTERS, strict=True)
-    }
+    given = {name: lines.option(options, letter) for name, letter in zip(_OPTION_COLUMNS, _OPTION_LETTERS, strict=True)}
     order = lines.option(options, "o", "[^,]*")
     prepare, commit = OrderMode.PREPARE.value, OrderMode.COMMIT.value
     decoded = (
@@ -222,9 +208,7 @@ def _with_half_columns(located: DataFrame) -> DataFrame:
                 "key_hash": lines.key_hash_option(options),
                 "order": F.when(order == "p", prepare).otherwise(F.lit(commit)),
                 **{name: lines.whole(found) for name, found in given.items()},
-                "_options_fit": all_of(
-                    [found.isNull() | lines.whole(found).isNotNull() for found in given.values()]
-                ),
+                "_options_fit": all_of([found.isNull() | lines.whole(found).isNotNull() for found in given.values()]),
             }
         )
     )
@@ -240,9 +224,17 @@ def _with_half_columns(located: DataFrame) -> DataFrame:
 
 
 _HALF_COLUMNS = (
-    "txn_id", "nonce", "producer_group", "real_topic", "index", "count", "born_ms", "key_hash", "order",
+    "txn_id",
+    "nonce",
+    "producer_group",
+    "real_topic",
+    "index",
+    "count",
+    "born_ms",
+    "key_hash",
+    "order",
     *_OPTION_COLUMNS,
-)  # fmt: skip
+)
 
 
 def _op(raw: DataFrame) -> DataFrame:
@@ -382,25 +374,35 @@ def _with_summary(located: DataFrame) -> DataFrame:
 
     last = F.transform(F.split(field(5), r"\+"), lines.whole)
     required = {
-        "first_offset": lines.whole(field(4)), "last_offset": F.get(last, F.lit(0)),
-        "seen": lines.whole(field(6)), "count": lines.whole(field(7)), "appended_ms": lines.whole(field(8)),
-        "born_ms": lines.whole(field(9)), "moved_ms": lines.whole(field(14)), "checked_count": part(16, "/", 1),
-        "answered_count": part(16, "/", 2), "asked_ms": part(16, "/", 3), "answered_number": part(16, "/", 4),
-    }  # fmt: skip
+        "first_offset": lines.whole(field(4)),
+        "last_offset": F.get(last, F.lit(0)),
+        "seen": lines.whole(field(6)),
+        "count": lines.whole(field(7)),
+        "appended_ms": lines.whole(field(8)),
+        "born_ms": lines.whole(field(9)),
+        "moved_ms": lines.whole(field(14)),
+        "checked_count": part(16, "/", 1),
+        "answered_count": part(16, "/", 2),
+        "asked_ms": part(16, "/", 3),
+        "answered_number": part(16, "/", 4),
+    }
     columns = {
-        "state": field(1), "reason": field(2), "producer_group": field(3),
-        "twin_offsets": F.slice(last, F.lit(2), F.size(last)), "key_hash": _set(field(10)),
-        "order": field(11), "immunity_ms": lines.whole(_set(field(12))), "decided_offset": part(13, ":", 1),
+        "state": field(1),
+        "reason": field(2),
+        "producer_group": field(3),
+        "twin_offsets": F.slice(last, F.lit(2), F.size(last)),
+        "key_hash": _set(field(10)),
+        "order": field(11),
+        "immunity_ms": lines.whole(_set(field(12))),
+        "decided_offset": part(13, ":", 1),
         "decided_line": part(13, ":", 2),
-        "topics": F.when(field(15) == "", F.array()).otherwise(F.split(field(15), ",")), **required,
-    }  # fmt: skip
+        "topics": F.when(field(15) == "", F.array()).otherwise(F.split(field(15), ",")),
+        **required,
+    }
     ordered = [columns[f.name].alias(f.name) for f in schemas.SUMMARY]
     is_good = all_of([column.isNotNull() for column in required.values()])
     return (
-        located.withColumn(
-            "_s",
-            F.when(F.col("_summary").rlike(lines.SUMMARY), lines.fields(F.col("_summary"))),
-        )
+        located.withColumn("_s", F.when(F.col("_summary").rlike(lines.SUMMARY), lines.fields(F.col("_summary"))))
         .withColumn("summary", F.when(F.isnotnull("_s") & is_good, F.struct(*ordered)))
         .drop("_s", "_summary")
     )
@@ -424,9 +426,7 @@ def _forwarded(raw: DataFrame) -> DataFrame:
         lines.text(lines.header(headers, codec.ID_HEADER)).alias("_id"),
         lines.text(lines.header(headers, codec.ORIGIN_HEADER)).alias("_line"),
         lines.text(lines.header(headers, REPLAY_HEADER)).alias("_mark"),
-        F.size(F.filter(headers, lambda each: each["key"].isin(*_FORWARDED_HEADERS))).alias(
-            "_ours"
-        ),
+        F.size(F.filter(headers, lambda each: each["key"].isin(*_FORWARDED_HEADERS))).alias("_ours"),
     )
     where, part = F.get("_f", F.lit(0)), F.get("_f", F.lit(1))
     numbers = {
@@ -455,9 +455,7 @@ def _forwarded(raw: DataFrame) -> DataFrame:
     # Neither header: somebody else's record, which is no fault.
     is_foreign = F.isnull("_id") & F.isnull("_line")
     wrong_mark = F.isnotnull("_mark") & F.isnull("replay_id")
-    error = F.when(wrong_mark, "forwarded: replay mark out of form").when(
-        ~is_foreign, F.col("error")
-    )
+    error = F.when(wrong_mark, "forwarded: replay mark out of form").when(~is_foreign, F.col("error"))
     return told.withColumn("error", error).select(*(field.name for field in schemas.FORWARDED))
 
 

@@ -38,9 +38,7 @@ def read_topic(
     reader = spark.read.format("kafka").options(**dict(options or {}))
     return parse(
         reader.options(
-            **source_options(
-                bootstrap_servers=bootstrap_servers, topics=[topic], kafka_options=kafka_options
-            )
+            **source_options(bootstrap_servers=bootstrap_servers, topics=[topic], kafka_options=kafka_options)
         ).load(),
         kind or kind_of(topic),
     )
@@ -56,16 +54,10 @@ def stream_topic(
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """The same as a stream that begins with the first record, unless `options` say otherwise (`startingOffsets`)."""
-    reader = (
-        spark.readStream.format("kafka")
-        .option("startingOffsets", "earliest")
-        .options(**dict(options or {}))
-    )
+    reader = spark.readStream.format("kafka").option("startingOffsets", "earliest").options(**dict(options or {}))
     return parse(
         reader.options(
-            **source_options(
-                bootstrap_servers=bootstrap_servers, topics=[topic], kafka_options=kafka_options
-            )
+            **source_options(bootstrap_servers=bootstrap_servers, topics=[topic], kafka_options=kafka_options)
         ).load(),
         kind or kind_of(topic),
     )

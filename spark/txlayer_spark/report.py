@@ -51,9 +51,7 @@ def to_html(summary: Summary, *, made_at: datetime) -> str:
         total=sum(summary.verdicts.values()),
         faults=sum(n for v, n in summary.verdicts.items() if SEVERITIES[v].value == "fault"),
         warnings=sum(n for v, n in summary.verdicts.items() if SEVERITIES[v].value == "warning"),
-        tiles=[
-            (v.name, v.severity.value, v.means, summary.verdicts.get(v.name, 0)) for v in VERDICTS
-        ],
+        tiles=[(v.name, v.severity.value, v.means, summary.verdicts.get(v.name, 0)) for v in VERDICTS],
         severities={name: kind.value for name, kind in SEVERITIES.items()},
         charts=_charts(summary),
         findings=[_finding(row, summary.namespace) for row in summary.findings],
@@ -70,26 +68,31 @@ def _charts(summary: Summary) -> list[tuple[str, str, str]]:
             ("Latency of each stage", f"{step} By the broker's clock.", latency_chart(summary)),
         ]
     if summary.checks:
-        found.append(
-            ("Check-backs", "How often a group was asked, and who said the decision.", checks_chart(summary))
-        )  # fmt: skip
+        found.append(("Check-backs", "How often a group was asked, and who said the decision.", checks_chart(summary)))
     if any(row["n"] for row in summary.ages):
         found.append(("Not settled, by age", "At the cut.", ages_chart(summary)))
     if summary.partitions:
         names = [f"half-{row['half_partition']}" for row in summary.partitions]
         values = [row["n"] for row in summary.partitions]
-        found.append(("Partitions", "Transactions in each partition of half.",
-                      bars_chart(names, values, unit="transactions")))  # fmt: skip
+        found.append(
+            ("Partitions", "Transactions in each partition of half.", bars_chart(names, values, unit="transactions"))
+        )
     if summary.hot_keys:
         names = [row["key_hash"] for row in summary.hot_keys]
         values = [row["n"] for row in summary.hot_keys]
-        found.append(("Hottest ordering keys", "By the key's hash, as half records name it.",
-                      bars_chart(names, values, unit="transactions")))  # fmt: skip
+        found.append(
+            (
+                "Hottest ordering keys",
+                "By the key's hash, as half records name it.",
+                bars_chart(names, values, unit="transactions"),
+            )
+        )
     if summary.dead_letters:
         names = [row["topic"] for row in summary.dead_letters]
         values = [row["n"] for row in summary.dead_letters]
-        found.append(("Dead letters and replays", "Records that bronze holds.",
-                      bars_chart(names, values, unit="records")))  # fmt: skip
+        found.append(
+            ("Dead letters and replays", "Records that bronze holds.", bars_chart(names, values, unit="records"))
+        )
     return found
 
 
@@ -107,11 +110,7 @@ def _finding(row: dict[str, Any], namespace: str) -> dict[str, Any]:
         places.append(f"{topics[0]}-{row['visible_partition']}@{row['visible_offset']}")
     else:
         places += topics  # the ledger keeps one offset, and does not say of which topic
-    return {
-        **row,
-        "places": places,
-        "when": row["decided_at"] or row["stored_at"] or row["forwarded_at"],
-    }
+    return {**row, "places": places, "when": row["decided_at"] or row["stored_at"] or row["forwarded_at"]}
 
 
 def _moment(value: datetime | None) -> str:
@@ -125,13 +124,7 @@ def _text(value: object) -> str:
 
 
 def write_report(
-    spark: SparkSession,
-    *,
-    bronze: str,
-    ledger: str,
-    namespace: str,
-    page: Path,
-    made_at: datetime,
+    spark: SparkSession, *, bronze: str, ledger: str, namespace: str, page: Path, made_at: datetime
 ) -> Summary:
     """Write `page` and, beside it, the same with the ending `.json`; what they show.
 
@@ -153,6 +146,11 @@ def _summary(spark: SparkSession, bronze: str, ledger: str, namespace: str) -> S
     state = catalog.state()
     dead = catalog.records(catalog.cut(state), kinds=[TopicKind.DLQ, TopicKind.REPLAY])
     return summarise(
-        rows, dead, namespace=namespace, cut_ms=run.cut_ms, gaps=state.gaps, hidden_topics=state.hidden,
+        rows,
+        dead,
+        namespace=namespace,
+        cut_ms=run.cut_ms,
+        gaps=state.gaps,
+        hidden_topics=state.hidden,
         unread_topics=run.unread,
-    )  # fmt: skip
+    )

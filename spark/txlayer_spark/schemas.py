@@ -64,11 +64,19 @@ _TRANSACTION = _columns(txn_id=TEXT, nonce=TEXT)
 _HALF = (
     *_TRANSACTION,
     *_columns(
-        producer_group=TEXT, real_topic=TEXT, index=NUMBER, count=NUMBER, born_ms=NUMBER,
-        key_hash=TEXT, order=TEXT, immunity_ms=NUMBER, target_partition=NUMBER, target_timestamp_ms=NUMBER,
+        producer_group=TEXT,
+        real_topic=TEXT,
+        index=NUMBER,
+        count=NUMBER,
+        born_ms=NUMBER,
+        key_hash=TEXT,
+        order=TEXT,
+        immunity_ms=NUMBER,
+        target_partition=NUMBER,
+        target_timestamp_ms=NUMBER,
         key_murmur=NUMBER,
     ),
-)  # fmt: skip
+)
 
 HALF = _struct(*PLACE, *USER, *_HALF, ERROR)
 """One row per half message."""
@@ -78,37 +86,57 @@ OP = _struct(
     *_columns(line=IntegerType(), resolution=TEXT),
     *_TRANSACTION,
     *_columns(
-        producer_group=TEXT, last_offset=NUMBER, born_ms=NUMBER, source=TEXT, check_number=NUMBER,
-        is_abandon=BooleanType(), reason=TEXT,
+        producer_group=TEXT,
+        last_offset=NUMBER,
+        born_ms=NUMBER,
+        source=TEXT,
+        check_number=NUMBER,
+        is_abandon=BooleanType(),
+        reason=TEXT,
     ),
     ERROR,
-)  # fmt: skip
+)
 """One row per line of an op record."""
 
 CHECK = _struct(
     *PLACE,
     *_columns(kind=TEXT),
     *_TRANSACTION,
-    *_columns(
-        producer_group=TEXT, half_partition=NUMBER, last_offset=NUMBER, born_ms=NUMBER, number=NUMBER, text=TEXT
-    ),
+    *_columns(producer_group=TEXT, half_partition=NUMBER, last_offset=NUMBER, born_ms=NUMBER, number=NUMBER, text=TEXT),
     ERROR,
-)  # fmt: skip
+)
 """One row per check-back, limit or refusal."""
 
 SUMMARY = _struct(
     *_columns(
-        state=TEXT, reason=TEXT, producer_group=TEXT, first_offset=NUMBER, last_offset=NUMBER,
-        twin_offsets=ArrayType(NUMBER), seen=NUMBER, count=NUMBER, appended_ms=NUMBER, born_ms=NUMBER, key_hash=TEXT,
-        order=TEXT, immunity_ms=NUMBER, decided_offset=NUMBER, decided_line=NUMBER, moved_ms=NUMBER,
-        topics=ArrayType(TEXT), checked_count=NUMBER, answered_count=NUMBER, asked_ms=NUMBER, answered_number=NUMBER,
+        state=TEXT,
+        reason=TEXT,
+        producer_group=TEXT,
+        first_offset=NUMBER,
+        last_offset=NUMBER,
+        twin_offsets=ArrayType(NUMBER),
+        seen=NUMBER,
+        count=NUMBER,
+        appended_ms=NUMBER,
+        born_ms=NUMBER,
+        key_hash=TEXT,
+        order=TEXT,
+        immunity_ms=NUMBER,
+        decided_offset=NUMBER,
+        decided_line=NUMBER,
+        moved_ms=NUMBER,
+        topics=ArrayType(TEXT),
+        checked_count=NUMBER,
+        answered_count=NUMBER,
+        asked_ms=NUMBER,
+        answered_number=NUMBER,
     )
-)  # fmt: skip
+)
 KEPT_ASIDE = _struct(
     *_columns(
         origin_topic=TEXT, origin_partition=NUMBER, origin_offset=NUMBER, origin_line=NUMBER, reason=TEXT, why=TEXT
     )
-)  # fmt: skip
+)
 DOUBT = _struct(
     *PLACE,
     *USER,
@@ -123,42 +151,60 @@ FORWARDED = _struct(
     *PLACE,
     *USER,
     *_columns(
-        txn_id=TEXT, half_partition=NUMBER, half_offset=NUMBER, index=NUMBER, count=NUMBER, born_ms=NUMBER,
+        txn_id=TEXT,
+        half_partition=NUMBER,
+        half_offset=NUMBER,
+        index=NUMBER,
+        count=NUMBER,
+        born_ms=NUMBER,
         replay_id=TEXT,
     ),
     ERROR,
-)  # fmt: skip
+)
 """One row per record of a real topic; the columns of ours are null where somebody else wrote it, and `replay_id` is set
 where an operator had a dead letter published once more."""
 
 LOCKS = _struct(
     *PLACE,
     *_columns(
-        kind=TEXT, queue=TEXT, consumer_group=TEXT, real_topic=TEXT, real_partition=NUMBER, generation=NUMBER,
-        holder=TEXT, instance_id=TEXT, token=NUMBER, reason=TEXT,
+        kind=TEXT,
+        queue=TEXT,
+        consumer_group=TEXT,
+        real_topic=TEXT,
+        real_partition=NUMBER,
+        generation=NUMBER,
+        holder=TEXT,
+        instance_id=TEXT,
+        token=NUMBER,
+        reason=TEXT,
     ),
     ERROR,
-)  # fmt: skip
+)
 """One row per claim, renewal or release of a queue."""
 
 DLQ = _struct(
     *PLACE,
     *USER,
     *_columns(
-        consumer_group=TEXT, reason=TEXT, origin_topic=TEXT, origin_partition=NUMBER, origin_offset=NUMBER,
-        origin_ms=NUMBER, attempt_count=NUMBER, first_ms=NUMBER, last_ms=NUMBER, error_type=TEXT, error_message=TEXT,
+        consumer_group=TEXT,
+        reason=TEXT,
+        origin_topic=TEXT,
+        origin_partition=NUMBER,
+        origin_offset=NUMBER,
+        origin_ms=NUMBER,
+        attempt_count=NUMBER,
+        first_ms=NUMBER,
+        last_ms=NUMBER,
+        error_type=TEXT,
+        error_message=TEXT,
         txn_id=TEXT,
     ),
     ERROR,
-)  # fmt: skip
+)
 """One row per dead letter, the message as it was given up; `txn_id` where txlayer had forwarded it."""
 
 REPLAY = _struct(
-    *PLACE,
-    *_columns(
-        key=BYTES, kind=TEXT, request_id=TEXT, dead_letter_offset=NUMBER, outcome=TEXT, text=TEXT
-    ),
-    ERROR,
+    *PLACE, *_columns(key=BYTES, kind=TEXT, request_id=TEXT, dead_letter_offset=NUMBER, outcome=TEXT, text=TEXT), ERROR
 )
 """One row per request about a dead letter or a queue, and per result; the dead letter is in the same partition."""
 

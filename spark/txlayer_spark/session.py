@@ -60,11 +60,7 @@ SETTINGS: Mapping[str, str] = {
 
 
 def build_session(
-    *,
-    name: str,
-    master: str | None,
-    jars: Sequence[Path] = (),
-    settings: Mapping[str, str] | None = None,
+    *, name: str, master: str | None, jars: Sequence[Path] = (), settings: Mapping[str, str] | None = None
 ) -> SparkSession:
     """The session of this process; a second call gives the first one's session.
 
@@ -85,10 +81,7 @@ def build_session(
 
 
 def source_options(
-    *,
-    bootstrap_servers: str,
-    topics: Sequence[str],
-    kafka_options: Mapping[str, str] | None = None,
+    *, bootstrap_servers: str, topics: Sequence[str], kafka_options: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Options of `format("kafka")` for one read of several topics.
 
@@ -115,9 +108,7 @@ def source_options(
     return {**given, **ours}
 
 
-_DATA_LOSS = (
-    "KAFKA_DATA_LOSS", "data may have been lost", "OffsetOutOfRangeException", "PARTITION_OFFSET_CHANGED",
-)  # fmt: skip
+_DATA_LOSS = ("KAFKA_DATA_LOSS", "data may have been lost", "OffsetOutOfRangeException", "PARTITION_OFFSET_CHANGED")
 
 # What the text of a failure holds → what it is. The first that fits counts.
 _SIGNS: tuple[tuple[tuple[str, ...], type[TxLayerError], str], ...] = (
@@ -129,8 +120,10 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[TxLayerError], str], ...] = (
     (
         _DATA_LOSS,
         UsageError,
-        ("Kafka's retention has overtaken the reader, or a topic was made anew: records are gone before they were read, "
-        "and their transactions cannot be judged. Begin again in another folder, and run more often"),
+        (
+            "Kafka's retention has overtaken the reader, or a topic was made anew: records are gone before they were read, "
+            "and their transactions cannot be judged. Begin again in another folder, and run more often"
+        ),
     ),
     (
         ("AuthorizationException", "AuthenticationException", "SaslAuthentication", "SslAuthentication"),
@@ -138,18 +131,25 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[TxLayerError], str], ...] = (
         "the broker refuses these credentials, or they may not describe and read the topics",
     ),
     (
-        ("Timed out waiting for a node assignment", "No resolvable bootstrap urls", "TimeoutException",
-         "DisconnectException", "Failed to create new KafkaAdminClient"),
+        (
+            "Timed out waiting for a node assignment",
+            "No resolvable bootstrap urls",
+            "TimeoutException",
+            "DisconnectException",
+            "Failed to create new KafkaAdminClient",
+        ),
         BrokerUnavailableError,
         "no broker answers: correct --bootstrap-servers, or start it",
     ),
     (
         ("OutOfMemoryError", "Unable to acquire"),
         RetriableError,
-        ("Spark has not enough memory: give it more with --memory, or smaller parts with "
-        "--spark-setting spark.sql.shuffle.partitions=64"),
+        (
+            "Spark has not enough memory: give it more with --memory, or smaller parts with "
+            "--spark-setting spark.sql.shuffle.partitions=64"
+        ),
     ),
-)  # fmt: skip
+)
 
 
 def is_data_loss(failure: Exception) -> bool:

@@ -35,15 +35,7 @@ from txlayer.core.messages import OrderMode, Resolution
 from txlayer.errors import UsageError
 from txlayer_spark import lines
 from txlayer_spark.catalog import WRITING, Folder, Turn
-from txlayer_spark.events import (
-    LINE_BITS,
-    PLACE_BITS,
-    REASON_BITS,
-    REASONS,
-    SOURCE_BITS,
-    SOURCES,
-    Names,
-)
+from txlayer_spark.events import LINE_BITS, PLACE_BITS, REASON_BITS, REASONS, SOURCE_BITS, SOURCES, Names
 from txlayer_spark.ledger import (
     COMPARED,
     core_columns,
@@ -62,7 +54,9 @@ class State(IntEnum):
 
     OPEN = 0  #: the next run judges it again
     SETTLED = 1  #: only a further record of the transaction changes it
-    ASKED = 2  #: no row, but a core that cannot tell what became of its transaction: every record of it was folded again
+    ASKED = (
+        2  #: no row, but a core that cannot tell what became of its transaction: every record of it was folded again
+    )
     ALONE = 3  #: no row, but a core of what came without a half record, which may come yet
 
 
@@ -74,9 +68,18 @@ _MERGED: Mapping[str, tuple[str, ...]] = {
 }
 """What several records of a transaction say: the first of them that is there."""
 _PLAIN = (
-    "nonce_max", "born_ms", "h_last", "h_last_ms", "h_key", "h_options", "o_commit", "o_commit_ms", "v_n", "v_place",
+    "nonce_max",
+    "born_ms",
+    "h_last",
+    "h_last_ms",
+    "h_key",
+    "h_options",
+    "o_commit",
+    "o_commit_ms",
+    "v_n",
+    "v_place",
     "v_last_ms",
-)  # fmt: skip
+)
 _MORE: Mapping[str, str | None] = {
     "h_first": "h_last",
     "h_first_ms": "h_last_ms",
@@ -86,11 +89,20 @@ _MORE: Mapping[str, str | None] = {
     "v_distinct": "v_n",
     **dict.fromkeys(
         (
-            "o_rollback", "o_rollback_ms", "o_abandon", "o_abandon_ms", "o_unknown", "c_asked", "c_first_ms", "c_last_ms", "c_refused",
-            "d_last", "d_parked_ms",
+            "o_rollback",
+            "o_rollback_ms",
+            "o_abandon",
+            "o_abandon_ms",
+            "o_unknown",
+            "c_asked",
+            "c_first_ms",
+            "c_last_ms",
+            "c_refused",
+            "d_last",
+            "d_parked_ms",
         )
     ),
-}  # fmt: skip
+}
 """What is in `more`, and the column that nearly every transaction repeats in it (None: it has nothing there). `more` is null
 for a transaction that is so in all of them: one message, decided by one commit, visible, never asked about."""
 
@@ -136,28 +148,18 @@ def cores(stored: DataFrame) -> DataFrame:
     return stored.where(F.isnotnull("core")).select("txn_id", "core.*")
 
 
-def to_ledger(
-    stored: DataFrame, names: Names, *beside: str
-) -> DataFrame:  # one select is the row's contract
+def to_ledger(stored: DataFrame, names: Names, *beside: str) -> DataFrame:  # one select is the row's contract
     """Rows as they are stored → rows for people: names instead of numbers, times, lengths between them, and columns `beside`."""
     position = decision()
-    source = F.get(
-        F.array(F.lit(""), *map(F.lit, SOURCES)),
-        position.bitwiseAND((1 << SOURCE_BITS) - 1).cast("int"),
-    )
-    reason = F.get(
-        F.array(*map(F.lit, REASONS)),
-        F.col("d_last").bitwiseAND((1 << REASON_BITS) - 1).cast("int"),
-    )
+    source = F.get(F.array(F.lit(""), *map(F.lit, SOURCES)), position.bitwiseAND((1 << SOURCE_BITS) - 1).cast("int"))
+    reason = F.get(F.array(*map(F.lit, REASONS)), F.col("d_last").bitwiseAND((1 << REASON_BITS) - 1).cast("int"))
     decided_ms = F.least("o_commit_ms", "o_rollback_ms", "o_abandon_ms")
     place = F.col("v_place")
     key = [
         F.lpad(F.lower(F.hex(part)), 8, "0")
         for part in (F.shiftrightunsigned("h_key", 32), F.col("h_key").bitwiseAND(0xFFFFFFFF))
     ]
-    resolution = F.when(is_committed(), Resolution.COMMIT.name).when(
-        is_rolled_back(), Resolution.ROLLBACK.name
-    )
+    resolution = F.when(is_committed(), Resolution.COMMIT.name).when(is_rolled_back(), Resolution.ROLLBACK.name)
     order = F.when(is_prepare_order(), OrderMode.PREPARE.value).otherwise(OrderMode.COMMIT.value)
     return unfolded(stored).select(
         "txn_id",
@@ -178,10 +180,7 @@ def to_ledger(
         _time(decided_ms).alias("decided_at"),
         source.alias("decided_by"),
         F.shiftright(position, LINE_BITS + SOURCE_BITS).alias("decided_offset"),
-        F.shiftright(position, SOURCE_BITS)
-        .bitwiseAND((1 << LINE_BITS) - 1)
-        .cast("int")
-        .alias("decided_line"),
+        F.shiftright(position, SOURCE_BITS).bitwiseAND((1 << LINE_BITS) - 1).cast("int").alias("decided_line"),
         _time("v_first_ms").alias("forwarded_at"),
         F.coalesce("v_n", F.lit(0)).cast("int").alias("visible_count"),
         F.coalesce("v_distinct", F.lit(0)).cast("int").alias("visible_messages"),
@@ -196,9 +195,7 @@ def to_ledger(
         doubt_state().alias("doubt_state"),
         F.when(reason != "", reason).alias("doubt_reason"),
         _time("d_parked_ms").alias("parked_at"),
-        F.coalesce((source == "operator") | F.isnotnull("o_abandon_ms"), F.lit(False)).alias(
-            "is_settled_by_hand"
-        ),
+        F.coalesce((source == "operator") | F.isnotnull("o_abandon_ms"), F.lit(False)).alias("is_settled_by_hand"),
         (decided_ms - F.col("h_last_ms")).alias("decide_ms"),
         (F.col("v_last_ms") - decided_ms).alias("forward_ms"),
         (F.col("v_last_ms") - F.col("h_first_ms")).alias("total_ms"),
@@ -223,11 +220,7 @@ EVERY = -2
 """Stands for the nonce where all rows of an id are revised."""
 WORK = ("new", "copies", "few", "all", "exact")
 """What a run puts down on its way; ended with it."""
-_PASSING = {
-    "compression": "snappy",
-    "parquet.enable.dictionary": "false",
-    "parquet.column.statistics.enabled": "false",
-}
+_PASSING = {"compression": "snappy", "parquet.enable.dictionary": "false", "parquet.column.statistics.enabled": "false"}
 """Read a few times as a whole and ended soon: what packs it better costs more than it saves."""
 
 
@@ -343,9 +336,7 @@ class Shelf:
         """The stored rows of one run, of those `is_settled`."""
         # Columns are named: of a run without a transaction there is no file that could tell them.
         read = self._spark.read.schema(StructType.fromJson(dict(columns)))
-        return read.parquet(self.path("rows", run)).where(
-            F.col("is_settled").isin(*map(int, states))
-        )
+        return read.parquet(self.path("rows", run)).where(F.col("is_settled").isin(*map(int, states)))
 
     def carried(self, run: Run) -> DataFrame | None:
         """The cores that a run carried on; None without any."""
@@ -385,9 +376,7 @@ class Shelf:
             stored = self._with_late(stored, run)
         rows = to_ledger(stored, names, *(["_late"] if run.late else []))
         if run.has_waiting:
-            waits = self.ids("waiting", (run.number,)).select(
-                "txn_id", lines.nonce_text(F.col("nonce")).alias("nonce")
-            )
+            waits = self.ids("waiting", (run.number,)).select("txn_id", lines.nonce_text(F.col("nonce")).alias("nonce"))
             waits = F.broadcast(waits.withColumn("_waits", F.lit(True)))
             rows = rows.join(waits, ["txn_id", "nonce"], "left")
             is_waiting = F.coalesce("_waits", F.lit(False)) & (F.col("verdict") == "lost")
@@ -404,9 +393,7 @@ class Shelf:
         found = stored.join(late, ["txn_id", "nonce_max"], "left")
         return found.withColumn("_late", F.col("_late") & is_free)
 
-    def counting(
-        self, run: int, columns: Mapping[str, Any], revised: tuple[int, ...], *states: State
-    ) -> DataFrame:
+    def counting(self, run: int, columns: Mapping[str, Any], revised: tuple[int, ...], *states: State) -> DataFrame:
         """The stored rows of one run, but those that the run itself folded again from every record."""
         rows = self.stored(run, columns, *states).withColumn("run", F.lit(run))
         return self._valid(rows, revised, since=run).drop("run")
@@ -419,9 +406,7 @@ class Shelf:
         newest = self.ids("revised", runs).groupBy("txn_id", "nonce").agg(F.max("run").alias("_by"))
         newest = newest.select(F.col("txn_id").alias("_id"), F.col("nonce").alias("_nonce"), "_by")
         is_meant = (F.col("_nonce") == EVERY) | F.col("_nonce").eqNullSafe(F.col("nonce_max"))
-        is_older = (F.col("run") < F.col("_by")) | (
-            (F.col("run") == F.col("_by")) & F.isnull("is_exact")
-        )
+        is_older = (F.col("run") < F.col("_by")) | ((F.col("run") == F.col("_by")) & F.isnull("is_exact"))
         same = (F.col("txn_id") == F.col("_id")) & is_meant & is_older
         return rows.join(F.broadcast(newest), same, "left_anti")
 
@@ -445,8 +430,7 @@ class Shelf:
     def settled_since(self, run: Run, *, at_ms: int) -> DataFrame:
         """The settled rows that count as of a run, of those runs whose cut is not before that time; 0: of all."""
         cuts = {
-            int(name.partition(".")[0]): self.folder.read_json("runs", name)["cut_ms"]
-            for name in self._run_files()
+            int(name.partition(".")[0]): self.folder.read_json("runs", name)["cut_ms"] for name in self._run_files()
         }
         # Of runs that are no longer noted nobody knows the cut.
         first = min((n for n, cut_ms in cuts.items() if cut_ms >= at_ms), default=run.number)

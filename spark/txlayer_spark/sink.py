@@ -58,18 +58,14 @@ def messages(batch: DataFrame, *, topic: str | None) -> DataFrame:
     """
     unknown = sorted(set(batch.columns) - set(COLUMNS))
     if unknown:
-        raise UsageError(
-            f"no column of a message: {', '.join(unknown)}; known are {', '.join(COLUMNS)}"
-        )
+        raise UsageError(f"no column of a message: {', '.join(unknown)}; known are {', '.join(COLUMNS)}")
     if "value" not in batch.columns:
         raise UsageError("a batch needs the column `value`")
     if ("topic" in batch.columns) == (topic is not None):
         raise UsageError("name the real topic either in the column `topic` or as `topic=`")
     for name in ("topic", "key", "value"):
         if name in batch.columns and not isinstance(batch.schema[name].dataType, _TEXT):
-            raise UsageError(
-                f"column `{name}` must be bytes or text: make it so, for instance by to_json"
-            )
+            raise UsageError(f"column `{name}` must be bytes or text: make it so, for instance by to_json")
     given = {name: F.col(name) for name in batch.columns}
     if "headers" in given:
         given["headers"] = _headers(batch)
@@ -94,9 +90,7 @@ def _headers(batch: DataFrame) -> Column:
         )
     return F.transform(
         "headers",
-        lambda each: F.struct(
-            each["key"].cast("string").alias("key"), each["value"].cast("binary").alias("value")
-        ),
+        lambda each: F.struct(each["key"].cast("string").alias("key"), each["value"].cast("binary").alias("value")),
     )
 
 
@@ -120,24 +114,18 @@ def measure(rows: DataFrame, *, namespace: str, topic: str | None) -> Measure:
     found = rows.agg(
         F.count("*").alias("count"),
         F.sum(_size()).alias("bytes"),
-        F.first(F.when(is_forbidden, F.coalesce("real_topic", F.lit("null"))), True).alias(
-            "forbidden"
-        ),
+        F.first(F.when(is_forbidden, F.coalesce("real_topic", F.lit("null"))), True).alias("forbidden"),
         F.first(F.try_element_at(reserved, F.lit(1))["key"], True).alias("reserved"),
         F.count_if(~F.col("target_partition").between(0, PARTITION_MAX)).alias("nowhere"),
         F.count_if(F.exists("headers", lambda each: each["key"].isNull())).alias("nameless"),
         F.coalesce(F.max("target_partition"), F.lit(-1)).alias("highest"),
     ).collect()[0]
     if found.forbidden is not None:
-        raise ForbiddenTopicError(
-            "nothing was written", topic=found.forbidden, reason="no real topic"
-        )
+        raise ForbiddenTopicError("nothing was written", topic=found.forbidden, reason="no real topic")
     if found.reserved is not None:
         raise ReservedHeaderError("nothing was written", header=found.reserved)
     if found.nameless:
-        raise UsageError(
-            f"{found.nameless} messages have a header without a name. Nothing was written"
-        )
+        raise UsageError(f"{found.nameless} messages have a header without a name. Nothing was written")
     if found.nowhere:
         raise UsageError(f"{found.nowhere} messages for a partition that no topic has")
     topics = _topics(rows) if topic is None else {topic: found.highest}
@@ -199,9 +187,7 @@ def split(rows: DataFrame, txn_id: str, *, parts: int, messages_max: int) -> Dat
     content = F.xxhash64("real_topic", "key", "value", "headers", "target_partition")
     place = F.pmod(F.coalesce(F.when(F.isnotnull("key"), F.xxhash64("key")), content), F.lit(parts))
     # Rows that are alike in everything may change places.
-    order = Window.partitionBy("_part").orderBy(
-        content, "real_topic", "key", "value", "headers", "target_partition"
-    )
+    order = Window.partitionBy("_part").orderBy(content, "real_topic", "key", "value", "headers", "target_partition")
     number = F.floor((F.row_number().over(order) - 1) / messages_max)
     return rows.withColumn("_part", place).withColumn(
         "_txn", F.concat(F.lit(f"{txn_id}.{parts}-"), F.col("_part"), F.lit("-"), number)
@@ -224,9 +210,7 @@ def ids_of(placed: DataFrame, *, bytes_max: int) -> list[str]:
     return sorted(row["_txn"] for row in found)
 
 
-def half_records(
-    placed: DataFrame, *, producer_group: str, born_ms: int, partition_count: int
-) -> DataFrame:
+def half_records(placed: DataFrame, *, producer_group: str, born_ms: int, partition_count: int) -> DataFrame:
     """Messages with `_txn` → key, value, headers, partition of half records.
 
     Those of a transaction are in one partition of the frame in the order of their index: one task writes them. Each copy of
@@ -251,29 +235,21 @@ def half_records(
         F.lit(str(born_ms)),
         F.when(partition.isNotNull(), F.concat(F.lit("n"), partition)).otherwise(F.lit("")),
     )
-    ours = F.array(
-        F.struct(F.lit(codec.HALF_HEADER).alias("key"), line.cast("binary").alias("value"))
-    )
+    ours = F.array(F.struct(F.lit(codec.HALF_HEADER).alias("key"), line.cast("binary").alias("value")))
     return ordered.sortWithinPartitions("_txn", "_index").select(
         "key",
         "value",
-        F.concat(F.coalesce("headers", F.array().cast(HEADERS)), ours.cast(HEADERS)).alias(
-            "headers"
-        ),
+        F.concat(F.coalesce("headers", F.array().cast(HEADERS)), ours.cast(HEADERS)).alias("headers"),
         home(F.col("_txn"), partition_count=partition_count).alias("partition"),
     )
 
 
-def op_records(
-    spark: SparkSession, said: dict[str, list[str]], *, partition_count: int
-) -> DataFrame:
+def op_records(spark: SparkSession, said: dict[str, list[str]], *, partition_count: int) -> DataFrame:
     """{transaction id: op lines} → value and partition, one record for each id."""
     schema = StructType([StructField("_txn", StringType()), StructField("value", BinaryType())])
     rows = [(txn_id, bytearray(codec.encode_ops(lines))) for txn_id, lines in said.items()]
     frame = spark.createDataFrame(rows, schema)
-    return frame.select(
-        "value", home(F.col("_txn"), partition_count=partition_count).alias("partition")
-    )
+    return frame.select("value", home(F.col("_txn"), partition_count=partition_count).alias("partition"))
 
 
 def home(txn_id: Column, *, partition_count: int) -> Column:
@@ -290,8 +266,6 @@ def _size() -> Column:
     in_headers = F.aggregate(
         F.coalesce("headers", F.array().cast(HEADERS)),
         F.lit(0).cast("bigint"),
-        lambda sum_, each: (
-            sum_ + F.octet_length(each["key"]) + _length(each["value"]) + HEADER_BYTES
-        ),
+        lambda sum_, each: sum_ + F.octet_length(each["key"]) + _length(each["value"]) + HEADER_BYTES,
     )
     return _length(F.col("key")) + _length(F.col("value")) + in_headers

@@ -88,7 +88,7 @@ def summarise(
                 "partitions": _count(ledger, "half_partition").orderBy("half_partition"),
                 "dead_letters": _count(dead, "topic", "kind").orderBy("topic"),
             }.items()
-        }  # fmt: skip
+        }
         ages = pool.submit(_ages, ledger, cut_ms)
         step_s = _step_s(ledger)
         curve = _rows(_curve(ledger, step_s))
@@ -129,9 +129,7 @@ def _rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _step_s(ledger: DataFrame) -> int:
-    span = ledger.agg(
-        (F.max(F.unix_seconds("stored_at")) - F.min(F.unix_seconds("stored_at"))).alias("s")
-    ).head()
+    span = ledger.agg((F.max(F.unix_seconds("stored_at")) - F.min(F.unix_seconds("stored_at"))).alias("s")).head()
     seconds = (span.s if span is not None else None) or 0
     return next((step for step in _STEPS_S if seconds <= step * BUCKETS_MAX), _STEPS_S[-1])
 
@@ -166,7 +164,7 @@ def _ages(ledger: DataFrame, cut_ms: int) -> list[dict[str, Any]]:
     found = {
         (row.verdict, row.age): row.n
         for row in _count(waiting.select("verdict", _class(age, AGES_MS).alias("age")), "verdict", "age").collect()
-    }  # fmt: skip
+    }
     return [
         {"age": number, "verdict": verdict, "n": found.get((verdict, number), 0)}
         for number in range(len(AGES_MS) + 1)
@@ -182,28 +180,38 @@ def _class(value: Column, ends: Sequence[int]) -> Column:
 
 
 def _findings(bad: DataFrame) -> DataFrame:
-    rank = F.when(
-        F.col("verdict").isin(*(n for n, s in SEVERITIES.items() if s is Severity.FAULT)), 0
-    ).otherwise(1)
+    rank = F.when(F.col("verdict").isin(*(n for n, s in SEVERITIES.items() if s is Severity.FAULT)), 0).otherwise(1)
     return (
         bad.select(
-            "verdict", "txn_id", "nonce", "producer_group", "topics", "half_partition", "first_offset", "last_offset",
-            "decided_offset", "decided_line", "visible_topics", "visible_partition", "visible_offset", "visible_count",
-            "message_count", "stored_at", "decided_at", "forwarded_at", "doubt_reason",
+            "verdict",
+            "txn_id",
+            "nonce",
+            "producer_group",
+            "topics",
+            "half_partition",
+            "first_offset",
+            "last_offset",
+            "decided_offset",
+            "decided_line",
+            "visible_topics",
+            "visible_partition",
+            "visible_offset",
+            "visible_count",
+            "message_count",
+            "stored_at",
+            "decided_at",
+            "forwarded_at",
+            "doubt_reason",
         )
         .orderBy(rank, "verdict", "stored_at", "txn_id")
         .limit(FINDINGS_MAX)
-    )  # fmt: skip
+    )
 
 
 INK, MUTED, GRID = "#1f2933", "#6b7785", "#e3e7ec"
 BLUE, GREEN, RED, AMBER, VIOLET = "#2b6cb0", "#2f855a", "#c53030", "#b7791f", "#6b46c1"
 AGE_NAMES = ("≤ 1 min", "≤ 10 min", "≤ 1 h", "≤ 6 h", "≤ 1 d", "≤ 3 d", "older")
-STAGE_NAMES = {
-    "decide_ms": "stored → decided",
-    "forward_ms": "decided → visible",
-    "total_ms": "stored → visible",
-}
+STAGE_NAMES = {"decide_ms": "stored → decided", "forward_ms": "decided → visible", "total_ms": "stored → visible"}
 _SETTINGS: Any = {
     "svg.fonttype": "none",  # text stays text: small, sharp, and found by a search
     "svg.hashsalt": "txlayer",  # the same numbers give the same bytes
@@ -247,17 +255,9 @@ def latency_chart(summary: Summary) -> str:
         for axes, stage in zip(panels, STAGES, strict=True):
             points = [(row["at"], row[stage]) for row in summary.curve if row[stage]]
             times = [at for at, _ in points]
-            for number, (percentile, colour) in enumerate(
-                zip(PERCENTILES, (GREEN, AMBER, RED), strict=True)
-            ):
+            for number, (percentile, colour) in enumerate(zip(PERCENTILES, (GREEN, AMBER, RED), strict=True)):
                 values = [max(1, each[number]) for _, each in points]
-                axes.plot(
-                    times,
-                    values,
-                    label=f"p{percentile * 100:.0f}",
-                    color=colour,
-                    marker=_marker(times),
-                )
+                axes.plot(times, values, label=f"p{percentile * 100:.0f}", color=colour, marker=_marker(times))
             axes.set_title(STAGE_NAMES[stage], fontsize=11, color=MUTED)
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(_plain)
@@ -288,9 +288,7 @@ def checks_chart(summary: Summary) -> str:
     return bars_chart(names, [row["n"] for row in rows], unit="transactions", is_log=True)
 
 
-def bars_chart(
-    names: Sequence[str], values: Sequence[int], *, unit: str, is_log: bool = False
-) -> str:
+def bars_chart(names: Sequence[str], values: Sequence[int], *, unit: str, is_log: bool = False) -> str:
     """One bar for each name, lying; on a logarithmic scale small ones are seen beside large ones."""
     with mpl.rc_context(_SETTINGS):
         figure, axes = _canvas(height=0.8 + 0.24 * max(3, len(names)))

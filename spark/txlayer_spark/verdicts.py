@@ -16,14 +16,7 @@ from pyspark.sql import functions as F
 
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer_spark.events import PLACE_BITS, by_number
-from txlayer_spark.ledger import (
-    decision_offset,
-    doubt_state,
-    immunity_ms,
-    is_abandoned,
-    is_committed,
-    is_rolled_back,
-)
+from txlayer_spark.ledger import decision_offset, doubt_state, immunity_ms, is_abandoned, is_committed, is_rolled_back
 
 
 class Severity(Enum):
@@ -60,21 +53,37 @@ class Verdict(NamedTuple):
 
 _FAULT, _WARNING, _GOOD = Severity.FAULT, Severity.WARNING, Severity.GOOD
 VERDICTS = (
-    Verdict("out_of_window", _WARNING, "a half record of it is older than what was there to be read, or a topic of it was not read: not judged"),
+    Verdict(
+        "out_of_window",
+        _WARNING,
+        "a half record of it is older than what was there to be read, or a topic of it was not read: not judged",
+    ),
     Verdict("orphan", _FAULT, "visible without a half record of a transaction, or with broken headers of ours"),
     Verdict("leaked", _FAULT, "visible though rolled back, undecided or incomplete, or before its decision"),
-    Verdict("duplicate", _FAULT, "a message is visible twice, or two attempts under one id are; a replay by its id is none"),
+    Verdict(
+        "duplicate", _FAULT, "a message is visible twice, or two attempts under one id are; a replay by its id is none"
+    ),
     Verdict("torn", _FAULT, "only a part of the transaction is visible"),
-    Verdict("corrupt", _FAULT, "what is visible is not what was stored: topic, partition, key, value, headers or the timestamp that was asked for differ"),
-    Verdict("out_of_order", _FAULT, "visible after a later one of its ordering key, before an earlier undecided one, or with its messages in reverse"),
+    Verdict(
+        "corrupt",
+        _FAULT,
+        "what is visible is not what was stored: topic, partition, key, value, headers or the timestamp that was asked for differ",
+    ),
+    Verdict(
+        "out_of_order",
+        _FAULT,
+        "visible after a later one of its ordering key, before an earlier undecided one, or with its messages in reverse",
+    ),
     Verdict("parked", _WARNING, "on the doubt topic for a person, with its content"),
-    Verdict("lost", _FAULT, "committed, not visible, and not held or parked; or doubt contradicts op, or lacks its content"),
+    Verdict(
+        "lost", _FAULT, "committed, not visible, and not held or parked; or doubt contradicts op, or lacks its content"
+    ),
     Verdict("conflicting", _WARNING, "settled, and a contrary resolution came too late and was refused"),
     Verdict("rolled_back", _GOOD, "rolled back, or given up by an operator, and nothing is visible"),
     Verdict("ok", _GOOD, "committed, and every message is visible once as it was stored"),
     Verdict("overdue", _WARNING, "undecided or held for longer than it should be"),
     Verdict("open", _GOOD, "undecided, held, or on its way"),
-)  # fmt: skip
+)
 """In the order of precedence: a transaction gets the first one whose condition holds. What may be gone makes one `out_of_window`
 only where no other fault is certain.
 """
@@ -127,9 +136,7 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     visible, hidden = _has("v_n"), _none("v_n")
     is_known = _has("h_n") | F.isnotnull("d_last")
     unknown = _sure(_may_lack_lines(judging)) | (_none("h_n") & _none("k_n"))
-    whole = (
-        (F.col("v_distinct") == _count()) & _none("lost_n") & _none("gone_n") & _none("hidden_n")
-    )
+    whole = (F.col("v_distinct") == _count()) & _none("lost_n") & _none("gone_n") & _none("hidden_n")
     released = F.isnotnull("released")
     state = F.coalesce(doubt_state(), F.lit(""))
     edge_ms = judging.cut_ms - judging.grace_ms
@@ -143,9 +150,7 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     kept = state.isin("parked-committed") | (waits & released)
     is_gone = committed & ~abandoned & ~(kept & hidden) & ~young
     lost = is_gone & _has("lost_n")
-    some = F.coalesce("h_distinct", "d_count") > F.col("lost_n") + F.col("gone_n") + F.col(
-        "hidden_n"
-    )
+    some = F.coalesce("h_distinct", "d_count") > F.col("lost_n") + F.col("gone_n") + F.col("hidden_n")
     unsettled = ~rolled_back & ~(committed & whole) & ~abandoned
     not_kept = is_known & unsettled & (state != "") & ~F.col("is_kept")
     undecided = ~committed & ~rolled_back
@@ -165,7 +170,7 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
         "torn": visible & lost & some & ~unknown,
         "corrupt": visible & F.col("is_differing"),
         "lost": not_kept | ((lost | forgotten | contradicted) & ~unknown),
-    }  # fmt: skip
+    }
     is_certain = reduce(lambda found, each: found | _sure(each), faults.values(), F.lit(False))
     uncertain = ~is_known | unknown | (is_gone & _has("gone_n"))
     is_parked = (undecided & (state == "parked")) | (committed & (state == "parked-committed"))
@@ -180,12 +185,12 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
         "ok": committed & visible & whole,
         "overdue": (undecided | waits) & (age_ms > judging.overdue_ms),
         "open": F.lit(True),
-    }  # fmt: skip
+    }
 
 
 SETTLED = frozenset(
     {"ok", "rolled_back", "conflicting", "leaked", "duplicate", "orphan", "corrupt", "out_of_order", "out_of_window"}
-)  # fmt: skip
+)
 """Verdicts that only a further record of the transaction could change; the others are judged again by every run."""
 
 
@@ -219,11 +224,7 @@ def with_less_fault(rows: DataFrame, *attempt: str) -> DataFrame:
     is_first_wrong = F.max(F.when(F.col("reading") == 0, is_fault)).over(each)
     is_other_right = F.max(F.when(F.col("reading") == 1, ~is_fault)).over(each)
     chosen = F.when(_sure(is_first_wrong & is_other_right), 1).otherwise(0)
-    return (
-        rows.withColumn("_chosen", chosen)
-        .where(F.col("reading") == F.col("_chosen"))
-        .drop("_chosen")
-    )
+    return rows.withColumn("_chosen", chosen).where(F.col("reading") == F.col("_chosen")).drop("_chosen")
 
 
 def with_late(rows: DataFrame, is_late: str) -> DataFrame:

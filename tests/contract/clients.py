@@ -26,20 +26,14 @@ TIMEOUT_S = 20.0
 PATIENCE_S = 30.0
 
 
-def open_writer(
-    connections: CoordinatorConnections, transactional_id: str = ""
-) -> TransactionalWriter:
+def open_writer(connections: CoordinatorConnections, transactional_id: str = "") -> TransactionalWriter:
     """An initialised writer; without an id it has a new one."""
-    writer = connections.make_writer(
-        transactional_id or unique_name("id"), batch_bytes_max=BATCH_BYTES
-    )
+    writer = connections.make_writer(transactional_id or unique_name("id"), batch_bytes_max=BATCH_BYTES)
     writer.initialise(timeout_s=TIMEOUT_S)
     return writer
 
 
-def put(
-    writer: TransactionalWriter, topic: str, *values: bytes, partition: int = 0, key: bytes = b"k"
-) -> None:
+def put(writer: TransactionalWriter, topic: str, *values: bytes, partition: int = 0, key: bytes = b"k") -> None:
     """Write in the open Kafka transaction, acknowledged."""
     for value in values:
         writer.produce(topic, value, key, partition)
@@ -54,23 +48,15 @@ def write_committed(writer: TransactionalWriter, topic: str, *values: bytes) -> 
 
 
 def store(
-    writer: TransactionalWriter,
-    offsets: Mapping[TopicPartition, int],
-    member: Any,
-    *,
-    metadata: str = "",
+    writer: TransactionalWriter, offsets: Mapping[TopicPartition, int], member: Any, *, metadata: str = ""
 ) -> None:
     """Offsets in the open Kafka transaction."""
     writer.send_offsets(
-        {place: StoredOffset(offset, metadata) for place, offset in offsets.items()},
-        member,
-        timeout_s=TIMEOUT_S,
+        {place: StoredOffset(offset, metadata) for place, offset in offsets.items()}, member, timeout_s=TIMEOUT_S
     )
 
 
-def store_committed(
-    writer: TransactionalWriter, offsets: Mapping[TopicPartition, int], member: Any
-) -> None:
+def store_committed(writer: TransactionalWriter, offsets: Mapping[TopicPartition, int], member: Any) -> None:
     """One Kafka transaction with nothing but offsets."""
     writer.begin()
     store(writer, offsets, member)
@@ -95,14 +81,9 @@ def answered(ask: Callable[[], T], *, what: str = "an answer") -> T:
     return wait_until(once, within=PATIENCE_S, what=what)[0]
 
 
-def stable(
-    connections: CoordinatorConnections, group: str, place: TopicPartition
-) -> StoredOffset | None:
+def stable(connections: CoordinatorConnections, group: str, place: TopicPartition) -> StoredOffset | None:
     """What the group stored, as soon as nothing is pending there: markers are written behind the answer."""
-    return answered(
-        lambda: connections.stored_offsets(group, [place], is_stable=True)[place],
-        what="nothing pending",
-    )
+    return answered(lambda: connections.stored_offsets(group, [place], is_stable=True)[place], what="nothing pending")
 
 
 def assigned(*readers: GroupReader) -> list[Assignment]:
@@ -156,9 +137,7 @@ def rest(reader: LogReader) -> list[Any]:
     return found
 
 
-def seen(
-    lab: Lab, topic: str, *, isolation: str = "read_committed"
-) -> list[tuple[int, bytes | None]]:
+def seen(lab: Lab, topic: str, *, isolation: str = "read_committed") -> list[tuple[int, bytes | None]]:
     """(offset, value) of what a plain reader sees."""
     return [(r.offset, r.value) for r in lab.read(topic, isolation=isolation)]
 

@@ -46,9 +46,7 @@ def faulty_lab(request: pytest.FixtureRequest) -> Iterator[FaultyLab]:
 def proxied_lab(proxied_broker: tuple[KafkaCluster, FaultProxy]) -> KafkaLab:
     """The real one behind a proxy."""
     broker, proxy = proxied_broker
-    return KafkaLab(
-        broker.bootstrap_servers, proxy=proxy, distant_servers=broker.proxied_servers(listener=1)
-    )
+    return KafkaLab(broker.bootstrap_servers, proxy=proxy, distant_servers=broker.proxied_servers(listener=1))
 
 
 @pytest.fixture(scope="session")

@@ -37,11 +37,15 @@ def run(stage: Stage, act: Any, *, attempt_count_max: int) -> list[int]:
     stage.write(b"1", b"?", b"3")
     handled: list[int] = []
     consumer = OrderedConsumer(
-        group=stage.group, topics=[stage.topic], connect=stage.lab.connect_consumer,
-        bootstrap_servers=stage.lab.servers, start_at="earliest", namespace=stage.namespace,
+        group=stage.group,
+        topics=[stage.topic],
+        connect=stage.lab.connect_consumer,
+        bootstrap_servers=stage.lab.servers,
+        start_at="earliest",
+        namespace=stage.namespace,
         retry=RetryPolicy(attempt_count_max=attempt_count_max, backoff_first_ms=5, backoff_max_ms=5),
         deserializer=lambda raw, _: int(raw or b""),
-    )  # fmt: skip
+    )
 
     @consumer.batch_handler(count_max=10)
     def note(messages: list[ReceivedMessage], context: Context) -> HandlerResult:
@@ -55,9 +59,7 @@ def run(stage: Stage, act: Any, *, attempt_count_max: int) -> list[int]:
 
 
 @pytest.mark.promise("P9")
-def test_a_rejected_part_of_a_batch_rejects_none_behind_the_message_that_nobody_can_read(
-    stage: Stage,
-) -> None:
+def test_a_rejected_part_of_a_batch_rejects_none_behind_the_message_that_nobody_can_read(stage: Stage) -> None:
     def act(messages: list[ReceivedMessage], _context: Context) -> HandlerResult:
         return Reject("the first is wrong") if messages[0].value == 1 else None
 
@@ -68,9 +70,7 @@ def test_a_rejected_part_of_a_batch_rejects_none_behind_the_message_that_nobody_
 
 
 @pytest.mark.promise("P9")
-def test_a_failed_part_of_a_batch_is_no_attempt_of_those_that_no_handler_was_given(
-    stage: Stage,
-) -> None:
+def test_a_failed_part_of_a_batch_is_no_attempt_of_those_that_no_handler_was_given(stage: Stage) -> None:
     def act(messages: list[ReceivedMessage], _context: Context) -> HandlerResult:
         if messages[0].value == 1:
             raise ValueError("the first is wrong")
@@ -83,9 +83,7 @@ def test_a_failed_part_of_a_batch_is_no_attempt_of_those_that_no_handler_was_giv
 
 
 @pytest.mark.promise("P9")
-def test_a_message_that_cannot_be_read_just_now_is_no_attempt_of_others_of_its_batch(
-    stage: Stage,
-) -> None:
+def test_a_message_that_cannot_be_read_just_now_is_no_attempt_of_others_of_its_batch(stage: Stage) -> None:
     """A deserializer that unzips raises `BadGzipFile`, which is an `OSError`: it counts as an outage of a service."""
     stage.write(b"1", b"?", b"3")
     handled: list[int] = []
@@ -96,10 +94,15 @@ def test_a_message_that_cannot_be_read_just_now_is_no_attempt_of_others_of_its_b
         return int(raw or b"0")
 
     consumer = OrderedConsumer(
-        group=stage.group, topics=[stage.topic], connect=stage.lab.connect_consumer,
-        bootstrap_servers=stage.lab.servers, start_at="earliest", namespace=stage.namespace,
-        retry=RetryPolicy(attempt_count_max=1), deserializer=read,
-    )  # fmt: skip
+        group=stage.group,
+        topics=[stage.topic],
+        connect=stage.lab.connect_consumer,
+        bootstrap_servers=stage.lab.servers,
+        start_at="earliest",
+        namespace=stage.namespace,
+        retry=RetryPolicy(attempt_count_max=1),
+        deserializer=read,
+    )
 
     @consumer.batch_handler(count_max=10)
     def note(messages: list[ReceivedMessage], _context: Context) -> HandlerResult:

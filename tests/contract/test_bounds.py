@@ -69,9 +69,7 @@ def test_content_stays_within_its_budget_and_what_was_dropped_arrives_whole(shop
     prepare(shop)
     for who in ("the first", "a successor, which reads all of half again"):
         running = shop.coordinator(content_bytes_max=budget)
-        wait_until(
-            partial(knows_them_all_within, running, budget), within=40, what=f"{who} keeps to it"
-        )
+        wait_until(partial(knows_them_all_within, running, budget), within=40, what=f"{who} keeps to it")
         assert 0 < content_bytes(running)
         running.stop()
 
@@ -113,8 +111,9 @@ def test_op_that_is_far_ahead_of_half_waits_in_its_topic(shop: Shop) -> None:
     running = shop.coordinator(ahead_lines_max=10, misplaced_after=FOR_EVER)
     wait_until(
         lambda: any(shard.is_op_paused for shard in running.coordinator.view().shards.values()),
-        within=40, what="op is paused",
-    )  # fmt: skip
+        within=40,
+        what="op is paused",
+    )
     (ledger,) = running.ledgers
     ahead = ledger.ahead_line_count
     assert 10 < ahead <= COUNT // 2
@@ -123,8 +122,9 @@ def test_op_that_is_far_ahead_of_half_waits_in_its_topic(shop: Shop) -> None:
     turned_at = running.coordinator.measures.turned_at or 0.0
     wait_until(
         lambda: (running.coordinator.measures.turned_at or 0.0) > turned_at + 1,
-        within=40, what="it had time to read on",
-    )  # fmt: skip
+        within=40,
+        what="it had time to read on",
+    )
     assert ahead == ledger.ahead_line_count
 
     prepare(shop)
@@ -140,9 +140,7 @@ def test_a_restart_reads_nothing_of_half_again_that_is_older_than_doubt_after(sh
     connections = shop.lab.coordinator(shop.topics.namespace)
 
     def low_water() -> int:
-        stored = connections.stored_offsets(shop.topics.coordinator_group, [half], is_stable=True)[
-            half
-        ]
+        stored = connections.stored_offsets(shop.topics.coordinator_group, [half], is_stable=True)[half]
         return -1 if stored is None else stored.offset
 
     prepare(shop)
@@ -168,8 +166,9 @@ def test_half_waits_in_its_topic_while_there_is_no_memory_for_more_transactions(
     running = shop.coordinator(unsettled_bytes_max=room)
     wait_until(
         lambda: any(s.is_half_paused for s in running.coordinator.view().shards.values()),
-        within=40, what="half is paused",
-    )  # fmt: skip
+        within=40,
+        what="half is paused",
+    )
     later = txn_key("later")
     connections = shop.lab.producer(namespace=shop.topics.namespace)
     writer = connections.make_half_writer(batch_bytes_max=100_000)

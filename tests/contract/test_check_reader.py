@@ -65,9 +65,7 @@ def topic(lab: Lab) -> str:
 @pytest.fixture
 def make(lab: Lab, topic: str) -> Iterator[Callable[[], Instance]]:
     """One more instance, not started."""
-    connections = lab.producer(
-        namespace=unique_name("ns"), check_session_timeout=timedelta(seconds=6)
-    )
+    connections = lab.producer(namespace=unique_name("ns"), check_session_timeout=timedelta(seconds=6))
     made: list[Instance] = []
 
     def instance() -> Instance:
@@ -139,9 +137,7 @@ def test_everybody_hears_everything_and_each_question_belongs_to_one(
     assert values == owned
 
 
-def test_a_rebalance_loses_and_repeats_nothing(
-    lab: Lab, topic: str, make: Callable[[], Instance]
-) -> None:
+def test_a_rebalance_loses_and_repeats_nothing(lab: Lab, topic: str, make: Callable[[], Instance]) -> None:
     first, second = make(), make()
     first.reader.start()
     settled(first)
@@ -161,9 +157,7 @@ def test_a_rebalance_loses_and_repeats_nothing(
     assert sorted(expected) == first.values
 
 
-def test_who_leaves_gives_its_questions_to_the_others(
-    lab: Lab, topic: str, make: Callable[[], Instance]
-) -> None:
+def test_who_leaves_gives_its_questions_to_the_others(lab: Lab, topic: str, make: Callable[[], Instance]) -> None:
     first, second = make(), make()
     for instance in (first, second):
         instance.reader.start()
@@ -177,9 +171,7 @@ def test_who_leaves_gives_its_questions_to_the_others(
     assert {True} == {is_own for _, is_own in first.heard}
 
 
-def test_the_group_has_a_member_that_an_administrator_sees(
-    lab: Lab, topic: str, make: Callable[[], Instance]
-) -> None:
+def test_the_group_has_a_member_that_an_administrator_sees(lab: Lab, topic: str, make: Callable[[], Instance]) -> None:
     del topic
     instance = make()
     instance.reader.start()
@@ -188,14 +180,10 @@ def test_the_group_has_a_member_that_an_administrator_sees(
 
     assert ["stable", 1] == [lab.admin().group(group).state, len(lab.admin().group(group).members)]
     instance.reader.close()
-    wait_until(
-        lambda: not lab.admin().group(group).members, within=PATIENCE_S, what="nobody is there"
-    )
+    wait_until(lambda: not lab.admin().group(group).members, within=PATIENCE_S, what="nobody is there")
 
 
-def test_only_what_was_committed_is_heard(
-    lab: Lab, topic: str, make: Callable[[], Instance]
-) -> None:
+def test_only_what_was_committed_is_heard(lab: Lab, topic: str, make: Callable[[], Instance]) -> None:
     instance = make()
     instance.reader.start()
     settled(instance)
@@ -215,9 +203,7 @@ def test_only_what_was_committed_is_heard(
     writer.close()
 
 
-def test_a_pause_hears_nothing_and_loses_nothing(
-    lab: Lab, topic: str, make: Callable[[], Instance]
-) -> None:
+def test_a_pause_hears_nothing_and_loses_nothing(lab: Lab, topic: str, make: Callable[[], Instance]) -> None:
     instance = make()
     instance.reader.start()
     settled(instance)
@@ -233,9 +219,7 @@ def test_a_pause_hears_nothing_and_loses_nothing(
     assert values == instance.values
 
 
-def test_a_new_reader_goes_on_where_the_last_one_stopped(
-    lab: Lab, topic: str, make: Callable[[], Instance]
-) -> None:
+def test_a_new_reader_goes_on_where_the_last_one_stopped(lab: Lab, topic: str, make: Callable[[], Instance]) -> None:
     instance = make()
     instance.reader.start()
     settled(instance)
@@ -251,9 +235,7 @@ def test_a_new_reader_goes_on_where_the_last_one_stopped(
     assert sorted(expected) == instance.values
 
 
-def test_a_position_that_is_gone_is_told(
-    lab: Lab, topic: str, make: Callable[[], Instance]
-) -> None:
+def test_a_position_that_is_gone_is_told(lab: Lab, topic: str, make: Callable[[], Instance]) -> None:
     instance = make()
     lab.write(topic, b"0", b"1", b"2")
     instance.positions[0] = 1

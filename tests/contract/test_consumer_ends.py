@@ -19,9 +19,7 @@ from txlayer.operate.offsets import plan_reset
 # --- rebalances and ends ----------------------------------------------------------------------------------------------
 
 
-def test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated(
-    make_stage: MakeStage,
-) -> None:
+def test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated(make_stage: MakeStage) -> None:
     stage = make_stage(partitions=2)
     for n in range(20):
         for partition in range(2):
@@ -102,9 +100,7 @@ def test_partitions_are_paused_at_their_share_of_the_limit_and_read_again(stage:
 
 
 @pytest.mark.promise("P11")
-def test_a_replay_of_many_large_dead_letters_stays_within_its_share_of_the_limit(
-    stage: Stage,
-) -> None:
+def test_a_replay_of_many_large_dead_letters_stays_within_its_share_of_the_limit(stage: Stage) -> None:
     count, size, limit = 400, 50_000, 1_000_000
     for n in range(count):
         stage.write(b"%d" % n + b"x" * size, key=b"k%d" % n)
@@ -137,13 +133,13 @@ def test_a_replay_of_many_large_dead_letters_stays_within_its_share_of_the_limit
 
 
 @pytest.mark.promise("P9")
-def test_a_request_that_makes_room_for_parked_keys_is_read_behind_one_that_waits_for_it(
-    stage: Stage,
-) -> None:
+def test_a_request_that_makes_room_for_parked_keys_is_read_behind_one_that_waits_for_it(stage: Stage) -> None:
     stage.write(b"a", key=b"a")
     parks_one: dict[str, Any] = {
-        "retry": RetryPolicy(after_exhausted=AfterExhausted.PARK), "parked_keys_max": 1, "record_count_max": 1,
-    }  # fmt: skip
+        "retry": RetryPolicy(after_exhausted=AfterExhausted.PARK),
+        "parked_keys_max": 1,
+        "record_count_max": 1,
+    }
     with stage.consumer(lambda *_: Reject("as planned"), **parks_one):
         stage.wait_stored(1)
     stage.write(b"b", key=b"b")
@@ -155,13 +151,15 @@ def test_a_request_that_makes_room_for_parked_keys_is_read_behind_one_that_waits
     with consumer:
         wait_until(
             lambda: any(queue.is_full for queue in queues_of(consumer)),
-            within=PATIENCE_S, what="there is no room to park `b`",
-        )  # fmt: skip
+            within=PATIENCE_S,
+            what="there is no room to park `b`",
+        )
         request_replay(stage, 1_000_000, key=b"b")  # retention took it
         wait_until(
             lambda: any(queue.replay_count for queue in queues_of(consumer)),
-            within=PATIENCE_S, what="the request waits behind `b`",
-        )  # fmt: skip
+            within=PATIENCE_S,
+            what="the request waits behind `b`",
+        )
         request_replay(stage, 0, key=b"a")
         stage.wait_stored(2)
 
@@ -181,19 +179,16 @@ def wait_until_turned(consumer: Any, *, seconds: float) -> None:
         return consumer.stats().turned_at or 0.0
 
     since = wait_until(turned_at, within=PATIENCE_S, what="a turn of the loop")
-    wait_until(
-        lambda: turned_at() >= since + seconds,
-        within=PATIENCE_S, what=f"turns for {seconds} s",
-    )  # fmt: skip
+    wait_until(lambda: turned_at() >= since + seconds, within=PATIENCE_S, what=f"turns for {seconds} s")
 
 
 def wait_until_paused(consumer: Any, stage: Stage) -> None:
     """Until an operator's pause is in force for the stage's one partition."""
     wait_until(
-        lambda: stage.topic in consumer.stats().topics
-        and consumer.stats().topics[stage.topic].paused_partitions == 1,
-        within=PATIENCE_S, what="a pause",
-    )  # fmt: skip
+        lambda: stage.topic in consumer.stats().topics and consumer.stats().topics[stage.topic].paused_partitions == 1,
+        within=PATIENCE_S,
+        what="a pause",
+    )
 
 
 def queues_of(consumer: Any) -> list[KeyQueues[Any]]:
@@ -202,9 +197,7 @@ def queues_of(consumer: Any) -> list[KeyQueues[Any]]:
 
 
 @pytest.mark.parametrize("token_above", [None, 4711])
-def test_a_reset_of_the_offsets_ends_no_operators_pause(
-    stage: Stage, token_above: int | None
-) -> None:
+def test_a_reset_of_the_offsets_ends_no_operators_pause(stage: Stage, token_above: int | None) -> None:
     pause = ReplayRecord(ReplayKind.PAUSE, "r", None, text="zoe: ticket 12")
     stage.lab.write(stage.requests, encode_replay(pause), key=None, partition=0)
     with stage.consumer() as consumer:

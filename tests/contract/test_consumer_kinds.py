@@ -22,22 +22,10 @@ from txlayer.consumer.consumer import OrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import dead_letter_of, decode_replay, encode_replay
 from txlayer.core.messages import Undecodable
-from txlayer.core.retry import (
-    AfterExhausted,
-    DeadLetterReason,
-    HandlerResult,
-    ReplayKind,
-    ReplayRecord,
-    RetryPolicy,
-)
+from txlayer.core.retry import AfterExhausted, DeadLetterReason, HandlerResult, ReplayKind, ReplayRecord, RetryPolicy
 from txlayer.errors import ConfigError
 
-PARKING = RetryPolicy(
-    attempt_count_max=2,
-    backoff_first_ms=5,
-    backoff_max_ms=10,
-    after_exhausted=AfterExhausted.PARK,
-)
+PARKING = RetryPolicy(attempt_count_max=2, backoff_first_ms=5, backoff_max_ms=10, after_exhausted=AfterExhausted.PARK)
 
 
 @pytest.fixture
@@ -51,9 +39,12 @@ def plain(stage: Stage, kind: type[Any] = OrderedConsumer, **settings: Any) -> A
     """A consumer of the stage without a handler."""
     given = {"start_at": "earliest", "retry": QUICK, "namespace": stage.namespace, **settings}
     return kind(
-        group=stage.group, topics=[stage.topic], connect=stage.lab.connect_consumer,
-        bootstrap_servers=stage.lab.servers, **given,
-    )  # fmt: skip
+        group=stage.group,
+        topics=[stage.topic],
+        connect=stage.lab.connect_consumer,
+        bootstrap_servers=stage.lab.servers,
+        **given,
+    )
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -185,9 +176,7 @@ def test_how_long_each_attempt_took_is_counted_by_size(stage: Stage, workers: st
 
 
 @pytest.mark.promise("P9")
-def test_a_message_that_always_kills_its_process_becomes_a_dead_letter_and_its_neighbours_do_not(
-    stage: Stage,
-) -> None:
+def test_a_message_that_always_kills_its_process_becomes_a_dead_letter_and_its_neighbours_do_not(stage: Stage) -> None:
     for n in range(10):
         stage.write(b"%d" % n, key=b"k%d" % n)
     stage.write(b"deadly")
@@ -339,15 +328,9 @@ def test_a_parked_key_stays_parked_after_a_restart(stage: Stage) -> None:
 def test_an_operator_pauses_a_partition_and_lets_it_go_on(stage: Stage) -> None:
     with stage.consumer() as consumer:
         ask(stage, ReplayKind.PAUSE)
-        wait_until(
-            lambda: consumer.stats().topics[stage.topic].paused_partitions,
-            within=PATIENCE_S,
-            what="the pause",
-        )
+        wait_until(lambda: consumer.stats().topics[stage.topic].paused_partitions, within=PATIENCE_S, what="the pause")
         stage.write(b"0")
-        wait_until(
-            lambda: consumer.stats().topics[stage.topic].waiting, within=PATIENCE_S, what="it waits"
-        )
+        wait_until(lambda: consumer.stats().topics[stage.topic].waiting, within=PATIENCE_S, what="it waits")
         assert [] == stage.journal.seen
         ask(stage, ReplayKind.RESUME)
         stage.wait_stored(1)
@@ -362,16 +345,12 @@ def ask_for_replay(stage: Stage, key: bytes, offsets: list[int]) -> None:
 
 def ask(stage: Stage, kind: ReplayKind) -> None:
     """Ask for a pause or its end."""
-    stage.lab.write(
-        stage.requests, encode_replay(ReplayRecord(kind, "request", None, text="me: x"))
-    )
+    stage.lab.write(stage.requests, encode_replay(ReplayRecord(kind, "request", None, text="me: x")))
 
 
 def results(stage: Stage) -> list[str]:
     """What became of requests."""
     found = [decode_replay(record.value) for record in stage.lab.read(stage.requests)]
     return [
-        record.outcome.value
-        for record in found
-        if not isinstance(record, Undecodable) and record.outcome is not None
+        record.outcome.value for record in found if not isinstance(record, Undecodable) and record.outcome is not None
     ]

@@ -75,9 +75,7 @@ def test_close_raises_what_ended_a_consumer(stage: Stage) -> None:
     assert isinstance(consumer.failure, ConfigError)
 
 
-def test_what_run_raises_is_not_logged_as_well(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_run_raises_is_not_logged_as_well(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError):
         stage.consumer(start_at=None).run()
 
@@ -103,9 +101,12 @@ def test_an_asynchronous_consumer_that_fails_in_the_background_is_logged_and_rai
 ) -> None:
     async def run() -> AsyncOrderedConsumer:
         consumer = AsyncOrderedConsumer(
-            group=stage.group, topics=[stage.topic], connect=stage.lab.connect_consumer,
-            bootstrap_servers=stage.lab.servers, namespace=stage.namespace,
-        )  # fmt: skip
+            group=stage.group,
+            topics=[stage.topic],
+            connect=stage.lab.connect_consumer,
+            bootstrap_servers=stage.lab.servers,
+            namespace=stage.namespace,
+        )
 
         @consumer.handler
         async def handle(_message: ReceivedMessage, _context: Context) -> None: ...
@@ -145,14 +146,14 @@ def test_a_handlers_error_is_logged_once_an_attempt_and_its_dead_letter_once(
 
     place = (stage.topic, 0, 0)
     raised = lines(caplog, "handler.raised")
-    assert [(*place, 1), (*place, 2)] == [told(r, "topic", "partition", "offset", "attempt") for r in raised]  # fmt: skip
+    assert [(*place, 1), (*place, 2)] == [told(r, "topic", "partition", "offset", "attempt") for r in raised]
     for line in raised:
         assert logging.WARNING == line.levelno
         text = logging.Formatter().format(line)
         assert "Traceback" in text
         assert 'raise ValueError("as planned")' in text
     (letter,) = lines(caplog, "message.dead_lettered")
-    fields = told(letter, "topic", "partition", "offset", "attempt_count", "error_type", "reason", "levelno")  # fmt: skip
+    fields = told(letter, "topic", "partition", "offset", "attempt_count", "error_type", "reason", "levelno")
     assert (*place, 2, "ValueError", "attempts-exhausted", logging.ERROR) == fields
     assert (stage.letters, 0) == told(letter, "dead_letter_topic", "dead_letter_offset")
     assert "secret" not in caplog.text
@@ -171,13 +172,11 @@ def test_what_a_handler_says_itself_is_no_warning_and_followers_of_a_parked_key_
 
     (refused,) = lines(caplog, "handler.refused")
     assert (0, logging.INFO, "no such customer") == told(refused, "offset", "levelno", "reason")
-    letters = [told(r, "offset", "reason", "levelno") for r in lines(caplog, "message.dead_lettered")]  # fmt: skip
+    letters = [told(r, "offset", "reason", "levelno") for r in lines(caplog, "message.dead_lettered")]
     assert [(0, "rejected", logging.ERROR), (1, "key-parked", logging.INFO)] == letters
 
 
-def test_what_a_deserializer_raises_is_logged_with_its_place(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_deserializer_raises_is_logged_with_its_place(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     def deserialize(raw: bytes | None, _message: ReceivedMessage) -> int:
         return int(raw or b"")
 

@@ -93,9 +93,7 @@ def test_a_broker_that_is_away_just_when_a_consumer_starts_is_waited_for(
     assert 2 == wavering.refused_count
 
 
-def test_a_broker_that_stays_away_ends_the_start_when_its_time_is_over(
-    stage: Stage, wavering: Wavering
-) -> None:
+def test_a_broker_that_stays_away_ends_the_start_when_its_time_is_over(stage: Stage, wavering: Wavering) -> None:
     wavering.refusals[stage.topic] = 1 << 30
 
     with pytest.raises(BrokerUnavailableError, match="as planned"):

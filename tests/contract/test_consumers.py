@@ -60,9 +60,7 @@ def test_by_partition_nothing_overtakes(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("null_keys", "together"), [("ordered", 1), ("free", 2)])
-def test_messages_without_a_key_wait_for_each_other_or_not(
-    stage: Stage, null_keys: str, together: int
-) -> None:
+def test_messages_without_a_key_wait_for_each_other_or_not(stage: Stage, null_keys: str, together: int) -> None:
     stage.write(b"0", b"1", key=None)
     gate = Gate()
 
@@ -104,9 +102,7 @@ def test_a_failing_message_holds_back_its_own_key_alone(stage: Stage) -> None:
 
     policy = RetryPolicy(attempt_count_max=1_000, backoff_first_ms=5, backoff_max_ms=20)
     with stage.consumer(act, retry=policy):
-        wait_until(
-            lambda: stage.journal.values(b"b"), within=PATIENCE_S, what="the other key handled"
-        )
+        wait_until(lambda: stage.journal.values(b"b"), within=PATIENCE_S, what="the other key handled")
         stage.journal.wait_for(4)
         assert b"next" not in stage.journal.values(b"a")
         gate.set()
@@ -146,9 +142,7 @@ def test_a_back_off_is_waited_for_also_after_a_restart(stage: Stage) -> None:
         stage.journal.wait_for(1)
     stage.write(b"other", key=b"b")
     with stage.consumer(act, retry=policy) as consumer:
-        wait_until(
-            lambda: stage.journal.values(b"b"), within=PATIENCE_S, what="the other key handled"
-        )
+        wait_until(lambda: stage.journal.values(b"b"), within=PATIENCE_S, what="the other key handled")
         retrying = consumer.stats().topics[stage.topic].retrying
 
     assert 1 == retrying
@@ -172,10 +166,7 @@ def test_a_message_that_the_deserializer_refuses_is_a_dead_letter(stage: Stage) 
     stage.write(b"7", b"seven", b"8")
     values: list[Any] = []
 
-    with stage.consumer(
-        lambda message, _: values.append(message.value),
-        deserializer=lambda raw, _: int(raw or b""),
-    ):
+    with stage.consumer(lambda message, _: values.append(message.value), deserializer=lambda raw, _: int(raw or b"")):
         stage.wait_for_letters([b"seven"])
         stage.wait_stored(3)
 
@@ -185,9 +176,7 @@ def test_a_message_that_the_deserializer_refuses_is_a_dead_letter(stage: Stage) 
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_ended_above_a_stuck_message_is_not_handled_again_after_a_restart(
-    stage: Stage,
-) -> None:
+def test_what_ended_above_a_stuck_message_is_not_handled_again_after_a_restart(stage: Stage) -> None:
     stage.write(b"stuck", key=b"stuck")
     for n in range(50):
         stage.write(b"%d" % n, key=b"k%d" % (n % 5))
@@ -200,26 +189,23 @@ def test_what_ended_above_a_stuck_message_is_not_handled_again_after_a_restart(
     assert 0 == stage.stored()
     stage.write(b"last")
     with stage.consumer(act):
-        wait_until(
-            lambda: stage.journal.values(b"k"), within=PATIENCE_S, what="the last one handled"
-        )
+        wait_until(lambda: stage.journal.values(b"k"), within=PATIENCE_S, what="the last one handled")
 
     assert 51 == len([seen for seen in stage.journal.seen if seen.value != b"stuck"])
 
 
 @pytest.mark.promise("P9")
-def test_a_key_whose_messages_outgrow_the_metadata_delays_itself_alone_also_over_a_restart(
-    stage: Stage,
-) -> None:
+def test_a_key_whose_messages_outgrow_the_metadata_delays_itself_alone_also_over_a_restart(stage: Stage) -> None:
     # At 420 bytes what ended between a third of 3,500 messages has no room as runs.
     dice, fails = random.Random(1), threading.Event()
     keys = [b"bad", *(b"bad" if dice.random() < 0.3 else b"good" for _ in range(3_499))]
     for n, key in enumerate(keys):
         stage.write(b"%d" % n, key=key)
     settings: dict[str, Any] = {
-        "metadata_bytes_max": 420, "parked_keys_max": 1,
+        "metadata_bytes_max": 420,
+        "parked_keys_max": 1,
         "retry": RetryPolicy(attempt_count_max=10_000, backoff_first_ms=100, backoff_max_ms=100),
-    }  # fmt: skip
+    }
     good = [b"%d" % n for n, key in enumerate(keys) if key == b"good"]
     bad = [b"%d" % n for n, key in enumerate(keys) if key == b"bad"]
 
@@ -231,8 +217,10 @@ def test_a_key_whose_messages_outgrow_the_metadata_delays_itself_alone_also_over
     with stage.consumer(act, **settings) as first:
         wait_until(
             lambda: first.stats().topics[stage.topic].handled == len(good),
-            within=PATIENCE_S, what="all others are handled", growing=lambda: first.stats().topics[stage.topic].handled,
-        )  # fmt: skip
+            within=PATIENCE_S,
+            what="all others are handled",
+            growing=lambda: first.stats().topics[stage.topic].handled,
+        )
     fails.clear()
     with stage.consumer(act, **settings):
         stage.wait_stored(len(keys))
@@ -243,9 +231,7 @@ def test_a_key_whose_messages_outgrow_the_metadata_delays_itself_alone_also_over
     assert bad == handled[-len(bad) :]
 
 
-def test_foreign_metadata_is_passed_over_with_a_warning(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_foreign_metadata_is_passed_over_with_a_warning(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.write(*numbers(3))
     foreign = {(stage.topic, 0): StoredOffset(1, "somebody else's")}
     stage.lab.admin().store_offsets(stage.group, foreign)
@@ -278,9 +264,7 @@ def test_latest_begins_behind_what_is_there(stage: Stage) -> None:
     assert [b"new"] == stage.journal.values(b"k")
 
 
-def test_a_missing_dead_letter_topic_is_told_with_the_command_that_makes_it(
-    lab: Lab, stage: Stage
-) -> None:
+def test_a_missing_dead_letter_topic_is_told_with_the_command_that_makes_it(lab: Lab, stage: Stage) -> None:
     lab.delete_topic(stage.letters)
 
     with pytest.raises(TopicMismatchError, match="txlayer topics apply --group"):
@@ -301,14 +285,10 @@ def test_interceptors_stand_around_every_attempt_in_a_chain(stage: Stage) -> Non
         def before(self, _message: ReceivedMessage, context: Context) -> None:
             told.append(f"{self._name} before {context.attempt}")
 
-        def after(
-            self, _message: ReceivedMessage, _context: Context, _result: HandlerResult
-        ) -> None:
+        def after(self, _message: ReceivedMessage, _context: Context, _result: HandlerResult) -> None:
             told.append(f"{self._name} after")
 
-        def on_error(
-            self, _message: ReceivedMessage, _context: Context, error: BaseException
-        ) -> None:
+        def on_error(self, _message: ReceivedMessage, _context: Context, error: BaseException) -> None:
             told.append(f"{self._name} {error}")
 
     def act(_message: ReceivedMessage, context: Context) -> None:

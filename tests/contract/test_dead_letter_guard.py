@@ -59,9 +59,7 @@ def test_a_commit_without_an_answer_is_asked_for_again_and_then_given_up() -> No
             return Deaf()
 
     now = iter(range(0, 10_000, 5))
-    writer = DeadLetterWriter(
-        Connections(), group="g", name="n", timeout_s=10.0, clock=lambda: float(next(now))
-    )
+    writer = DeadLetterWriter(Connections(), group="g", name="n", timeout_s=10.0, clock=lambda: float(next(now)))
 
     with pytest.raises(BrokerUnavailableError):
         writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
@@ -104,9 +102,7 @@ def test_without_the_replacement_it_publishes_a_dead_letter_whose_offset_is_not_
     assert StoredOffset(1, "") == distant_stage.stored()
 
 
-def _be_killed_after_a_late_end(
-    faulty_lab: FaultyLab, stage: Stage, writer: DeadLetterWriter
-) -> None:
+def _be_killed_after_a_late_end(faulty_lab: FaultyLab, stage: Stage, writer: DeadLetterWriter) -> None:
     faulty_lab.echo("EndTxn")
     writer.write([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)
 
@@ -121,9 +117,7 @@ def _be_killed_after_a_late_end(
 
 
 @pytest.mark.parametrize("slow_call", ["send_offsets", "commit"])
-def test_a_writer_is_replaced_before_the_next_kafka_transaction_when_its_end_was_slow(
-    slow_call: str,
-) -> None:
+def test_a_writer_is_replaced_before_the_next_kafka_transaction_when_its_end_was_slow(slow_call: str) -> None:
     now = [0.0]
     made: list[Any] = []
 
@@ -196,9 +190,7 @@ def test_a_name_that_appears_while_one_takes_over_is_ended_too() -> None:
     assert ["first", "second"] == ended
 
 
-def test_a_writer_that_left_nothing_which_stores_an_offset_is_not_ended_although_metadata_name_it() -> (
-    None
-):
+def test_a_writer_that_left_nothing_which_stores_an_offset_is_not_ended_although_metadata_name_it() -> None:
     """Nobody may be able to end it now: the queue must not wait for that."""
 
     class Connections:
@@ -207,8 +199,11 @@ def test_a_writer_that_left_nothing_which_stores_an_offset_is_not_ended_although
 
     found = stable_offsets(
         Connections(),  # type: ignore[arg-type]  # no writer is made
-        "g", [("t", 0)], writer_of=metadata_of, harmless=["harmless"],
-    )  # fmt: skip
+        "g",
+        [("t", 0)],
+        writer_of=metadata_of,
+        harmless=["harmless"],
+    )
 
     assert {("t", 0): StoredOffset(1, "harmless")} == found
 
@@ -225,8 +220,12 @@ def test_offsets_that_stay_pending_are_told_and_ownership_is_asked_meanwhile() -
     with pytest.raises(BrokerUnavailableError, match="pending"):
         stable_offsets(
             Connections(),  # type: ignore[arg-type]  # no writer is made
-            "g", [("t", 0)], writer_of=metadata_of, is_still_ours=lambda: asked.append(1),
-            patience_s=10.0, clock=lambda: float(next(now)),
-        )  # fmt: skip
+            "g",
+            [("t", 0)],
+            writer_of=metadata_of,
+            is_still_ours=lambda: asked.append(1),
+            patience_s=10.0,
+            clock=lambda: float(next(now)),
+        )
 
     assert len(asked) > 10

@@ -53,9 +53,7 @@ def test_what_was_removed_is_none(lab: Lab, connections: CoordinatorConnections)
     assert {0: None, 2: b"v2"} == values(connections, topic, [0, 2])
 
 
-def test_markers_and_what_was_aborted_are_none(
-    lab: Lab, connections: CoordinatorConnections
-) -> None:
+def test_markers_and_what_was_aborted_are_none(lab: Lab, connections: CoordinatorConnections) -> None:
     topic = lab.topic()
     writer = open_writer(connections)
     writer.begin()

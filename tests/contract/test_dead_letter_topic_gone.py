@@ -61,8 +61,9 @@ def test_other_keys_go_on_while_no_partition_of_the_dead_letter_topic_takes_anyt
         return Reject("as planned") if message.key == b"bad" else None
 
     settings: dict[str, Any] = {
-        "retry": RetryPolicy(attempt_count_max=1), "kafka_transaction_timeout": timedelta(seconds=2),
-    }  # fmt: skip
+        "retry": RetryPolicy(attempt_count_max=1),
+        "kafka_transaction_timeout": timedelta(seconds=2),
+    }
     try:
         for partition in range(partitions):
             stage.write(b"bad", key=b"bad", partition=partition)
@@ -92,8 +93,9 @@ def test_other_keys_go_on_beside_several_dead_letters_while_no_transaction_coord
         return Reject("as planned") if message.key == b"bad" else None
 
     settings: dict[str, Any] = {
-        "retry": RetryPolicy(attempt_count_max=1), "kafka_transaction_timeout": timedelta(seconds=2),
-    }  # fmt: skip
+        "retry": RetryPolicy(attempt_count_max=1),
+        "kafka_transaction_timeout": timedelta(seconds=2),
+    }
     try:
         for partition in range(partitions):
             stage.write(b"bad", key=b"bad", partition=partition)
@@ -117,9 +119,7 @@ def test_leases_are_kept_while_no_partition_of_the_dead_letter_topic_can_be_read
     cluster = Unreadable(stage.lab.connect_consumer(config))
     cluster.topic = stage.letters
     request = encode_replay(ReplayRecord(ReplayKind.REPLAY, "r", 0, text="zoe: mended"))
-    times: dict[str, Any] = {
-        "lease_expiry": timedelta(seconds=10), "lease_renewal": timedelta(seconds=3),
-    }  # fmt: skip
+    times: dict[str, Any] = {"lease_expiry": timedelta(seconds=10), "lease_renewal": timedelta(seconds=3)}
     try:
         with stage.consumer(connect=lambda _: cluster, **times) as consumer:
             stage.write(b"first", key=b"a")
@@ -129,9 +129,8 @@ def test_leases_are_kept_while_no_partition_of_the_dead_letter_topic_can_be_read
             pause(0.5)
             stage.write(b"second", key=b"b")
             wait_until(
-                lambda: len(stage.journal.seen) == 2 or consumer.stats().lost_lease_count,
-                within=60, what="the second",
-            )  # fmt: skip
+                lambda: len(stage.journal.seen) == 2 or consumer.stats().lost_lease_count, within=60, what="the second"
+            )
             pause(5.0)
             assert 0 == consumer.stats().lost_lease_count
     finally:

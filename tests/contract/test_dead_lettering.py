@@ -70,16 +70,14 @@ def test_a_dead_letter_is_its_message_in_its_partition_with_one_header_more(
     assert given.letter == decode_dead_letter(seen.headers[-1][1] or b"")
 
 
-def test_the_offsets_are_made_of_the_places_of_the_dead_letters(
-    stage: Stage, writer: DeadLetterWriter
-) -> None:
+def test_the_offsets_are_made_of_the_places_of_the_dead_letters(stage: Stage, writer: DeadLetterWriter) -> None:
     asked: list[list[int]] = []
 
     def offsets(places: list[int]) -> dict[TopicPartition, StoredOffset]:
         asked.append(places)
         return {(stage.topic, 0): StoredOffset(9, f"parked at {places[-1]}")}
 
-    found = writer.write([stage.given_up(7), stage.given_up(8)], offsets=offsets, member=stage.member)  # fmt: skip
+    found = writer.write([stage.given_up(7), stage.given_up(8)], offsets=offsets, member=stage.member)
 
     assert [found] == asked
     stage.wait_for(b"message 7", b"message 8")
@@ -87,9 +85,7 @@ def test_the_offsets_are_made_of_the_places_of_the_dead_letters(
     assert StoredOffset(9, f"parked at {found[1]}") == stage.stored()
 
 
-def test_a_result_is_written_in_the_same_kafka_transaction(
-    stage: Stage, writer: DeadLetterWriter
-) -> None:
+def test_a_result_is_written_in_the_same_kafka_transaction(stage: Stage, writer: DeadLetterWriter) -> None:
     result = ReplayRecord(ReplayKind.RESULT, "ticket-12", 3, ReplayOutcome.HANDLED)
     answer = Answered(stage.topic, 1, b"customer-7", result)
 
@@ -98,9 +94,7 @@ def test_a_result_is_written_in_the_same_kafka_transaction(
     assert [] == found
     assert StoredOffset(5, "") == stage.stored()
     # Markers are written behind the answer, each topic's in its turn.
-    (seen,) = wait_until(
-        lambda: stage.lab.read(stage.replays), within=PATIENCE_S, what="the result is visible"
-    )
+    (seen,) = wait_until(lambda: stage.lab.read(stage.replays), within=PATIENCE_S, what="the result is visible")
     assert (1, b"customer-7", result) == (seen.partition, seen.key, decode_replay(seen.value))
 
 
@@ -124,9 +118,7 @@ def test_a_dead_letter_that_is_refused_advances_no_offset(lab: Lab) -> None:
 
     with pytest.raises(RefusedRecordError) as raised:
         writer.write(
-            [stage.given_up(1), stage.given_up(2, value=incompressible)],
-            offsets=stage.behind(2),
-            member=stage.member,
+            [stage.given_up(1), stage.given_up(2, value=incompressible)], offsets=stage.behind(2), member=stage.member
         )
 
     assert stage.dead_letters == raised.value.topic
@@ -150,9 +142,7 @@ def test_a_dead_letter_topic_that_is_missing_advances_no_offset(lab: Lab) -> Non
     stage.reader.close()
 
 
-def test_after_a_failure_the_writer_writes_nothing_any_more(
-    stage: Stage, writer: DeadLetterWriter
-) -> None:
+def test_after_a_failure_the_writer_writes_nothing_any_more(stage: Stage, writer: DeadLetterWriter) -> None:
     with pytest.raises(KilledError):
         writer.write([stage.given_up(1)], offsets=killed, member=stage.member)
 
@@ -185,18 +175,12 @@ def test_a_writer_that_was_closed_writes_nothing(stage: Stage, writer: DeadLette
 # --- owners that come and go ------------------------------------------------------------------------------------------
 
 
-def test_one_killed_between_flush_and_commit_leaves_nothing_behind(
-    stage: Stage, writer: DeadLetterWriter
-) -> None:
-    writer.write(
-        [stage.given_up(1)], offsets=stage.behind(1, metadata=writer.name), member=stage.member
-    )
+def test_one_killed_between_flush_and_commit_leaves_nothing_behind(stage: Stage, writer: DeadLetterWriter) -> None:
+    writer.write([stage.given_up(1)], offsets=stage.behind(1, metadata=writer.name), member=stage.member)
     with pytest.raises(KilledError):
         writer.write([stage.given_up(2)], offsets=killed, member=stage.member)
 
-    stored = stable_offsets(
-        stage.connections, stage.group, [(stage.topic, 0), (stage.topic, 1)], writer_of=metadata_of
-    )
+    stored = stable_offsets(stage.connections, stage.group, [(stage.topic, 0), (stage.topic, 1)], writer_of=metadata_of)
 
     expected = {(stage.topic, 0): StoredOffset(2, writer.name), (stage.topic, 1): None}
     assert expected == stored
@@ -205,10 +189,8 @@ def test_one_killed_between_flush_and_commit_leaves_nothing_behind(
     stage.wait_for(b"message 1", b"behind it")
 
 
-def test_what_a_successor_finds_and_writes_again_stands_there_once(
-    stage: Stage, writer: DeadLetterWriter
-) -> None:
-    writer.write([stage.given_up(1)], offsets=stage.behind(1, metadata=writer.name), member=stage.member)  # fmt: skip
+def test_what_a_successor_finds_and_writes_again_stands_there_once(stage: Stage, writer: DeadLetterWriter) -> None:
+    writer.write([stage.given_up(1)], offsets=stage.behind(1, metadata=writer.name), member=stage.member)
     with pytest.raises(KilledError):
         writer.write([stage.given_up(2)], offsets=killed, member=stage.member)
 
@@ -216,9 +198,7 @@ def test_what_a_successor_finds_and_writes_again_stands_there_once(
     stored = stable_offsets(stage.connections, stage.group, [place], writer_of=metadata_of)[place]
     successor = stage.writer()
     assert stored is not None
-    successor.write(
-        [stage.given_up(stored.offset)], offsets=stage.behind(stored.offset), member=stage.member
-    )
+    successor.write([stage.given_up(stored.offset)], offsets=stage.behind(stored.offset), member=stage.member)
 
     stage.wait_for(b"message 1", b"message 2")
     successor.close()
@@ -275,16 +255,12 @@ class _UnansweredConnections:
         self._is_done = is_done
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:
-        inner = self._stage.connections.make_writer(
-            transactional_id, batch_bytes_max=batch_bytes_max
-        )
+        inner = self._stage.connections.make_writer(transactional_id, batch_bytes_max=batch_bytes_max)
         return _Unanswered(inner, is_done=self._is_done)
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-def test_starting_over_from_the_stable_offsets_settles_an_unknown_outcome(
-    stage: Stage, *, is_done: bool
-) -> None:
+def test_starting_over_from_the_stable_offsets_settles_an_unknown_outcome(stage: Stage, *, is_done: bool) -> None:
     connections = _UnansweredConnections(stage, is_done=is_done)
     writer = DeadLetterWriter(connections, group=stage.group, name=unique_name("writer"))
     with pytest.raises(TxLayerError, match="nobody answered"):
@@ -293,7 +269,7 @@ def test_starting_over_from_the_stable_offsets_settles_an_unknown_outcome(
     place = (stage.topic, 0)
     stored = stable_offsets(
         stage.connections, stage.group, [place], writer_of=metadata_of, former_writers=[writer.name]
-    )[place]  # fmt: skip
+    )[place]
     successor = stage.writer()
     if stored is None:
         successor.write([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)

@@ -123,9 +123,7 @@ def test_a_late_store_of_offsets_lands_in_the_writers_next_kafka_transaction(
     assert StoredOffset(32, "") == stable(connections, group, (topic, 0))
 
 
-def test_a_member_that_is_cut_off_loses_its_session_and_its_share(
-    faulty_lab: FaultyLab, namespace: str
-) -> None:
+def test_a_member_that_is_cut_off_loses_its_session_and_its_share(faulty_lab: FaultyLab, namespace: str) -> None:
     topic = faulty_lab.topic(partitions=2)
     session = timedelta(seconds=2)
     lost_side = faulty_lab.distant(namespace, session_timeout=session)

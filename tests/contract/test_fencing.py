@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.clients import (
-    TIMEOUT_S,
-    join,
-    open_writer,
-    put,
-    seen,
-    store,
-    stored,
-    wait_for,
-    write_committed,
-)
+from tests.contract.clients import TIMEOUT_S, join, open_writer, put, seen, store, stored, wait_for, write_committed
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
@@ -104,11 +94,7 @@ def test_after_a_fence_every_further_call_is_refused_alike(
 
 
 def test_an_init_ends_what_is_open_and_makes_its_offsets_stable(
-    lab: Lab,
-    connections: CoordinatorConnections,
-    zombie: TransactionalWriter,
-    namespace: str,
-    topic: str,
+    lab: Lab, connections: CoordinatorConnections, zombie: TransactionalWriter, namespace: str, topic: str
 ) -> None:
     group = f"{namespace}.coordinator"
     member, share = join(connections, topic)
@@ -151,9 +137,7 @@ def test_a_kafka_transaction_that_was_left_by_close_ends_with_the_next_init(
     newer.close()
 
 
-def test_two_ids_do_not_fence_each_other(
-    lab: Lab, connections: CoordinatorConnections, topic: str
-) -> None:
+def test_two_ids_do_not_fence_each_other(lab: Lab, connections: CoordinatorConnections, topic: str) -> None:
     writers = [open_writer(connections) for _ in range(2)]
     for writer in writers:
         writer.begin()
@@ -165,9 +149,7 @@ def test_two_ids_do_not_fence_each_other(
     wait_for(lab, topic, [writer.transactional_id.encode() for writer in writers])
 
 
-def test_a_kafka_transaction_begins_only_after_an_init(
-    connections: CoordinatorConnections,
-) -> None:
+def test_a_kafka_transaction_begins_only_after_an_init(connections: CoordinatorConnections) -> None:
     writer = connections.make_writer(unique_name("id"), batch_bytes_max=10_000)
 
     with pytest.raises(TxLayerError):
@@ -182,9 +164,7 @@ def test_a_record_for_a_topic_that_is_not_there_ruins_its_kafka_transaction(
     zombie.begin()
     put(zombie, topic, b"with it")
     try:
-        zombie.produce(
-            unique_name("missing"), b"v", None, 0, lambda error, _: reports.append(error)
-        )
+        zombie.produce(unique_name("missing"), b"v", None, 0, lambda error, _: reports.append(error))
     except Exception as exc:  # noqa: BLE001 - whatever the client raises, the port must know it
         error = zombie.failure(exc)
     else:

@@ -17,9 +17,7 @@ def topics_of(lab: Lab, group: str, *topics: str) -> GroupTopics:
     return GroupTopics(lab.admin(), group=group, topics=topics, files=read_topic_files())
 
 
-def test_each_topic_gets_dead_letters_and_replays_with_its_own_number_of_partitions(
-    lab: Lab,
-) -> None:
+def test_each_topic_gets_dead_letters_and_replays_with_its_own_number_of_partitions(lab: Lab) -> None:
     group, three, one = unique_name("group"), lab.topic(partitions=3), lab.topic()
     topics = topics_of(lab, group, three, one, three)
 
@@ -27,8 +25,11 @@ def test_each_topic_gets_dead_letters_and_replays_with_its_own_number_of_partiti
 
     created = {c.topic: c.partition_count for c in applied.done if isinstance(c, CreateTopic)}
     assert {
-        f"{group}.{three}.dlq": 3, f"{group}.{three}.replay": 3, f"{group}.{one}.dlq": 1, f"{group}.{one}.replay": 1,
-    } == created  # fmt: skip
+        f"{group}.{three}.dlq": 3,
+        f"{group}.{three}.replay": 3,
+        f"{group}.{one}.dlq": 1,
+        f"{group}.{one}.replay": 1,
+    } == created
     assert created == {name: lab.admin().partition_count(name) for name in created}
     assert ([], []) == (applied.left, topics.plan())
     assert ([], []) == topics.apply()
@@ -76,9 +77,7 @@ def test_a_topic_that_does_not_exist_has_no_dead_letters(lab: Lab) -> None:
     assert {} == lab.admin().describe_topics([f"{group}.{there}.dlq"])
 
 
-def test_a_group_whose_dead_letters_would_stand_in_another_groups_topic_is_refused(
-    lab: Lab,
-) -> None:
+def test_a_group_whose_dead_letters_would_stand_in_another_groups_topic_is_refused(lab: Lab) -> None:
     first, word, last = unique_name("group"), unique_name("word"), lab.topic()
     other_topic = f"{word}.{last}"
     lab.create(other_topic)

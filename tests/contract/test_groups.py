@@ -46,9 +46,7 @@ def numbers(share: Assignment, topic: str) -> list[int]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_members_share_two_topics_alike_in_runs(
-    members: list[GroupReader], topics: list[str], count: int
-) -> None:
+def test_members_share_two_topics_alike_in_runs(members: list[GroupReader], topics: list[str], count: int) -> None:
     for reader in members[:count]:
         reader.start(topics)
     shares = assigned(*members[:count])
@@ -99,9 +97,7 @@ def test_who_leaves_gives_to_the_others(members: list[GroupReader], topics: list
     assert before.generation < after.generation
 
 
-def test_a_revocation_is_told_once_and_before_the_next_share(
-    members: list[GroupReader], topics: list[str]
-) -> None:
+def test_a_revocation_is_told_once_and_before_the_next_share(members: list[GroupReader], topics: list[str]) -> None:
     first, second, _ = members
     first.start(topics)
     assigned(first)
@@ -130,9 +126,7 @@ def test_members_know_each_others_shares_only_through_the_administrator(
     assert sorted(s.partitions for s in shares) == sorted(m.partitions for m in state.members)
 
 
-def test_an_assignment_reads_nothing_until_it_is_said_from_where(
-    lab: Lab, connections: CoordinatorConnections
-) -> None:
+def test_an_assignment_reads_nothing_until_it_is_said_from_where(lab: Lab, connections: CoordinatorConnections) -> None:
     topic = lab.topic()
     lab.write(topic, b"0", b"1", b"2")
     reader, _ = join(connections, topic)
@@ -144,9 +138,7 @@ def test_an_assignment_reads_nothing_until_it_is_said_from_where(
     reader.close()
 
 
-def test_a_pause_lasts_until_resume_or_the_next_resume_at(
-    lab: Lab, connections: CoordinatorConnections
-) -> None:
+def test_a_pause_lasts_until_resume_or_the_next_resume_at(lab: Lab, connections: CoordinatorConnections) -> None:
     topic = lab.topic()
     place: TopicPartition = (topic, 0)
     lab.write(topic, b"0")
@@ -192,9 +184,7 @@ def test_a_stored_offset_that_is_not_in_the_log_any_more_is_a_loud_stop(
     reader.close()
 
 
-def test_a_members_watermarks_are_those_of_committed_records(
-    lab: Lab, connections: CoordinatorConnections
-) -> None:
+def test_a_members_watermarks_are_those_of_committed_records(lab: Lab, connections: CoordinatorConnections) -> None:
     topic = lab.topic()
     lab.write(topic, b"0", b"1")
     reader, _ = join(connections, topic)
@@ -203,9 +193,7 @@ def test_a_members_watermarks_are_those_of_committed_records(
     reader.close()
 
 
-def test_a_member_reads_only_what_was_committed(
-    lab: Lab, connections: CoordinatorConnections
-) -> None:
+def test_a_member_reads_only_what_was_committed(lab: Lab, connections: CoordinatorConnections) -> None:
     topic = lab.topic()
     lab.write(topic, b"plain")
     writer = open_writer(connections)

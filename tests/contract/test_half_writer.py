@@ -72,9 +72,7 @@ def test_nothing_is_reported_outside_of_poll(lab: Lab, writer: HalfWriter) -> No
     assert [[("h", b"1")]] == [r.headers for r in lab.read(topic)]
 
 
-def test_a_record_that_is_too_large_is_refused_and_others_are_not(
-    lab: Lab, writer: HalfWriter
-) -> None:
+def test_a_record_that_is_too_large_is_refused_and_others_are_not(lab: Lab, writer: HalfWriter) -> None:
     topic = lab.topic(partitions=2, settings={"max.message.bytes": "1000"})
     large, small = Reports(), Reports()
     writer.produce(topic, b"x" * 2_000, None, 0, large)

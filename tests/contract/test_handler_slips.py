@@ -46,20 +46,16 @@ def letters(stage: Stage) -> list[DeadLetter]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "place"),
-    [*(("threads", place) for place in range(len(SLIPS))), *(("processes", p) for p in (0, 2, 7))],
+    ("workers", "place"), [*(("threads", place) for place in range(len(SLIPS))), *(("processes", p) for p in (0, 2, 7))]
 )
-def test_a_wrong_result_is_a_failed_attempt_with_its_reason(
-    stage: Stage, workers: str, place: int
-) -> None:
+def test_a_wrong_result_is_a_failed_attempt_with_its_reason(stage: Stage, workers: str, place: int) -> None:
     if workers == "processes":  # the same code; three show the way between the processes
         consumer = stage.consumer(workers=workers, worker_count=1, retry=ONCE_MORE)
         consumer._handlers._handlers.clear()
         consumer.handler(SLIPPING[place])
     else:
         consumer = stage.consumer(
-            lambda message, _: SLIPS[place][0] if message.value == b"slip" else None,
-            retry=ONCE_MORE,
+            lambda message, _: SLIPS[place][0] if message.value == b"slip" else None, retry=ONCE_MORE
         )
     stage.write(b"slip", b"good")
 
@@ -96,9 +92,14 @@ def test_a_wrong_result_of_a_coroutine_is_a_failed_attempt(stage: Stage) -> None
 
     async def run() -> None:
         consumer = AsyncOrderedConsumer(
-            group=stage.group, topics=[stage.topic], connect=stage.lab.connect_consumer,
-            bootstrap_servers=stage.lab.servers, start_at="earliest", namespace=stage.namespace, retry=ONCE_MORE,
-        )  # fmt: skip
+            group=stage.group,
+            topics=[stage.topic],
+            connect=stage.lab.connect_consumer,
+            bootstrap_servers=stage.lab.servers,
+            start_at="earliest",
+            namespace=stage.namespace,
+            retry=ONCE_MORE,
+        )
 
         @consumer.handler
         async def handle(message: ReceivedMessage, _context: Context) -> HandlerResult:
@@ -139,10 +140,7 @@ def test_a_key_group_that_fails_is_told_once_and_stops_nothing(
 
     stage.write(b"0", b"1", key=b"odd")
     stage.write(b"2")
-    with (
-        caplog.at_level(logging.ERROR, "txlayer.consumer"),
-        stage.consumer(key_group=key_group) as consumer,
-    ):
+    with caplog.at_level(logging.ERROR, "txlayer.consumer"), stage.consumer(key_group=key_group) as consumer:
         stage.wait_stored(3)
 
     figures = consumer.stats().topics[stage.topic]

@@ -55,9 +55,7 @@ def hanging() -> Iterator[Hanging]:
 
 
 @pytest.mark.promise("P9")
-def test_a_hung_handler_fails_its_attempt_and_delays_its_own_key_alone(
-    stage: Stage, hanging: Hanging
-) -> None:
+def test_a_hung_handler_fails_its_attempt_and_delays_its_own_key_alone(stage: Stage, hanging: Hanging) -> None:
     stage.write(b"hang", b"behind", key=b"a")
     stage.write(b"other", key=b"b")
 
@@ -83,9 +81,7 @@ def test_what_a_hung_handler_says_later_has_no_effect(
         hanging.is_released.set()
         wait_until(lambda: consumer.stats().hung_count == 0, within=PATIENCE_S, what="its end")
         after = consumer.stats().topics[stage.topic]
-        assert (before.handled, before.failed, before.attempts) == (
-            after.handled, after.failed, after.attempts,
-        )  # fmt: skip
+        assert (before.handled, before.failed, before.attempts) == (after.handled, after.failed, after.attempts)
         stage.write(b"next")
         stage.wait_stored(3)
 
@@ -108,8 +104,10 @@ def test_a_message_whose_handler_always_hangs_becomes_a_dead_letter(stage: Stage
     letter = dead_letter_of(stage.lab.read(stage.letters)[0].headers)
     assert isinstance(letter, DeadLetter)
     assert (DeadLetterReason.ATTEMPTS_EXHAUSTED, 2, "AttemptTimeout") == (
-        letter.reason, letter.attempt_count, letter.error_type,
-    )  # fmt: skip
+        letter.reason,
+        letter.attempt_count,
+        letter.error_type,
+    )
 
 
 def test_with_too_many_hung_handlers_a_consumer_is_not_ready_and_gives_up_no_more(
@@ -119,9 +117,12 @@ def test_with_too_many_hung_handlers_a_consumer_is_not_ready_and_gives_up_no_mor
         stage.write(b"hang", key=b"%d" % n)
 
     with stage.consumer(
-        hanging, worker_count=1, attempt_timeout=SHORTLY, hung_handlers_max=2,
+        hanging,
+        worker_count=1,
+        attempt_timeout=SHORTLY,
+        hung_handlers_max=2,
         retry=RetryPolicy(backoff_first_ms=60_000, backoff_max_ms=60_000),
-    ) as consumer:  # fmt: skip
+    ) as consumer:
         wait_until(lambda: consumer.stats().hung_count == 2, within=PATIENCE_S, what="two hang")
         stage.journal.wait_for(3)
         stats = consumer.stats()
@@ -129,9 +130,7 @@ def test_with_too_many_hung_handlers_a_consumer_is_not_ready_and_gives_up_no_mor
         assert health.waiting
         assert not health.stalled
         hanging.is_released.set()
-        wait_until(
-            lambda: consumer.stats().topics[stage.topic].handled == 1, within=PATIENCE_S, what="the third",
-        )  # fmt: skip
+        wait_until(lambda: consumer.stats().topics[stage.topic].handled == 1, within=PATIENCE_S, what="the third")
         wait_until(lambda: not consumer.stats().hung_count, within=PATIENCE_S, what="their end")
 
 
@@ -152,9 +151,12 @@ def plain(stage: Stage, kind: type[Any] = OrderedConsumer, **settings: Any) -> A
     """A consumer of the stage without a handler."""
     given = {"start_at": "earliest", "retry": QUICK, "namespace": stage.namespace, **settings}
     return kind(
-        group=stage.group, topics=[stage.topic], connect=stage.lab.connect_consumer,
-        bootstrap_servers=stage.lab.servers, **given,
-    )  # fmt: skip
+        group=stage.group,
+        topics=[stage.topic],
+        connect=stage.lab.connect_consumer,
+        bootstrap_servers=stage.lab.servers,
+        **given,
+    )
 
 
 def hang_always(message: ReceivedMessage, _context: Context) -> None:
@@ -164,21 +166,13 @@ def hang_always(message: ReceivedMessage, _context: Context) -> None:
 
 
 @pytest.mark.promise("P9")
-def test_a_process_that_hangs_is_killed_and_its_neighbours_are_charged_with_nothing(
-    stage: Stage,
-) -> None:
+def test_a_process_that_hangs_is_killed_and_its_neighbours_are_charged_with_nothing(stage: Stage) -> None:
     for n in range(10):
         stage.write(b"%d" % n, key=b"k%d" % n)
     stage.write(b"hang", b"behind")
     for n in range(10):
         stage.write(b"%d" % n, key=b"l%d" % n)
-    consumer = plain(
-        stage,
-        workers="processes",
-        worker_count=1,
-        retry=TWICE,
-        attempt_timeout=timedelta(seconds=1),
-    )
+    consumer = plain(stage, workers="processes", worker_count=1, retry=TWICE, attempt_timeout=timedelta(seconds=1))
     consumer.handler(hang_always)
 
     with consumer:
@@ -186,9 +180,7 @@ def test_a_process_that_hangs_is_killed_and_its_neighbours_are_charged_with_noth
         stage.wait_stored(22)
 
     figures = consumer.stats().topics[stage.topic]
-    assert (21, 1, 2, 2) == (
-        figures.handled, figures.dead_lettered, figures.failed, figures.timed_out,
-    )  # fmt: skip
+    assert (21, 1, 2, 2) == (figures.handled, figures.dead_lettered, figures.failed, figures.timed_out)
     letter = dead_letter_of(stage.lab.read(stage.letters)[0].headers)
     assert isinstance(letter, DeadLetter)
     assert (2, "AttemptTimeout") == (letter.attempt_count, letter.error_type)
@@ -255,9 +247,8 @@ def test_a_coroutine_may_take_longer_than_a_lease_that_is_renewed(stage: Stage) 
 
     async def run() -> None:
         consumer: AsyncOrderedConsumer = plain(
-            stage, AsyncOrderedConsumer, lease_renewal=timedelta(seconds=1),
-            lease_expiry=timedelta(seconds=3),
-        )  # fmt: skip
+            stage, AsyncOrderedConsumer, lease_renewal=timedelta(seconds=1), lease_expiry=timedelta(seconds=3)
+        )
 
         @consumer.handler
         async def handle(_message: ReceivedMessage, context: Context) -> None:

@@ -6,17 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.contract.clients import (
-    TIMEOUT_S,
-    answered,
-    open_writer,
-    put,
-    rest,
-    seen,
-    values,
-    wait_for,
-    write_committed,
-)
+from tests.contract.clients import TIMEOUT_S, answered, open_writer, put, rest, seen, values, wait_for, write_committed
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
@@ -67,9 +57,7 @@ def test_each_marker_takes_one_offset(
 
     wait_for(lab, topic, [b"0", b"1", b"5"])
     assert [(0, b"0"), (1, b"1"), (5, b"5")] == seen(lab, topic)
-    assert [(0, b"0"), (1, b"1"), (3, b"3"), (5, b"5")] == seen(
-        lab, topic, isolation="read_uncommitted"
-    )
+    assert [(0, b"0"), (1, b"1"), (3, b"3"), (5, b"5")] == seen(lab, topic, isolation="read_uncommitted")
     assert {(topic, 0): 7} == connections.end_offsets([(topic, 0)])
 
 
@@ -161,9 +149,7 @@ def test_a_reader_tells_the_end_behind_markers_and_goes_on_when_there_is_more(
 
     record, end = rest(reader)
     assert (0, b"0") == (record.offset(), record.value())
-    assert ("_PARTITION_EOF", topic, 0, 2) == (
-        end.error().name(), end.topic(), end.partition(), end.offset(),
-    )  # fmt: skip
+    assert ("_PARTITION_EOF", topic, 0, 2) == (end.error().name(), end.topic(), end.partition(), end.offset())
 
     lab.write(topic, b"2")
     assert [b"2"] == values(reader, count=1)
@@ -182,9 +168,7 @@ def test_a_reader_of_what_is_not_committed_sees_it_at_once(
     reader.close()
 
 
-def test_a_transaction_that_hangs_is_aborted_by_the_broker_and_its_writer_fenced(
-    lab: Lab, topic: str
-) -> None:
+def test_a_transaction_that_hangs_is_aborted_by_the_broker_and_its_writer_fenced(lab: Lab, topic: str) -> None:
     connections = lab.coordinator(unique_name("ns"), kafka_transaction_timeout=timedelta(seconds=2))
     writer = open_writer(connections)
     writer.begin()
@@ -230,10 +214,7 @@ def test_records_come_back_as_they_were_written(lab: Lab, writer: TransactionalW
         return [(r.key, r.value, r.headers) for r in lab.read(topic)]
 
     wait_until(lambda: len(both()) == 2, within=20, what="two records")
-    assert [
-        (b"key", b"value", [("h", b"1"), ("h", None), ("text", b"words")]),
-        (None, None, []),
-    ] == both()
+    assert [(b"key", b"value", [("h", b"1"), ("h", None), ("text", b"words")]), (None, None, [])] == both()
     assert 1_700_000_000_000 == lab.read(topic)[0].timestamp_ms
 
 
@@ -255,9 +236,7 @@ def test_a_read_brings_no_more_records_than_it_was_asked_for(
     reader.close()
 
 
-def test_a_topic_that_is_not_there_brings_nothing_and_no_error(
-    connections: CoordinatorConnections,
-) -> None:
+def test_a_topic_that_is_not_there_brings_nothing_and_no_error(connections: CoordinatorConnections) -> None:
     reader = connections.make_reader("read_committed")
     reader.assign({(unique_name("missing"), 0): 0})
 

@@ -34,9 +34,7 @@ def test_a_partition_without_a_leader_keeps_no_other_partition_from_being_taken_
     stage.write(b"2", key=b"b", partition=1)
     with stage.consumer(connect=lambda _: cluster) as consumer:
         try:
-            wait_until(
-                lambda: len(stage.journal.values(b"b")) == 2, within=15, what="the other partition"
-            )
+            wait_until(lambda: len(stage.journal.values(b"b")) == 2, within=15, what="the other partition")
         finally:
             cluster.place = None
     assert consumer

@@ -43,7 +43,7 @@ class Field:
 
     def plant(
         self, *letters: tuple[bytes | None, DeadLetterReason], parked: Mapping[bytes, int] | None = None
-    ) -> list[DeadLetterPlace]:  # fmt: skip
+    ) -> list[DeadLetterPlace]:
         """Dead letters of (key, reason) in partition 0; `parked` is what the group stores with them."""
         given = []
         for key, reason in letters:
@@ -69,18 +69,18 @@ class Field:
     def _wait_for(self, topic: str, *, count: int) -> None:
         """Markers are written behind the answer."""
         wait_until(
-            lambda: len(self.stage.lab.read(topic)) == count,
-            within=PATIENCE_S,
-            what=f"{count} records in {topic}",
+            lambda: len(self.stage.lab.read(topic)) == count, within=PATIENCE_S, what=f"{count} records in {topic}"
         )
 
     def log(self) -> DeadLetterLog:
         """Fresh eyes."""
         connections = self.stage.connections
         return DeadLetterLog(
-            self.stage.lab.admin(), group=self.stage.group, topic=self.stage.topic,
+            self.stage.lab.admin(),
+            group=self.stage.group,
+            topic=self.stage.topic,
             make_reader=lambda: connections.make_reader("read_committed"),
-        )  # fmt: skip
+        )
 
     def choose(
         self,
@@ -94,9 +94,16 @@ class Field:
     ) -> DeadLetterSelection:
         """What the request `r` would be about."""
         return choose(
-            {self.stage.topic: self.log()}, wanted=wanted or DeadLetterFilter(), names=names, request_id="r", limit=limit,
-            is_again=is_again, is_whole=is_whole, is_copying=is_copying, is_dropping=is_dropping,
-        )  # fmt: skip
+            {self.stage.topic: self.log()},
+            wanted=wanted or DeadLetterFilter(),
+            names=names,
+            request_id="r",
+            limit=limit,
+            is_again=is_again,
+            is_whole=is_whole,
+            is_copying=is_copying,
+            is_dropping=is_dropping,
+        )
 
     def close(self) -> None:
         """Leave."""
@@ -111,13 +118,11 @@ def field(lab: Lab) -> Iterator[Field]:
     made.close()
 
 
-def ask(place: DeadLetterPlace, *, request_id: str = "r", kind: ReplayKind = ReplayKind.REPLAY) -> ReplayRecord:  # fmt: skip
+def ask(place: DeadLetterPlace, *, request_id: str = "r", kind: ReplayKind = ReplayKind.REPLAY) -> ReplayRecord:
     return ReplayRecord(kind, request_id, place.offset, text="zoe: mended")
 
 
-def answer(
-    place: DeadLetterPlace, outcome: ReplayOutcome, *, request_id: str = "r"
-) -> ReplayRecord:
+def answer(place: DeadLetterPlace, outcome: ReplayOutcome, *, request_id: str = "r") -> ReplayRecord:
     return ReplayRecord(ReplayKind.RESULT, request_id, place.offset, outcome)
 
 
@@ -132,10 +137,13 @@ def key_hash(key: bytes) -> bytes:
 def test_a_filter_chooses_among_those_that_nobody_asked_for(field: Field) -> None:
     handled, failed, asked, ours, free = field.plant(*((b"k%d" % n, REJECTED) for n in range(5)))
     field.say(
-        ask(handled, request_id="a"), answer(handled, ReplayOutcome.HANDLED, request_id="a"),
-        ask(failed, request_id="a"), answer(failed, ReplayOutcome.FAILED, request_id="a"),
-        ask(asked, request_id="a"), ask(ours),
-    )  # fmt: skip
+        ask(handled, request_id="a"),
+        answer(handled, ReplayOutcome.HANDLED, request_id="a"),
+        ask(failed, request_id="a"),
+        answer(failed, ReplayOutcome.FAILED, request_id="a"),
+        ask(asked, request_id="a"),
+        ask(ours),
+    )
 
     choice = field.choose()
 
@@ -146,28 +154,25 @@ def test_a_filter_chooses_among_those_that_nobody_asked_for(field: Field) -> Non
 def test_what_is_named_is_chosen_or_said_to_be_unable(field: Field) -> None:
     handled, asked, free = field.plant(*((b"k%d" % n, REJECTED) for n in range(3)))
     field.say(
-        ask(handled, request_id="a"), answer(handled, ReplayOutcome.HANDLED, request_id="a"),
-        ask(asked, request_id="a"),
-    )  # fmt: skip
-    nowhere, elsewhere = (
-        DeadLetterPlace(field.stage.topic, 0, 9_999),
-        DeadLetterPlace("other", 0, 0),
+        ask(handled, request_id="a"), answer(handled, ReplayOutcome.HANDLED, request_id="a"), ask(asked, request_id="a")
     )
+    nowhere, elsewhere = (DeadLetterPlace(field.stage.topic, 0, 9_999), DeadLetterPlace("other", 0, 0))
 
     choice = field.choose(free, handled, asked, nowhere, elsewhere)
     again = field.choose(handled, asked, is_again=True)
 
     assert [free] == places(choice)
     assert [
-        (handled, DeadLetterResult.ALREADY), (asked, DeadLetterResult.REQUESTED_ALREADY), (nowhere, DeadLetterResult.NOT_FOUND), (elsewhere, DeadLetterResult.NOT_FOUND),
-    ] == [(place, why) for place, why, _ in choice.unable]  # fmt: skip
+        (handled, DeadLetterResult.ALREADY),
+        (asked, DeadLetterResult.REQUESTED_ALREADY),
+        (nowhere, DeadLetterResult.NOT_FOUND),
+        (elsewhere, DeadLetterResult.NOT_FOUND),
+    ] == [(place, why) for place, why, _ in choice.unable]
     assert sorted([handled, asked]) == places(again)
 
 
 def test_a_parked_key_that_the_stored_offset_names_is_chosen_whole(field: Field) -> None:
-    first, second, other = field.plant(
-        (b"p", REJECTED), (b"p", REJECTED), (b"o", REJECTED), parked={key_hash(b"p"): 1}
-    )
+    first, second, other = field.plant((b"p", REJECTED), (b"p", REJECTED), (b"o", REJECTED), parked={key_hash(b"p"): 1})
 
     assert [first, second] == places(field.choose(second))
     assert [other] == places(field.choose(other))
@@ -191,9 +196,7 @@ def test_the_last_of_a_parked_key_is_not_dropped_while_an_earlier_one_is_open(fi
 
 
 @pytest.mark.promise("P9")
-def test_the_last_of_a_parked_partition_is_not_dropped_while_one_of_another_key_is_open(
-    field: Field,
-) -> None:
+def test_the_last_of_a_parked_partition_is_not_dropped_while_one_of_another_key_is_open(field: Field) -> None:
     first, second = field.plant((b"a", REJECTED), (b"b", PARKED), parked={NO_KEY: 1})
 
     last_alone = field.choose(second, is_whole=False, is_dropping=True)
@@ -207,9 +210,7 @@ def test_the_last_of_a_parked_partition_is_not_dropped_while_one_of_another_key_
 
 
 def test_a_limit_does_not_tear_a_parked_key(field: Field) -> None:
-    first, second, other, third = field.plant(
-        (b"p", REJECTED), (b"p", PARKED), (b"o", REJECTED), (b"p", PARKED)
-    )
+    first, second, other, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"o", REJECTED), (b"p", PARKED))
 
     choice = field.choose(limit=1)
 
@@ -219,30 +220,26 @@ def test_a_limit_does_not_tear_a_parked_key(field: Field) -> None:
 
 
 def test_of_a_parked_key_those_that_are_over_are_left_alone(field: Field) -> None:
-    handled, dropped, second, third = field.plant(
-        (b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), (b"p", PARKED)
-    )
+    handled, dropped, second, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), (b"p", PARKED))
     field.say(
-        ask(handled, request_id="a"), answer(handled, ReplayOutcome.HANDLED, request_id="a"),
-        ask(dropped, request_id="b"), answer(dropped, ReplayOutcome.DROPPED, request_id="b"),
-    )  # fmt: skip
+        ask(handled, request_id="a"),
+        answer(handled, ReplayOutcome.HANDLED, request_id="a"),
+        ask(dropped, request_id="b"),
+        answer(dropped, ReplayOutcome.DROPPED, request_id="b"),
+    )
 
     assert [second, third] == places(field.choose(third))
 
 
 def test_null_keys_are_parked_together(field: Field) -> None:
-    first, keyed, second = field.plant(
-        (None, REJECTED), (b"k", REJECTED), (None, PARKED), parked={NO_KEY: 2}
-    )
+    first, keyed, second = field.plant((None, REJECTED), (b"k", REJECTED), (None, PARKED), parked={NO_KEY: 2})
 
     assert [first, second] == places(field.choose(first))
     assert [keyed] == places(field.choose(keyed))
 
 
 def test_where_a_partition_has_one_order_all_its_keys_are_parked_together(field: Field) -> None:
-    first, second, third = field.plant(
-        (b"a", REJECTED), (b"b", PARKED), (None, PARKED), parked={NO_KEY: 2}
-    )
+    first, second, third = field.plant((b"a", REJECTED), (b"b", PARKED), (None, PARKED), parked={NO_KEY: 2})
 
     assert [first, second, third] == places(field.choose(first))
 
@@ -250,9 +247,11 @@ def test_where_a_partition_has_one_order_all_its_keys_are_parked_together(field:
 def test_a_copy_is_made_of_what_is_asked_for_too_and_once_for_each_request(field: Field) -> None:
     asked, copied, handled, free = field.plant(*((b"k%d" % n, REJECTED) for n in range(4)))
     field.say(
-        ask(asked, request_id="a"), answer(copied, ReplayOutcome.REPUBLISHED),
-        ask(handled, request_id="a"), answer(handled, ReplayOutcome.HANDLED, request_id="a"),
-    )  # fmt: skip
+        ask(asked, request_id="a"),
+        answer(copied, ReplayOutcome.REPUBLISHED),
+        ask(handled, request_id="a"),
+        answer(handled, ReplayOutcome.HANDLED, request_id="a"),
+    )
 
     choice = field.choose(is_copying=True, is_whole=False)
 

@@ -48,8 +48,5 @@ def test_what_was_removed_while_it_was_read_is_told_as_that(lab: Lab) -> None:
     lab.delete_records(topic, before=2)
     connections = lab.coordinator(unique_name("ns"))
 
-    with (
-        closing(connections.make_reader("read_committed")) as reader,
-        pytest.raises(RetriableError, match="removed"),
-    ):
+    with closing(connections.make_reader("read_committed")) as reader, pytest.raises(RetriableError, match="removed"):
         read_ranges(reader, {(topic, 0): (0, 3)}, lambda _: None, patience_s=TIMEOUT_S)

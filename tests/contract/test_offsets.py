@@ -7,39 +7,18 @@ from datetime import timedelta
 
 import pytest
 
-from tests.contract.clients import (
-    TIMEOUT_S,
-    assigned,
-    join,
-    open_writer,
-    put,
-    stable,
-    store,
-    store_committed,
-    stored,
-)
+from tests.contract.clients import TIMEOUT_S, assigned, join, open_writer, put, stable, store, store_committed, stored
 from tests.support.broker import unique_name
 from tests.support.fake_records import FakeRecord
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.adapters.ports import (
-    Assignment,
-    CoordinatorConnections,
-    GroupReader,
-    StoredOffset,
-    TransactionalWriter,
-)
+from txlayer.adapters.ports import Assignment, CoordinatorConnections, GroupReader, StoredOffset, TransactionalWriter
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch
 from txlayer.core.transaction import Transaction
-from txlayer.errors import (
-    BrokerUnavailableError,
-    LifecycleError,
-    MemberFencedError,
-    TxLayerError,
-)
+from txlayer.errors import BrokerUnavailableError, LifecycleError, MemberFencedError, TxLayerError
 from txlayer.runtime.environment import Environment
 
 
@@ -69,21 +48,15 @@ def writer(connections: CoordinatorConnections) -> TransactionalWriter:
 
 
 @pytest.fixture
-def joined(
-    connections: CoordinatorConnections, topic: str
-) -> Iterator[tuple[GroupReader, Assignment]]:
+def joined(connections: CoordinatorConnections, topic: str) -> Iterator[tuple[GroupReader, Assignment]]:
     """A member of a group that it has for itself."""
     reader, share = join(connections, topic)
     yield reader, share
     reader.close()
 
 
-def wait_until_stored(
-    connections: CoordinatorConnections, group: str, topic: str, offset: int
-) -> None:
-    wait_until(
-        lambda: stored(connections, group, (topic, 0)) == offset, within=20, what=f"{offset} stored"
-    )
+def wait_until_stored(connections: CoordinatorConnections, group: str, topic: str, offset: int) -> None:
+    wait_until(lambda: stored(connections, group, (topic, 0)) == offset, within=20, what=f"{offset} stored")
 
 
 def test_offsets_are_stored_with_the_commit_and_their_metadata(
@@ -144,11 +117,7 @@ def test_a_stale_generation_is_refused_and_stores_nothing(
 
 
 def test_a_publisher_that_was_fenced_because_the_group_went_on_writes_nothing(
-    lab: Lab,
-    connections: CoordinatorConnections,
-    joined: tuple[GroupReader, Assignment],
-    group: str,
-    topic: str,
+    lab: Lab, connections: CoordinatorConnections, joined: tuple[GroupReader, Assignment], group: str, topic: str
 ) -> None:
     """It was frozen, so that its writers look as if they had been idle: the group tells, before a record is written."""
     clock = [0.0]
@@ -156,9 +125,12 @@ def test_a_publisher_that_was_fenced_because_the_group_went_on_writes_nothing(
     book = Targets(config, connections)
     book.learn([topic])
     publisher = Publisher(
-        config, name=unique_name("writer"), make_writer=connections.make_writer, book=book,
+        config,
+        name=unique_name("writer"),
+        make_writer=connections.make_writer,
+        book=book,
         environment=Environment(clock=lambda: clock[0]),
-    )  # fmt: skip
+    )
     publisher.start()
     first, share = joined
     offsets = {(topic, 0): StoredOffset(1, "")}
@@ -215,11 +187,7 @@ def test_a_member_may_store_any_partition_of_its_group(
 
 @pytest.mark.usefixtures("joined")
 def test_metadata_without_a_member_is_accepted_although_the_group_has_members(
-    lab: Lab,
-    connections: CoordinatorConnections,
-    writer: TransactionalWriter,
-    group: str,
-    topic: str,
+    lab: Lab, connections: CoordinatorConnections, writer: TransactionalWriter, group: str, topic: str
 ) -> None:
     # The known hole: nothing fences who never joined, so `parse_member` refuses such metadata.
     store_committed(writer, {(topic, 0): 45}, lab.nobody(group))

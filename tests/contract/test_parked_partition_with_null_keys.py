@@ -14,21 +14,8 @@ from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import encode_replay
-from txlayer.core.retry import (
-    AfterExhausted,
-    HandlerResult,
-    Reject,
-    ReplayKind,
-    ReplayRecord,
-    RetryPolicy,
-)
-from txlayer.operate.dead_letters import (
-    DeadLetterFilter,
-    DeadLetterLog,
-    DeadLetterPlace,
-    DeadLetterResult,
-    choose,
-)
+from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, ReplayKind, ReplayRecord, RetryPolicy
+from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, DeadLetterPlace, DeadLetterResult, choose
 
 
 @pytest.fixture
@@ -52,9 +39,7 @@ def test_the_last_of_a_parked_partition_is_not_dropped_although_it_has_no_key(fi
 
 
 @pytest.mark.promise("P9")
-def test_a_parked_partition_is_replayed_whole_also_when_a_letter_without_a_key_is_named(
-    field: Field,
-) -> None:
+def test_a_parked_partition_is_replayed_whole_also_when_a_letter_without_a_key_is_named(field: Field) -> None:
     first, second = field.plant((b"a", REJECTED), (None, PARKED), parked={NO_KEY: 1})
 
     assert [first, second] == places(field.choose(second))
@@ -86,10 +71,7 @@ def test_what_the_command_asks_for_handles_a_parked_partition_in_order() -> None
             stage.lab.write(stage.requests, request, key=key)
         with stage.consumer(act, **settings):
             stage.journal.wait_for(2)
-            wait_until(
-                lambda: len(stage.lab.read(stage.requests)) == 2 * len(chosen),
-                within=20, what="the answers",
-            )  # fmt: skip
+            wait_until(lambda: len(stage.lab.read(stage.requests)) == 2 * len(chosen), within=20, what="the answers")
             stage.write(b"new", key=b"b")
             stage.wait_stored(3)
         handled = [seen.value for seen in stage.journal.seen[1:]]
@@ -98,15 +80,18 @@ def test_what_the_command_asks_for_handles_a_parked_partition_in_order() -> None
     assert [b"a", b"n", b"new"] == handled
 
 
-def _chosen_for_replay(
-    stage: Stage, connections: Any, *, offset: int
-) -> list[tuple[int, bytes | None]]:
+def _chosen_for_replay(stage: Stage, connections: Any, *, offset: int) -> list[tuple[int, bytes | None]]:
     log = DeadLetterLog(
-        stage.lab.admin(), group=stage.group, topic=stage.topic,
+        stage.lab.admin(),
+        group=stage.group,
+        topic=stage.topic,
         make_reader=lambda: connections.make_reader("read_committed"),
-    )  # fmt: skip
+    )
     choice = choose(
-        {stage.topic: log}, wanted=DeadLetterFilter(), names=[DeadLetterPlace(stage.topic, 0, offset)],
-        request_id="ticket-1", is_whole=True,
-    )  # fmt: skip
+        {stage.topic: log},
+        wanted=DeadLetterFilter(),
+        names=[DeadLetterPlace(stage.topic, 0, offset)],
+        request_id="ticket-1",
+        is_whole=True,
+    )
     return [(each.place.offset, each.key) for each in choice.in_turn]

@@ -48,10 +48,7 @@ def test_a_dead_letter_that_its_topic_refuses_is_kept_without_content_and_nothin
     stage.write(LARGE, b"after", key=b"bad")
     stage.write(b"small", key=b"other")
 
-    with (
-        caplog.at_level(logging.ERROR, "txlayer.consumer"),
-        stage.consumer(reject_large) as consumer,
-    ):
+    with caplog.at_level(logging.ERROR, "txlayer.consumer"), stage.consumer(reject_large) as consumer:
         stage.wait_stored(53)
         stats = consumer.stats()
 
@@ -70,9 +67,7 @@ def test_a_dead_letter_that_its_topic_refuses_is_kept_without_content_and_nothin
 
 
 @pytest.mark.promise("P9")
-def test_a_handler_that_runs_while_a_dead_letter_is_refused_may_end_and_runs_once(
-    stage: Stage,
-) -> None:
+def test_a_handler_that_runs_while_a_dead_letter_is_refused_may_end_and_runs_once(stage: Stage) -> None:
     refused = threading.Event()
 
     class Heard(logging.Handler):
@@ -123,9 +118,7 @@ def reject_large_key(message: ReceivedMessage, _context: Context) -> HandlerResu
 
 
 @pytest.mark.promise("P9")
-def test_a_dead_letter_whose_key_is_too_large_for_its_topic_is_kept_without_it(
-    stage: Stage,
-) -> None:
+def test_a_dead_letter_whose_key_is_too_large_for_its_topic_is_kept_without_it(stage: Stage) -> None:
     stage.write(b"value", key=LARGE_KEY)
     stage.write(b"0", b"1", key=b"other")
 
@@ -164,9 +157,7 @@ def test_a_giant_key_that_compresses_well_stops_nobody_else(broker: Broker, wide
         "message.max.bytes": 10_000_000,
     }
     producer, told = Producer(settings), list[object]()
-    producer.produce(
-        wide.topic, b"v", GIANT_KEY, partition=0, on_delivery=lambda error, _: told.append(error)
-    )
+    producer.produce(wide.topic, b"v", GIANT_KEY, partition=0, on_delivery=lambda error, _: told.append(error))
     producer.flush(10)
     assert [None] == told
 

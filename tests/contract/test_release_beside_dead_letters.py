@@ -27,8 +27,11 @@ def test_a_queue_that_is_taken_over_alone_does_not_fence_the_consumers_own_write
 
     try:
         with stage.consumer(
-            act, retry=RetryPolicy(attempt_count_max=1), lease_renewal=timedelta(seconds=1), lease_expiry=timedelta(seconds=10)
-        ) as consumer:  # fmt: skip
+            act,
+            retry=RetryPolicy(attempt_count_max=1),
+            lease_renewal=timedelta(seconds=1),
+            lease_expiry=timedelta(seconds=10),
+        ) as consumer:
             stage.write(b"1", key=b"bad", partition=0)
             stage.wait_stored(1)
             locks = LocksByHand(stage.lab.consumer(), topics=config.topics, expiry_ms=10_000)

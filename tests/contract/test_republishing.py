@@ -48,21 +48,15 @@ class _Connections:
         self._killed_at = killed_at
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:
-        inner = self._stage.connections.make_writer(
-            transactional_id, batch_bytes_max=batch_bytes_max
-        )
+        inner = self._stage.connections.make_writer(transactional_id, batch_bytes_max=batch_bytes_max)
         return _Doomed(inner, killed_at=self._killed_at)
 
 
 def republisher(stage: Stage, to: str, request_id: str, *, killed_at: int = 1_000) -> Republisher:
     transactions = KafkaTransactions(
-        _Connections(stage, killed_at),
-        name=transactional_id(stage.group, request_id),
-        recycle_after_s=600.0,
+        _Connections(stage, killed_at), name=transactional_id(stage.group, request_id), recycle_after_s=600.0
     )
-    made = Republisher(
-        transactions, group=stage.group, request_id=request_id, to=to, text="zoe: mended"
-    )
+    made = Republisher(transactions, group=stage.group, request_id=request_id, to=to, text="zoe: mended")
     made.start()
     return made
 
@@ -79,9 +73,7 @@ def copies(stage: Stage, *offsets: int) -> list[Copy]:
 
 def wait_for(lab: Lab, topic: str, expected: list[bytes]) -> None:
     wait_until(
-        lambda: expected == [each.value for each in lab.read(topic)],
-        within=PATIENCE_S,
-        what=f"{expected} in {topic}",
+        lambda: expected == [each.value for each in lab.read(topic)], within=PATIENCE_S, what=f"{expected} in {topic}"
     )
 
 
@@ -100,9 +92,7 @@ def test_a_copy_and_the_record_of_it_are_one(lab: Lab, stage: Stage) -> None:
 
     wait_for(lab, to, [b"v3", b"v4"])
     assert [("a", b"b"), ("txl-replay", b"r1/0:3")] == list(lab.read(to)[0].headers)
-    expected = ReplayRecord(
-        ReplayKind.RESULT, "r1", 3, ReplayOutcome.REPUBLISHED, f"{to}: zoe: mended"
-    )
+    expected = ReplayRecord(ReplayKind.RESULT, "r1", 3, ReplayOutcome.REPUBLISHED, f"{to}: zoe: mended")
     said = wait_until(lambda: lab.read(stage.replays), within=PATIENCE_S, what="the record of it")
     assert expected == decode_replay(said[0].value)
     assert [2] == told
@@ -136,7 +126,7 @@ def test_a_rate_is_kept_in_small_kafka_transactions(lab: Lab, stage: Stage) -> N
     transactions = KafkaTransactions(stage.connections, name=unique_name("id"))
     slow = Republisher(
         transactions, group=stage.group, request_id="r", to=to, text="", clock=lambda: now[0], pause=pause
-    )  # fmt: skip
+    )
     slow.publish(copies(stage, *range(10)), rate_max=4.0)
 
     assert 3 == transactions.count

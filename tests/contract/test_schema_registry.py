@@ -33,10 +33,10 @@ WITHIN_S = 30.0
 OFTEN = RetryPolicy(attempt_count_max=1_000, backoff_first_ms=20, backoff_max_ms=50)
 AS_JSON = json.dumps(
     {"title": "Sale", "type": "object", "properties": {"cents": {"type": "integer"}}, "required": ["cents"]}
-)  # fmt: skip
+)
 AS_AVRO = json.dumps(
     {"type": "record", "name": "Sale", "fields": [{"name": "cents", "type": "int"}, {"name": "shop", "type": "string"}]}
-)  # fmt: skip
+)
 
 
 def message_type() -> Any:
@@ -44,9 +44,7 @@ def message_type() -> Any:
     described = DESCRIPTORS.FileDescriptorProto(name="sale.proto", package="shop", syntax="proto3")
     sale = described.message_type.add(name="Sale")
     cents = DESCRIPTORS.FieldDescriptorProto
-    sale.field.add(
-        name="cents", number=1, type=cents.TYPE_INT64, label=cents.LABEL_OPTIONAL, json_name="cents"
-    )
+    sale.field.add(name="cents", number=1, type=cents.TYPE_INT64, label=cents.LABEL_OPTIONAL, json_name="cents")
     pool = POOL.DescriptorPool()
     pool.Add(described)
     return MESSAGES.GetMessageClass(pool.FindMessageTypeByName("shop.Sale"))
@@ -72,10 +70,7 @@ FORMATS = {
     "avro": Format(
         lambda client, conf: AVRO.AvroSerializer(client, AS_AVRO, conf=conf),
         AVRO.AvroDeserializer,
-        {
-            "cents": 42,
-            "shop": "corner",
-        },  # it takes no record of less than 6 bytes, wherever the id is
+        {"cents": 42, "shop": "corner"},  # it takes no record of less than 6 bytes, wherever the id is
     ),
     "protobuf": Format(
         lambda client, conf: PROTOBUF.ProtobufSerializer(SALE, client, conf),
@@ -132,9 +127,13 @@ class Shop:
     def consumer(self, **settings: Any) -> OrderedConsumer:
         """Not started yet."""
         consumer = OrderedConsumer(
-            group=self.group, topics=[self.orders], start_at="earliest",
-            store_interval=timedelta(milliseconds=20), **self.stage.consumer_options, **settings,
-        )  # fmt: skip
+            group=self.group,
+            topics=[self.orders],
+            start_at="earliest",
+            store_interval=timedelta(milliseconds=20),
+            **self.stage.consumer_options,
+            **settings,
+        )
 
         @consumer.handler
         def note(message: ReceivedMessage, _context: Context) -> None:
@@ -144,7 +143,7 @@ class Shop:
 
     def wait_for(self, *wanted: tuple[Any, Any]) -> None:
         """Until these were handled, in this order."""
-        wait_until(lambda: self.seen == list(wanted), within=WITHIN_S, what=f"{wanted}, not {self.seen}")  # fmt: skip
+        wait_until(lambda: self.seen == list(wanted), within=WITHIN_S, what=f"{wanted}, not {self.seen}")
 
     def letters(self) -> list[ReceivedMessage]:
         """The dead letters."""
@@ -152,7 +151,7 @@ class Shop:
 
     def wait_for_letters(self, count: int) -> list[ReceivedMessage]:
         """Until there are so many."""
-        wait_until(lambda: len(self.letters()) == count, within=WITHIN_S, what=f"{count} dead letters")  # fmt: skip
+        wait_until(lambda: len(self.letters()) == count, within=WITHIN_S, what=f"{count} dead letters")
         return self.letters()
 
 
@@ -166,11 +165,7 @@ def shop(stage: Stage, registry: Registry) -> Iterator[Shop]:
 @pytest.mark.parametrize("place", ["in the value", "in a header"])
 def test_a_deserializer_reads_what_its_serializer_wrote(shop: Shop, name: str, place: str) -> None:
     made = FORMATS[name]
-    conf = (
-        {"schema.id.serializer": BASE.header_schema_id_serializer}
-        if place == "in a header"
-        else None
-    )
+    conf = {"schema.id.serializer": BASE.header_schema_id_serializer} if place == "in a header" else None
     shop.sell(made, conf=conf)
 
     with shop.consumer(deserializer=made.deserializer(shop.client())):
@@ -200,18 +195,14 @@ def test_what_nobody_can_read_is_a_dead_letter_and_harms_nobody_else(shop: Shop,
     assert b"SchemaRegistryError" in reasons[1]
 
 
-def test_a_registry_that_does_not_answer_makes_no_dead_letters(
-    shop: Shop, registry: Registry
-) -> None:
+def test_a_registry_that_does_not_answer_makes_no_dead_letters(shop: Shop, registry: Registry) -> None:
     made = FORMATS["json"]
     shop.sell(made)
     registry.schemas.is_broken = True
     asked_before = len(registry.schemas.asked)
 
     with shop.consumer(deserializer=made.deserializer(shop.client()), retry=OFTEN):
-        wait_until(
-            lambda: len(registry.schemas.asked) > asked_before + 3, within=WITHIN_S, what="attempts"
-        )
+        wait_until(lambda: len(registry.schemas.asked) > asked_before + 3, within=WITHIN_S, what="attempts")
         registry.schemas.is_broken = False
         shop.wait_for((b"anna", made.value))
 
@@ -220,9 +211,7 @@ def test_a_registry_that_does_not_answer_makes_no_dead_letters(
 
 def test_keys_are_read_too_and_order_goes_by_their_bytes(shop: Shop) -> None:
     made, client = FORMATS["json"], shop.client()
-    written = made.serializer(client, None)(
-        {"cents": 7}, SerializationContext(shop.orders, MessageField.KEY)
-    )
+    written = made.serializer(client, None)({"cents": 7}, SerializationContext(shop.orders, MessageField.KEY))
     shop.sell(made, key=written)
     shop.stage.write(shop.orders, b"unread", key=b"no schema")
     fields: list[str] = []
@@ -246,9 +235,12 @@ def test_a_coroutine_is_given_what_was_read_too(shop: Shop, stage: Stage) -> Non
     async def consume() -> Any:
         found: asyncio.Queue[Any] = asyncio.Queue()
         consumer = AsyncOrderedConsumer(
-            group=shop.group, topics=[shop.orders], start_at="earliest",
-            deserializer=made.deserializer(shop.client()), **stage.consumer_options,
-        )  # fmt: skip
+            group=shop.group,
+            topics=[shop.orders],
+            start_at="earliest",
+            deserializer=made.deserializer(shop.client()),
+            **stage.consumer_options,
+        )
 
         @consumer.handler
         async def note(message: ReceivedMessage, _context: Context) -> None:

@@ -46,9 +46,10 @@ def test_a_handler_that_takes_longer_than_the_pause_between_two_tries_ends(
         return None
 
     settings: dict[str, Any] = {
-        "retry": RetryPolicy(attempt_count_max=1), "kafka_transaction_timeout": timedelta(seconds=2),
+        "retry": RetryPolicy(attempt_count_max=1),
+        "kafka_transaction_timeout": timedelta(seconds=2),
         "revoke_timeout": timedelta(milliseconds=125),
-    }  # fmt: skip
+    }
     with stage.consumer(act, connect=lambda _: cluster, **settings) as consumer:
         stage.write(b"bad", key=b"bad", partition=0)
         wait_until(lambda: consumer.stats().replaced_count >= 1, within=20, what="a failed try")
@@ -56,8 +57,9 @@ def test_a_handler_that_takes_longer_than_the_pause_between_two_tries_ends(
         try:
             wait_until(
                 lambda: consumer.stats().topics[stage.topic].handled >= 1,
-                within=30, what="the slow message has ended once",
-            )  # fmt: skip
+                within=30,
+                what="the slow message has ended once",
+            )
         finally:
             count = len(calls)
             cluster.place = None
@@ -80,9 +82,12 @@ def test_other_keys_go_on_beside_a_running_handler_when_a_dead_letter_cannot_be_
         return Reject("as planned") if message.key == b"bad" else None
 
     with stage.consumer(
-        act, connect=lambda _: cluster, retry=RetryPolicy(attempt_count_max=1),
-        kafka_transaction_timeout=timedelta(seconds=2), revoke_timeout=timedelta(milliseconds=125),
-    ) as consumer:  # fmt: skip
+        act,
+        connect=lambda _: cluster,
+        retry=RetryPolicy(attempt_count_max=1),
+        kafka_transaction_timeout=timedelta(seconds=2),
+        revoke_timeout=timedelta(milliseconds=125),
+    ) as consumer:
         stage.write(b"slow", key=b"slow", partition=partition)
         stage.journal.wait_for(1)
         stage.write(b"bad", key=b"bad", partition=0)
@@ -128,9 +133,7 @@ def test_other_keys_go_on_beside_a_running_handler_when_a_dead_letter_is_refused
 
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("partition", [0, 1], ids=["same-partition", "other-partition"])
-def test_everything_goes_on_when_a_handler_that_ran_during_a_failed_try_has_ended(
-    stage: Stage, partition: int
-) -> None:
+def test_everything_goes_on_when_a_handler_that_ran_during_a_failed_try_has_ended(stage: Stage, partition: int) -> None:
     """Its queue is taken over behind the others: what is stored for it names the writer whose Kafka transaction nobody can end."""
     config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
     cluster = StuckPartition(stage.lab.connect_consumer(config), (stage.letters, 0))
@@ -142,9 +145,12 @@ def test_everything_goes_on_when_a_handler_that_ran_during_a_failed_try_has_ende
         return Reject("as planned") if message.key == b"bad" else None
 
     with stage.consumer(
-        act, connect=lambda _: cluster, retry=RetryPolicy(attempt_count_max=1),
-        kafka_transaction_timeout=timedelta(seconds=2), revoke_timeout=timedelta(milliseconds=125),
-    ) as consumer:  # fmt: skip
+        act,
+        connect=lambda _: cluster,
+        retry=RetryPolicy(attempt_count_max=1),
+        kafka_transaction_timeout=timedelta(seconds=2),
+        revoke_timeout=timedelta(milliseconds=125),
+    ) as consumer:
         stage.write(b"slow", key=b"slow", partition=partition)
         stage.journal.wait_for(1)
         stage.write(b"bad", key=b"bad", partition=0)
@@ -156,7 +162,8 @@ def test_everything_goes_on_when_a_handler_that_ran_during_a_failed_try_has_ende
         try:
             wait_until(
                 lambda: stage.journal.values(b"good-0") and stage.journal.values(b"good-1"),
-                within=30, what=f"the other keys ({consumer.stats().replaced_count} tries)",
-            )  # fmt: skip
+                within=30,
+                what=f"the other keys ({consumer.stats().replaced_count} tries)",
+            )
         finally:
             cluster.place = None

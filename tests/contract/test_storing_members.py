@@ -10,12 +10,7 @@ from tests.contract.clients import PATIENCE_S, TIMEOUT_S, assigned
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.adapters.ports import (
-    ConsumerConnections,
-    StoredOffset,
-    StoringGroupReader,
-    TopicPartition,
-)
+from txlayer.adapters.ports import ConsumerConnections, StoredOffset, StoringGroupReader, TopicPartition
 from txlayer.errors import ConfigError, LifecycleError
 
 
@@ -45,9 +40,7 @@ def readers(connections: ConsumerConnections, group: str) -> Iterator[list[Stori
         reader.close()
 
 
-def stored(
-    connections: ConsumerConnections, group: str, place: TopicPartition
-) -> StoredOffset | None:
+def stored(connections: ConsumerConnections, group: str, place: TopicPartition) -> StoredOffset | None:
     """What the group stored."""
     return connections.stored_offsets(group, [place], is_stable=True)[place]
 
@@ -77,9 +70,7 @@ def test_a_store_without_waiting_is_told_once_when_it_is_acknowledged(
     assert not reader.take_stored()
 
 
-def test_a_second_store_is_refused_until_the_first_was_told(
-    readers: list[StoringGroupReader], topic: str
-) -> None:
+def test_a_second_store_is_refused_until_the_first_was_told(readers: list[StoringGroupReader], topic: str) -> None:
     reader = readers[0]
     reader.start([topic])
     assigned(reader)
@@ -185,9 +176,7 @@ def test_metadata_that_the_brokers_do_not_take_are_a_wrong_setting(
     assert stored(connections, group, (topic, 0)) is None
 
 
-def test_a_log_writer_reports_where_its_records_stand(
-    connections: ConsumerConnections, topic: str
-) -> None:
+def test_a_log_writer_reports_where_its_records_stand(connections: ConsumerConnections, topic: str) -> None:
     offsets: list[int] = []
     writer = connections.make_log_writer(batch_bytes_max=100_000)
 

@@ -117,9 +117,7 @@ def test_a_consumer_of_a_stage_handles_what_is_written_there(stage: Stage) -> No
     group = stage.unique("loyalty")
     orders = stage.topic("orders", consumer_group=group)
     seen: list[bytes] = []
-    consumer = OrderedConsumer(
-        group=group, topics=[orders], start_at="earliest", **stage.consumer_options
-    )
+    consumer = OrderedConsumer(group=group, topics=[orders], start_at="earliest", **stage.consumer_options)
 
     @consumer.handler
     def handle(message: ReceivedMessage, context: Context) -> None:  # noqa: ARG001 - the handler's contract
@@ -213,9 +211,7 @@ def test_what_the_coordinator_could_not_forward_is_told_by_its_own_words() -> No
             tx.send(orders, value="held")
             tx.prepare()
             kafka.deny(orders)
-        wait_until(
-            lambda: producer.status("order-1")[0].state is TxnState.HELD, within=30, what="held"
-        )
+        wait_until(lambda: producer.status("order-1")[0].state is TxnState.HELD, within=30, what="held")
         with pytest.raises(AssertionError) as said:
             stage.wait_until_settled(within=SOON_S)
         kafka.deny(orders, is_denied=False)
@@ -226,10 +222,7 @@ def test_what_the_coordinator_could_not_forward_is_told_by_its_own_words() -> No
 
 
 def test_a_parked_transaction_is_at_rest() -> None:
-    settings = {
-        "check_immunity": timedelta(milliseconds=50),
-        "transaction_age_max": timedelta(milliseconds=200),
-    }
+    settings = {"check_immunity": timedelta(milliseconds=50), "transaction_age_max": timedelta(milliseconds=200)}
     with Stage(memory_access(MemoryKafka()), settings=settings) as stage:
         orders = stage.topic("orders")
         with stage.producer().transaction() as tx:

@@ -98,9 +98,7 @@ def test_a_queue_that_is_taken_over_again_under_its_lease_keeps_its_token(stage:
 
 def wait_for_another_token(owned: Any, before: int | None) -> None:
     """Until the lease was written again."""
-    wait_until(
-        lambda: owned.lease.token != before, within=PATIENCE_S, what="the lease written again"
-    )
+    wait_until(lambda: owned.lease.token != before, within=PATIENCE_S, what="the lease written again")
 
 
 @pytest.mark.promise("P10")

@@ -19,12 +19,7 @@ from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import SystemTopics
 from txlayer.core.ids import murmur2
 from txlayer.core.topics import AlterSetting, CreateTopic, Difference, StoreFirstOffsets
-from txlayer.errors import (
-    BrokerUnavailableError,
-    RefusedRecordError,
-    TxLayerError,
-    UsageError,
-)
+from txlayer.errors import BrokerUnavailableError, RefusedRecordError, TxLayerError, UsageError
 
 
 def creation(topic: str, *, partitions: int = 1, **settings: str) -> CreateTopic:
@@ -80,15 +75,8 @@ def test_a_setting_is_altered_and_shown_in_effect(lab: Lab) -> None:
 
     (state,) = admin.describe_topics([topic, unique_name("missing")]).values()
     assert (1, 1) == (state.partition_count, state.replication_factor)
-    shown = {
-        name: state.settings[name]
-        for name in ("max.message.bytes", "retention.ms", "cleanup.policy")
-    }
-    assert {
-        "max.message.bytes": "2000",
-        "retention.ms": "60000",
-        "cleanup.policy": "delete",
-    } == shown
+    shown = {name: state.settings[name] for name in ("max.message.bytes", "retention.ms", "cleanup.policy")}
+    assert {"max.message.bytes": "2000", "retention.ms": "60000", "cleanup.policy": "delete"} == shown
 
 
 def test_a_namespace_is_applied_once(lab: Lab) -> None:
@@ -133,9 +121,7 @@ def test_an_interrupted_apply_is_completed_by_the_next(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("trace", ["op", "doubt", "stored", "retention"])
-def test_apply_stores_no_first_offsets_where_a_coordinator_may_have_worked(
-    lab: Lab, trace: str
-) -> None:
+def test_apply_stores_no_first_offsets_where_a_coordinator_may_have_worked(lab: Lab, trace: str) -> None:
     namespace, topics = interrupted(lab)
     admin, group = lab.admin(), topics.coordinator_group
     if trace == "stored":
@@ -263,11 +249,7 @@ def test_a_deleted_topic_is_gone_with_the_offsets_stored_for_it(lab: Lab) -> Non
 
     assert admin.partition_count(topic) is None
     stored = wait_until(
-        lambda: [
-            s
-            for s in [admin.stored_offsets(group, [(topic, 0), (other, 0)])]
-            if s[topic, 0] is None
-        ],
+        lambda: [s for s in [admin.stored_offsets(group, [(topic, 0), (other, 0)])] if s[topic, 0] is None],
         within=20,
         what="no offset for what is gone",
     )[0]
@@ -301,20 +283,14 @@ def test_deleted_records_move_the_start_and_are_never_read_again(lab: Lab) -> No
     assert {(topic, 0): 3} == connections.end_offsets([(topic, 0)])
     reader = connections.make_reader("read_committed")
     reader.assign({(topic, 0): 0})
-    told = wait_until(
-        lambda: reader.read(record_count_max=10, timeout_s=0.1), within=20, what="the refusal"
-    )
+    told = wait_until(lambda: reader.read(record_count_max=10, timeout_s=0.1), within=20, what="the refusal")
     assert "_AUTO_OFFSET_RESET" == told[0].error().name()
     reader.close()
 
 
 @pytest.mark.slow
 def test_compaction_keeps_the_newest_record_of_each_key_and_every_offset(lab: Lab) -> None:
-    settings = {
-        "cleanup.policy": "compact",
-        "segment.ms": "100",
-        "min.cleanable.dirty.ratio": "0.001",
-    }
+    settings = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.001"}
     topic = lab.topic(settings=settings)
     for value in (b"a0", b"a1"):
         lab.write(topic, value, key=b"a")

@@ -74,9 +74,7 @@ class Scene:
     @contextmanager
     def coordinator(self, spans: Spans, **given: Any) -> Iterator[Coordinator]:
         config = CoordinatorConfig(**self.settings(), session_timeout=timedelta(seconds=6), **given)
-        made = make_coordinator(
-            config, self.lab.coordinator(self.ns, **given), tracing=spans.tracing
-        )
+        made = make_coordinator(config, self.lab.coordinator(self.ns, **given), tracing=spans.tracing)
         is_stopping = threading.Event()
         thread = threading.Thread(target=made.run, kwargs={"should_stop": is_stopping.is_set})
         thread.start()
@@ -88,9 +86,13 @@ class Scene:
 
     def consumer(self, spans: Spans) -> OrderedConsumer:
         return OrderedConsumer(
-            group=self.group, topics=[self.topic], start_at="earliest", tracing=spans.tracing,
-            connect=self.lab.connect_consumer, **self.settings(),
-        )  # fmt: skip
+            group=self.group,
+            topics=[self.topic],
+            start_at="earliest",
+            tracing=spans.tracing,
+            connect=self.lab.connect_consumer,
+            **self.settings(),
+        )
 
 
 @pytest.fixture
@@ -118,9 +120,7 @@ def test_one_trace_from_the_producer_to_the_handler(scene: Scene, spans: Spans) 
             tx.send(topic, key="k", value=b"v")
             tx.prepare()
         spans.wait_for("handler's own work", f"process {topic}", f"forward {topic}")
-        wait_until(
-            lambda: any(s.name == f"commit {ns}.op" for s in spans.all()), within=20, what="op"
-        )
+        wait_until(lambda: any(s.name == f"commit {ns}.op" for s in spans.all()), within=20, what="op")
 
     assert {
         Shape("POST /orders", SpanKind.INTERNAL, ""),
@@ -235,9 +235,13 @@ def test_submitted_transactions_and_their_futures_are_traced(scene: Scene, spans
 def test_coroutines_are_traced_too(scene: Scene, spans: Spans) -> None:
     async def run() -> None:
         consumer = AsyncOrderedConsumer(
-            group=scene.group, topics=[scene.topic], start_at="earliest", tracing=spans.tracing,
-            connect=scene.lab.connect_consumer, **scene.settings(),
-        )  # fmt: skip
+            group=scene.group,
+            topics=[scene.topic],
+            start_at="earliest",
+            tracing=spans.tracing,
+            connect=scene.lab.connect_consumer,
+            **scene.settings(),
+        )
         handled = asyncio.Event()
 
         @consumer.handler
@@ -247,11 +251,10 @@ def test_coroutines_are_traced_too(scene: Scene, spans: Spans) -> None:
 
         async with (
             AsyncTransactionalProducer(
-                group="shop", connect=scene.connect, tracing=spans.tracing,
-                **scene.settings(),
+                group="shop", connect=scene.connect, tracing=spans.tracing, **scene.settings()
             ) as producer,
             consumer,
-        ):  # fmt: skip
+        ):
             with spans.tracer.start_as_current_span("request"):
                 async with producer.transaction() as tx:
                     tx.send(scene.topic, value=b"v")
@@ -268,9 +271,7 @@ def test_coroutines_are_traced_too(scene: Scene, spans: Spans) -> None:
     assert Shape(f"prepare {scene.ns}.half", SpanKind.PRODUCER, "request") in spans.shapes()
 
 
-def test_a_handler_that_raises_ends_its_span_with_the_kind_alone(
-    scene: Scene, spans: Spans
-) -> None:
+def test_a_handler_that_raises_ends_its_span_with_the_kind_alone(scene: Scene, spans: Spans) -> None:
     consumer = scene.consumer(spans)
 
     @consumer.handler

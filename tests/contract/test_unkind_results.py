@@ -44,9 +44,7 @@ def test_a_reason_that_cannot_be_shown_costs_no_worker(stage: Stage) -> None:
 
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("error", [LookupError, SystemExit])
-def test_an_error_that_cannot_be_shown_costs_no_worker(
-    stage: Stage, error: type[BaseException]
-) -> None:
+def test_an_error_that_cannot_be_shown_costs_no_worker(stage: Stage, error: type[BaseException]) -> None:
     class UnkindError(Exception):
         def __str__(self) -> str:
             raise error

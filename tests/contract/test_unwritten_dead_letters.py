@@ -14,15 +14,7 @@ from tests.support.waiting import pause, wait_until
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import decode_replay, encode_replay
-from txlayer.core.retry import (
-    AfterExhausted,
-    HandlerResult,
-    Reject,
-    ReplayKind,
-    ReplayRecord,
-    Retry,
-    RetryPolicy,
-)
+from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, ReplayKind, ReplayRecord, Retry, RetryPolicy
 from txlayer.errors import BrokerUnavailableError
 from txlayer.testing.running import comes_true
 
@@ -176,9 +168,7 @@ def test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key(stage: Sta
                 stage.write(b"%d" % n, key=b"p%d" % partition, partition=partition)
         for partition in range(1, 4):
             stage.wait_stored(21, partition=partition, within=30)
-        wait_until(
-            lambda: len(stage.journal.values(b"good")) == 20, within=30, what="its neighbours"
-        )
+        wait_until(lambda: len(stage.journal.values(b"good")) == 20, within=30, what="its neighbours")
         assert [] == [letter for letter in stage.lab.read(stage.letters) if letter.partition == 0]
         cluster.place = None
         stage.wait_stored(21, partition=0, within=60)
@@ -190,9 +180,7 @@ def test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key(stage: Sta
 
 @pytest.mark.slow
 @pytest.mark.promise("P9")
-def test_a_dead_letter_delays_only_its_key_while_no_transaction_coordinator_answers(
-    stage: Stage,
-) -> None:
+def test_a_dead_letter_delays_only_its_key_while_no_transaction_coordinator_answers(stage: Stage) -> None:
     config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
     cluster = NoTransactions(stage.lab.connect_consumer(config))
     stage.write(b"bad", key=b"bad")
@@ -218,9 +206,7 @@ def test_a_dead_letter_delays_only_its_key_while_no_transaction_coordinator_answ
 @pytest.mark.slow
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("kind", [ReplayKind.REPLAY, ReplayKind.PAUSE])
-def test_requests_are_answered_beside_a_dead_letter_that_cannot_be_written(
-    stage: Stage, kind: ReplayKind
-) -> None:
+def test_requests_are_answered_beside_a_dead_letter_that_cannot_be_written(stage: Stage, kind: ReplayKind) -> None:
     """Else another key's replay would be handled again at each try, and no pause would ever come into force."""
     config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
     cluster = StuckPartition(stage.lab.connect_consumer(config), (stage.letters, 0))
@@ -266,9 +252,7 @@ def test_a_dead_letter_that_cannot_be_read_again_delays_only_its_replay(stage: S
         return Reject("as planned") if message.key in refused else None
 
     request = ReplayRecord(ReplayKind.REPLAY, "r", 0, text="zoe: mended")
-    with stage.consumer(
-        refuse, connect=lambda _: cluster, retry=RetryPolicy(attempt_count_max=1)
-    ) as consumer:
+    with stage.consumer(refuse, connect=lambda _: cluster, retry=RetryPolicy(attempt_count_max=1)) as consumer:
         stage.write(b"bad", key=b"bad")
         stage.wait_stored(1)
         refused.clear()
@@ -288,9 +272,7 @@ def test_a_dead_letter_that_cannot_be_read_again_delays_only_its_replay(stage: S
 
 
 @pytest.mark.promise("P9")
-def test_a_long_parked_key_does_not_keep_the_attempts_of_other_partitions_from_being_stored(
-    stage: Stage,
-) -> None:
+def test_a_long_parked_key_does_not_keep_the_attempts_of_other_partitions_from_being_stored(stage: Stage) -> None:
     """A Kafka transaction takes 500 dead letters, so 20 of them follow each other here."""
     count = 10_000
     config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
@@ -306,9 +288,7 @@ def test_a_long_parked_key_does_not_keep_the_attempts_of_other_partitions_from_b
     for _ in range(count // 1_000):
         stage.write(*[b"x" * 100] * 1_000, key=b"bad")
     with stage.consumer(
-        act,
-        connect=lambda _: cluster,
-        retry=RetryPolicy(2, backoff_first_ms=1, after_exhausted=AfterExhausted.PARK),
+        act, connect=lambda _: cluster, retry=RetryPolicy(2, backoff_first_ms=1, after_exhausted=AfterExhausted.PARK)
     ):
         wait_until(lambda: stage.stored() > 0, within=30, what="the first dead letters")
         stage.write(b"late", key=b"late", partition=1)
@@ -322,9 +302,7 @@ def test_a_long_parked_key_does_not_keep_the_attempts_of_other_partitions_from_b
 @pytest.mark.slow
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P11")
-def test_a_parked_keys_dead_letters_are_written_however_large_they_are_together(
-    stage: Stage,
-) -> None:
+def test_a_parked_keys_dead_letters_are_written_however_large_they_are_together(stage: Stage) -> None:
     """20 of 250 KB need 5 s at this rate; a Kafka transaction may take 2 s, in which 8 of them would go through."""
     count = 20
     config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)

@@ -33,9 +33,7 @@ def items_of(consumer: Any) -> list[Any]:
 
 
 @pytest.mark.promise("P11")
-def test_errors_of_messages_that_wait_for_their_next_attempt_stay_within_the_limit(
-    stage: Stage,
-) -> None:
+def test_errors_of_messages_that_wait_for_their_next_attempt_stay_within_the_limit(stage: Stage) -> None:
     """As an error of a database that quotes its statement and parameters."""
     count = 200
     for n in range(count):
@@ -47,10 +45,7 @@ def test_errors_of_messages_that_wait_for_their_next_attempt_stay_within_the_lim
     policy = RetryPolicy(backoff_first_ms=600_000, backoff_max_ms=600_000)
     with stage.consumer(act, retry=policy, record_bytes_max=LIMIT) as consumer:
         stage.journal.wait_for(count)
-        wait_until(
-            lambda: sum(i.attempt_count for i in items_of(consumer)) == count,
-            within=20, what="all have failed",
-        )  # fmt: skip
+        wait_until(lambda: sum(i.attempt_count for i in items_of(consumer)) == count, within=20, what="all have failed")
         kept = sum(len(i.more.error_message) for i in items_of(consumer))
 
     assert kept <= max(LIMIT, count * MESSAGE_LENGTH_MAX)
@@ -63,9 +58,7 @@ def test_headers_of_messages_that_wait_stay_within_the_limit(stage: Stage) -> No
 
     def write(count: int) -> None:
         for n in range(count):
-            lab.kafka.append(
-                stage.topic, b"x", partition=0, key=b"k", headers=[("h", b"%d" % n + b"x" * SIZE)]
-            )
+            lab.kafka.append(stage.topic, b"x", partition=0, key=b"k", headers=[("h", b"%d" % n + b"x" * SIZE)])
 
     write(10)  # as many as the limit allows; one read may exceed it
     gate = threading.Event()
@@ -75,9 +68,7 @@ def test_headers_of_messages_that_wait_stay_within_the_limit(stage: Stage) -> No
 
     with stage.consumer(act, record_bytes_max=LIMIT) as consumer:
         stage.journal.wait_for(1)
-        wait_until(
-            lambda: consumer.stats().topics[stage.topic].waiting > 0, within=20, what="some wait"
-        )
+        wait_until(lambda: consumer.stats().topics[stage.topic].waiting > 0, within=20, what="some wait")
         write(190)
         pause(0.5)
         figures = consumer.stats().topics[stage.topic]

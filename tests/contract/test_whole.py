@@ -59,12 +59,8 @@ def test_a_result_tells_what_was_decided_where_another_word_came_first(shop: Sho
                 tx.prepare()
                 (stored,) = producer.status(name)
                 last = stored.half_records[-1].offset
-                op = OpMessage(
-                    contrary[name], f"{name}/{stored.nonce}", stored.producer_group, last, 0
-                )
-                shop.lab.write(
-                    shop.topics.op, codec.encode_op(op).encode(), partition=stored.partition
-                )
+                op = OpMessage(contrary[name], f"{name}/{stored.nonce}", stored.producer_group, last, 0)
+                shop.lab.write(shop.topics.op, codec.encode_op(op).encode(), partition=stored.partition)
                 tx.commit() if word is Resolution.COMMIT else tx.rollback()
 
             told = tx.result(30, with_decision=True)
@@ -85,10 +81,7 @@ def test_a_result_tells_what_was_decided_where_another_word_came_first(shop: Sho
 @pytest.mark.usefixtures("coordinator")
 def test_many_transactions_in_flight_all_arrive_in_order_of_their_key(shop: Shop) -> None:
     with shop.producer() as producer:
-        futures = [
-            producer.submit(Message(shop.orders, b"k", b"%d" % n), ordering_key="k")
-            for n in range(200)
-        ]
+        futures = [producer.submit(Message(shop.orders, b"k", b"%d" % n), ordering_key="k") for n in range(200)]
         for future in futures:
             future.result(30)
     shop.wait_for(200)
@@ -134,9 +127,7 @@ def test_a_second_copy_behind_a_restart_is_not_forwarded_again(lab: Lab) -> None
     shop.wait_for(2)
     running.stop()
 
-    assert [txn_key("first"), txn_key("second")] == sorted(
-        (value or b"").decode() for _, value in shop.visible()
-    )
+    assert [txn_key("first"), txn_key("second")] == sorted((value or b"").decode() for _, value in shop.visible())
 
 
 @pytest.mark.promise("P1")
@@ -154,9 +145,7 @@ def test_a_strangers_kafka_transaction_on_half_delays_and_loses_nothing(lab: Lab
     running = shop.coordinator(misplaced_after=second)
     with shop.producer() as producer:
         producer.publish(Message(shop.orders, None, b"hidden"))
-        wait_until(
-            lambda: _waits(running), within=30, what="the line of a half record that nobody can read yet",
-        )  # fmt: skip
+        wait_until(lambda: _waits(running), within=30, what="the line of a half record that nobody can read yet")
         patience_ends = time.monotonic() + 4
         wait_until(lambda: time.monotonic() > patience_ends, within=10, what="patience")
         assert _waits(running)
@@ -171,8 +160,9 @@ def test_a_strangers_kafka_transaction_on_half_delays_and_loses_nothing(lab: Lab
             running = shop.coordinator(doubt_after=second)
             wait_until(
                 lambda: any(t.is_in_doubt for x in running.ledgers for t in x.everybody()),
-                within=30, what="the open one on doubt",
-            )  # fmt: skip
+                within=30,
+                what="the open one on doubt",
+            )
         shop.wait_for(2)
     running.stop()
     connections.close()
@@ -199,9 +189,7 @@ def test_two_coordinators_share_the_work_and_double_nothing(shop: Shop) -> None:
     assert 50 == len({txn_id for txn_id, _ in shop.visible()}) == len(shop.visible())
 
 
-def test_a_coordinator_that_is_cut_off_is_replaced_and_nothing_is_lost_or_doubled(
-    faulty_lab: FaultyLab,
-) -> None:
+def test_a_coordinator_that_is_cut_off_is_replaced_and_nothing_is_lost_or_doubled(faulty_lab: FaultyLab) -> None:
     shop = Shop(faulty_lab)
     namespace = shop.topics.namespace
     distant = shop.coordinator(faulty_lab.distant(namespace, session_timeout=SESSION))
@@ -223,9 +211,7 @@ def test_a_coordinator_that_is_cut_off_is_replaced_and_nothing_is_lost_or_double
 
 
 @pytest.mark.parametrize("letter", ["a", "b"])
-def test_a_writer_that_was_fenced_while_it_was_idle_is_replaced_without_a_word(
-    shop: Shop, letter: str
-) -> None:
+def test_a_writer_that_was_fenced_while_it_was_idle_is_replaced_without_a_word(shop: Shop, letter: str) -> None:
     """A late request opens a Kafka transaction of it, and the broker gives that up after its time-out."""
     timeout = timedelta(seconds=2)
     running = shop.coordinator(kafka_transaction_timeout=timeout)
@@ -233,16 +219,17 @@ def test_a_writer_that_was_fenced_while_it_was_idle_is_replaced_without_a_word(
     producer.publish(Message(shop.orders, b"k", b"before"))
     shop.wait_for(1)
     connections = shop.lab.coordinator(shop.topics.namespace)
-    stored = connections.stored_offsets(
-        shop.topics.coordinator_group, [(shop.topics.op, 0)], is_stable=True
-    )[shop.topics.op, 0]
+    stored = connections.stored_offsets(shop.topics.coordinator_group, [(shop.topics.op, 0)], is_stable=True)[
+        shop.topics.op, 0
+    ]
     assert stored is not None
     name = stored.metadata.split("|")[1]
     turned_at = running.coordinator.measures.turned_at or 0.0
     wait_until(  # its last progress was stored a second after the last message, at most
         lambda: (running.coordinator.measures.turned_at or 0.0) > turned_at + 4,
-        within=40, what="both of its writers were idle for longer than the time-out",
-    )  # fmt: skip
+        within=40,
+        what="both of its writers were idle for longer than the time-out",
+    )
     fence = connections.make_writer(f"{name}.{letter}", batch_bytes_max=16_384)
     fence.initialise(timeout_s=20)
     fence.close()

@@ -105,9 +105,7 @@ class Newcomer:
             self._type(f"{start} --port {self._port}", said=start)
             self._type(apply, said=apply)
             with (self.folder / "coordinator.log").open("wb") as log:
-                coordinator = subprocess.Popen(
-                    run.split(), cwd=self.folder, env=self.environ, stdout=log, stderr=log
-                )
+                coordinator = subprocess.Popen(run.split(), cwd=self.folder, env=self.environ, stdout=log, stderr=log)
             self.steps.append(Step(run, len(run), 0.0))
             yield
         finally:
@@ -130,9 +128,15 @@ class Newcomer:
 
     def _run(self, command: str) -> str:
         ran = subprocess.run(
-            command, shell=True, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=STEP_S,
+            command,
+            shell=True,
+            cwd=self.folder,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=STEP_S,
             check=False,
-        )  # fmt: skip
+        )
         assert 0 == ran.returncode, f"{command}\n{ran.stdout}{ran.stderr}"
         return ran.stdout
 

@@ -117,9 +117,7 @@ def test_every_target_program_and_extra_that_a_page_names_is_there() -> None:
 
     made = {line[1] for line in lines if line[0] == "make" and len(line) > 1}
     made |= set(re.findall(r"`make ([a-z]+)[^`]*`", text))
-    programs = {
-        word for line in lines for word in line if re.fullmatch(r"(bench|examples)/\S+\.py", word)
-    }
+    programs = {word for line in lines for word in line if re.fullmatch(r"(bench|examples)/\S+\.py", word)}
     extras = {e for found in re.findall(r"txlayer\[([a-z,]+)\]", text) for e in found.split(",")}
 
     assert {"demo", "test", "images", "restarts"} <= made

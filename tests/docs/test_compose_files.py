@@ -53,9 +53,13 @@ def test_the_oldest_docker_compose_reads_the_files(names: list[str]) -> None:
     files = [word for name in names for word in ("--file", str(COMPOSE / name))]
 
     answer = subprocess.run(
-        [found, *files, "config", "--quiet"], capture_output=True, text=True, check=False, timeout=60,
+        [found, *files, "config", "--quiet"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
         env={"PATH": os.environ.get("PATH", os.defpath)},
-    )  # fmt: skip
+    )
 
     assert (0, "") == (answer.returncode, answer.stderr)
 
@@ -68,7 +72,7 @@ def test_a_service_is_watched_bounded_and_without_rights(name: str) -> None:
         setting
         for setting in ("healthcheck", "cpus", "mem_limit", "pids_limit", "restart", "user", "tmpfs")
         if not service.get(setting)
-    ]  # fmt: skip
+    ]
     assert [] == lacking
     assert service["read_only"] is True
     assert ["ALL"] == service["cap_drop"]
@@ -129,10 +133,7 @@ def test_every_broker_of_three_is_reached_from_this_machine_where_it_says() -> N
 
     reached = {name: service["ports"] for name, service in brokers.items()}
 
-    said = {
-        name: {**alone, **environment(service)}["KAFKA_ADVERTISED_LISTENERS"]
-        for name, service in brokers.items()
-    }
+    said = {name: {**alone, **environment(service)}["KAFKA_ADVERTISED_LISTENERS"] for name, service in brokers.items()}
     outside = {name: listeners.partition("MACHINE://")[2] for name, listeners in said.items()}
     assert {name: [f"{place}:9094"] for name, place in outside.items()} == reached
     assert 3 == len(set(outside.values()))
@@ -167,8 +168,7 @@ def test_the_shop_of_three_brokers_is_the_same_but_for_their_names() -> None:
         for file in (ALONE, THREE)
         for name, service in services(file).items()
         if service.get("command")
-        and service.get("image", SERVICES.get(name, {}).get("image"))
-        == "localhost/txlayer/coordinator:0.1.0"
+        and service.get("image", SERVICES.get(name, {}).get("image")) == "localhost/txlayer/coordinator:0.1.0"
     ],
 )
 def test_a_command_line_of_ours_is_one_that_the_program_takes(file: str, name: str) -> None:
@@ -191,9 +191,13 @@ def test_the_command_line_of_the_shop_is_one_that_it_takes() -> None:
     program = "import sys; import service; service.parse(sys.argv[1:])"
 
     answer = subprocess.run(
-        [sys.executable, "-c", program, *SERVICES["shop"]["command"]], capture_output=True, text=True,
-        check=False, timeout=60, env={"PYTHONPATH": f"{shop}:{ROOT}"},
-    )  # fmt: skip
+        [sys.executable, "-c", program, *SERVICES["shop"]["command"]],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={"PYTHONPATH": f"{shop}:{ROOT}"},
+    )
 
     assert (0, "") == (answer.returncode, answer.stderr)
 

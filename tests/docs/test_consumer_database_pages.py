@@ -31,11 +31,7 @@ engine.dispose()
 
 
 @pytest.mark.parametrize(
-    ("page", "more", "said"),
-    [
-        ("inbox.md", RUN_HANDLER, "2"),
-        ("locks.md", "engine.dispose()", "stale: 17 newest: 29"),
-    ],
+    ("page", "more", "said"), [("inbox.md", RUN_HANDLER, "2"), ("locks.md", "engine.dispose()", "stale: 17 newest: 29")]
 )
 def test_the_program_of_the_page_runs(page: str, more: str, said: str, tmp_path: Path) -> None:
     text = (PAGES / page).read_text(encoding="utf-8")

@@ -44,9 +44,7 @@ def test_the_first_program_handles_messages(capsys: pytest.CaptureFixture[str]) 
 
     with consumer:
         wait_until(
-            lambda: (
-                consumer.stats().topics.get("orders") and consumer.stats().topics["orders"].handled
-            ),
+            lambda: consumer.stats().topics.get("orders") and consumer.stats().topics["orders"].handled,
             within=20,
             what="the message handled",
         )

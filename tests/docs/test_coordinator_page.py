@@ -35,9 +35,7 @@ def logged() -> dict[str, str]:
 
 def on_page() -> dict[str, str]:
     """{name: level} of the page's table."""
-    rows = re.findall(
-        r"^\| (`[a-z]+\.[^|]+`) \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE
-    )
+    rows = re.findall(r"^\| (`[a-z]+\.[^|]+`) \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     return {name: level for names, level in rows for name in re.findall(r"`([^`]+)`", names)}
 
 

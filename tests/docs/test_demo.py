@@ -52,12 +52,15 @@ class Left:
     def compare(self, folder: Path) -> tuple[int, str]:
         """Exit code and output of compare.py, on the database of a folder."""
         line = [
-            sys.executable, str(SHOP / "compare.py"), str(folder), "--purchases", str(PURCHASE_COUNT),
-            "--bootstrap-servers", self.bootstrap_servers,
-        ]  # fmt: skip
-        answer = subprocess.run(
-            line, env=environment(), capture_output=True, text=True, check=False, timeout=60
-        )
+            sys.executable,
+            str(SHOP / "compare.py"),
+            str(folder),
+            "--purchases",
+            str(PURCHASE_COUNT),
+            "--bootstrap-servers",
+            self.bootstrap_servers,
+        ]
+        answer = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False, timeout=60)
         return answer.returncode, answer.stdout + answer.stderr
 
 
@@ -66,12 +69,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One run for all tests of this file."""
     folder = tmp_path_factory.mktemp("demo") / "kept"
     line = [
-        sys.executable, str(SHOP / "demo.py"), "--json", "--keep", str(folder),
-        "--purchases", str(PURCHASE_COUNT), "--seed", "7",
-    ]  # fmt: skip
-    ended = subprocess.run(
-        line, env=environment(), capture_output=True, text=True, check=False, timeout=900
-    )
+        sys.executable,
+        str(SHOP / "demo.py"),
+        "--json",
+        "--keep",
+        str(folder),
+        "--purchases",
+        str(PURCHASE_COUNT),
+        "--seed",
+        "7",
+    ]
+    ended = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False, timeout=900)
     assert ended.stdout, ended.stderr
     programs = subprocess.run(
         ["ps", "-eo", "command"], capture_output=True, text=True, check=True, timeout=30
@@ -126,21 +134,13 @@ def test_the_demo_ends_with_an_equal_database_and_topics(run: Run) -> None:
     assert {"orders": accepted_count, "loyalty": accepted_count} == comparison["record_counts"]
 
 
-def test_the_demo_kills_each_coordinator_and_the_shop_in_the_middle_of_the_purchases(
-    run: Run,
-) -> None:
+def test_the_demo_kills_each_coordinator_and_the_shop_in_the_middle_of_the_purchases(run: Run) -> None:
     kills = run.result["kills"]
 
-    expected = [
-        "coordinator 1", "coordinator 2", "the loyalty service", "the shop", "the shop", "the shop",
-    ]  # fmt: skip
+    expected = ["coordinator 1", "coordinator 2", "the loyalty service", "the shop", "the shop", "the shop"]
     assert expected == sorted(kill["who"] for kill in kills)
     # The loyalty service dies in the middle of its own work, and may be behind the shop.
-    assert all(
-        0 < kill["sold_count"] < PURCHASE_COUNT
-        for kill in kills
-        if kill["who"] != "the loyalty service"
-    )
+    assert all(0 < kill["sold_count"] < PURCHASE_COUNT for kill in kills if kill["who"] != "the loyalty service")
 
 
 def test_what_the_shop_left_in_doubt_is_settled_by_checking_back(run: Run) -> None:
@@ -152,9 +152,7 @@ def test_what_the_shop_left_in_doubt_is_settled_by_checking_back(run: Run) -> No
     assert checks["checked_count"] >= checks["committed_count"] + checks["rolled_back_count"]
 
 
-def test_every_order_counts_once_in_the_points_though_handlers_fail_and_their_service_is_killed(
-    run: Run,
-) -> None:
+def test_every_order_counts_once_in_the_points_though_handlers_fail_and_their_service_is_killed(run: Run) -> None:
     rewards, accepted_count = run.result["rewards"], run.result["comparison"]["accepted_count"]
 
     assert [] == rewards["comparison"]["findings"]
@@ -165,9 +163,7 @@ def test_every_order_counts_once_in_the_points_though_handlers_fail_and_their_se
     assert rewards["failed_count"] > rewards["dead_letter_count"]
 
 
-def test_a_customer_whose_orders_never_succeed_is_parked_in_the_dead_letters_and_replayed(
-    run: Run,
-) -> None:
+def test_a_customer_whose_orders_never_succeed_is_parked_in_the_dead_letters_and_replayed(run: Run) -> None:
     rewards = run.result["rewards"]
 
     assert rewards["dead_letter_count"] > 1
@@ -213,11 +209,7 @@ REPEAT_CUSTOMER = "(SELECT customer FROM purchases GROUP BY customer HAVING coun
         ),
         (
             "UPDATE purchases SET cents = cents + 100 WHERE position = 1",
-            [
-                "database: 1 missing",
-                "orders: 1 with other content",
-                "loyalty: 1 with other content",
-            ],
+            ["database: 1 missing", "orders: 1 with other content", "loyalty: 1 with other content"],
         ),
         (
             f"UPDATE purchases SET position = -position WHERE customer = {REPEAT_CUSTOMER}",
@@ -238,10 +230,7 @@ def test_a_difference_planted_into_the_database_is_found(
 @pytest.mark.parametrize(
     ("sql", "findings"),
     [
-        (
-            "UPDATE entries SET points = points + 1 WHERE position = 1",
-            ["points: 1 customers with other points"],
-        ),
+        ("UPDATE entries SET points = points + 1 WHERE position = 1", ["points: 1 customers with other points"]),
         (
             "DELETE FROM entries WHERE position = 1",
             ["points: 1 customers with other points", "points: 1 orders missing"],
@@ -257,9 +246,7 @@ def test_a_difference_planted_into_the_database_is_found(
     ],
     ids=["other points", "an entry too few", "an entry twice", "another order"],
 )
-def test_a_difference_planted_into_the_points_is_found(
-    run: Run, tmp_path: Path, sql: str, findings: list[str]
-) -> None:
+def test_a_difference_planted_into_the_points_is_found(run: Run, tmp_path: Path, sql: str, findings: list[str]) -> None:
     for name in ("shop.db", "points.db"):
         shutil.copy(run.folder / name, tmp_path)
     database = sqlite3.connect(tmp_path / "points.db")
@@ -269,8 +256,12 @@ def test_a_difference_planted_into_the_points_is_found(
 
     answer = subprocess.run(
         [sys.executable, str(SHOP / "compare_points.py"), str(tmp_path)],
-        env=environment(), capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
     assert changed_count > 0
     assert 1 == answer.returncode
@@ -280,9 +271,7 @@ def test_a_difference_planted_into_the_points_is_found(
 def test_messages_planted_into_a_topic_are_found(left: Left) -> None:
     columns = ("number", "customer", "day", "cds", "cents")
     database = sqlite3.connect(left.folder / "shop.db")
-    stored = database.execute(
-        f"SELECT {', '.join(columns)} FROM purchases ORDER BY position"
-    ).fetchall()
+    stored = database.execute(f"SELECT {', '.join(columns)} FROM purchases ORDER BY position").fetchall()
     database.close()
     numbers = {number for number, *_ in stored}
     refused = next(number for number in range(1, PURCHASE_COUNT) if number not in numbers)
@@ -319,9 +308,7 @@ def test_a_commit_that_nobody_forwards_breaks_a_promise_though_the_auditor_had_r
     records = tmp_path / "spark" / "bronze" / "v1" / "records"
     with auditor(bootstrap_servers=left.bootstrap_servers, folder=tmp_path) as opened:
         opened.open()
-        wait_until(
-            lambda: len(list(records.glob("*/_SUCCESS"))) == 2, within=120, what="both have read"
-        )
+        wait_until(lambda: len(list(records.glob("*/_SUCCESS"))) == 2, within=120, what="both have read")
         place = plant_commit(left.bootstrap_servers)
 
         judged = opened.judge()
@@ -330,9 +317,7 @@ def test_a_commit_that_nobody_forwards_breaks_a_promise_though_the_auditor_had_r
     assert f"txlayer.half-0@{place}" in Path(judged.page).read_text("utf-8")
 
 
-def test_an_auditor_that_cannot_read_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_auditor_that_cannot_read_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXLAYER_JAVA_HOME", str(tmp_path / "nowhere"))
     monkeypatch.syspath_prepend(str(SHOP))
     module = importlib.import_module("audit")
@@ -352,10 +337,13 @@ def plant_commit(bootstrap_servers: str) -> int | None:
     places: list[int | None] = []
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     producer.produce(
-        "txlayer.half", key="k", value="v", partition=0,
+        "txlayer.half",
+        key="k",
+        value="v",
+        partition=0,
         headers={"txl": b"1|planted-33/00000001|shop|orders|0/1|1|"},
         on_delivery=lambda _error, record: places.append(record.offset()),
-    )  # fmt: skip
+    )
     assert 0 == producer.flush(30)
     said = f"1|C|planted-33/00000001|shop|{places[0]}|1|producer||"
     producer.produce("txlayer.op", value=said, partition=0)
@@ -363,9 +351,7 @@ def plant_commit(bootstrap_servers: str) -> int | None:
     return places[0]
 
 
-def test_a_broken_promise_makes_the_demo_fail_though_everything_is_equal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_broken_promise_makes_the_demo_fail_though_everything_is_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(SHOP))
     show, audit = importlib.import_module("show"), importlib.import_module("audit")
     nothing = SimpleNamespace(findings=[])
@@ -374,8 +360,18 @@ def test_a_broken_promise_makes_the_demo_fail_though_everything_is_equal(
         judged = audit.Audit(verdicts={"ok": 1}, is_good=is_good, page="report.html", took_s=1.0)
         rewards = SimpleNamespace(is_complete=True, comparison=nothing)
         return show.Report(
-            purchase_count=1, seed=1, kills=[], checks=None, selling_s=1.0, settling_s=1.0, whole_s=1.0, buying=None,
-            forwarding=None, comparison=nothing, rewards=rewards, audit=judged,
-        )  # fmt: skip
+            purchase_count=1,
+            seed=1,
+            kills=[],
+            checks=None,
+            selling_s=1.0,
+            settling_s=1.0,
+            whole_s=1.0,
+            buying=None,
+            forwarding=None,
+            comparison=nothing,
+            rewards=rewards,
+            audit=judged,
+        )
 
     assert (True, False) == (report(is_good=True).is_good, report(is_good=False).is_good)

@@ -34,7 +34,7 @@ def named_checks() -> set[str]:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found |= set(
                     re.findall(r"^(?:broker|topics|partitions|targets|coordinator|half|clock)\.[a-z-]+$", node.value)
-                )  # fmt: skip
+                )
     return found - {"coordinator.py"}
 
 
@@ -53,11 +53,11 @@ def arena(broker: Broker) -> Arena:
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize(("page", "line"), [(p, c) for p in (DOCTOR, VERIFY) for c in commands(p)], ids=lambda v: getattr(v, "stem", None))  # fmt: skip
-def test_a_command_of_the_page_runs(
-    arena: Arena, capsys: pytest.CaptureFixture[str], page: Path, line: str
-) -> None:
-    words = {"127.0.0.1:9092": arena.servers, "txlayer": arena.namespace, "orders": f"{arena.namespace}-orders"}  # fmt: skip
+@pytest.mark.parametrize(
+    ("page", "line"), [(p, c) for p in (DOCTOR, VERIFY) for c in commands(p)], ids=lambda v: getattr(v, "stem", None)
+)
+def test_a_command_of_the_page_runs(arena: Arena, capsys: pytest.CaptureFixture[str], page: Path, line: str) -> None:
+    words = {"127.0.0.1:9092": arena.servers, "txlayer": arena.namespace, "orders": f"{arena.namespace}-orders"}
     program, *arguments = shlex.split(line, comments=True)
 
     code, out, err = run_command(build_app(), *(words.get(w, w) for w in arguments), capsys=capsys)
@@ -82,6 +82,4 @@ def test_every_fault_stands_on_the_page_with_the_promises_that_it_breaks() -> No
     }
     looked_at = {v for v in Verdict if severity(v) is not Severity.GOOD} - {Verdict.OUT_OF_WINDOW}
 
-    assert on_page == {
-        v.value: {p.name for p in broken_promises(v, is_rolled_back=True)} for v in looked_at
-    }
+    assert on_page == {v.value: {p.name for p in broken_promises(v, is_rolled_back=True)} for v in looked_at}

@@ -193,9 +193,7 @@ def test_a_message_that_is_read_twice_gives_its_points_once(tmp_path: Path) -> N
     assert [(42,)] == rows(tmp_path / "loyalty.db", "SELECT points FROM account")
 
 
-def test_a_purchase_through_django_is_told_and_one_inside_another_transaction_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_a_purchase_through_django_is_told_and_one_inside_another_transaction_is_refused(tmp_path: Path) -> None:
     view, migration = programs("django.md")
     (selling,) = [text for text in programs("barrier.md") if "from django.db" in text]
     shop = tmp_path / "shop"
@@ -206,9 +204,7 @@ def test_a_purchase_through_django_is_told_and_one_inside_another_transaction_is
     )
     for name, text in {
         "__init__.py": "",
-        "selling.py": in_memory(selling).replace(
-            "producer =", "from __main__ import kafka\nproducer ="
-        ),
+        "selling.py": in_memory(selling).replace("producer =", "from __main__ import kafka\nproducer ="),
         "views.py": view,
         "migrations/__init__.py": "",
         "migrations/0001_initial.py": initial,
@@ -216,8 +212,7 @@ def test_a_purchase_through_django_is_told_and_one_inside_another_transaction_is
     }.items():
         (shop / name).write_text(text, encoding="utf-8")
     (tmp_path / "urls.py").write_text(
-        "from django.urls import path\nfrom shop import views\n"
-        "urlpatterns = [path('purchases', views.purchases)]\n",
+        "from django.urls import path\nfrom shop import views\nurlpatterns = [path('purchases', views.purchases)]\n",
         encoding="utf-8",
     )
 
@@ -240,9 +235,7 @@ def test_a_purchase_goes_either_by_the_outbox_or_by_txlayer(tmp_path: Path) -> N
 
     assert [["customer-8", "17 cents"]] == told
     assert [("customer-7",)] == rows(tmp_path / "shop.db", "SELECT key FROM outbox")
-    assert [("customer-7",), ("customer-8",)] == rows(
-        tmp_path / "shop.db", "SELECT customer FROM purchase"
-    )
+    assert [("customer-7",), ("customer-8",)] == rows(tmp_path / "shop.db", "SELECT customer FROM purchase")
 
 
 def test_a_tombstone_goes_through_txlayer(tmp_path: Path) -> None:

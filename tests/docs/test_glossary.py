@@ -39,9 +39,7 @@ def names_in_the_code() -> set[str]:
         for name, value in vars(import_module(module_info.name)).items():
             names.add(name)
             if inspect.isclass(value):
-                members = {
-                    m for cls in value.__mro__ for m in (*vars(cls), *inspect.get_annotations(cls))
-                }
+                members = {m for cls in value.__mro__ for m in (*vars(cls), *inspect.get_annotations(cls))}
                 names.update(f"{name}.{member}" for member in members)
     return names
 
@@ -56,9 +54,7 @@ def comments(enum: type[Enum]) -> dict[str, str]:
     found = {}
     for statement in members:
         text = "\n".join(lines[statement.lineno - 1 : statement.end_lineno])
-        found[str(ast.literal_eval(statement.value))] = (
-            text.partition("#:")[2].splitlines()[0].strip()
-        )
+        found[str(ast.literal_eval(statement.value))] = text.partition("#:")[2].splitlines()[0].strip()
     return found
 
 
@@ -79,11 +75,7 @@ def test_a_word_stands_there_once() -> None:
 
 @pytest.mark.parametrize(
     ("heading", "enum"),
-    [
-        ("States of a transaction", TxnState),
-        ("Reasons for holding and parking", ParkReason),
-        ("Who resolves", Source),
-    ],
+    [("States of a transaction", TxnState), ("Reasons for holding and parking", ParkReason), ("Who resolves", Source)],
 )
 def test_the_tables_are_the_enums(heading: str, enum: type[Enum]) -> None:
     rows = {value.strip("`"): meaning.replace("`", "") for value, meaning in tables()[heading]}

@@ -49,9 +49,7 @@ def closure(extras: set[str]) -> set[str]:
 def test_a_dockerfile_is_well_made(path: Path) -> None:
     linter = Path(sys.executable).with_name("hadolint")
 
-    answer = subprocess.run(
-        [linter, "--no-color", path], capture_output=True, text=True, check=False, timeout=60
-    )
+    answer = subprocess.run([linter, "--no-color", path], capture_output=True, text=True, check=False, timeout=60)
 
     assert (0, "") == (answer.returncode, answer.stdout)
 
@@ -65,7 +63,7 @@ def test_the_image_of_coordinators_carries_neither_spark_nor_java() -> None:
     assert {"confluent-kafka", "typer", "sqlalchemy"} <= brought
     assert set() == brought & TOO_LARGE
     stage = text.split(" AS coordinator\n")[1].split("FROM ")[0]
-    assert ["COPY --from=coordinator-build /opt/txlayer /opt/txlayer"] == re.findall(r"^COPY .*$", stage, re.MULTILINE)  # fmt: skip
+    assert ["COPY --from=coordinator-build /opt/txlayer /opt/txlayer"] == re.findall(r"^COPY .*$", stage, re.MULTILINE)
     assert not re.search(r"jre|jdk|java", text.split(" AS base\n")[1].split("FROM ")[0])
 
 
@@ -74,11 +72,7 @@ def test_the_image_of_spark_would_be_seen() -> None:
 
 
 def test_every_image_is_built_on_a_pinned_base() -> None:
-    found = [
-        line
-        for path in DOCKERFILES
-        for line in re.findall(r"^FROM (\S+)", path.read_text("utf-8"), re.MULTILINE)
-    ]
+    found = [line for path in DOCKERFILES for line in re.findall(r"^FROM (\S+)", path.read_text("utf-8"), re.MULTILINE)]
     bases = {base.removeprefix("${REGISTRY}") for base in found}
 
     stages = {"build", "base", "coordinator", "coordinator-build"}
@@ -88,9 +82,7 @@ def test_every_image_is_built_on_a_pinned_base() -> None:
 def test_images_are_tagged_with_the_version_that_the_files_name() -> None:
     ours = {s["image"] for s in services().values() if s["image"].startswith("localhost/txlayer/")}
 
-    assert {
-        f"localhost/txlayer/{name}:{__version__}" for name in ("coordinator", "shop", "spark")
-    } == ours
+    assert {f"localhost/txlayer/{name}:{__version__}" for name in ("coordinator", "shop", "spark")} == ours
 
 
 def test_an_image_runs_without_roots_rights() -> None:

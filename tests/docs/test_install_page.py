@@ -15,7 +15,7 @@ from tests.support.packaging import CONSTRAINTS, ROOT, clean_environ
 from tests.support.pages import PAGES, blocks
 
 PAGE = ROOT / "docs" / "howto" / "install.md"
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]  # fmt: skip
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
 SAYS_INSTALL = re.compile(r'pip install "?txlayer')
 MADE_FROM_OTHERS = {"docs/explanation/first-message.md"}
 """What somebody typed, as a table."""
@@ -26,13 +26,18 @@ MADE_FROM_OTHERS = {"docs/explanation/first-message.md"}
 def test_the_commands_before_the_release_install_it(tmp_path: Path) -> None:
     checkout, wheel, _ = blocks(PAGE, "sh")
     (tmp_path / "txlayer").symlink_to(ROOT)
-    environ = clean_environ(tmp_path) | {"PIP_CONSTRAINT": str(CONSTRAINTS), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}  # fmt: skip
+    environ = clean_environ(tmp_path) | {"PIP_CONSTRAINT": str(CONSTRAINTS), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     environ |= {n: v for n, v in os.environ.items() if n in ("PIP_CACHE_DIR", "PIP_INDEX_URL")}
 
     ran = subprocess.run(
         ["bash", "-e", "-c", f"{checkout}\npip uninstall --yes txlayer\n{wheel}\ntxlayer --version"],
-        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
     assert 0 == ran.returncode, ran.stdout + ran.stderr
     assert 2 == ran.stdout.count(f"\ntxlayer {txlayer.__version__}\n"), ran.stdout

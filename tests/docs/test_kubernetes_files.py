@@ -25,9 +25,7 @@ OBJECTS = {
     for found in documents(FOLDER / name)
 }
 PODS = {
-    name: found["spec"]["template"]["spec"]
-    for name, found in OBJECTS.items()
-    if "template" in found.get("spec", {})
+    name: found["spec"]["template"]["spec"] for name, found in OBJECTS.items() if "template" in found.get("spec", {})
 }
 CONTAINERS = {name: pod["containers"][0] for name, pod in PODS.items()}
 DEPLOYMENTS = {name: found for name, found in OBJECTS.items() if found["kind"] == "Deployment"}
@@ -37,7 +35,7 @@ def test_every_file_is_applied() -> None:
     there = {path.name for path in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
 
     assert there == set(KUSTOMIZATION["resources"])
-    assert {"Deployment/txlayer-coordinator", "Deployment/txlayer-responder", "Job/txlayer-topics"} == set(PODS)  # fmt: skip
+    assert {"Deployment/txlayer-coordinator", "Deployment/txlayer-responder", "Job/txlayer-topics"} == set(PODS)
 
 
 def test_what_kubectl_makes_of_the_folder_is_what_its_files_say() -> None:
@@ -66,8 +64,10 @@ def test_a_pod_is_restricted(name: str) -> None:
     assert pod["securityContext"]["runAsUser"] > 0
     assert {"type": "RuntimeDefault"} == pod["securityContext"]["seccompProfile"]
     assert {
-        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-    } == container["securityContext"]  # fmt: skip
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    } == container["securityContext"]
     assert pod["automountServiceAccountToken"] is False
     assert {"cpu", "memory"} == set(container["resources"]["limits"])
     assert {"cpu", "memory"} == set(container["resources"]["requests"])
@@ -90,9 +90,7 @@ def test_every_name_in_an_environment_is_known_and_every_secret_a_reference(name
 
     check_names({**settings, **{variable["name"]: "" for variable in variables}})
     assert [] == [v["name"] for v in variables if "secretKeyRef" not in v.get("valueFrom", {})]
-    assert [] == [
-        key for key in settings if re.search(r"password|secret|client_settings|url", key, re.IGNORECASE)
-    ]  # fmt: skip
+    assert [] == [key for key in settings if re.search(r"password|secret|client_settings|url", key, re.IGNORECASE)]
 
 
 def test_no_two_roles_share_a_secret() -> None:

@@ -36,11 +36,7 @@ def shown(value: object) -> str:
     if isinstance(value, int):
         return f"{value // MIB} MiB" if value and value % MIB == 0 else f"{value:,}"
     if isinstance(value, timedelta):
-        for unit, length in (
-            ("d", timedelta(days=1)),
-            ("min", timedelta(minutes=2)),
-            ("s", timedelta(seconds=1)),
-        ):
+        for unit, length in (("d", timedelta(days=1)), ("min", timedelta(minutes=2)), ("s", timedelta(seconds=1))):
             if value >= length:
                 size = {"d": 86400, "min": 60, "s": 1}[unit]
                 return f"{value.total_seconds() / size:g} {unit}"
@@ -79,9 +75,7 @@ def expected_rows(role: Role) -> list[list[str]]:
 def table(heading: str) -> list[list[str]]:
     """The rows of the table below a heading."""
     section = re.search(
-        rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)",
-        PAGE.read_text(encoding="utf-8"),
-        re.DOTALL | re.MULTILINE,
+        rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
     assert section is not None, heading
     lines = [line for line in section[1].splitlines() if line.startswith("| ")]
@@ -99,9 +93,7 @@ def table(heading: str) -> list[list[str]]:
         ("Metrics", MetricsConfig),
     ],
 )
-def test_every_setting_stands_there_with_its_default_and_its_reason(
-    heading: str, role: Role
-) -> None:
+def test_every_setting_stands_there_with_its_default_and_its_reason(heading: str, role: Role) -> None:
     found = table(heading)
     expected = expected_rows(role)
     # A setting whose name says it all has its reason on the page alone.
@@ -118,11 +110,7 @@ def test_every_fixed_limit_has_the_value_that_the_code_has() -> None:
     for name, value, where, why in rows:
         module = import_module("txlayer." + where.strip("`").replace("/", "."))
         constant = vars(module)[name.strip("`")]
-        assert (
-            shown(constant) == value
-            if not isinstance(constant, float)
-            else f"{constant:g}" == value
-        ), name
+        assert shown(constant) == value if not isinstance(constant, float) else f"{constant:g}" == value, name
         assert why, name
 
 

@@ -23,9 +23,7 @@ class Link(NamedTuple):
 
 def without_code(text: str) -> str:
     """The text without blocks and spans of code: what looks like a link there is none."""
-    return re.sub(
-        r"`[^`\n]*`", "", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
-    )
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE))
 
 
 def links(page: Path) -> list[Link]:
@@ -36,9 +34,7 @@ def links(page: Path) -> list[Link]:
 
 def anchors(page: Path) -> set[str]:
     """What the page's headings are called behind `#`."""
-    text = re.sub(
-        r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
-    )
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 

@@ -62,9 +62,7 @@ def row(family: Family) -> str:
         ("Producer", OF_PRODUCERS),
     ],
 )
-def test_every_metric_stands_there_as_the_code_has_it(
-    heading: str, families: tuple[Family, ...]
-) -> None:
+def test_every_metric_stands_there_as_the_code_has_it(heading: str, families: tuple[Family, ...]) -> None:
     lines = [x for x in sections("metrics.md")[heading].splitlines() if x.startswith("| `")]
 
     assert [row(family) for family in families] == lines
@@ -92,8 +90,13 @@ def test_a_program_shows_its_producers(tmp_path: Path) -> None:
 
     ran = subprocess.run(
         [sys.executable, "-c", BEFORE + own.replace("9465", port) + AFTER.replace("PORT", port)],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
     assert (0, "") == (ran.returncode, ran.stderr)
     lines = ran.stdout.splitlines()

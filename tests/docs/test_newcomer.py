@@ -27,7 +27,7 @@ def test_readme_says_what_to_type_from_nothing_to_a_message() -> None:
 
 def test_reading_and_typing_it_takes_a_person_less_than_five_minutes() -> None:
     # Lengths of texts, not a measured time: README cannot grow past the promise.
-    typed = sum(len(line) for line in ["python -m venv shop", install_line(), *commands(), "python shop.py"])  # fmt: skip
+    typed = sum(len(line) for line in ["python -m venv shop", install_line(), *commands(), "python shop.py"])
     reading_s, typing_s = words_to_read() * 60 / READ_PER_MINUTE, typed * 60 / TYPED_PER_MINUTE
 
     assert reading_s + typing_s + 2 * PASTE_S < 300
@@ -36,9 +36,4 @@ def test_reading_and_typing_it_takes_a_person_less_than_five_minutes() -> None:
 def test_the_page_shows_the_same_steps() -> None:
     shown = re.findall(r"^\| `([^`]+)` \| (?:[\d.]+ s|not measured) \|$", PAGE, re.MULTILINE)
 
-    assert [
-        "python -m venv shop",
-        install_line(),
-        *commands(),
-        "python shop.py",
-    ] == shown
+    assert ["python -m venv shop", install_line(), *commands(), "python shop.py"] == shown

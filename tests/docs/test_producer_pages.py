@@ -24,13 +24,7 @@ from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.sql import SqlBarrier
 from txlayer.cli.main import build_app
 from txlayer.config import CoordinatorConfig
-from txlayer.errors import (
-    BrokerUnavailableError,
-    OutcomeUnknownError,
-    RollbackRequiredError,
-    TxLayerError,
-    UsageError,
-)
+from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RollbackRequiredError, TxLayerError, UsageError
 
 pytestmark = pytest.mark.kafka
 
@@ -42,9 +36,11 @@ def arena(broker: Broker) -> Iterator[Arena]:
     """One namespace, its coordinator running."""
     arena = make_arena(broker.bootstrap_servers)
     config = CoordinatorConfig(
-        bootstrap_servers=arena.servers, namespace=arena.namespace, session_timeout=timedelta(seconds=3),
+        bootstrap_servers=arena.servers,
+        namespace=arena.namespace,
+        session_timeout=timedelta(seconds=3),
         check_immunity=timedelta(milliseconds=200),
-    )  # fmt: skip
+    )
     with RunningCoordinator(config):
         yield arena
 
@@ -69,10 +65,7 @@ def request(txn_id: str, number: int = 1) -> CheckRequest:
 
 def test_the_check_of_the_page_answers_and_its_producer_is_asked(arena: Arena) -> None:
     (program,) = programs("check-back")
-    orders = {
-        "paid": SimpleNamespace(is_paid=True),
-        "unpaid": SimpleNamespace(is_paid=False),
-    }
+    orders = {"paid": SimpleNamespace(is_paid=True), "unpaid": SimpleNamespace(is_paid=False)}
 
     made = run(placed(program, arena), {"orders": orders})
 
@@ -97,9 +90,7 @@ def test_the_check_of_the_page_answers_and_its_producer_is_asked(arena: Arena) -
         (UsageError("wrong"), True),
     ],
 )
-def test_the_page_of_errors_catches_those_that_it_names(
-    error: TxLayerError | None, comes_out: bool
-) -> None:
+def test_the_page_of_errors_catches_those_that_it_names(error: TxLayerError | None, comes_out: bool) -> None:
     (program,) = programs("errors")
 
     def prepare() -> None:
@@ -114,9 +105,7 @@ def test_the_page_of_errors_catches_those_that_it_names(
         assert not comes_out
 
 
-def test_the_producer_of_rocketmqs_page_runs_its_local_transaction_and_commits(
-    arena: Arena,
-) -> None:
+def test_the_producer_of_rocketmqs_page_runs_its_local_transaction_and_commits(arena: Arena) -> None:
     first, _ = programs("from-rocketmq")
     engine = create_engine("sqlite://")
     table = Table("orders", MetaData(), Column("id", Integer), Column("txn_id", String))
@@ -135,17 +124,12 @@ def test_the_producer_of_rocketmqs_page_runs_its_local_transaction_and_commits(
     result, listener = made["result"], made["OrderListener"]()
     assert Resolution.COMMIT is result.resolution
     assert b"bought" == arena.wait_until_visible(result.txn_id)[0].value
-    asked = [
-        listener.check_local_transaction(request(t, n))
-        for t, n in ((result.txn_id, 1), ("none", 1), ("none", 4))
-    ]
+    asked = [listener.check_local_transaction(request(t, n)) for t, n in ((result.txn_id, 1), ("none", 1), ("none", 4))]
     assert [COMMIT, UNKNOWN, ROLLBACK] == asked
     engine.dispose()
 
 
-def test_the_barrier_of_rocketmqs_page_commits_both_or_neither(
-    arena: Arena, tmp_path: Path
-) -> None:
+def test_the_barrier_of_rocketmqs_page_commits_both_or_neither(arena: Arena, tmp_path: Path) -> None:
     _, second = programs("from-rocketmq")
     engine = create_engine(f"sqlite:///{tmp_path}/orders.db")
     barrier = SqlBarrier(engine)
@@ -173,25 +157,24 @@ def test_the_barrier_of_rocketmqs_page_commits_both_or_neither(
 
 
 def test_what_was_exported_is_published_again_by_the_program_of_the_page(
-    arena: Arena,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arena: Arena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (program,) = programs("settle-by-hand")
     monkeypatch.chdir(tmp_path)
-    with TransactionalProducer(
-        bootstrap_servers=arena.servers, namespace=arena.namespace, group="elsewhere"
-    ) as producer, producer.transaction("order-1", immunity=timedelta(hours=1)) as tx:  # fmt: skip
+    with (
+        TransactionalProducer(
+            bootstrap_servers=arena.servers, namespace=arena.namespace, group="elsewhere"
+        ) as producer,
+        producer.transaction("order-1", immunity=timedelta(hours=1)) as tx,
+    ):
         tx.send(arena.targets[0], key=b"\xff", value=None, headers=[("a", b"\x00"), ("b", None)])
         tx.prepare()
         tx.unknown()
     place = ("--bootstrap-servers", arena.servers, "--namespace", arena.namespace)
 
     exported = run_command(
-        build_app(), "tx", "export", "--output", "parked.jsonl", "--open", "--group", "elsewhere", *place,
-        capsys=capsys,
-    )  # fmt: skip
+        build_app(), "tx", "export", "--output", "parked.jsonl", "--open", "--group", "elsewhere", *place, capsys=capsys
+    )
     assert 0 == exported[0], exported
     assert "order-1" == json.loads(Path("parked.jsonl").read_text("utf-8"))["txn_id"]
     run(placed(program, arena), {})

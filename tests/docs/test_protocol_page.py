@@ -13,9 +13,7 @@ def drawn_from_the_table() -> str:
         if following is not state:
             arrows.setdefault((state, following), []).append(kind.value)
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {name(TxnState.OPEN)}"]
-    lines += [
-        f"    {name(a)} --> {name(b)}: {' / '.join(kinds)}" for (a, b), kinds in arrows.items()
-    ]
+    lines += [f"    {name(a)} --> {name(b)}: {' / '.join(kinds)}" for (a, b), kinds in arrows.items()]
     lines += [f"    {name(state)} --> [*]" for state in TxnState if state in SETTLED]
     return "\n".join([*lines, "```"])
 

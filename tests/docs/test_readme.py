@@ -32,9 +32,7 @@ def blocks(language: str) -> list[str]:
 
 def commands(program: str) -> list[list[str]]:
     """The command lines of one program, without their comments."""
-    lines = [
-        line.partition("#")[0].split() for block in blocks("sh") for line in block.splitlines()
-    ]
+    lines = [line.partition("#")[0].split() for block in blocks("sh") for line in block.splitlines()]
     return [words[1:] for words in lines if words[:1] == [program]]
 
 
@@ -42,9 +40,7 @@ def run(arguments: list[str], *, servers: str, folder: Path) -> subprocess.Compl
     """A program of Python's, with `servers` as the default."""
     environ = os.environ | {"TXLAYER_BOOTSTRAP_SERVERS": servers, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "error", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False
-    )
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_readme_stays_short() -> None:
@@ -52,9 +48,7 @@ def test_readme_stays_short() -> None:
 
 
 @pytest.mark.kafka
-def test_each_program_works_as_a_file_of_its_own_and_twice(
-    local_config: LocalConfig, tmp_path: Path
-) -> None:
+def test_each_program_works_as_a_file_of_its_own_and_twice(local_config: LocalConfig, tmp_path: Path) -> None:
     # A cluster of its own: README uses the default names, which no other test may share.
     with LocalBroker(config=local_config) as broker:
         servers = broker.bootstrap_servers
@@ -72,9 +66,7 @@ def test_each_program_works_as_a_file_of_its_own_and_twice(
                 sent += re.findall(r"txn_id='(order-\w+)'", produced.stdout)
                 consumed = run(["-c", consuming], servers=servers, folder=tmp_path)
                 assert (0, "") == (consumed.returncode, consumed.stderr)
-                seen += re.findall(
-                    r"""b'{"order": "(order-\w+)", "cents": 1999}'""", consumed.stdout
-                )
+                seen += re.findall(r"""b'{"order": "(order-\w+)", "cents": 1999}'""", consumed.stdout)
         assert 2 == len(set(sent))
         assert sent == seen
 

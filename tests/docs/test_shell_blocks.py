@@ -13,12 +13,7 @@ import pytest
 
 from tests.support.broker import create_topic
 from tests.support.logs import read_log
-from tests.support.page_stages import (
-    MINUTE_MS,
-    mended_consumer,
-    plant_dead_letters,
-    waiting_for_a_person,
-)
+from tests.support.page_stages import MINUTE_MS, mended_consumer, plant_dead_letters, waiting_for_a_person
 from tests.support.pages import ROOT, blocks
 from tests.support.shell import Block, Terminal, shell_blocks
 from tests.support.waiting import wait_until
@@ -57,43 +52,96 @@ TYPED_HERE = {
 
 RUN_ELSEWHERE = {
     ("README.md", "txlayer broker start"): "tests/docs/test_readme.py",
-    (f"{HOWTO}doctor.md", "txlayer doctor --bootstrap-servers 127.0.0.1:9092 --namespace txlayer"): "tests/docs/test_doctor_and_verify_pages.py",
-    (f"{HOWTO}doctor.md", "txlayer doctor -b 127.0.0.1:9092 -n txlayer --json"): "tests/docs/test_doctor_and_verify_pages.py",
-    (f"{HOWTO}verify.md", "txlayer verify --since 2h --bootstrap-servers 127.0.0.1:9092 --namespace txlayer"): "tests/docs/test_doctor_and_verify_pages.py",
-    (f"{HOWTO}verify.md", "txlayer verify --since 24h --until 12h -b 127.0.0.1:9092 -n txlayer"): "tests/docs/test_doctor_and_verify_pages.py",
+    (
+        f"{HOWTO}doctor.md",
+        "txlayer doctor --bootstrap-servers 127.0.0.1:9092 --namespace txlayer",
+    ): "tests/docs/test_doctor_and_verify_pages.py",
+    (
+        f"{HOWTO}doctor.md",
+        "txlayer doctor -b 127.0.0.1:9092 -n txlayer --json",
+    ): "tests/docs/test_doctor_and_verify_pages.py",
+    (
+        f"{HOWTO}verify.md",
+        "txlayer verify --since 2h --bootstrap-servers 127.0.0.1:9092 --namespace txlayer",
+    ): "tests/docs/test_doctor_and_verify_pages.py",
+    (
+        f"{HOWTO}verify.md",
+        "txlayer verify --since 24h --until 12h -b 127.0.0.1:9092 -n txlayer",
+    ): "tests/docs/test_doctor_and_verify_pages.py",
     (f"{HOWTO}install.md", "python3 -m venv shop"): "tests/docs/test_install_page.py",
     (f"{HOWTO}install.md", "pip wheel --no-deps --wheel-dir dist ./txlayer"): "tests/docs/test_install_page.py",
-    (f"{HOWTO}secure.md", "export TXLAYER_BOOTSTRAP_SERVERS=broker-1:9093"): "tests/integration/security/test_secure_page.py",
+    (
+        f"{HOWTO}secure.md",
+        "export TXLAYER_BOOTSTRAP_SERVERS=broker-1:9093",
+    ): "tests/integration/security/test_secure_page.py",
     (f"{HOWTO}secure.md", "txlayer topics apply --namespace shop"): "tests/integration/security/test_secure_page.py",
     (f"{HOWTO}upgrade.md", "txlayer topics drain --timeout 60s"): "tests/integration/kafka/test_upgrading.py",
-    (f"{HOWTO}upgrade.md", "txlayer topics widen --partitions 16 --dry-run"): "tests/integration/kafka/test_upgrading.py",
-    (f"{HOWTO}upgrade.md", "txlayer topics apply --namespace shop --partitions 16"): "tests/integration/kafka/test_upgrading.py",
+    (
+        f"{HOWTO}upgrade.md",
+        "txlayer topics widen --partitions 16 --dry-run",
+    ): "tests/integration/kafka/test_upgrading.py",
+    (
+        f"{HOWTO}upgrade.md",
+        "txlayer topics apply --namespace shop --partitions 16",
+    ): "tests/integration/kafka/test_upgrading.py",
     ("docs/tutorial.md", None): "tests/docs/test_tutorial.py",
-}  # fmt: skip
+}
 """Blocks that another test runs, which reads the page; None: all of them."""
 
 NOT_RUN = {
     ("docs/CONTRIBUTING.md", "make check"): "the tests themselves, and the linters",
     ("docs/explanation/restarts.md", "make restarts"): "many minutes; tests/e2e/test_restarts.py runs bounded",
-    (f"{HOWTO}who-can-read.md", "kafka-configs.sh --bootstrap-server HOST:PORT --alter --topic orders --add-config compression.type=zstd"): "a command of Kafka's own, for a broker of the reader's",
-    (f"{HOWTO}deploy.md", "make images"): "needs a daemon of Docker and base images; tests/docs/test_images.py says what was built",
-    (f"{HOWTO}deploy.md", "cd compose"): "needs a daemon of Docker; tests/docs/test_compose_files.py has docker-compose read the files",
-    (f"{HOWTO}deploy.md", "python3 -m venv /opt/txlayer"): "writes to the system and needs systemd; tests/docs/test_unit_files.py reads the units",
-    (f"{HOWTO}deploy.md", "kubectl create secret generic txlayer-administrator --from-file=ca.crt --from-file=client-settings=administrator-settings"): "needs a cluster; tests/docs/test_kubernetes_files.py reads the manifests",
+    (
+        f"{HOWTO}who-can-read.md",
+        "kafka-configs.sh --bootstrap-server HOST:PORT --alter --topic orders --add-config compression.type=zstd",
+    ): "a command of Kafka's own, for a broker of the reader's",
+    (
+        f"{HOWTO}deploy.md",
+        "make images",
+    ): "needs a daemon of Docker and base images; tests/docs/test_images.py says what was built",
+    (
+        f"{HOWTO}deploy.md",
+        "cd compose",
+    ): "needs a daemon of Docker; tests/docs/test_compose_files.py has docker-compose read the files",
+    (
+        f"{HOWTO}deploy.md",
+        "python3 -m venv /opt/txlayer",
+    ): "writes to the system and needs systemd; tests/docs/test_unit_files.py reads the units",
+    (
+        f"{HOWTO}deploy.md",
+        "kubectl create secret generic txlayer-administrator --from-file=ca.crt --from-file=client-settings=administrator-settings",
+    ): "needs a cluster; tests/docs/test_kubernetes_files.py reads the manifests",
     (f"{HOWTO}django.md", 'pip install "txlayer[sql]" django'): BY_PIP,
     (f"{HOWTO}fastapi.md", 'pip install "txlayer[sql]" fastapi uvicorn aiosqlite'): BY_PIP,
-    (f"{HOWTO}fastapi.md", "uvicorn app:app"): "uvicorn is no dependency; tests/docs/test_framework_pages.py sends the same request to the app",
+    (
+        f"{HOWTO}fastapi.md",
+        "uvicorn app:app",
+    ): "uvicorn is no dependency; tests/docs/test_framework_pages.py sends the same request to the app",
     (f"{HOWTO}faststream.md", 'pip install "txlayer[sql]" "faststream[cli,confluent]" aiosqlite'): BY_PIP,
     (f"{HOWTO}install.md", 'pip install "txlayer[cli]"'): "no index has it before the release, as the page says",
-    (f"{HOWTO}reconcile.md", "txlayer-spark audit -b 127.0.0.1:9092 -n txlayer"): "starts Spark; tests/spark/test_commands.py does",
-    (f"{HOWTO}reconcile.md", """txlayer-spark compare --against orders.parquet --topic orders --published-id "get_json_object(value, '$.order')\""""): "starts Spark, and needs somebody's own table; tests/spark/test_against.py compares",
-    (f"{HOWTO}run-a-coordinator.md", "export TXLAYER_BOOTSTRAP_SERVERS=broker-1:9093"): "a cluster with passwords; tests/integration/security/test_secure_page.py has one",
-
-    (f"{HOWTO}spark-cluster.md", 'spark-submit --master spark://master:7077 --jars "$(txlayer-spark jars)" "$(txlayer-spark program)" audit -b kafka:9092 -n txlayer --data s3a://audit/txlayer'): "other machines; tests/spark/test_cluster.py has a cluster of Spark's on one",
-    (f"{HOWTO}spark-jobs.md", 'spark-submit --jars "$(txlayer-spark jars)" examples/spark/revenue.py -b 127.0.0.1:9092 --topic orders --into revenue'): "starts Spark; tests/spark/test_live.py runs the program",
+    (
+        f"{HOWTO}reconcile.md",
+        "txlayer-spark audit -b 127.0.0.1:9092 -n txlayer",
+    ): "starts Spark; tests/spark/test_commands.py does",
+    (
+        f"{HOWTO}reconcile.md",
+        """txlayer-spark compare --against orders.parquet --topic orders --published-id "get_json_object(value, '$.order')\"""",
+    ): "starts Spark, and needs somebody's own table; tests/spark/test_against.py compares",
+    (
+        f"{HOWTO}run-a-coordinator.md",
+        "export TXLAYER_BOOTSTRAP_SERVERS=broker-1:9093",
+    ): "a cluster with passwords; tests/integration/security/test_secure_page.py has one",
+    (
+        f"{HOWTO}spark-cluster.md",
+        'spark-submit --master spark://master:7077 --jars "$(txlayer-spark jars)" "$(txlayer-spark program)" audit -b kafka:9092 -n txlayer --data s3a://audit/txlayer',
+    ): "other machines; tests/spark/test_cluster.py has a cluster of Spark's on one",
+    (
+        f"{HOWTO}spark-jobs.md",
+        'spark-submit --jars "$(txlayer-spark jars)" examples/spark/revenue.py -b 127.0.0.1:9092 --topic orders --into revenue',
+    ): "starts Spark; tests/spark/test_live.py runs the program",
     (f"{HOWTO}test-your-service.md", 'pip install "txlayer[testing]"'): BY_PIP,
     (f"{HOWTO}tune.md", "make bench"): BY_BENCH,
-}  # fmt: skip
+}
 """Why a block is typed nowhere."""
 
 
@@ -104,11 +152,7 @@ def here(page: str) -> list[Block]:
 
 def is_elsewhere(block: Block) -> bool:
     """True when a list above says so."""
-    return any(
-        name in listed
-        for listed in (RUN_ELSEWHERE, NOT_RUN)
-        for name in (block.name, (block.page, None))
-    )
+    return any(name in listed for listed in (RUN_ELSEWHERE, NOT_RUN) for name in (block.name, (block.page, None)))
 
 
 # --- every block has its place ----------------------------------------------------------------------------------------
@@ -130,9 +174,7 @@ def test_every_file_that_is_named_is_there() -> None:
     reasons = [*NOT_RUN.values(), *RUN_ELSEWHERE.values()]
     words = [word.strip(";,") for reason in reasons for word in reason.split()]
 
-    assert [] == [
-        w for w in words if w.startswith(("tests/", "bench/")) and not (ROOT / w).exists()
-    ]
+    assert [] == [w for w in words if w.startswith(("tests/", "bench/")) and not (ROOT / w).exists()]
 
 
 # --- typed here, on one broker ----------------------------------------------------------------------------------------
@@ -154,10 +196,7 @@ def servers(local_config: LocalConfig) -> Iterator[str]:
 
 @pytest.fixture
 def terminal(
-    servers: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Terminal]:
     """Where a page is typed; its services end with the test."""
     monkeypatch.setenv("TXLAYER_BOOTSTRAP_SERVERS", servers)
@@ -238,9 +277,7 @@ def test_dead_letters(terminal: Terminal, servers: str) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.slow
-def test_settling_by_hand_and_looking(
-    terminal: Terminal, servers: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settling_by_hand_and_looking(terminal: Terminal, servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXLAYER_NAMESPACE", "settle")
     find, decide, bulk, export = here(f"{HOWTO}settle-by-hand.md")
     look = here(f"{HOWTO}run-a-coordinator.md")[-1]
@@ -267,9 +304,7 @@ def test_settling_by_hand_and_looking(
 
 @pytest.mark.kafka
 @pytest.mark.slow
-def test_coordinators_start(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, servers: str
-) -> None:
+def test_coordinators_start(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, servers: str) -> None:
     plan, run, _ = here(f"{HOWTO}run-a-coordinator.md")
     terminal.words["--partitions 8"] = "--partitions 2"  # as the namespace was made
     terminal.type_block(plan)
@@ -282,15 +317,11 @@ def test_coordinators_start(
     start, ask = here(f"{HOWTO}metrics.md")
     terminal.type_block(start)
     assert "txlayer_ready 1.0" in wait_until(
-        lambda: said if "txlayer_ready 1.0" in (said := terminal.type_block(ask)) else "",
-        within=30,
-        what="it is ready",
+        lambda: said if "txlayer_ready 1.0" in (said := terminal.type_block(ask)) else "", within=30, what="it is ready"
     )
     terminal.stop()
 
-    (terminal.folder / "loyalty.py").write_text(
-        program(f"{HOWTO}consumers.md", 0, servers=servers), "utf-8"
-    )
+    (terminal.folder / "loyalty.py").write_text(program(f"{HOWTO}consumers.md", 0, servers=servers), "utf-8")
     for signal in ("TRACES", "METRICS", "LOGS"):
         monkeypatch.setenv(f"OTEL_{signal}_EXPORTER", "none")  # instead of a collector
     launch, formats = here(f"{HOWTO}tracing.md")

@@ -59,7 +59,14 @@ def test_the_state_diagram_is_drawn(site: Path) -> None:
     assert '<pre class="mermaid"><code>stateDiagram-v2' in protocol
 
 
-PUBLIC = ("txlayer", "txlayer.adapters.sql", "txlayer.adapters.memory", "txlayer.adapters.kafka.local", "txlayer.testing", "txlayer_spark")  # fmt: skip
+PUBLIC = (
+    "txlayer",
+    "txlayer.adapters.sql",
+    "txlayer.adapters.memory",
+    "txlayer.adapters.kafka.local",
+    "txlayer.testing",
+    "txlayer_spark",
+)
 """Packages whose `__all__` users import from."""
 
 

@@ -46,6 +46,4 @@ def test_every_name_of_the_table_is_a_stages() -> None:
 def test_the_page_names_every_kind_of_kafka() -> None:
     named = {kind.value for kind in Kind} - {Kind.GIVEN.value}
 
-    assert (
-        named == set(re.findall(r"^\| `(\w+)`(?:, the default)? \| ", PAGE, re.MULTILINE)) & named
-    )
+    assert named == set(re.findall(r"^\| `(\w+)`(?:, the default)? \| ", PAGE, re.MULTILINE)) & named

@@ -17,9 +17,14 @@ PAGE = (ROOT / "docs" / "howto" / "tracing.md").read_text(encoding="utf-8")
 def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        command, cwd=folder, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
+        command,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_the_program_runs_and_prints_its_spans(tmp_path: Path) -> None:
@@ -53,8 +58,17 @@ def test_a_command_under_the_launcher_has_an_sdk(tmp_path: Path) -> None:
     program = "from txlayer.adapters.otel import is_recorded; print(is_recorded())"
 
     ran = run(
-        str(launcher), "--traces_exporter", "none", "--metrics_exporter", "none", "--logs_exporter",
-        "none", sys.executable, "-c", program, folder=tmp_path,
-    )  # fmt: skip
+        str(launcher),
+        "--traces_exporter",
+        "none",
+        "--metrics_exporter",
+        "none",
+        "--logs_exporter",
+        "none",
+        sys.executable,
+        "-c",
+        program,
+        folder=tmp_path,
+    )
 
     assert "True" == ran.stdout.strip(), ran.stderr

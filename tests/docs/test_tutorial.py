@@ -36,10 +36,7 @@ class Block(NamedTuple):
 
 
 BLOCKS = [
-    Block(*found)
-    for found in re.findall(
-        r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', PAGE, re.DOTALL | re.MULTILINE
-    )
+    Block(*found) for found in re.findall(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', PAGE, re.DOTALL | re.MULTILINE)
 ]
 
 
@@ -74,9 +71,14 @@ class Reader:
         own = re.sub(r"^(txlayer broker .*)$", r"\1 --data broker", own, flags=re.MULTILINE)
         ran = subprocess.run(
             ["bash", "-e", "-c", own],
-            cwd=self._folder, env=self._environ, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=STEP_S, check=False,
-        )  # fmt: skip
+            cwd=self._folder,
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=STEP_S,
+            check=False,
+        )
         assert 0 == ran.returncode, f"{own}\n{ran.stdout}{ran.stderr}\n{self._logs()}"
         return ran.stdout
 
@@ -138,9 +140,7 @@ def test_who_follows_the_tutorial_sees_what_it_shows(reader: Reader) -> None:
 
 
 def test_the_tutorial_kills_everything_after_and_before_the_local_commit() -> None:
-    killed = re.findall(
-        r"^python shop.py 50 (\w+) .*\nuntil grep -q paused .*\nkill -9 (.+)$", PAGE, re.MULTILINE
-    )
+    killed = re.findall(r"^python shop.py 50 (\w+) .*\nuntil grep -q paused .*\nkill -9 (.+)$", PAGE, re.MULTILINE)
     everything = "$(cat shop.pid) $(cat coordinator.pid) $(cat loyalty.pid)"
 
     assert [("after", everything), ("before", everything)] == killed

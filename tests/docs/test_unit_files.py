@@ -42,9 +42,14 @@ def test_systemd_finds_nothing_wrong_with_a_unit(unit: Path, tmp_path: Path) -> 
     made = installed(unit, tmp_path)
 
     answer = subprocess.run(
-        [analyze, "verify", made.name], cwd=tmp_path, capture_output=True, text=True, check=False,
-        timeout=60, env={"SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
-    )  # fmt: skip
+        [analyze, "verify", made.name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={"SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
+    )
 
     of_ours = [line for line in answer.stderr.splitlines() if "txlayer" in line]
     assert (0, []) == (answer.returncode, of_ours)
@@ -56,9 +61,13 @@ def test_a_unit_gives_up_every_right_that_it_can(unit: Path, tmp_path: Path) -> 
     made = installed(unit, tmp_path)
 
     answer = subprocess.run(
-        [analyze, "security", "--offline=true", "--no-pager", made], capture_output=True, text=True,
-        check=False, timeout=60, env={"LC_ALL": "C.UTF-8"},
-    )  # fmt: skip
+        [analyze, "security", "--offline=true", "--no-pager", made],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={"LC_ALL": "C.UTF-8"},
+    )
 
     exposure = re.search(r"exposure level for .*: ([0-9.]+)", answer.stdout)
     assert exposure is not None, answer.stderr

@@ -25,10 +25,7 @@ def start_coordinator(tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def start(
-            arena: Arena,
-            *arguments: str,
-            settings: Mapping[str, str] | None = None,
-            module: str = "txlayer",
+            arena: Arena, *arguments: str, settings: Mapping[str, str] | None = None, module: str = "txlayer"
         ) -> CoordinatorProcess:
             log_file = tmp_path / f"coordinator-{next(numbers)}.log"
             given = {"session_timeout": f"{SESSION_S}s", **(settings or {})}

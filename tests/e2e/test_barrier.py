@@ -24,9 +24,7 @@ class CardError(Exception):
 
 
 @pytest.mark.promise("P8")
-def test_readers_see_what_the_database_committed(
-    broker: Broker, start_coordinator: Start, tmp_path: Path
-) -> None:
+def test_readers_see_what_the_database_committed(broker: Broker, start_coordinator: Start, tmp_path: Path) -> None:
     arena = make_arena(broker.bootstrap_servers)
     start_coordinator(arena)
     shop = make_shop(create_engine(f"sqlite:///{tmp_path / 'shop.db'}"))

@@ -9,11 +9,7 @@ import pytest
 
 from tests.e2e.conftest import Start
 from tests.support.arena import Arena, make_arena
-from tests.support.left_out import (
-    MarkerLeftOutError,
-    raise_if_marker_left_out,
-    run_again_if_marker_left_out,
-)
+from tests.support.left_out import MarkerLeftOutError, raise_if_marker_left_out, run_again_if_marker_left_out
 from tests.support.processes import CoordinatorProcess
 from tests.support.seed import SEED, say
 from tests.support.waiting import TimedOutError, pause, wait_until
@@ -31,10 +27,7 @@ RUN_COUNT_MAX = 4
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
 def test_a_broker_that_dies_and_comes_back_costs_nothing(
-    local_config: LocalConfig,
-    start_coordinator: Start,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
+    local_config: LocalConfig, start_coordinator: Start, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     def one(run: int) -> None:
         live_through(local_config, start_coordinator, tmp_path / f"run-{run}")
@@ -85,9 +78,7 @@ def live_through(local_config: LocalConfig, start_coordinator: Start, folder: Pa
         assert 0 == coordinator.wait()
 
 
-def wait_for_progress(
-    witness: Witness, coordinator: CoordinatorProcess, broker: LocalBroker
-) -> None:
+def wait_for_progress(witness: Witness, coordinator: CoordinatorProcess, broker: LocalBroker) -> None:
     """New messages become visible."""
     seen = witness.count
 

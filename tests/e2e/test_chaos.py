@@ -32,9 +32,7 @@ RATE = 150
 @pytest.mark.promise("P8")
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P10")
-def test_nothing_is_lost_doubled_or_shown_too_early_whatever_fails(
-    local_config: LocalConfig, tmp_path: Path
-) -> None:
+def test_nothing_is_lost_doubled_or_shown_too_early_whatever_fails(local_config: LocalConfig, tmp_path: Path) -> None:
     say(f"replay the plan with E2E_SEED={SEED} E2E_CHAOS_MINUTES={SECONDS / 60:g}")
     chaos = Chaos(local_config, folder=tmp_path, seed=SEED, rate=RATE, say=say)
 

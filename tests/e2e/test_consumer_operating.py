@@ -36,9 +36,17 @@ def stage(broker: Broker) -> Iterator[Stage]:
 def reset(stage: Stage, *more: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """`txlayer consumer reset` of the stage's group."""
     return run_command(
-        app, "reset", "--group", stage.group, "--topic", stage.topic, "--bootstrap-servers", stage.lab.servers,
-        *more, capsys=capsys,
-    )  # fmt: skip
+        app,
+        "reset",
+        "--group",
+        stage.group,
+        "--topic",
+        stage.topic,
+        "--bootstrap-servers",
+        stage.lab.servers,
+        *more,
+        capsys=capsys,
+    )
 
 
 # --- where a group goes on --------------------------------------------------------------------------------------------
@@ -81,9 +89,7 @@ def test_reset_handles_everything_again(stage: Stage, capsys: pytest.CaptureFixt
     assert [b"0", b"1", b"0", b"1"] == stage.journal.values(b"k")
 
 
-def test_tokens_go_on_growing_after_a_reset(
-    stage: Stage, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tokens_go_on_growing_after_a_reset(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     stage.write(b"0")
     for namespace in (stage.namespace, another_namespace(stage)):
         with stage.consumer(namespace=namespace):
@@ -119,9 +125,7 @@ def another_namespace(stage: Stage) -> str:
     return name
 
 
-def test_reset_is_refused_while_a_consumer_runs(
-    stage: Stage, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reset_is_refused_while_a_consumer_runs(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     stage.write(b"0")
     stage.consumer().start()
     stage.wait_stored(1)
@@ -133,13 +137,21 @@ def test_reset_is_refused_while_a_consumer_runs(
     assert 1 == stage.stored()
 
 
-def test_reset_of_a_topic_that_is_not_there_is_an_error(
-    stage: Stage, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reset_of_a_topic_that_is_not_there_is_an_error(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run_command(
-        app, "reset", "--group", stage.group, "--topic", f"{stage.topic}-not", "--to", "earliest", "--yes",
-        "--bootstrap-servers", stage.lab.servers, capsys=capsys,
-    )  # fmt: skip
+        app,
+        "reset",
+        "--group",
+        stage.group,
+        "--topic",
+        f"{stage.topic}-not",
+        "--to",
+        "earliest",
+        "--yes",
+        "--bootstrap-servers",
+        stage.lab.servers,
+        capsys=capsys,
+    )
 
     assert 2 == code
     assert f"{stage.topic}-not" in err
@@ -185,7 +197,9 @@ def test_a_static_member_has_its_partitions_back_without_a_rebalance(broker: Bro
     second = stage.consumer(instance_id="two", session_timeout=timedelta(seconds=20))
     first.start()
     second.start()
-    wait_until(lambda: all(len(c.stats().partitions) == 1 for c in (first, second)), within=PATIENCE_S, what="each has one")  # fmt: skip
+    wait_until(
+        lambda: all(len(c.stats().partitions) == 1 for c in (first, second)), within=PATIENCE_S, what="each has one"
+    )
     held, (others,) = first.stats().partitions, second.stats().partitions
     rebalance_count = second.stats().rebalance_count
     stage.write(b"before", partition=others[1])

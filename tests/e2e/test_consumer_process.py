@@ -60,10 +60,14 @@ class Program:
         stage = self.stage
         (self._folder / "loyalty.py").write_text(
             PROGRAM.format(
-                servers=servers, group=stage.group, topic=stage.topic, namespace=stage.namespace,
-                journal=str(self._journal), start_timeout_s=start_timeout_s,
+                servers=servers,
+                group=stage.group,
+                topic=stage.topic,
+                namespace=stage.namespace,
+                journal=str(self._journal),
+                start_timeout_s=start_timeout_s,
             )
-        )  # fmt: skip
+        )
 
     def run(self, place: str = "loyalty:consumer", *arguments: str) -> TxlayerProcess:
         """Start it."""
@@ -80,9 +84,7 @@ class Program:
     def wait_for(self, *calls: tuple[str, int]) -> None:
         """Until these calls were made, and perhaps others."""
         wait_until(
-            lambda: set(calls) <= {call[:2] for call in self.calls()},
-            within=PROGRAM_PATIENCE_S,
-            what=f"{calls}",
+            lambda: set(calls) <= {call[:2] for call in self.calls()}, within=PROGRAM_PATIENCE_S, what=f"{calls}"
         )
 
 
@@ -179,9 +181,7 @@ def test_workers_share_the_partitions_and_end_together(broker: Broker, tmp_path:
     stage.close()
 
 
-@pytest.mark.parametrize(
-    ("place", "code"), [("loyalty:nobody", 2), ("nowhere:consumer", 2), ("json:dumps", 2)]
-)
+@pytest.mark.parametrize(("place", "code"), [("loyalty:nobody", 2), ("nowhere:consumer", 2), ("json:dumps", 2)])
 def test_a_consumer_that_is_none_is_code_2(program: Program, place: str, code: int) -> None:
     with program.run(place) as process:
         assert code == process.wait(within=PROGRAM_PATIENCE_S)

@@ -25,9 +25,7 @@ RATE = int(os.environ.get("E2E_RATE", "300"))
 
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
-def test_twenty_kills_at_random_moments_lose_and_double_nothing(
-    broker: Broker, start_coordinator: Start
-) -> None:
+def test_twenty_kills_at_random_moments_lose_and_double_nothing(broker: Broker, start_coordinator: Start) -> None:
     rng = random_source()
     arena = make_arena(broker.bootstrap_servers)
     load = arena.load(rate=RATE, seed=SEED)
@@ -36,12 +34,8 @@ def test_twenty_kills_at_random_moments_lose_and_double_nothing(
 
     with Witness(arena.servers, arena.targets) as witness:
         running = [start_coordinator(arena, "--doubt-after", "1s") for _ in range(2)]
-        while len(killed) < KILL_COUNT or (
-            len(killed) < KILL_COUNT_MAX and not arena.aborted_count()
-        ):
-            is_aimed = (
-                len(killed) >= KILL_COUNT
-            )  # while messages become visible, the next Kafka transaction is near
+        while len(killed) < KILL_COUNT or (len(killed) < KILL_COUNT_MAX and not arena.aborted_count()):
+            is_aimed = len(killed) >= KILL_COUNT  # while messages become visible, the next Kafka transaction is near
             if is_aimed or rng.random() < 0.7:
                 witness.wait_for_more()
             pause(rng.uniform(0.0, 0.05 if is_aimed else 1.0))

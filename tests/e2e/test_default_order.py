@@ -19,9 +19,7 @@ COUNT = 3_000
 
 
 @pytest.mark.promise("P6")
-def test_messages_of_one_thread_and_key_arrive_in_their_order(
-    broker: Broker, start_coordinator: Start
-) -> None:
+def test_messages_of_one_thread_and_key_arrive_in_their_order(broker: Broker, start_coordinator: Start) -> None:
     arena = make_arena(broker.bootstrap_servers)
     start_coordinator(arena)
     with made_for(arena) as producer:

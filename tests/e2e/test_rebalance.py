@@ -56,9 +56,7 @@ def test_two_workers_lose_and_double_nothing_while_others_join_and_leave(
     assert 0 == workers.wait()
 
 
-def test_a_clean_stop_finishes_the_work_and_hands_over_at_once(
-    broker: Broker, start_coordinator: Start
-) -> None:
+def test_a_clean_stop_finishes_the_work_and_hands_over_at_once(broker: Broker, start_coordinator: Start) -> None:
     arena = make_arena(broker.bootstrap_servers)
     # A session that would be long to wait for: only leaving the group hands over sooner.
     settings = {"session_timeout": "30s"}
@@ -73,10 +71,7 @@ def test_a_clean_stop_finishes_the_work_and_hands_over_at_once(
     code = first.wait()
     stopped_at = time.monotonic()
     wait_until(
-        lambda: (
-            second.events("partitions.taken_over")[-1]["partitions"]
-            == list(range(arena.partition_count))
-        ),
+        lambda: second.events("partitions.taken_over")[-1]["partitions"] == list(range(arena.partition_count)),
         within=20,
         what="the other one has every partition",
     )

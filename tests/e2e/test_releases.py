@@ -20,9 +20,7 @@ OLD = "txlayer"
 REPLACEMENTS = (NEXT, NEXT, OLD)
 
 
-def replace(
-    start: Start, arena: Arena, leaving: CoordinatorProcess, *, module: str
-) -> CoordinatorProcess:
+def replace(start: Start, arena: Arena, leaving: CoordinatorProcess, *, module: str) -> CoordinatorProcess:
     """Start the successor, then stop the one that leaves."""
     coming = start(arena, "--doubt-after", "1s", module=module)
     coming.wait_for("partitions.taken_over", within=60)

@@ -54,9 +54,14 @@ def folder(tmp_path: Path) -> Path:
 
 def started(asker: Asker, folder: Path, name: str, *arguments: str) -> ResponderProcess:
     return ResponderProcess(
-        asker.arena.servers, asker.arena.namespace, asker.group,
-        folder=folder, name=name, arguments=arguments, settings=QUICK,
-    )  # fmt: skip
+        asker.arena.servers,
+        asker.arena.namespace,
+        asker.group,
+        folder=folder,
+        name=name,
+        arguments=arguments,
+        settings=QUICK,
+    )
 
 
 def test_killed_and_started_again_it_goes_on_answering(asker: Asker, folder: Path) -> None:
@@ -78,14 +83,10 @@ def test_killed_and_started_again_it_goes_on_answering(asker: Asker, folder: Pat
     }
     assert 2 == found["paid-2"].check_number
     ended = second.events("responder.ended")[0]
-    assert (2, {"COMMIT": 1, "ROLLBACK": 1}, 2) == (
-        ended["asked"], ended["answered"], ended["stored"],
-    )  # fmt: skip
+    assert (2, {"COMMIT": 1, "ROLLBACK": 1}, 2) == (ended["asked"], ended["answered"], ended["stored"])
 
 
-def test_sigterm_finishes_the_answer_in_flight_and_leaves_the_group(
-    asker: Asker, folder: Path
-) -> None:
+def test_sigterm_finishes_the_answer_in_flight_and_leaves_the_group(asker: Asker, folder: Path) -> None:
     with started(asker, folder, "only", "--handler", "shop:check") as responder:
         responder.wait_for("responder.assigned", within=60)
         asker.ask(asker.question("slow-paid"))
@@ -107,9 +108,8 @@ def test_a_database_answers_for_a_service_that_is_gone(asker: Asker, folder: Pat
     barrier.create_table()
     order = asker.arena.targets[0]
     with TransactionalProducer(
-        bootstrap_servers=asker.arena.servers, group=asker.group,
-        namespace=asker.arena.namespace, barrier=barrier,
-    ) as service:  # fmt: skip
+        bootstrap_servers=asker.arena.servers, group=asker.group, namespace=asker.arena.namespace, barrier=barrier
+    ) as service:
         with service.transaction("done") as tx:
             tx.send(order, value=b"v")
             with Session(engine) as session, session.begin():
@@ -121,10 +121,7 @@ def test_a_database_answers_for_a_service_that_is_gone(asker: Asker, folder: Pat
         responder.wait_for("responder.assigned", within=60)
         # Of something older the row may have been purged: there the barrier says UNKNOWN.
         now_ms = time.time_ns() // 1_000_000
-        asker.ask(
-            asker.question("done", nonce=nonce, born_ms=now_ms),
-            asker.question("never", born_ms=now_ms),
-        )
+        asker.ask(asker.question("done", nonce=nonce, born_ms=now_ms), asker.question("never", born_ms=now_ms))
         found = [op for op in asker.wait_for(3) if op.check_number]
         responder.terminate()
         assert 0 == responder.wait()

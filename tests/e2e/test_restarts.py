@@ -128,8 +128,10 @@ def come_to_rest(company: Company, load: Load) -> None:
     visible = {(r.partition, r.offset) for r in read_log(arena.servers, [topic])[topic]}
     wait_until(
         lambda: visible <= {(call.partition, call.offset) for call in company.calls()},
-        within=REST_S, what="everything is handled", growing=lambda: len(company.calls()),
-    )  # fmt: skip
+        within=REST_S,
+        what="everything is handled",
+        growing=lambda: len(company.calls()),
+    )
 
 
 def wait_until_decided(arena: Arena) -> None:
@@ -150,22 +152,14 @@ def undecided(arena: Arena) -> list[str]:
     """Of the groups that somebody answers for: in half, and without a word in op. Cheap enough to be asked often."""
     half, op = arena.topics.half, arena.topics.op
     read = read_log(arena.servers, [half, op])
-    heads = [
-        codec.decode_half_header(header(r.headers, codec.HALF_HEADER) or b"") for r in read[half]
-    ]
+    heads = [codec.decode_half_header(header(r.headers, codec.HALF_HEADER) or b"") for r in read[half]]
     lines = [line for record in read[op] for line in (record.value or b"").decode().split("\n")]
     ops = [codec.decode_op(line) for line in lines]
-    decided = {
-        op.key
-        for op in ops
-        if isinstance(op, OpMessage) and op.resolution is not Resolution.UNKNOWN
-    }
+    decided = {op.key for op in ops if isinstance(op, OpMessage) and op.resolution is not Resolution.UNKNOWN}
     return [
         head.key
         for head in heads
-        if isinstance(head, HalfHeader)
-        and head.producer_group in (SELLERS, ORPHANS)
-        and head.key not in decided
+        if isinstance(head, HalfHeader) and head.producer_group in (SELLERS, ORPHANS) and head.key not in decided
     ]
 
 
@@ -189,26 +183,43 @@ def history_of(company: Company, load: Load, witness: Witness, sampler: Sampler)
     stable = ends(arena.servers, logs, isolation="read_committed")
     whole = ends(arena.servers, logs, isolation="read_uncommitted")
     return History(
-        logs=arena.logs(), half_topic=topics.half, op_topic=topics.op,
-        partition_count=arena.partition_count, samples=sampler.samples, witnessed=witness.records,
+        logs=arena.logs(),
+        half_topic=topics.half,
+        op_topic=topics.op,
+        partition_count=arena.partition_count,
+        samples=sampler.samples,
+        witnessed=witness.records,
         ends={place: (stable[place], end) for place, end in whole.items()},
         acknowledged=[
             *((topics.half, s.partition, offset) for s in load.sent for offset in s.acknowledged),
             *((topics.op, p, offset) for p, offset in load.acknowledged_ops),
         ],
         local=company.rows(),
-    )  # fmt: skip
+    )
 
 
 def verified(arena: Arena) -> Any:
     """What `txlayer verify` says, whose readers are not the tests'."""
     done = subprocess.run(
         [
-            sys.executable, "-m", "txlayer", "verify", "-b", arena.servers, "-n", arena.namespace,
-            "--since", "1h", "--grace", "0ms", "--json",
+            sys.executable,
+            "-m",
+            "txlayer",
+            "verify",
+            "-b",
+            arena.servers,
+            "-n",
+            arena.namespace,
+            "--since",
+            "1h",
+            "--grace",
+            "0ms",
+            "--json",
         ],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (0, "") == (done.returncode, done.stderr)
     return json.loads(done.stdout)
 
@@ -218,9 +229,7 @@ def agree_with_the_database(company: Company, history: History) -> None:
     rows = company.rows()
     committed = {txn_id_of(key) for key, word in rows.items() if word is Resolution.COMMIT}
     theirs = {txn_id_of(key) for key in company.orphans.keys} | {txn_id_of(key) for key in rows}
-    visible = {
-        (header(record.headers, codec.ID_HEADER) or b"").decode() for record in history.logs.real
-    }
+    visible = {(header(record.headers, codec.ID_HEADER) or b"").decode() for record in history.logs.real}
     told = {line.split()[1] for line in company.sold.read_text().splitlines()}
     say(f"{len(theirs)} with the database, {len(committed)} committed, {len(told)} told so")
     assert committed == visible & theirs
@@ -234,8 +243,7 @@ def agree_with_the_handlers(company: Company, history: History) -> None:
     visible = [record for record in history.logs.real if record.topic == topic]
     handling = judge_handling(company.calls(), visible)
     say(
-        f"{handling.handled_count} handled, {handling.repeated_count} again, "
-        f"{handling.refused_count} with an old token"
+        f"{handling.handled_count} handled, {handling.repeated_count} again, {handling.refused_count} with an old token"
     )
     assert [] == handling.findings[:20]
     assert [] == read_log(company.arena.servers, [company.letters])[company.letters]

@@ -34,12 +34,7 @@ QUICK = {"check_immunity": "2s", "check_interval": "1s", "check_interval_max": "
 PATIENCE_S = 60.0
 RUN_COUNT_MAX = 3
 """One run in some hundred meets the broker's own fault."""
-COMMITTED_BY_THEN = {
-    Stage.LOCAL_COMMITTED,
-    Stage.OP_WRITTEN,
-    Stage.OP_ACKNOWLEDGED,
-    Stage.FORWARDED,
-}
+COMMITTED_BY_THEN = {Stage.LOCAL_COMMITTED, Stage.OP_WRITTEN, Stage.OP_ACKNOWLEDGED, Stage.FORWARDED}
 
 
 class Staged:
@@ -50,11 +45,20 @@ class Staged:
         self.database = f"sqlite:///{folder / stage.value}.db"
         self.process = subprocess.Popen(
             [
-                sys.executable, "-m", "tests.support.staged_producer", arena.servers, arena.namespace,
-                arena.targets[0], self.database, stage.value,
+                sys.executable,
+                "-m",
+                "tests.support.staged_producer",
+                arena.servers,
+                arena.namespace,
+                arena.targets[0],
+                self.database,
+                stage.value,
             ],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
 
     def wait_until_there(self) -> None:
         """Return when it is at its stage."""
@@ -138,10 +142,12 @@ def test_producers_killed_at_every_stage_are_answered_for_by_others(
             stack.callback(shop.engine.dispose)
             stack.enter_context(
                 TransactionalProducer(
-                    bootstrap_servers=arena.servers, namespace=arena.namespace,
-                    group=one.stage.value, barrier=shop.barrier,
+                    bootstrap_servers=arena.servers,
+                    namespace=arena.namespace,
+                    group=one.stage.value,
+                    barrier=shop.barrier,
                 )
-            )  # fmt: skip
+            )
         outcomes = judge(arena, staged, "producer")
 
     forwarded = {stage for stage, outcome in outcomes.items() if outcome == "forwarded"}
@@ -150,11 +156,7 @@ def test_producers_killed_at_every_stage_are_answered_for_by_others(
 
 @pytest.mark.parametrize("who", ["coordinator", "broker"])
 def test_whoever_else_is_killed_at_any_stage_database_and_readers_agree(
-    local_config: LocalConfig,
-    start_coordinator: Start,
-    tmp_path: Path,
-    who: str,
-    request: pytest.FixtureRequest,
+    local_config: LocalConfig, start_coordinator: Start, tmp_path: Path, who: str, request: pytest.FixtureRequest
 ) -> None:
     def one(run: int) -> None:
         folder = tmp_path / f"run-{run}"

@@ -91,16 +91,17 @@ class Shop:
         with KafkaAdmin(ClientConfig(bootstrap_servers=arena.servers)) as admin:
             GroupTopics(admin, group=group, topics=[self.topic], files=read_topic_files()).apply()
         given = {
-            "servers": arena.servers, "namespace": arena.namespace, "group": group,
-            "topic": self.topic, "expiry_s": EXPIRY_S,
-        }  # fmt: skip
+            "servers": arena.servers,
+            "namespace": arena.namespace,
+            "group": group,
+            "topic": self.topic,
+            "expiry_s": EXPIRY_S,
+        }
         (folder / "given.json").write_text(json.dumps(given))
         (folder / "shop.py").write_text(PROGRAM)
         self._engine = create_engine(f"sqlite:///{folder / 'shop.db'}")
         with self._engine.begin() as connection:
-            connection.execute(
-                text("CREATE TABLE account (customer VARCHAR(40), points INTEGER, fence INTEGER)")
-            )
+            connection.execute(text("CREATE TABLE account (customer VARCHAR(40), points INTEGER, fence INTEGER)"))
             connection.execute(text("INSERT INTO account VALUES ('customer-7', 0, 0)"))
         stack.callback(self._engine.dispose)
 
@@ -109,10 +110,9 @@ class Shop:
         self._count += 1
         return self._stack.enter_context(
             TxlayerProcess(
-                ["consumer", "run", "shop:consumer"],
-                log_file=self.folder / f"log-{self._count}", folder=self.folder,
+                ["consumer", "run", "shop:consumer"], log_file=self.folder / f"log-{self._count}", folder=self.folder
             )
-        )  # fmt: skip
+        )
 
     def wait_for(self, process: TxlayerProcess, event: str) -> dict[str, Any]:
         """What a process says of its handler."""
@@ -143,9 +143,7 @@ def shop(broker: Broker, tmp_path: Path) -> Iterator[Shop]:
 
 
 @pytest.mark.promise("P10")
-def test_what_a_consumer_writes_that_slept_past_its_lease_is_refused(
-    broker: Broker, shop: Shop
-) -> None:
+def test_what_a_consumer_writes_that_slept_past_its_lease_is_refused(broker: Broker, shop: Shop) -> None:
     sleeper = shop.start()
     write(broker.bootstrap_servers, shop.topic, b"42 cents")
     old = shop.wait_for(sleeper, "began")["token"]
@@ -156,9 +154,7 @@ def test_what_a_consumer_writes_that_slept_past_its_lease_is_refused(
     new = shop.wait_for(successor, "began")["token"]
     shop.let_write(successor)
     shop.wait_for(successor, "wrote")
-    wait_until(
-        lambda: time.monotonic() - frozen_at > EXPIRY_S + 1, within=30, what="the lease is over"
-    )
+    wait_until(lambda: time.monotonic() - frozen_at > EXPIRY_S + 1, within=30, what="the lease is over")
     sleeper.thaw()
     shop.let_write(sleeper)
     refused = shop.wait_for(sleeper, "refused")

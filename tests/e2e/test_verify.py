@@ -32,9 +32,7 @@ def test_a_run_with_killed_coordinators_is_proved(
     running = start_coordinator(arena, "--doubt-after", "1s")
     while killed < 3 or (killed < 12 and not arena.aborted_count()):
         running.wait_for("partitions.taken_over")
-        wait_until(
-            partial(has_more_than, arena, len(arena.logs().real)), within=30, what="forwarded"
-        )
+        wait_until(partial(has_more_than, arena, len(arena.logs().real)), within=30, what="forwarded")
         pause(0.1)
         running.kill()
         killed += 1
@@ -43,14 +41,22 @@ def test_a_run_with_killed_coordinators_is_proved(
     arena.wait_until_applied(within=60)
 
     code, out, err = run_command(
-        build_app(), "verify", "-b", arena.servers, "-n", arena.namespace, "--since", "10m",
-        "--grace", "0ms", "--json", capsys=capsys,
-    )  # fmt: skip
+        build_app(),
+        "verify",
+        "-b",
+        arena.servers,
+        "-n",
+        arena.namespace,
+        "--since",
+        "10m",
+        "--grace",
+        "0ms",
+        "--json",
+        capsys=capsys,
+    )
 
     said = json.loads(out)
     assert (0, "", []) == (code, err, [f for f in said["findings"] if f["breaks"]])
-    assert {"proved"} == {
-        said["promises"][name]["status"] for name in ("P1", "P2", "P3", "P4", "P5")
-    }
+    assert {"proved"} == {said["promises"][name]["status"] for name in ("P1", "P2", "P3", "P4", "P5")}
     assert said["transaction_count"] > 100
     assert killed >= 3

@@ -57,9 +57,7 @@ def _do(driver: PartitionDriver, letter: bytes, raw: bytes) -> bool:
     elif letter == b"O":
         driver.log.add_op(raw or None, appended_ms=driver.now_ms)
         lines = codec.split_ops(raw)
-        return isinstance(lines, list) and any(
-            isinstance(codec.decode_op(line), OpMessage) for line in lines
-        )
+        return isinstance(lines, list) and any(isinstance(codec.decode_op(line), OpMessage) for line in lines)
     elif letter == b"T":
         driver.tick(after_ms=61_000)
     elif letter == b"X":
@@ -98,15 +96,9 @@ def _look_aside(driver: PartitionDriver) -> None:
     unreadable = {
         Origin(log.settings.half_topic, 0, entry.offset)
         for entry in log.half
-        if isinstance(
-            codec.decode_half_header(codec.half_header_of(entry.record.headers()) or b""),
-            Undecodable,
-        )
+        if isinstance(codec.decode_half_header(codec.half_header_of(entry.record.headers()) or b""), Undecodable)
     }
-    ops = {
-        Origin(log.settings.op_topic, 0, entry.offset): codec.split_ops(entry.record.value())
-        for entry in log.op
-    }
+    ops = {Origin(log.settings.op_topic, 0, entry.offset): codec.split_ops(entry.record.value()) for entry in log.op}
     unreadable |= {origin for origin, lines in ops.items() if isinstance(lines, Undecodable)}
     counts = Counter(log.kept_aside)
     assert set() == unreadable - counts.keys()
@@ -121,15 +113,9 @@ def look_at(log: PartitionLog) -> None:
     """What people's commands make of these topics: values that JSON can hold."""
     histories, asides, doubt = HistoryFold("a"), QuarantineFold(), DoubtFold()
     for entry in log.half:
-        histories.half(
-            partition=0, offset=entry.offset, appended_ms=entry.appended_ms,
-            headers=entry.record.headers(),
-        )  # fmt: skip
+        histories.half(partition=0, offset=entry.offset, appended_ms=entry.appended_ms, headers=entry.record.headers())
     for entry in log.op:
-        histories.op(
-            partition=0, offset=entry.offset, appended_ms=entry.appended_ms,
-            value=entry.record.value(),
-        )  # fmt: skip
+        histories.op(partition=0, offset=entry.offset, appended_ms=entry.appended_ms, value=entry.record.value())
     for entry in log.doubt:
         key, value = entry.record.key(), entry.record.value()
         doubt.fold(entry.offset, key, value)

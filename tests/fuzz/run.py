@@ -70,9 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=1_000_000, help="in all")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument(
-        "--target", choices=[target.name for target in TARGETS], help="only this one"
-    )
+    parser.add_argument("--target", choices=[target.name for target in TARGETS], help="only this one")
     given = parser.parse_args(arguments)
     targets = [target for target in TARGETS if given.target in (None, target.name)]
     shares = sum(target.share for target in targets)

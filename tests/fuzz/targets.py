@@ -14,13 +14,7 @@ from typing import Any
 
 import typer
 
-from tests.fuzz.dead_letters import (
-    check_dead_letter,
-    check_letter,
-    check_replay,
-    check_replay_mark,
-    check_time,
-)
+from tests.fuzz.dead_letters import check_dead_letter, check_letter, check_replay, check_replay_mark, check_time
 from tests.fuzz.partition import check_partition
 from txlayer.adapters.ports import StoredOffset
 from txlayer.cli.main import build_app
@@ -142,9 +136,7 @@ def check_origin(raw: bytes) -> bool:
         assert found.why
         return False
     partition, offset, index, count, born_ms = found
-    again = codec.encode_origin(
-        partition=partition, offset=offset, index=index, count=count, born_ms=born_ms
-    )
+    again = codec.encode_origin(partition=partition, offset=offset, index=index, count=count, born_ms=born_ms)
     assert found == codec.decode_origin(again.encode())
     return True
 
@@ -177,9 +169,7 @@ def check_stored(raw: bytes) -> bool:
         found = decode_stored(half, StoredOffset(7, text_of(raw)), partition=1)
     except ConfigError:
         return False
-    again = encode_stored(
-        found.positions, writer=found.writer, topics=TOPICS, partition=1, time_ms=found.time_ms
-    )
+    again = encode_stored(found.positions, writer=found.writer, topics=TOPICS, partition=1, time_ms=found.time_ms)
     assert found == decode_stored(*again.values(), partition=1)
     assert min(found.positions) >= 0
     return True
@@ -291,9 +281,7 @@ def check_topic_file(raw: bytes) -> bool:
     except (tomllib.TOMLDecodeError, ConfigError):
         return False
     try:
-        desired = spec.desired(
-            names={"namespace": "n", "group": "g", "topic": "t"}, partition_count=8
-        )
+        desired = spec.desired(names={"namespace": "n", "group": "g", "topic": "t"}, partition_count=8)
     except ConfigError:
         return False
     assert plan([desired], {})

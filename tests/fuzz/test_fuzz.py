@@ -33,9 +33,7 @@ def test_no_input_stops_a_target(target: Target) -> None:
 def test_no_bytes_that_hypothesis_draws_stop_a_target(target: Target) -> None:
     corpus = corpus_of(target.name)
 
-    @given(
-        st.binary(max_size=80) | st.randoms(use_true_random=False).map(lambda r: near(corpus, r))
-    )
+    @given(st.binary(max_size=80) | st.randoms(use_true_random=False).map(lambda r: near(corpus, r)))
     def try_out(raw: bytes) -> None:
         target.check(raw)
 

@@ -35,10 +35,7 @@ def strew(society: Society, dice: Random) -> None:
         elif kind == 1:
             society.kafka.append(TOPICS.op, mutated(ops, dice), partition=partition)
         else:
-            key, value = (
-                STRANGE + mutated(keys, dice).replace(b"/", STRANGE),
-                mutated(summaries, dice),
-            )
+            key, value = (STRANGE + mutated(keys, dice).replace(b"/", STRANGE), mutated(summaries, dice))
             society.kafka.append(TOPICS.doubt, value, partition=partition, key=key)
 
     for number in range(STRANGE_COUNT):

@@ -16,12 +16,7 @@ from tests.support.databases import free_port
 from tests.support.prometheus import get
 from tests.support.waiting import wait_until
 from txlayer.adapters.exposition import PAGE_KEPT_S
-from txlayer.adapters.http import (
-    CONNECTION_COUNT_MAX,
-    READER_TIMEOUT_S,
-    REQUEST_BYTES_MAX,
-    MetricsServer,
-)
+from txlayer.adapters.http import CONNECTION_COUNT_MAX, READER_TIMEOUT_S, REQUEST_BYTES_MAX, MetricsServer
 from txlayer.adapters.metrics import Health, Histogram, Sample, counter, gauge, histogram
 from txlayer.config import MetricsConfig
 from txlayer.errors import ConfigError
@@ -77,10 +72,12 @@ def test_metrics_are_told_in_prometheus_own_form(port: int) -> None:
     assert "# TYPE txlayer_sent_total counter" in lines
     assert "txlayer_open 2.5" in lines
     assert [
-        'txlayer_took_seconds_bucket{le="0.1"} 0.0', 'txlayer_took_seconds_bucket{le="1.0"} 3.0',
-        'txlayer_took_seconds_bucket{le="+Inf"} 3.0', "txlayer_took_seconds_count 3.0",
+        'txlayer_took_seconds_bucket{le="0.1"} 0.0',
+        'txlayer_took_seconds_bucket{le="1.0"} 3.0',
+        'txlayer_took_seconds_bucket{le="+Inf"} 3.0',
+        "txlayer_took_seconds_count 3.0",
         "txlayer_took_seconds_sum 1.5",
-    ] == [line for line in lines if line.startswith("txlayer_took")]  # fmt: skip
+    ] == [line for line in lines if line.startswith("txlayer_took")]
     assert any(line.startswith("process_cpu_seconds_total ") for line in lines)
 
 
@@ -129,10 +126,7 @@ def test_what_fails_once_is_logged_and_the_next_reader_is_answered(
     observed.failure = None
 
     assert 200 == get(port, "/metrics")[0]
-    wait_until(
-        lambda: [r.getMessage() for r in caplog.records] == ["metrics.failed"],
-        within=10, what="one line",
-    )  # fmt: skip
+    wait_until(lambda: [r.getMessage() for r in caplog.records] == ["metrics.failed"], within=10, what="one line")
 
 
 def test_readers_that_say_nothing_never_keep_a_probe_out(port: int) -> None:
@@ -151,9 +145,7 @@ def test_the_connection_that_came_first_gives_way(port: int) -> None:
         assert answer_of(readers[-1]).startswith(b"HTTP/1.0 200 ")
 
 
-def test_an_address_with_many_connections_pushes_out_its_own_and_no_probe_of_another(
-    port: int,
-) -> None:
+def test_an_address_with_many_connections_pushes_out_its_own_and_no_probe_of_another(port: int) -> None:
     with ExitStack() as stack:
         probe = stack.enter_context(connect(port, source="127.0.0.2"))
         for _ in range(3 * CONNECTION_COUNT_MAX):
@@ -164,9 +156,7 @@ def test_an_address_with_many_connections_pushes_out_its_own_and_no_probe_of_ano
         assert answer_of(probe).startswith(b"HTTP/1.0 200 ")
 
 
-def test_a_page_is_made_once_a_second_however_often_and_in_whichever_form_it_is_asked_for(
-    observed: Observed,
-) -> None:
+def test_a_page_is_made_once_a_second_however_often_and_in_whichever_form_it_is_asked_for(observed: Observed) -> None:
     clock, config = Clock(), MetricsConfig(metrics_port=free_port())
     accepted = ["", *(f"application/openmetrics-text; version=1.0.0; q=0.{n}" for n in range(1, 9))]
     with MetricsServer(config, observed, clock=clock):
@@ -188,9 +178,7 @@ def test_a_page_is_made_once_a_second_however_often_and_in_whichever_form_it_is_
         b"x" * REQUEST_BYTES_MAX + b"\r\n\r\n",
     ],
 )
-def test_a_request_that_is_too_large_is_refused_before_it_has_come(
-    port: int, request_bytes: bytes
-) -> None:
+def test_a_request_that_is_too_large_is_refused_before_it_has_come(port: int, request_bytes: bytes) -> None:
     with connect(port) as reader:
         reader.sendall(request_bytes[: REQUEST_BYTES_MAX + 1])
 
@@ -323,11 +311,10 @@ run()
 
 
 def test_without_the_extra_a_port_is_refused_in_one_line() -> None:
-    command = ["coordinator", "run", "-b", "127.0.0.1:1", "--target-topic", "x", "--metrics-port", str(free_port())]  # fmt: skip
+    command = ["coordinator", "run", "-b", "127.0.0.1:1", "--target-topic", "x", "--metrics-port", str(free_port())]
     answer = subprocess.run(
-        [sys.executable, "-c", WITHOUT, *command],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", WITHOUT, *command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
 
     assert 2 == answer.returncode
     assert [

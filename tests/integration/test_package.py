@@ -127,10 +127,7 @@ def test_readmes_producer_runs_from_the_wheel_in_a_clean_environment(
     python = make_environment(tmp_path / "venv", f"{wheel}[cli]")
     command, servers = python.with_name("txlayer"), broker.bootstrap_servers
     namespace, orders = unique_name("ns"), unique_name("orders")
-    environ = clean_environ(tmp_path) | {
-        "TXLAYER_BOOTSTRAP_SERVERS": servers,
-        "TXLAYER_NAMESPACE": namespace,
-    }
+    environ = clean_environ(tmp_path) | {"TXLAYER_BOOTSTRAP_SERVERS": servers, "TXLAYER_NAMESPACE": namespace}
     program = "\n".join(blocks("python")).replace(SERVERS, servers)
     for said, ours in (
         ('group="shop"', f'group="shop", namespace="{namespace}"'),
@@ -143,7 +140,7 @@ def test_readmes_producer_runs_from_the_wheel_in_a_clean_environment(
     def run(*arguments: str | Path) -> str:
         ran = subprocess.run(
             arguments, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False
-        )  # fmt: skip
+        )
         assert (0, "") == (ran.returncode, ran.stderr), ran.stdout
         return ran.stdout
 

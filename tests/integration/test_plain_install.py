@@ -14,11 +14,7 @@ RUN = "import sys; sys.path.insert(0, sys.argv[1]); from txlayer.cli import run;
 
 def test_the_command_without_its_extra_names_the_extra() -> None:
     answer = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", RUN, ROOT],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        [sys.executable, "-I", "-S", "-c", RUN, ROOT], capture_output=True, text=True, timeout=60, check=False
     )
 
     assert (2, "") == (answer.returncode, answer.stdout)

@@ -54,9 +54,14 @@ def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A program in that working directory; the settings of this environment do not reach it."""
     environ = {n: v for n, v in os.environ.items() if not n.startswith(("TXLAYER_", "PYTHON"))}
     return subprocess.run(
-        command, cwd=folder, env={**environ, "MARK": str(folder / "mark")},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        command,
+        cwd=folder,
+        env={**environ, "MARK": str(folder / "mark")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,13 +71,22 @@ def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         ("inbox", "create", "--url", "postgresql+psycopg://shop:geheim@127.0.0.1:1/shop"),
         ("responder", "run", "-g", "shop", "--barrier-url", "postgresql+psycopg://shop:geheim@127.0.0.1:1/shop"),
         # The address of these metrics is nobody's: each worker ends with 2.
-        ("coordinator", "run", "--workers", "2", "-b", "127.0.0.1:1", "--metrics-host", "192.0.2.1", "--metrics-port", "9464"),
+        (
+            "coordinator",
+            "run",
+            "--workers",
+            "2",
+            "-b",
+            "127.0.0.1:1",
+            "--metrics-host",
+            "192.0.2.1",
+            "--metrics-port",
+            "9464",
+        ),
     ],
     ids=lambda command: command[0],
-)  # fmt: skip
-def test_a_command_runs_no_module_of_the_working_directory(
-    command: tuple[str, ...], folder: Path
-) -> None:
+)
+def test_a_command_runs_no_module_of_the_working_directory(command: tuple[str, ...], folder: Path) -> None:
     ran = run(PROGRAM, *command, folder=folder)
 
     assert not (folder / "mark").exists(), ran.stderr

@@ -42,16 +42,10 @@ def act(message: ReceivedMessage, context: Context) -> None:
 class PoolStage:
     """A pool with one process, and chunks of one job per word."""
 
-    def __init__(
-        self, attempt_timeout_s: float = 60, deserializer: Deserializer | None = None
-    ) -> None:
+    def __init__(self, attempt_timeout_s: float = 60, deserializer: Deserializer | None = None) -> None:
         handlers = HandlerSet(is_async=False)
         handlers.add(act, topics=(), tags="*", retry=None, batch_count_max=0)
-        caller = Caller(
-            handlers.routes(("orders",)),
-            deserializer=deserializer,
-            attempt_timeout_s=attempt_timeout_s,
-        )
+        caller = Caller(handlers.routes(("orders",)), deserializer=deserializer, attempt_timeout_s=attempt_timeout_s)
         self.pool = ProcessPool(caller, worker_count=1)
         self._outcomes: list[JobOutcome] = []
 
@@ -95,9 +89,7 @@ def stage() -> Iterator[PoolStage]:
     made.pool.close(0.0)
 
 
-def test_what_stands_ready_behind_the_chunk_of_a_process_that_dies_is_charged_with_nothing(
-    stage: PoolStage,
-) -> None:
+def test_what_stands_ready_behind_the_chunk_of_a_process_that_dies_is_charged_with_nothing(stage: PoolStage) -> None:
     stage.begin(b"first", b"die", b"last")
     behind = stage.begin(b"a", b"b")
 
@@ -196,9 +188,7 @@ class DiesElsewhere(HangsElsewhere):
 
 
 @pytest.mark.promise("P9")
-def test_of_a_chunk_that_a_process_did_not_begin_only_the_first_message_is_charged(
-    tmp_path: Path,
-) -> None:
+def test_of_a_chunk_that_a_process_did_not_begin_only_the_first_message_is_charged(tmp_path: Path) -> None:
     stage = PoolStage(deserializer=DiesElsewhere(tmp_path / "began", os.getpid()))
     try:
         stage.begin(b"first", b"second", b"third")
@@ -223,9 +213,7 @@ def test_a_chunk_that_does_not_fit_into_the_pipe_waits_for_the_one_before(stage:
     assert [b"last"] == words(last.done)
 
 
-def test_a_lost_lease_stops_its_own_chunk_and_not_the_one_behind(
-    stage: PoolStage, tmp_path: Path
-) -> None:
+def test_a_lost_lease_stops_its_own_chunk_and_not_the_one_behind(stage: PoolStage, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     lost = stage.begin(bytes(begun), b"not run")
     stage.begin(b"is lost", b"is lost")
@@ -239,9 +227,7 @@ def test_a_lost_lease_stops_its_own_chunk_and_not_the_one_behind(
     assert [b"is lost", b"is lost"] == words(second.done)
 
 
-def test_a_lease_that_is_lost_before_its_turn_is_known_behind_another_chunk(
-    stage: PoolStage, tmp_path: Path
-) -> None:
+def test_a_lease_that_is_lost_before_its_turn_is_known_behind_another_chunk(stage: PoolStage, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     first = stage.begin(bytes(begun), b"not run")
     second = stage.begin(b"a", b"b")
@@ -262,6 +248,4 @@ def test_a_pool_that_is_closed_lets_what_was_begun_end(stage: PoolStage) -> None
 
     stage.pool.close(WITHIN_S)
 
-    assert [b"go", b"a", b"b", b"c", b"d"] == words(
-        [job for outcome in stage.outcomes(3) for job in outcome.done]
-    )
+    assert [b"go", b"a", b"b", b"c", b"d"] == words([job for outcome in stage.outcomes(3) for job in outcome.done])

@@ -67,9 +67,7 @@ def test_this_python_is_claimed() -> None:
 def test_a_python_runs_what_is_claimed_for_it(version: str, tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path)
     constraints = dict(
-        line.split("==")
-        for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines()
-        if "==" in line
+        line.split("==") for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines() if "==" in line
     )
     needed = [f"{name}=={constraints[name]}" for name in ("pytest", "hypothesis")]
     python = make_environment(tmp_path / "venv", str(wheel), *needed, python=FOUND[version])
@@ -78,8 +76,13 @@ def test_a_python_runs_what_is_claimed_for_it(version: str, tmp_path: Path) -> N
     def run_pytest(folder: Path, *arguments: str) -> str:
         ran = subprocess.run(
             [python, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-            cwd=folder, env=clean_environ(tmp_path), capture_output=True, text=True, timeout=280, check=False,
-        )  # fmt: skip
+            cwd=folder,
+            env=clean_environ(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
         assert 0 == ran.returncode, ran.stdout[-4000:] + ran.stderr[-2000:]
         return ran.stdout
 
@@ -88,8 +91,6 @@ def test_a_python_runs_what_is_claimed_for_it(version: str, tmp_path: Path) -> N
         run_pytest(ROOT, "--hypothesis-profile=mutation", *CORE_TESTS)
     # From the wheel, where nothing of ours is beside it: producer, coordinator and consumer in memory.
     service = shutil.copytree(
-        ROOT / "examples" / "tested_service",
-        tmp_path / "service",
-        ignore=shutil.ignore_patterns("__pycache__", ".*"),
+        ROOT / "examples" / "tested_service", tmp_path / "service", ignore=shutil.ignore_patterns("__pycache__", ".*")
     )
     assert "6 passed" in run_pytest(service, "--txlayer-kafka=memory")

@@ -21,8 +21,6 @@ def test_each_worker_has_arguments_of_its_own_behind_the_common_ones(tmp_path: P
     def have_all_begun(_: float) -> bool:
         return wait_until(lambda: len(list(tmp_path.iterdir())) == 3, within=30, what="3 workers")
 
-    code = supervise(
-        command, worker_count=3, wait=have_all_begun, own_arguments=lambda number: [f"w{number}"]
-    )
+    code = supervise(command, worker_count=3, wait=have_all_begun, own_arguments=lambda number: [f"w{number}"])
 
     assert (0, ["w0", "w1", "w2"]) == (code, sorted(path.name for path in tmp_path.iterdir()))

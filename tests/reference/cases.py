@@ -499,12 +499,7 @@ def half_record_kept_aside_behind_those_that_are_gone(log: Log) -> None:
     log.show(last)
     stray = log.half(numbers="0/3")
     _ends_on_doubt(log, [first, last])
-    log.add(
-        DOUBT,
-        key=f"origin/{HALF}/0/{stray.offset}".encode(),
-        value=stray.value,
-        headers=stray.headers,
-    )
+    log.add(DOUBT, key=f"origin/{HALF}/0/{stray.offset}".encode(), value=stray.value, headers=stray.headers)
     log.starts[HALF] = 2
 
 

@@ -60,8 +60,7 @@ def orphan_places(report: Report) -> frozenset[str]:
     return frozenset(
         finding.places[0]
         for finding in report.findings
-        if finding.kind is Kind.PHANTOM
-        or (finding.kind is Kind.LEAKED and finding not in of_transactions)
+        if finding.kind is Kind.PHANTOM or (finding.kind is Kind.LEAKED and finding not in of_transactions)
     )
 
 

@@ -25,15 +25,44 @@ HOUR_MS = 3_600_000
 
 #: What the coordinator does wrong with one transaction.
 MISDEEDS = (
-    "lost", "doubled", "torn", "only aborted", "early", "undecided visible", "rolled back visible", "rolled back hidden",
-    "reversed", "overtaken", "copy forwarded", "stranger forwarded", "forgotten", "held undecided", "contents missing",
-    "incomplete visible", "not ended", "did not wait",
-)  # fmt: skip
+    "lost",
+    "doubled",
+    "torn",
+    "only aborted",
+    "early",
+    "undecided visible",
+    "rolled back visible",
+    "rolled back hidden",
+    "reversed",
+    "overtaken",
+    "copy forwarded",
+    "stranger forwarded",
+    "forgotten",
+    "held undecided",
+    "contents missing",
+    "incomplete visible",
+    "not ended",
+    "did not wait",
+)
 #: How one record on a real topic is changed, or added.
 CHANGES = (
-    "value", "key", "header more", "header less", "topic", "partition", "timestamp", "origin broken", "origin elsewhere",
-    "origin count", "id missing", "id of another", "id twice", "phantom", "phantom ahead", "born",
-)  # fmt: skip
+    "value",
+    "key",
+    "header more",
+    "header less",
+    "topic",
+    "partition",
+    "timestamp",
+    "origin broken",
+    "origin elsewhere",
+    "origin count",
+    "id missing",
+    "id of another",
+    "id twice",
+    "phantom",
+    "phantom ahead",
+    "born",
+)
 
 
 @dataclass(frozen=True)
@@ -67,9 +96,7 @@ class Cluster:
     stable_ends: dict[tuple[str, int], int] = field(default_factory=dict)
     now_ms: int = BORN
 
-    def add(
-        self, topic: str, partition: int, *, timestamp_ms: int | None = None, **fields: Any
-    ) -> Record:
+    def add(self, topic: str, partition: int, *, timestamp_ms: int | None = None, **fields: Any) -> Record:
         """Append one record; `timestamp_ms` is the writer's, which a topic with append times ignores."""
         self.now_ms += self.draw.randint(1, 2_000)
         is_append_time = self.append_time.get(topic, True)
@@ -148,13 +175,10 @@ class Txn:
         options += [message.options] if message.options else []
         total = len(self.messages) if count is None else count
         return (
-            f"1|{self.key}|{self.group}|{topic or message.topic}|{index}/{total}|{self.born_ms}"
-            f"|{','.join(options)}"
+            f"1|{self.key}|{self.group}|{topic or message.topic}|{index}/{total}|{self.born_ms}|{','.join(options)}"
         ).encode()
 
-    def line(
-        self, resolution: str, offset: int, *, source: str = "producer", number: str = ""
-    ) -> bytes:
+    def line(self, resolution: str, offset: int, *, source: str = "producer", number: str = "") -> bytes:
         return f"1|{resolution}|{self.key}|{self.group}|{offset}|{self.born_ms}|{source}|{number}|".encode()
 
     def may_name(self, offset: int) -> bool:
@@ -224,9 +248,7 @@ class Coordinator:
             first = txn.halves[0].offset
             ahead = [t for t in others if t.state in ("open", "waiting", "held")]
             return not any(t.halves[0].offset < first for t in ahead)
-        stuck = [
-            t for t in others if t.state == "held" or (t.state == "waiting" and not t.is_prepare)
-        ]
+        stuck = [t for t in others if t.state == "held" or (t.state == "waiting" and not t.is_prepare)]
         assert txn.decided_at is not None
         return not any(t.decided_at is not None and t.decided_at < txn.decided_at for t in stuck)
 
@@ -298,9 +320,14 @@ class Coordinator:
         headers = [(name, value) for name, value in half.headers if name != "txl"]
         headers += [("txl-id", txn.id.encode()), ("txl-origin", origin)]
         return self.cluster.add(
-            topic, partition, kafka=kafka, key=half.key, value=half.value, headers=headers,
+            topic,
+            partition,
+            kafka=kafka,
+            key=half.key,
+            value=half.value,
+            headers=headers,
             timestamp_ms=int(option["t"]) if "t" in option else None,
-        )  # fmt: skip
+        )
 
     def to_doubt(self, txn: Txn, state: str, reason: str) -> None:
         """Write the summary, and the contents where they are not there yet."""
@@ -335,9 +362,7 @@ class Coordinator:
             txn.doubt_state = ""
 
     def put(self, txn: Txn, name: str, value: bytes | None, headers: Headers = ()) -> Record:
-        return self.cluster.add(
-            DOUBT, txn.partition, key=name.encode(), value=value, headers=headers
-        )
+        return self.cluster.add(DOUBT, txn.partition, key=name.encode(), value=value, headers=headers)
 
     def keep_aside(self, record: Record, line: int | None = None) -> None:
         suffix = "" if line is None else f":{line}"
@@ -345,9 +370,7 @@ class Coordinator:
         value, why = record.value or b"", ("txl-why", b"undecodable what it was")
         if line is not None:
             value = value.split(b"\n")[line]
-        self.cluster.add(
-            DOUBT, record.partition, key=name.encode(), value=value, headers=[*record.headers, why]
-        )
+        self.cluster.add(DOUBT, record.partition, key=name.encode(), value=value, headers=[*record.headers, why])
 
 
 # ---------------------------------------------------------------------------- the play
@@ -359,9 +382,7 @@ class Play:
     def __init__(self, draw: random.Random, *, has_faults: bool) -> None:
         self.draw = draw
         halves = draw.choice((1, 1, 2, 3))
-        self.faults = (
-            draw.sample(MISDEEDS + CHANGES, draw.choice((0, 1, 1, 2))) if has_faults else []
-        )
+        self.faults = draw.sample(MISDEEDS + CHANGES, draw.choice((0, 1, 1, 2))) if has_faults else []
         is_about_order = bool({"overtaken", "did not wait"} & set(self.faults))
         self.reals = ["shop", "loyalty", "audit"][: 1 if is_about_order else draw.randint(1, 3)]
         counts = {HALF: halves, OP: halves, DOUBT: halves}
@@ -372,9 +393,7 @@ class Play:
         self.ordering_keys: list[bytes | None] = [None, *(draw.randbytes(4) for _ in range(2))]
         if is_about_order:
             del self.ordering_keys[:2]
-        self.left: list[Txn] = [
-            self.txn(number) for number in range(draw.randint(5 if is_about_order else 1, 7))
-        ]
+        self.left: list[Txn] = [self.txn(number) for number in range(draw.randint(5 if is_about_order else 1, 7))]
         for misdeed in (fault for fault in self.faults if fault in MISDEEDS):
             # The last one that begins has others before it.
             txn = self.left[0] if misdeed == "did not wait" else draw.choice(self.left)
@@ -388,20 +407,20 @@ class Play:
 
     def txn(self, number: int) -> Txn:
         draw = self.draw
-        txn_id = (
-            f"order-{number if draw.random() < 0.9 else 0}"  # sometimes another attempt of one id
-        )
+        txn_id = f"order-{number if draw.random() < 0.9 else 0}"  # sometimes another attempt of one id
         ordering_key = draw.choice(self.ordering_keys)
         crc = zlib.crc32(txn_id.encode() if ordering_key is None else ordering_key)
         key_hash = "" if ordering_key is None else f"{crc:08x}{crc ^ 0x712C936A:08x}"
-        messages = [
-            self.message(number, i, ordering_key) for i in range(draw.randint(1, 5) // 2 + 1)
-        ]
+        messages = [self.message(number, i, ordering_key) for i in range(draw.randint(1, 5) // 2 + 1)]
         return Txn(
-            id=txn_id, nonce=f"{number:08x}", group=draw.choice(("orders", "stock")),
-            partition=crc % self.cluster.counts[HALF], key_hash=key_hash,
-            is_prepare=bool(key_hash) and draw.random() < 0.4, messages=messages,
-        )  # fmt: skip
+            id=txn_id,
+            nonce=f"{number:08x}",
+            group=draw.choice(("orders", "stock")),
+            partition=crc % self.cluster.counts[HALF],
+            key_hash=key_hash,
+            is_prepare=bool(key_hash) and draw.random() < 0.4,
+            messages=messages,
+        )
 
     def message(self, number: int, index: int, ordering_key: bytes | None) -> Message:
         draw = self.draw
@@ -415,9 +434,7 @@ class Play:
         if draw.random() < 0.15:  # some far in the past, before everything else
             options.append(f"t{draw.choice((1_000, BORN - 1_000 * HOUR_MS, BORN + number))}")
         value = None if draw.random() < 0.05 else f"message {number}/{index}".encode()
-        headers = [("trace", b"t")] * draw.choice((0, 1, 1, 2)) + [("none", None)] * draw.choice(
-            (0, 0, 1)
-        )
+        headers = [("trace", b"t")] * draw.choice((0, 1, 1, 2)) + [("none", None)] * draw.choice((0, 0, 1))
         return Message(topic, key, value, headers, ",".join(options))
 
     # ------------------------------------------------------------ steps
@@ -481,9 +498,7 @@ class Play:
         if ahead is not None:
             self.coordinator.read_line((ahead.value or b"").split(b"\n")[0], ahead, 0)
 
-    def half(
-        self, partition: int, key: bytes | None, value: bytes | None, headers: Headers
-    ) -> Record:
+    def half(self, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> Record:
         return self.cluster.add(HALF, partition, key=key, value=value, headers=headers)
 
     def say_ahead(self, txn: Txn) -> Record | None:
@@ -502,26 +517,17 @@ class Play:
         said = draw.choice("CCCCCCRRUA ")
         if txn.misdeed in ("rolled back visible", "rolled back hidden"):
             said = "R"
-        elif txn.misdeed in (
-            "undecided visible",
-            "forgotten",
-            "held undecided",
-            "contents missing",
-        ):
+        elif txn.misdeed in ("undecided visible", "forgotten", "held undecided", "contents missing"):
             said = " "
         elif txn.misdeed or len(self.ordering_keys) == 1:
             said = "C"
         lines = [(said, last)] if said != " " else []
-        if (
-            txn.misdeed not in ("", "incomplete visible") and draw.random() < 0.7
-        ):  # nothing that might hide it
+        if txn.misdeed not in ("", "incomplete visible") and draw.random() < 0.7:  # nothing that might hide it
             self.lines += [(txn, resolution, index) for resolution, index in lines]
             return
         if txn.misdeed == "incomplete visible" or (said == "C" and draw.random() < 0.1):
             lines.insert(0, ("C", draw.randint(0, last)))
-        if (
-            draw.random() < 0.25
-        ):  # repeated, contradicted, given up, asked, or naming another half record
+        if draw.random() < 0.25:  # repeated, contradicted, given up, asked, or naming another half record
             lines.append((draw.choice("CRAU"), draw.randint(0, last)))
         if draw.random() < 0.1:
             lines.insert(0, (draw.choice("RU"), draw.randint(0, last)))
@@ -560,8 +566,13 @@ class Play:
         """Doubt, refusing topics, strangers, second copies, lines that count for nothing."""
         txn = self.draw.choice([t for t in self.coordinator.txns if t.halves])
         many = {
-            self.doubt: 6, self.refuse: 2, self.second_copy: 1, self.stranger_of: 1, self.void_line: 1, self.garbage: 1
-        }  # fmt: skip
+            self.doubt: 6,
+            self.refuse: 2,
+            self.second_copy: 1,
+            self.stranger_of: 1,
+            self.void_line: 1,
+            self.garbage: 1,
+        }
         self.draw.choices(list(many), list(many.values()))[0](txn)
 
     def doubt(self, txn: Txn) -> None:
@@ -591,9 +602,7 @@ class Play:
     def stranger_of(self, txn: Txn, *, is_forwarded: bool = False) -> None:
         """A half record with the transaction's key that is no part of it: another count, or not its turn."""
         count = len(txn.messages)
-        index, total = self.draw.choice(
-            ((0, count + 1), (count + 1, count + 2), (count, count + 1))
-        )
+        index, total = self.draw.choice(((0, count + 1), (count + 1, count + 2), (count, count + 1)))
         partition = txn.partition
         if self.draw.random() < 0.2 and not is_forwarded:
             partition = (partition + 1) % self.cluster.counts[HALF]
@@ -611,9 +620,7 @@ class Play:
     def void_line(self, txn: Txn) -> None:
         """It names another producer group, or an offset where no half record of it is."""
         other = replace(txn, group="another")
-        offset = max(
-            (r.offset for t in self.coordinator.txns for r in t.halves if t is not txn), default=0
-        )
+        offset = max((r.offset for t in self.coordinator.txns for r in t.halves if t is not txn), default=0)
         end = self.cluster.ends[HALF, txn.partition]
         lines = [other.line("R", txn.halves[-1].offset)]
         if not txn.may_name(offset) and offset < end:
@@ -647,11 +654,7 @@ class Play:
             headers = [("trace", b"t")]
             if place == "replay":
                 origin = f"{last.partition}:{last.offset}|0/1|{txn.born_ms}".encode()
-                headers += [
-                    ("txl-id", txn.id.encode()),
-                    ("txl-origin", origin),
-                    ("txl-replay", b"t-1/0:3"),
-                ]
+                headers += [("txl-id", txn.id.encode()), ("txl-origin", origin), ("txl-replay", b"t-1/0:3")]
             partition = self.draw.randrange(self.cluster.counts[topic])
             self.cluster.add(topic, partition, key=b"k", value=b"v", headers=headers)
 
@@ -662,9 +665,12 @@ class Play:
         ours = [
             i
             for i, r in enumerate(self.cluster.records)
-            if r.topic in self.reals and r.kafka == "committed" and "txl-id" in dict(r.headers)
-            and "txl-replay" not in dict(r.headers) and len((dict(r.headers).get("txl-origin") or b"").split(b"|")) == 3
-        ]  # fmt: skip
+            if r.topic in self.reals
+            and r.kafka == "committed"
+            and "txl-id" in dict(r.headers)
+            and "txl-replay" not in dict(r.headers)
+            and len((dict(r.headers).get("txl-origin") or b"").split(b"|")) == 3
+        ]
         if not ours:
             return
         timed = [i for i in ours if self.cluster.records[i].timestamp_ms < BORN]
@@ -676,9 +682,12 @@ class Play:
         if fault in ("phantom", "phantom ahead"):
             far = b"0:77777|0/1|5" if fault == "phantom ahead" else place + b"|4/5|5"
             self.cluster.add(
-                record.topic, record.partition, key=record.key, value=record.value,
+                record.topic,
+                record.partition,
+                key=record.key,
+                value=record.value,
                 headers=[("txl-id", b"order-0"), ("txl-origin", far)],
-            )  # fmt: skip
+            )
             return
         if fault in ("topic", "partition"):
             self.move(index, fault)
@@ -689,12 +698,9 @@ class Play:
             "header more": {"headers": [("more", b"1"), *record.headers]},
             "header less": {"headers": [h for h in record.headers if h[0] in ("txl-id", "txl-origin")]},
             "timestamp": {"timestamp_ms": record.timestamp_ms - (0 if record.is_append_time else 77)},
-        }  # fmt: skip
+        }
         changed = {
-            "origin broken": (
-                b"txl-origin",
-                self.draw.choice((b"0:1", b"", b"a:b|0/1|5", b"0:1|1/1|5")),
-            ),
+            "origin broken": (b"txl-origin", self.draw.choice((b"0:1", b"", b"a:b|0/1|5", b"0:1|1/1|5"))),
             "origin elsewhere": (b"txl-origin", place + b"0|" + numbers + b"|" + born),
             "origin count": (b"txl-origin", place + b"|" + numbers + b"9|" + born),
             "born": (b"txl-origin", origin + b"1"),
@@ -714,16 +720,21 @@ class Play:
         places = [(t, p) for t, p in self.cluster.partitions() if t in self.reals]
         is_other_topic = fault == "topic"
         places = [
-            (t, p) for t, p in places
+            (t, p)
+            for t, p in places
             if (t != record.topic) == is_other_topic and (t, p) != (record.topic, record.partition)
-        ]  # fmt: skip
+        ]
         if places:
             topic, partition = self.draw.choice(places)
             del self.cluster.records[index]
             self.cluster.add(
-                topic, partition, key=record.key, value=record.value, headers=record.headers,
+                topic,
+                partition,
+                key=record.key,
+                value=record.value,
+                headers=record.headers,
                 timestamp_ms=record.timestamp_ms,
-            )  # fmt: skip
+            )
 
     # ------------------------------------------------------------ the end
 
@@ -754,16 +765,15 @@ class Play:
             for place, start in starts.items()
         }
         records = [
-            r if r.offset < cluster.stable_ends.get((r.topic, r.partition), r.offset + 1)
+            r
+            if r.offset < cluster.stable_ends.get((r.topic, r.partition), r.offset + 1)
             else replace(r, kafka="open")  # a reader cannot know what will become of it
             for r in cluster.records
             if r.offset >= starts[r.topic, r.partition]
-        ]  # fmt: skip
+        ]
         settings = Settings(
             compacted_topics=frozenset(compacted),
-            former_partition_counts={
-                topic: frozenset(range(1, count)) for topic, count in cluster.counts.items()
-            },
+            former_partition_counts={topic: frozenset(range(1, count)) for topic, count in cluster.counts.items()},
         )
         return History(records, bounds, settings), is_whole
 
@@ -790,15 +800,12 @@ class Play:
 
     def compact(self, topics: set[str]) -> None:
         """Of each key only the newest committed record stays, null values among them."""
-        newest = {
-            (r.topic, r.partition, r.key): r.offset
-            for r in self.cluster.records
-            if r.kafka == "committed"
-        }
+        newest = {(r.topic, r.partition, r.key): r.offset for r in self.cluster.records if r.kafka == "committed"}
         self.cluster.records = [
-            r for r in self.cluster.records
+            r
+            for r in self.cluster.records
             if r.topic not in topics or r.key is None or newest.get((r.topic, r.partition, r.key)) == r.offset
-        ]  # fmt: skip
+        ]
 
     def shuffled(self, headers: list[Any]) -> list[Any]:
         self.draw.shuffle(headers)

@@ -163,14 +163,8 @@ class Transaction:
     def history(self) -> list[str]:
         """Its life, for a person."""
         return [
-            *(
-                f"half {self.partition}@{o}: {m.index}/{m.count}"
-                for o, m in sorted(self.at.items())
-            ),
-            *(
-                f"op {x.place}: {x.resolution} by {x.source} {how}"
-                for x, how in self.reading.effects
-            ),
+            *(f"half {self.partition}@{o}: {m.index}/{m.count}" for o, m in sorted(self.at.items())),
+            *(f"op {x.place}: {x.resolution} by {x.source} {how}" for x, how in self.reading.effects),
             *(f"doubt: {summary.state} {summary.reason}".rstrip() for summary in self.summaries),
             *(f"{record.place}: message {index}, {record.kafka}" for record, index in self.shown),
         ]
@@ -288,9 +282,7 @@ class World:
         self.strangers: set[tuple[int, int]] = set()  # those of them that belong to no transaction
         #: What records claim on their own real topics whose half record is gone: partition, topic, id, index, count, born.
         self.gone_claims: set[tuple[int, str, str, int, int, int]] = set()
-        self.kept_aside = {
-            r.key for r in self.readable(self.doubt) if r.key is not None and r.key.count(b"/") == 3
-        }
+        self.kept_aside = {r.key for r in self.readable(self.doubt) if r.key is not None and r.key.count(b"/") == 3}
         self.findings: list[Finding] = []
 
     def readable(self, topic: str) -> Iterator[Record]:
@@ -317,19 +309,14 @@ class World:
         self.findings.append(Finding(kind, txn_key, places, detail))
 
     def is_young(self, at_ms: int) -> bool:
-        return (
-            self.settings.now_ms is not None
-            and at_ms > self.settings.now_ms - self.settings.grace_ms
-        )
+        return self.settings.now_ms is not None and at_ms > self.settings.now_ms - self.settings.grace_ms
 
     def is_allowed(self, topic: str) -> bool:
         if topic in self.system_topics or topic.startswith("__"):
             return False
         return self.settings.allowed_topics is None or topic in self.settings.allowed_topics
 
-    def put_aside(
-        self, kind: Kind, record: Record, *, line: int | None = None, txn_key: str | None = None
-    ) -> None:
+    def put_aside(self, kind: Kind, record: Record, *, line: int | None = None, txn_key: str | None = None) -> None:
         """Note what nobody can use, and whether doubt keeps it under its origin."""
         suffix = "" if line is None else f":{line}"
         self.find(kind, txn_key, record.place + suffix)
@@ -343,9 +330,7 @@ def promised_counts(world: World) -> dict[tuple[int, str], int]:
     """How many messages each transaction has, as the summaries on doubt say."""
     parsed = ((r, parse_summary(r.value)) for r in world.readable(world.doubt))
     return {
-        (r.partition, (r.key or b"").decode("latin-1")): summary.count
-        for r, summary in parsed
-        if summary is not None
+        (r.partition, (r.key or b"").decode("latin-1")): summary.count for r, summary in parsed if summary is not None
     }
 
 
@@ -372,10 +357,7 @@ def read_half(world: World) -> None:
         # Where half was shortened, doubt may know what the first half record said.
         wanted_count = txn.count if txn else promised.get((record.partition, half.txn_key))
         is_count_right = wanted_count in (None, half.count)
-        is_here &= (
-            f"origin/{record.topic}/{record.partition}/{record.offset}".encode()
-            not in world.kept_aside
-        )
+        is_here &= f"origin/{record.topic}/{record.partition}/{record.offset}".encode() not in world.kept_aside
         if not is_here or not is_count_right or not (is_due or is_known):
             world.strangers.add(place)
             world.put_aside(Kind.MISPLACED, record, txn_key=half.txn_key)
@@ -728,9 +710,7 @@ def judge_age(world: World, txn: Transaction, reading: Reading) -> None:
         reading.find(Kind.OVERDUE, detail=reading.state)
 
 
-def judge_committed(
-    world: World, txn: Transaction, reading: Reading, queue: KeyQueue, doubt_state: str | None
-) -> None:
+def judge_committed(world: World, txn: Transaction, reading: Reading, queue: KeyQueue, doubt_state: str | None) -> None:
     """Say where a committed transaction is: visible, rightly waiting, on its way, or lost."""
     assert reading.decision is not None
     # Counted: how many messages there are is what a writer says, who may say any number.
@@ -816,8 +796,7 @@ def judge_whole(txn: Transaction, reading: Reading) -> None:
     wrong = [
         index
         for index, message in stored.items()
-        if index not in txn.contents
-        or not (txn.contents[index].is_cut or txn.contents[index].stored == message.stored)
+        if index not in txn.contents or not (txn.contents[index].is_cut or txn.contents[index].stored == message.stored)
     ]
     wrong += [i for i, content in txn.contents.items() if content.is_cut and i not in stored]
     if wrong or len(txn.contents) < txn.doubt.seen:
@@ -927,9 +906,12 @@ VERDICTS: tuple[tuple[str, frozenset[Kind]], ...] = (
     ("open", frozenset({Kind.BLOCKED})),
 )
 STATE_VERDICTS = {
-    "committed": "ok", "rolled-back": "rolled_back", "abandoned": "rolled_back",
-    "parked": "parked", "parked-committed": "parked",
-}  # fmt: skip
+    "committed": "ok",
+    "rolled-back": "rolled_back",
+    "abandoned": "rolled_back",
+    "parked": "parked",
+    "parked-committed": "parked",
+}
 
 
 def verdict(txn: Transaction) -> str:

@@ -16,7 +16,7 @@ from tests.reference.model import judge
 
 FRESH_COUNT = 300
 FOUND = {
-    611001421: "verify took an attempt for visible whose half records retention had taken but for a late second copy",
+    611001421: "verify took an attempt for visible whose half records retention had taken but for a late second copy"
 }
 """Seeds of histories about which two judges differed, and who was wrong."""
 #: A fault that breaks no promise: what is settled and still on doubt is told, no more.
@@ -30,9 +30,7 @@ def test_the_model_and_its_histories_know_nothing_of_the_product() -> None:
     )
     root = Path(__file__).parents[2]
 
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
 
     assert "" == done.stdout.strip()
 

@@ -53,16 +53,12 @@ class Log:
 
     def half(
         self, txn_key: str = KEY, numbers: str = "0/1", *, topic: str = "shop", options: str = "", **fields: Any
-    ) -> Record:  # fmt: skip
+    ) -> Record:
         txl = f"1|{txn_key}|orders|{topic}|{numbers}|1700000000000|{options}".encode()
         headers = [("trace", b"t"), ("txl", txl)]
-        return self.add(
-            HALF, **{"key": b"k", "value": numbers.encode(), "headers": headers} | fields
-        )
+        return self.add(HALF, **{"key": b"k", "value": numbers.encode(), "headers": headers} | fields)
 
-    def op(
-        self, *lines: tuple[str, Record] | bytes, key: str = KEY, group: str = "orders"
-    ) -> Record:
+    def op(self, *lines: tuple[str, Record] | bytes, key: str = KEY, group: str = "orders") -> Record:
         texts = [
             line
             if isinstance(line, bytes)
@@ -72,8 +68,15 @@ class Log:
         return self.add(OP, value=b"\n".join(texts))
 
     def summary(
-        self, state: str, *halves: Record, key: str = KEY, reason: str = "", count: int = 0, order: str = "commit", key_hash: str = ""
-    ) -> Record:  # fmt: skip
+        self,
+        state: str,
+        *halves: Record,
+        key: str = KEY,
+        reason: str = "",
+        count: int = 0,
+        order: str = "commit",
+        key_hash: str = "",
+    ) -> Record:
         first, last = halves[0].offset, halves[-1].offset
         value = (
             f"1|{state}|{reason}|orders|{first}|{last}|{len(halves)}|{count or len(halves)}|{halves[0].timestamp_ms}"
@@ -84,9 +87,7 @@ class Log:
     def content(self, half: Record, index: int = 0, *, key: str = KEY, **fields: Any) -> Record:
         headers = [*half.headers, ("txl-key", half.key)]
         record_key = f"{key}/{index}".encode()
-        return self.add(
-            DOUBT, **{"key": record_key, "value": half.value, "headers": headers} | fields
-        )
+        return self.add(DOUBT, **{"key": record_key, "value": half.value, "headers": headers} | fields)
 
     def end_on_doubt(self, *indexes: int, key: str = KEY) -> None:
         for suffix in ("", *(f"/{index}" for index in indexes)):
@@ -99,9 +100,7 @@ class Log:
         origin = f"{half.partition}:{half.offset}|{numbers}|{born}".encode()
         ours = [("txl-id", key.split("/")[0].encode()), ("txl-origin", origin)]
         headers = [*(h for h in half.headers if h[0] != "txl"), *ours]
-        return self.add(
-            topic, partition, **{"key": half.key, "value": half.value, "headers": headers} | fields
-        )
+        return self.add(topic, partition, **{"key": half.key, "value": half.value, "headers": headers} | fields)
 
     def history(self) -> History:
         """All of it, with the bounds of every partition that is named."""
@@ -169,11 +168,7 @@ def test_committed_and_forwarded() -> None:
     log.show(first)
     log.show(last)
     report = log.judge()
-    assert ("committed", "ok", []) == (
-        report.of(KEY).state,
-        verdict(report.of(KEY)),
-        report.findings,
-    )
+    assert ("committed", "ok", []) == (report.of(KEY).state, verdict(report.of(KEY)), report.findings)
     assert 5 == len(report.of(KEY).history)
 
 
@@ -424,15 +419,7 @@ def test_a_users_timestamp_far_in_the_past_says_nothing_of_the_decision() -> Non
 
 
 @pytest.mark.parametrize(
-    "origin",
-    [
-        "7:0|0/1|1700000000000",
-        "0:9|0/1|1700000000000",
-        "0:0|0/2|1700000000000",
-        "0:0|0/1|5",
-        "x",
-        None,
-    ],
+    "origin", ["7:0|0/1|1700000000000", "0:9|0/1|1700000000000", "0:0|0/2|1700000000000", "0:0|0/1|5", "x", None]
 )
 def test_phantom(origin: str | None) -> None:
     log = Log()
@@ -504,9 +491,7 @@ def test_corrupt_headers() -> None:
     ("options", "key", "partition"),
     [("n2", b"k", 2), ("", b"21", 1173551340 % 3), (f"k{HASH},m4", None, 1), ("", None, None)],
 )
-def test_the_wanted_partition_is_kept(
-    options: str, key: bytes | None, partition: int | None
-) -> None:
+def test_the_wanted_partition_is_kept(options: str, key: bytes | None, partition: int | None) -> None:
     for where in range(3):
         log = Log(partition_counts={"shop": 3})
         half = log.half(options=options, key=key)
@@ -535,10 +520,7 @@ def test_messages_of_one_transaction_and_key_reversed() -> None:
         log.op(("C", last))
         log.show(last)
         log.show(first)
-        assert ({Kind.OUT_OF_ORDER}, "out_of_order") == (
-            log.judge().kinds(KEY),
-            verdict(log.judge().of(KEY)),
-        )
+        assert ({Kind.OUT_OF_ORDER}, "out_of_order") == (log.judge().kinds(KEY), verdict(log.judge().of(KEY)))
 
 
 def test_messages_of_different_keys_have_no_order() -> None:
@@ -681,10 +663,7 @@ def test_an_abandon_after_a_commit_does_not_switch_the_judge_off() -> None:
     first, last = log.half(numbers="0/2"), log.half(numbers="1/2")
     log.op(("C", last))
     log.op(("A", last))
-    assert ("abandoned", {Kind.ABANDONED_LATE}) == (
-        log.judge().of(KEY).state,
-        log.judge().kinds(KEY),
-    )
+    assert ("abandoned", {Kind.ABANDONED_LATE}) == (log.judge().of(KEY).state, log.judge().kinds(KEY))
     log.show(first)
     assert {Kind.LOST, Kind.TORN} == log.judge().kinds(KEY)
     log.show(last, value=b"other")
@@ -709,18 +688,13 @@ def test_a_commit_that_names_an_earlier_half_record_is_incomplete() -> None:
     log.summary("parked-committed", first, last, reason="incomplete")
     log.content(first, 0)
     log.content(last, 1)
-    assert ("parked-committed", {Kind.LATE_HALF}) == (
-        log.judge().of(KEY).state,
-        log.judge().kinds(KEY),
-    )
+    assert ("parked-committed", {Kind.LATE_HALF}) == (log.judge().of(KEY).state, log.judge().kinds(KEY))
     log.show(first)
     log.show(last)
     assert Kind.LEAKED in log.judge().kinds(KEY)
 
 
-def test_a_commit_before_its_last_half_record_is_incomplete_also_when_doubt_alone_knows_that_one() -> (
-    None
-):
+def test_a_commit_before_its_last_half_record_is_incomplete_also_when_doubt_alone_knows_that_one() -> None:
     # The commit names a second copy of the first message. Retention took the first two half records since.
     log = Log()
     halves = [log.half(numbers="0/3"), log.half(numbers="1/3")]
@@ -803,19 +777,22 @@ def test_an_op_record_that_is_not_ascii_is_out_of_form_as_a_whole() -> None:
 @pytest.mark.parametrize(
     "txl",
     [
-        b"1|order-1/5f3a90c2|orders|shop|1/1|1|", b"1|order-1/5f3a90c2|orders|..|0/1|1|", b"1|order-1/xyz|orders|shop|0/1|1|",
-        b"1|order 1/5f3a90c2|orders|shop|0/1|1|", b"1|order-1/5f3a90c2|orders|shop|0/1|1|k12", b"1|order-1/5f3a90c2|orders|shop|0/1|1",
-        b"1|order-1/5f3a90c2|orders|shop|0/1|9223372036854775808|", b"1|order-1/5f3a90c2|orders|shop|0/1|1|i1,i2", None,
+        b"1|order-1/5f3a90c2|orders|shop|1/1|1|",
+        b"1|order-1/5f3a90c2|orders|..|0/1|1|",
+        b"1|order-1/xyz|orders|shop|0/1|1|",
+        b"1|order 1/5f3a90c2|orders|shop|0/1|1|",
+        b"1|order-1/5f3a90c2|orders|shop|0/1|1|k12",
+        b"1|order-1/5f3a90c2|orders|shop|0/1|1",
+        b"1|order-1/5f3a90c2|orders|shop|0/1|9223372036854775808|",
+        b"1|order-1/5f3a90c2|orders|shop|0/1|1|i1,i2",
+        None,
     ],
-)  # fmt: skip
+)
 def test_half_records_out_of_form(txl: bytes | None) -> None:
     log = Log()
     log.add(HALF, value=b"v", headers=[("txl", txl)])
     report = log.judge()
-    assert ({}, {Kind.OUT_OF_FORM, Kind.NOT_KEPT_ASIDE}) == (
-        report.transactions,
-        report.kinds(None),
-    )
+    assert ({}, {Kind.OUT_OF_FORM, Kind.NOT_KEPT_ASIDE}) == (report.transactions, report.kinds(None))
 
 
 def test_a_half_record_in_the_wrong_partition_is_misplaced() -> None:
@@ -846,10 +823,7 @@ def test_a_commit_whose_half_records_are_gone() -> None:
     log.op(("C", half))
     log.starts[HALF] = 1
     report = log.judge()
-    assert ("unknown", {Kind.HALVES_GONE, Kind.NOT_JUDGED}) == (
-        report.of(KEY).state,
-        report.kinds(KEY),
-    )
+    assert ("unknown", {Kind.HALVES_GONE, Kind.NOT_JUDGED}) == (report.of(KEY).state, report.kinds(KEY))
     log.show(half)
     assert [] == log.judge().broken
 

@@ -54,7 +54,7 @@ def test_a_transaction_that_says_it_has_very_many_messages_does_not_stop_verify(
 
     done = subprocess.run(
         [sys.executable, "-c", MANY], cwd=root, capture_output=True, text=True, timeout=60, check=False
-    )  # fmt: skip
+    )
 
     assert (0, "lost lost") == (done.returncode, done.stdout.strip()), done.stderr[-600:]
 

@@ -34,17 +34,11 @@ def verified(history: History, *, now_ms: int) -> Told:
     reader = WindowReader(
         ClientConfig(bootstrap_servers="localhost:1", namespace=history.settings.namespace),
         make_admin=lambda: cast("Administration", Admin(cluster)),
-        make_reader=lambda isolation: cast(
-            "LogReader", Reader(cluster, is_committed=isolation == "read_committed")
-        ),
+        make_reader=lambda isolation: cast("LogReader", Reader(cluster, is_committed=isolation == "read_committed")),
         wall_clock=lambda: now_ms / 1000,
     )
-    topics = tuple(
-        cluster.topics - {f"{history.settings.namespace}.{t}" for t in ("half", "op", "doubt")}
-    )
-    asked = WantedWindow(
-        since_ms=0, topics=topics, overdue_ms=1 << 62, clock_error_ms=history.settings.clock_error_ms
-    )  # fmt: skip
+    topics = tuple(cluster.topics - {f"{history.settings.namespace}.{t}" for t in ("half", "op", "doubt")})
+    asked = WantedWindow(since_ms=0, topics=topics, overdue_ms=1 << 62, clock_error_ms=history.settings.clock_error_ms)
     with TraceShelf() as shelf:
         window = reader.read(asked, shelf).window
         words: dict[str, Verdict] = {}
@@ -91,9 +85,7 @@ class Admin:
     def start_offsets(self, places: Collection[Place]) -> dict[Place, int]:
         return {place: self._cluster.bounds[place].start for place in places}
 
-    def end_offsets(
-        self, places: Collection[Place], *, is_committed: bool = True
-    ) -> dict[Place, int]:
+    def end_offsets(self, places: Collection[Place], *, is_committed: bool = True) -> dict[Place, int]:
         bounds = {place: self._cluster.bounds[place] for place in places}
         return {p: b.readable_end if is_committed else b.end for p, b in bounds.items()}
 

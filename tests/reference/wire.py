@@ -180,9 +180,7 @@ def _fields(value: bytes | None, count: int) -> list[str] | None:
         fields = (value or b"").decode("ascii").split("|")
     except UnicodeDecodeError:
         return None
-    is_in_form = (
-        len(fields) == count if fields[0] == "1" else fields[0] == "2" and len(fields) > count - 1
-    )
+    is_in_form = len(fields) == count if fields[0] == "1" else fields[0] == "2" and len(fields) > count - 1
     return fields[:count] if is_in_form and "\n" not in "".join(fields[:count]) else None
 
 
@@ -192,9 +190,7 @@ def _options(text: str) -> dict[str, str] | None:
         if not _fits("[A-Za-z].*", item) or item[0] in options:
             return None
         if item[0] in _OPTIONS:
-            if not _fits(_OPTIONS[item[0]], item[1:]) or (
-                item[0] in "intm" and not _are_numbers(item[1:])
-            ):
+            if not _fits(_OPTIONS[item[0]], item[1:]) or (item[0] in "intm" and not _are_numbers(item[1:])):
                 return None
             options[item[0]] = item[1:]
     return options
@@ -211,20 +207,25 @@ def parse_half(record: Record) -> HalfMessage | None:
     _, key, group, topic, numbers, born, option_text = fields
     index, slash, count = numbers.partition("/")
     options = _options(option_text)
-    if (
-        options is None
-        or not slash
-        or not _are_numbers(index, count, born)
-        or int(index) >= int(count)
-    ):
+    if options is None or not slash or not _are_numbers(index, count, born) or int(index) >= int(count):
         return None
     if not (_fits(_KEY, key) and _fits(_GROUP, group) and _fits(_TOPIC, topic)):
         return None
     return HalfMessage(
-        txn_key=key, producer_group=group, topic=topic, index=int(index), count=int(count), born_ms=int(born),
-        options=options, partition=record.partition, offset=record.offset, stored_at_ms=record.timestamp_ms,
-        key=record.key, value=record.value, headers=record.headers,
-    )  # fmt: skip
+        txn_key=key,
+        producer_group=group,
+        topic=topic,
+        index=int(index),
+        count=int(count),
+        born_ms=int(born),
+        options=options,
+        partition=record.partition,
+        offset=record.offset,
+        stored_at_ms=record.timestamp_ms,
+        key=record.key,
+        value=record.value,
+        headers=record.headers,
+    )
 
 
 def parse_line(text: bytes, record: Record, number: int) -> Line | None:
@@ -250,9 +251,7 @@ def parse_summary(value: bytes | None) -> Summary | None:
     fields = _fields(value, 17)
     if fields is None:
         return None
-    _, state, reason, group, first, last, seen, count, appended, born, key_hash, order, *more = (
-        fields
-    )
+    _, state, reason, group, first, last, seen, count, appended, born, key_hash, order, *more = fields
     last, *copies = last.split("+")
     if state not in _STATES or order not in ("commit", "prepare") or not _fits(_GROUP, group):
         return None
@@ -260,9 +259,18 @@ def parse_summary(value: bytes | None) -> Summary | None:
         return None
     copy_offsets = tuple(int(copy) for copy in copies)
     return Summary(
-        state, reason, group, int(first), int(last), copy_offsets, int(seen), int(count), int(appended),
-        order == "prepare", key_hash,
-    )  # fmt: skip
+        state,
+        reason,
+        group,
+        int(first),
+        int(last),
+        copy_offsets,
+        int(seen),
+        int(count),
+        int(appended),
+        order == "prepare",
+        key_hash,
+    )
 
 
 def parse_content(record: Record) -> HalfMessage | None:
@@ -273,17 +281,18 @@ def parse_content(record: Record) -> HalfMessage | None:
     extra = {name: value for name, value in record.headers if name in names}
     half = parse_half(
         Record(
-            record.topic, record.partition, 0, record.timestamp_ms, extra.get("txl-key"),
+            record.topic,
+            record.partition,
+            0,
+            record.timestamp_ms,
+            extra.get("txl-key"),
             None if extra.get("txl-null") == b"1" else record.value,
             [(name, value) for name, value in record.headers if name not in extra],
         )
-    )  # fmt: skip
+    )
     origin = parse_origin(extra.get("txl-origin"))
     return half and replace(
-        half,
-        offset=None,
-        is_cut="txl-cut" in extra,
-        origin_offset=None if origin is None else origin.offset,
+        half, offset=None, is_cut="txl-cut" in extra, origin_offset=None if origin is None else origin.offset
     )
 
 

@@ -14,9 +14,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 LINES = [
-    line
-    for line in (ROOT / ".ci" / "constraints.txt").read_text("utf-8").splitlines()
-    if not line.startswith("#")
+    line for line in (ROOT / ".ci" / "constraints.txt").read_text("utf-8").splitlines() if not line.startswith("#")
 ]
 
 

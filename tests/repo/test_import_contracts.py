@@ -67,9 +67,7 @@ def test_every_import_contract_holds() -> None:
 
 
 @pytest.mark.parametrize(("package", "imported", "contract"), BREAKS)
-def test_a_broken_import_contract_is_found(
-    told: dict[str, str], package: str, imported: str, contract: str
-) -> None:
+def test_a_broken_import_contract_is_found(told: dict[str, str], package: str, imported: str, contract: str) -> None:
     assert f"txlayer.{package}.broken -> {imported} (l." in told[contract]
 
 
@@ -79,9 +77,15 @@ def test_a_module_without_a_layer_is_found(told: dict[str, str]) -> None:
 
 def test_an_import_loads_neither_the_kafka_client_nor_sqlalchemy() -> None:
     modules = (
-        "txlayer", "txlayer.core.codec", "txlayer.config", "txlayer.cli.topics", "txlayer.cli.database",
-        "txlayer.producer.producer", "txlayer.testing.stage", "txlayer.testing.plugin",
-    )  # fmt: skip
+        "txlayer",
+        "txlayer.core.codec",
+        "txlayer.config",
+        "txlayer.cli.topics",
+        "txlayer.cli.database",
+        "txlayer.producer.producer",
+        "txlayer.testing.stage",
+        "txlayer.testing.plugin",
+    )
     program = (
         "import importlib, sys\n"
         f"for module in {modules!r}:\n"
@@ -91,7 +95,11 @@ def test_an_import_loads_neither_the_kafka_client_nor_sqlalchemy() -> None:
 
     said = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
     assert (0, "") == (said.returncode, said.stderr)

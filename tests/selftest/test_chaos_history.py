@@ -40,9 +40,16 @@ def began(
     number: int, offset: int, at_ms: float, *, key: bytes = A, attempt: int = 1, writer: str = "w"
 ) -> dict[str, Any]:
     return {
-        "what": "began", "n": number, "at_ms": at_ms, "writer": writer, "tenure": 0, "place": [TOPIC, 0, offset],
-        "key": base64.b64encode(key).decode(), "attempt": attempt, "token": 0,
-    }  # fmt: skip
+        "what": "began",
+        "n": number,
+        "at_ms": at_ms,
+        "writer": writer,
+        "tenure": 0,
+        "place": [TOPIC, 0, offset],
+        "key": base64.b64encode(key).decode(),
+        "attempt": attempt,
+        "token": 0,
+    }
 
 
 def ended(number: int, at_ms: float, result: str = "handled") -> dict[str, Any]:
@@ -54,9 +61,15 @@ def journal() -> Lines:
     return [
         {"what": "holder", "holder": "11/x"},
         {"what": "learned", "at_ms": 2.0, "places": [[0, 0]]},
-        began(0, 0, 10.25), ended(0, 11.5, "raise"), began(1, 2, 12.0, key=B), ended(1, 13.9),
-        began(2, 0, 30.5, attempt=2), ended(2, 31.75), began(3, 1, 40.0), ended(3, 41.9),
-    ]  # fmt: skip
+        began(0, 0, 10.25),
+        ended(0, 11.5, "raise"),
+        began(1, 2, 12.0, key=B),
+        ended(1, 13.9),
+        began(2, 0, 30.5, attempt=2),
+        ended(2, 31.75),
+        began(3, 1, 40.0),
+        ended(3, 41.9),
+    ]
 
 
 def without(*numbers: int) -> Journals:
@@ -74,13 +87,7 @@ def moved(number: int, at_ms: float) -> Journals:
 
 
 def committed(
-    at_ms: int,
-    offset: int,
-    metadata: str,
-    *,
-    version: int = 3,
-    group: str = GROUP,
-    key_version: int = 1,
+    at_ms: int, offset: int, metadata: str, *, version: int = 3, group: str = GROUP, key_version: int = 1
 ) -> Seen:
     """A record of Kafka's log of stored offsets, as its brokers write it."""
     name, topic, text = group.encode(), TOPIC.encode(), metadata.encode() + b"\0"
@@ -94,35 +101,36 @@ def committed(
     return Seen(OFFSETS, 0, at_ms, key + struct.pack(">i", 0), value, [], at_ms)
 
 
-def progress(
-    at_ms: int, offset: int, *finished: tuple[int, int], attempts: Mapping[int, int] | None = None
-) -> Seen:
+def progress(at_ms: int, offset: int, *finished: tuple[int, int], attempts: Mapping[int, int] | None = None) -> Seen:
     fixed = fixed_part(
-        offset, writer="w", is_paused=False, parked={},
+        offset,
+        writer="w",
+        is_paused=False,
+        parked={},
         attempts={o: Attempts(n, 1) for o, n in (attempts or {}).items()},
-    )  # fmt: skip
+    )
     return committed(at_ms, offset, encode(offset, finished, fixed, bytes_max=4096).text)
 
 
 def stores() -> list[Seen]:
-    return [
-        progress(5, 0), progress(13, 0, (2, 3), attempts={0: 1}), progress(31, 1, (2, 3)),
-        progress(42, 3),
-    ]  # fmt: skip
+    return [progress(5, 0), progress(13, 0, (2, 3), attempts={0: 1}), progress(31, 1, (2, 3)), progress(42, 3)]
 
 
 def findings(
-    journals: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
-    offsets: Sequence[Seen] | None = None,
+    journals: Mapping[str, Sequence[Mapping[str, Any]]] | None = None, offsets: Sequence[Seen] | None = None
 ) -> list[Finding]:
     """What the judge finds in a run of which this was written down."""
     key, claim = encode_lock(LockRecord(LockKind.CLAIM, f"{GROUP}/{TOPIC}/0", 1, "11/x", "", None))
     messages = [Seen(TOPIC, 0, n, key, b"v", [], n) for n, key in enumerate((A, A, B))]
     history = recorded_history(
         ConsumerLogs(messages, [], [], [Seen("locks", 0, 0, key, claim, [], 1)]),
-        recorded(journals), stored_by(GROUP, stores() if offsets is None else offsets),
-        group=GROUP, topic=TOPIC, partition_count=1, ends={},
-    )  # fmt: skip
+        recorded(journals),
+        stored_by(GROUP, stores() if offsets is None else offsets),
+        group=GROUP,
+        topic=TOPIC,
+        partition_count=1,
+        ends={},
+    )
     return judge_consumers(history).findings
 
 
@@ -145,9 +153,7 @@ def test_journals_of_several_processes_are_one_history_in_the_order_of_time() ->
     assert {"11/x": "11", "12/y": "12"} == found.holders
 
 
-def test_a_call_of_a_killed_process_has_no_end_and_one_that_ended_has_the_brokers_milliseconds() -> (
-    None
-):
+def test_a_call_of_a_killed_process_has_no_end_and_one_that_ended_has_the_brokers_milliseconds() -> None:
     found = recorded({"11": [began(0, 0, 10.25), began(1, 2, 12.5), ended(1, 13.9)]})
 
     assert [(None, ""), (13, "handled")] == [(call.ended_ms, call.result) for call in found.calls]
@@ -162,19 +168,13 @@ def test_a_store_in_the_millisecond_in_which_its_handler_began_was_not_there_bef
 
 
 PLANTED: dict[str, tuple[Kind, Callable[[], list[Finding]]]] = {
-    "a message that was stored as finished, and no handler had it": (
-        Kind.LOST,
-        lambda: findings(without(1)),
-    ),
+    "a message that was stored as finished, and no handler had it": (Kind.LOST, lambda: findings(without(1))),
     "a message stored as finished before its handler had ended": (
         Kind.LOST,
         lambda: findings(offsets=[progress(5, 0), progress(12, 0, (2, 3)), *stores()[1:]]),
     ),
     "a message without an end": (Kind.RESTLESS, lambda: findings(offsets=stores()[:-1])),
-    "a message before the earlier one of its key": (
-        Kind.OUT_OF_ORDER,
-        lambda: findings(moved(3, 29.0)),
-    ),
+    "a message before the earlier one of its key": (Kind.OUT_OF_ORDER, lambda: findings(moved(3, 29.0))),
     "two of a key at the same time": (Kind.OUT_OF_ORDER, lambda: findings(moved(3, 31.0 - 0.25))),
     "handled again though its end was stored": (
         Kind.AGAIN,
@@ -283,19 +283,13 @@ def question(group: str) -> Seen:
 
 
 CONTRARY: dict[str, tuple[Kind, Callable[[], list[Finding]]]] = {
-    "committed, and the database says rolled back": (
-        Kind.CONTRARY,
-        lambda: doubtful({runs.KEY: ROLLBACK}),
-    ),
+    "committed, and the database says rolled back": (Kind.CONTRARY, lambda: doubtful({runs.KEY: ROLLBACK})),
     "committed, and nobody wrote into the database": (Kind.CONTRARY, lambda: doubtful({})),
     "rolled back, and the database says committed": (
         Kind.CONTRARY,
         lambda: doubtful({runs.KEY: COMMIT}, op=[runs.op(ROLLBACK)], real=[]),
     ),
-    "never decided, though somebody answers": (
-        Kind.RESTLESS,
-        lambda: doubtful({runs.KEY: COMMIT}, op=[], real=[]),
-    ),
+    "never decided, though somebody answers": (Kind.RESTLESS, lambda: doubtful({runs.KEY: COMMIT}, op=[], real=[])),
     "a group that nobody belongs to is asked": (
         Kind.ASKED,
         lambda: doubtful({runs.KEY: COMMIT}, check=[question("load")]),

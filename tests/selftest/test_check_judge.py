@@ -8,17 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.selftest.test_run_checker import (
-    COMMIT,
-    DOUBT,
-    HALF,
-    KEY,
-    OP,
-    OTHER,
-    ROLLBACK,
-    half,
-    sites,
-)
+from tests.selftest.test_run_checker import COMMIT, DOUBT, HALF, KEY, OP, OTHER, ROLLBACK, half, sites
 from tests.support import check_judge
 from tests.support.check_judge import check_back_findings
 from tests.support.checker import Finding, Judge, Kind
@@ -71,18 +61,30 @@ def line(
 
 
 def summary(
-    offset: int,
-    *,
-    state: str = "open",
-    reason: str = "",
-    checked: int = 1,
-    answered: int = 0,
-    at_ms: int = 210,
+    offset: int, *, state: str = "open", reason: str = "", checked: int = 1, answered: int = 0, at_ms: int = 210
 ) -> Seen:
     value = DoubtSummary(
-        KEY, state, reason, "g", 0, 0, 1, 1, 10, 5, None, OrderMode.COMMIT, None, None, 15, (REAL,),
-        checked, answered, 200, answered,
-    )  # fmt: skip
+        KEY,
+        state,
+        reason,
+        "g",
+        0,
+        0,
+        1,
+        1,
+        10,
+        5,
+        None,
+        OrderMode.COMMIT,
+        None,
+        None,
+        15,
+        (REAL,),
+        checked,
+        answered,
+        200,
+        answered,
+    )
     return Seen(DOUBT, 0, offset, KEY.encode(), codec.encode_summary(value), [], at_ms)
 
 
@@ -91,9 +93,7 @@ def tombstone(offset: int, *, at_ms: int) -> Seen:
 
 
 def stored(op_offset: int, *, check_end: int, writer: str = "w1") -> Sample:
-    return Sample(
-        {(OP, 0): StoredOffset(op_offset, f"1|{writer}|1|0|0:0|0")}, {(CHECK, 0): check_end}
-    )
+    return Sample({(OP, 0): StoredOffset(op_offset, f"1|{writer}|1|0|0:0|0")}, {(CHECK, 0): check_end})
 
 
 def history(
@@ -104,13 +104,10 @@ def history(
     check: list[Seen] | None = None,
     policy: CheckPolicy = POLICY,
 ) -> History:
-    logs = Logs(
-        [half()] if halves is None else halves, op or [], doubt or [], [], {REAL: 1}, check or []
-    )
+    logs = Logs([half()] if halves is None else halves, op or [], doubt or [], [], {REAL: 1}, check or [])
     return History(
-        logs, half_topic=HALF, op_topic=OP, partition_count=1, check_topic=CHECK,
-        policies=CheckPolicies(policy),
-    )  # fmt: skip
+        logs, half_topic=HALF, op_topic=OP, partition_count=1, check_topic=CHECK, policies=CheckPolicies(policy)
+    )
 
 
 def clean() -> History:
@@ -154,9 +151,7 @@ def test_clean_check_back_is_clean_and_counted() -> None:
 
 def test_who_is_asked_by_hand_need_not_be_old_enough_nor_present() -> None:
     told = history(
-        op=[line(UNKNOWN, 0, source=Source.OPERATOR, number=None)],
-        doubt=[summary(0)],
-        check=[question(at_ms=20)],
+        op=[line(UNKNOWN, 0, source=Source.OPERATOR, number=None)], doubt=[summary(0)], check=[question(at_ms=20)]
     )
 
     assert [] == findings_of(replace(told, absences=[Absence("g", 0, 700)]))
@@ -177,10 +172,7 @@ def test_its_clock_runs_from_the_first_record_that_told_it_the_time() -> None:
 PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     "a question about nobody's transaction": (Kind.ASKED, lambda: asked(key=OTHER)),
     "a question within the immunity": (Kind.ASKED, lambda: asked(at_ms=100)),
-    "a question within its own immunity": (
-        Kind.ASKED,
-        lambda: asked(options=HalfOptions(immunity_ms=500)),
-    ),
+    "a question within its own immunity": (Kind.ASKED, lambda: asked(options=HalfOptions(immunity_ms=500))),
     "a question after its end": (
         Kind.ASKED,
         lambda: history(
@@ -192,28 +184,20 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     "a question after its decision was applied": (
         Kind.ASKED,
         lambda: replace(
-            history(
-                op=[line(ROLLBACK, 0, source=Source.PRODUCER, number=None)], check=[question()]
-            ),
+            history(op=[line(ROLLBACK, 0, source=Source.PRODUCER, number=None)], check=[question()]),
             samples=[stored(1, check_end=0)],
         ),
     ),
-    "a question to an absent group": (
-        Kind.ASKED,
-        lambda: replace(asked(), absences=[Absence("g", 0, 300)]),
-    ),
+    "a question to an absent group": (Kind.ASKED, lambda: replace(asked(), absences=[Absence("g", 0, 300)])),
     "a number that is left out": (
         Kind.MISCOUNTED,
-        lambda: history(
-            doubt=[summary(0, checked=2)], check=[question(), question(3, at_ms=400, offset=1)]
-        ),
+        lambda: history(doubt=[summary(0, checked=2)], check=[question(), question(3, at_ms=400, offset=1)]),
     ),
     "asked about, and not on doubt": (Kind.MISCOUNTED, lambda: history(check=[question()])),
     "a count that goes back": (
         Kind.MISCOUNTED,
         lambda: history(
-            doubt=[summary(0, checked=2), summary(1, checked=1)],
-            check=[question(), question(2, at_ms=400, offset=1)],
+            doubt=[summary(0, checked=2), summary(1, checked=1)], check=[question(), question(2, at_ms=400, offset=1)]
         ),
     ),
     "a question that was not written": (
@@ -227,9 +211,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     "an answer that is counted twice": (
         Kind.MISCOUNTED,
         lambda: history(
-            op=[line(UNKNOWN, 0), line(UNKNOWN, 1)],
-            doubt=[summary(0), summary(1, answered=2)],
-            check=[question()],
+            op=[line(UNKNOWN, 0), line(UNKNOWN, 1)], doubt=[summary(0), summary(1, answered=2)], check=[question()]
         ),
     ),
     "a question that is not counted": (
@@ -238,16 +220,11 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     ),
     "parked against the policy": (
         Kind.GIVEN_UP,
-        lambda: history(
-            doubt=[summary(0, state="parked", reason="too-old", checked=0, at_ms=5_000)],
-            policy=GIVING_UP,
-        ),
+        lambda: history(doubt=[summary(0, state="parked", reason="too-old", checked=0, at_ms=5_000)], policy=GIVING_UP),
     ),
     "rolled back against the policy": (
         Kind.GIVEN_UP,
-        lambda: history(
-            op=[line(ROLLBACK, 0, source=Source.POLICY, reason="too-old", at_ms=5_000)]
-        ),
+        lambda: history(op=[line(ROLLBACK, 0, source=Source.POLICY, reason="too-old", at_ms=5_000)]),
     ),
     "parked as too old, too young": (
         Kind.GIVEN_UP,
@@ -274,12 +251,10 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     ),
     "a late word that nobody is told of": (
         Kind.UNTOLD,
-        lambda: replace(
-            clean(), logs=clean().logs._replace(check=list(clean().logs.check)[:2])
-        ),
+        lambda: replace(clean(), logs=clean().logs._replace(check=list(clean().logs.check)[:2])),
     ),
     "open for ever": (Kind.RESTLESS, lambda: replace(asked(), must_end=[KEY])),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", PLANTED)

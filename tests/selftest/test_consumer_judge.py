@@ -12,14 +12,7 @@ import pytest
 from tests.selftest.test_run_checker import sites
 from tests.support import consumer_judge, lease_judge
 from tests.support.checker import Finding, Kind
-from tests.support.consumer_history import (
-    ConsumerHistory,
-    ConsumerLogs,
-    Effect,
-    HandlerCall,
-    Learned,
-    Stored,
-)
+from tests.support.consumer_history import ConsumerHistory, ConsumerLogs, Effect, HandlerCall, Learned, Stored
 from tests.support.consumer_judge import judge_consumers
 from tests.support.logs import Seen
 from txlayer.adapters.ports import StoredOffset
@@ -66,22 +59,14 @@ def parked(offset: int, origin: int, at_ms: int) -> Seen:
     return letter(offset, origin, at_ms, reason=DeadLetterReason.KEY_PARKED, attempts=0)
 
 
-def replay(
-    offset: int, letter_offset: int, at_ms: int, outcome: ReplayOutcome | None = None
-) -> Seen:
+def replay(offset: int, letter_offset: int, at_ms: int, outcome: ReplayOutcome | None = None) -> Seen:
     kind = ReplayKind.REPLAY if outcome is None else ReplayKind.RESULT
     record = ReplayRecord(kind, "r", letter_offset, outcome)
     return Seen(REPLAY, 0, offset, A, encode_replay(record), [], at_ms)
 
 
 def lock(
-    offset: int,
-    kind: LockKind,
-    at_ms: int,
-    *,
-    token: int | None = None,
-    holder: str = "h",
-    generation: int = 1,
+    offset: int, kind: LockKind, at_ms: int, *, token: int | None = None, holder: str = "h", generation: int = 1
 ) -> Seen:
     key, value = encode_lock(LockRecord(kind, "g/orders/0", generation, holder, "", token))
     return Seen(LOCKS, 0, offset, key, value, [], at_ms)
@@ -99,9 +84,13 @@ def stored(
     waiting: WaitingKeys | None = None,
 ) -> Stored:
     fixed = fixed_part(
-        offset, writer=writer, is_paused=is_paused, parked=parked or {}, waiting=waiting,
+        offset,
+        writer=writer,
+        is_paused=is_paused,
+        parked=parked or {},
+        waiting=waiting,
         attempts={o: Attempts(n, 1) for o, n in (attempts or {}).items()},
-    )  # fmt: skip
+    )
     text = encode(offset, finished, fixed, bytes_max=4096).text
     return Stored(at_ms, (TOPIC, 0), StoredOffset(offset, text))
 
@@ -125,9 +114,22 @@ def call(
 ) -> HandlerCall:
     ended_ms = None if took_ms is None else began_ms + took_ms
     return HandlerCall(
-        "c0", "w", tenure, TOPIC, 0, offset, key, attempt, token, began_ms, int(began_ms * 10), request, letter,
-        ended_ms, result,
-    )  # fmt: skip
+        "c0",
+        "w",
+        tenure,
+        TOPIC,
+        0,
+        offset,
+        key,
+        attempt,
+        token,
+        began_ms,
+        int(began_ms * 10),
+        request,
+        letter,
+        ended_ms,
+        result,
+    )
 
 
 def clean() -> ConsumerHistory:
@@ -136,26 +138,45 @@ def clean() -> ConsumerHistory:
         ConsumerLogs(
             [message(0), message(1), message(2, B)],
             [letter(0, 0, 60), parked(1, 1, 70)],
-            [replay(0, 0, 80), replay(1, 1, 80), replay(2, 0, 95, ReplayOutcome.HANDLED),
-             replay(3, 1, 105, ReplayOutcome.HANDLED)],
+            [
+                replay(0, 0, 80),
+                replay(1, 1, 80),
+                replay(2, 0, 95, ReplayOutcome.HANDLED),
+                replay(3, 1, 105, ReplayOutcome.HANDLED),
+            ],
             [lock(0, LockKind.CLAIM, 0), lock(1, LockKind.RENEWAL, 900, token=0)],
         ),
-        group=GROUP, topics=(TOPIC,), partition_count=1, order=QueueOrder.KEY, null_keys=NullKeys.ORDERED,
-        is_parking=True, attempt_count_max=2, lease_expiry_ms=1_000,
+        group=GROUP,
+        topics=(TOPIC,),
+        partition_count=1,
+        order=QueueOrder.KEY,
+        null_keys=NullKeys.ORDERED,
+        is_parking=True,
+        attempt_count_max=2,
+        lease_expiry_ms=1_000,
         calls=[
-            call(0, 20, result="raise"), call(0, 40, attempt=2, result="raise"), call(2, 45, key=B),
-            call(0, 90, request=0, letter=0), call(1, 100, request=1, letter=1),
+            call(0, 20, result="raise"),
+            call(0, 40, attempt=2, result="raise"),
+            call(2, 45, key=B),
+            call(0, 90, request=0, letter=0),
+            call(1, 100, request=1, letter=1),
         ],
         stored=[
-            stored(10, 0), replayed(10, 0), stored(30, 0, attempts={0: 1}), stored(50, 0, attempts={0: 2}),
-            stored(60, 1, finished=((2, 3),), parked={HASH: 0}), stored(70, 3, parked={HASH: 1}),
-            replayed(95, 1), replayed(105, 4), stored(105, 3),
+            stored(10, 0),
+            replayed(10, 0),
+            stored(30, 0, attempts={0: 1}),
+            stored(50, 0, attempts={0: 2}),
+            stored(60, 1, finished=((2, 3),), parked={HASH: 0}),
+            stored(70, 3, parked={HASH: 1}),
+            replayed(95, 1),
+            replayed(105, 4),
+            stored(105, 3),
         ],
         effects=[Effect(46, "c0", (TOPIC, 0, B), 2, 0, is_accepted=True, is_replay=False)],
         learned=[Learned(5, "c0", 0, 0)],
         holders={"h": "c0", "other": "c1"},
         ends={(DLQ, 0): (4, 4)},
-    )  # fmt: skip
+    )
 
 
 def with_logs(**logs: Any) -> ConsumerHistory:
@@ -211,52 +232,69 @@ PLANTED: dict[str, tuple[Kind, Callable[[], ConsumerHistory]]] = {
     "an open Kafka transaction of dead letters": (Kind.HANGING, lambda: replace(clean(), ends={(DLQ, 0): (3, 4)})),
     "a dead letter twice": (Kind.DUPLICATE, lambda: with_logs(letters=[*LETTERS, parked(2, 1, 75)])),
     "a dead letter of no message": (Kind.PHANTOM, lambda: with_logs(letters=[*LETTERS, letter(2, 7, 75)])),
-    "another key of a dead letter": (
-        Kind.ALTERED, lambda: with_logs(letters=[LETTERS[0], LETTERS[1]._replace(key=B)])),
+    "another key of a dead letter": (Kind.ALTERED, lambda: with_logs(letters=[LETTERS[0], LETTERS[1]._replace(key=B)])),
     "parked behind nothing": (Kind.PHANTOM, lambda: with_logs(letters=[parked(0, 0, 60), parked(1, 1, 70)])),
-    "a dead letter of an attempt that was not": (
-        Kind.ATTEMPTS, lambda: without_call(1)),
-    "given up too soon": (
-        Kind.ATTEMPTS, lambda: with_logs(letters=[letter(0, 0, 60, attempts=1), LETTERS[1]])),
+    "a dead letter of an attempt that was not": (Kind.ATTEMPTS, lambda: without_call(1)),
+    "given up too soon": (Kind.ATTEMPTS, lambda: with_logs(letters=[letter(0, 0, 60, attempts=1), LETTERS[1]])),
     "dead letters of a key in the wrong order": (
-        Kind.OUT_OF_ORDER, lambda: with_logs(letters=[LETTERS[1]._replace(offset=0), LETTERS[0]._replace(offset=1)])),
+        Kind.OUT_OF_ORDER,
+        lambda: with_logs(letters=[LETTERS[1]._replace(offset=0), LETTERS[0]._replace(offset=1)]),
+    ),
     "handled although its key is parked": (Kind.OUT_OF_ORDER, lambda: also(call(1, 65))),
     "finished, and never handled": (Kind.LOST, lambda: without_call(2)),
     "finished because its key is not named, and never handled": (
-        Kind.LOST, lambda: and_stored_at_first(stored(15, 0, waiting=WaitingKeys(3, {hash_of_key(A): 0})))),
-    "a message without an end": (Kind.RESTLESS, lambda: with_logs(topics=[message(0), message(1), message(2, B), message(3, B)])),
+        Kind.LOST,
+        lambda: and_stored_at_first(stored(15, 0, waiting=WaitingKeys(3, {hash_of_key(A): 0}))),
+    ),
+    "a message without an end": (
+        Kind.RESTLESS,
+        lambda: with_logs(topics=[message(0), message(1), message(2, B), message(3, B)]),
+    ),
     "parked for ever": (Kind.RESTLESS, lambda: without_stored(8)),
     "paused for ever": (Kind.RESTLESS, lambda: and_stored(stored(110, 3, is_paused=True))),
     "progress that goes back": (Kind.BACKWARDS, lambda: and_stored(stored(110, 2), stored(120, 3))),
     "handled again": (Kind.AGAIN, lambda: also(call(2, 65, key=B))),
-    "an attempt that is forgotten": (
-        Kind.ATTEMPTS, lambda: also(call(0, 55, attempt=2, result="raise", tenure=2))),
+    "an attempt that is forgotten": (Kind.ATTEMPTS, lambda: also(call(0, 55, attempt=2, result="raise", tenure=2))),
     "a handler given up before its deadline": (Kind.ATTEMPTS, lambda: given_up(0, after_ms=100)),
     "one attempt too many": (Kind.ATTEMPTS, lambda: also(call(0, 55, attempt=3, result="raise"))),
     "an attempt before the last one's count": (Kind.ATTEMPTS, lambda: without_stored(2)),
     "a request that is answered twice": (
-        Kind.DUPLICATE, lambda: with_logs(replays=[*REPLAYS, replay(4, 0, 110, ReplayOutcome.HANDLED)])),
+        Kind.DUPLICATE,
+        lambda: with_logs(replays=[*REPLAYS, replay(4, 0, 110, ReplayOutcome.HANDLED)]),
+    ),
     "an answer to nobody": (
-        Kind.PHANTOM, lambda: with_logs(replays=[*REPLAYS, replay(4, 9, 110, ReplayOutcome.MISSING)])),
+        Kind.PHANTOM,
+        lambda: with_logs(replays=[*REPLAYS, replay(4, 9, 110, ReplayOutcome.MISSING)]),
+    ),
     "a request without an answer": (Kind.RESTLESS, lambda: with_logs(replays=REPLAYS[:3])),
     "an answer that is not true": (Kind.PHANTOM, lambda: without_call(4)),
     "two of a key at the same time": (
-        Kind.OUT_OF_ORDER, lambda: replace(clean(), calls=[replace(c, ended_ms=42.0) if c.began_ms == 20 else c for c in clean().calls])),
+        Kind.OUT_OF_ORDER,
+        lambda: replace(clean(), calls=[replace(c, ended_ms=42.0) if c.began_ms == 20 else c for c in clean().calls]),
+    ),
     "before an earlier one of its key": (Kind.OUT_OF_ORDER, lambda: also(call(1, 30))),
-    "replayed before an earlier request": (
-        Kind.OUT_OF_ORDER, lambda: also(call(1, 85, request=1, letter=1))),
+    "replayed before an earlier request": (Kind.OUT_OF_ORDER, lambda: also(call(1, 85, request=1, letter=1))),
     "a write under an older lease": (
         Kind.STALE_WRITE,
-        lambda: replace(clean(), effects=[
-            Effect(46, "c0", (TOPIC, 0, B), 2, 5, is_accepted=True, is_replay=False),
-            Effect(47, "c1", (TOPIC, 0, B), 2, 0, is_accepted=True, is_replay=False)])),
+        lambda: replace(
+            clean(),
+            effects=[
+                Effect(46, "c0", (TOPIC, 0, B), 2, 5, is_accepted=True, is_replay=False),
+                Effect(47, "c1", (TOPIC, 0, B), 2, 0, is_accepted=True, is_replay=False),
+            ],
+        ),
+    ),
     "a lease that nobody gave": (Kind.UNLEASED, lambda: also(call(2, 45, key=B, token=7))),
     "a lease that was over": (Kind.UNLEASED, lambda: also(call(0, 5_000, request=0, letter=0))),
     "a lease that it knew to be lost": (
         Kind.UNLEASED,
-        lambda: replace(with_logs(locks=taken_over()), learned=[Learned(85, "c0", 0, 1)])),
-    "a queue that nobody holds": (Kind.RESTLESS, lambda: with_logs(locks=[lock(0, LockKind.CLAIM, 0), lock(1, LockKind.RELEASE, 900, token=0)])),
-}  # fmt: skip
+        lambda: replace(with_logs(locks=taken_over()), learned=[Learned(85, "c0", 0, 1)]),
+    ),
+    "a queue that nobody holds": (
+        Kind.RESTLESS,
+        lambda: with_logs(locks=[lock(0, LockKind.CLAIM, 0), lock(1, LockKind.RELEASE, 900, token=0)]),
+    ),
+}
 
 
 def findings_of(history: ConsumerHistory) -> list[Finding]:
@@ -299,9 +337,5 @@ def test_every_place_where_the_judge_of_consumers_finds_something_has_found_what
     for _, plant in PLANTED.values():
         findings_of(plant())
 
-    wanted = {
-        (module.__name__, line)
-        for module in (consumer_judge, lease_judge)
-        for line in sites(module)
-    }
+    wanted = {(module.__name__, line) for module in (consumer_judge, lease_judge) for line in sites(module)}
     assert set() == wanted - found

@@ -7,10 +7,7 @@ import pytest
 from tests.support.handling_order import Handled, judge_handling
 from tests.support.logs import Seen
 
-LOG = [
-    Seen("orders", 0, offset, key, b"v", [], 0)
-    for offset, key in [(0, b"a"), (1, b"b"), (3, b"a"), (4, b"b")]
-]
+LOG = [Seen("orders", 0, offset, key, b"v", [], 0) for offset, key in [(0, b"a"), (1, b"b"), (3, b"a"), (4, b"b")]]
 
 
 def handled(*calls: tuple[int, int]) -> list[Handled]:

@@ -9,12 +9,7 @@ THERE = f"{HERE}::test_what_is_not_there_is_told"
 
 
 def test_what_is_not_there_is_told() -> None:
-    gone = {
-        f"{HERE}::test_gone",
-        f"{HERE}::helping",
-        "selftest/test_gone.py::test_x",
-        "support/pages.py::blocks",
-    }
+    gone = {f"{HERE}::test_gone", f"{HERE}::helping", "selftest/test_gone.py::test_x", "support/pages.py::blocks"}
 
     assert gone == missing_tests({THERE, *gone})
 

@@ -39,9 +39,13 @@ class Process:
 def nemesis(*, seed: int = 1) -> Nemesis:
     """One without a cluster."""
     made = Nemesis(
-        cast("Any", None), proxies={}, start_coordinator=lambda: cast("Any", Process(99, 0, is_running=True)), coordinator_group="",
-        session_s=1, rng=random.Random(seed),
-    )  # fmt: skip
+        cast("Any", None),
+        proxies={},
+        start_coordinator=lambda: cast("Any", Process(99, 0, is_running=True)),
+        coordinator_group="",
+        session_s=1,
+        rng=random.Random(seed),
+    )
     made._kinds = tuple((name, lambda: "") for name in made.names)
     return made
 
@@ -100,9 +104,7 @@ def test_a_stop_that_ends_with_another_code_is_told() -> None:
 def fleet() -> Fleet:
     """Two that run."""
     numbers = iter(range(1, 100))
-    return Fleet(
-        "consumer", lambda: cast("Any", Process(next(numbers), 3, is_running=True)), count=2, frozen_s_max=0.3
-    )  # fmt: skip
+    return Fleet("consumer", lambda: cast("Any", Process(next(numbers), 3, is_running=True)), count=2, frozen_s_max=0.3)
 
 
 def test_whoever_is_killed_has_a_successor_and_is_not_told() -> None:
@@ -126,9 +128,14 @@ def test_everybody_of_a_fleet_is_killed_and_frozen_and_told_by_the_nemesis() -> 
     broken = fleet()
     broken.processes[0].terminate()
     made = Nemesis(
-        cast("Any", None), proxies={}, start_coordinator=lambda: cast("Any", None), coordinator_group="", session_s=1,
-        rng=random.Random(1), fleets=[broken],
-    )  # fmt: skip
+        cast("Any", None),
+        proxies={},
+        start_coordinator=lambda: cast("Any", None),
+        coordinator_group="",
+        session_s=1,
+        rng=random.Random(1),
+        fleets=[broken],
+    )
 
     assert {"consumer killed", "consumer frozen"} <= set(made.names)
     assert broken.ended_wrongly() == made.ended_wrongly()

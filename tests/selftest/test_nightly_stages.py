@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTEST_FIGURES = """
 <testsuites><testsuite name="pytest" errors="1" failures="2" skipped="3" tests="10" time="1"/></testsuites>
 """
-MUTANTS_FIGURES = '{"killed": 90, "survived": 6, "no_tests": 1, "timeout": 3, "segfault": 0, "skipped": 0, "total": 100}'
+MUTANTS_FIGURES = (
+    '{"killed": 90, "survived": 6, "no_tests": 1, "timeout": 3, "segfault": 0, "skipped": 0, "total": 100}'
+)
 
 
 def program(text: str) -> tuple[str, ...]:
@@ -32,9 +34,7 @@ BAD = program("raise SystemExit(3)")
 
 
 def report(figures: str) -> tuple[str, ...]:
-    return program(
-        f"import os, pathlib; pathlib.Path(os.environ['JUNIT']).write_text({figures.strip()!r})"
-    )
+    return program(f"import os, pathlib; pathlib.Path(os.environ['JUNIT']).write_text({figures.strip()!r})")
 
 
 def test_a_stage_that_fails_stops_no_other_and_makes_the_whole_fail(
@@ -58,12 +58,8 @@ def test_green_stages_are_a_green_run(tmp_path: Path) -> None:
     assert 0 == run([stage("a", GOOD), stage("b", GOOD)], tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("figures", "passed", "failed"), [(PYTEST_FIGURES, 4, 3), (MUTANTS_FIGURES, 93, 7)]
-)
-def test_the_figures_are_those_of_the_tool(
-    figures: str, passed: int, failed: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("figures", "passed", "failed"), [(PYTEST_FIGURES, 4, 3), (MUTANTS_FIGURES, 93, 7)])
+def test_the_figures_are_those_of_the_tool(figures: str, passed: int, failed: int, tmp_path: Path) -> None:
     ended = run_stage(stage("a", report(figures), GOOD), tmp_path)
 
     assert (passed + 1, failed) == (ended.passed, ended.failed)

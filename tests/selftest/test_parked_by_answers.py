@@ -52,25 +52,14 @@ def test_whom_its_last_answer_parked_gave_up_its_place() -> None:
 @pytest.mark.parametrize(
     "run",
     [
-        pytest.param(
-            told(on_doubt=summary(0, checked=2, answered=0, at_ms=410)),
-            id="one more answer to give",
-        ),
+        pytest.param(told(on_doubt=summary(0, checked=2, answered=0, at_ms=410)), id="one more answer to give"),
         pytest.param(told(lines=[op(COMMIT, 0), line(UNKNOWN, 1, number=2)]), id="decided before"),
         pytest.param(told(policy=GIVING_UP), id="the policy parks nobody"),
         pytest.param(told(lines=[COMMITTED]), id="no answer"),
+        pytest.param(told(lines=[line(UNKNOWN, 0, number=1), COMMITTED]), id="an answer to an older question"),
+        pytest.param(told(check=[*QUESTIONS, question(3, at_ms=450, offset=2)]), id="asked once more since"),
         pytest.param(
-            told(lines=[line(UNKNOWN, 0, number=1), COMMITTED]), id="an answer to an older question"
-        ),
-        pytest.param(
-            told(check=[*QUESTIONS, question(3, at_ms=450, offset=2)]), id="asked once more since"
-        ),
-        pytest.param(
-            told(
-                lines=[line(UNKNOWN, 0), COMMITTED],
-                on_doubt=summary(0, answered=1, at_ms=310),
-                check=[question()],
-            ),
+            told(lines=[line(UNKNOWN, 0), COMMITTED], on_doubt=summary(0, answered=1, at_ms=310), check=[question()]),
             id="the answer counts already",
         ),
         pytest.param(told(lines=[line(COMMIT, 0, number=2)]), id="the answer is the decision"),

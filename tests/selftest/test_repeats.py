@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.left_out import (
-    LEFT_OUT,
-    MarkerLeftOutError,
-    raise_if_marker_left_out,
-    run_again_if_marker_left_out,
-)
+from tests.support.left_out import LEFT_OUT, MarkerLeftOutError, raise_if_marker_left_out, run_again_if_marker_left_out
 from tests.support.repeats import REPEAT_COUNT_MAX, REPEATED, Repeats
 from tests.support.waiting import TimedOutError
 
@@ -75,16 +70,12 @@ def test_a_run_that_is_never_without_its_fault_fails() -> None:
         Runs(MarkerLeftOutError("1"), MarkerLeftOutError("2"), None).make()
 
 
-@pytest.mark.parametrize(
-    ("count", "exit_status"), [(REPEAT_COUNT_MAX, 0), (REPEAT_COUNT_MAX + 1, 1)]
-)
+@pytest.mark.parametrize(("count", "exit_status"), [(REPEAT_COUNT_MAX, 0), (REPEAT_COUNT_MAX + 1, 1)])
 def test_more_than_a_few_repeats_fail_a_green_run(count: int, exit_status: int) -> None:
     repeats = Repeats()
     session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
     for number in range(count):
-        report: Any = SimpleNamespace(
-            when="teardown", nodeid=f"test_{number}", user_properties=[(REPEATED, "late")]
-        )
+        report: Any = SimpleNamespace(when="teardown", nodeid=f"test_{number}", user_properties=[(REPEATED, "late")])
         repeats.pytest_runtest_logreport(report)
     repeats.pytest_sessionfinish(session)
 

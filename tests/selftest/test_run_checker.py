@@ -90,9 +90,23 @@ def doubt(
 ) -> list[Seen]:
     """The contents and the summary of one transaction on doubt."""
     summary = DoubtSummary(
-        key, state, reason, "g", first_offset, first_offset, 1, 1, 10, 5, options.key_hash, options.order, None,
-        decided_at, 15, (REAL,),
-    )  # fmt: skip
+        key,
+        state,
+        reason,
+        "g",
+        first_offset,
+        first_offset,
+        1,
+        1,
+        10,
+        5,
+        options.key_hash,
+        options.order,
+        None,
+        decided_at,
+        15,
+        (REAL,),
+    )
     stored = half(key=key, options=options).headers
     found = [
         Seen(DOUBT, 0, i, codec.content_key(key, i), value, [*stored, (codec.KEY_HEADER, b"k")], 25)
@@ -152,31 +166,19 @@ def test_a_clean_run_is_clean() -> None:
 
 PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     "a commit that is not visible": (Kind.LOST, lambda: logs(real=[])),
-    "an acknowledged op that is gone": (
-        Kind.LOST,
-        lambda: replace(clean(), acknowledged=[(OP, 0, 7)]),
-    ),
+    "an acknowledged op that is gone": (Kind.LOST, lambda: replace(clean(), acknowledged=[(OP, 0, 7)])),
     "the same message twice": (Kind.DUPLICATE, lambda: logs(real=[real(), real(1)])),
     "a message that nobody decided": (Kind.PHANTOM, lambda: logs(op=[])),
     "a message before its decision": (Kind.EARLY, lambda: logs(real=[real(timestamp_ms=15)])),
     "other bytes": (Kind.ALTERED, lambda: logs(real=[real(value=b"w")])),
     "a rolled back message": (Kind.CONTRARY, lambda: logs(op=[op(Resolution.ROLLBACK)])),
-    "a decision against the database": (
-        Kind.CONTRARY,
-        lambda: replace(clean(), local={KEY: Resolution.ROLLBACK}),
-    ),
-    "a garbage record that is not kept aside": (
-        Kind.DROPPED,
-        lambda: logs(half=[half(), half(1, header=b"garbage")]),
-    ),
+    "a decision against the database": (Kind.CONTRARY, lambda: replace(clean(), local={KEY: Resolution.ROLLBACK})),
+    "a garbage record that is not kept aside": (Kind.DROPPED, lambda: logs(half=[half(), half(1, header=b"garbage")])),
     "a line that names nothing and is not kept aside": (
         Kind.DROPPED,
         lambda: logs(op=[op(Resolution.COMMIT), op(Resolution.COMMIT, 1, last_offset=50)]),
     ),
-    "a position that goes back": (
-        Kind.BACKWARDS,
-        lambda: replace(clean(), samples=[stored(1), stored(0, 0)]),
-    ),
+    "a position that goes back": (Kind.BACKWARDS, lambda: replace(clean(), samples=[stored(1), stored(0, 0)])),
     "two owners in turns": (
         Kind.BACKWARDS,
         lambda: replace(clean(), samples=[stored(1), stored(1, writer="w2"), stored(1)]),
@@ -189,36 +191,22 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
         Kind.UNSTEADY,
         lambda: replace(clean(), witnessed=[real(), real(3)]),
     ),
-    "offsets that come out of order": (
-        Kind.UNSTEADY,
-        lambda: replace(clean(), witnessed=[real(3), real()]),
-    ),
+    "offsets that come out of order": (Kind.UNSTEADY, lambda: replace(clean(), witnessed=[real(3), real()])),
     "an undecided transaction behind the low-water mark": (
         Kind.FORGOTTEN,
         lambda: replace(logs(op=[], real=[]), witnessed=[]),
     ),
-    "an open Kafka transaction": (
-        Kind.HANGING,
-        lambda: replace(clean(), ends={(REAL, 0): (0, 1)}),
-    ),
+    "an open Kafka transaction": (Kind.HANGING, lambda: replace(clean(), ends={(REAL, 0): (0, 1)})),
     "a message of no half record": (Kind.PHANTOM, lambda: logs(real=[real(half_offset=5)])),
     "another id": (Kind.PHANTOM, lambda: logs(real=[real(txn_id=b"order-9")])),
-    "another partition": (
-        Kind.ALTERED,
-        lambda: logs(real=[real(partition=1)], real_partition_counts={REAL: 1}),
-    ),
+    "another partition": (Kind.ALTERED, lambda: logs(real=[real(partition=1)], real_partition_counts={REAL: 1})),
     "a half of a transaction": (
         Kind.TORN,
         lambda: logs(
-            half=[half(count=2), half(1, index=1, count=2)],
-            op=[op(COMMIT, last_offset=1)],
-            real=[real(count=2)],
+            half=[half(count=2), half(1, index=1, count=2)], op=[op(COMMIT, last_offset=1)], real=[real(count=2)]
         ),
     ),
-    "visible, and still on doubt": (
-        Kind.LEFT_ON_DOUBT,
-        lambda: logs(doubt=doubt("held", reason="topic-missing")),
-    ),
+    "visible, and still on doubt": (Kind.LEFT_ON_DOUBT, lambda: logs(doubt=doubt("held", reason="topic-missing"))),
     "on doubt without its content": (
         Kind.TORN,
         lambda: logs(real=[], doubt=doubt("held", reason="topic-missing", contents=())),
@@ -227,10 +215,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
         Kind.TORN,
         lambda: logs(real=[], doubt=doubt("held", reason="topic-missing", contents=(b"w",))),
     ),
-    "committed, and on doubt as undecided": (
-        Kind.LOST,
-        lambda: logs(real=[], doubt=doubt("open")),
-    ),
+    "committed, and on doubt as undecided": (Kind.LOST, lambda: logs(real=[], doubt=doubt("open"))),
     "undecided, and on doubt as committed": (
         Kind.PHANTOM,
         lambda: logs(op=[], real=[], doubt=doubt("held", reason="topic-missing")),
@@ -239,24 +224,15 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
         Kind.RESTLESS,
         lambda: logs(real=[], doubt=doubt("held", reason="topic-missing", decided_at=(0, 0))),
     ),
-    "waits behind nobody": (
-        Kind.RESTLESS,
-        lambda: logs(real=[], doubt=doubt("waiting", decided_at=(0, 0))),
-    ),
+    "waits behind nobody": (Kind.RESTLESS, lambda: logs(real=[], doubt=doubt("waiting", decided_at=(0, 0)))),
     "parked without a reason": (
         Kind.RESTLESS,
         lambda: logs(real=[], doubt=doubt("parked-committed", decided_at=(0, 0))),
     ),
-    "another index or count than the half record's": (
-        Kind.PHANTOM,
-        lambda: logs(real=[real(count=2)]),
-    ),
+    "another index or count than the half record's": (Kind.PHANTOM, lambda: logs(real=[real(count=2)])),
     "a half record of another count, forwarded": (
         Kind.PHANTOM,
-        lambda: logs(
-            half=[half(), half(1, index=1, count=2)],
-            real=[real(), real(1, half_offset=1, index=1, count=2)],
-        ),
+        lambda: logs(half=[half(), half(1, index=1, count=2)], real=[real(), real(1, half_offset=1, index=1, count=2)]),
     ),
     "visible though its commit names an earlier half record": (
         Kind.PHANTOM,
@@ -268,9 +244,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     "abandoned after its commit, and still on doubt": (
         Kind.LEFT_ON_DOUBT,
         lambda: logs(
-            op=[op(COMMIT), abandon(1)],
-            real=[],
-            doubt=doubt("held", reason="topic-missing", decided_at=(0, 0)),
+            op=[op(COMMIT), abandon(1)], real=[], doubt=doubt("held", reason="topic-missing", decided_at=(0, 0))
         ),
     ),
     "not in the order of the decisions, and abandoned": (
@@ -295,16 +269,11 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     ),
     "not in the order of the half messages": (
         Kind.OUT_OF_ORDER,
-        lambda: logs(
-            **two(RED_PREPARE, COMMIT, COMMIT),
-            real=[real(half_offset=1, txn_id=b"order-2"), real(1)],
-        ),
+        lambda: logs(**two(RED_PREPARE, COMMIT, COMMIT), real=[real(half_offset=1, txn_id=b"order-2"), real(1)]),
     ),
     "not in the order of the decisions": (
         Kind.OUT_OF_ORDER,
-        lambda: logs(
-            **two(RED, COMMIT, COMMIT), real=[real(half_offset=1, txn_id=b"order-2"), real(1)]
-        ),
+        lambda: logs(**two(RED, COMMIT, COMMIT), real=[real(half_offset=1, txn_id=b"order-2"), real(1)]),
     ),
     "a held one is passed": (
         Kind.OUT_OF_ORDER,
@@ -314,15 +283,10 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
             doubt=doubt("held", reason="topic-missing", decided_at=(0, 0), options=RED),
         ),
     ),
-    "a reader gets a message twice": (
-        Kind.DUPLICATE,
-        lambda: replace(clean(), witnessed=[real(), real(1)]),
-    ),
+    "a reader gets a message twice": (Kind.DUPLICATE, lambda: replace(clean(), witnessed=[real(), real(1)])),
     "a good record is kept aside": (
         Kind.DROPPED,
-        lambda: logs(
-            doubt=[Seen(DOUBT, 0, 0, codec.kept_aside_key(Origin(HALF, 0, 0)), b"", [], 9)]
-        ),
+        lambda: logs(doubt=[Seen(DOUBT, 0, 0, codec.kept_aside_key(Origin(HALF, 0, 0)), b"", [], 9)]),
     ),
 }
 

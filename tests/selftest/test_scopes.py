@@ -20,9 +20,5 @@ def test_a_folder_that_shares_something_is_one_scope_and_every_other_file_is_its
 def test_a_file_that_is_apart_asks_for_no_shared_session() -> None:
     for file in APART:
         assert file.rpartition("/")[0] in SHARING_FOLDERS
-        asked = {
-            node.arg
-            for node in ast.walk(ast.parse((TESTS / file).read_bytes()))
-            if isinstance(node, ast.arg)
-        }
+        asked = {node.arg for node in ast.walk(ast.parse((TESTS / file).read_bytes())) if isinstance(node, ast.arg)}
         assert "spark" not in asked, file

@@ -16,9 +16,7 @@ POLLS = 10
 def test_work_that_goes_on_is_waited_for_beyond_the_time() -> None:
     polls, work = count(), count()
 
-    seen = wait_until(
-        lambda: next(polls) >= POLLS, within=WITHIN_S, what="done", growing=lambda: next(work)
-    )
+    seen = wait_until(lambda: next(polls) >= POLLS, within=WITHIN_S, what="done", growing=lambda: next(work))
 
     assert seen
 

@@ -11,23 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.simulation.databases import LOOK_S, BarrierCheck, Database
 from tests.simulation.people import GROUP, say_line, settle
-from tests.simulation.plan import (
-    NAMESPACE,
-    SMALL_TARGET,
-    Answers,
-    End,
-    PlannedTransaction,
-)
+from tests.simulation.plan import NAMESPACE, SMALL_TARGET, Answers, End, PlannedTransaction
 from tests.simulation.processes import Process
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
-from txlayer.core.messages import (
-    COMMIT,
-    ROLLBACK,
-    UNKNOWN,
-    Message,
-    Resolution,
-)
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.errors import TxLayerError
 from txlayer.producer import steps
 from txlayer.producer.engine import Engine, OffsetLookup, assemble
@@ -42,10 +30,7 @@ SERVE_S = 1.0
 
 
 CONFIG = ProducerConfig(
-    namespace=NAMESPACE,
-    in_flight_max=3,
-    prepare_timeout=timedelta(seconds=2),
-    start_timeout=timedelta(seconds=2),
+    namespace=NAMESPACE, in_flight_max=3, prepare_timeout=timedelta(seconds=2), start_timeout=timedelta(seconds=2)
 )
 
 
@@ -97,9 +82,7 @@ class Life:
 class ProducerProcess:
     """The real engine, steps and pipeline of a producer, driven by one greenlet; and the user's database."""
 
-    def __init__(
-        self, society: Society, number: int, transactions: tuple[PlannedTransaction, ...]
-    ) -> None:
+    def __init__(self, society: Society, number: int, transactions: tuple[PlannedTransaction, ...]) -> None:
         self._society = society
         self._world = society.world
         self._slot = f"p{number}"
@@ -142,13 +125,15 @@ class ProducerProcess:
         assert half is not None
         assert op is not None
         self._engine = engine = assemble(
-            config, connections, half, op, serializer=None,
-            group=GROUP if self._group is None else self._group.name,
-        )  # fmt: skip
+            config, connections, half, op, serializer=None, group=GROUP if self._group is None else self._group.name
+        )
         engine.pipeline.finder = OffsetLookup(
-            lambda: connections.history().half_places, post=engine.pipeline.post, patience_s=-1.0,
-            start=lambda look: look(), clock=lambda: world.now,
-        )  # fmt: skip
+            lambda: connections.history().half_places,
+            post=engine.pipeline.post,
+            patience_s=-1.0,
+            start=lambda look: look(),
+            clock=lambda: world.now,
+        )
         # What a message for them needs is known from before: they came late, or shrank.
         engine.encoder.learn("late", TopicLimits(1, None, is_reachable=True))
         target_partitions = society.plan.settings.target_partitions
@@ -189,12 +174,8 @@ class ProducerProcess:
                 databases[key] = ROLLBACK
             return
         partition = flight.half_partition
-        society.acknowledged.append(
-            (society.config.topics.half, partition, flight.last_half_offset)
-        )
-        self._world.note(
-            self._process.name, "prepared", f"{key} at {partition}:{flight.last_half_offset}"
-        )
+        society.acknowledged.append((society.config.topics.half, partition, flight.last_half_offset))
+        self._world.note(self._process.name, "prepared", f"{key} at {partition}:{flight.last_half_offset}")
         self._others_say(planned, key, partition, flight.last_half_offset)
         if planned.end is End.PREPARED:
             self._world.die(away_s=0.5)
@@ -222,9 +203,7 @@ class ProducerProcess:
         if planned.end is End.SAID:
             self._world.die(away_s=0.5)
 
-    def _work(
-        self, planned: PlannedTransaction, key: str
-    ) -> Generator[Any, Any, Resolution | None]:
+    def _work(self, planned: PlannedTransaction, key: str) -> Generator[Any, Any, Resolution | None]:
         """The local transaction; None: it is over already."""
         if planned.end is End.BEGUN:
             self._world.die(away_s=0.5)
@@ -279,14 +258,10 @@ class ProducerProcess:
             society.groups[key] = self._group
         return key
 
-    def _make_flight(
-        self, queue: OpQueue, key: str, _born_ms: int, count: int
-    ) -> PendingTransaction:
+    def _make_flight(self, queue: OpQueue, key: str, _born_ms: int, count: int) -> PendingTransaction:
         return PendingTransaction(queue, key, int(self._world.wall_clock() * 1000), count)
 
-    def _others_say(
-        self, planned: PlannedTransaction, key: str, partition: int, last_offset: int
-    ) -> None:
+    def _others_say(self, planned: PlannedTransaction, key: str, partition: int, last_offset: int) -> None:
         for line in planned.lines:
             if line.resolution is not UNKNOWN:  # whoever says it does not ask the database
                 self._society.contradicted.add(key)
@@ -312,10 +287,6 @@ class ProducerProcess:
 
 def _messages(planned: PlannedTransaction, key: str) -> list[Message]:
     return [
-        Message(
-            topic,
-            (planned.ordering_key or planned.txn_id) if has_key else None,
-            f"{key}#{index}".ljust(size, "x"),
-        )
+        Message(topic, (planned.ordering_key or planned.txn_id) if has_key else None, f"{key}#{index}".ljust(size, "x"))
         for index, (topic, size, has_key) in enumerate(planned.messages)
     ]

@@ -16,9 +16,7 @@ MARGIN_S = 17.0
 class Attendance:
     """Exact about who comes, late about who goes: what it calls an absence is one."""
 
-    def __init__(
-        self, world: SimulatedWorld, kafka: MemoryKafka, groups: Sequence[str], topics: SystemTopics
-    ) -> None:
+    def __init__(self, world: SimulatedWorld, kafka: MemoryKafka, groups: Sequence[str], topics: SystemTopics) -> None:
         self._world = world
         self._kafka = kafka
         self._names = {group: topics.check_group(group) for group in groups}

@@ -6,17 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from tests.simulation.plan import (
-    Act,
-    Answers,
-    CheckBack,
-    End,
-    Fault,
-    GroupPlan,
-    Harm,
-    Plan,
-    PlannedTransaction,
-)
+from tests.simulation.plan import Act, Answers, CheckBack, End, Fault, GroupPlan, Harm, Plan, PlannedTransaction
 
 SHARE = 0.6
 """Of the worlds have check-back."""
@@ -24,9 +14,14 @@ SHARE = 0.6
 _SALT = 0x5EED_0C4E
 
 _ANSWERS = (
-    Answers.BARRIER, Answers.BARRIER, Answers.BARRIER, Answers.HONEST, Answers.NAIVE, Answers.MUTE,
+    Answers.BARRIER,
+    Answers.BARRIER,
+    Answers.BARRIER,
+    Answers.HONEST,
+    Answers.NAIVE,
+    Answers.MUTE,
     Answers.TORN,
-)  # fmt: skip
+)
 _WORDS = ("commit", "rollback", "ask", "ask", "ask", "abandon")
 _NEVER_S = 10_000.0
 
@@ -47,19 +42,15 @@ def with_check_back(plan: Plan, seed: int) -> Plan:
             for _ in range(dice.randint(1, 4))
         )
     producers = tuple(
-        tuple(_transaction(dice, transaction) for transaction in transactions)
-        for transactions in plan.producers
+        tuple(_transaction(dice, transaction) for transaction in transactions) for transactions in plan.producers
     )
     responder_count = sum(len(group.responders) for group in groups)
     faults = plan.faults
     if responder_count and dice.random() < 0.4:
         faults += tuple(
-            _fault(dice, f"r{dice.randrange(responder_count)}", plan.until_s)
-            for _ in range(dice.randint(1, 3))
+            _fault(dice, f"r{dice.randrange(responder_count)}", plan.until_s) for _ in range(dice.randint(1, 3))
         )
-    return replace(
-        plan, producers=producers, faults=faults, check_back=CheckBack(groups, membership, acts)
-    )
+    return replace(plan, producers=producers, faults=faults, check_back=CheckBack(groups, membership, acts))
 
 
 def _group(dice: Random, name: str, until_s: float) -> GroupPlan:
@@ -67,8 +58,7 @@ def _group(dice: Random, name: str, until_s: float) -> GroupPlan:
     count = dice.choice((0, 1, 1, 1, 2, 2))
     late = dice.random() < 0.25
     responders = tuple(
-        dice.uniform(until_s * 0.7, until_s * 1.5) if late else dice.uniform(0, 0.5)
-        for _ in range(count)
+        dice.uniform(until_s * 0.7, until_s * 1.5) if late else dice.uniform(0, 0.5) for _ in range(count)
     )
     is_patient = answers is not Answers.MUTE and dice.random() < 0.6
     return GroupPlan(
@@ -118,15 +108,7 @@ def _fault(dice: Random, slot: str, until_s: float) -> Fault:
         return Fault(Harm.CUT, slot, at_s=at_s, seconds=seconds)
     request = dice.choice(("Produce", "Produce", "Fetch", "JoinGroup", "SyncGroup", "Heartbeat"))
     harm = dice.choice(
-        (
-            Harm.LOSE_REQUEST,
-            Harm.LOSE_ANSWER,
-            Harm.LATE,
-            Harm.ECHO,
-            Harm.SLOW,
-            Harm.DIE_BEFORE,
-            Harm.DIE_AFTER,
-        )
+        (Harm.LOSE_REQUEST, Harm.LOSE_ANSWER, Harm.LATE, Harm.ECHO, Harm.SLOW, Harm.DIE_BEFORE, Harm.DIE_AFTER)
     )
     return Fault(harm, slot, request, 1 + int(dice.random() ** 2 * 6), seconds=seconds)
 

@@ -29,9 +29,7 @@ class OpenRow:
 
     __slots__ = ("began_at", "is_noticed", "process", "row", "txn_id")
 
-    def __init__(
-        self, txn_id: str, row: Row, process: Process, began_at: float, *, is_noticed: bool
-    ) -> None:
+    def __init__(self, txn_id: str, row: Row, process: Process, began_at: float, *, is_noticed: bool) -> None:
         self.txn_id = txn_id
         self.row = row
         self.process = process
@@ -62,9 +60,12 @@ class Database:
         assert not self.is_held(txn_id)
         assert txn_id not in self.rows
         held = self._open[txn_id] = OpenRow(
-            txn_id, Row(nonce_of(key), resolution), process, self._world.now,
+            txn_id,
+            Row(nonce_of(key), resolution),
+            process,
+            self._world.now,
             is_noticed=self._world.random.random() < 0.7,
-        )  # fmt: skip
+        )
         return held
 
     def commit(self, held: OpenRow) -> bool:

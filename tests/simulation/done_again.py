@@ -80,9 +80,8 @@ def sell_again(barrier: type[SqlBarrier]) -> frozenset[Kind]:
         kafka.create_topic("orders")
         kafka.create_namespace("txlayer")
         with TransactionalProducer(
-            bootstrap_servers=kafka.bootstrap_servers, group=GROUP, connect=kafka.connect_producer,
-            barrier=shop.barrier,
-        ) as producer:  # fmt: skip
+            bootstrap_servers=kafka.bootstrap_servers, group=GROUP, connect=kafka.connect_producer, barrier=shop.barrier
+        ) as producer:
             tx = producer.transaction("order-1")
             with suppress(RollbackRequiredError), tx, Session(shop.engine) as session:
                 tx.send("orders", value="v")
@@ -99,9 +98,7 @@ def sell_behind_a_failed_statement(barrier: type[SqlBarrier]) -> frozenset[Kind]
     with _shop(barrier) as shop, Session(shop.engine) as session:
         insert = text("INSERT INTO strict_order VALUES ('order-0')")
         with shop.engine.begin() as connection:
-            connection.execute(
-                text("CREATE TABLE strict_order (id TEXT UNIQUE ON CONFLICT ROLLBACK)")
-            )
+            connection.execute(text("CREATE TABLE strict_order (id TEXT UNIQUE ON CONFLICT ROLLBACK)"))
             connection.execute(insert)
         shop.join(session, "order-1")
         with suppress(IntegrityError):

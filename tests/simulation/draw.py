@@ -22,10 +22,26 @@ from tests.simulation.plan import (
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN
 
 _COORDINATOR_REQUESTS = (
-    "EndTxn", "EndTxn", "EndTxn", "TxnOffsetCommit", "TxnOffsetCommit", "AddOffsetsToTxn", "AddPartitionsToTxn", "Produce",
-    "Produce", "InitProducerId", "InitProducerId", "OffsetFetch", "Fetch", "JoinGroup", "SyncGroup", "Heartbeat",
-    "ListOffsets", "Metadata", "",
-)  # fmt: skip
+    "EndTxn",
+    "EndTxn",
+    "EndTxn",
+    "TxnOffsetCommit",
+    "TxnOffsetCommit",
+    "AddOffsetsToTxn",
+    "AddPartitionsToTxn",
+    "Produce",
+    "Produce",
+    "InitProducerId",
+    "InitProducerId",
+    "OffsetFetch",
+    "Fetch",
+    "JoinGroup",
+    "SyncGroup",
+    "Heartbeat",
+    "ListOffsets",
+    "Metadata",
+    "",
+)
 _NUMBER_MAX = {"": 120, "Fetch": 12, "Produce": 16, "AddPartitionsToTxn": 16, "EndTxn": 9}
 
 _CODES = {
@@ -33,21 +49,34 @@ _CODES = {
     "TxnOffsetCommit": ("NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID"),
     "AddOffsetsToTxn": ("NOT_COORDINATOR", "CONCURRENT_TRANSACTIONS", "COORDINATOR_NOT_AVAILABLE"),
     "AddPartitionsToTxn": ("CONCURRENT_TRANSACTIONS", "COORDINATOR_LOAD_IN_PROGRESS", "INVALID_PRODUCER_ID_MAPPING"),
-    "Produce": ("NOT_LEADER_FOR_PARTITION", "NOT_ENOUGH_REPLICAS", "REQUEST_TIMED_OUT", "INVALID_RECORD", "OUT_OF_ORDER_SEQUENCE_NUMBER"),
+    "Produce": (
+        "NOT_LEADER_FOR_PARTITION",
+        "NOT_ENOUGH_REPLICAS",
+        "REQUEST_TIMED_OUT",
+        "INVALID_RECORD",
+        "OUT_OF_ORDER_SEQUENCE_NUMBER",
+    ),
     "InitProducerId": ("COORDINATOR_LOAD_IN_PROGRESS", "CONCURRENT_TRANSACTIONS", "NOT_COORDINATOR"),
     "OffsetFetch": ("COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"),
     "JoinGroup": ("COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"),
     "Heartbeat": ("REBALANCE_IN_PROGRESS", "UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION"),
     "ListOffsets": ("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"),
-}  # fmt: skip
+}
 _PRODUCER_CODES = ("NOT_LEADER_FOR_PARTITION", "NOT_ENOUGH_REPLICAS", "REQUEST_TIMED_OUT")
 
 _ENDS = (End.PREPARED, End.LOCAL, End.RESOLVED)
 
 GARBAGE_KINDS = (
-    "half without header", "half garbage", "half misplaced", "half twin", "op garbage", "op unknown", "op beyond",
-    "op null", "half incomplete",
-)  # fmt: skip
+    "half without header",
+    "half garbage",
+    "half misplaced",
+    "half twin",
+    "op garbage",
+    "op unknown",
+    "op beyond",
+    "op null",
+    "half incomplete",
+)
 
 
 class Planner:
@@ -75,9 +104,7 @@ class Planner:
                 Garbage(dice.uniform(0, until_s), dice.choice(GARBAGE_KINDS), dice.randrange(1000))
                 for _ in range(dice.randint(1, 3))
             )
-            while len({g.number for g in garbage}) < len(
-                garbage
-            ):  # each names a transaction of its own
+            while len({g.number for g in garbage}) < len(garbage):  # each names a transaction of its own
                 garbage = tuple(replace(g, number=g.number + n) for n, g in enumerate(garbage))
         faults = self._faults(coordinator_count, producer_count, until_s)
         return Plan(self._seed, settings, coordinators, producers, garbage, faults, until_s)
@@ -117,13 +144,10 @@ class Planner:
             if dice.random() < 0.35:
                 times[number] = times[number - 1]
         return tuple(
-            self._transaction(f"p{producer}-{number}", at_s, dice.choice(keys))
-            for number, at_s in enumerate(times)
+            self._transaction(f"p{producer}-{number}", at_s, dice.choice(keys)) for number, at_s in enumerate(times)
         )
 
-    def _transaction(
-        self, txn_id: str, at_s: float, ordering_key: str | None
-    ) -> PlannedTransaction:
+    def _transaction(self, txn_id: str, at_s: float, ordering_key: str | None) -> PlannedTransaction:
         dice = self._dice
         topics = (*TARGETS, *TARGETS, *TARGETS, LATE_TARGET, SMALL_TARGET)
         messages = tuple(
@@ -140,9 +164,7 @@ class Planner:
             lines = (Line(local, dice.uniform(0, 3)),)
         elif kind < 0.18:
             lines = (Line(other, dice.uniform(0.5, 3)),)
-        elif (
-            kind < 0.2 and len(messages) < 3
-        ):  # doubt remembers no record between the first and the last
+        elif kind < 0.2 and len(messages) < 3:  # doubt remembers no record between the first and the last
             lines = (Line(other, dice.uniform(0, 1), wrong_offset=dice.choice((-1, 1))),)
         return PlannedTransaction(
             txn_id=txn_id,
@@ -163,13 +185,10 @@ class Planner:
         dice = self._dice
         # Swarm: each world has its own few kinds, so that they meet each other often.
         kinds = dice.sample(
-            ("request", "haunt", "die", "freeze", "leave", "cut", "down", "topic", "producer"),
-            k=dice.randint(1, 5),
+            ("request", "haunt", "die", "freeze", "leave", "cut", "down", "topic", "producer"), k=dice.randint(1, 5)
         )
         return tuple(
-            self._fault(kind, coordinators, producers, until_s)
-            for kind in kinds
-            for _ in range(dice.randint(1, 3))
+            self._fault(kind, coordinators, producers, until_s) for kind in kinds for _ in range(dice.randint(1, 3))
         )
 
     def _fault(self, kind: str, coordinators: int, producers: int, until_s: float) -> Fault:
@@ -193,9 +212,7 @@ class Planner:
             return Fault(Harm.DIE, slot, at_s=at_s, seconds=self._away())
         if kind == "freeze":
             seconds = dice.choice((0.3, 2.0, 4.0, 4.0))
-            return Fault(
-                Harm.FREEZE, slot, at_s=at_s, seconds=seconds, is_beating=dice.random() < 0.3
-            )
+            return Fault(Harm.FREEZE, slot, at_s=at_s, seconds=seconds, is_beating=dice.random() < 0.3)
         if kind == "leave":
             return Fault(Harm.LEAVE, slot, at_s=at_s, seconds=self._away())
         if kind == "cut":
@@ -210,25 +227,12 @@ class Planner:
         dice = self._dice
         request = dice.choice(_COORDINATOR_REQUESTS)
         harm = dice.choice(
-            (
-                Harm.LOSE_REQUEST,
-                Harm.LOSE_ANSWER,
-                Harm.LATE,
-                Harm.ECHO,
-                Harm.ECHO,
-                Harm.DOUBLE,
-                Harm.SLOW,
-                Harm.REFUSE,
-            )
+            (Harm.LOSE_REQUEST, Harm.LOSE_ANSWER, Harm.LATE, Harm.ECHO, Harm.ECHO, Harm.DOUBLE, Harm.SLOW, Harm.REFUSE)
         )
         if harm is Harm.REFUSE:
             request = request if request in _CODES else "EndTxn"
-            return Fault(
-                harm, slot, request, self._number(request), code=dice.choice(_CODES[request])
-            )
-        return Fault(
-            harm, slot, request, self._number(request), seconds=dice.choice((0.15, 0.15, 0.5, 3.0))
-        )
+            return Fault(harm, slot, request, self._number(request), code=dice.choice(_CODES[request]))
+        return Fault(harm, slot, request, self._number(request), seconds=dice.choice((0.15, 0.15, 0.5, 3.0)))
 
     def _at_producer(self, slot: str, at_s: float) -> Fault:
         dice = self._dice

@@ -20,8 +20,12 @@ def fingerprints_elsewhere(world: str, seeds: Sequence[int]) -> list[list[str]]:
     )
     return [
         subprocess.run(
-            [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True,
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
         ).stdout.split()
         for hash_seed in HASH_SEEDS
-    ]  # fmt: skip
+    ]

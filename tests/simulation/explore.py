@@ -133,9 +133,7 @@ def show(world: str, seed: int, *, is_shrunk: bool) -> int:
     return 1 if played.findings else 0
 
 
-def _as_table(
-    world: str, seed: int, *, is_shrunk: bool
-) -> tuple[Played[Any], list[str], Plan | ConsumerPlan | None]:
+def _as_table(world: str, seed: int, *, is_shrunk: bool) -> tuple[Played[Any], list[str], Plan | ConsumerPlan | None]:
     if world.endswith("consumers"):
         is_unkind = world.startswith("unkind")
         consumer_plan = (make_unkind_consumer_plan if is_unkind else make_consumer_plan)(seed)
@@ -167,13 +165,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first = random.randrange(1 << 40) if given.first is None else given.first
     say(f"exploring {given.world} from seed {first} for {given.minutes:g} minutes")
     started = time.monotonic()
-    total = explore_for(
-        given.world, minutes=given.minutes, process_count=given.processes, first_seed=first
-    )
+    total = explore_for(given.world, minutes=given.minutes, process_count=given.processes, first_seed=first)
     took_s = time.monotonic() - started
-    say(
-        f"{total.world_count} worlds, {total.step_count / max(total.world_count, 1):.0f} steps each"
-    )
+    say(f"{total.world_count} worlds, {total.step_count / max(total.world_count, 1):.0f} steps each")
     say(
         f"{total.world_count / took_s:.0f} worlds/s, {total.world_count / max(total.cpu_s, 0.001):.0f} per second of CPU"
     )

@@ -16,17 +16,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.1
 FINDINGS_MAX = 3
-_PASSED_OVER = (
-    type,
-    ModuleType,
-    FunctionType,
-    MethodType,
-    BuiltinFunctionType,
-    TxLayerError,
-    str,
-    int,
-    float,
-)
+_PASSED_OVER = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, TxLayerError, str, int, float)
 
 
 class Memory:
@@ -65,9 +55,7 @@ class Memory:
             if not is_at_rest:
                 allowed += society.world.network.fetched_bytes_max[slot]
             if held > allowed and len(self.findings) < FINDINGS_MAX:
-                detail = (
-                    f"{slot} holds {held} bytes at {society.world.now:.2f} s, {allowed} are allowed"
-                )
+                detail = f"{slot} holds {held} bytes at {society.world.now:.2f} s, {allowed} are allowed"
                 self.findings.append(Finding(Kind.HOARDED, "", detail))
 
     def _largest(self) -> int:

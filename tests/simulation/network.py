@@ -40,12 +40,7 @@ class Network:
     """Carries requests and answers, late, twice or never."""
 
     def __init__(
-        self,
-        world: SimulatedWorld,
-        *,
-        latency_s: float,
-        slow_share: float,
-        faults: tuple[Fault, ...],
+        self, world: SimulatedWorld, *, latency_s: float, slow_share: float, faults: tuple[Fault, ...]
     ) -> None:
         self._world = world
         self._latency_s = latency_s

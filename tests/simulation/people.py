@@ -36,20 +36,19 @@ GROUP = "g"
 
 
 def say_line(
-    society: Society,
-    key: str,
-    partition: int,
-    last_offset: int,
-    line: Line,
-    *,
-    is_abandon: bool = False,
+    society: Society, key: str, partition: int, last_offset: int, line: Line, *, is_abandon: bool = False
 ) -> None:
     """Somebody writes an op line with a plain producer."""
     group = society.groups.get(key)
     op = OpMessage(
-        line.resolution, key, GROUP if group is None else group.name, last_offset + line.wrong_offset, START_MS, Source.OPERATOR,
+        line.resolution,
+        key,
+        GROUP if group is None else group.name,
+        last_offset + line.wrong_offset,
+        START_MS,
+        Source.OPERATOR,
         is_abandon=is_abandon,
-    )  # fmt: skip
+    )
     _write(society, society.config.topics.op, codec.encode_ops([codec.encode_op(op)]), partition)
     society.world.note("somebody", line.resolution.name, f"{key} names {op.last_offset}")
 
@@ -152,14 +151,7 @@ def _write_half(society: Society, key: str, partition: int, *, count: int = 1) -
     return _write(society, society.config.topics.half, key.encode(), partition, headers=headers)
 
 
-def _write(
-    society: Society,
-    topic: str,
-    value: bytes | None,
-    partition: int,
-    *,
-    headers: Headers | None = None,
-) -> int:
+def _write(society: Society, topic: str, value: bytes | None, partition: int, *, headers: Headers | None = None) -> int:
     if not society.kafka._cluster.is_up:
         return -1
     offset = society.kafka.append(topic, value, partition=partition, headers=headers)
@@ -179,14 +171,9 @@ class Onlooker:
         count = society.plan.settings.target_partitions
         self._positions = {(t, p): 0 for t in (*TARGETS, SMALL_TARGET) for p in range(count)}
         topics = society.config.topics
-        self._ends = [
-            *self._positions,
-            *((topics.check, p) for p in range(society.check_partitions)),
-        ]
+        self._ends = [*self._positions, *((topics.check, p) for p in range(society.check_partitions))]
         self._stored = [
-            (topic, p)
-            for topic in (topics.half, topics.op)
-            for p in range(society.plan.settings.partition_count)
+            (topic, p) for topic in (topics.half, topics.op) for p in range(society.plan.settings.partition_count)
         ]
 
     def start(self) -> None:
@@ -228,6 +215,11 @@ class Onlooker:
 def seen(record: Any) -> Seen:
     """A record as a value."""
     return Seen(
-        record.topic(), record.partition(), record.offset(), record.key(), record.value(),
-        list(record.headers() or ()), record.timestamp()[1],
-    )  # fmt: skip
+        record.topic(),
+        record.partition(),
+        record.offset(),
+        record.key(),
+        record.value(),
+        list(record.headers() or ()),
+        record.timestamp()[1],
+    )

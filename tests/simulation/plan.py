@@ -48,10 +48,18 @@ class Harm(Enum):
 
 AT_REQUEST = frozenset(
     {
-        Harm.LOSE_REQUEST, Harm.LOSE_ANSWER, Harm.LATE, Harm.ECHO, Harm.DOUBLE, Harm.TWIN, Harm.SLOW,
-        Harm.REFUSE, Harm.DIE_BEFORE, Harm.DIE_AFTER,
+        Harm.LOSE_REQUEST,
+        Harm.LOSE_ANSWER,
+        Harm.LATE,
+        Harm.ECHO,
+        Harm.DOUBLE,
+        Harm.TWIN,
+        Harm.SLOW,
+        Harm.REFUSE,
+        Harm.DIE_BEFORE,
+        Harm.DIE_AFTER,
     }
-)  # fmt: skip
+)
 """Those that happen to the n-th request of a kind; the others have their time."""
 
 
@@ -65,16 +73,12 @@ class Fault:
     number: int = 0  # the n-th such request of the slot, from 1
     at_s: float = 0.0
     seconds: float = 0.0  # how long, or how late
-    behind: int = (
-        0  # of a late one: after how many more requests of its slot it arrives, instead of a time
-    )
+    behind: int = 0  # of a late one: after how many more requests of its slot it arrives, instead of a time
     code: str = ""
     is_beating: bool = False  # of a frozen process: its heartbeats go on
 
     def __str__(self) -> str:
-        where = (
-            f"{self.request or 'request'} {self.number}" if self.number else f"{self.at_s:.2f} s"
-        )
+        where = f"{self.request or 'request'} {self.number}" if self.number else f"{self.at_s:.2f} s"
         rest = f" {self.code}" if self.code else ""
         if self.behind:
             rest += f", arrives {self.behind} requests later"

@@ -29,9 +29,7 @@ CLOCK_DRIFT = 0.06
 """The fastest clock of a simulated process gains so much."""
 SAY_S = 3.1
 """By then everybody has said what they were going to say in the op log."""
-FENCES = frozenset(
-    {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "INVALID_PRODUCER_EPOCH", "UNSTABLE_OFFSET_COMMIT"}
-)
+FENCES = frozenset({"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "INVALID_PRODUCER_EPOCH", "UNSTABLE_OFFSET_COMMIT"})
 """Answers that show that a fence was needed, or waited at."""
 TOO_LARGE = Code.MSG_SIZE_TOO_LARGE.kafka_name
 QUIET = logging.CRITICAL + 1
@@ -63,9 +61,7 @@ class Played(Generic[P]):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def play(
-    plan: Plan, *, variant: Variant = REAL, look: Callable[[Society], object] | None = None
-) -> Played[Plan]:
+def play(plan: Plan, *, variant: Variant = REAL, look: Callable[[Society], object] | None = None) -> Played[Plan]:
     """Let it all happen; `look` is shown everybody before it begins."""
     society = Society(plan, variant=variant)
     if look is not None:
@@ -163,11 +159,7 @@ def history_of(society: Society) -> History:
     partitions = kafka._cluster.partitions
     last = Sample(
         kafka.stored_offsets(TOPICS.coordinator_group),
-        {
-            place: p.next_offset
-            for place, p in partitions.items()
-            if place[0] in (*there, TOPICS.check)
-        },
+        {place: p.next_offset for place, p in partitions.items() if place[0] in (*there, TOPICS.check)},
     )
     return History(
         Logs(half, op, doubt, real, counts, check),

@@ -11,12 +11,19 @@ class Process:
     """One incarnation of a client process."""
 
     __slots__ = (
-        "actors", "frozen_until", "is_beating", "is_dead", "is_stopping", "name", "on_death", "rate", "slot", "wall_skew_s",
-    )  # fmt: skip
+        "actors",
+        "frozen_until",
+        "is_beating",
+        "is_dead",
+        "is_stopping",
+        "name",
+        "on_death",
+        "rate",
+        "slot",
+        "wall_skew_s",
+    )
 
-    def __init__(
-        self, slot: str, name: str, *, rate: float = 1.0, wall_skew_s: float = 0.0
-    ) -> None:
+    def __init__(self, slot: str, name: str, *, rate: float = 1.0, wall_skew_s: float = 0.0) -> None:
         self.slot = slot
         self.name = name
         self.rate = rate

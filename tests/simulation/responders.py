@@ -72,9 +72,7 @@ class ResponderProcess:
         positions = connections.end_offsets([(self._topic, p) for p in range(count)])
         link = society.kafka._link(process.name, "responder")
         member = MemoryGroupReader(
-            link,
-            group=society.config.topics.check_group(self._group.name),
-            session_timeout_ms=SESSION_MS,
+            link, group=society.config.topics.check_group(self._group.name), session_timeout_ms=SESSION_MS
         )
         member.start([self._topic])
         log = connections.make_reader("read_committed")
@@ -116,9 +114,7 @@ class ResponderProcess:
         said, source = self._resolve(check.key)
         if dice.random() < group.slow_share:
             world.pause(dice.uniform(0, group.slow_s))
-        op = OpMessage(
-            said, check.key, group.name, check.last_offset, check.born_ms, source, check.number
-        )
+        op = OpMessage(said, check.key, group.name, check.last_offset, check.born_ms, source, check.number)
         world.note(process.name, said.name, f"{check.key}, question {check.number}")
         for _ in range(2 if dice.random() < group.twice_share else 1):
             try:

@@ -37,11 +37,7 @@ P = TypeVar("P", bound=Seeded)
 
 
 def shrunk(
-    plan: P,
-    *,
-    kinds_of: Callable[[P], set[Kind]],
-    smaller: Callable[[P], Iterator[P]],
-    play_count_max: int,
+    plan: P, *, kinds_of: Callable[[P], set[Kind]], smaller: Callable[[P], Iterator[P]], play_count_max: int
 ) -> P:
     """The same for plans of any kind of world: `kinds_of` plays one, `smaller` leaves something out of it."""
     kinds = kinds_of(plan)
@@ -60,9 +56,7 @@ def shrunk(
     return plan
 
 
-def _still_wrong(
-    plan: P, kinds: set[Kind], kinds_of: Callable[[P], set[Kind]]
-) -> tuple[P | None, int]:
+def _still_wrong(plan: P, kinds: set[Kind], kinds_of: Callable[[P], set[Kind]]) -> tuple[P | None, int]:
     for number in range(1 + OTHER_SEEDS):
         tried: P = replace(plan, seed=plan.seed + number * 1_000_003)  # type: ignore[type-var]  # plans are dataclasses
         if kinds & kinds_of(tried):
@@ -85,13 +79,18 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         for i, transaction in enumerate(transactions):
             if transaction.lines:
                 silent = (*transactions[:i], replace(transaction, lines=()), *transactions[i + 1 :])
-                yield replace(
-                    plan, producers=(*plan.producers[:p], silent, *plan.producers[p + 1 :])
-                )
+                yield replace(plan, producers=(*plan.producers[:p], silent, *plan.producers[p + 1 :]))
     calm: dict[str, Any] = {
-        "slow_share": 0.0, "marker_delay_s": 0.0, "partition_count": 1, "target_partitions": 1, "lateness": 0.1,
-        "skews": (1.0,) * 3, "wall_skews": (0.0,) * 3, "content_bytes_max": 100_000, "batch_lines_max": 10_000,
-    }  # fmt: skip
+        "slow_share": 0.0,
+        "marker_delay_s": 0.0,
+        "partition_count": 1,
+        "target_partitions": 1,
+        "lateness": 0.1,
+        "skews": (1.0,) * 3,
+        "wall_skews": (0.0,) * 3,
+        "content_bytes_max": 100_000,
+        "batch_lines_max": 10_000,
+    }
     for name, value in calm.items():
         if getattr(plan.settings, name) != value:
             yield replace(plan, settings=replace(plan.settings, **{name: value}))

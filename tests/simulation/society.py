@@ -12,15 +12,7 @@ from tests.simulation.aside import Aside
 from tests.simulation.attendance import Attendance
 from tests.simulation.checked import policies_of
 from tests.simulation.databases import BarrierCheck, Database
-from tests.simulation.plan import (
-    LATE_TARGET,
-    NAMESPACE,
-    SMALL_TARGET,
-    TARGETS,
-    Answers,
-    GroupPlan,
-    Plan,
-)
+from tests.simulation.plan import LATE_TARGET, NAMESPACE, SMALL_TARGET, TARGETS, Answers, GroupPlan, Plan
 from tests.simulation.processes import Process
 from tests.simulation.stage import Stage
 from tests.support.history import Absence, Sample
@@ -141,9 +133,14 @@ class Society(Stage):
     def _planned_config(self) -> CoordinatorConfig:
         settings = self.plan.settings
         config = _checked_config(
-            settings.doubt_after_s, settings.hold_after_s, settings.held_age_max_s, settings.batch_lines_max,
-            settings.batch_moves_max, settings.ahead_lines_max, settings.content_bytes_max,
-        )  # fmt: skip
+            settings.doubt_after_s,
+            settings.hold_after_s,
+            settings.held_age_max_s,
+            settings.batch_lines_max,
+            settings.batch_moves_max,
+            settings.ahead_lines_max,
+            settings.content_bytes_max,
+        )
         check_back = self.plan.check_back
         if check_back is not None:
             config = replace(config, group_policies=policies_of(check_back.groups))
@@ -225,16 +222,13 @@ class Society(Stage):
         return {
             key: said
             for key, said in self.local().items()
-            if key not in self.contradicted
-            and (key not in self.groups or self.groups[key].answers not in _CARELESS)
+            if key not in self.contradicted and (key not in self.groups or self.groups[key].answers not in _CARELESS)
         }
 
     def must_end(self) -> set[str]:
         """Keys that check-back brings to an end in a healed world: somebody answers, or the age ends it."""
         return {
-            key
-            for key, group in self.groups.items()
-            if group.responders or group.age_max_s < _LONG_S
+            key for key, group in self.groups.items() if group.responders or group.age_max_s < _LONG_S
         } & self._halves()
 
     def _halves(self) -> set[str]:
@@ -272,9 +266,7 @@ class Society(Stage):
             background=Aside(world, process),  # type: ignore[arg-type]  # a list is a sequence of calls
         )
         connections = self.kafka.connect_coordinator(self.config, client=process.name)
-        coordinator = self.variant.make(
-            self.config, self.variant.wrap(connections), environment=environment
-        )
+        coordinator = self.variant.make(self.config, self.variant.wrap(connections), environment=environment)
         self.coordinators.append(coordinator)
         self.running[process.slot] = coordinator
         world.note(process.name, "starts", "")
@@ -301,9 +293,7 @@ class Society(Stage):
         self.world.acted("Produce")
 
     def _shrink_target(self) -> None:
-        if self.plan.settings.small_target_s < self.plan.until_s and self._is_up(
-            self._shrink_target
-        ):
+        if self.plan.settings.small_target_s < self.plan.until_s and self._is_up(self._shrink_target):
             self.kafka._cluster.alter_topic(SMALL_TARGET, {"max.message.bytes": SMALL_BYTES})
             self.world.note(SMALL_TARGET, "shrinks", "")
 

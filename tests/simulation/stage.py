@@ -63,8 +63,7 @@ class Stage:
         dice = self.world.random
         delay_ms = conditions.marker_delay_s * 1000
         self.kafka = MemoryKafka(
-            self.world,
-            marker_delay_ms=(lambda: dice.random() * delay_ms) if delay_ms else lambda: 0.0,
+            self.world, marker_delay_ms=(lambda: dice.random() * delay_ms) if delay_ms else lambda: 0.0
         )
         self.world.attach(self.kafka)
         self.is_healing = False

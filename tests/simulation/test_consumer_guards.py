@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.consumers.guards import (
-    CONSUMER_GUARDS,
-    CONSUMER_SECOND_LINES,
-    ConsumerGuard,
-    ConsumerSecondLine,
-)
+from tests.simulation.consumers.guards import CONSUMER_GUARDS, CONSUMER_SECOND_LINES, ConsumerGuard, ConsumerSecondLine
 from tests.simulation.consumers.plan import make_consumer_plan
 from tests.simulation.consumers.play import play_consumers
 from tests.simulation.consumers.seek import with_it, without

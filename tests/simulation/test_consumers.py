@@ -94,12 +94,7 @@ def test_consumers_keep_their_promises_in_worlds_with_faults() -> None:
         "result none",
     } <= seen.keys()
     assert set() == {harm.value for harm in Harm if harm not in UNUSED} - happened.keys()
-    assert {
-        "dies in a handler",
-        "stale results",
-        "asked: pause",
-        "asked: resume",
-    } <= happened.keys()
+    assert {"dies in a handler", "stale results", "asked: pause", "asked: resume"} <= happened.keys()
     assert happened["consumers rebuilt"] > 20
 
 
@@ -131,9 +126,7 @@ def test_every_message_ends_in_a_healed_world_whatever_happened_before() -> None
 
 @pytest.mark.slow
 @pytest.mark.promise("P9")
-def test_they_keep_them_where_stored_progress_names_the_keys_that_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_they_keep_them_where_stored_progress_names_the_keys_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     # Worlds are too small for their runs to have no room.
     named_count, by_room = 0, Progress._best
 

@@ -22,9 +22,7 @@ NUMBER_MAX = 60
 AWAY_S = 0.3
 
 
-def restarts(
-    play_with: Callable[[Fault], Played[P]], slot: str, request: str
-) -> Iterator[Played[P]]:
+def restarts(play_with: Callable[[Fault], Played[P]], slot: str, request: str) -> Iterator[Played[P]]:
     """The world with a death behind the first such request, the second, and so on to the last."""
     for number in range(1, NUMBER_MAX):
         played = play_with(Fault(Harm.DIE_AFTER, slot, request, number, seconds=AWAY_S))
@@ -52,9 +50,7 @@ def test_a_coordinator_or_producer_may_die_behind_any_of_its_writes(
 
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P10")
-@pytest.mark.parametrize(
-    ("seed", "request_name"), [(5, "OffsetCommit"), (108, "OffsetCommit"), (108, "EndTxn")]
-)
+@pytest.mark.parametrize(("seed", "request_name"), [(5, "OffsetCommit"), (108, "OffsetCommit"), (108, "EndTxn")])
 def test_a_consumer_may_die_behind_any_of_its_stores(seed: int, request_name: str) -> None:
     plan = make_consumer_plan(seed)
 

@@ -9,14 +9,7 @@ import pytest
 from tests.selftest.test_check_judge import PLANTED as PLANTED_CHECKS
 from tests.selftest.test_run_checker import PLANTED
 from tests.simulation.consumers.guards import CONSUMER_GUARDS
-from tests.simulation.guards import (
-    GUARDS,
-    LOCAL_GUARDS,
-    SECOND_LINES,
-    Guard,
-    LocalGuard,
-    SecondLine,
-)
+from tests.simulation.guards import GUARDS, LOCAL_GUARDS, SECOND_LINES, Guard, LocalGuard, SecondLine
 from tests.simulation.plan import make_plan
 from tests.simulation.play import play
 from tests.simulation.seek import with_it, without
@@ -66,9 +59,7 @@ def test_the_documentation_lists_the_guards_as_they_are() -> None:
     assert [row_of(guard) for guard in GUARDS] == rows[: len(GUARDS)]
     second_lines = [second_row_of(line) for line in SECOND_LINES]
     assert second_lines == rows[len(GUARDS) : len(GUARDS) + len(second_lines)]
-    assert [local_row_of(guard) for guard in LOCAL_GUARDS] == rows[
-        len(GUARDS) + len(second_lines) :
-    ]
+    assert [local_row_of(guard) for guard in LOCAL_GUARDS] == rows[len(GUARDS) + len(second_lines) :]
 
 
 def rows_of(part: str) -> list[str]:

@@ -30,10 +30,7 @@ class Recorder:
         for (topic, number), partition in self._society.kafka._cluster.partitions.items():
             records = partition._records
             known = self._counts.get((topic, number), 0)
-            found += [
-                f"{topic}-{number}@{record.place} {describe(topic, record)}"
-                for record in records[known:]
-            ]
+            found += [f"{topic}-{number}@{record.place} {describe(topic, record)}" for record in records[known:]]
             self._counts[topic, number] = len(records)
         stored = self._society.kafka.stored_offsets(TOPICS.coordinator_group)
         for place, offset in stored.items():
@@ -60,9 +57,7 @@ def describe(topic: str, record: Any) -> str:
         lines = (record.value() or b"").decode("ascii", "replace").split("\n")
         decoded = [codec.decode_op(line) for line in lines]
         return ", ".join(
-            f"{op.resolution.name} {op.key} at {op.last_offset}"
-            if isinstance(op, OpMessage)
-            else "garbage"
+            f"{op.resolution.name} {op.key} at {op.last_offset}" if isinstance(op, OpMessage) else "garbage"
             for op in decoded
         )
     if topic == TOPICS.doubt:

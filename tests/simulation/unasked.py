@@ -11,14 +11,7 @@ from txlayer.coordinator.loop import Coordinator
 from txlayer.core.checks import UnresolvedAction
 from txlayer.core.doubt import DoubtFold
 from txlayer.core.ledger import Ledger
-from txlayer.core.messages import (
-    ROLLBACK,
-    OpMessage,
-    ParkReason,
-    Resolution,
-    Source,
-    txn_id_of,
-)
+from txlayer.core.messages import ROLLBACK, OpMessage, ParkReason, Resolution, Source, txn_id_of
 from txlayer.core.transaction import OpPosition, Transaction
 from txlayer.core.transitions import TxnEvent, TxnState, transition
 
@@ -104,9 +97,7 @@ class ImpatientLedger(Ledger):
 class ForgetfulLedger(Ledger):
     """A successor knows nothing of the questions before it."""
 
-    def start_replay(
-        self, positions: Any, kept: DoubtFold, *, doubt_next: int, time_ms: int = 0
-    ) -> None:
+    def start_replay(self, positions: Any, kept: DoubtFold, *, doubt_next: int, time_ms: int = 0) -> None:
         kept.transactions, kept.dormant = kept.everybody(), {}
         for txn in kept.transactions.values():
             more = txn.extra()

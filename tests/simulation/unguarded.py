@@ -128,9 +128,12 @@ class StubbornCoordinator(Coordinator):
         self._environment.sleep(0.05)
         name = self._config.topics.transactional_id(self._environment.draw_name())
         self._publisher = Publisher(
-            self._config, name=name, make_writer=self._connections.make_writer, book=self._book,
+            self._config,
+            name=name,
+            make_writer=self._connections.make_writer,
+            book=self._book,
             environment=self._environment,
-        )  # fmt: skip
+        )
         try:
             self._publisher.start()
         except TxLayerError:
@@ -176,9 +179,7 @@ class GreedyRecovery(Recovery):
 class Unstable(Through):
     """Offsets are taken as they are, also while newer ones are pending."""
 
-    def stored_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
-    ) -> Any:
+    def stored_offsets(self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool) -> Any:
         del is_stable
         return self._connections.stored_offsets(group, partitions, is_stable=False)
 
@@ -345,9 +346,7 @@ class _ResignedBook(Targets):
 class ResignedCoordinator(Coordinator):
     """Never looks again at a topic that refused."""
 
-    def __init__(
-        self, config: CoordinatorConfig, connections: CoordinatorConnections, **named: Any
-    ) -> None:
+    def __init__(self, config: CoordinatorConfig, connections: CoordinatorConnections, **named: Any) -> None:
         super().__init__(config, connections, **named)
         self._book = _ResignedBook(config, connections, clock=self._clock)
 
@@ -448,9 +447,7 @@ class UnmeasuredLedger(Ledger):
 
 def coordinator_with(**parts: Any) -> type[Coordinator]:
     """A coordinator with other parts."""
-    return type(
-        "Coordinator", (Coordinator,), {f"make_{name}": made for name, made in parts.items()}
-    )
+    return type("Coordinator", (Coordinator,), {f"make_{name}": made for name, made in parts.items()})
 
 
 def wrapped(wrap: Callable[[CoordinatorConnections], Any]) -> Variant:

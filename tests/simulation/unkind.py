@@ -106,8 +106,7 @@ def _with_costs(plan: Plan, seed: int) -> Plan:
         unkind = replace(unkind, bytes_per_s=dice.choice((20_000.0, 100_000.0)))
         settings = replace(plan.settings, content_bytes_max=dice.choice((200, 3_000, 8_000)))
         producers = tuple(
-            tuple(_heavier(dice, transaction) for transaction in transactions)
-            for transactions in plan.producers
+            tuple(_heavier(dice, transaction) for transaction in transactions) for transactions in plan.producers
         )
         plan = replace(plan, settings=settings, producers=producers)
     if dice.random() < 0.5:
@@ -120,8 +119,7 @@ def _with_costs(plan: Plan, seed: int) -> Plan:
 
 def _heavier(dice: Random, transaction: PlannedTransaction) -> PlannedTransaction:
     messages = tuple(
-        (topic, max(size, dice.choice((5, 500, 2_000))), has_key)
-        for topic, size, has_key in transaction.messages
+        (topic, max(size, dice.choice((5, 500, 2_000))), has_key) for topic, size, has_key in transaction.messages
     )
     return replace(transaction, messages=messages)
 
@@ -135,23 +133,25 @@ def _with_strangers(plan: Plan, seed: int) -> Plan:
             unkind,
             strangers=tuple(
                 Stranger(
-                    dice.uniform(0, plan.until_s), dice.choice(("garbage", "half", "half", "op", "op")),
-                    dice.randrange(1000), dice.choice((0.0, 0.05, 0.5, 1.5)), dice.random() < 0.5,
+                    dice.uniform(0, plan.until_s),
+                    dice.choice(("garbage", "half", "half", "op", "op")),
+                    dice.randrange(1000),
+                    dice.choice((0.0, 0.05, 0.5, 1.5)),
+                    dice.random() < 0.5,
                 )
                 for _ in range(dice.randint(1, 4))
             ),
-        )  # fmt: skip
+        )
     if "copies" in kinds:
         unkind = replace(
             unkind,
             copies=tuple(
                 LateCopy(
-                    f"p{dice.randrange(len(plan.producers))}", dice.randint(1, 8),
-                    dice.choice((0.05, 0.5, 2.0, 5.0)),
+                    f"p{dice.randrange(len(plan.producers))}", dice.randint(1, 8), dice.choice((0.05, 0.5, 2.0, 5.0))
                 )
                 for _ in range(dice.randint(1, 3))
             ),
-        )  # fmt: skip
+        )
     if "clocks" in kinds:
         unkind = replace(unkind, clocks_s=unequal_clocks(dice))
     if "growth" in kinds:
@@ -230,7 +230,7 @@ class Cleaning:
             for place, offset in old[-1].items() if old else ():
                 with society.keeping(place) as partition:
                     partition.delete_before(offset)
-            for place in [place for place in society.kafka._cluster.partitions if place[0] == topics.doubt]:  # fmt: skip
+            for place in [place for place in society.kafka._cluster.partitions if place[0] == topics.doubt]:
                 with society.keeping(place) as partition:
                     compact(partition, now_ms=world.now_ms())
         world.after(CLEAN_S, self.clean)
@@ -279,9 +279,7 @@ def _produce(society: Society, produce: object, stranger: Stranger) -> None:
         produce(topics.half, b"a stranger's", b"k", stranger.number % count)
     elif stranger.kind == "half":
         txn_id = f"stranger-{stranger.number}"
-        raw = half_header(
-            f"{txn_id}/{'5' * NONCE_LENGTH}", group=GROUP, topic="orders", born_ms=START_MS
-        )
+        raw = half_header(f"{txn_id}/{'5' * NONCE_LENGTH}", group=GROUP, topic="orders", born_ms=START_MS)
         home = half_partition(ordering_key=None, txn_id=txn_id, partition_count=count)
         produce(topics.half, b"v", b"k", home, headers=[(codec.HALF_HEADER, raw)])
     else:
@@ -303,5 +301,5 @@ def _say(society: Society, produce: object, stranger: Stranger) -> None:
         society.contradicted.add(header.key)
     line = op_line(
         "CR"[stranger.number % 2], header.key, record.offset(), group=header.producer_group, born_ms=START_MS
-    )  # fmt: skip
+    )
     produce(society.config.topics.op, line.encode(), None, record.partition())

@@ -39,9 +39,7 @@ LATE_S_MAX = 0.15
 HEALED_LATENESS = 6.0
 """Who only waits for the end looks less often."""
 
-CHANGING = frozenset(
-    {"Produce", "EndTxn", "InitProducerId", "JoinGroup", "LeaveGroup", "OffsetCommit"}
-)
+CHANGING = frozenset({"Produce", "EndTxn", "InitProducerId", "JoinGroup", "LeaveGroup", "OffsetCommit"})
 """Requests after which somebody who waits may go on."""
 
 
@@ -56,13 +54,7 @@ class SimulatedWorld:
     """Implements `World` of the cluster in memory."""
 
     def __init__(
-        self,
-        seed: int,
-        *,
-        latency_s: float,
-        slow_share: float,
-        lateness: float,
-        faults: tuple[Fault, ...],
+        self, seed: int, *, latency_s: float, slow_share: float, lateness: float, faults: tuple[Fault, ...]
     ) -> None:
         self.random = Random(seed)
         self.now = 0.0
@@ -184,17 +176,13 @@ class SimulatedWorld:
                 return partition.append(batch, now_ms=self.now_ms()), len(batch)
         return base, 0
 
-    def _produced(
-        self, produce: Callable[[], int]
-    ) -> tuple[int, list[tuple[Partition, list[MemoryRecord]]]]:
+    def _produced(self, produce: Callable[[], int]) -> tuple[int, list[tuple[Partition, list[MemoryRecord]]]]:
         """The first offset of a batch, and its records: not the markers that land in the same moment."""
         assert self._kafka is not None
         partitions = self._kafka._cluster.partitions.values()
         before = [(p, p.next_offset) for p in partitions]
         base = produce()
-        grown = [
-            (p, [r for r in p._records if r.place >= n]) for p, n in before if p.next_offset > n
-        ]
+        grown = [(p, [r for r in p._records if r.place >= n]) for p, n in before if p.next_offset > n]
         return base, [(partition, batch) for partition, batch in grown if batch]
 
     def produce_late(self, produce: Callable[[], int], *, after_s: float) -> int:
@@ -207,9 +195,7 @@ class SimulatedWorld:
     def _keep_again(self, partition: Partition, batch: list[MemoryRecord]) -> None:
         offset = partition.append(batch, now_ms=self.now_ms())
         self.happened["second copy, late"] += 1
-        self.note(
-            f"{partition.topic}-{partition.number}", "keeps again", f"{len(batch)} at {offset}"
-        )
+        self.note(f"{partition.topic}-{partition.number}", "keeps again", f"{len(batch)} at {offset}")
         self.acted("Produce")
 
     def stored_bytes(self) -> int:
@@ -235,9 +221,7 @@ class SimulatedWorld:
         self.processes[process.name] = process
         self.begin_aside(process, run, after_s=after_s)
 
-    def begin_aside(
-        self, process: Process, run: Callable[[], None], *, after_s: float = 0.0
-    ) -> None:
+    def begin_aside(self, process: Process, run: Callable[[], None], *, after_s: float = 0.0) -> None:
         """One more greenlet of a process."""
         if process.is_dead:
             raise ClientCrashedError(process.name)
@@ -339,11 +323,7 @@ class SimulatedWorld:
                 del self._waiting[actor]
                 # From now on an older alarm means nothing.
                 actor.token += 1
-                self.push(
-                    self.now + self.random.random() * 0.0005,
-                    self._resume,
-                    (actor, actor.token, None),
-                )
+                self.push(self.now + self.random.random() * 0.0005, self._resume, (actor, actor.token, None))
         self._current = self._nobody
         self._watch_time()
 

@@ -48,9 +48,7 @@ def spark() -> Iterator[SparkSession]:
     """The session of the run; tests leave no view, table or query behind."""
     before = dict(os.environ)
     try:
-        with spark_session(
-            master="local[2]", memory="2g", settings=SETTINGS, config=LOCAL_CONFIG
-        ) as session:
+        with spark_session(master="local[2]", memory="2g", settings=SETTINGS, config=LOCAL_CONFIG) as session:
             yield session
     except (ConfigError, RepositoryUnreachableError) as exc:
         # At home a machine without Java or network still runs the other tests; in CI nothing is skipped.

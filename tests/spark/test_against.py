@@ -23,11 +23,7 @@ def test_ids_that_one_side_lacks_are_named_and_the_others_are_not(
     field.whole(Message(field.orders, value=b"no JSON"))
     read_new(
         spark,
-        BronzeSettings(
-            root=str(tmp_path / "bronze"),
-            namespace=field.namespace,
-            bootstrap_servers=field.servers,
-        ),
+        BronzeSettings(root=str(tmp_path / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers),
         now_ms=lambda: 1,
     )
     spark.range(2, 6).select("id").write.parquet(str(tmp_path / "orders"))
@@ -35,11 +31,16 @@ def test_ids_that_one_side_lacks_are_named_and_the_others_are_not(
     found = compare(
         spark,
         AgainstSettings(
-            bronze=str(tmp_path / "bronze"), topic=field.orders, source=str(tmp_path / "orders"),
+            bronze=str(tmp_path / "bronze"),
+            topic=field.orders,
+            source=str(tmp_path / "orders"),
             published_id="get_json_object(value, '$.order')",
         ),
-    )  # fmt: skip
+    )
 
     assert {
-        ("missing", "4", None, None), ("missing", "5", None, None), ("unknown", "1", 0, 0), ("unknown", None, 0, 3)
-    } == {tuple(row) for row in found.collect()}  # fmt: skip
+        ("missing", "4", None, None),
+        ("missing", "5", None, None),
+        ("unknown", "1", 0, 0),
+        ("unknown", None, 0, 3),
+    } == {tuple(row) for row in found.collect()}

@@ -15,9 +15,7 @@ from tests.support.seed import say
 from tests.support.spark_histories import Judged, TogetherJudged
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 
-SEEDS = (
-    770004, 770010, 770029, 770035, 770042, 770048, 880019, 880149, 990047, 990057, 990104, 990137, 990139,
-)  # fmt: skip
+SEEDS = (770004, 770010, 770029, 770035, 770042, 770048, 880019, 880149, 990047, 990057, 990104, 990137, 990139)
 """Random histories that the two once judged otherwise."""
 
 
@@ -45,10 +43,7 @@ def judge_together(spark: SparkSession, histories: dict[str, History], root: Pat
     """Histories, and the rows of the ledger about them."""
     together = TogetherJudged(histories)
     together.write(spark, str(root / "bronze"))
-    update_ledger(
-        spark,
-        LedgerSettings(bronze=str(root / "bronze"), root=str(root / "ledger"), clock_error_ms=0),
-    )
+    update_ledger(spark, LedgerSettings(bronze=str(root / "bronze"), root=str(root / "ledger"), clock_error_ms=0))
     return together, read_ledger(spark, str(root / "ledger")).collect()
 
 
@@ -64,9 +59,7 @@ def test_the_ledger_gives_a_case_its_right_verdict_and_says_what_the_model_says(
     assert case.has_orphan == any("orphan" == each.found for each in judged[name])
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in CASES if name.startswith("line_of_another_producer_group")]
-)
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("line_of_another_producer_group")])
 def test_a_row_says_what_lines_of_the_producer_group_decided(name: str, together: Together) -> None:
     both, rows = together
     new_id = both.renamed[name].ids[CASES[name].txn_key.split("/")[0].encode()].decode()
@@ -77,9 +70,7 @@ def test_a_row_says_what_lines_of_the_producer_group_decided(name: str, together
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_history_that_was_judged_otherwise_is_judged_alike(
-    seed: int, judged: dict[str, list[Judged]]
-) -> None:
+def test_a_history_that_was_judged_otherwise_is_judged_alike(seed: int, judged: dict[str, list[Judged]]) -> None:
     assert [] == [str(each) for each in judged[f"seed {seed}"] if each.expected != each.found]
 
 
@@ -105,6 +96,4 @@ def test_random_histories_are_judged_alike(spark: SparkSession, tmp_path: Path) 
     say(f"{judged_count} verdicts of {count} histories from seed {first}")
 
     if wrong:
-        pytest.fail(
-            "\n".join([f"{len(wrong)} of {judged_count} verdicts differ:", *wrong]), pytrace=False
-        )
+        pytest.fail("\n".join([f"{len(wrong)} of {judged_count} verdicts differ:", *wrong]), pytrace=False)

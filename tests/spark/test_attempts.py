@@ -18,14 +18,17 @@ KEY = f"{EPOCH}/00000001"
 AT = datetime(2026, 1, 31, tzinfo=UTC)
 
 
-def half(
-    txn_id: str = EPOCH, *, first: int = 10, last: int = 12, completed: int | None = 12
-) -> Row:
+def half(txn_id: str = EPOCH, *, first: int = 10, last: int = 12, completed: int | None = 12) -> Row:
     """One attempt's half records."""
     return Row(
-        txn_id=txn_id, nonce="00000001", first_offset=first, last_offset=last, completed_at=completed,
-        producer_group="spark", born_ms=5,
-    )  # fmt: skip
+        txn_id=txn_id,
+        nonce="00000001",
+        first_offset=first,
+        last_offset=last,
+        completed_at=completed,
+        producer_group="spark",
+        born_ms=5,
+    )
 
 
 def line(
@@ -39,19 +42,36 @@ def line(
 ) -> Row:
     """One op line."""
     return Row(
-        offset=offset, line=0, txn_id=txn_id, nonce="00000001", producer_group=group, resolution=resolution, last_offset=names,
-        is_abandon=is_abandon, at_ms=7,
-    )  # fmt: skip
+        offset=offset,
+        line=0,
+        txn_id=txn_id,
+        nonce="00000001",
+        producer_group=group,
+        resolution=resolution,
+        last_offset=names,
+        is_abandon=is_abandon,
+        at_ms=7,
+    )
 
 
 def doubt(state: str | None, *, offset: int = 0, reason: str = "") -> Row:
     """A summary, or its end."""
-    summary = None if state is None else Row(
-        state=state, reason=reason, first_offset=10, last_offset=12, twin_offsets=[15], seen=3, count=3, producer_group="spark", born_ms=5
-    )  # fmt: skip
-    return Row(
-        offset=offset, txn_id=EPOCH, nonce="00000001", is_tombstone=state is None, summary=summary
+    summary = (
+        None
+        if state is None
+        else Row(
+            state=state,
+            reason=reason,
+            first_offset=10,
+            last_offset=12,
+            twin_offsets=[15],
+            seen=3,
+            count=3,
+            producer_group="spark",
+            born_ms=5,
+        )
     )
+    return Row(offset=offset, txn_id=EPOCH, nonce="00000001", is_tombstone=state is None, summary=summary)
 
 
 def folded(**rows: Any) -> Attempt:
@@ -91,11 +111,16 @@ def half_frame(spark: SparkSession, lines: list[bytes]) -> DataFrame:
         ({"halves": [half()], "ops": [line("COMMIT", names=10), line("ROLLBACK", offset=4)]}, None, True),
         (
             {"halves": [half()], "ops": [line("COMMIT", names=10), line("ROLLBACK", offset=4, is_abandon=True)]},
-            Resolution.ROLLBACK, False,
+            Resolution.ROLLBACK,
+            False,
         ),
         (
-            {"halves": [half()], "ops": [line("COMMIT", names=10), line("ROLLBACK", offset=4), line("COMMIT", offset=5)]},
-            Resolution.COMMIT, False,
+            {
+                "halves": [half()],
+                "ops": [line("COMMIT", names=10), line("ROLLBACK", offset=4), line("COMMIT", offset=5)],
+            },
+            Resolution.COMMIT,
+            False,
         ),
         ({"doubts": [doubt("parked-committed", reason="too-large")]}, Resolution.COMMIT, False),
         ({"doubts": [doubt("parked-committed", reason="incomplete")]}, None, True),
@@ -114,7 +139,7 @@ def half_frame(spark: SparkSession, lines: list[bytes]) -> DataFrame:
         ({"doubts": [doubt(None)], "ops": [line("COMMIT")]}, Resolution.COMMIT, False),
         ({"doubts": [doubt("open", offset=1), doubt(None)]}, None, True),
     ],
-)  # fmt: skip
+)
 def test_the_first_line_that_names_a_half_record_decides_and_what_stands_on_doubt_counts(
     rows: dict[str, Any], decision: Resolution | None, is_open: bool
 ) -> None:
@@ -154,10 +179,16 @@ def test_what_is_asked_of_the_half_topic_is_what_lies_between_records_that_are_k
 @pytest.mark.parametrize(
     ("indices", "completed_at"),
     [
-        ("0/3 1/3 2/3", 2), ("0/3 0/3 1/3 1/3 2/3 2/3 0/3", 4), ("1/3 2/3 0/3 1/3", None), ("2/3 0/3 1/3", None),
-        ("0/3 1/3", None), ("0/1", 0), ("0/1 0/1", 0), ("0/3 1/2 1/3 2/3", 3),
+        ("0/3 1/3 2/3", 2),
+        ("0/3 0/3 1/3 1/3 2/3 2/3 0/3", 4),
+        ("1/3 2/3 0/3 1/3", None),
+        ("2/3 0/3 1/3", None),
+        ("0/3 1/3", None),
+        ("0/1", 0),
+        ("0/1 0/1", 0),
+        ("0/3 1/2 1/3 2/3", 3),
     ],
-)  # fmt: skip
+)
 def test_an_attempt_is_whole_where_its_records_stand_one_behind_the_other(
     spark: SparkSession, indices: str, completed_at: int | None
 ) -> None:
@@ -172,9 +203,7 @@ def test_an_attempt_is_whole_where_its_records_stand_one_behind_the_other(
 
 def test_each_copy_of_a_task_writes_an_attempt_of_its_own(spark: SparkSession) -> None:
     batch = messages(spark.range(0, 6, 1, 3).selectExpr("'v' AS value"), topic="t")
-    records = half_records(
-        whole(batch, EPOCH), producer_group="spark", born_ms=5, partition_count=2
-    )
+    records = half_records(whole(batch, EPOCH), producer_group="spark", born_ms=5, partition_count=2)
 
     def nonces() -> set[str]:
         lines = [bytes(row.headers[0].value).decode() for row in records.collect()]
@@ -188,14 +217,15 @@ def test_each_copy_of_a_task_writes_an_attempt_of_its_own(spark: SparkSession) -
 
 def test_half_records_of_this_release_and_of_the_next_are_found(spark: SparkSession) -> None:
     lines = [
-        b"1|bonus-7/00000001|spark|t|0/2|5|", b"1|bonus-7/00000001|spark|t|1/2|5|",
-        b"2|bonus-7/00000002|spark|t|0/1|5||more", b"2|bonus-7.3-0-0/00000003|spark|t|0/1|5|",
-        b"1|bonus-77/00000004|spark|t|0/1|5|", b"3|bonus-7/00000005|spark|t|0/1|5|",
-    ]  # fmt: skip
+        b"1|bonus-7/00000001|spark|t|0/2|5|",
+        b"1|bonus-7/00000001|spark|t|1/2|5|",
+        b"2|bonus-7/00000002|spark|t|0/1|5||more",
+        b"2|bonus-7.3-0-0/00000003|spark|t|0/1|5|",
+        b"1|bonus-77/00000004|spark|t|0/1|5|",
+        b"3|bonus-7/00000005|spark|t|0/1|5|",
+    ]
     raw = half_frame(spark, lines)
 
     found = {(r.txn_id, r.nonce, r.completed_at) for r in half_traces(raw, EPOCH).collect()}
 
-    assert {
-        ("bonus-7", "00000001", 1), ("bonus-7", "00000002", 2), ("bonus-7.3-0-0", "00000003", 3)
-    } == found  # fmt: skip
+    assert {("bonus-7", "00000001", 1), ("bonus-7", "00000002", 2), ("bonus-7.3-0-0", "00000003", 3)} == found

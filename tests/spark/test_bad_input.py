@@ -34,9 +34,7 @@ LATER = b"3|whatever a later version says"
 
 def verdicts(spark: SparkSession, field: Field, root: Path) -> dict[str, str]:
     """Bronze and ledger of a field an hour later."""
-    bronze = BronzeSettings(
-        root=str(root / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers
-    )
+    bronze = BronzeSettings(root=str(root / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers)
     read_new(spark, bronze, now_ms=lambda: 4_000_000_000_000)
     update_ledger(spark, LedgerSettings(bronze=str(root / "bronze"), root=str(root / "ledger")))
     shelf = Shelf(spark, str(root / "ledger"))
@@ -49,7 +47,7 @@ def test_records_of_ten_megabytes_are_read_kept_and_judged_like_any_other(
     field = Field(broker.bootstrap_servers, record_bytes_max=2 * TEN_MB)
     dice = Random(1)
     large = [Message(field.orders, value=dice.randbytes(TEN_MB)) for _ in range(3)]
-    good, other = field.whole(*large), field.prepare(Message(field.orders, value=dice.randbytes(TEN_MB)))  # fmt: skip
+    good, other = field.whole(*large), field.prepare(Message(field.orders, value=dice.randbytes(TEN_MB)))
     field.commit(other)
     field.forward(field.moved(other, value=large[0].value))
 
@@ -57,49 +55,40 @@ def test_records_of_ten_megabytes_are_read_kept_and_judged_like_any_other(
 
     catalog = Catalog(spark, str(tmp_path / "bronze"))
     kept = catalog.records(effective(catalog.complete())).where("length(value) > 1000")
-    assert {"half": 4, "forwarded": 4} == {row.kind: row["count"] for row in kept.groupBy("kind").count().collect()}  # fmt: skip
+    assert {"half": 4, "forwarded": 4} == {row.kind: row["count"] for row in kept.groupBy("kind").count().collect()}
     read = read_topic(spark, field.orders, bootstrap_servers=field.servers).orderBy("offset")
     assert [large[0].value] == [bytes(row.value) for row in read.limit(1).collect()]
 
 
-def test_topics_without_a_record_are_no_row_and_no_error(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
+def test_topics_without_a_record_are_no_row_and_no_error(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     field = Field(broker.bootstrap_servers)
 
     assert {} == verdicts(spark, field, tmp_path)
 
     for kind in TopicKind:
-        topic = (
-            field.orders if kind is TopicKind.FORWARDED else unique_name("empty") + f".{kind.value}"
-        )
+        topic = field.orders if kind is TopicKind.FORWARDED else unique_name("empty") + f".{kind.value}"
         if kind is not TopicKind.FORWARDED:
             create_topic(field.servers, topic)
         frame = read_topic(spark, topic, bootstrap_servers=field.servers)
         assert (SCHEMAS[kind].names, []) == (frame.columns, frame.collect())
 
 
-def test_a_topic_that_is_not_there_is_an_error_that_says_so(
-    spark: SparkSession, broker: Broker
-) -> None:
+def test_a_topic_that_is_not_there_is_an_error_that_says_so(spark: SparkSession, broker: Broker) -> None:
     with pytest.raises(TopicMismatchError, match="missing"), failures_as_ours():
         read_topic(spark, "never-made.half", bootstrap_servers=broker.bootstrap_servers).collect()
 
 
 @pytest.mark.parametrize("kind", TopicKind)
-def test_records_of_a_later_version_are_rows_that_say_so(
-    kind: TopicKind, spark: SparkSession, broker: Broker
-) -> None:
+def test_records_of_a_later_version_are_rows_that_say_so(kind: TopicKind, spark: SparkSession, broker: Broker) -> None:
     key, _ = encode_lock(LockRecord(LockKind.CLAIM, "g/orders/0", 1, "host"))
     headers: dict[TopicKind, Headers] = {
-        TopicKind.HALF: [("txl", LATER)], TopicKind.DLQ: [("txl-dlq", LATER)],
+        TopicKind.HALF: [("txl", LATER)],
+        TopicKind.DLQ: [("txl-dlq", LATER)],
         TopicKind.FORWARDED: [("txl-id", b"t-1"), ("txl-origin", LATER)],
-    }  # fmt: skip
+    }
     keys = {TopicKind.DOUBT: b"a/00000001", TopicKind.LOCKS: key}
     suffix = "" if kind is TopicKind.FORWARDED else f".{kind.value}"
-    topic = written(
-        broker, suffix, lambda name: [Record(name, LATER, keys.get(kind), headers.get(kind))]
-    )
+    topic = written(broker, suffix, lambda name: [Record(name, LATER, keys.get(kind), headers.get(kind))])
 
     (row,) = rows(spark, broker, topic)
 

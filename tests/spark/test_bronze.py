@@ -28,15 +28,7 @@ from tests.support.topic_records import Record, write_records
 from tests.support.waiting import wait_until
 from txlayer.errors import TopicMismatchError, UsageError
 from txlayer_spark.bronze import is_subscribed, subscription, to_bronze
-from txlayer_spark.catalog import (
-    BatchFolder,
-    Catalog,
-    Folder,
-    Gap,
-    Turn,
-    effective,
-    parse_folder,
-)
+from txlayer_spark.catalog import BatchFolder, Catalog, Folder, Gap, Turn, effective, parse_folder
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.compaction import compact, expire
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
@@ -55,8 +47,11 @@ def field(broker: Broker) -> Field:
 def settings_of(field: Field, root: Path, **more: object) -> BronzeSettings:
     """Where from and where to."""
     return BronzeSettings(
-        root=str(root), namespace=field.namespace, bootstrap_servers=field.servers, **more  # type: ignore[arg-type]  # settings by name
-    )  # fmt: skip
+        root=str(root),
+        namespace=field.namespace,
+        bootstrap_servers=field.servers,
+        **more,  # type: ignore[arg-type]  # settings by name
+    )
 
 
 def places(spark: SparkSession, root: Path) -> Counter[Place]:
@@ -90,9 +85,7 @@ def test_folders_that_another_one_covers_are_not_read() -> None:
 
     assert [folded, single[3], other_reader] == effective([*single, folded, other_reader])
     assert folded == parse_folder(f"folder={folded.name}")
-    assert [None] * 3 == [
-        parse_folder(name) for name in ("_temporary", "folder=1-2", "folder=a-b-c")
-    ]
+    assert [None] * 3 == [parse_folder(name) for name in ("_temporary", "folder=1-2", "folder=a-b-c")]
 
 
 @pytest.mark.kafka
@@ -121,9 +114,7 @@ def test_every_record_is_there_once_also_of_topics_that_half_records_name(
 
 
 @pytest.mark.kafka
-def test_rows_are_the_records_byte_for_byte(
-    spark: SparkSession, field: Field, tmp_path: Path
-) -> None:
+def test_rows_are_the_records_byte_for_byte(spark: SparkSession, field: Field, tmp_path: Path) -> None:
     headers: list[tuple[str, bytes | None]] = [("twice", b"\xff"), ("twice", None)]
     txn = field.whole(Message(field.orders, key=None, value=b"\x00\xff", headers=headers))
 
@@ -135,9 +126,7 @@ def test_rows_are_the_records_byte_for_byte(
     (record,) = read_log(field.servers, [field.orders])[field.orders]
     found = rows["forwarded"]
     assert (record.key, record.value) == (found.key, bytes(found.value))
-    assert record.headers == [
-        (h.key, None if h.value is None else bytes(h.value)) for h in found.headers
-    ]
+    assert record.headers == [(h.key, None if h.value is None else bytes(h.value)) for h in found.headers]
     assert record.timestamp_ms == round(found.timestamp.timestamp() * 1000)
     assert txn.partition == rows["half"].partition
     written = tmp_path / "v1" / "records"
@@ -183,9 +172,7 @@ def test_a_job_killed_just_behind_a_batch_knows_the_names_in_it(
     assert in_topics(field, field.orders) == places(spark, tmp_path)
 
 
-def test_a_note_that_another_job_has_put_down_is_not_written_over(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_note_that_another_job_has_put_down_is_not_written_over(spark: SparkSession, tmp_path: Path) -> None:
     folder = Folder(spark, str(tmp_path))
     folder.write_json({"first": True}, "notes", "1.json")
 
@@ -218,9 +205,7 @@ def test_of_two_runs_in_one_folder_the_one_that_began_first_writes_nothing_more(
 
 
 @pytest.mark.kafka
-def test_bronze_of_another_namespace_is_left_alone(
-    spark: SparkSession, field: Field, tmp_path: Path
-) -> None:
+def test_bronze_of_another_namespace_is_left_alone(spark: SparkSession, field: Field, tmp_path: Path) -> None:
     Catalog(spark, str(tmp_path)).claim("another")
 
     with pytest.raises(UsageError, match="namespace 'another'"):
@@ -252,9 +237,7 @@ def test_compaction_keeps_every_record_once_and_leaves_fewer_files(
 
 
 @pytest.mark.kafka
-def test_days_that_are_too_old_are_ended_and_bronze_goes_on(
-    spark: SparkSession, field: Field, tmp_path: Path
-) -> None:
+def test_days_that_are_too_old_are_ended_and_bronze_goes_on(spark: SparkSession, field: Field, tmp_path: Path) -> None:
     settings, day_ms = settings_of(field, tmp_path), 86_400_000
     txn = field.whole()
     later = txn.born_ms + 10 * day_ms
@@ -271,21 +254,15 @@ def test_days_that_are_too_old_are_ended_and_bronze_goes_on(
 
 
 @pytest.mark.kafka
-def test_a_namespace_without_topics_is_told_as_such(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    settings = BronzeSettings(
-        root=str(tmp_path), namespace="never-made", bootstrap_servers=broker.bootstrap_servers
-    )
+def test_a_namespace_without_topics_is_told_as_such(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    settings = BronzeSettings(root=str(tmp_path), namespace="never-made", bootstrap_servers=broker.bootstrap_servers)
 
     with pytest.raises(TopicMismatchError, match="txlayer topics apply"), failures_as_ours():
         read_new(spark, settings, now_ms=clock)
 
 
 @pytest.mark.kafka
-def test_gaps_that_retention_left_are_noted_and_stop_nothing(
-    spark: SparkSession, field: Field, tmp_path: Path
-) -> None:
+def test_gaps_that_retention_left_are_noted_and_stop_nothing(spark: SparkSession, field: Field, tmp_path: Path) -> None:
     settings = settings_of(field, tmp_path / "bronze")
     whole = field.whole(ordering_key=b"k")
     waiting = field.prepare(ordering_key=b"k")
@@ -303,8 +280,11 @@ def test_gaps_that_retention_left_are_noted_and_stop_nothing(
     assert {whole.partition} == {txn.partition for txn in (gone, kept, last)}
     home = whole.partition
     places = [
-        (field.topic("half"), home, 3), (field.topic("op"), home, 2), (field.topic("doubt"), home, 6), (field.orders, 0, 2)
-    ]  # fmt: skip
+        (field.topic("half"), home, 3),
+        (field.topic("op"), home, 2),
+        (field.topic("doubt"), home, 6),
+        (field.orders, 0, 2),
+    ]
     admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
     starts = [TopicPartition(*place) for place in places]
     for done in admin.delete_records(starts).values():
@@ -312,33 +292,28 @@ def test_gaps_that_retention_left_are_noted_and_stop_nothing(
 
     gaps = read_new(spark, settings, now_ms=running).gaps
 
-    begins = {
-        field.topic("half"): 2,
-        field.topic("op"): 1,
-        field.topic("doubt"): 2,
-        field.orders: 1,
-    }
+    begins = {field.topic("half"): 2, field.topic("op"): 1, field.topic("doubt"): 2, field.orders: 1}
     assert {Gap(t, p, begins[t], end) for t, p, end in places} == set(gaps)
     assert gaps == read_new(spark, settings, now_ms=running).gaps
     ledger = LedgerSettings(bronze=settings.root, root=str(tmp_path / "ledger"), clock_error_ms=0)
     update_ledger(spark, ledger)
     rows = {row.txn_id: row.verdict for row in read_ledger(spark, ledger.root).collect()}
     assert {
-        whole.txn_id: "ok", kept.txn_id: "out_of_window", last.txn_id: "ok", waiting.txn_id: "out_of_window",
-    } == rows  # fmt: skip
+        whole.txn_id: "ok",
+        kept.txn_id: "out_of_window",
+        last.txn_id: "ok",
+        waiting.txn_id: "out_of_window",
+    } == rows
     page = tmp_path / "report.html"
     summary = write_report(
-        spark, bronze=settings.root, ledger=ledger.root, namespace=field.namespace, page=page,
-        made_at=datetime.now(UTC),
-    )  # fmt: skip
+        spark, bronze=settings.root, ledger=ledger.root, namespace=field.namespace, page=page, made_at=datetime.now(UTC)
+    )
     assert 4 == len(summary.gaps)
     assert "retention was faster than bronze" in page.read_text("utf-8")
 
 
 @pytest.mark.kafka
-def test_a_deleted_topic_and_a_gap_in_locks_stop_nothing(
-    spark: SparkSession, field: Field, tmp_path: Path
-) -> None:
+def test_a_deleted_topic_and_a_gap_in_locks_stop_nothing(spark: SparkSession, field: Field, tmp_path: Path) -> None:
     settings = settings_of(field, tmp_path)
     admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
     locks = [Record(field.topic("locks"), b"{}", b"k") for _ in range(4)]
@@ -348,10 +323,7 @@ def test_a_deleted_topic_and_a_gap_in_locks_stop_nothing(
     before = places(spark, tmp_path)
 
     admin.delete_topics([field.stock])[field.stock].result(30)
-    wait_until(
-        lambda: field.stock not in admin.list_topics(timeout=10).topics,
-        within=30, what="a topic is gone",
-    )  # fmt: skip
+    wait_until(lambda: field.stock not in admin.list_topics(timeout=10).topics, within=30, what="a topic is gone")
     write_records(field.servers, locks)
     start = TopicPartition(field.topic("locks"), 0, 6)
     admin.delete_records([start])[TopicPartition(start.topic, 0)].result(30)
@@ -379,9 +351,19 @@ def test_a_topic_is_subscribed_to_as_the_pattern_says() -> None:
     real = ["orders", "a.b"]
     pattern = re.compile(subscription(real).replace(r"\Q", "").replace(r"\E", ""))
     topics = [
-        "orders", "a.b", "orders.dlq", "g.orders.dlq", "g.orders.replay", ".orders.dlq", "g.h.a.b.dlq", "g.orders", "stock",
-        "g.stock.dlq", "g.orders.dlq.x", "gorders.dlq",
-    ]  # fmt: skip
+        "orders",
+        "a.b",
+        "orders.dlq",
+        "g.orders.dlq",
+        "g.orders.replay",
+        ".orders.dlq",
+        "g.h.a.b.dlq",
+        "g.orders",
+        "stock",
+        "g.stock.dlq",
+        "g.orders.dlq.x",
+        "gorders.dlq",
+    ]
 
     assert [bool(pattern.fullmatch(t)) for t in topics] == [is_subscribed(t, real) for t in topics]
 
@@ -416,10 +398,7 @@ def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
 def test_a_job_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
     spark: SparkSession, field: Field, tmp_path: Path
 ) -> None:
-    write_records(
-        field.servers,
-        [Record(field.topic("op"), b"x" * 50, partition=n % 2) for n in range(12_000)],
-    )
+    write_records(field.servers, [Record(field.topic("op"), b"x" * 50, partition=n % 2) for n in range(12_000)])
     job = start([str(tmp_path), field.namespace, field.servers])
     records = tmp_path / "v1" / "records"
 

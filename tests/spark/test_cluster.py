@@ -41,9 +41,7 @@ def runtime() -> SparkRuntime:
 
 
 @pytest.fixture(scope="module")
-def cluster(
-    runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SparkCluster]:
+def cluster(runtime: SparkRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     """Two workers with one core each."""
     folder = tmp_path_factory.mktemp("cluster")
     with spark_cluster(folder, java_home=runtime.java_home, workers=2, memory="1g") as cluster:
@@ -61,12 +59,27 @@ def test_a_batch_is_published_and_the_namespace_audited_by_two_workers(
     page = tmp_path / "report.html"
 
     done = cluster.submit(
-        str(program), str(Path(codec.__file__).parents[1] / "cli" / "spark" / "__main__.py"),
-        field.servers, field.namespace, field.orders,
-        "audit", "-b", field.servers, "-n", field.namespace, "--data", str(tmp_path / "data"),
-        "--page", str(page), "--grace", "1h", "--json",
-        jars=runtime.jars, settings={"spark.sql.shuffle.partitions": "2"}, within=300,
-    )  # fmt: skip
+        str(program),
+        str(Path(codec.__file__).parents[1] / "cli" / "spark" / "__main__.py"),
+        field.servers,
+        field.namespace,
+        field.orders,
+        "audit",
+        "-b",
+        field.servers,
+        "-n",
+        field.namespace,
+        "--data",
+        str(tmp_path / "data"),
+        "--page",
+        str(page),
+        "--grace",
+        "1h",
+        "--json",
+        jars=runtime.jars,
+        settings={"spark.sql.shuffle.partitions": "2"},
+        within=300,
+    )
 
     assert 0 == done.returncode, done.stderr[-3000:]
     verdicts = json.loads(done.stdout.splitlines()[-1])["verdicts"]

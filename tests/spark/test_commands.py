@@ -40,15 +40,26 @@ def test_an_audit_ends_with_its_page_and_says_by_its_exit_code_that_a_promise_br
     field.commit(lost)
 
     done = txlayer_spark(
-        "audit", "-b", field.servers, "-n", field.namespace, "--grace", "0s", "--master", "local[2]",
-        "--memory", "1g", "--spark-setting", "spark.sql.shuffle.partitions=2",
-        "--spark-setting", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "--json", folder=tmp_path,
-    )  # fmt: skip
+        "audit",
+        "-b",
+        field.servers,
+        "-n",
+        field.namespace,
+        "--grace",
+        "0s",
+        "--master",
+        "local[2]",
+        "--memory",
+        "1g",
+        "--spark-setting",
+        "spark.sql.shuffle.partitions=2",
+        "--spark-setting",
+        "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "--json",
+        folder=tmp_path,
+    )
 
-    assert (1, {"ok": 1, "lost": 1}) == (
-        done.returncode, json.loads(done.stdout)["verdicts"]
-    ), done.stderr  # fmt: skip
+    assert (1, {"ok": 1, "lost": 1}) == (done.returncode, json.loads(done.stdout)["verdicts"]), done.stderr
     page = Path(json.loads(done.stdout)["page"])
     assert page.parent == tmp_path
     assert good.txn_id not in page.read_text("utf-8")

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets NewPartitions
-    AdminClient,
-    NewPartitions,
-)
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]  # its stub forgets NewPartitions
 from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
@@ -41,11 +38,7 @@ def test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_ha
     )
     # Open for as long as the test takes, wherever it runs.
     stranger = Producer(
-        {
-            "bootstrap.servers": field.servers,
-            "transactional.id": field.namespace,
-            "transaction.timeout.ms": 900_000,
-        }
+        {"bootstrap.servers": field.servers, "transactional.id": field.namespace, "transaction.timeout.ms": 900_000}
     )
     stranger.init_transactions(30)
     stranger.begin_transaction()
@@ -56,9 +49,7 @@ def test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_ha
     lost, torn = field.prepare(), field.prepare(Message(field.orders), Message(field.stock))
     field.commit(not_judged, lost, torn)
 
-    bronze = BronzeSettings(
-        root=str(tmp_path / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers
-    )
+    bronze = BronzeSettings(root=str(tmp_path / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers)
     ledger = LedgerSettings(bronze=bronze.root, root=str(tmp_path / "ledger"))
 
     def verdicts() -> dict[str, str]:
@@ -68,8 +59,12 @@ def test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_ha
         return {row.txn_id: row.verdict for row in read_ledger(spark, ledger.root).collect()}
 
     expected = {
-        good.txn_id: "ok", behind.txn_id: "open", not_judged.txn_id: "out_of_window", lost.txn_id: "lost", torn.txn_id: "lost",
-    }  # fmt: skip
+        good.txn_id: "ok",
+        behind.txn_id: "open",
+        not_judged.txn_id: "out_of_window",
+        lost.txn_id: "lost",
+        torn.txn_id: "lost",
+    }
     assert expected == verdicts()
     assert [field.stock] == report_of(spark, field, tmp_path).hidden_topics
 
@@ -84,9 +79,13 @@ def report_of(spark: SparkSession, field: Field, root: Path) -> Summary:
     """What the page shows; the page names each topic of which something could not be read."""
     page = root / "report.html"
     summary = write_report(
-        spark, bronze=str(root / "bronze"), ledger=str(root / "ledger"), namespace=field.namespace, page=page,
+        spark,
+        bronze=str(root / "bronze"),
+        ledger=str(root / "ledger"),
+        namespace=field.namespace,
+        page=page,
         made_at=datetime.now(UTC),
-    )  # fmt: skip
+    )
     said = page.read_text("utf-8").partition("What could not be read")[2]
     named = {*summary.unread_topics, *summary.hidden_topics, *(g["topic"] for g in summary.gaps)}
     assert set() == {topic for topic in named if topic not in said}
@@ -94,12 +93,18 @@ def report_of(spark: SparkSession, field: Field, root: Path) -> Summary:
 
 
 def ledger_of(
-    spark: SparkSession, field: Field, root: Path, *, later_ms: int = HOUR_MS, topics: tuple[str, ...] = (), name: str = "ledger"
-) -> dict[str, str]:  # fmt: skip
+    spark: SparkSession,
+    field: Field,
+    root: Path,
+    *,
+    later_ms: int = HOUR_MS,
+    topics: tuple[str, ...] = (),
+    name: str = "ledger",
+) -> dict[str, str]:
     """The verdicts by id after one more run, an hour later."""
     bronze = BronzeSettings(
         root=str(root / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers, topics=topics
-    )  # fmt: skip
+    )
     read_new(spark, bronze, now_ms=lambda: int(time.time() * 1000) + later_ms)
     ledger = LedgerSettings(bronze=bronze.root, root=str(root / name), clock_error_ms=0)
     update_ledger(spark, ledger)
@@ -110,9 +115,7 @@ def delete(field: Field, topic: str) -> None:
     """End a topic."""
     admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
     admin.delete_topics([topic])[topic].result(30)
-    wait_until(
-        lambda: topic not in admin.list_topics(timeout=10).topics, within=30, what="a topic is gone"
-    )
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, within=30, what="a topic is gone")
 
 
 def make_anew(field: Field, topic: str) -> None:
@@ -131,9 +134,7 @@ def test_what_was_visible_on_a_topic_that_was_deleted_before_it_was_read_is_not_
     field.commit(lost)
     delete(field, field.stock)
 
-    expected = {
-        gone.txn_id: "out_of_window", partly.txn_id: "out_of_window", good.txn_id: "ok", lost.txn_id: "lost",
-    }  # fmt: skip
+    expected = {gone.txn_id: "out_of_window", partly.txn_id: "out_of_window", good.txn_id: "ok", lost.txn_id: "lost"}
     assert expected == ledger_of(spark, field, tmp_path)
     assert [field.stock] == report_of(spark, field, tmp_path).unread_topics
 
@@ -160,9 +161,7 @@ def test_a_real_topic_whose_name_ends_with_half_hides_no_phantom(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     field = Field(broker.bootstrap_servers)
-    topic = create_topic(
-        field.servers, f"{field.namespace}-first.half", partitions=PARTITIONS, config=APPEND
-    )
+    topic = create_topic(field.servers, f"{field.namespace}-first.half", partitions=PARTITIONS, config=APPEND)
     wholes = [field.whole(Message(topic)) for _ in range(6)]
     # Retention took the beginning of the real topic, not of the namespace's half.
     take(field, TopicPartition(topic, 0, 6))
@@ -184,9 +183,7 @@ def test_what_is_lost_after_a_gap_was_seen_is_lost_also_where_nothing_tells_how_
 ) -> None:
     """Producers' times say nothing of it, and behind the gap of a quiet partition there is no record."""
     field = Field(broker.bootstrap_servers)
-    topic = create_topic(
-        field.servers, f"{field.namespace}-t", partitions=2, config={"message.timestamp.type": times}
-    )  # fmt: skip
+    topic = create_topic(field.servers, f"{field.namespace}-t", partitions=2, config={"message.timestamp.type": times})
     taken = field.whole(Message(topic))
     take(field, TopicPartition(topic, 0, 1))
     ledger_of(spark, field, tmp_path, later_ms=0)

@@ -22,33 +22,33 @@ AGAIN = ("txl-id", b"4")
 
 
 @pytest.mark.parametrize("usual_place", [-1, -2, -3])
-def test_the_last_header_of_a_name_is_found_wherever_it_stands(
-    spark: SparkSession, usual_place: int
-) -> None:
+def test_the_last_header_of_a_name_is_found_wherever_it_stands(spark: SparkSession, usual_place: int) -> None:
     cases = [
-        ([USER, ID, ORIGIN], b"1"), ([ORIGIN, ID], b"1"), ([ID, AGAIN], b"4"), ([ID, ORIGIN, AGAIN], b"4"),
-        ([ID, AGAIN, ORIGIN], b"4"), ([ID, USER, USER, USER], b"1"), ([("txl-id", None), USER], None),
-        ([ID, ("txl-id", None)], None), ([USER, ORIGIN], None), ([], None), (None, None),
-    ]  # fmt: skip
+        ([USER, ID, ORIGIN], b"1"),
+        ([ORIGIN, ID], b"1"),
+        ([ID, AGAIN], b"4"),
+        ([ID, ORIGIN, AGAIN], b"4"),
+        ([ID, AGAIN, ORIGIN], b"4"),
+        ([ID, USER, USER, USER], b"1"),
+        ([("txl-id", None), USER], None),
+        ([ID, ("txl-id", None)], None),
+        ([USER, ORIGIN], None),
+        ([], None),
+        (None, None),
+    ]
     schema = "headers array<struct<key:string,value:binary>>"
     frame = spark.createDataFrame([(headers,) for headers, _ in cases], schema)
 
-    found = frame.select(
-        lines.header(F.col("headers"), "txl-id", usual_place=usual_place)
-    ).collect()
+    found = frame.select(lines.header(F.col("headers"), "txl-id", usual_place=usual_place)).collect()
 
-    assert [expected for _, expected in cases] == [
-        None if value is None else bytes(value) for (value,) in found
-    ]
+    assert [expected for _, expected in cases] == [None if value is None else bytes(value) for (value,) in found]
 
 
 @pytest.mark.parametrize("count", [0, 1, 16, 17, 100])
 def test_a_name_has_its_number_however_many_there_are(spark: SparkSession, count: int) -> None:
     names = Names(spark, groups=[], topics=[f"t{number}" for number in range(count)])
     asked = ["t0", "t15", "t16", "t99", "unknown", None]
-    frame = spark.createDataFrame(
-        [(at, name) for at, name in enumerate(asked)], "at int, _name string"
-    )
+    frame = spark.createDataFrame([(at, name) for at, name in enumerate(asked)], "at int, _name string")
 
     rows = names.number(frame, names.topics, "n").orderBy("at").collect()
 
@@ -57,9 +57,7 @@ def test_a_name_has_its_number_however_many_there_are(spark: SparkSession, count
 
 
 @pytest.mark.parametrize("count", [0, 1, 62, 63, 64, 65, 200])
-def test_the_topics_of_a_row_have_their_names_however_many_there_are(
-    spark: SparkSession, count: int
-) -> None:
+def test_the_topics_of_a_row_have_their_names_however_many_there_are(spark: SparkSession, count: int) -> None:
     names = Names(spark, groups=[], topics=[f"t{number}" for number in range(count)])
     numbers = [number for number in (0, 1, 61, 62, 63, 64, 199) if number < count]
     bits = bit(F.col("n"))
@@ -74,9 +72,7 @@ def test_the_topics_of_a_row_have_their_names_however_many_there_are(
     assert sorted(set(shown.values())) == sorted(every[0].topics)
 
 
-def test_what_is_stored_has_the_same_columns_whatever_kinds_of_records_a_run_has_read(
-    spark: SparkSession,
-) -> None:
+def test_what_is_stored_has_the_same_columns_whatever_kinds_of_records_a_run_has_read(spark: SparkSession) -> None:
     names = Names(spark, groups=["shop"], topics=["orders"])
     bronze = spark.createDataFrame([], BRONZE)
 
@@ -86,16 +82,12 @@ def test_what_is_stored_has_the_same_columns_whatever_kinds_of_records_a_run_has
         return to_stored(judged, keeps_core=True).schema.simpleString()
 
     every = stored(EVENT_KINDS)
-    assert {every} == {
-        stored(kinds) for count in (1, 2) for kinds in combinations(EVENT_KINDS, count)
-    }
+    assert {every} == {stored(kinds) for count in (1, 2) for kinds in combinations(EVENT_KINDS, count)}
 
 
 @pytest.mark.parametrize("form", ["half", "op"])
 def test_a_name_is_as_long_as_the_codec_lets_it_be(spark: SparkSession, form: str) -> None:
-    def line(
-        txn_id: str = "a", nonce: str = "00000001", topic: str = "orders", born: str = "5"
-    ) -> str:
+    def line(txn_id: str = "a", nonce: str = "00000001", topic: str = "orders", born: str = "5") -> str:
         if form == "half":
             return f"1|{txn_id}/{nonce}|shop|{topic}|0/1|{born}|"
         return f"1|C|{txn_id}/{nonce}|shop|7|{born}|producer||"
@@ -107,15 +99,11 @@ def test_a_name_is_as_long_as_the_codec_lets_it_be(spark: SparkSession, form: st
     cases += [line(topic=topic) for topic in (".", "..", "...", ".a", "..a")]
     cases += [line(born="1" * count) for count in (0, 1, 18, 19, 20, 40)]
     pattern = lines.HALF if form == "half" else lines.OP
-    frame = spark.createDataFrame(
-        [(at, case) for at, case in enumerate(cases)], "at int, line string"
-    )
+    frame = spark.createDataFrame([(at, case) for at, case in enumerate(cases)], "at int, line string")
 
     fitting = frame.where(F.col("line").rlike(pattern)).orderBy("at").collect()
 
-    decode = (
-        codec.decode_half_header if form == "half" else lambda raw: codec.decode_op(raw.decode())
-    )
+    decode = codec.decode_half_header if form == "half" else lambda raw: codec.decode_op(raw.decode())
     good = [case for case in cases if not isinstance(decode(case.encode()), Undecodable)]
     assert good == [row.line for row in fitting]
     assert 10 < len(good) < len(cases) - 5

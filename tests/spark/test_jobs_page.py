@@ -32,28 +32,20 @@ def test_a_stream_of_committed_messages_is_read_and_published_as_the_page_says(
     write_transactional(numbers(spark, 5), settings_for(arena), query="orders", epoch=1)
     wait_until_all_are_visible(arena, ["orders-1"], count=5)
 
-    made = run(
-        read.replace("127.0.0.1:9092", arena.servers).replace('"orders"', f'"{orders}"'),
-        {"spark": spark},
-    )
+    made = run(read.replace("127.0.0.1:9092", arena.servers).replace('"orders"', f'"{orders}"'), {"spark": spark})
     names = {
-        "stream": made["orders"].select("key", "value"), "bonuses": numbers(spark, 3),
+        "stream": made["orders"].select("key", "value"),
+        "bonuses": numbers(spark, 3),
         "folder": str(tmp_path / "checkpoint"),
-    }  # fmt: skip
+    }
     there = f'bootstrap_servers="{arena.servers}", namespace="{arena.namespace}"'
-    placed = publish.replace('bootstrap_servers="127.0.0.1:9092"', there).replace(
-        '"bonus"', f'"{bonus}"'
-    )
+    placed = publish.replace('bootstrap_servers="127.0.0.1:9092"', there).replace('"bonus"', f'"{bonus}"')
     before = set(spark.streams.active)
     try:
         run(placed, names)
         started = set(spark.streams.active) - before
         assert 1 == len(started)
-        wait_until(
-            lambda: len(read_log(arena.servers, [bonus])[bonus]) == 8,
-            within=90,
-            what="3 and 5 messages",
-        )
+        wait_until(lambda: len(read_log(arena.servers, [bonus])[bonus]) == 8, within=90, what="3 and 5 messages")
     finally:
         for query in set(spark.streams.active) - before:
             query.stop()

@@ -22,9 +22,15 @@ from txlayer_spark import read_ledger
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly]
 
 SMALL = (
-    "--master", "local[2]", "--memory", "1g", "--spark-setting", "spark.sql.shuffle.partitions=2",
-    "--spark-setting", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-)  # fmt: skip
+    "--master",
+    "local[2]",
+    "--memory",
+    "1g",
+    "--spark-setting",
+    "spark.sql.shuffle.partitions=2",
+    "--spark-setting",
+    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+)
 FAULTS = {"orphan", "leaked", "duplicate", "torn", "corrupt", "out_of_order", "lost"}
 Point = Callable[[Path, str], bool]
 
@@ -34,9 +40,7 @@ def _batches(data: Path, reader: str) -> list[Path]:
 
 
 def _committed(data: Path, reader: str) -> int:
-    return sum(
-        path.name.isdigit() for path in data.glob(f"bronze/v1/checkpoints/{reader}/commits/*")
-    )
+    return sum(path.name.isdigit() for path in data.glob(f"bronze/v1/checkpoints/{reader}/commits/*"))
 
 
 def _noted(data: Path) -> int:
@@ -63,24 +67,36 @@ POINTS: list[tuple[Point, str]] = [
     (point, reader)
     for reader in ("000", "001")
     for point in (a_batch_in_the_middle, a_batch_that_spark_has_not_noted, a_batch_that_bronze_has_not_noted)
-]  # fmt: skip
+]
 
 
 def start_bronze(field: Field, folder: Path) -> subprocess.Popen[bytes]:
     """`bronze --every` in a process group of its own: Python and the Java that it starts."""
     return subprocess.Popen(
         [
-            sys.executable, "-c", "from txlayer.cli import run_spark; run_spark()", "bronze", "-b", field.servers, "-n",
-            field.namespace, "--data", "data", "--every", "1s", *SMALL,
+            sys.executable,
+            "-c",
+            "from txlayer.cli import run_spark; run_spark()",
+            "bronze",
+            "-b",
+            field.servers,
+            "-n",
+            field.namespace,
+            "--data",
+            "data",
+            "--every",
+            "1s",
+            *SMALL,
         ],
-        cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
         env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-    )  # fmt: skip
+    )
 
 
-@pytest.mark.parametrize(
-    ("point", "reader"), POINTS, ids=lambda part: getattr(part, "__name__", part)
-)
+@pytest.mark.parametrize(("point", "reader"), POINTS, ids=lambda part: getattr(part, "__name__", part))
 def test_a_ledger_beside_a_bronze_that_is_killed_says_nothing_that_is_not_so(
     point: Point, reader: str, spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
@@ -111,15 +127,7 @@ def test_a_ledger_beside_a_bronze_that_is_killed_says_nothing_that_is_not_so(
         job.wait()
 
     done = txlayer_spark(
-        "bronze",
-        "-b",
-        field.servers,
-        "-n",
-        field.namespace,
-        "--data",
-        "data",
-        *SMALL,
-        folder=tmp_path,
+        "bronze", "-b", field.servers, "-n", field.namespace, "--data", "data", *SMALL, folder=tmp_path
     )
     assert 0 == done.returncode, done.stderr
     done = txlayer_spark("ledger", "--data", "data", "--grace", "0s", *SMALL, folder=tmp_path)

@@ -33,9 +33,7 @@ HOUR_MS = 3_600_000
 class Audit:
     """Bronze and a ledger of a field, an hour after whatever was written."""
 
-    def __init__(
-        self, spark: SparkSession, field: Field, root: Path, *, clock_error_ms: int = 1_000
-    ) -> None:
+    def __init__(self, spark: SparkSession, field: Field, root: Path, *, clock_error_ms: int = 1_000) -> None:
         """Nothing is read yet."""
         self._spark, self._root, self._clock_error_ms = spark, root, clock_error_ms
         self._bronze = BronzeSettings(
@@ -47,9 +45,7 @@ class Audit:
         if reads:
             self.read()
         settings = LedgerSettings(
-            bronze=self._bronze.root,
-            root=str(self._root / ledger),
-            clock_error_ms=self._clock_error_ms,
+            bronze=self._bronze.root, root=str(self._root / ledger), clock_error_ms=self._clock_error_ms
         )
         update_ledger(self._spark, settings)
         return self.rows(ledger)
@@ -78,9 +74,7 @@ def test_run_by_run_it_says_what_one_run_over_everything_says(
     seed = {txn.txn_id: "ok" for txn in (settled, twice, contrary)}
 
     first = {txn_id: row.verdict for txn_id, row in audit.run().items()}
-    assert {
-        **seed, waiting.txn_id: "overdue", never.txn_id: "overdue", lost.txn_id: "lost"
-    } == first  # fmt: skip
+    assert {**seed, waiting.txn_id: "overdue", never.txn_id: "overdue", lost.txn_id: "lost"} == first
 
     field.forward(twice, 1)
     field.roll_back(contrary)
@@ -92,18 +86,22 @@ def test_run_by_run_it_says_what_one_run_over_everything_says(
     field.commit(late, after)
     field.forward(after)
     second = audit.run()
-    assert ("duplicate", "conflicting") == (
-        second[twice.txn_id].verdict, second[contrary.txn_id].verdict
-    )  # fmt: skip
+    assert ("duplicate", "conflicting") == (second[twice.txn_id].verdict, second[contrary.txn_id].verdict)
     assert 1 == second[waiting.txn_id].checked_count
 
     # Its key had gone further in the run before.
     field.forward(late)
     third = audit.run()
     assert {
-        settled.txn_id: "ok", twice.txn_id: "duplicate", contrary.txn_id: "conflicting", waiting.txn_id: "ok",
-        never.txn_id: "overdue", lost.txn_id: "ok", after.txn_id: "ok", late.txn_id: "out_of_order",
-    } == {txn_id: row.verdict for txn_id, row in third.items()}  # fmt: skip
+        settled.txn_id: "ok",
+        twice.txn_id: "duplicate",
+        contrary.txn_id: "conflicting",
+        waiting.txn_id: "ok",
+        never.txn_id: "overdue",
+        lost.txn_id: "ok",
+        after.txn_id: "ok",
+        late.txn_id: "out_of_order",
+    } == {txn_id: row.verdict for txn_id, row in third.items()}
     assert third == audit.run("at once", reads=False)
 
 
@@ -136,9 +134,12 @@ class Killer:
         """Nobody is killed before `at` is set."""
         self.at, self.passed = -1, 0
         points: tuple[tuple[Any, str, bool], ...] = (
-            (Catalog, "path_of", True), (DataFrameWriter, "parquet", False), (Catalog, "last_batch", True),
-            (Catalog, "store", True), (Catalog, "store", False),
-        )  # fmt: skip
+            (Catalog, "path_of", True),
+            (DataFrameWriter, "parquet", False),
+            (Catalog, "last_batch", True),
+            (Catalog, "store", True),
+            (Catalog, "store", False),
+        )
         for owner, name, is_before in points:
             monkeypatch.setattr(owner, name, self._step(getattr(owner, name), is_before=is_before))
 
@@ -317,17 +318,13 @@ def test_a_folded_ledger_says_the_same_and_forgets_what_is_too_old(
     field.commit(waiting)
     field.forward(waiting)
     after_it = audit.run()
-    assert ("duplicate", "ok", "out_of_order") == tuple(
-        after_it[txn.txn_id].verdict for txn in (twice, waiting, late)
-    )
+    assert ("duplicate", "ok", "out_of_order") == tuple(after_it[txn.txn_id].verdict for txn in (twice, waiting, late))
     assert len(before) == len(after_it)
 
     # What was folded before goes with the next one.
     assert 3 == compact_ledger(spark, root)
     assert after_it == audit.rows()
-    runs = {
-        path.name for path in (tmp_path / "ledger" / f"v{LEDGER_VERSION}" / "rows").glob("run=*")
-    }
+    runs = {path.name for path in (tmp_path / "ledger" / f"v{LEDGER_VERSION}" / "rows").glob("run=*")}
     assert {"run=3", "run=4"} == runs
 
     # An hour before the cut is when everything was written.
@@ -437,8 +434,6 @@ def test_a_ledger_of_an_earlier_release_is_left_alone_and_said_to_be_built_anew(
 
 def test_a_ledger_without_bronze_says_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="run txlayer-spark bronze first"):
-        update_ledger(
-            spark, LedgerSettings(bronze=str(tmp_path / "bronze"), root=str(tmp_path / "ledger"))
-        )
+        update_ledger(spark, LedgerSettings(bronze=str(tmp_path / "bronze"), root=str(tmp_path / "ledger")))
     with pytest.raises(UsageError, match="run txlayer-spark ledger first"):
         read_ledger(spark, str(tmp_path / "ledger"))

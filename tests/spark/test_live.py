@@ -57,7 +57,7 @@ def test_days_are_written_once_with_what_came_late_and_without_what_came_too_lat
         [("ann", 100, "2026-01-01T10:00:00Z"), ("bob", 7, "2026-01-01T11:00:00Z"), ("ann", 5, "2026-01-02T23:59:59Z")],
         [("ann", 20, "2026-01-01T09:00:00Z"), ("bob", 1, "2026-01-06T00:00:00Z")],  # late, and a day that ends others
         [("ann", 9_000, "2026-01-01T08:00:00Z"), ("bob", 1, "2026-01-09T00:00:00Z")],  # too late
-    ]  # fmt: skip
+    ]
     into = str(tmp_path)
     dropped = 0
     for batch in ordered:
@@ -66,20 +66,13 @@ def test_days_are_written_once_with_what_came_late_and_without_what_came_too_lat
         query = revenue.start(messages, into=into, is_once=True)
         assert query.awaitTermination(300)
         dropped += sum(
-            state.numRowsDroppedByWatermark
-            for progress in query.recentProgress
-            for state in progress.stateOperators
+            state.numRowsDroppedByWatermark for progress in query.recentProgress for state in progress.stateOperators
         )
 
     rows = spark.read.parquet(f"{into}/days").collect()
 
     first, second, sixth = date(2026, 1, 1), date(2026, 1, 2), date(2026, 1, 6)
-    expected = [
-        (first, "ann", 2, 120),
-        (first, "bob", 1, 7),
-        (second, "ann", 1, 5),
-        (sixth, "bob", 1, 1),
-    ]
+    expected = [(first, "ann", 2, 120), (first, "bob", 1, 7), (second, "ann", 1, 5), (sixth, "bob", 1, 1)]
     assert expected == sorted(tuple(row) for row in rows)
     assert 1 == dropped
 
@@ -87,18 +80,13 @@ def test_days_are_written_once_with_what_came_late_and_without_what_came_too_lat
 def test_messages_of_two_topics_are_joined_by_their_transaction(
     spark: SparkSession, field: Field, tmp_path: Path
 ) -> None:
-    both = field.whole(
-        Message(field.orders, b"o1", b"order 1"), Message(field.stock, b"s1", b"stock 1")
-    )
+    both = field.whole(Message(field.orders, b"o1", b"order 1"), Message(field.stock, b"s1", b"stock 1"))
     field.whole(Message(field.orders, b"o2", b"an order alone"))
     field.whole(Message(field.stock, b"s2", b"a stock alone"))
     write_records(field.servers, [Record(field.stock, b"somebody else's")])
 
     query = pairs.start(
-        stream_of(spark, field, field.orders),
-        stream_of(spark, field, field.stock),
-        into=str(tmp_path),
-        is_once=True,
+        stream_of(spark, field, field.orders), stream_of(spark, field, field.stock), into=str(tmp_path), is_once=True
     )
     assert query.awaitTermination(300)
 
@@ -123,9 +111,7 @@ def test_a_batch_that_is_given_to_a_database_twice_counts_once(
         assert query.awaitTermination(300)
 
     for cents in (1, 10):
-        field.whole(
-            *(Message(field.orders, value=order(who, cents)) for who in ("ann", "ann", "bob"))
-        )
+        field.whole(*(Message(field.orders, value=order(who, cents)) for who in ("ann", "ann", "bob")))
     run()
     # Killed before it noted what it had done: the batches come again, and a new message with them.
     shutil.rmtree(checkpoint / "commits")
@@ -134,9 +120,7 @@ def test_a_batch_that_is_given_to_a_database_twice_counts_once(
     run()
 
     with closing(sqlite3.connect(file)) as connection:
-        spent = connection.execute(
-            "SELECT customer, orders, cents FROM spent ORDER BY 1"
-        ).fetchall()
+        spent = connection.execute("SELECT customer, orders, cents FROM spent ORDER BY 1").fetchall()
         applied = connection.execute("SELECT count(*) FROM applied").fetchone()
     assert [("ann", 5, 122), ("bob", 2, 11)] == spent
     assert (7,) == applied
@@ -145,9 +129,7 @@ def test_a_batch_that_is_given_to_a_database_twice_counts_once(
 def test_a_row_is_the_users_message_with_its_place_in_the_transaction(
     spark: SparkSession, field: Field, tmp_path: Path
 ) -> None:
-    txn = field.whole(
-        Message(field.orders, headers=[("a", b"1")]), Message(field.orders, None, None)
-    )
+    txn = field.whole(Message(field.orders, headers=[("a", b"1")]), Message(field.orders, None, None))
     write_records(
         field.servers,
         [
@@ -171,8 +153,10 @@ def test_a_row_is_the_users_message_with_its_place_in_the_transaction(
     born = datetime.fromtimestamp(txn.born_ms / 1000, UTC).replace(tzinfo=None)
     assert (txn.txn_id, 0, 2, None) == (first.txn_id, first["index"], first["count"], first.error)
     assert (b"k", b"value", [("a", b"1")]) == (
-        bytes(first.key), bytes(first.value), [(h.key, bytes(h.value)) for h in first.headers],
-    )  # fmt: skip
+        bytes(first.key),
+        bytes(first.value),
+        [(h.key, bytes(h.value)) for h in first.headers],
+    )
     assert born == first.born.astimezone(UTC).replace(tzinfo=None)
     assert (None, None, 1) == (second.key, second.value, second["index"])
     assert (b"plain", None, None) == (bytes(plain.value), plain.txn_id, plain.error)

@@ -32,9 +32,14 @@ def test_sparks_workers_run_no_module_of_the_working_directory(tmp_path: Path) -
         (tmp_path / f"{name}.py").write_text(PLANTED, "utf-8")
 
     ran = subprocess.run(
-        [sys.executable, str(elsewhere / "program.py")], cwd=tmp_path, env={**os.environ, "MARK": str(mark)},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        [sys.executable, str(elsewhere / "program.py")],
+        cwd=tmp_path,
+        env={**os.environ, "MARK": str(mark)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
     assert not mark.exists(), mark.read_text("utf-8")
     assert (0, "5") == (ran.returncode, ran.stdout.strip()), ran.stderr

@@ -11,15 +11,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from tests.conftest import Broker
 from tests.fuzz.mutation import corpus_of, mutated
 from tests.support.broker import create_topic, unique_name
-from tests.support.spark_reading import (
-    MUTATIONS,
-    SEED,
-    mutations,
-    of_next_release,
-    rows,
-    told,
-    written,
-)
+from tests.support.spark_reading import MUTATIONS, SEED, mutations, of_next_release, rows, told, written
 from tests.support.topic_records import Headers, Record
 from txlayer.core import codec
 from txlayer.core.messages import (
@@ -58,12 +50,20 @@ def half_columns(header: HalfHeader) -> dict[str, Any]:
     """What a row of a half record must say."""
     options = header.options
     return {
-        "txn_id": txn_id_of(header.key), "nonce": nonce_of(header.key), "producer_group": header.producer_group,
-        "real_topic": header.topic, "index": header.index, "count": header.count, "born_ms": header.born_ms,
-        "key_hash": options.key_hash, "order": options.order.value, "immunity_ms": options.immunity_ms,
-        "target_partition": options.partition, "target_timestamp_ms": options.timestamp_ms,
+        "txn_id": txn_id_of(header.key),
+        "nonce": nonce_of(header.key),
+        "producer_group": header.producer_group,
+        "real_topic": header.topic,
+        "index": header.index,
+        "count": header.count,
+        "born_ms": header.born_ms,
+        "key_hash": options.key_hash,
+        "order": options.order.value,
+        "immunity_ms": options.immunity_ms,
+        "target_partition": options.partition,
+        "target_timestamp_ms": options.timestamp_ms,
         "key_murmur": options.key_murmur,
-    }  # fmt: skip
+    }
 
 
 def test_half_records_are_read_as_the_codec_reads_them(spark: SparkSession, broker: Broker) -> None:
@@ -73,9 +73,7 @@ def test_half_records_are_read_as_the_codec_reads_them(spark: SparkSession, brok
     headers = [*mutations("half-header"), *options, *groups, *longest]
     user: Headers = [("traceparent", b"00-1"), ("twice", b"1"), ("twice", None)]
     topic = written(
-        broker,
-        ".half",
-        lambda name: [Record(name, b"value", b"key", [*user, ("txl", raw)]) for raw in headers],
+        broker, ".half", lambda name: [Record(name, b"value", b"key", [*user, ("txl", raw)]) for raw in headers]
     )
 
     found = rows(spark, broker, topic)
@@ -99,12 +97,10 @@ def test_half_records_are_read_as_the_codec_reads_them(spark: SparkSession, brok
     assert (b"key", b"value") == (bytes(found[0].key), bytes(found[0].value))
 
 
-def test_every_line_of_an_op_record_is_a_row_as_the_codec_reads_it(
-    spark: SparkSession, broker: Broker
-) -> None:
+def test_every_line_of_an_op_record_is_a_row_as_the_codec_reads_it(spark: SparkSession, broker: Broker) -> None:
     reason = OpMessage(
         Resolution.ROLLBACK, "a/00000001", "shop", 17, 5, Source.OPERATOR, None, False, "Zoë: 1 + 1 | 100 %"
-    )  # fmt: skip
+    )
     values = mutations("op-record", more=(codec.encode_op(reason).encode(),))
     values.append(b"1|R|a/00000001|shop|17|5|operator||100% of +1%20x")
     values += [b"1|C|a/00000001|%b|17|5|producer||" % (b"g" * length) for length in GROUP_LENGTHS]
@@ -129,18 +125,23 @@ def test_every_line_of_an_op_record_is_a_row_as_the_codec_reads_it(
                 continue
             good += 1
             expected = {
-                "resolution": op.resolution.name, "txn_id": txn_id_of(op.key), "nonce": nonce_of(op.key),
-                "producer_group": op.producer_group, "last_offset": op.last_offset, "born_ms": op.born_ms,
-                "source": op.source.value, "check_number": op.check_number, "is_abandon": op.is_abandon,
-                "reason": op.reason, "error": None,
-            }  # fmt: skip
+                "resolution": op.resolution.name,
+                "txn_id": txn_id_of(op.key),
+                "nonce": nonce_of(op.key),
+                "producer_group": op.producer_group,
+                "last_offset": op.last_offset,
+                "born_ms": op.born_ms,
+                "source": op.source.value,
+                "check_number": op.check_number,
+                "is_abandon": op.is_abandon,
+                "reason": op.reason,
+                "error": None,
+            }
             assert expected == told(row, expected), line
     assert good > 100
 
 
-def test_check_records_are_read_as_the_codec_reads_them(
-    spark: SparkSession, broker: Broker
-) -> None:
+def test_check_records_are_read_as_the_codec_reads_them(spark: SparkSession, broker: Broker) -> None:
     dice = Random(SEED)
     values = [*CHECKS, *of_next_release(CHECKS), *(mutated(CHECKS, dice) for _ in range(MUTATIONS))]
     values += [b"1|Q|a/00000001|%b|5|6|7|8|why" % (b"g" * length) for length in GROUP_LENGTHS]
@@ -156,35 +157,34 @@ def test_check_records_are_read_as_the_codec_reads_them(
             continue
         good += 1
         expected = {
-            "kind": check.kind.value, "txn_id": txn_id_of(check.key) or None, "nonce": nonce_of(check.key) or None,
-            "producer_group": check.producer_group, "half_partition": check.partition,
-            "last_offset": check.last_offset, "born_ms": check.born_ms, "number": check.number, "text": check.text,
+            "kind": check.kind.value,
+            "txn_id": txn_id_of(check.key) or None,
+            "nonce": nonce_of(check.key) or None,
+            "producer_group": check.producer_group,
+            "half_partition": check.partition,
+            "last_offset": check.last_offset,
+            "born_ms": check.born_ms,
+            "number": check.number,
+            "text": check.text,
             "error": None,
-        }  # fmt: skip
+        }
         assert expected == told(row, expected), raw
     assert good > 20
 
 
-def test_forwarded_records_are_read_as_the_codec_reads_them(
-    spark: SparkSession, broker: Broker
-) -> None:
+def test_forwarded_records_are_read_as_the_codec_reads_them(spark: SparkSession, broker: Broker) -> None:
     origins = mutations("origin")
     topic = written(
         broker,
         "",
         lambda name: [
-            *(
-                Record(name, b"v", None, [("a", b"1"), ("txl-id", b"t-1"), ("txl-origin", raw)])
-                for raw in origins
-            ),
+            *(Record(name, b"v", None, [("a", b"1"), ("txl-id", b"t-1"), ("txl-origin", raw)]) for raw in origins),
             Record(name, b"somebody else's", b"k", [("a", b"1")]),
             Record(name, None, b"k"),
             Record(name, b"v", None, [("txl-id", b"t-1")]),
             Record(name, b"v", None, [("txl-id", b"a blank"), ("txl-origin", origins[0])]),
             Record(name, b"v", None, [*ID, ("txl-id", b"t-2"), ("txl-origin", b"0:5|0/1|1")]),
-            Record(
-                name, b"v", None, [*ID, ("txl-origin", b"0:5|0/1|1"), ("txl-origin", b"0:5|0/1|1")]
-            ),
+            Record(name, b"v", None, [*ID, ("txl-origin", b"0:5|0/1|1"), ("txl-origin", b"0:5|0/1|1")]),
             Record(name, b"v", None, [*ID, ("txl-origin", b"0:5|3/1|1")]),
         ],
     )
@@ -210,18 +210,33 @@ def test_forwarded_records_are_read_as_the_codec_reads_them(
 
 
 SUMMARY = DoubtSummary(
-    "a/00000001", "held", "topic-missing", "orders", 16, 17, 2, 2, 1_700_000_000_050, 1_700_000_000_000,
-    "028c7948712c936a", OrderMode.PREPARE, 60_000, (9, 4), 1_700_000_001_000, ("orders", "loyalty"), 3, 2, 7, 1, (20, 21),
-)  # fmt: skip
+    "a/00000001",
+    "held",
+    "topic-missing",
+    "orders",
+    16,
+    17,
+    2,
+    2,
+    1_700_000_000_050,
+    1_700_000_000_000,
+    "028c7948712c936a",
+    OrderMode.PREPARE,
+    60_000,
+    (9, 4),
+    1_700_000_001_000,
+    ("orders", "loyalty"),
+    3,
+    2,
+    7,
+    1,
+    (20, 21),
+)
 
 
-def test_doubt_summaries_are_read_as_the_codec_reads_them(
-    spark: SparkSession, broker: Broker
-) -> None:
+def test_doubt_summaries_are_read_as_the_codec_reads_them(spark: SparkSession, broker: Broker) -> None:
     values = mutations("doubt-summary", more=(codec.encode_summary(SUMMARY),))
-    topic = written(
-        broker, ".doubt", lambda name: [Record(name, raw, b"a/00000001") for raw in values]
-    )
+    topic = written(broker, ".doubt", lambda name: [Record(name, raw, b"a/00000001") for raw in values])
 
     found = rows(spark, broker, topic)
 
@@ -236,17 +251,18 @@ def test_doubt_summaries_are_read_as_the_codec_reads_them(
         del expected["key"]
         place = expected.pop("decided_at") or (None, None)
         expected |= {
-            "decided_offset": place[0], "decided_line": place[1], "topics": list(summary.topics),
-            "twin_offsets": list(summary.twin_offsets), "order": summary.order.value,
-        }  # fmt: skip
+            "decided_offset": place[0],
+            "decided_line": place[1],
+            "topics": list(summary.topics),
+            "twin_offsets": list(summary.twin_offsets),
+            "order": summary.order.value,
+        }
         assert expected == row.summary.asDict(), raw
         assert ("summary", "a", "00000001", None) == (row.record, row.txn_id, row.nonce, row.error)
     assert good > 10
 
 
-def test_doubt_contents_ends_and_what_was_kept_aside_are_told_apart(
-    spark: SparkSession, broker: Broker
-) -> None:
+def test_doubt_contents_ends_and_what_was_kept_aside_are_told_apart(spark: SparkSession, broker: Broker) -> None:
     header = HalfHeader("a/00000001", "shop", "orders", 1, 2, 5, HalfOptions(immunity_ms=7))
     packed = ("txl", codec.encode_half_header(header))
     value, headers = codec.encode_content(key=b"k", value=None, headers=[("a", b"1"), packed])
@@ -271,8 +287,11 @@ def test_doubt_contents_ends_and_what_was_kept_aside_are_told_apart(
     expected = half_columns(header)
     assert expected == told(content, expected)
     assert ("content", b"k", None, [("a", b"1")]) == (
-        content.record, bytes(content.key), content.value, [(n, bytes(v)) for n, v in content.headers],
-    )  # fmt: skip
+        content.record,
+        bytes(content.key),
+        content.value,
+        [(n, bytes(v)) for n, v in content.headers],
+    )
     assert [("content", True, 1), ("summary", True, None)] == [
         (row.record, row.is_tombstone, row["index"]) for row in (content_end, end)
     ]
@@ -283,15 +302,10 @@ def test_doubt_contents_ends_and_what_was_kept_aside_are_told_apart(
     for key, row in zip(keys, ended, strict=True):
         parsed, aside = codec.parse_doubt_key(key), codec.parse_kept_aside_key(key)
         if aside is not None:
-            assert ("kept_aside", *aside[0], aside[1]) == (
-                row.record,
-                *tuple(row.kept_aside)[:4],
-            ), key
+            assert ("kept_aside", *aside[0], aside[1]) == (row.record, *tuple(row.kept_aside)[:4]), key
         elif parsed is not None:
             kind = "summary" if parsed[1] is None else "content"
-            assert (kind, *parsed[0].split("/"), parsed[1]) == (
-                row.record, row.txn_id, row.nonce, row["index"]
-            ), key  # fmt: skip
+            assert (kind, *parsed[0].split("/"), parsed[1]) == (row.record, row.txn_id, row.nonce, row["index"]), key
         else:
             assert row.error is not None, key
 
@@ -300,9 +314,7 @@ def test_aborted_records_are_not_read(spark: SparkSession, broker: Broker) -> No
     from confluent_kafka import Producer
 
     topic = create_topic(broker.bootstrap_servers, unique_name("aborted"))
-    producer = Producer(
-        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic, "log_level": 0}
-    )
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic, "log_level": 0})
     producer.init_transactions(30)
     for value, end in (
         (b"1", producer.commit_transaction),
@@ -317,9 +329,7 @@ def test_aborted_records_are_not_read(spark: SparkSession, broker: Broker) -> No
     assert [b"1", b"3"] == [bytes(row.value) for row in rows(spark, broker, topic)]
 
 
-def test_a_stream_gives_what_a_read_gives(
-    spark: SparkSession, broker: Broker, tmp_path: Any
-) -> None:
+def test_a_stream_gives_what_a_read_gives(spark: SparkSession, broker: Broker, tmp_path: Any) -> None:
     lines = b"\n".join(corpus_of("op-record")[:2])
     topic = written(broker, ".op", lambda name: [Record(name, lines), Record(name, b"\xff")])
     seen: list[Row] = []

@@ -9,16 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
 from tests.fuzz.mutation import mutated
-from tests.support.spark_reading import (
-    MUTATIONS,
-    SEED,
-    alike,
-    mutations,
-    of_next_release,
-    rows,
-    told,
-    written,
-)
+from tests.support.spark_reading import MUTATIONS, SEED, alike, mutations, of_next_release, rows, told, written
 from tests.support.topic_records import Headers, Record
 from txlayer.core.dead_letters import (
     ReplayMark,
@@ -54,9 +45,21 @@ LOCKS = [
     )
 ]
 QUEUES = [
-    b"loyalty/orders/1", b"orders/1", b"/orders/1", b"g//1", b"g/../1", b"g/a b/1", b"g/orders/", b"g/orders/-1",
-    b"g/orders/2147483648", b"g/orders/1\n", b"\xff/orders/1", b"\xed\xa0\x80/orders/1", b"//orders/01", None,
-]  # fmt: skip
+    b"loyalty/orders/1",
+    b"orders/1",
+    b"/orders/1",
+    b"g//1",
+    b"g/../1",
+    b"g/a b/1",
+    b"g/orders/",
+    b"g/orders/-1",
+    b"g/orders/2147483648",
+    b"g/orders/1\n",
+    b"\xff/orders/1",
+    b"\xed\xa0\x80/orders/1",
+    b"//orders/01",
+    None,
+]
 """Names of queues, good and bad."""
 
 
@@ -70,9 +73,7 @@ def test_lock_records_are_read_as_the_codec_reads_them(spark: SparkSession, brok
         *((LOCKS[0][0], mutated(values, dice)) for _ in range(MUTATIONS)),
         (LOCKS[0][0], None),
     ]
-    topic = written(
-        broker, ".locks", lambda name: [Record(name, value, key) for key, value in written_ones]
-    )
+    topic = written(broker, ".locks", lambda name: [Record(name, value, key) for key, value in written_ones])
 
     found = rows(spark, broker, topic)
 
@@ -85,10 +86,18 @@ def test_lock_records_are_read_as_the_codec_reads_them(spark: SparkSession, brok
         good += 1
         group, real_topic, partition = parse_queue(record.queue)
         expected = {
-            "kind": record.kind.name, "queue": record.queue, "consumer_group": group, "real_topic": real_topic,
-            "real_partition": partition, "generation": record.generation, "holder": record.holder,
-            "instance_id": record.instance_id, "token": record.token, "reason": record.reason, "error": None,
-        }  # fmt: skip
+            "kind": record.kind.name,
+            "queue": record.queue,
+            "consumer_group": group,
+            "real_topic": real_topic,
+            "real_partition": partition,
+            "generation": record.generation,
+            "holder": record.holder,
+            "instance_id": record.instance_id,
+            "token": record.token,
+            "reason": record.reason,
+            "error": None,
+        }
         assert alike(expected) == alike(told(row, expected)), (key, value)
     assert 30 < good < len(written_ones) - 30
 
@@ -96,16 +105,11 @@ def test_lock_records_are_read_as_the_codec_reads_them(spark: SparkSession, brok
 def test_dead_letters_are_read_as_the_codec_reads_them(spark: SparkSession, broker: Broker) -> None:
     long = DeadLetter(
         DeadLetterReason.REJECTED, Origin("orders", 2**31 - 1, 2**63 - 1), 1, 2, 3, 4, "E" * 300, "ä" * 600, ODD
-    )  # fmt: skip
+    )
     # Whole, although a later version may cut elsewhere.
     uncut = encode_dead_letter(long).replace(b"E" * 200, b"E" * 300)
     letters = mutations("dead-letter", more=(encode_dead_letter(long), uncut))
-    user: Headers = [
-        ("traceparent", b"00-1"),
-        ("twice", None),
-        ("txl-id", b"t-1"),
-        ("txl-origin", b"x"),
-    ]
+    user: Headers = [("traceparent", b"00-1"), ("twice", None), ("txl-id", b"t-1"), ("txl-origin", b"x")]
     topic = written(
         broker,
         ".dlq",
@@ -139,19 +143,20 @@ def test_dead_letters_are_read_as_the_codec_reads_them(spark: SparkSession, brok
     ]
 
 
-def test_replay_records_are_read_as_the_codec_reads_them(
-    spark: SparkSession, broker: Broker
-) -> None:
+def test_replay_records_are_read_as_the_codec_reads_them(spark: SparkSession, broker: Broker) -> None:
     more = (
         encode_replay(ReplayRecord(ReplayKind.RESULT, "t", None, ReplayOutcome.UNKNOWN, ODD)),
         encode_replay(ReplayRecord(ReplayKind.DROP, "t", 2**63 - 1, text="é" * 1_300)),
         encode_replay(ReplayRecord(ReplayKind.PAUSE, "t", None)),
-        b"1|R|t||x", b"1|P|t|5|x", b"1|E|t|5|odd|x", b"2|R|t|5|x", b"1|R|t|9223372036854775808|x", b"",
-    )  # fmt: skip
-    values: list[bytes | None] = [*mutations("replay", more=more), None]
-    topic = written(
-        broker, ".replay", lambda name: [Record(name, value, b"customer-7") for value in values]
+        b"1|R|t||x",
+        b"1|P|t|5|x",
+        b"1|E|t|5|odd|x",
+        b"2|R|t|5|x",
+        b"1|R|t|9223372036854775808|x",
+        b"",
     )
+    values: list[bytes | None] = [*mutations("replay", more=more), None]
+    topic = written(broker, ".replay", lambda name: [Record(name, value, b"customer-7") for value in values])
 
     found = rows(spark, broker, topic)
 
@@ -164,28 +169,25 @@ def test_replay_records_are_read_as_the_codec_reads_them(
             continue
         good += 1
         expected = {
-            "kind": record.kind.name, "request_id": record.request_id, "text": record.text,
-            "dead_letter_offset": record.dead_letter_offset, "error": None,
+            "kind": record.kind.name,
+            "request_id": record.request_id,
+            "text": record.text,
+            "dead_letter_offset": record.dead_letter_offset,
+            "error": None,
             "outcome": None if record.outcome is None else record.outcome.value,
-        }  # fmt: skip
+        }
         assert alike(expected) == alike(told(row, expected)), value
     assert 20 < good < len(values) - 30
 
 
-def test_copies_of_dead_letters_are_told_by_the_request_that_made_them(
-    spark: SparkSession, broker: Broker
-) -> None:
+def test_copies_of_dead_letters_are_told_by_the_request_that_made_them(spark: SparkSession, broker: Broker) -> None:
     marks = mutations("replay-mark", more=(encode_replay_mark(ReplayMark("t", 2**31, 5)),))
-    topic = written(
-        broker, "", lambda name: [Record(name, b"v", None, [("txl-replay", raw)]) for raw in marks]
-    )
+    topic = written(broker, "", lambda name: [Record(name, b"v", None, [("txl-replay", raw)]) for raw in marks])
 
     found = rows(spark, broker, topic)
 
     expected = [
-        (None, "forwarded: replay mark out of form")
-        if isinstance(mark, Undecodable)
-        else (mark.request_id, None)
+        (None, "forwarded: replay mark out of form") if isinstance(mark, Undecodable) else (mark.request_id, None)
         for mark in map(decode_replay_mark, marks)
     ]
     assert expected == [(row.replay_id, row.error) for row in found]

@@ -19,21 +19,41 @@ def summary(**verdicts: int) -> Summary:
     """A small one with a finding for each verdict that is none of the good ones."""
     bad = [v for v, n in verdicts.items() if n and SEVERITIES[v] is not Severity.GOOD]
     finding = {
-        "txn_id": "<b>order</b>", "nonce": "0000000a", "producer_group": "shop", "topics": ["orders"],
-        "half_partition": 3, "first_offset": 16, "last_offset": 17, "decided_offset": 9, "decided_line": 4,
-        "visible_topics": ["orders"], "visible_partition": 1, "visible_offset": 5, "visible_count": 1,
-        "message_count": 2, "stored_at": AT, "decided_at": AT, "forwarded_at": AT, "doubt_reason": None,
-    }  # fmt: skip
+        "txn_id": "<b>order</b>",
+        "nonce": "0000000a",
+        "producer_group": "shop",
+        "topics": ["orders"],
+        "half_partition": 3,
+        "first_offset": 16,
+        "last_offset": 17,
+        "decided_offset": 9,
+        "decided_line": 4,
+        "visible_topics": ["orders"],
+        "visible_partition": 1,
+        "visible_offset": 5,
+        "visible_count": 1,
+        "message_count": 2,
+        "stored_at": AT,
+        "decided_at": AT,
+        "forwarded_at": AT,
+        "doubt_reason": None,
+    }
     point = {"at": AT, "stored": 60, "committed": 50, "rolled_back": 10, "visible": 70}
     stages = {name: [1, 20, 300] for name in ("decide_ms", "forward_ms", "total_ms")}
     return Summary(
-        namespace="ns", cut_ms=1_769_860_800_000, verdicts=verdicts, step_s=60, curve=[{**point, **stages}],
+        namespace="ns",
+        cut_ms=1_769_860_800_000,
+        verdicts=verdicts,
+        step_s=60,
+        curve=[{**point, **stages}],
         ages=[{"age": n, "verdict": v, "n": n} for n in range(len(AGES_MS) + 1) for v in ("open", "overdue", "parked")],
         checks=[{"checked": 0, "decided_by": "producer", "n": 50}, {"checked": 3, "decided_by": None, "n": 1}],
-        hot_keys=[{"key_hash": "028c7948712c936a", "n": 9}], partitions=[{"half_partition": 3, "n": 60}],
+        hot_keys=[{"key_hash": "028c7948712c936a", "n": 9}],
+        partitions=[{"half_partition": 3, "n": 60}],
         dead_letters=[{"topic": "g.orders.dlq", "kind": "dlq", "n": 2}],
-        findings=[{**finding, "verdict": verdict} for verdict in bad], finding_count=len(bad),
-    )  # fmt: skip
+        findings=[{**finding, "verdict": verdict} for verdict in bad],
+        finding_count=len(bad),
+    )
 
 
 def test_a_broken_promise_is_exit_code_1_and_a_warning_is_not() -> None:
@@ -72,13 +92,12 @@ def test_json_says_what_the_page_says() -> None:
 
     assert (1, {"ok": 59, "lost": 1}) == (found["exit_code"], found["verdicts"])
     assert ("lost", "2026-01-31T12:00:00+00:00") == (
-        found["findings"][0]["verdict"], found["findings"][0]["decided_at"]
-    )  # fmt: skip
+        found["findings"][0]["verdict"],
+        found["findings"][0]["decided_at"],
+    )
 
 
 def test_the_documented_verdicts_are_those_of_the_code() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (yes)? ?\| (.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
 
-    assert [
-        (v.name, "yes" if v.severity is Severity.FAULT else "", v.means) for v in VERDICTS
-    ] == rows
+    assert [(v.name, "yes" if v.severity is Severity.FAULT else "", v.means) for v in VERDICTS] == rows

@@ -50,18 +50,21 @@ def secured(local_config: LocalConfig, broker: Broker) -> Iterator[SecuredServer
 def _binding(topic: str, operation: AclOperation) -> AclBinding:
     return AclBinding(
         ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:guest", "*", operation, AclPermissionType.ALLOW
-    )  # fmt: skip
+    )
 
 
 def visible(secured: SecuredServers) -> set[str]:
     """The topics that the role's user sees."""
     user = AdminClient(
         {
-            "bootstrap.servers": secured.secured_servers, "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN", "sasl.username": "guest", "sasl.password": USERS["guest"],
+            "bootstrap.servers": secured.secured_servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "guest",
+            "sasl.password": USERS["guest"],
             "log_level": 0,
         }
-    )  # fmt: skip
+    )
     return set(user.list_topics(timeout=10).topics)
 
 
@@ -72,9 +75,7 @@ def grant(secured: SecuredServers, field: Field, *topics: str) -> None:
         _binding(name, AclOperation[entry["operation"].upper()])
         for entry in entries
         for name in (
-            topics
-            if entry["topic"] == "{topic}"
-            else [entry["topic"].replace("{namespace}", field.namespace)]
+            topics if entry["topic"] == "{topic}" else [entry["topic"].replace("{namespace}", field.namespace)]
         )
     ]
     admin = AdminClient({"bootstrap.servers": secured.open_servers, "log_level": 0})
@@ -87,29 +88,33 @@ def grant(secured: SecuredServers, field: Field, *topics: str) -> None:
 def revoke(secured: SecuredServers, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": secured.open_servers, "log_level": 0})
     wanted = AclBindingFilter(
-        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:guest", "*", AclOperation.ANY, AclPermissionType.ANY
-    )  # fmt: skip
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        "User:guest",
+        "*",
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
     for future in admin.delete_acls([wanted]).values():
         future.result(30)
     wait_until(lambda: topic not in visible(secured), within=30, what=f"{topic} is hidden")
 
 
-def verdicts(
-    spark: SparkSession, secured: SecuredServers, field: Field, root: Path
-) -> dict[str, str]:
+def verdicts(spark: SparkSession, secured: SecuredServers, field: Field, root: Path) -> dict[str, str]:
     bronze = BronzeSettings(
-        root=str(root / "bronze"), namespace=field.namespace, bootstrap_servers=secured.secured_servers,
+        root=str(root / "bronze"),
+        namespace=field.namespace,
+        bootstrap_servers=secured.secured_servers,
         kafka_options=OPTIONS,
-    )  # fmt: skip
+    )
     read_new(spark, bronze, now_ms=lambda: int(time.time() * 1000) + HOUR_MS)
     ledger = LedgerSettings(bronze=bronze.root, root=str(root / "ledger"))
     update_ledger(spark, ledger)
     return {row.txn_id: row.verdict for row in read_ledger(spark, ledger.root).collect()}
 
 
-def test_the_role_spark_suffices_for_an_audit(
-    spark: SparkSession, secured: SecuredServers, tmp_path: Path
-) -> None:
+def test_the_role_spark_suffices_for_an_audit(spark: SparkSession, secured: SecuredServers, tmp_path: Path) -> None:
     field = Field(secured.open_servers)
     good = field.whole()
     grant(secured, field, field.orders)

@@ -313,8 +313,7 @@ def judged(
     for name, build in CASES.items():
         build(logs[name])
     found = Increments(
-        {name: log.history() for name, log in logs.items()},
-        {name: log.numbers() for name, log in logs.items()},
+        {name: log.history() for name, log in logs.items()}, {name: log.numbers() for name, log in logs.items()}
     )
     root = str(tmp_path_factory.mktemp("increments"))
     runs = found.run(spark, root, grace_ms=request.param)
@@ -323,29 +322,21 @@ def judged(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
-def test_run_by_run_the_ledger_says_of_a_case_what_one_run_says(
-    name: str, judged: dict[str, list[list[Word]]]
-) -> None:
+def test_run_by_run_the_ledger_says_of_a_case_what_one_run_says(name: str, judged: dict[str, list[list[Word]]]) -> None:
     *each, last, at_once = judged[name]
 
     assert last == at_once, f"{difference(last, at_once)}; before: {each}"
 
 
 def alone(
-    spark: SparkSession,
-    log: Steps,
-    root: Path,
-    behind: Callable[[int], None] = lambda _: None,
+    spark: SparkSession, log: Steps, root: Path, behind: Callable[[int], None] = lambda _: None
 ) -> list[list[Word]]:
     """What the ledger says of one history in a bronze of its own."""
     found = Increments({"it": log.history()}, {"it": log.numbers()})
     return [found.of("it", rows) for rows in found.run(spark, str(root), behind=behind)]
 
 
-@pytest.mark.parametrize(
-    "what",
-    ["a record of nobody", pytest.param("a message once more", marks=pytest.mark.nightly)],
-)
+@pytest.mark.parametrize("what", ["a record of nobody", pytest.param("a message once more", marks=pytest.mark.nightly)])
 def test_a_ledger_can_be_read_when_a_run_read_nothing_but_a_real_topic(
     what: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -469,9 +460,7 @@ def test_a_run_that_is_done_again_doubles_nothing_whatever_the_session_says_of_o
 
 def judged_once_more(spark: SparkSession, root: Path) -> None:
     """One more run, run by run."""
-    settings = LedgerSettings(
-        bronze=str(root / "bronze"), root=str(root / "run-by-run"), clock_error_ms=0
-    )
+    settings = LedgerSettings(bronze=str(root / "bronze"), root=str(root / "run-by-run"), clock_error_ms=0)
     update_ledger(spark, settings)
 
 
@@ -526,8 +515,7 @@ def test_random_histories_run_by_run(spark: SparkSession, tmp_path: Path) -> Non
         seeds = range(start, min(start + HISTORIES, first + count))
         histories = {f"seed {seed}": make(seed).history for seed in seeds}
         numbers = {
-            name: by_time(history, CUTS_MS[:-1], seed=start, lag_ms=4_000)
-            for name, history in histories.items()
+            name: by_time(history, CUTS_MS[:-1], seed=start, lag_ms=4_000) for name, history in histories.items()
         }
         found = Increments(histories, numbers, cuts_ms=CUTS_MS)
         *_, last, at_once = found.run(spark, str(tmp_path / str(start)), grace_ms=10_000)

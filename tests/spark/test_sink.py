@@ -16,14 +16,7 @@ from tests.support.arena import Arena
 from tests.support.broker import create_topic
 from tests.support.crafted import Crafted
 from tests.support.logs import header
-from tests.support.spark_sink import (
-    attempts_in,
-    numbers,
-    resolved,
-    settings_for,
-    values,
-    wait_until_all_are_visible,
-)
+from tests.support.spark_sink import attempts_in, numbers, resolved, settings_for, values, wait_until_all_are_visible
 from txlayer.core import codec
 from txlayer.core.messages import Resolution, Source
 from txlayer.errors import (
@@ -45,9 +38,7 @@ from txlayer_spark.sink import measure, messages
 pytestmark = pytest.mark.kafka
 
 
-def test_a_batch_becomes_visible_as_one_transaction_in_its_own_order(
-    spark: SparkSession, arena: Arena
-) -> None:
+def test_a_batch_becomes_visible_as_one_transaction_in_its_own_order(spark: SparkSession, arena: Arena) -> None:
     orders, stock = arena.targets
     batch = spark.sql(
         f"SELECT IF(id = 2, '{stock}', '{orders}') AS topic, IF(id = 1, NULL, concat('k', id)) AS key, "
@@ -57,9 +48,7 @@ def test_a_batch_becomes_visible_as_one_transaction_in_its_own_order(
 
     done = write_transactional(batch, settings_for(arena, topic=None), query="whole", epoch=3)
 
-    assert ("whole-3", Outcome.PUBLISHED, 1, ()) == (
-        done.epoch_id, done.outcome, len(done.published), done.skipped
-    )  # fmt: skip
+    assert ("whole-3", Outcome.PUBLISHED, 1, ()) == (done.epoch_id, done.outcome, len(done.published), done.skipped)
     seen = arena.wait_until_visible("whole-3", count=4)
     assert ["v9", "v8", "v6"] == values([r for r in seen if r.topic == orders])
     assert [(b"k2", b"v7")] == [(r.key, r.value) for r in seen if r.topic == stock]
@@ -68,9 +57,7 @@ def test_a_batch_becomes_visible_as_one_transaction_in_its_own_order(
     assert {done.published[0]: 4} == attempts_in(arena, "whole-3")
 
 
-@pytest.mark.parametrize(
-    "said", ["true", "True", " TRUE"]
-)  # as Spark reads it; PySpark writes a bool as "True"
+@pytest.mark.parametrize("said", ["true", "True", " TRUE"])  # as Spark reads it; PySpark writes a bool as "True"
 def test_where_tasks_are_started_twice_nothing_is_published(
     said: str, spark: SparkSession, arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,9 +69,7 @@ def test_where_tasks_are_started_twice_nothing_is_published(
     assert {} == attempts_in(arena, "speculative-1")
 
 
-def test_an_epoch_that_was_published_is_skipped_whatever_it_holds_now(
-    spark: SparkSession, arena: Arena
-) -> None:
+def test_an_epoch_that_was_published_is_skipped_whatever_it_holds_now(spark: SparkSession, arena: Arena) -> None:
     settings = settings_for(arena)
     write_transactional(numbers(spark, 3), settings, query="again", epoch=1)
 
@@ -98,9 +83,7 @@ def test_an_epoch_that_was_published_is_skipped_whatever_it_holds_now(
     assert 1 == len(attempts_in(arena, "again-1"))
 
 
-def test_what_cannot_be_published_is_refused_before_anything_is_written(
-    spark: SparkSession, arena: Arena
-) -> None:
+def test_what_cannot_be_published_is_refused_before_anything_is_written(spark: SparkSession, arena: Arena) -> None:
     batch = numbers(spark, 3)
     with_header = batch.selectExpr("value", "array(struct('txl-id' AS key, value)) AS headers")
     forbidden = batch.selectExpr("value", f"'{arena.topics.op}' AS topic")
@@ -117,24 +100,14 @@ def test_what_cannot_be_published_is_refused_before_anything_is_written(
         (forbidden, named, ForbiddenTopicError, "no real topic"),
         (nowhere, ours, UsageError, "partition that no topic has"),
         (behind, named, RefusedRecordError, "partition 1 does not exist, the topic has 1"),
-        (
-            behind.drop("topic"),
-            ours,
-            RefusedRecordError,
-            "partition 1 does not exist, the topic has 1",
-        ),
+        (behind.drop("topic"), ours, RefusedRecordError, "partition 1 does not exist, the topic has 1"),
         (batch, settings_for(arena, topic="never-made"), TopicMismatchError, "no such topic"),
         (batch, named, UsageError, "name the real topic"),
         (batch.withColumn("colour", batch["key"]), ours, UsageError, "colour"),
         (batch.drop("value"), ours, UsageError, "`value`"),
         (spark.range(2).selectExpr("id AS value"), ours, UsageError, "bytes or text"),
         (many, named, UsageError, "more than 1000 real topics"),
-        (
-            many.drop("topic"),
-            settings_for(arena, split=True, transaction_bytes_max=1),
-            UsageError,
-            "10000 at most",
-        ),
+        (many.drop("topic"), settings_for(arena, split=True, transaction_bytes_max=1), UsageError, "10000 at most"),
     ]
 
     for frame, settings, kind, text in faults:
@@ -230,9 +203,7 @@ def test_an_attempt_that_nobody_decided_is_rolled_back_and_the_epoch_published_b
     assert 2 == len(arena.visible("left-0"))
 
 
-def test_a_commit_that_was_on_its_way_when_it_was_looked_for_counts(
-    spark: SparkSession, arena: Arena
-) -> None:
+def test_a_commit_that_was_on_its_way_when_it_was_looked_for_counts(spark: SparkSession, arena: Arena) -> None:
     old = crafted(arena).half("late-0/00000001", arena.targets[0], value=b"old")
 
     class Late(Sink):
@@ -259,9 +230,7 @@ def test_of_two_runs_of_one_epoch_the_one_whose_half_records_are_complete_first_
     # Runs are told apart by the millisecond in which they began.
     before = int(time.time() * 1000) - 1
     with pytest.raises(FencedError, match="race-0/00000001 is another run's"):
-        Slow(spark, settings_for(arena), now_ms=lambda: before).write(
-            numbers(spark, 2), query="race", epoch=0
-        )
+        Slow(spark, settings_for(arena), now_ms=lambda: before).write(numbers(spark, 2), query="race", epoch=0)
 
     assert {Resolution.ROLLBACK: 1} == resolved(arena, "race-0")
 
@@ -286,9 +255,7 @@ def test_two_runs_that_begin_in_the_same_millisecond_publish_their_epoch_once(
 def test_a_message_that_its_topic_does_not_take_is_refused_before_anything_is_written(
     spark: SparkSession, arena: Arena
 ) -> None:
-    small = create_topic(
-        arena.servers, f"{arena.namespace}-small", config={"max.message.bytes": "2000"}
-    )
+    small = create_topic(arena.servers, f"{arena.namespace}-small", config={"max.message.bytes": "2000"})
     rows = spark.range(2).selectExpr(
         f"if(id = 1, '{small}', '{arena.targets[0]}') AS topic", "repeat('x', 2000) AS value"
     )
@@ -300,9 +267,7 @@ def test_a_message_that_its_topic_does_not_take_is_refused_before_anything_is_wr
     assert not attempts_in(arena, "large-0")
 
 
-def test_a_second_copy_of_a_task_that_still_writes_hides_nothing(
-    spark: SparkSession, arena: Arena
-) -> None:
+def test_a_second_copy_of_a_task_that_still_writes_hides_nothing(spark: SparkSession, arena: Arena) -> None:
     class Twice(Sink):
         def store(self, log: EpochLog, placed: DataFrame, *named: Any) -> None:
             super().store(log, placed, *named)
@@ -329,9 +294,7 @@ def test_a_second_copy_of_a_task_that_still_writes_hides_nothing(
     assert {Resolution.COMMIT: 1, Resolution.ROLLBACK: 1} == resolved(arena, "copies-0")
 
 
-def test_a_task_that_is_retried_with_its_rows_in_another_order_mixes_nothing(
-    spark: SparkSession, arena: Arena
-) -> None:
+def test_a_task_that_is_retried_with_its_rows_in_another_order_mixes_nothing(spark: SparkSession, arena: Arena) -> None:
     class Retried(Sink):
         def store(self, log: EpochLog, placed: DataFrame, *named: Any) -> None:
             write = log.write
@@ -366,14 +329,10 @@ def test_an_attempt_that_no_rollback_ends_any_more_stops_its_epoch_until_it_is_a
     assert 2 == len(arena.visible("stuck-0"))
 
 
-def test_a_run_whose_epoch_was_taken_over_before_its_commit_says_so(
-    spark: SparkSession, arena: Arena
-) -> None:
+def test_a_run_whose_epoch_was_taken_over_before_its_commit_says_so(spark: SparkSession, arena: Arena) -> None:
     class Frozen(Sink):
         def commit(self, log: EpochLog, mine: list[Attempt]) -> None:
-            write_transactional(
-                numbers(spark, 1, name="new"), settings_for(arena), query="froze", epoch=0
-            )
+            write_transactional(numbers(spark, 1, name="new"), settings_for(arena), query="froze", epoch=0)
             super().commit(log, mine)
 
     with pytest.raises(FencedError, match="rolled back by a newer run"):
@@ -446,8 +405,10 @@ def test_an_epoch_is_not_skipped_for_what_another_producer_group_commits_during_
 
 def test_settings_that_mean_nothing_are_refused() -> None:
     for wrong in (
-        {"producer_group": "a b"}, {"window": timedelta(0)}, {"transaction_messages_max": 0},
+        {"producer_group": "a b"},
+        {"window": timedelta(0)},
+        {"transaction_messages_max": 0},
         {"transaction_bytes_max": 0},
-    ):  # fmt: skip
+    ):
         with pytest.raises(ConfigError):
             SinkSettings(**{"bootstrap_servers": "x:1", "producer_group": "a", **wrong})  # type: ignore[arg-type]  # settings by name

@@ -19,9 +19,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.nightly]
 
 def test_bytes_that_are_out_of_form_stop_no_epoch(spark: SparkSession, arena: Arena) -> None:
     """ "Nobody stops at bytes that are out of form": the nonce is too short."""
-    home = ids.half_partition(
-        ordering_key=None, txn_id="odd-0", partition_count=arena.partition_count
-    )
+    home = ids.half_partition(ordering_key=None, txn_id="odd-0", partition_count=arena.partition_count)
     header = b"1|odd-0/123|orders|" + arena.targets[0].encode() + b"|0/1|1700000000000|"
     write_records(arena.servers, [Record(arena.topics.half, b"x", b"k", [("txl", header)], home)])
 
@@ -31,13 +29,9 @@ def test_bytes_that_are_out_of_form_stop_no_epoch(spark: SparkSession, arena: Ar
     assert ["v0", "v1"] == values(arena.wait_until_visible("odd-0", count=2))
 
 
-def test_what_is_said_to_be_published_becomes_visible_also_with_many_headers(
-    spark: SparkSession, arena: Arena
-) -> None:
+def test_what_is_said_to_be_published_becomes_visible_also_with_many_headers(spark: SparkSession, arena: Arena) -> None:
     """A message with many headers, a little smaller than its topic allows."""
-    small = create_topic(
-        arena.servers, f"{arena.namespace}-tight", config={"max.message.bytes": "2000"}
-    )
+    small = create_topic(arena.servers, f"{arena.namespace}-tight", config={"max.message.bytes": "2000"})
     room = 2000 - 228 - 60
     rows = spark.range(1).selectExpr(
         f"repeat('x', {room}) AS value",
@@ -53,9 +47,7 @@ def test_what_is_said_to_be_published_becomes_visible_also_with_many_headers(
     assert 1 == len(arena.visible("tight-0", topics=[small]))
 
 
-def test_a_header_without_a_name_is_refused_before_anything_is_written(
-    spark: SparkSession, arena: Arena
-) -> None:
+def test_a_header_without_a_name_is_refused_before_anything_is_written(spark: SparkSession, arena: Arena) -> None:
     rows = spark.sql(
         "SELECT 'v' AS value, array(struct(CAST(NULL AS STRING) AS key, CAST('x' AS BINARY) AS value)) AS headers"
     )
@@ -85,5 +77,7 @@ def test_keys_values_and_headers_that_are_no_ascii_null_or_empty_come_through(
     seen = arena.wait_until_visible("foreign-0", count=3)
     found = [(r.key, r.value, [h for h in r.headers if not h[0].startswith("txl")]) for r in seen]
     assert [
-        ("Zürich".encode(), "naïve".encode(), [("ключ", "✓".encode())]), (None, None, []), (b"", b"", [("", None)])
-    ] == found  # fmt: skip
+        ("Zürich".encode(), "naïve".encode(), [("ключ", "✓".encode())]),
+        (None, None, []),
+        (b"", b"", [("", None)]),
+    ] == found

@@ -32,9 +32,7 @@ from txlayer_spark.jobs.sink import Outcome
 
 pytestmark = pytest.mark.kafka
 
-STORED = {
-    "take_over": 0, "store": 4, "stored": 2, "commit": 4, "committing": 0, "confirm": 4, "ended": 4,
-}  # fmt: skip
+STORED = {"take_over": 0, "store": 4, "stored": 2, "commit": 4, "committing": 0, "confirm": 4, "ended": 4}
 """Where the runs stand when they are killed, and how many half records of theirs are there then: before each step, `store`
 where an earlier attempt was just rolled back; with half of the half records; with the commit of one part of a split batch
 (whose parts have ids of their own); behind the last step."""
@@ -108,20 +106,16 @@ with spark_session(master="local[2]", memory="1g", settings=quick) as spark:
 def run_until_each_step_and_kill(arena: Arena, folder: Path) -> None:
     """The program, until each of its runs stands at its step; then SIGKILL for all that belongs to it."""
     said, errors = folder / "said", folder / "errors"
-    command = [
-        sys.executable,
-        "-c",
-        PROGRAM,
-        arena.servers,
-        arena.namespace,
-        arena.targets[0],
-        *STEPS,
-    ]
+    command = [sys.executable, "-c", PROGRAM, arena.servers, arena.namespace, arena.targets[0], *STEPS]
     with said.open("wb") as out, errors.open("wb") as err:
         job = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=out, stderr=err, start_new_session=True,
+            command,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
             env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-        )  # fmt: skip
+        )
     try:
         wait_until(
             lambda: set(STEPS) == set(said.read_text().split()) or job.poll() is not None,
@@ -158,8 +152,7 @@ def test_a_run_killed_at_a_step_and_started_again_publishes_its_epoch_once(
     wait_until_all_are_visible(arena, ids, count=4 * len(STEPS))
     arena.wait_until_applied(within=30)
     found = Counter(
-        (header(r.headers, codec.ID_HEADER) or b"").partition(b"-0")[0].decode()
-        for r in visible_of(arena, ids)
+        (header(r.headers, codec.ID_HEADER) or b"").partition(b"-0")[0].decode() for r in visible_of(arena, ids)
     )
     assert dict.fromkeys(STEPS, 4) == found
     for step in {"store", "stored"} & set(STEPS):

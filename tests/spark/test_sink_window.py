@@ -36,15 +36,13 @@ def settings_in(field: Field, **more: Any) -> SinkSettings:
     """Into that namespace."""
     return SinkSettings(
         bootstrap_servers=field.servers, namespace=field.namespace, topic=field.orders, producer_group=GROUP, **more
-    )  # fmt: skip
+    )
 
 
 def after_the_window(spark: SparkSession, field: Field, query: str) -> Publication:
     """Publish epoch 0 when whatever op and half hold is too old to be looked at."""
     later_ms = int(time.time() * 1000) + 2 * CLOCK_MARGIN_MS
-    return write_transactional(
-        numbers(spark, 2), settings_in(field), query=query, epoch=0, since_ms=later_ms
-    )
+    return write_transactional(numbers(spark, 2), settings_in(field), query=query, epoch=0, since_ms=later_ms)
 
 
 def said(field: Field, key: str) -> Counter[Resolution]:
@@ -65,15 +63,11 @@ def committed(field: Field) -> Counter[str]:
         for line in (record.value or b"").decode().split("\n")
     ]
     return Counter(
-        op.key.partition("/")[0]
-        for op in lines
-        if isinstance(op, OpMessage) and op.resolution is Resolution.COMMIT
+        op.key.partition("/")[0] for op in lines if isinstance(op, OpMessage) and op.resolution is Resolution.COMMIT
     )
 
 
-def test_an_attempt_that_stands_on_doubt_is_found_however_old_it_is(
-    spark: SparkSession, field: Field
-) -> None:
+def test_an_attempt_that_stands_on_doubt_is_found_however_old_it_is(spark: SparkSession, field: Field) -> None:
     held = field.prepare(key="held-0/0000000a")
     field.commit(held)
     field.doubt(held, "held", "topic-missing", decided_at=(0, 0))

@@ -158,9 +158,7 @@ def asked_for_the_largest_immunity_and_open_at_the_largest_time(log: Log) -> Non
 
 
 @pytest.fixture(scope="module")
-def together(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, tuple[str, str]]:
+def together(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
     """{case: (what the ledger says, what verify says)}."""
     logs = {name: Log() for name in CASES}
     for name, build in CASES.items():

@@ -52,13 +52,12 @@ def test_a_half_record_with_a_count_beyond_32_bits(spark: SparkSession, tmp_path
     *_, at_once = runs(spark, log, tmp_path)
 
     assert [("large", "00000001", "overdue"), ("order-1", "5f3a90c2", "ok")] == at_once or [
-        ("large", "00000001", "open"), ("order-1", "5f3a90c2", "ok")
-    ] == at_once  # fmt: skip
+        ("large", "00000001", "open"),
+        ("order-1", "5f3a90c2", "ok"),
+    ] == at_once
 
 
-def test_a_forwarded_record_that_names_a_half_partition_beyond_32_bits(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_forwarded_record_that_names_a_half_partition_beyond_32_bits(spark: SparkSession, tmp_path: Path) -> None:
     log = Steps()
     half = log.half()
     log.op(("C", half))
@@ -115,7 +114,7 @@ def report(
     page = root / "page.html"
     summary = write_report(
         spark, bronze=str(root / "bronze"), ledger=str(root / ledger), namespace=namespace, page=page, made_at=AT
-    )  # fmt: skip
+    )
     return summary, page.read_text("utf-8")
 
 
@@ -143,9 +142,7 @@ def test_the_report_names_a_place_where_something_stands_and_its_own_namespace(
     assert "h0-aaa-0@0" not in html
 
 
-def test_a_report_does_not_say_that_it_is_of_another_namespace(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_report_does_not_say_that_it_is_of_another_namespace(spark: SparkSession, tmp_path: Path) -> None:
     log = Steps()
     log.op(("C", log.half()))
     runs(spark, log, tmp_path)
@@ -158,9 +155,7 @@ def test_a_report_does_not_say_that_it_is_of_another_namespace(
     assert '<code style="font-size:inherit">another</code>' not in html
 
 
-def test_percentiles_are_of_what_was_decided_and_became_visible(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_percentiles_are_of_what_was_decided_and_became_visible(spark: SparkSession, tmp_path: Path) -> None:
     log = Steps()
     for number in range(9):
         log.half(f"rolled-{number}/0000000a")
@@ -178,9 +173,7 @@ def test_percentiles_are_of_what_was_decided_and_became_visible(
     assert [7010] * 3 in stages, summary.curve
 
 
-def test_a_report_can_be_written_whatever_time_a_writer_gave_its_record(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_report_can_be_written_whatever_time_a_writer_gave_its_record(spark: SparkSession, tmp_path: Path) -> None:
     """As a broker stores it that lets producers set the time: `timestamp_millis` of any number."""
     log = Steps()
     log.op(("C", log.half()))
@@ -195,6 +188,4 @@ def test_a_report_can_be_written_whatever_time_a_writer_gave_its_record(
     # What `to_ledger` makes of a time before the first one that Python can show.
     strange = ledger.withColumn("forwarded_at", lines.time_of(F.lit(-70_000_000_000_000)))
     strange = strange.withColumn("verdict", F.lit("orphan"))
-    summarise(
-        strange, spark.range(0).selectExpr("'x' AS kind", "'y' AS topic"), namespace="n", cut_ms=0
-    )
+    summarise(strange, spark.range(0).selectExpr("'x' AS kind", "'y' AS topic"), namespace="n", cut_ms=0)

@@ -75,9 +75,7 @@ class Planted:
         abandoned = self.note("abandoned", field.prepare(), "rolled_back")
         field.commit(abandoned)
         field.doubt(abandoned, "parked-committed", "too-large")
-        field.resolve(
-            (abandoned, Resolution.ROLLBACK), source=Source.OPERATOR, is_abandon=True, reason="x: y"
-        )
+        field.resolve((abandoned, Resolution.ROLLBACK), source=Source.OPERATOR, is_abandon=True, reason="x: y")
         field.doubt(abandoned, "ended")
         large = [Message(field.orders, value=b"%d" % n) for n in range(70)]
         self.note("large", field.whole(*large), "ok")
@@ -125,9 +123,11 @@ class Planted:
         never = replace(seed, key="never-stored/00000001", offsets=(seed.offsets[0] + 5000,))
         field.forward(self.note("orphan", never, "orphan"))
         changes: dict[str, dict[str, Any]] = {
-            "value": {"value": b"another"}, "key": {"key": None}, "headers": {"headers": [("a", b"b")]},
+            "value": {"value": b"another"},
+            "key": {"key": None},
+            "headers": {"headers": [("a", b"b")]},
             "topic": {"topic": field.stock},
-        }  # fmt: skip
+        }
         for name, change in changes.items():
             changed = self.note(f"corrupt {name}", field.prepare(), "corrupt")
             field.commit(changed)
@@ -168,9 +168,7 @@ class Planted:
     def plant_attempts(self) -> None:
         """One id, two attempts; and half records that the broker kept twice."""
         field = self.field
-        died = field.prepare(
-            Message(field.orders), Message(field.stock), key="again/0000000a", indices=[0]
-        )
+        died = field.prepare(Message(field.orders), Message(field.stock), key="again/0000000a", indices=[0])
         self.note("attempts", field.whole(key="again/0000000b"), "ok and overdue")
         assert died.txn_id == "again"
         field.whole(key="both/0000000a")
@@ -184,7 +182,7 @@ class Planted:
         mark = encode_replay_mark(ReplayMark("ticket-14", 0, 17))
         copied = self.note("dead letter", field.whole(Message(field.orders)), "ok")
         field.forward(field.moved(copied, topic=field.stock), replay_mark=mark)
-        two = self.note("two dead letters", field.whole(Message(field.orders), Message(field.stock)), "ok")  # fmt: skip
+        two = self.note("two dead letters", field.whole(Message(field.orders), Message(field.stock)), "ok")
         for _ in range(2):
             field.forward(two, 0, replay_mark=mark)
         alone = self.note("only a copy", field.prepare(), "lost")
@@ -201,9 +199,7 @@ def planted(broker: Broker) -> Planted:
 
 
 @pytest.fixture(scope="module")
-def rows(
-    spark: SparkSession, planted: Planted, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[Row]]:
+def rows(spark: SparkSession, planted: Planted, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
     """The ledger of the field an hour later, by id."""
     root = tmp_path_factory.mktemp("verdicts")
     return judge(spark, planted.field, root, later_ms=HOUR_MS)
@@ -213,9 +209,7 @@ def judge(spark: SparkSession, field: Field, root: Path, *, later_ms: int) -> di
     """Bronze and ledger of a field as they would be found after that time."""
     import time
 
-    bronze = BronzeSettings(
-        root=str(root / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers
-    )
+    bronze = BronzeSettings(root=str(root / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers)
     read_new(spark, bronze, now_ms=lambda: int(time.time() * 1000) + later_ms)
     update_ledger(spark, LedgerSettings(bronze=str(root / "bronze"), root=str(root / "ledger")))
     shelf = Shelf(spark, str(root / "ledger"))
@@ -256,16 +250,10 @@ def test_a_planted_verdict_is_found_on_its_transactions_and_on_no_other(
     assert {names[txn_id] for txn_id in wanted} == {names.get(txn_id, txn_id) for txn_id in found}
 
 
-def test_every_transaction_has_one_row_and_every_attempt_one(
-    planted: Planted, rows: dict[str, list[Row]]
-) -> None:
+def test_every_transaction_has_one_row_and_every_attempt_one(planted: Planted, rows: dict[str, list[Row]]) -> None:
     assert set(planted.expected) == set(rows)
-    assert {"again": 2, "both": 2} == {
-        txn_id: len(each) for txn_id, each in rows.items() if len(each) > 1
-    }
-    assert {("0000000a", "overdue"), ("0000000b", "ok")} == {
-        (row.nonce, row.verdict) for row in rows["again"]
-    }
+    assert {"again": 2, "both": 2} == {txn_id: len(each) for txn_id, each in rows.items() if len(each) > 1}
+    assert {("0000000a", "overdue"), ("0000000b", "ok")} == {(row.nonce, row.verdict) for row in rows["again"]}
 
 
 def test_a_row_tells_a_transactions_life(planted: Planted, rows: dict[str, list[Row]]) -> None:
@@ -273,12 +261,19 @@ def test_a_row_tells_a_transactions_life(planted: Planted, rows: dict[str, list[
     (row,) = rows[txn.txn_id]
 
     assert ("shop", [planted.field.orders], 1, txn.partition) == (
-        row.producer_group, row.topics, row.message_count, row.half_partition
-    )  # fmt: skip
+        row.producer_group,
+        row.topics,
+        row.message_count,
+        row.half_partition,
+    )
     assert (txn.offsets[0], txn.offsets[-1]) == (row.first_offset, row.last_offset)
     assert ("COMMIT", "check", 2, 1, 1) == (
-        row.resolution, row.decided_by, row.checked_count, row.unknown_count, row.visible_count
-    )  # fmt: skip
+        row.resolution,
+        row.decided_by,
+        row.checked_count,
+        row.unknown_count,
+        row.visible_count,
+    )
     assert row.born_at <= row.first_checked_at <= row.last_checked_at <= row.decided_at
     assert row.decided_at <= row.forwarded_at
     assert row.total_ms >= row.decide_ms + row.forward_ms
@@ -286,16 +281,12 @@ def test_a_row_tells_a_transactions_life(planted: Planted, rows: dict[str, list[
     assert (True, "") == (abandoned.is_settled_by_hand, abandoned.doubt_state)
     assert abandoned.parked_at is not None
     (keyed,) = rows[planted.txns["packed 1"].txn_id]
-    assert (planted.txns["packed 1"].options.key_hash, "commit", 1) == (
-        keyed.key_hash, keyed.order, keyed.decided_line
-    )  # fmt: skip
+    assert (planted.txns["packed 1"].options.key_hash, "commit", 1) == (keyed.key_hash, keyed.order, keyed.decided_line)
     (refused,) = rows[planted.txns["refused"].txn_id]
     assert ("parked-committed", "too-large") == (refused.doubt_state, refused.doubt_reason)
 
 
-def test_what_is_on_its_way_is_not_lost_yet(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
+def test_what_is_on_its_way_is_not_lost_yet(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     field = Field(broker.bootstrap_servers)
     txn = field.prepare(Message(field.orders), Message(field.stock))
     field.commit(txn)

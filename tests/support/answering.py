@@ -22,11 +22,14 @@ class Listener:
         self._topic = topics.check
         self._consumer = Consumer(
             {
-                "bootstrap.servers": servers, "group.id": topics.check_group(group),
-                "enable.auto.commit": False, "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed", "session.timeout.ms": 6_000,
+                "bootstrap.servers": servers,
+                "group.id": topics.check_group(group),
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "session.timeout.ms": 6_000,
             }
-        )  # fmt: skip
+        )
         self._consumer.subscribe([self._topic], on_assign=self._read_all)
         self.heard: list[CheckRecord] = []
 
@@ -34,10 +37,7 @@ class Listener:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._consumer.close()
 

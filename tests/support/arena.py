@@ -46,9 +46,14 @@ class Arena:
     def load(self, *, rate: int, seed: int, next_share: float = 0.0) -> Load:
         """A load on it, not started; so many of its transactions are of the next release."""
         return Load(
-            self.servers, self.topics, partition_count=self.partition_count, targets=self.targets,
-            rate=rate, seed=seed, next_share=next_share,
-        )  # fmt: skip
+            self.servers,
+            self.topics,
+            partition_count=self.partition_count,
+            targets=self.targets,
+            rate=rate,
+            seed=seed,
+            next_share=next_share,
+        )
 
     def status(self) -> CoordinatorStatus:
         """What the group stored."""
@@ -66,13 +71,8 @@ class Arena:
             try:
                 positions = self._op_positions()
                 applied = sum(stored for stored, _ in positions.values())
-                behind = [
-                    f"op-{p}: {at} of {end}" for p, (at, end) in positions.items() if at < end
-                ]
-                return behind or [
-                    f"{t}-{p}: {marks}"
-                    for (t, p), marks in hanging(self.servers, self._logs()).items()
-                ]
+                behind = [f"op-{p}: {at} of {end}" for p, (at, end) in positions.items() if at < end]
+                return behind or [f"{t}-{p}: {marks}" for (t, p), marks in hanging(self.servers, self._logs()).items()]
             except (BrokerUnavailableError, KafkaException) as exc:
                 return [str(exc)]
 
@@ -127,12 +127,7 @@ class Arena:
         ]
 
     def wait_until_visible(
-        self,
-        txn_id: str,
-        *,
-        count: int = 1,
-        topics: Sequence[str] | None = None,
-        within: float = 30,
+        self, txn_id: str, *, count: int = 1, topics: Sequence[str] | None = None, within: float = 30
     ) -> list[Seen]:
         """Wait until so many messages of it are visible."""
 
@@ -146,9 +141,7 @@ class Arena:
         """What stands on the doubt topic."""
         return read_doubt(self.servers, self.topics.doubt)
 
-    def wait_for_doubt(
-        self, key: str, *, state: str | None = None, within: float = 30
-    ) -> DoubtSummary:
+    def wait_for_doubt(self, key: str, *, state: str | None = None, within: float = 30) -> DoubtSummary:
         """Wait until a transaction stands on doubt, in this state if one is named."""
 
         def stands() -> DoubtSummary | None:
@@ -168,11 +161,7 @@ class Arena:
         whole = read_log(self.servers, self.targets, isolation="read_uncommitted")
         stable = read_log(self.servers, self.targets)
         in_whole, in_stable = (
-            sum(
-                record.offset < decided[t, record.partition]
-                for t in self.targets
-                for record in log[t]
-            )
+            sum(record.offset < decided[t, record.partition] for t in self.targets for record in log[t])
             for log in (whole, stable)
         )
         return in_whole - in_stable

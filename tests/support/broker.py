@@ -30,16 +30,12 @@ def create_topic(
 ) -> str:
     """Create a topic, wait until every partition has a leader, and give its name back."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-    wanted = NewTopic(
-        name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {})
-    )
+    wanted = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
     admin.create_topics([wanted])[name].result(timeout=30)
 
     def leader_count() -> bool:
         topic = admin.list_topics(name, timeout=10).topics[name]
-        return len(topic.partitions) == partitions and all(
-            p.leader >= 0 for p in topic.partitions.values()
-        )
+        return len(topic.partitions) == partitions and all(p.leader >= 0 for p in topic.partitions.values())
 
     wait_until(leader_count, within=30, what=f"every partition of {name} has a leader")
     return name

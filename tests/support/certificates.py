@@ -54,9 +54,7 @@ class Authority:
         )
         files = [self._folder / f"{name}.{kind}" for kind in ("crt", "key", "both")]
         private = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         signed = _pem(certificate)
         for path, content in zip(files, (signed, private, private + signed), strict=True):
@@ -75,9 +73,7 @@ def _alternative(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _begun(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
-) -> x509.CertificateBuilder:
+def _begun(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()

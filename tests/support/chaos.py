@@ -62,9 +62,7 @@ class Outcome:
 class Chaos:
     """A cluster with proxies before every broker, coordinators, a load, and a nemesis."""
 
-    def __init__(
-        self, config: LocalConfig, *, folder: Path, seed: int, rate: int, say: Callable[..., None]
-    ) -> None:
+    def __init__(self, config: LocalConfig, *, folder: Path, seed: int, rate: int, say: Callable[..., None]) -> None:
         self._config = config
         self._folder = folder
         self._seed = seed
@@ -79,33 +77,40 @@ class Chaos:
             cluster, proxies = self._cluster(stack)
             arena = make_arena(
                 cluster.bootstrap_servers, target_partitions=TARGET_PARTITIONS, replication_factor=BROKER_COUNT
-            )  # fmt: skip
-            servers = {
-                w: cluster.proxied_servers(listener=n) for n, w in enumerate(proxies, start=1)
-            }
-            checks = CheckSide(
-                arena, servers=servers[PRODUCERS], folder=self._folder, session_s=SESSION_S
             )
+            servers = {w: cluster.proxied_servers(listener=n) for n, w in enumerate(proxies, start=1)}
+            checks = CheckSide(arena, servers=servers[PRODUCERS], folder=self._folder, session_s=SESSION_S)
             consumers = ConsumerSide(
-                arena, servers=servers[CONSUMERS], topic=arena.targets[-1], partition_count=TARGET_PARTITIONS[-1],
-                folder=self._folder, session_s=SESSION_S, replication_factor=BROKER_COUNT,
-            )  # fmt: skip
+                arena,
+                servers=servers[CONSUMERS],
+                topic=arena.targets[-1],
+                partition_count=TARGET_PARTITIONS[-1],
+                folder=self._folder,
+                session_s=SESSION_S,
+                replication_factor=BROKER_COUNT,
+            )
             nemesis = self._nemesis(stack, cluster, proxies, arena, servers, checks, consumers)
             nemesis.coordinators += [nemesis.start_coordinator(), nemesis.start_coordinator()]
             load = Load(
-                servers[PRODUCERS], arena.topics,
-                partition_count=arena.partition_count, targets=arena.targets,
-                rate=self._rate, seed=self._seed, truth=checks.truth,
-            )  # fmt: skip
+                servers[PRODUCERS],
+                arena.topics,
+                partition_count=arena.partition_count,
+                targets=arena.targets,
+                rate=self._rate,
+                seed=self._seed,
+                truth=checks.truth,
+            )
             load.start()
             with (
                 Witness(arena.servers, arena.targets) as witness,
                 Sampler(arena) as sampler,
                 Replayer(
-                    arena.servers, group=consumers.group, topic=consumers.topic,
+                    arena.servers,
+                    group=consumers.group,
+                    topic=consumers.topic,
                     partition_count=consumers.partition_count,
                 ),
-            ):  # fmt: skip
+            ):
                 self._strike(nemesis, load, witness, seconds=seconds)
                 self._heal(nemesis)
                 try:
@@ -121,10 +126,15 @@ class Chaos:
             self.journal.write("at rest")
             history = checks.told(self._history(arena, load, witness, sampler), load)
             return Outcome(
-                history, handled, nemesis.faults, len(load.sent), witness.count, load.failures,
+                history,
+                handled,
+                nemesis.faults,
+                len(load.sent),
+                witness.count,
+                load.failures,
                 sum(len(process.events("coordinator.rebuild")) for process in nemesis.coordinators),
                 nemesis.ended_wrongly(),
-            )  # fmt: skip
+            )
 
     def _heal(self, nemesis: Nemesis) -> None:
         nemesis.heal()
@@ -148,23 +158,15 @@ class Chaos:
         return Nemesis(
             cluster,
             proxies=proxies,
-            start_coordinator=lambda: stack.enter_context(
-                self._coordinator(servers[COORDINATORS], arena)
-            ),
+            start_coordinator=lambda: stack.enter_context(self._coordinator(servers[COORDINATORS], arena)),
             coordinator_group=arena.topics.coordinator_group,
             session_s=SESSION_S,
             rng=random.Random(self._seed),
             fleets=[
-                Fleet(
-                    "consumer", started(consumers.start),
-                    count=CONSUMER_COUNT, frozen_s_max=2 * LEASE_EXPIRY_S,
-                ),
-                Fleet(
-                    "responder", started(checks.start),
-                    count=RESPONDER_COUNT, frozen_s_max=3 * SESSION_S,
-                ),
+                Fleet("consumer", started(consumers.start), count=CONSUMER_COUNT, frozen_s_max=2 * LEASE_EXPIRY_S),
+                Fleet("responder", started(checks.start), count=RESPONDER_COUNT, frozen_s_max=3 * SESSION_S),
             ],
-        )  # fmt: skip
+        )
 
     def _cluster(self, stack: ExitStack) -> tuple[KafkaCluster, dict[str, list[FaultProxy]]]:
         """Three brokers; and proxies before each of them, by whose connections they carry."""
@@ -176,14 +178,10 @@ class Chaos:
         )
         return cluster, {
             whose: [
-                stack.enter_context(
-                    FaultProxy(cluster.upstream(listener=listener, broker=b + 1), port=theirs[b])
-                )
+                stack.enter_context(FaultProxy(cluster.upstream(listener=listener, broker=b + 1), port=theirs[b]))
                 for b in range(BROKER_COUNT)
             ]
-            for listener, (whose, theirs) in enumerate(
-                zip(everybody, advertised, strict=True), start=1
-            )
+            for listener, (whose, theirs) in enumerate(zip(everybody, advertised, strict=True), start=1)
         }
 
     def _strike(self, nemesis: Nemesis, load: Load, witness: Witness, *, seconds: float) -> None:
@@ -192,12 +190,14 @@ class Chaos:
         while time.monotonic() < end_at or not nemesis.has_shown_all:
             fault = nemesis.strike()
             self.journal.write(
-                "fault", name=fault.name, detail=fault.detail, took_s=round(fault.took_s, 2),
-                sent=len(load.sent), visible=witness.count,
-            )  # fmt: skip
-            self._say(
-                f"{fault.began_s:7.1f} s  {fault.name:<32} {fault.detail} ({fault.took_s:.1f} s)"
+                "fault",
+                name=fault.name,
+                detail=fault.detail,
+                took_s=round(fault.took_s, 2),
+                sent=len(load.sent),
+                visible=witness.count,
             )
+            self._say(f"{fault.began_s:7.1f} s  {fault.name:<32} {fault.detail} ({fault.took_s:.1f} s)")
             pause(rng.uniform(0, BREATH_MAX_S))
 
     def _history(self, arena: Arena, load: Load, witness: Witness, sampler: Sampler) -> History:
@@ -207,9 +207,7 @@ class Chaos:
         stable = ends(arena.servers, topics, isolation="read_committed")
         whole = ends(arena.servers, topics, isolation="read_uncommitted")
         acknowledged = [
-            (arena.topics.half, sent.partition, offset)
-            for sent in load.sent
-            for offset in sent.acknowledged
+            (arena.topics.half, sent.partition, offset) for sent in load.sent for offset in sent.acknowledged
         ] + [(arena.topics.op, p, offset) for p, offset in load.acknowledged_ops]
         return History(
             logs=logs,

@@ -36,19 +36,14 @@ class Asker:
         born_ms: int = 1_700_000_000_000,
     ) -> CheckRecord:
         """One question, not asked yet."""
-        return CheckRecord(
-            CheckKind.QUESTION, f"{txn_id}/{nonce}", self.group, partition, 7, born_ms,
-            number, "orders",
-        )  # fmt: skip
+        return CheckRecord(CheckKind.QUESTION, f"{txn_id}/{nonce}", self.group, partition, 7, born_ms, number, "orders")
 
     def ask(self, *checks: CheckRecord) -> None:
         """Write them, in the partitions of their keys."""
         for check in checks:
             while True:
                 try:
-                    self._producer.produce(
-                        self.arena.topics.check, codec.encode_check(check), codec.check_key(check)
-                    )
+                    self._producer.produce(self.arena.topics.check, codec.encode_check(check), codec.check_key(check))
                     break
                 except BufferError:
                     self._producer.poll(0.1)

@@ -99,9 +99,7 @@ class _CheckBack:
             parsed = codec.parse_doubt_key(record.key)
             if parsed is None or parsed[1] is not None:
                 continue
-            summary = (
-                None if record.value is None else codec.decode_summary(parsed[0], record.value)
-            )
+            summary = None if record.value is None else codec.decode_summary(parsed[0], record.value)
             if not isinstance(summary, Undecodable):
                 self._summaries[parsed[0]].append((record, summary))
 
@@ -193,9 +191,7 @@ class _CheckBack:
 
     # --- counts -------------------------------------------------------------------------------------------------------
 
-    def _counts(
-        self, key: str, summaries: list[tuple[Seen, DoubtSummary | None]]
-    ) -> Iterable[Finding]:
+    def _counts(self, key: str, summaries: list[tuple[Seen, DoubtSummary | None]]) -> Iterable[Finding]:
         asked_count, answered = len(self._questions.get(key, ())), self._answers.get(key, {})
         before = (0, 0, 0)
         for record, summary in summaries:
@@ -221,9 +217,7 @@ class _CheckBack:
 
     # --- giving up ----------------------------------------------------------------------------------------------------
 
-    def _parked(
-        self, key: str, summaries: list[tuple[Seen, DoubtSummary | None]]
-    ) -> Iterable[Finding]:
+    def _parked(self, key: str, summaries: list[tuple[Seen, DoubtSummary | None]]) -> Iterable[Finding]:
         txn = self._judge.expected.get(key)
         for record, summary in summaries:
             if txn is None or summary is None or summary.state != _PARKED or not summary.seen:

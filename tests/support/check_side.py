@@ -55,11 +55,14 @@ class CheckSide:
     def start(self) -> ResponderProcess:
         """One more responder."""
         return ResponderProcess(
-            self._servers, self._arena.namespace, GROUP,
-            folder=self._folder, name=f"responder-{next(self._numbers)}",
+            self._servers,
+            self._arena.namespace,
+            GROUP,
+            folder=self._folder,
+            name=f"responder-{next(self._numbers)}",
             arguments=["--barrier-url", self.truth.url],
             settings={"check_session_timeout": f"{self._session_s}s"},
-        )  # fmt: skip
+        )
 
     def wait_until_settled(self, load: Load, *, within: float) -> None:
         """Everything that somebody answers for is decided or parked; some more `within` each time."""
@@ -73,9 +76,11 @@ class CheckSide:
 
         try:
             wait_until(
-                is_settled, within=within, what="what can be answered for is settled",
+                is_settled,
+                within=within,
+                what="what can be answered for is settled",
                 growing=lambda: len(wanted) - len(left),
-            )  # fmt: skip
+            )
         except TimedOutError as exc:
             doubt = read_doubt(self._arena.servers, self._arena.topics.doubt).summaries
             told = [str(doubt.get(key, f"{key} is not on doubt")) for key in sorted(left)[:5]]
@@ -85,9 +90,7 @@ class CheckSide:
         """The history, and what the judge of check-back needs."""
         topic = self._arena.topics.check
         history = replace(
-            history,
-            logs=history.logs._replace(check=read_log(self._arena.servers, [topic])[topic]),
-            check_topic=topic,
+            history, logs=history.logs._replace(check=read_log(self._arena.servers, [topic])[topic]), check_topic=topic
         )
         return with_truth(history, must_end(load), self.truth.said())
 
@@ -98,11 +101,7 @@ class CheckSide:
             for record in read_log(self._arena.servers, [topic])[topic]
             for line in _lines(record.value)
         )
-        return {
-            op.key
-            for op in lines
-            if isinstance(op, OpMessage) and op.resolution is not Resolution.UNKNOWN
-        }
+        return {op.key for op in lines if isinstance(op, OpMessage) and op.resolution is not Resolution.UNKNOWN}
 
     def _parked(self) -> set[str]:
         summaries = read_doubt(self._arena.servers, self._arena.topics.doubt).summaries

@@ -119,11 +119,7 @@ class Judge:
     """Folds the logs once and compares."""
 
     def __init__(
-        self,
-        logs: Logs,
-        *,
-        partition_count: int,
-        parked_at: Mapping[str, tuple[int, int]] | None = None,
+        self, logs: Logs, *, partition_count: int, parked_at: Mapping[str, tuple[int, int]] | None = None
     ) -> None:
         """`parked_at`: {key: line of op} of those that an answer parked, which no summary need show."""
         self._logs = logs
@@ -179,15 +175,10 @@ class Judge:
 
     def _fold_op(self) -> None:
         for record in self._logs.op:
-            for number, line in enumerate(
-                (record.value or b"").decode("ascii", "replace").split("\n")
-            ):
+            for number, line in enumerate((record.value or b"").decode("ascii", "replace").split("\n")):
                 op = codec.decode_op(line)
                 where = Origin(record.topic, record.partition, record.offset)
-                if (
-                    isinstance(op, OpMessage)
-                    and codec.kept_aside_key(where, number) not in self.asides
-                ):
+                if isinstance(op, OpMessage) and codec.kept_aside_key(where, number) not in self.asides:
                     self._apply(op, record, number)
 
     def _apply(self, op: OpMessage, record: Seen, number: int) -> None:
@@ -271,9 +262,7 @@ class Judge:
                 is_rolled_back = self.expected[found.txn_key].decision is Resolution.ROLLBACK
                 kind = Kind.CONTRARY if is_rolled_back else Kind.PHANTOM
             where = ", ".join(found.places)
-            yield Finding(
-                kind, found.txn_key or "", f"{found.kind}: {where} {found.detail}".strip()
-            )
+            yield Finding(kind, found.txn_key or "", f"{found.kind}: {where} {found.detail}".strip())
 
     def _history(self) -> wire.History:
         """What was read, for the model: everything that ever was, and none of it young."""
@@ -284,19 +273,16 @@ class Judge:
         count = self._partition_count
         counts = {f"{namespace}.{name}": count for name in ("half", "op", "doubt")}
         counts |= logs.real_partition_counts
-        bounds = {
-            (t, p): wire.Bounds(0, wire.NUMBER_MAX) for t, n in counts.items() for p in range(n)
-        }
-        timed = {
-            (place, txn.heads[index].options.timestamp_ms)
-            for place, (txn, index) in self._by_half.items()
-        }
+        bounds = {(t, p): wire.Bounds(0, wire.NUMBER_MAX) for t, n in counts.items() for p in range(n)}
+        timed = {(place, txn.heads[index].options.timestamp_ms) for place, (txn, index) in self._by_half.items()}
         records = [self._record(seen, timed) for seen in (*system, *logs.real)]
         parked = frozenset(
-            key for key, position in self._parked_at.items()
-            if key not in self.expected or self.expected[key].decision is None
+            key
+            for key, position in self._parked_at.items()
+            if key not in self.expected
+            or self.expected[key].decision is None
             or position < self.expected[key].decided_at
-        )  # fmt: skip
+        )
         settings = wire.Settings(namespace=namespace, parked=parked)
         return wire.History(records, bounds, settings)
 
@@ -305,9 +291,15 @@ class Judge:
         origin = wire.parse_origin(header(seen.headers, codec.ORIGIN_HEADER))
         asked = origin and ((origin.partition, origin.offset), seen.timestamp_ms)
         return wire.Record(
-            seen.topic, seen.partition, seen.offset, seen.timestamp_ms, seen.key, seen.value, seen.headers,
+            seen.topic,
+            seen.partition,
+            seen.offset,
+            seen.timestamp_ms,
+            seen.key,
+            seen.value,
+            seen.headers,
             is_append_time=asked not in timed,
-        )  # fmt: skip
+        )
 
 
 _KINDS = {

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from txlayer.core.dead_letters import (
-    MESSAGE_LENGTH_MAX,
-    TEXT_LENGTH_MAX,
-    TYPE_LENGTH_MAX,
-    ReplayMark,
-)
+from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX, TEXT_LENGTH_MAX, TYPE_LENGTH_MAX, ReplayMark
 from txlayer.core.ids import is_topic_name
 from txlayer.core.messages import (
     CheckKind,
@@ -24,13 +19,7 @@ from txlayer.core.messages import (
     Resolution,
     Source,
 )
-from txlayer.core.retry import (
-    DeadLetter,
-    DeadLetterReason,
-    ReplayKind,
-    ReplayOutcome,
-    ReplayRecord,
-)
+from txlayer.core.retry import DeadLetter, DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.transitions import TxnState
 
 _ID_LETTERS = "".join(chr(n) for n in range(0x21, 0x7F) if chr(n) not in "|/")
@@ -44,29 +33,11 @@ NONCE = st.integers(0, 2**32 - 1).map(lambda n: f"{n:08x}")
 KEY = st.builds(lambda i, n: f"{i}/{n}", st.text(_ID_LETTERS, min_size=1, max_size=128), NONCE)
 KEY_HASH = st.integers(0, 2**64 - 1).map(lambda n: f"{n:016x}")
 HEADERS = st.lists(
-    st.tuples(
-        st.text(max_size=8).filter(lambda name: not name.startswith("txl")),
-        st.none() | st.binary(max_size=8),
-    ),
+    st.tuples(st.text(max_size=8).filter(lambda name: not name.startswith("txl")), st.none() | st.binary(max_size=8)),
     max_size=4,
 )
 ANY_BYTES = st.binary(max_size=200) | st.lists(
-    st.sampled_from(
-        [
-            b"1",
-            b"|",
-            b"/",
-            b"a/12345678",
-            b"0/1",
-            b"C",
-            b"producer",
-            b"\n",
-            b"\xff",
-            b"-1",
-            b"k",
-            b"",
-        ]
-    ),
+    st.sampled_from([b"1", b"|", b"/", b"a/12345678", b"0/1", b"C", b"producer", b"\n", b"\xff", b"-1", b"k", b""]),
     max_size=24,
 ).map(b"".join)
 
@@ -112,7 +83,7 @@ def half_headers(draw: st.DrawFn) -> HalfHeader:
     count = draw(st.integers(1, 10_000))
     return HalfHeader(
         draw(KEY), draw(GROUP), draw(TOPIC), draw(st.integers(0, count - 1)), count, draw(WHOLE), draw(OPTIONS)
-    )  # fmt: skip
+    )
 
 
 @st.composite

@@ -13,9 +13,7 @@ import typer
 from txlayer.cli.exits import guard
 
 
-def run_command(
-    app: typer.Typer, *arguments: str, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, str, str]:
+def run_command(app: typer.Typer, *arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of a command, through the border where errors become exit codes."""
     try:
         code = guard(lambda: app(list(arguments)))
@@ -30,8 +28,11 @@ def run_at_terminal(*words: str, answer: str, within: float = 60) -> tuple[int, 
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "txlayer", *words],
-        stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "COLUMNS": "240"},
-    ) as process:  # fmt: skip
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "COLUMNS": "240"},
+    ) as process:
         os.close(theirs)
         os.write(ours, f"{answer}\n".encode())
         seen = _everything(ours)

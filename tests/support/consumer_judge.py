@@ -108,9 +108,7 @@ def _order_of_letters(evidence: Evidence) -> Iterable[Finding]:
         for letter in letters:
             chain = evidence.chain(queue, letter.origin)
             if letter.origin < newest.get(chain, -1):
-                detail = (
-                    f"dead letter {letter.offset} of {letter.origin} behind that of {newest[chain]}"
-                )
+                detail = f"dead letter {letter.offset} of {letter.origin} behind that of {newest[chain]}"
                 yield finding(Kind.OUT_OF_ORDER, queue, detail)
             newest[chain] = letter.origin
 
@@ -133,9 +131,7 @@ def _parked(evidence: Evidence) -> Iterable[Finding]:
 
 def _is_released(evidence: Evidence, queue: Place, letter: Letter, at_ms: float) -> bool:
     return any(
-        answer.said.dead_letter_offset == letter.offset
-        and answer.said.outcome in _RELEASING
-        and answer.at_ms <= at_ms
+        answer.said.dead_letter_offset == letter.offset and answer.said.outcome in _RELEASING and answer.at_ms <= at_ms
         for answer in evidence.answers[queue]
     )
 
@@ -173,8 +169,7 @@ def _backwards(evidence: Evidence, queue: Place) -> Iterable[Finding]:
                 offset
                 for offset, attempts in before.said.attempts.items()
                 if not is_finished(now, offset)
-                and attempts.ended_count
-                > (now.said.attempts[offset].ended_count if offset in now.said.attempts else 0)
+                and attempts.ended_count > (now.said.attempts[offset].ended_count if offset in now.said.attempts else 0)
             ]
             if now.offset < before.offset or lost or fewer:
                 detail = f"{before.offset} {before.said} → {now.offset} {now.said}"
@@ -297,11 +292,7 @@ def _is_beside(evidence: Evidence, other: HandlerCall, call: HandlerCall) -> boo
 
 
 def _not_ended_before(
-    evidence: Evidence,
-    queue: Place,
-    call: HandlerCall,
-    chain: Chain,
-    handled: Mapping[tuple[int, int], float],
+    evidence: Evidence, queue: Place, call: HandlerCall, chain: Chain, handled: Mapping[tuple[int, int], float]
 ) -> Iterator[int]:
     until_ms = evidence.known_until(queue, call)
     waiting = chain.unfinished(before=call.offset, until_ms=until_ms)
@@ -340,9 +331,7 @@ def _stale_writes(history: ConsumerHistory) -> Iterable[Finding]:
     for effect in history.effects:
         if effect.is_accepted:
             if effect.token < newest.get(effect.row, -1):
-                detail = (
-                    f"{effect.row[2]!r} {effect.offset} under {effect.token} by {effect.process}"
-                )
+                detail = f"{effect.row[2]!r} {effect.offset} under {effect.token} by {effect.process}"
                 yield finding(Kind.STALE_WRITE, effect.row[:2], detail)
             newest[effect.row] = max(effect.token, newest.get(effect.row, -1))
 

@@ -43,8 +43,16 @@ class ConsumerSide:
     """One ordered group on one real topic. Processes that it starts end with whoever entered them."""
 
     def __init__(
-        self, arena: Arena, *, servers: str, topic: str, partition_count: int, folder: Path, session_s: float, replication_factor: int
-    ) -> None:  # fmt: skip
+        self,
+        arena: Arena,
+        *,
+        servers: str,
+        topic: str,
+        partition_count: int,
+        folder: Path,
+        session_s: float,
+        replication_factor: int,
+    ) -> None:
         """`servers`: where its processes connect; they run in `folder`."""
         self.group = unique_name("loyalty")
         self.topic = topic
@@ -58,14 +66,24 @@ class ConsumerSide:
         for name in (self.letters, self.requests):
             # As `txlayer topics apply` makes them, but for the clock: times are held against each other.
             create_topic(
-                arena.servers, name, partitions=partition_count, replicas=replication_factor,
+                arena.servers,
+                name,
+                partitions=partition_count,
+                replicas=replication_factor,
                 config={**REAL_TOPIC_SETTINGS, "min.insync.replicas": "2", "max.message.bytes": "2097176"},
-            )  # fmt: skip
+            )
         given = {
-            "servers": servers, "namespace": arena.namespace, "group": self.group, "topics": [topic],
-            "session_s": session_s, "lease_expiry_s": LEASE_EXPIRY_S, "attempt_count_max": ATTEMPT_COUNT_MAX,
-            "after_exhausted": AfterExhausted.PARK.value, "kafka_transaction_s": 5.0, "store_timeout_s": 10.0,
-        }  # fmt: skip
+            "servers": servers,
+            "namespace": arena.namespace,
+            "group": self.group,
+            "topics": [topic],
+            "session_s": session_s,
+            "lease_expiry_s": LEASE_EXPIRY_S,
+            "attempt_count_max": ATTEMPT_COUNT_MAX,
+            "after_exhausted": AfterExhausted.PARK.value,
+            "kafka_transaction_s": 5.0,
+            "store_timeout_s": 10.0,
+        }
         (folder / "given.json").write_text(json.dumps(given), encoding="utf-8")
         (folder / "loyalty.py").write_text(PROGRAM, encoding="utf-8")
         self._table = FencedTable(folder / "fenced.db")
@@ -100,9 +118,7 @@ class ConsumerSide:
             return None if last else history
 
         try:
-            found = wait_until(
-                at_rest, within=within, what="consumers at rest", growing=lambda: done
-            )
+            found = wait_until(at_rest, within=within, what="consumers at rest", growing=lambda: done)
         except TimedOutError as exc:
             raise TimedOutError(f"{exc}: {last}") from exc
         assert found is not None
@@ -115,12 +131,8 @@ class ConsumerSide:
             for record in records:
                 said = decode_replay(record.value) if record.topic == self.requests else None
                 # Answers are passed over at leisure.
-                if (
-                    said is None
-                    or isinstance(said, Undecodable)
-                    or said.kind is not ReplayKind.RESULT
-                ):
-                    needed[record.topic, record.partition] = record.offset + 1  # fmt: skip
+                if said is None or isinstance(said, Undecodable) or said.kind is not ReplayKind.RESULT:
+                    needed[record.topic, record.partition] = record.offset + 1
         with KafkaAdmin(ClientConfig(bootstrap_servers=self._arena.servers)) as admin:
             stored = admin.stored_offsets(self.group, self._places)
         at = {place: offset.offset for place, offset in stored.items() if offset is not None}
@@ -137,10 +149,7 @@ class ConsumerSide:
         servers = self._arena.servers
         locks = self._arena.topics.locks
         read = read_log(servers, [self.topic, self.letters, self.requests, locks, OFFSETS_TOPIC])
-        told = [
-            self.letters,
-            self.requests,
-        ]  # leases are renewed all the time, in no Kafka transaction
+        told = [self.letters, self.requests]  # leases are renewed all the time, in no Kafka transaction
         stable = ends(servers, told, isolation="read_committed")
         whole = ends(servers, told, isolation="read_uncommitted")
         with (self._folder / "read.jsonl").open("w", encoding="utf-8") as out:
@@ -149,11 +158,15 @@ class ConsumerSide:
                 out.write(json.dumps([str(field) for field in record]) + "\n")
         logs = ConsumerLogs(read[self.topic], read[self.letters], read[self.requests], read[locks])
         return recorded_history(
-            logs, read_journals(self._folder), stored_by(self.group, read[OFFSETS_TOPIC]),
-            group=self.group, topic=self.topic, partition_count=self.partition_count,
+            logs,
+            read_journals(self._folder),
+            stored_by(self.group, read[OFFSETS_TOPIC]),
+            group=self.group,
+            topic=self.topic,
+            partition_count=self.partition_count,
             effects=self._table.effects(),
             ends={place: (stable[place], end) for place, end in whole.items()},
-        )  # fmt: skip
+        )
 
 
 def recorded_history(

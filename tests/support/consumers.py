@@ -42,9 +42,7 @@ class Journal:
 
     def enter(self, message: ReceivedMessage, context: Context) -> None:
         with self._lock:
-            self.seen.append(
-                Seen(message.key, message.value, context.attempt, message.partition, context.token)
-            )
+            self.seen.append(Seen(message.key, message.value, context.attempt, message.partition, context.token))
             self._running[message.key] += 1
             self.at_most[message.key] = max(self.at_most[message.key], self._running[message.key])
             self.together = max(self.together, sum(self._running.values()))
@@ -59,11 +57,7 @@ class Journal:
 
     def wait_for(self, count: int) -> None:
         """Until so many calls were made."""
-        wait_until(
-            lambda: len(self.seen) >= count,
-            within=PATIENCE_S,
-            what=f"{count} calls, not {len(self.seen)}",
-        )
+        wait_until(lambda: len(self.seen) >= count, within=PATIENCE_S, what=f"{count} calls, not {len(self.seen)}")
 
 
 class Stage:
@@ -103,10 +97,7 @@ class Stage:
             "connect": self.lab.connect_consumer,
             **settings,
         }
-        consumer = kind(
-            group=self.group, topics=[self.topic],
-            bootstrap_servers=self.lab.servers, **settings,
-        )  # fmt: skip
+        consumer = kind(group=self.group, topics=[self.topic], bootstrap_servers=self.lab.servers, **settings)
         journal = self.journal
 
         @consumer.handler
@@ -129,9 +120,7 @@ class Stage:
     def wait_stored(self, offset: int, *, partition: int = 0, within: float = PATIENCE_S) -> None:
         """Until the group stored this offset."""
         wait_until(
-            lambda: self.stored(partition) == offset,
-            within=within,
-            what=f"offset {offset} stored for {partition}",
+            lambda: self.stored(partition) == offset, within=within, what=f"offset {offset} stored for {partition}"
         )
 
     def letter_values(self) -> list[bytes | None]:
@@ -141,9 +130,7 @@ class Stage:
     def wait_for_letters(self, values: Iterable[bytes], *, within: float = PATIENCE_S) -> None:
         """Until these are the dead letters."""
         wanted = list(values)
-        wait_until(
-            lambda: self.letter_values() == wanted, within=within, what=f"dead letters {wanted}"
-        )
+        wait_until(lambda: self.letter_values() == wanted, within=within, what=f"dead letters {wanted}")
 
     def close(self) -> None:
         """End what is still running."""

@@ -10,15 +10,7 @@ from typing import Any
 from tests.support.load import plain_producer
 from txlayer.config import SystemTopics
 from txlayer.core import codec, ids
-from txlayer.core.messages import (
-    NO_OPTIONS,
-    HalfHeader,
-    HalfOptions,
-    OpMessage,
-    Resolution,
-    Source,
-    txn_id_of,
-)
+from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, OpMessage, Resolution, Source, txn_id_of
 
 GROUP = "orders"
 
@@ -58,9 +50,7 @@ class Crafted:
         """One half record per target; `count` says how many there should be."""
         partition = self._home(key, options)
         headers = [
-            codec.encode_half_header(
-                HalfHeader(key, group, topic, index, count or len(targets), _now_ms(), options)
-            )
+            codec.encode_half_header(HalfHeader(key, group, topic, index, count or len(targets), _now_ms(), options))
             for index, topic in enumerate(targets)
         ]
         offsets = self._write(
@@ -88,31 +78,17 @@ class Crafted:
         """The offset of an op record with one line, of the group that the half records name."""
         offset = placed.offsets[-1] if last_offset is None else last_offset
         op = OpMessage(
-            resolution,
-            placed.key,
-            placed.group,
-            offset,
-            _now_ms(),
-            source,
-            check_number,
-            is_abandon,
-            reason,
+            resolution, placed.key, placed.group, offset, _now_ms(), source, check_number, is_abandon, reason
         )
         value = codec.encode_ops([codec.encode_op(op)])
         return self._write(self._topics.op, placed.partition, [{"value": value}])[0]
 
     def _home(self, key: str, options: HalfOptions) -> int:
         if options.key_hash is not None:
-            return ids.partition_of_key_hash(
-                options.key_hash, partition_count=self._partition_count
-            )
-        return ids.half_partition(
-            ordering_key=None, txn_id=txn_id_of(key), partition_count=self._partition_count
-        )
+            return ids.partition_of_key_hash(options.key_hash, partition_count=self._partition_count)
+        return ids.half_partition(ordering_key=None, txn_id=txn_id_of(key), partition_count=self._partition_count)
 
-    def _write(
-        self, topic: str, partition: int, records: Sequence[dict[str, Any]]
-    ) -> tuple[int, ...]:
+    def _write(self, topic: str, partition: int, records: Sequence[dict[str, Any]]) -> tuple[int, ...]:
         offsets: list[int] = []
 
         def on_delivery(error: Any, record: Any) -> None:

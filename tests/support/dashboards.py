@@ -19,15 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "compose" / "grafana" / "dashboards" / "txlayer.json"
 ALERTS = ROOT / "compose" / "prometheus" / "alerts.yml"
 
-FAMILIES: tuple[Family, ...] = (
-    *EVERYBODYS,
-    *OF_COORDINATORS,
-    *OF_CONSUMERS,
-    *OF_RESPONDERS,
-    *OF_PRODUCERS,
-)
+FAMILIES: tuple[Family, ...] = (*EVERYBODYS, *OF_COORDINATORS, *OF_CONSUMERS, *OF_RESPONDERS, *OF_PRODUCERS)
 
-OF_PROMETHEUS = frozenset({"up", "ALERTS", "process_cpu_seconds_total", "process_resident_memory_bytes"})  # fmt: skip
+OF_PROMETHEUS = frozenset({"up", "ALERTS", "process_cpu_seconds_total", "process_resident_memory_bytes"})
 """Series that are not ours: its own, and its client's about the process."""
 
 _STRINGS = re.compile(r'"[^"]*"')

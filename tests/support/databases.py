@@ -20,15 +20,9 @@ from txlayer.adapters.kafka.local.server import free_ports
 START_S = 60
 PACKAGES = {
     "postgresql": ("postgresql",),
-    "mariadb": (
-        "mariadb-server-core",
-        "mariadb-client-core",
-    ),  # without a service that starts by itself
+    "mariadb": ("mariadb-server-core", "mariadb-client-core"),  # without a service that starts by itself
 }
-BINARIES = {
-    "postgresql": ("initdb", "postgres"),
-    "mariadb": ("mariadb-install-db", "mariadbd", "my_print_defaults"),
-}
+BINARIES = {"postgresql": ("initdb", "postgres"), "mariadb": ("mariadb-install-db", "mariadbd", "my_print_defaults")}
 
 
 class NoServerError(Exception):
@@ -81,9 +75,15 @@ class _Owner:
             if self._account is None:
                 return subprocess.Popen(command, cwd=folder, env=home, stdout=output, stderr=output)
             return subprocess.Popen(
-                command, cwd=folder, env=home, stdout=output, stderr=output,
-                user=self._account.pw_uid, group=self._account.pw_gid, extra_groups=[],
-            )  # fmt: skip
+                command,
+                cwd=folder,
+                env=home,
+                stdout=output,
+                stderr=output,
+                user=self._account.pw_uid,
+                group=self._account.pw_gid,
+                extra_groups=[],
+            )
 
 
 @contextmanager
@@ -95,13 +95,16 @@ def postgresql_server(*, is_durable: bool = False) -> Iterator[str]:
     port = free_port()
     with _folder() as (folder, owner, log):
         data = folder / "data"
-        make = [found["initdb"], "-D", str(data), "-U", "txlayer", "--auth=trust", "--no-sync", "-E", "UTF8"]  # fmt: skip
+        make = [found["initdb"], "-D", str(data), "-U", "txlayer", "--auth=trust", "--no-sync", "-E", "UTF8"]
         _ended(owner.start(make, log, folder), log)
         settings = {
-            "port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "",
-            "max_connections": 60, "shared_buffers": "64MB",
+            "port": port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "max_connections": 60,
+            "shared_buffers": "64MB",
             "fsync": "on" if is_durable else "off",
-        }  # fmt: skip
+        }
         command = [found["postgres"], "-D", str(data)]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
@@ -130,18 +133,29 @@ def mariadb_server() -> Iterator[str]:
     with _folder() as (folder, owner, log):
         data = folder / "data"
         make = [
-            found["mariadb-install-db"], "--no-defaults", f"--datadir={data}", "--skip-test-db",
-            "--auth-root-authentication-method=normal", "--innodb-flush-log-at-trx-commit=0",
-        ]  # fmt: skip
+            found["mariadb-install-db"],
+            "--no-defaults",
+            f"--datadir={data}",
+            "--skip-test-db",
+            "--auth-root-authentication-method=normal",
+            "--innodb-flush-log-at-trx-commit=0",
+        ]
         _ended(owner.start(make, log, folder), log)
         server = owner.start(
             [
-                found["mariadbd"], "--no-defaults", f"--datadir={data}", f"--port={port}",
-                "--bind-address=127.0.0.1", f"--socket={folder / 's'}", f"--pid-file={folder / 'pid'}",
-                "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M",
+                found["mariadbd"],
+                "--no-defaults",
+                f"--datadir={data}",
+                f"--port={port}",
+                "--bind-address=127.0.0.1",
+                f"--socket={folder / 's'}",
+                f"--pid-file={folder / 'pid'}",
+                "--innodb-flush-log-at-trx-commit=0",
+                "--innodb-buffer-pool-size=64M",
             ],
-            log, folder,
-        )  # fmt: skip
+            log,
+            folder,
+        )
         with _running(server, signal.SIGTERM, log):
             _wait_until_listening(server, port, log)
             administrator = pymysql.connect(unix_socket=str(folder / "s"), user="root")

@@ -11,11 +11,7 @@ from tests.support.broker import unique_name
 from tests.support.lab import FaultyLab, Lab
 from tests.support.logs import Seen
 from tests.support.waiting import wait_until
-from txlayer.adapters.ports import (
-    CoordinatorConnections,
-    GroupReader,
-    StoredOffset,
-)
+from txlayer.adapters.ports import CoordinatorConnections, GroupReader, StoredOffset
 from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage, OffsetsOf
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.messages import Headers, Origin
@@ -85,26 +81,20 @@ class Stage:
 
     def writer(self, name: str = "", **settings: Any) -> DeadLetterWriter:
         """A dead-letter writer with a name of its own."""
-        return DeadLetterWriter(
-            self.connections, group=self.group, name=name or unique_name("writer"), **settings
-        )
+        return DeadLetterWriter(self.connections, group=self.group, name=name or unique_name("writer"), **settings)
 
     def given_up(self, offset: int, *, partition: int = 0, **record: Any) -> GivenUpMessage:
         """The message that stood at this offset, rejected by its handler."""
         origin = Origin(self.topic, partition, offset)
         letter = DeadLetter(
             DeadLetterReason.REJECTED, origin, AT_MS, 1, AT_MS, AT_MS, "", "no such customer", self.group
-        )  # fmt: skip
-        value = record.get("value", f"message {offset}".encode())
-        return GivenUpMessage(
-            FakeRecord(record.get("key", b"key"), value, record.get("headers"), origin), letter
         )
+        value = record.get("value", f"message {offset}".encode())
+        return GivenUpMessage(FakeRecord(record.get("key", b"key"), value, record.get("headers"), origin), letter)
 
     def behind(self, offset: int, *, metadata: str = "", partition: int = 0) -> OffsetsOf:
         """What is stored with a dead letter: the offset behind it."""
-        return lambda _places: {
-            (self.topic, partition): StoredOffset(offset + 1, metadata),
-        }
+        return lambda _places: {(self.topic, partition): StoredOffset(offset + 1, metadata)}
 
     def stored(self, partition: int = 0) -> StoredOffset | None:
         """What is stored for good."""

@@ -47,9 +47,7 @@ class _Connections:
         self._place = place
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:
-        inner = self._stage.connections.make_writer(
-            transactional_id, batch_bytes_max=batch_bytes_max
-        )
+        inner = self._stage.connections.make_writer(transactional_id, batch_bytes_max=batch_bytes_max)
         return _Doomed(inner, self._place)
 
 
@@ -59,9 +57,7 @@ def main(servers: str, namespace: str, topic: str, name: str, place: str) -> Non
     connections = lab.coordinator(namespace)
     reader, share = join(connections, topic)
     stage = Stage(lab, f"{namespace}.coordinator", topic, connections, reader, share.member)
-    writer = DeadLetterWriter(
-        _Connections(stage, place), group=stage.group, name=name, recycle_after_s=600.0
-    )
+    writer = DeadLetterWriter(_Connections(stage, place), group=stage.group, name=name, recycle_after_s=600.0)
     writer.write([stage.given_up(0)], offsets=stage.behind(0, metadata=name), member=share.member)
 
     def offsets(_places: list[int]) -> dict[TopicPartition, StoredOffset]:

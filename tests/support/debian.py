@@ -45,10 +45,5 @@ def install(*packages: str) -> None:
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     with LOCK_FILE.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for command in (
-            ["apt-get", "update"],
-            ["apt-get", "install", "--yes", "--no-install-recommends", *packages],
-        ):
-            subprocess.run(
-                command, env=quiet, capture_output=True, check=False, timeout=INSTALL_TIMEOUT_S
-            )
+        for command in (["apt-get", "update"], ["apt-get", "install", "--yes", "--no-install-recommends", *packages]):
+            subprocess.run(command, env=quiet, capture_output=True, check=False, timeout=INSTALL_TIMEOUT_S)

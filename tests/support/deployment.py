@@ -11,7 +11,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "compose"
 ALONE = "docker-compose.yml"
-COMPOSE_FILES = (ALONE, "docker-compose.override.yml", "docker-compose.three.yml", "docker-compose.host.yml")  # fmt: skip
+COMPOSE_FILES = (ALONE, "docker-compose.override.yml", "docker-compose.three.yml", "docker-compose.host.yml")
 
 
 def documents(path: Path) -> list[dict[str, Any]]:

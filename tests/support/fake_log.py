@@ -70,9 +70,7 @@ class FakeWriter:
         with self._changed:
             if len(self._queued) >= self.room:
                 raise BufferError("queue full")
-            record = FakeRecord(
-                topic, value, key, partition, headers or (), callback or on_delivery
-            )
+            record = FakeRecord(topic, value, key, partition, headers or (), callback or on_delivery)
             self._queued.append(record)
             self._changed.notify_all()
 
@@ -199,10 +197,7 @@ class ProducerLog:
     def producer(self, **settings: Any) -> TransactionalProducer:
         """One more producer; the test's fixture closes it."""
         made = TransactionalProducer(
-            bootstrap_servers="127.0.0.1:9",
-            group="g",
-            connect=lambda _: self.connections,
-            **settings,
+            bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: self.connections, **settings
         )
         self.producers.append(made)
         return made

@@ -58,17 +58,12 @@ class CheckFake:
 
 
 def question(
-    name: str = "a",
-    *,
-    number: int = 1,
-    group: str = GROUP,
-    partition: int = 3,
-    nonce: str = "0000000a",
+    name: str = "a", *, number: int = 1, group: str = GROUP, partition: int = 3, nonce: str = "0000000a"
 ) -> CheckRecord:
     """A question about the transaction `name`, whose half records are in `partition`."""
     return CheckRecord(
         CheckKind.QUESTION, f"{name}/{nonce}", group, partition, 17, 1_700_000_000_000, number, "orders,stock"
-    )  # fmt: skip
+    )
 
 
 def limit(text: str, *, group: str = GROUP, partition: int = 3, count: int = 10) -> CheckRecord:
@@ -78,17 +73,12 @@ def limit(text: str, *, group: str = GROUP, partition: int = 3, count: int = 10)
 
 def refusal(name: str = "a", *, group: str = GROUP) -> CheckRecord:
     """A resolution that came too late."""
-    return CheckRecord(
-        CheckKind.REFUSED, f"{name}/0000000a", group, 3, 17, 0, text="COMMIT by producer"
-    )
+    return CheckRecord(CheckKind.REFUSED, f"{name}/0000000a", group, 3, 17, 0, text="COMMIT by producer")
 
 
 def heard(*checks: CheckRecord | bytes, partition: int = 0) -> list[Record]:
     """Them as records of one partition of the check topic."""
-    return [
-        CheckFake(c if isinstance(c, bytes) else codec.encode_check(c), partition=partition)
-        for c in checks
-    ]
+    return [CheckFake(c if isinstance(c, bytes) else codec.encode_check(c), partition=partition) for c in checks]
 
 
 class FakeMember:
@@ -164,9 +154,7 @@ class FakeMember:
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Record]:  # noqa: ARG002 - the port's
         """What was said, in order."""
         with self._changed:
-            if not self.positions or not self._changed.wait_for(
-                lambda: bool(self._said), timeout_s
-            ):
+            if not self.positions or not self._changed.wait_for(lambda: bool(self._said), timeout_s):
                 return ()
             said = self._said.popleft()
         if isinstance(said, Exception):

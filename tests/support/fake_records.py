@@ -7,16 +7,7 @@ from typing import Any
 
 from txlayer.core import codec
 from txlayer.core.ids import half_partition, key_hash
-from txlayer.core.messages import (
-    NO_OPTIONS,
-    HalfHeader,
-    HalfOptions,
-    Headers,
-    OpMessage,
-    OrderMode,
-    Resolution,
-    Source,
-)
+from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, Headers, OpMessage, OrderMode, Resolution, Source
 
 PARTITION_COUNT = 2
 """Two, so that a record can be in the wrong one."""
@@ -35,13 +26,7 @@ class FakeRecord:
 
     __slots__ = ("_headers", "_key", "_value")
 
-    def __init__(
-        self,
-        *,
-        key: bytes | None = None,
-        value: bytes | None = b"v",
-        headers: Headers | None = None,
-    ) -> None:
+    def __init__(self, *, key: bytes | None = None, value: bytes | None = b"v", headers: Headers | None = None) -> None:
         self._key, self._value, self._headers = key, value, list(headers or ())
 
     def key(self) -> bytes | None:
@@ -133,6 +118,4 @@ def op_line(
     """An op line; `resolution` is C, R, U, or A for an operator's abandon."""
     is_abandon = resolution == "A"
     said = Resolution.ROLLBACK if is_abandon else Resolution(resolution)
-    return codec.encode_op(
-        OpMessage(said, key, group, last_offset, born_ms, source, check_number, is_abandon, reason)
-    )
+    return codec.encode_op(OpMessage(said, key, group, last_offset, born_ms, source, check_number, is_abandon, reason))

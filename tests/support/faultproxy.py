@@ -26,8 +26,14 @@ from types import TracebackType
 from typing import Self
 
 PRODUCE, OFFSET_COMMIT, INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = (
-    0, 8, 22, 24, 25, 26, 28,
-)  # fmt: skip
+    0,
+    8,
+    22,
+    24,
+    25,
+    26,
+    28,
+)
 
 CHUNK_BYTES = 1 << 18
 FRAME_BYTES_MAX = 1 << 27
@@ -74,10 +80,7 @@ class FaultProxy:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
@@ -115,9 +118,7 @@ class FaultProxy:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(
-            asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        )
+        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", self.port))
         self._is_ready.set()
         try:
             self._loop.run_forever()
@@ -127,9 +128,7 @@ class FaultProxy:
 
     async def _end(self, server: asyncio.Server) -> None:
         server.close()
-        await (
-            _let_others_run()
-        )  # whoever was just accepted has begun to be served, and can be ended
+        await _let_others_run()  # whoever was just accepted has begun to be served, and can be ended
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()

@@ -50,7 +50,7 @@ class FencedTable:
         connection.execute(
             "INSERT INTO effect VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (time.time() * 1000, process, topic, partition, key, offset, token, is_accepted, is_replay),
-        )  # fmt: skip
+        )
         connection.execute("COMMIT")
         return is_accepted
 
@@ -60,11 +60,16 @@ class FencedTable:
             rows = connection.execute("SELECT * FROM effect ORDER BY number").fetchall()
         return [
             Effect(
-                at_ms, process, (topic, partition, key), message, token,
-                is_accepted=bool(is_accepted), is_replay=bool(is_replay),
+                at_ms,
+                process,
+                (topic, partition, key),
+                message,
+                token,
+                is_accepted=bool(is_accepted),
+                is_replay=bool(is_replay),
             )
             for _, at_ms, process, topic, partition, key, message, token, is_accepted, is_replay in rows
-        ]  # fmt: skip
+        ]
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._file, timeout=PATIENCE_S, isolation_level=None)

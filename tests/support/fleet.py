@@ -12,9 +12,7 @@ from tests.support.waiting import pause
 class Fleet:
     """One thread uses it. Whoever started the processes ends them."""
 
-    def __init__(
-        self, kind: str, start: Callable[[], TxlayerProcess], *, count: int, frozen_s_max: float
-    ) -> None:
+    def __init__(self, kind: str, start: Callable[[], TxlayerProcess], *, count: int, frozen_s_max: float) -> None:
         """Start `count` of them."""
         self.kind = kind
         self.processes = [start() for _ in range(count)]

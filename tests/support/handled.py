@@ -20,6 +20,4 @@ class HandledMessage:
 def forwarded(txn_id: str, index: int, *, offset: int = 17) -> HandledMessage:
     """One that txlayer forwarded."""
     origin = f"3:1027|{index}/5|1700000000000".encode()
-    return HandledMessage(
-        offset=offset, headers=[("txl-id", txn_id.encode()), ("txl-origin", origin)]
-    )
+    return HandledMessage(offset=offset, headers=[("txl-id", txn_id.encode()), ("txl-origin", origin)])

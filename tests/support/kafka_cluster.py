@@ -20,11 +20,7 @@ class KafkaCluster:
     """Brokers are numbered from 1. `proxied_listeners` holds the advertised ports of each further listener, one per broker."""
 
     def __init__(
-        self,
-        *,
-        brokers: int = 3,
-        config: LocalConfig | None = None,
-        proxied_listeners: Sequence[Sequence[int]] = (),
+        self, *, brokers: int = 3, config: LocalConfig | None = None, proxied_listeners: Sequence[Sequence[int]] = ()
     ) -> None:
         listeners = len(proxied_listeners)
         # Nothing listens on the proxies' ports yet: by the time they do, the brokers have been up for seconds.
@@ -61,10 +57,7 @@ class KafkaCluster:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -97,9 +90,7 @@ class KafkaCluster:
         # Side by side: the first becomes ready only when most of the others are up.
         _all(self._brokers[n].start for n in wanted)
         for n in wanted:
-            admin = AdminClient(
-                {"bootstrap.servers": self.bootstrap_servers.split(",")[n - 1], "log_level": 0}
-            )
+            admin = AdminClient({"bootstrap.servers": self.bootstrap_servers.split(",")[n - 1], "log_level": 0})
             wait_until(
                 lambda admin=admin: _known(admin) >= len(self.pids),  # type: ignore[misc]  # lambdas take no types
                 within=60,
@@ -122,9 +113,7 @@ class KafkaCluster:
         bound = [f"PLAINTEXT://{HOST}:{client}", f"CONTROLLER://{HOST}:{controller}"]
         advertised = [f"PLAINTEXT://{HOST}:{client}"]
         protocols = ["PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT"]
-        for number, (theirs, ours) in enumerate(
-            zip(self._advertised, self._bound, strict=True), start=1
-        ):
+        for number, (theirs, ours) in enumerate(zip(self._advertised, self._bound, strict=True), start=1):
             bound.append(f"PROXY{number}://{HOST}:{ours[n]}")
             advertised.append(f"PROXY{number}://{HOST}:{theirs[n]}")
             protocols.append(f"PROXY{number}:PLAINTEXT")

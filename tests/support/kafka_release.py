@@ -27,9 +27,7 @@ def fetched(release: str) -> Path:
         with tempfile.TemporaryDirectory(dir=folder.parent) as name:
             work = Path(name)
             (work / "pom.xml").write_text(POM.format(release=release), encoding="utf-8")
-            subprocess.run(
-                [*FETCH, "-DoutputDirectory=found/libs"], cwd=work, check=True, stdout=sys.stderr
-            )
+            subprocess.run([*FETCH, "-DoutputDirectory=found/libs"], cwd=work, check=True, stdout=sys.stderr)
             (work / "found").rename(folder)
     return folder
 

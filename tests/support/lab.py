@@ -7,12 +7,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from tests.support.logs import Seen
-from txlayer.adapters.ports import (
-    Administration,
-    ConsumerConnections,
-    CoordinatorConnections,
-    ProducerConnections,
-)
+from txlayer.adapters.ports import Administration, ConsumerConnections, CoordinatorConnections, ProducerConnections
 from txlayer.config import ConsumerConfig
 
 
@@ -28,9 +23,7 @@ class Lab(Protocol):
         """What settings name as its address."""
         ...
 
-    def create(
-        self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
-    ) -> None:
+    def create(self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
         """Create a topic of this name."""
         ...
 
@@ -46,9 +39,7 @@ class Lab(Protocol):
         """Remove the records of partition 0 before an offset."""
         ...
 
-    def write(
-        self, topic: str, *values: bytes | None, partition: int = 0, key: bytes | None = None
-    ) -> list[int]:
+    def write(self, topic: str, *values: bytes | None, partition: int = 0, key: bytes | None = None) -> list[int]:
         """Write with a plain producer; the offsets."""
         ...
 

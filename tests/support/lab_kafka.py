@@ -28,12 +28,7 @@ from txlayer.adapters.kafka.connections import (
     KafkaCoordinatorConnections,
     KafkaProducerConnections,
 )
-from txlayer.adapters.ports import (
-    Administration,
-    ConsumerConnections,
-    CoordinatorConnections,
-    ProducerConnections,
-)
+from txlayer.adapters.ports import Administration, ConsumerConnections, CoordinatorConnections, ProducerConnections
 from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig
 
 PATIENCE_S = 30
@@ -56,21 +51,13 @@ class Closing(Protocol):
         ...
 
 
-Opened = TypeVar(
-    "Opened",
-    KafkaAdmin,
-    KafkaConsumerConnections,
-    KafkaCoordinatorConnections,
-    KafkaProducerConnections,
-)
+Opened = TypeVar("Opened", KafkaAdmin, KafkaConsumerConnections, KafkaCoordinatorConnections, KafkaProducerConnections)
 
 
 class KafkaLab:
     """Topics and groups of the test's own on a broker that others use too."""
 
-    def __init__(
-        self, servers: str, *, proxy: FaultProxy | None = None, distant_servers: str = ""
-    ) -> None:
+    def __init__(self, servers: str, *, proxy: FaultProxy | None = None, distant_servers: str = "") -> None:
         self._servers = servers
         self._proxy = proxy
         self._distant_servers = distant_servers
@@ -80,17 +67,13 @@ class KafkaLab:
         self._echo_count = 0
 
     def topic(self, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
-        return create_topic(
-            self._servers, unique_name("topic"), partitions=partitions, config=settings
-        )
+        return create_topic(self._servers, unique_name("topic"), partitions=partitions, config=settings)
 
     @property
     def servers(self) -> str:
         return self._servers
 
-    def create(
-        self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
-    ) -> None:
+    def create(self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
         create_topic(self._servers, name, partitions=partitions, config=settings)
 
     def connect_consumer(self, config: ConsumerConfig) -> ConsumerConnections:
@@ -120,9 +103,7 @@ class KafkaLab:
 
         wait_until(is_deleted, within=PATIENCE_S, what=f"records of {topic} are deleted")
 
-    def write(
-        self, topic: str, *values: bytes | None, partition: int = 0, key: bytes | None = None
-    ) -> list[int]:
+    def write(self, topic: str, *values: bytes | None, partition: int = 0, key: bytes | None = None) -> list[int]:
         offsets: list[int] = []
 
         def on_delivery(error: Any, record: Any) -> None:
@@ -183,9 +164,7 @@ class KafkaLab:
         return self._proxy
 
     def distant(self, namespace: str, **settings: Any) -> CoordinatorConnections:
-        config = CoordinatorConfig(
-            bootstrap_servers=self._distant_servers, namespace=namespace, **settings
-        )
+        config = CoordinatorConfig(bootstrap_servers=self._distant_servers, namespace=namespace, **settings)
         return self._kept(KafkaCoordinatorConnections(config))
 
     def distant_consumer(self, **settings: Any) -> ConsumerConnections:
@@ -204,9 +183,7 @@ class KafkaLab:
     def wait_for_echo(self) -> None:
         self._way.release()
         wait_until(
-            lambda: self._way.echoed.total() > self._echo_count,
-            within=PATIENCE_S,
-            what="the late request arrived",
+            lambda: self._way.echoed.total() > self._echo_count, within=PATIENCE_S, what="the late request arrived"
         )
 
     def lost_count(self, request: str) -> int:

@@ -11,12 +11,7 @@ from tests.support.logs import Seen
 from txlayer.adapters.memory import Fault, FaultPlan, MemoryKafka, ThreadWorld
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.memory.log import MemoryRecord
-from txlayer.adapters.ports import (
-    Administration,
-    ConsumerConnections,
-    CoordinatorConnections,
-    ProducerConnections,
-)
+from txlayer.adapters.ports import Administration, ConsumerConnections, CoordinatorConnections, ProducerConnections
 from txlayer.config import ConsumerConfig, CoordinatorConfig, ProducerConfig
 
 DISTANT = "distant"
@@ -39,9 +34,7 @@ class MemoryLab:
     def servers(self) -> str:
         return self.kafka.bootstrap_servers
 
-    def create(
-        self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
-    ) -> None:
+    def create(self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
         self.kafka.create_topic(name, partitions=partitions, settings=settings)
 
     def connect_consumer(self, config: ConsumerConfig) -> ConsumerConnections:
@@ -53,9 +46,7 @@ class MemoryLab:
     def delete_records(self, topic: str, *, before: int) -> None:
         self.kafka.delete_records(topic, 0, before=before)
 
-    def write(
-        self, topic: str, *values: bytes | None, partition: int = 0, key: bytes | None = None
-    ) -> list[int]:
+    def write(self, topic: str, *values: bytes | None, partition: int = 0, key: bytes | None = None) -> list[int]:
         return [self.kafka.append(topic, value, partition=partition, key=key) for value in values]
 
     def write_tagged(self, topic: str, tag: bytes) -> None:
@@ -63,11 +54,7 @@ class MemoryLab:
 
     def read(self, topic: str, *, isolation: str = "read_committed") -> list[Seen]:
         is_committed = isolation == "read_committed"
-        records = (
-            self.kafka.records(topic)
-            if is_committed
-            else self.kafka.records(topic, isolation="read_uncommitted")
-        )
+        records = self.kafka.records(topic) if is_committed else self.kafka.records(topic, isolation="read_uncommitted")
         return [_seen(record) for record in records]
 
     def admin(self) -> Administration:
@@ -125,13 +112,16 @@ class MemoryLab:
         self.faults.reconnect(DISTANT)
 
     def _config(self, namespace: str, settings: Mapping[str, Any]) -> CoordinatorConfig:
-        return CoordinatorConfig(
-            bootstrap_servers=self.kafka.bootstrap_servers, namespace=namespace, **settings
-        )
+        return CoordinatorConfig(bootstrap_servers=self.kafka.bootstrap_servers, namespace=namespace, **settings)
 
 
 def _seen(record: MemoryRecord) -> Seen:
     return Seen(
-        record.topic(), record.partition(), record.offset(), record.key(), record.value(),
-        list(record.headers() or ()), record.timestamp()[1],
-    )  # fmt: skip
+        record.topic(),
+        record.partition(),
+        record.offset(),
+        record.key(),
+        record.value(),
+        list(record.headers() or ()),
+        record.timestamp()[1],
+    )

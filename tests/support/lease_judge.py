@@ -34,14 +34,9 @@ def lease_findings(history: ConsumerHistory) -> Iterable[Finding]:
         name = queue_name(history.group, call.topic, call.partition)
         why = _why_not(history, states.get(name, []), call, learned.get(call.process, []))
         if why:
-            detail = (
-                f"{call.offset} by {call.process} under {call.token} at {call.began_ms:.0f}: {why}"
-            )
+            detail = f"{call.offset} by {call.process} under {call.token} at {call.began_ms:.0f}: {why}"
             yield Finding(Kind.UNLEASED, name, detail)
-    yield from (
-        Finding(Kind.RESTLESS, name, "it has no holder")
-        for name in _without_holder(history, states)
-    )
+    yield from (Finding(Kind.RESTLESS, name, "it has no holder") for name in _without_holder(history, states))
 
 
 def queues_without_holder(history: ConsumerHistory) -> list[str]:
@@ -63,9 +58,7 @@ def _states(history: ConsumerHistory) -> dict[str, list[State]]:
     return found
 
 
-def _why_not(
-    history: ConsumerHistory, log: list[State], call: HandlerCall, learned: list[Learned]
-) -> str:
+def _why_not(history: ConsumerHistory, log: list[State], call: HandlerCall, learned: list[Learned]) -> str:
     """Why a handler may not begin; "": it may."""
     until_ms = -1.0
     lost_at: State | None = None
@@ -82,9 +75,7 @@ def _why_not(
     if call.began_ms >= until_ms:
         return f"it was over at {until_ms:.0f}"
     if lost_at is not None and any(
-        each.partition == lost_at.partition
-        and each.offset >= lost_at.offset
-        and each.at_ms < call.began_ms
+        each.partition == lost_at.partition and each.offset >= lost_at.offset and each.at_ms < call.began_ms
         for each in learned
     ):
         return f"it had read that it was lost at {lost_at.offset}"

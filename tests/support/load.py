@@ -178,16 +178,12 @@ class Load:
             for index in range(rng.choice((1, 1, 1, 1, 2, 3, 5)))
         ]
         partition = ids.half_partition(
-            ordering_key=ordering_key,
-            txn_id=key.partition("/")[0],
-            partition_count=self._partition_count,
+            ordering_key=ordering_key, txn_id=key.partition("/")[0], partition_count=self._partition_count
         )
         if self._truth is not None and rng.random() < DOUBTFUL_SHARE:
             wanted = Resolution.COMMIT if rng.random() < 0.7 else Resolution.ROLLBACK
             local_s, is_silent = rng.uniform(0, LOCAL_S_MAX), rng.random() < SILENT_SHARE
-            return Sent(
-                key, partition, [wanted], messages, options, local_s, group=DOUBTFUL_GROUP, is_silent=is_silent
-            )  # fmt: skip
+            return Sent(key, partition, [wanted], messages, options, local_s, group=DOUBTFUL_GROUP, is_silent=is_silent)
         resolutions, delay_s = self._fate(may_stay_open=not is_prepare)
         return Sent(key, partition, resolutions, messages, options, delay_s)
 
@@ -214,14 +210,15 @@ class Load:
         self.sent.append(sent)
         born_ms = int(time.time() * 1000)
         for index, (topic, key, value) in enumerate(sent.messages):
-            head = HalfHeader(
-                sent.key, sent.group, topic, index, len(sent.messages), born_ms, sent.options
-            )
+            head = HalfHeader(sent.key, sent.group, topic, index, len(sent.messages), born_ms, sent.options)
             self._producer.produce(
-                self._topics.half, value, key, sent.partition,
+                self._topics.half,
+                value,
+                key,
+                sent.partition,
                 headers=[("user", b"header"), (codec.HALF_HEADER, self._form(sent, codec.encode_half_header(head)))],
                 on_delivery=partial(self._on_half, sent),
-            )  # fmt: skip
+            )
 
     def _on_half(self, sent: Sent, error: KafkaError | None, record: Any) -> None:
         self._report_count += 1
@@ -273,9 +270,7 @@ class Load:
     def _resolve(self, sent: Sent) -> None:
         lines = self._lines.setdefault(sent.partition, [])
         for resolution in sent.resolutions:
-            op = OpMessage(
-                resolution, sent.key, sent.group, sent.acknowledged[-1], int(time.time() * 1000)
-            )
+            op = OpMessage(resolution, sent.key, sent.group, sent.acknowledged[-1], int(time.time() * 1000))
             lines.append(self._form(sent, codec.encode_op(op).encode()).decode())
 
     def _form(self, sent: Sent, record: bytes) -> bytes:
@@ -289,9 +284,7 @@ class Load:
                 count = self._rng.randint(1, LINES_PER_RECORD_MAX)
                 value = codec.encode_ops(lines[:count])
                 del lines[:count]
-                self._producer.produce(
-                    self._topics.op, value, partition=partition, on_delivery=self._on_op
-                )
+                self._producer.produce(self._topics.op, value, partition=partition, on_delivery=self._on_op)
 
     def _on_op(self, error: KafkaError | None, record: Any) -> None:
         self._report_count += 1

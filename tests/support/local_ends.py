@@ -32,9 +32,7 @@ ENDS = [
     (UNCLEAR, True, OSError("gone"), UNKNOWN, False, ["resolve"]),
     (UNCLEAR, False, OSError("gone"), UNKNOWN, False, ["resolve"]),
 ]
-each_end = pytest.mark.parametrize(
-    ("state", "has_failed", "row", "expected", "is_misfit", "asked"), ENDS
-)
+each_end = pytest.mark.parametrize(("state", "has_failed", "row", "expected", "is_misfit", "asked"), ENDS)
 
 
 def ended(call: Any, *, has_failed: bool, is_misfit: bool) -> None:

@@ -24,9 +24,7 @@ STEP_MS = 500
 class Process:
     """A consumer's registry, and what its engine knows of it."""
 
-    def __init__(
-        self, stage: LockStage, name: str, *, instance_id: str, clock_rate: float, kind: Any
-    ) -> None:
+    def __init__(self, stage: LockStage, name: str, *, instance_id: str, clock_rate: float, kind: Any) -> None:
         self.name = name
         self.tokens: dict[TopicPartition, int | None] = {}
         self.history: list[str] = []
@@ -78,12 +76,7 @@ class LockStage:
         self.running: list[Process] = []
 
     def process(
-        self,
-        name: str,
-        *,
-        instance_id: str = "",
-        clock_rate: float = 1.0,
-        kind: Any = LockRegistry,
+        self, name: str, *, instance_id: str = "", clock_rate: float = 1.0, kind: Any = LockRegistry
     ) -> Process:
         """A started process; it turns as long as it is not frozen."""
         made = Process(self, name, instance_id=instance_id, clock_rate=clock_rate, kind=kind)

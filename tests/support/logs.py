@@ -30,9 +30,14 @@ class Seen(NamedTuple):
 def seen(record: Any) -> Seen:
     """The client's record as a value."""
     return Seen(
-        record.topic(), record.partition(), record.offset(), record.key(), record.value(),
-        list(record.headers() or ()), record.timestamp()[1],
-    )  # fmt: skip
+        record.topic(),
+        record.partition(),
+        record.offset(),
+        record.key(),
+        record.value(),
+        list(record.headers() or ()),
+        record.timestamp()[1],
+    )
 
 
 def plain_reader(servers: str, *, isolation: str) -> Consumer:
@@ -57,9 +62,7 @@ def partition_counts(servers: str, topics: Sequence[str]) -> dict[str, int]:
     return {t: len(found.topics[t].partitions) for t in topics if t in found.topics}
 
 
-def read_log(
-    servers: str, topics: Sequence[str], *, isolation: str = "read_committed"
-) -> dict[str, list[Seen]]:
+def read_log(servers: str, topics: Sequence[str], *, isolation: str = "read_committed") -> dict[str, list[Seen]]:
     """Every record of the topics up to their ends as `isolation` sees them, in offset order per partition."""
     counts = partition_counts(servers, topics)
     open_ones = {(t, p) for t, count in counts.items() for p in range(count)}

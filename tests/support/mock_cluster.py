@@ -35,10 +35,7 @@ class MockCluster:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lib.rd_kafka_mock_cluster_destroy(self._cluster)
         self._lib.rd_kafka_destroy(self._handle)

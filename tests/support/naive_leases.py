@@ -41,9 +41,12 @@ def after(last: Held | None, entry: Entry, *, expiry_ms: int) -> Held | None:
     token = offset if record.kind is LockKind.CLAIM else record.token
     assert token is not None
     taken = Held(
-        record.holder, record.instance_id, record.generation, token,
+        record.holder,
+        record.instance_id,
+        record.generation,
+        token,
         0 if record.kind is LockKind.RELEASE else at_ms + expiry_ms,
-    )  # fmt: skip
+    )
     if record.kind is LockKind.CLAIM:
         if record.token is None:
             is_free = last is None or at_ms >= last.until_ms

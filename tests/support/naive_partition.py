@@ -11,15 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.support.fake_records import PARTITION, PARTITION_COUNT
-from tests.support.partition_driver import (
-    MISSING,
-    Applied,
-    Fact,
-    Kept,
-    Mended,
-    Tick,
-    lines_between,
-)
+from tests.support.partition_driver import MISSING, Applied, Fact, Kept, Mended, Tick, lines_between
 from tests.support.partition_log import PartitionLog
 from txlayer.core import codec
 from txlayer.core.ids import half_partition, partition_of_key_hash
@@ -172,17 +164,10 @@ class NaivePartition:
             if op.key not in self._asked_now:  # one question at a time
                 self._asked_now.add(op.key)
                 fate.asked += 1
-        elif (
-            op.source is Source.CHECK
-            and op.check_number == fate.asked
-            and op.check_number > fate.answered_number
-        ):
+        elif op.source is Source.CHECK and op.check_number == fate.asked and op.check_number > fate.answered_number:
             fate.answered += 1
             fate.answered_number = op.check_number
-            if (
-                fate.state == "open"
-                and fate.answered >= self._log.settings.checks.default.answered_max
-            ):
+            if fate.state == "open" and fate.answered >= self._log.settings.checks.default.answered_max:
                 fate.state, fate.because = "parked", "checks-exhausted"
 
     def _time_passed(self, tick: Tick) -> None:
@@ -198,11 +183,7 @@ class NaivePartition:
             self._asked_now.add(key)
         expired = tick.expired
         self._mended(
-            [
-                key
-                for key, fate in self.fates.items()
-                if fate.state == "held" and not self._refuses_for_now(key)
-            ]
+            [key for key, fate in self.fates.items() if fate.state == "held" and not self._refuses_for_now(key)]
         )
         for key in tick.too_old:
             self._try_those_behind(key)
@@ -235,9 +216,7 @@ class NaivePartition:
             free = [
                 (fate.decided or (0, 0), other)
                 for other, fate in self.fates.items()
-                if fate.state == "waiting"
-                and self._key_hash(other) == name
-                and self._is_free(other, fate)
+                if fate.state == "waiting" and self._key_hash(other) == name and self._is_free(other, fate)
             ]
             if not free:
                 return
@@ -308,9 +287,7 @@ class NaivePartition:
 def _home(header: HalfHeader) -> int:
     if header.options.key_hash is not None:
         return partition_of_key_hash(header.options.key_hash, partition_count=PARTITION_COUNT)
-    return half_partition(
-        ordering_key=None, txn_id=header.key.partition("/")[0], partition_count=PARTITION_COUNT
-    )
+    return half_partition(ordering_key=None, txn_id=header.key.partition("/")[0], partition_count=PARTITION_COUNT)
 
 
 def _count(mine: Sequence[Half]) -> int:

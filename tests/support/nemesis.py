@@ -167,10 +167,7 @@ class Nemesis:
                 lines = process.output().splitlines()[-LAST_LINES:]
                 process.stacks()
                 if process in self.coordinators:
-                    told += [
-                        f"coordinator {process.pid} said last:",
-                        *(line[:300] for line in lines),
-                    ]
+                    told += [f"coordinator {process.pid} said last:", *(line[:300] for line in lines)]
         return "\n".join(told)
 
     # --- brokers ------------------------------------------------------------------------------------------------------
@@ -213,12 +210,7 @@ class Nemesis:
                 return in_sync == sum(len(p.replicas) for p in partitions)
             return False
 
-        wait_until(
-            has_everybody,
-            within=CATCH_UP_S,
-            what="all replicas are in sync",
-            growing=lambda: in_sync,
-        )
+        wait_until(has_everybody, within=CATCH_UP_S, what="all replicas are in sync", growing=lambda: in_sync)
 
     def _leader_for_group(self) -> int:
         """The broker that keeps the coordinators' group; any, while nobody says."""
@@ -227,9 +219,7 @@ class Nemesis:
     def _leader_for_writer(self) -> int:
         """The broker that keeps the Kafka transactions of the newest writer that is known."""
         names = [
-            str(event["writer"])
-            for process in self.coordinators
-            for event in process.events("partitions.taken_over")
+            str(event["writer"]) for process in self.coordinators for event in process.events("partitions.taken_over")
         ]
         return self._leader(TRANSACTIONS_TOPIC, f"{names[-1]}.a" if names else "")
 
@@ -313,18 +303,14 @@ class Nemesis:
             apis = [self._rng.choice([PRODUCE, OFFSET_COMMIT])]
         else:
             apis = [self._rng.choice([PRODUCE, END_TXN, TXN_OFFSET_COMMIT]), INIT_PRODUCER_ID]
-        rules = Rules(
-            actions=dict.fromkeys(apis, "cut_after"), action_count_max=self._rng.randint(1, 4)
-        )
+        rules = Rules(actions=dict.fromkeys(apis, "cut_after"), action_count_max=self._rng.randint(1, 4))
         return self._with_actions(rules, whose, longest_s=3)
 
     def _echo(self) -> str:
         api = self._rng.choice([END_TXN, TXN_OFFSET_COMMIT])
         after_s = self._rng.uniform(0.1, 3)
         rules = Rules(actions={api: f"cut_after+echo:{after_s:.2f}"}, action_count_max=2)
-        return (
-            f"{self._with_actions(rules, COORDINATORS, longest_s=4)}, again after {after_s:.1f} s"
-        )
+        return f"{self._with_actions(rules, COORDINATORS, longest_s=4)}, again after {after_s:.1f} s"
 
     def _with_rules(self, rules: Rules, *, longest_s: float) -> str:
         whose, proxies = self._whose()
@@ -345,9 +331,7 @@ class Nemesis:
             proxy.use(rules)
         try:
             self._pause(0.5, longest_s)
-            harmed = wait_until(
-                lambda: _harmed(proxies) - before, within=REQUEST_S, what=f"a request of {whose}"
-            )
+            harmed = wait_until(lambda: _harmed(proxies) - before, within=REQUEST_S, what=f"a request of {whose}")
         finally:
             for proxy in proxies:
                 proxy.use()

@@ -26,9 +26,7 @@ def _bytes(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 
 def install() -> None:
     """This process is of the next release from now on."""
-    vars(codec).update(
-        encode_summary=_bytes(codec.encode_summary), encode_check=_bytes(codec.encode_check)
-    )
+    vars(codec).update(encode_summary=_bytes(codec.encode_summary), encode_check=_bytes(codec.encode_check))
     encode_op = codec.encode_op
     codec.encode_op = lambda op: next_form(encode_op(op))
 

@@ -23,9 +23,7 @@ class Choice:
             return cls(text)
         share, _, shares = text.partition("/")
         if not (share.isdecimal() and shares.isdecimal() and 1 <= int(share) <= int(shares)):
-            raise pytest.UsageError(
-                f"--nightly {text!r} is not all, none, only or a share such as 3/20"
-            )
+            raise pytest.UsageError(f"--nightly {text!r} is not all, none, only or a share such as 3/20")
         return cls("share", int(share), int(shares))
 
     def takes(self, test: str, nightly: AbstractSet[str]) -> bool:

@@ -14,19 +14,14 @@ class Onlooker:
 
     def __init__(self) -> None:
         self.is_stopping = threading.Event()
-        self._thread = threading.Thread(
-            target=self.look_on, name=type(self).__name__.lower(), daemon=True
-        )
+        self._thread = threading.Thread(target=self.look_on, name=type(self).__name__.lower(), daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
 

@@ -84,16 +84,14 @@ class Tx:
 @contextmanager
 def by_hand(arena: Arena) -> Iterator[ManualSettlement]:
     """An operator's session, step by step."""
-    connections = connect_coordinator(
-        CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
-    )
-    producers = connect_producer(
-        ProducerConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
-    )
+    connections = connect_coordinator(CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace))
+    producers = connect_producer(ProducerConfig(bootstrap_servers=arena.servers, namespace=arena.namespace))
     try:
-        yield ManualSettlement(connections=connections, producers=producers, config=CoordinatorConfig(
-            bootstrap_servers=arena.servers, namespace=arena.namespace
-        ))  # fmt: skip
+        yield ManualSettlement(
+            connections=connections,
+            producers=producers,
+            config=CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace),
+        )
     finally:
         producers.close()
         connections.close()

@@ -52,9 +52,7 @@ class Orphans:
     def rolled_back_count(self) -> int:
         """How many the responder has rolled back: it alone writes such a row of this group."""
         table = self._shop.barrier.table
-        wanted = select(func.count()).where(
-            table.c.producer_group == ORPHANS, table.c.resolution == ROLLBACK.value
-        )
+        wanted = select(func.count()).where(table.c.producer_group == ORPHANS, table.c.resolution == ROLLBACK.value)
         with self._shop.engine.connect() as connection:
             return connection.execute(wanted).scalar_one()
 

@@ -33,9 +33,7 @@ def make_environment(folder: Path, *requirements: str, python: str = sys.executa
 def clean_environ(home: Path) -> dict[str, str]:
     """The environment of somebody who has nothing of txlayer's yet; how packages are found stays."""
     kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("TXLAYER_", "PYTHON", "VIRTUAL_ENV"))
+        name: value for name, value in os.environ.items() if not name.startswith(("TXLAYER_", "PYTHON", "VIRTUAL_ENV"))
     }
     return {**kept, "HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache")}
 

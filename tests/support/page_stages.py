@@ -21,22 +21,31 @@ from txlayer.core.retry import DeadLetter, DeadLetterReason
 MINUTE_MS = 60_000
 
 
-def plant_dead_letters(
-    servers: str, *, group: str, topic: str, partition: int, count: int, age_ms: int
-) -> None:
+def plant_dead_letters(servers: str, *, group: str, topic: str, partition: int, count: int, age_ms: int) -> None:
     """Dead letters of customer-7, one after the other, as a consumer writes them; the first stands at the next offset."""
     producer = Producer({"bootstrap.servers": servers, "acks": "all", "log_level": 0})
     now_ms = int(time.time() * 1000)
     for number in range(count):
         at_ms = now_ms - age_ms
         letter = DeadLetter(
-            DeadLetterReason.ATTEMPTS_EXHAUSTED, Origin(topic, partition, number), at_ms - 5_000, 16, at_ms - 4_000,
-            at_ms, "ValueError", "no such customer", group,
-        )  # fmt: skip
+            DeadLetterReason.ATTEMPTS_EXHAUSTED,
+            Origin(topic, partition, number),
+            at_ms - 5_000,
+            16,
+            at_ms - 4_000,
+            at_ms,
+            "ValueError",
+            "no such customer",
+            group,
+        )
         producer.produce(
-            dead_letter_topic(group, topic), b"an order", b"customer-7", partition,
-            headers=[(DLQ_HEADER, encode_dead_letter(letter))], timestamp=at_ms,
-        )  # fmt: skip
+            dead_letter_topic(group, topic),
+            b"an order",
+            b"customer-7",
+            partition,
+            headers=[(DLQ_HEADER, encode_dead_letter(letter))],
+            timestamp=at_ms,
+        )
     assert not producer.flush(30)
 
 
@@ -44,32 +53,29 @@ def plant_dead_letters(
 def mended_consumer(servers: str, *, group: str, topic: str) -> Iterator[list[bytes]]:
     """A consumer of the group whose handler succeeds; the values that it was given."""
     handled: list[bytes] = []
-    consumer = OrderedConsumer(
-        bootstrap_servers=servers, group=group, topics=[topic], start_at="earliest"
-    )
+    consumer = OrderedConsumer(bootstrap_servers=servers, group=group, topics=[topic], start_at="earliest")
     consumer.handler(lambda message, _context: handled.append(message.value))
     with consumer:
         yield handled
 
 
 @contextmanager
-def waiting_for_a_person(
-    servers: str, *, namespace: str, group: str, topic: str
-) -> Iterator[Parking]:
+def waiting_for_a_person(servers: str, *, namespace: str, group: str, topic: str) -> Iterator[Parking]:
     """A namespace at work whose producer group knows nothing of its transactions: they are parked at once."""
     config = CoordinatorConfig(
-        bootstrap_servers=servers, namespace=namespace, session_timeout=timedelta(seconds=3),
-        check_immunity=timedelta(milliseconds=200), check_max=1,
-    )  # fmt: skip
+        bootstrap_servers=servers,
+        namespace=namespace,
+        session_timeout=timedelta(seconds=3),
+        check_immunity=timedelta(milliseconds=200),
+        check_max=1,
+    )
 
     def check(_request: CheckRequest) -> Resolution:
         return UNKNOWN
 
     with (
         RunningCoordinator(config),
-        TransactionalProducer(
-            bootstrap_servers=servers, namespace=namespace, group=group, check=check
-        ) as producer,
+        TransactionalProducer(bootstrap_servers=servers, namespace=namespace, group=group, check=check) as producer,
     ):
         yield Parking(producer, servers, topic, SystemTopics(namespace).doubt)
 
@@ -77,9 +83,7 @@ def waiting_for_a_person(
 class Parking:
     """Makes transactions of which nobody knows what became of their local transaction."""
 
-    def __init__(
-        self, producer: TransactionalProducer, servers: str, topic: str, doubt: str
-    ) -> None:
+    def __init__(self, producer: TransactionalProducer, servers: str, topic: str, doubt: str) -> None:
         self._producer = producer
         self._servers = servers
         self._topic = topic

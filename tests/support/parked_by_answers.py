@@ -12,14 +12,7 @@ from collections.abc import Mapping
 from tests.support.history import History, Logs
 from txlayer.core import codec
 from txlayer.core.checks import CheckPolicies, UnresolvedAction
-from txlayer.core.messages import (
-    CheckKind,
-    CheckRecord,
-    DoubtSummary,
-    OpMessage,
-    Resolution,
-    Source,
-)
+from txlayer.core.messages import CheckKind, CheckRecord, DoubtSummary, OpMessage, Resolution, Source
 from txlayer.core.transitions import TxnState
 
 Position = tuple[int, int]
@@ -47,9 +40,7 @@ def parked_by_answers(history: History) -> dict[str, Position]:
 
 def _is_last(summary: DoubtSummary, policies: CheckPolicies) -> bool:
     policy = policies.of(summary.producer_group)
-    return (
-        policy.then is UnresolvedAction.PARK and summary.answered_count + 1 >= policy.answered_max
-    )
+    return policy.then is UnresolvedAction.PARK and summary.answered_count + 1 >= policy.answered_max
 
 
 def _unknown_answers(logs: Logs) -> Mapping[str, dict[int, Position]]:
@@ -67,11 +58,7 @@ def _unknown_answers(logs: Logs) -> Mapping[str, dict[int, Position]]:
 
 def _asked_counts(logs: Logs) -> Counter[str]:
     checks = (codec.decode_check(record.value) for record in logs.check)
-    return Counter(
-        check.key
-        for check in checks
-        if isinstance(check, CheckRecord) and check.kind is CheckKind.QUESTION
-    )
+    return Counter(check.key for check in checks if isinstance(check, CheckRecord) and check.kind is CheckKind.QUESTION)
 
 
 def _last_open(logs: Logs) -> dict[str, DoubtSummary]:

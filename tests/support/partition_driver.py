@@ -9,21 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, cast
 
-from tests.support.fake_records import (
-    GROUP,
-    PARTITION,
-    half_header,
-    half_record,
-    op_line,
-)
-from tests.support.partition_log import (
-    SETTINGS,
-    TOPICS,
-    Appended,
-    Entry,
-    PartitionLog,
-    fold_half,
-)
+from tests.support.fake_records import GROUP, PARTITION, half_header, half_record, op_line
+from tests.support.partition_log import SETTINGS, TOPICS, Appended, Entry, PartitionLog, fold_half
 from txlayer.adapters.ports import GroupReader, TopicPartition
 from txlayer.coordinator.partition import LogTime, Shard, latest_ms
 from txlayer.core import codec
@@ -106,9 +93,7 @@ class PartitionDriver:
         self.truth: dict[str, Target] = {"orders": ACCEPTS} if targets is None else dict(targets)
         self.book: dict[str, Target] = {}  # what the coordinator knows of it
         self.log = PartitionLog(
-            settings=settings,
-            targets=self.book,
-            limit_of=lambda topic: self.truth[topic].message_bytes_max,
+            settings=settings, targets=self.book, limit_of=lambda topic: self.truth[topic].message_bytes_max
         )
         self._refusals = self.log.refusals
         self.reports: list[Report] = []
@@ -184,10 +169,8 @@ class PartitionDriver:
             if aside.line is not None and aside.why.reason is ParkReason.MISPLACED
         )
         self._facts.append(
-            Applied(
-                start, self.ledger.op_next, given_up, self._half_read, dict(self.book), dict(self.refusals),
-            )
-        )  # fmt: skip
+            Applied(start, self.ledger.op_next, given_up, self._half_read, dict(self.book), dict(self.refusals))
+        )
         return batch
 
     def tick(self, *, after_ms: int = 0, moves: int = 100, is_present: bool = False) -> None:
@@ -225,9 +208,7 @@ class PartitionDriver:
         shard = self._shard()
         shard.waits.append((self.ledger.ops_read_to, 0.0))
         is_waiting = self.ledger.waits_for_half is not None
-        shard.look_for_misplaced(
-            _NO_MARKERS, TOPICS, connections=self.log.connections, now=1.0, patience_s=1.0
-        )
+        shard.look_for_misplaced(_NO_MARKERS, TOPICS, connections=self.log.connections, now=1.0, patience_s=1.0)
         if is_waiting and self._half_read == len(self.log.half):
             self.advance()
 
@@ -295,9 +276,7 @@ class PartitionDriver:
         return [report.key for report in self.reports if report.kind is kind]
 
 
-def lines_between(
-    log: PartitionLog, start: OpPosition, end: OpPosition
-) -> Iterable[tuple[OpPosition, str]]:
+def lines_between(log: PartitionLog, start: OpPosition, end: OpPosition) -> Iterable[tuple[OpPosition, str]]:
     """The op lines with start <= position < end."""
     for entry in log.op:
         if start[0] <= entry.offset <= end[0]:

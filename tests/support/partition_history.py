@@ -12,14 +12,7 @@ from typing import Any
 
 from tests.support.fake_records import FAR_AWAY, half_header, op_line, options, txn_key
 from tests.support.naive_partition import UNSETTLED, NaivePartition
-from tests.support.partition_driver import (
-    ACCEPTS,
-    FORBIDDEN,
-    MANY,
-    MISSING,
-    Fact,
-    PartitionDriver,
-)
+from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MANY, MISSING, Fact, PartitionDriver
 from tests.support.partition_log import Appended
 from txlayer.core.codec import NEXT_VERSION
 from txlayer.core.ledger import Ledger
@@ -29,9 +22,25 @@ from txlayer.core.transitions import TxnState
 
 STEPS = (
     "nothing",  # the first, so that hypothesis shrinks to it
-    *("begin",) * 6, *("half",) * 4, *("op",) * 10, *("turn",) * 8, *("read",) * 6, *("tick",) * 3,
-    *("target",) * 3, *("crash",) * 2, "twin", "bad half", "bad op", "ghost", "early", "early", "give up", "give up", "drop", "compact",
-)  # fmt: skip
+    *("begin",) * 6,
+    *("half",) * 4,
+    *("op",) * 10,
+    *("turn",) * 8,
+    *("read",) * 6,
+    *("tick",) * 3,
+    *("target",) * 3,
+    *("crash",) * 2,
+    "twin",
+    "bad half",
+    "bad op",
+    "ghost",
+    "early",
+    "early",
+    "give up",
+    "give up",
+    "drop",
+    "compact",
+)
 TOPICS = ("orders", "stock")
 ORDERS: tuple[HalfOptions, ...] = (
     NO_OPTIONS,
@@ -54,9 +63,7 @@ Steps = Sequence[tuple[str, int, int]]
 def made_up_steps(seed: int, *, count: int) -> Steps:
     """A history out of a seed, the same on every machine."""
     dice = Random(seed)
-    return [
-        (dice.choice(STEPS[1:]), dice.randrange(100), dice.randrange(100)) for _ in range(count)
-    ]
+    return [(dice.choice(STEPS[1:]), dice.randrange(100), dice.randrange(100)) for _ in range(count)]
 
 
 @dataclass(slots=True)
@@ -69,9 +76,7 @@ class Prepared:
     offsets: list[int] = field(default_factory=list)
     newest: int = -1
     is_resolved: bool = False
-    is_plain: bool = (
-        True  # neither kept twice by the broker nor a ghost: its lines may name any place
-    )
+    is_plain: bool = True  # neither kept twice by the broker nor a ghost: its lines may name any place
 
 
 class History:
@@ -119,9 +124,13 @@ class History:
         index = len(prepared.offsets)
         value = b"x" * (9_600 if is_big else index)
         prepared.newest = self.driver.half(
-            prepared.key, index=index, count=len(prepared.topics), topic=prepared.topics[index],
-            options=prepared.options, value=value or None,
-        )  # fmt: skip
+            prepared.key,
+            index=index,
+            count=len(prepared.topics),
+            topic=prepared.topics[index],
+            options=prepared.options,
+            value=value or None,
+        )
         prepared.offsets.append(prepared.newest)
 
     def _twin(self, a: int, b: int) -> None:
@@ -130,17 +139,15 @@ class History:
         begun = [
             t
             for t in self._prepared
-            if t.offsets
-            and (not t.is_resolved or (t.key in fates and fates[t.key].state not in UNSETTLED))
+            if t.offsets and (not t.is_resolved or (t.key in fates and fates[t.key].state not in UNSETTLED))
         ]
         if begun:
             twin = begun[-1 - a % len(begun)]
             index = b % len(twin.offsets)
             twin.is_plain = False
             twin.newest = self.driver.half(
-                twin.key, index=index, count=len(twin.topics), topic=twin.topics[index],
-                options=twin.options,
-            )  # fmt: skip
+                twin.key, index=index, count=len(twin.topics), topic=twin.topics[index], options=twin.options
+            )
 
     def _bad_half(self, a: int, b: int) -> None:
         other = self._prepared[-1 - b % len(self._prepared)].key if self._prepared else "none"
@@ -187,9 +194,7 @@ class History:
     def _bad_op(self, a: int, b: int) -> None:
         self._flush(b)
         if a % 4 == 0:
-            self.driver.log.add_op(
-                (None, b"", b"\xff", b"\n")[b % 4], appended_ms=self.driver.now_ms
-            )
+            self.driver.log.add_op((None, b"", b"\xff", b"\n")[b % 4], appended_ms=self.driver.now_ms)
         elif self._prepared:
             prepared = self._prepared[-1 - b % len(self._prepared)]
             good = op_line("C", prepared.key, prepared.newest)
@@ -202,17 +207,13 @@ class History:
         self._lines.append(op_line("CRU"[b % 3], key, FAR_AWAY))
         self._flush(a)
         self._prepared.append(
-            Prepared(
-                key, TOPICS[: 1 + a % 2], ORDERS[b % len(ORDERS)], is_resolved=True, is_plain=False
-            )
+            Prepared(key, TOPICS[: 1 + a % 2], ORDERS[b % len(ORDERS)], is_resolved=True, is_plain=False)
         )
 
     def _early(self, a: int, b: int) -> None:
         """A line that names a half offset which is there only later: some wait for it, some are given up before."""
         # Of one that is settled a restart may know nothing any more, and park it anew.
-        unfinished = [
-            t for t in self._prepared if 0 < len(t.offsets) < len(t.topics) and not t.is_resolved
-        ]
+        unfinished = [t for t in self._prepared if 0 < len(t.offsets) < len(t.topics) and not t.is_resolved]
         if unfinished:
             prepared = unfinished[-1 - a % len(unfinished)]
             prepared.is_resolved, prepared.is_plain = True, False
@@ -292,10 +293,7 @@ class History:
         self.naive.happened(facts, half_next=positions.half_next)
         self._judge_forwarded(appended, self.naive.forwarded[before:])
         unsettled = self.naive.unsettled(half_next=positions.half_next)
-        expected = {
-            key: (fate.state, fate.asked, fate.answered, fate.decided)
-            for key, fate in unsettled.items()
-        }
+        expected = {key: (fate.state, fate.asked, fate.answered, fate.decided) for key, fate in unsettled.items()}
         assert expected == {t.key: _standing(t) for t in ledger.everybody()}
         on_doubt = log.on_doubt()
         for txn in ledger.everybody():
@@ -318,9 +316,7 @@ class History:
     def _judge_forwarded(self, appended: Appended, expected: list[str]) -> None:
         halves = self.naive.halves()
         messages: list[Any] = [
-            (key, half.header.index, half.header.topic, half.offset)
-            for key in expected
-            for half in halves[key][0]
+            (key, half.header.index, half.header.topic, half.offset) for key in expected for half in halves[key][0]
         ]
         found = [(m.txn_key, m.index, m.topic, m.half_offset) for m in appended.messages]
         assert sorted(messages) == sorted(found)

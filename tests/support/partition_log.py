@@ -11,12 +11,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from tests.support.fake_records import PARTITION, PARTITION_COUNT, FakeRecord
-from txlayer.adapters.ports import (
-    LOG_APPEND_TIME,
-    CoordinatorConnections,
-    StoredOffset,
-    TopicPartition,
-)
+from txlayer.adapters.ports import LOG_APPEND_TIME, CoordinatorConnections, StoredOffset, TopicPartition
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.partition import LogTime, Shard, fill_contents
 from txlayer.coordinator.publish import Publisher, Refusals
@@ -144,15 +139,22 @@ class PartitionLog:
         self, batch: Batch, offsets: dict[TopicPartition, StoredOffset], *, is_careful: bool = False
     ) -> dict[int, dict[str, int]]:
         return self._publisher.publish(
-            [(PARTITION, batch)], offsets, None, is_careful=is_careful, cut=self.refusals.doubt_keys,
+            [(PARTITION, batch)],
+            offsets,
+            None,
+            is_careful=is_careful,
+            cut=self.refusals.doubt_keys,
             questions=self.refusals.questions,
-        )  # fmt: skip
+        )
 
     def _new_publisher(self) -> Publisher:
         publisher = Publisher(
-            CONFIG, name="writer", make_writer=self.connections.make_writer, book=self.book,
+            CONFIG,
+            name="writer",
+            make_writer=self.connections.make_writer,
+            book=self.book,
             environment=self._environment,
-        )  # fmt: skip
+        )
         publisher.start()
         return publisher
 
@@ -168,9 +170,7 @@ class PartitionLog:
         """Where the next record of a topic will stand."""
         return {TOPICS.op: self._op_end, TOPICS.doubt: self._doubt_end}.get(topic, 0)
 
-    def committed(
-        self, records: Sequence[Written], offsets: Mapping[TopicPartition, StoredOffset]
-    ) -> None:
+    def committed(self, records: Sequence[Written], offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """The broker's part of a Kafka transaction that ended."""
         messages = []
         for written in records:
@@ -199,9 +199,7 @@ class PartitionLog:
         key, _, topic, part = (raw or b"").decode().split("|")[1:5]
         index, _, count = part.partition("/")
         assert ((headers[codec.ID_HEADER] or b"").decode(), topic) == (key[:-9], written.topic())
-        return Visible(
-            key, int(index), int(count), topic, half_offset, written.key(), written.value()
-        )
+        return Visible(key, int(index), int(count), topic, half_offset, written.key(), written.value())
 
     def compact_doubt(self) -> None:
         """What the broker's cleaner does: of every key the newest record stays."""
@@ -231,9 +229,7 @@ class PartitionLog:
         fold = DoubtFold(op_offset=self.stored.replay_offset)
         for entry in self.doubt:
             if entry.offset >= self.stored.doubt_low:
-                fold.fold(
-                    entry.offset, entry.record.key(), entry.record.value(), entry.record.headers
-                )
+                fold.fold(entry.offset, entry.record.key(), entry.record.value(), entry.record.headers)
         return fold.everybody()
 
     def contents_on_doubt(self, key: str) -> dict[int, FakeRecord]:
@@ -251,21 +247,15 @@ class PartitionLog:
     def fill(self, ledger: Ledger) -> None:
         """Fetch the content that the batch needs and that is not in memory."""
         shard = Shard(ledger, self.stored, half_end=0, op_end=0, time=LogTime(lambda: 0.0))
-        fill_contents(
-            [(PARTITION, ledger.batch)], {PARTITION: shard}, config=CONFIG, connections=self.connections
-        )  # fmt: skip
+        fill_contents([(PARTITION, ledger.batch)], {PARTITION: shard}, config=CONFIG, connections=self.connections)
 
     # --- restart ------------------------------------------------------------------------------------------------------
 
-    def rebuild(
-        self, *, targets: Mapping[str, Target], refusals: Mapping[str, ParkReason]
-    ) -> Ledger:
+    def rebuild(self, *, targets: Mapping[str, Target], refusals: Mapping[str, ParkReason]) -> Ledger:
         """A ledger at the stored positions, as recovery builds it."""
         self._publisher = self._new_publisher()
         ledger = Ledger(PARTITION, settings=self.settings, targets=targets, refusals=refusals)
-        recovery = Recovery(
-            CONFIG, self.connections, is_still_ours=lambda: None, environment=self._environment
-        )
+        recovery = Recovery(CONFIG, self.connections, is_still_ours=lambda: None, environment=self._environment)
         recovery.replay({PARTITION: ledger}, {PARTITION: StoredPositions(self.stored, "writer")})
         ledger.end_replay(self.stored)
         return ledger
@@ -295,7 +285,9 @@ class Written(FakeRecord):
 
     __slots__ = ("_offset", "_topic")
 
-    def __init__(self, topic: str, offset: int, key: bytes | None, value: bytes | None, headers: Headers | None) -> None:  # fmt: skip
+    def __init__(
+        self, topic: str, offset: int, key: bytes | None, value: bytes | None, headers: Headers | None
+    ) -> None:
         # The client takes text as well, and writes it in UTF-8.
         sent: list[tuple[str, Any]] = list(headers or ())
         encoded = [(name, head.encode() if isinstance(head, str) else head) for name, head in sent]
@@ -335,9 +327,16 @@ class _Writer:
         self._records, self._reports, self._refused = [], [], ""
 
     def produce(
-        self, topic: str, value: bytes | None = None, key: bytes | None = None, partition: int = -1,
-        callback: Any = None, on_delivery: Any = None, timestamp: int = 0, headers: Headers | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        partition: int = -1,
+        callback: Any = None,
+        on_delivery: Any = None,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+    ) -> None:
         assert partition in (-1, PARTITION) or not TOPICS.is_system(topic)
         del timestamp
         before = sum(record.topic() == topic for record in self._records)
@@ -363,13 +362,9 @@ class _Writer:
         raise exc
 
     def refusal(self, error: Any, *, topic: str, txn_key: str) -> RefusedRecordError:
-        return RefusedRecordError(
-            str(error), reason="MSG_SIZE_TOO_LARGE", topic=topic, txn_key=txn_key or None
-        )
+        return RefusedRecordError(str(error), reason="MSG_SIZE_TOO_LARGE", topic=topic, txn_key=txn_key or None)
 
-    def send_offsets(
-        self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float
-    ) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:
         del member, timeout_s
         self._offsets = offsets
 
@@ -399,9 +394,7 @@ class _Connections:
     def start_offsets(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(places, 0)
 
-    def end_offsets(
-        self, places: Sequence[TopicPartition], *, is_committed: bool = True
-    ) -> dict[TopicPartition, int]:
+    def end_offsets(self, places: Sequence[TopicPartition], *, is_committed: bool = True) -> dict[TopicPartition, int]:
         del is_committed
         return {place: self._log.entries(place[0])[1] for place in places}
 
@@ -422,11 +415,7 @@ class _Reader:
         found: list[Any] = []
         for place, start in self._positions.items():
             entries, end = self._log.entries(place[0])
-            found += [
-                _Placed(place[0], e.offset, e.record, e.appended_ms)
-                for e in entries
-                if e.offset >= start
-            ]
+            found += [_Placed(place[0], e.offset, e.record, e.appended_ms) for e in entries if e.offset >= start]
             found.append(_Placed(place[0], end, FakeRecord(), 0, is_end=True))
         self._positions = {}
         return found
@@ -448,9 +437,7 @@ class _Placed(FakeRecord):
 
     __slots__ = ("_appended_ms", "_is_end", "_offset", "_topic")
 
-    def __init__(
-        self, topic: str, offset: int, record: FakeRecord, appended_ms: int, *, is_end: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, topic: str, offset: int, record: FakeRecord, appended_ms: int, *, is_end: bool = False) -> None:
         super().__init__(key=record.key(), value=record.value(), headers=record.headers())
         self._topic, self._offset, self._is_end = topic, offset, is_end
         self._appended_ms = appended_ms

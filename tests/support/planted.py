@@ -68,10 +68,7 @@ class Field:
         self._count = 0
         self._kept: set[tuple[str, int]] = set()
         self._writer = RecordWriter(servers, record_bytes_max=record_bytes_max)
-        settings = {
-            "message.timestamp.type": "LogAppendTime",
-            "max.message.bytes": str(record_bytes_max),
-        }
+        settings = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": str(record_bytes_max)}
         for role in ("half", "op", "doubt"):
             create_topic(servers, self.topic(role), partitions=PARTITIONS, config=settings)
         for role in ("check", "locks"):
@@ -101,35 +98,23 @@ class Field:
         key = key or f"{self.namespace[-6:]}-{self._count}/{self._count:08x}"
         if ordering_key is not None:
             options = options._replace(key_hash=ids.key_hash(ordering_key))
-        home = ids.half_partition(
-            ordering_key=ordering_key, txn_id=key.partition("/")[0], partition_count=PARTITIONS
-        )
+        home = ids.half_partition(ordering_key=ordering_key, txn_id=key.partition("/")[0], partition_count=PARTITIONS)
         if born_ms is None:
             born_ms = int(time.time() * 1000)
         written = range(len(messages)) if indices is None else indices
         records = []
         for index in written:
             message = messages[index]
-            header = HalfHeader(
-                key, GROUP, message.topic, index, count or len(messages), born_ms, options
-            )
+            header = HalfHeader(key, GROUP, message.topic, index, count or len(messages), born_ms, options)
             packed = (codec.HALF_HEADER, codec.encode_half_header(header))
-            records.append(
-                Record(
-                    self.topic("half"), message.value, message.key, [*message.headers, packed], home
-                )
-            )
+            records.append(Record(self.topic("half"), message.value, message.key, [*message.headers, packed], home))
         offsets = self._writer.write(records)
         return Transaction(key, home, tuple(messages), options, born_ms, tuple(offsets))
 
-    def resolve(
-        self, *said: tuple[Transaction, Resolution], source: Source = Source.PRODUCER, **more: Any
-    ) -> int:
+    def resolve(self, *said: tuple[Transaction, Resolution], source: Source = Source.PRODUCER, **more: Any) -> int:
         """One op record with a line for each; all of one partition. Its offset."""
         lines = [
-            codec.encode_op(
-                OpMessage(resolution, txn.key, GROUP, txn.offsets[-1], txn.born_ms, source, **more)
-            )
+            codec.encode_op(OpMessage(resolution, txn.key, GROUP, txn.offsets[-1], txn.born_ms, source, **more))
             for txn, resolution in said
         ]
         (partition,) = {txn.partition for txn, _ in said}
@@ -146,21 +131,24 @@ class Field:
         for txn in transactions:
             self.resolve((txn, Resolution.ROLLBACK), **more)
 
-    def forward(
-        self, txn: Transaction, *indices: int, partition: int = 0, replay_mark: bytes | None = None
-    ) -> None:
+    def forward(self, txn: Transaction, *indices: int, partition: int = 0, replay_mark: bytes | None = None) -> None:
         """Forwarded records of a transaction, all of them when no index is named; with a mark, copies of dead letters."""
         chosen = indices or range(len(txn.messages))
         records = []
         for index in chosen:
             message = txn.messages[index]
             origin = codec.encode_origin(
-                partition=txn.partition, offset=txn.offsets[index], index=index,
-                count=len(txn.messages), born_ms=txn.born_ms,
-            )  # fmt: skip
+                partition=txn.partition,
+                offset=txn.offsets[index],
+                index=index,
+                count=len(txn.messages),
+                born_ms=txn.born_ms,
+            )
             headers: Headers = [
-                *message.headers, (codec.ID_HEADER, txn.txn_id.encode()), (codec.ORIGIN_HEADER, origin.encode()),
-            ]  # fmt: skip
+                *message.headers,
+                (codec.ID_HEADER, txn.txn_id.encode()),
+                (codec.ORIGIN_HEADER, origin.encode()),
+            ]
             if replay_mark is not None:
                 headers.append((REPLAY_HEADER, replay_mark))
             records.append(Record(message.topic, message.value, message.key, headers, partition))
@@ -175,35 +163,35 @@ class Field:
 
     def check(self, txn: Transaction, number: int, kind: CheckKind = CheckKind.QUESTION) -> None:
         """A check-back."""
-        record = CheckRecord(
-            kind, txn.key, GROUP, txn.partition, txn.offsets[-1], txn.born_ms, number, "orders"
-        )
-        self._writer.write(
-            [Record(self.topic("check"), codec.encode_check(record), codec.check_key(record))],
-        )
+        record = CheckRecord(kind, txn.key, GROUP, txn.partition, txn.offsets[-1], txn.born_ms, number, "orders")
+        self._writer.write([Record(self.topic("check"), codec.encode_check(record), codec.check_key(record))])
 
-    def doubt(
-        self,
-        txn: Transaction,
-        state: str,
-        reason: str = "",
-        *,
-        with_contents: bool = True,
-        **more: Any,
-    ) -> None:
+    def doubt(self, txn: Transaction, state: str, reason: str = "", *, with_contents: bool = True, **more: Any) -> None:
         """A summary on doubt and the contents; `ended` instead of a state writes their end."""
         summary = DoubtSummary(
-            txn.key, state, reason, GROUP, txn.offsets[0], txn.offsets[-1], len(txn.offsets), len(txn.messages),
-            txn.born_ms, txn.born_ms, None, OrderMode.COMMIT, None, None, txn.born_ms, (self.orders,),
-        )  # fmt: skip
+            txn.key,
+            state,
+            reason,
+            GROUP,
+            txn.offsets[0],
+            txn.offsets[-1],
+            len(txn.offsets),
+            len(txn.messages),
+            txn.born_ms,
+            txn.born_ms,
+            None,
+            OrderMode.COMMIT,
+            None,
+            None,
+            txn.born_ms,
+            (self.orders,),
+        )
         is_end = state == "ended"
         value = None if is_end else codec.encode_summary(summary._replace(**more))
         topic = self.topic("doubt")
         records = [Record(topic, value, txn.key.encode(), None, txn.partition)]
         for index, message in enumerate(txn.messages if with_contents else ()):
-            header = HalfHeader(
-                txn.key, GROUP, message.topic, index, len(txn.messages), txn.born_ms, txn.options
-            )
+            header = HalfHeader(txn.key, GROUP, message.topic, index, len(txn.messages), txn.born_ms, txn.options)
             packed = (codec.HALF_HEADER, codec.encode_half_header(header))
             content, headers = codec.encode_content(
                 key=message.key, value=message.value, headers=[*message.headers, packed]
@@ -213,13 +201,7 @@ class Field:
             if is_rest:
                 self._kept ^= {(txn.key, index)}
                 records.append(
-                    Record(
-                        topic,
-                        None if is_end else content,
-                        key,
-                        None if is_end else headers,
-                        txn.partition,
-                    )
+                    Record(topic, None if is_end else content, key, None if is_end else headers, txn.partition)
                 )
         self._writer.write(records)
 

@@ -29,13 +29,7 @@ from txlayer.core.dead_letters import (
     replay_topic,
 )
 from txlayer.core.messages import Headers, Origin, Undecodable
-from txlayer.core.retry import (
-    DeadLetter,
-    DeadLetterReason,
-    ReplayKind,
-    ReplayOutcome,
-    ReplayRecord,
-)
+from txlayer.core.retry import DeadLetter, DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.operate.topics import GroupTopics
 
 FLUSH_S = 30.0
@@ -49,9 +43,7 @@ Answer = Callable[[ReplayRecord], ReplayOutcome | None]
 class Planted:
     """One group and one topic of it."""
 
-    def __init__(
-        self, servers: str, capsys: pytest.CaptureFixture[str], *, partitions: int = 2
-    ) -> None:
+    def __init__(self, servers: str, capsys: pytest.CaptureFixture[str], *, partitions: int = 2) -> None:
         self.servers = servers
         self.config = ClientConfig(bootstrap_servers=servers)
         self._capsys = capsys
@@ -59,9 +51,7 @@ class Planted:
         self.topic = create_topic(servers, unique_name("orders"), partitions=partitions)
         self.partition_count = partitions
         with KafkaAdmin(self.config) as admin:
-            GroupTopics(
-                admin, group=self.group, topics=[self.topic], files=read_topic_files()
-            ).apply()
+            GroupTopics(admin, group=self.group, topics=[self.topic], files=read_topic_files()).apply()
         self._producer = Producer({"bootstrap.servers": servers, "acks": "all", "log_level": 0})
 
     @property
@@ -90,9 +80,16 @@ class Planted:
         """Write a dead letter as a consumer does; its name."""
         now_ms = int(time.time() * 1000)
         letter = DeadLetter(
-            reason, Origin(self.topic, partition, 1_000), now_ms - 5_000, 16, now_ms - 4_000, now_ms - 100,
-            "ValueError", "no such customer", group or self.group,
-        )  # fmt: skip
+            reason,
+            Origin(self.topic, partition, 1_000),
+            now_ms - 5_000,
+            16,
+            now_ms - 4_000,
+            now_ms - 100,
+            "ValueError",
+            "no such customer",
+            group or self.group,
+        )
         packed = [*headers, (DLQ_HEADER, encode_dead_letter(letter))]
         return self.record(key=key, value=value, partition=partition, headers=packed, at_ms=at_ms)
 
@@ -114,14 +111,7 @@ class Planted:
         return self._write(self.replays, encode_replay(record), key, partition, ())
 
     def _write(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int,
-        headers: Headers,
-        *,
-        at_ms: int = 0,
+        self, topic: str, value: bytes | None, key: bytes | None, partition: int, headers: Headers, *, at_ms: int = 0
     ) -> int:
         offsets: list[int] = []
 
@@ -129,9 +119,7 @@ class Planted:
             assert error is None, error
             offsets.append(record.offset())
 
-        self._producer.produce(
-            topic, value, key, partition, on_delivery=done, headers=list(headers), timestamp=at_ms
-        )
+        self._producer.produce(topic, value, key, partition, on_delivery=done, headers=list(headers), timestamp=at_ms)
         assert not self._producer.flush(FLUSH_S)
         return offsets[0]
 
@@ -208,7 +196,5 @@ class Planted:
         heard.append(request)
         outcome = answer(request)
         if outcome is not None:
-            said = ReplayRecord(
-                ReplayKind.RESULT, request.request_id, request.dead_letter_offset, outcome, "as told"
-            )  # fmt: skip
+            said = ReplayRecord(ReplayKind.RESULT, request.request_id, request.dead_letter_offset, outcome, "as told")
             self.say(said, partition=record.partition(), key=record.key())

@@ -40,17 +40,18 @@ class TxlayerProcess:
         with log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, *command, "--log-format", "json"],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ, cwd=folder,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environ,
+                cwd=folder,
+            )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
 

@@ -9,20 +9,14 @@ from tests.support.logs import Seen, read_log
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.config import ClientConfig
 from txlayer.core import codec
-from txlayer.core.messages import (
-    HalfHeader,
-    OpMessage,
-    Resolution,
-)
+from txlayer.core.messages import HalfHeader, OpMessage, Resolution
 from txlayer.producer.producer import TransactionalProducer
 
 GROUP = "orders"
 
 
 def made_for(arena: Arena, **settings: Any) -> TransactionalProducer:
-    return TransactionalProducer(
-        bootstrap_servers=arena.servers, group=GROUP, namespace=arena.namespace, **settings
-    )
+    return TransactionalProducer(bootstrap_servers=arena.servers, group=GROUP, namespace=arena.namespace, **settings)
 
 
 def halves(arena: Arena, txn_id: str) -> list[tuple[Seen, HalfHeader]]:

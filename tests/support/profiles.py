@@ -13,9 +13,13 @@ def register_profiles() -> None:
     settings.register_profile("deep", max_examples=20_000, deadline=None, print_blob=True)
     # The same examples for every mutant, and no time for the smallest one that shows it.
     settings.register_profile(
-        "mutation", max_examples=60, deadline=None, derandomize=True, database=None,
+        "mutation",
+        max_examples=60,
+        deadline=None,
+        derandomize=True,
+        database=None,
         phases=(Phase.explicit, Phase.generate),
-    )  # fmt: skip
+    )
 
     if settings.get_current_profile_name() == "default":  # else somebody chose one
         settings.load_profile("quick")

@@ -28,8 +28,13 @@ def promtool(*arguments: str, folder: Path, text: str | None = None) -> tuple[in
     """(exit code, everything it said)."""
     answer = subprocess.run(
         [program("promtool", package=PACKAGE), *arguments],
-        cwd=folder, input=text, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+        cwd=folder,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     return answer.returncode, answer.stdout + answer.stderr
 
 
@@ -76,10 +81,7 @@ class Prometheus:
 def running_prometheus(folder: Path, targets: Mapping[str, Sequence[str]]) -> Iterator[Prometheus]:
     """A server with our alerts that scrapes `targets` ({job: addresses}) every second."""
     shutil.copy(COMPOSE / "prometheus" / "alerts.yml", folder)
-    jobs = [
-        {"job_name": job, "static_configs": [{"targets": list(addresses)}]}
-        for job, addresses in targets.items()
-    ]
+    jobs = [{"job_name": job, "static_configs": [{"targets": list(addresses)}]} for job, addresses in targets.items()]
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": ["alerts.yml"],
@@ -89,9 +91,11 @@ def running_prometheus(folder: Path, targets: Mapping[str, Sequence[str]]) -> It
     (folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
     port, log_file = free_port(), folder / "prometheus.log"
     command = [
-        str(program("prometheus", package=PACKAGE)), "--config.file=prometheus.yml", "--storage.tsdb.path=data",
+        str(program("prometheus", package=PACKAGE)),
+        "--config.file=prometheus.yml",
+        "--storage.tsdb.path=data",
         f"--web.listen-address=127.0.0.1:{port}",
-    ]  # fmt: skip
+    ]
     with log_file.open("wb") as log:
         server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
     try:

@@ -12,9 +12,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "protocol.
 
 def vectors(name: str) -> list[dict[str, Any]]:
     """The vectors in the block marked `vectors=<name>`."""
-    block = re.search(
-        rf"^```json vectors={re.escape(name)}\n(.*?)^```$", page(), re.DOTALL | re.MULTILINE
-    )
+    block = re.search(rf"^```json vectors={re.escape(name)}\n(.*?)^```$", page(), re.DOTALL | re.MULTILINE)
     assert block is not None, f"{PAGE.name} has no block vectors={name}"
     found: list[dict[str, Any]] = json.loads(block[1])
     assert found, f"vectors={name} is empty"

@@ -26,14 +26,10 @@ REJECTED = Failure(Reject("no"), started_ms=1_000)
 class QueueStage:
     """A topic, its dead letters and its requests as lists, with one `KeyQueues` that may be built anew."""
 
-    def __init__(
-        self, keys: Sequence[bytes | None] = (), settings: QueueSettings | None = None
-    ) -> None:
+    def __init__(self, keys: Sequence[bytes | None] = (), settings: QueueSettings | None = None) -> None:
         self.settings = settings or QueueSettings()
         self.log: list[bytes | None] = list(keys)  # the topic: a key at each offset
-        self.dead_letters: list[
-            tuple[bytes | None, int, DeadLetterReason]
-        ] = []  # (key, offset, why)
+        self.dead_letters: list[tuple[bytes | None, int, DeadLetterReason]] = []  # (key, offset, why)
         self.requests: list[ReplayRecord] = []
         self._expired: set[int] = set()
         self.answers: list[tuple[int | None, ReplayOutcome]] = []
@@ -51,10 +47,7 @@ class QueueStage:
         """The process died: a fresh queue from what is stored, which reads everything again."""
         starts = {s: Start(self.stored[s][0], self.known(s)) for s in ItemSource}
         self.queue: KeyQueues[str] = KeyQueues(
-            topic=starts[TOPIC],
-            replays=starts[REPLAY],
-            settings=self.settings,
-            now_ms=self.now_ms,
+            topic=starts[TOPIC], replays=starts[REPLAY], settings=self.settings, now_ms=self.now_ms
         )
         self._read = {source: start.offset for source, start in starts.items()}
         if is_reading:

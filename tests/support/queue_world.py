@@ -45,9 +45,7 @@ class QueueWorld:
         if self.records_max is None:
             batches = [[item] for item in queue.take(1 + number % 4, now_ms=now_ms)]
         else:
-            batches = queue.take_batches(
-                1 + number % 4, records_max=self.records_max, now_ms=now_ms
-            )
+            batches = queue.take_batches(1 + number % 4, records_max=self.records_max, now_ms=now_ms)
         for batch in batches:
             self._check_start(batch)
             self.in_flight.append(batch)
@@ -243,15 +241,12 @@ class QueueWorld:
             chain = self._chain_of(item)
             number = [at for _, at, _ in self.stage.dead_letters].index(item.offset)
             if item.more.end is DeadLetterReason.KEY_PARKED:
-                assert chain in self.parked, (
-                    "followed into the dead letters, but nobody went before"
-                )
+                assert chain in self.parked, "followed into the dead letters, but nobody went before"
             assert item.offset not in self.ended
             self.ended.add(item.offset)
             earlier = [
-                at for _, at, _ in self.stage.dead_letters[:number]
-                if self.chain(self.stage.log[at], at) == chain
-            ]  # fmt: skip
+                at for _, at, _ in self.stage.dead_letters[:number] if self.chain(self.stage.log[at], at) == chain
+            ]
             assert all(at < item.offset for at in earlier), "dead letters of a key out of order"
             if (self.is_parking or chain in self.parked) and not isinstance(chain, int):
                 self.parked[chain] = number
@@ -267,19 +262,7 @@ class QueueWorld:
 
 
 STEPS = (
-    *(
-        "append",
-        "read",
-        "read",
-        "take",
-        "take",
-        "take",
-        "handle",
-        "handle_many",
-        "fail",
-        "fail",
-        "fail",
-    ),
+    *("append", "read", "read", "take", "take", "take", "handle", "handle_many", "fail", "fail", "fail"),
     *("refuse", "put_back", "store", "store", "write", "write", "request", "replay_all"),
     *("advance", "advance", "restart"),
 )

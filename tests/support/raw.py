@@ -61,9 +61,7 @@ class RawWriter:
     def home_of(self, key: str, *, ordering_key: bytes | None = None) -> int:
         """The partition where a transaction lives."""
         return ids.half_partition(
-            ordering_key=ordering_key,
-            txn_id=key.partition("/")[0],
-            partition_count=self._arena.partition_count,
+            ordering_key=ordering_key, txn_id=key.partition("/")[0], partition_count=self._arena.partition_count
         )
 
     def prepare(  # each argument is a byte that a test may want to control
@@ -85,16 +83,19 @@ class RawWriter:
         records = []
         for index, (topic, message_key, value) in enumerate(messages, start=first_index):
             head = HalfHeader(
-                key, GROUP, topic, index, len(messages) if count is None else count,
-                int(time.time() * 1000) if born_ms is None else born_ms, options,
-            )  # fmt: skip
+                key,
+                GROUP,
+                topic,
+                index,
+                len(messages) if count is None else count,
+                int(time.time() * 1000) if born_ms is None else born_ms,
+                options,
+            )
             packed = codec.encode_half_header(head)
             records.append((value, message_key, [*(headers or []), (codec.HALF_HEADER, packed)]))
         return Prepared(key, partition, tuple(self._write_half(partition, records)))
 
-    def half(
-        self, partition: int, value: bytes | None, *, headers: Headers, key: bytes | None = None
-    ) -> int:
+    def half(self, partition: int, value: bytes | None, *, headers: Headers, key: bytes | None = None) -> int:
         """Any record on the half topic; its offset."""
         return self._write_half(partition, [(value, key, headers)])[0]
 
@@ -119,21 +120,15 @@ class RawWriter:
         half = self._arena.topics.half
         return ends(self._arena.servers, [half], isolation="read_uncommitted")[half, partition]
 
-    def _write_half(
-        self, partition: int, records: Sequence[tuple[bytes | None, bytes | None, Headers]]
-    ) -> list[int]:
+    def _write_half(self, partition: int, records: Sequence[tuple[bytes | None, bytes | None, Headers]]) -> list[int]:
         offsets: list[int] = []
         for value, key, headers in records:
-            self._produce(
-                self._arena.topics.half, value, partition, offsets, key=key, headers=headers
-            )
+            self._produce(self._arena.topics.half, value, partition, offsets, key=key, headers=headers)
         self._flush()
         assert len(records) == len(offsets)
         return offsets
 
-    def _produce(
-        self, topic: str, value: bytes | None, partition: int, offsets: list[int], **more: Any
-    ) -> None:
+    def _produce(self, topic: str, value: bytes | None, partition: int, offsets: list[int], **more: Any) -> None:
         def done(error: Any, record: Any) -> None:
             assert error is None, error
             offsets.append(record.offset())

@@ -66,6 +66,16 @@ def _call(process: str, tenure: int, line: Mapping[str, Any]) -> HandlerCall:
     topic, partition, offset = line["place"]
     key = None if line["key"] is None else base64.b64decode(line["key"])
     return HandlerCall(
-        process, line["writer"], tenure, topic, partition, offset, key, line["attempt"], line["token"],
-        line["at_ms"], request_offset=line.get("request"), letter_offset=line.get("letter"),
-    )  # fmt: skip
+        process,
+        line["writer"],
+        tenure,
+        topic,
+        partition,
+        offset,
+        key,
+        line["attempt"],
+        line["token"],
+        line["at_ms"],
+        request_offset=line.get("request"),
+        letter_offset=line.get("letter"),
+    )

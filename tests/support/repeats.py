@@ -31,11 +31,7 @@ class Repeats:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Every report of a test carries all that was noted; its last one is enough."""
         if report.when == "teardown":
-            self.told += [
-                f"{report.nodeid}: {why}"
-                for name, why in report.user_properties
-                if name == REPEATED
-            ]
+            self.told += [f"{report.nodeid}: {why}" for name, why in report.user_properties if name == REPEATED]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Green tests do not make a green run of too many repeats."""

@@ -51,10 +51,7 @@ class Replayer(Onlooker):
         parked = {place: parked_in(offset) for place, offset in stored.items()}
         if not any(parked.values()):
             return
-        letters, requests = (
-            dead_letter_topic(self._group, self._topic),
-            replay_topic(self._group, self._topic),
-        )
+        letters, requests = (dead_letter_topic(self._group, self._topic), replay_topic(self._group, self._topic))
         read = read_log(self._servers, [letters, requests])
         for place, lasts in parked.items():
             _, partition = place
@@ -77,12 +74,10 @@ class Replayer(Onlooker):
 def parked_in(stored: StoredOffset | None) -> frozenset[int]:
     """The last dead letter of each key that is parked, as a stored offset says."""
     said = None if stored is None else decode(stored.offset, stored.metadata)
-    return frozenset() if said is None or isinstance(said, Foreign) else frozenset(said.parked.values())  # fmt: skip
+    return frozenset() if said is None or isinstance(said, Foreign) else frozenset(said.parked.values())
 
 
-def to_replay(
-    letters: Sequence[Seen], replays: Sequence[Seen], lasts: Collection[int]
-) -> list[Seen]:
+def to_replay(letters: Sequence[Seen], replays: Sequence[Seen], lasts: Collection[int]) -> list[Seen]:
     """All dead letters of the keys whose newest ones are `lasts`, unless somebody was asked and has not answered."""
     waiting: set[tuple[str, int | None]] = set()
     outcomes: dict[int | None, ReplayOutcome | None] = {}  # the last word counts
@@ -103,7 +98,7 @@ def to_replay(
         letter
         for letter in letters
         if letter.key in keys and (letter.offset in lasts or outcomes.get(letter.offset) not in _ENDED)
-    ]  # fmt: skip
+    ]
 
 
 def places_of(group: str, topic: str, *, partition_count: int) -> list[TopicPartition]:

@@ -41,9 +41,12 @@ AT_WORK_S = 90.0
 """Until whoever was started does its work: Python and its imports, a rebalance, and a machine that does much else."""
 END_S = 60.0
 COORDINATORS = {
-    "session_timeout": "1500ms", "doubt_after": "500ms",
-    "check_immunity": "500ms", "check_interval": "1s", "check_interval_max": "2s",
-}  # fmt: skip
+    "session_timeout": "1500ms",
+    "doubt_after": "500ms",
+    "check_immunity": "500ms",
+    "check_interval": "1s",
+    "check_interval_max": "2s",
+}
 RESPONDERS = {"check_session_timeout": "2s"}
 
 CONSUMER = """
@@ -75,10 +78,7 @@ class Post:
     """One place where a process works, and is replaced by the next."""
 
     def __init__(
-        self,
-        component: str,
-        start: Callable[[], TxlayerProcess],
-        is_at_work: Callable[[TxlayerProcess], bool],
+        self, component: str, start: Callable[[], TxlayerProcess], is_at_work: Callable[[TxlayerProcess], bool]
     ) -> None:
         self.component = component
         self._start = start
@@ -141,7 +141,7 @@ class Company:
             Post("consumer", self._consumer, partial(_stands_in, self.handled)),
             Post("consumer", self._consumer, partial(_stands_in, self.handled)),
             Post("producer", self._producer, partial(_stands_in, self.sold)),
-        ]  # fmt: skip
+        ]
 
     def restart_all(self, times: int) -> list[Restart]:
         """Each component so many times in a row, the components beside each other; killed and stopped in turns."""
@@ -195,9 +195,7 @@ class Company:
         arena = self.arena
         log_file = self._log("coordinator")
         return self._stack.enter_context(
-            CoordinatorProcess(
-                arena.servers, arena.namespace, log_file=log_file, settings=COORDINATORS
-            )
+            CoordinatorProcess(arena.servers, arena.namespace, log_file=log_file, settings=COORDINATORS)
         )
 
     def _responder(self) -> TxlayerProcess:
@@ -205,10 +203,15 @@ class Company:
         url = f"{self._database}?check_same_thread=false"
         return self._stack.enter_context(
             ResponderProcess(
-                self.arena.servers, self.arena.namespace, ORPHANS, folder=self._folder,
-                name=self._log("responder").stem, arguments=["--barrier-url", url], settings=RESPONDERS,
+                self.arena.servers,
+                self.arena.namespace,
+                ORPHANS,
+                folder=self._folder,
+                name=self._log("responder").stem,
+                arguments=["--barrier-url", url],
+                settings=RESPONDERS,
             )
-        )  # fmt: skip
+        )
 
     def _has_answered(self, _: TxlayerProcess) -> bool:
         # The one before is gone: no other process rolls an orphan back.
@@ -217,17 +220,13 @@ class Company:
     def _consumer(self) -> TxlayerProcess:
         command = ["consumer", "run", "loyalty:consumer"]
         log_file = self._log("consumer")
-        return self._stack.enter_context(
-            TxlayerProcess(command, log_file=log_file, folder=self._folder)
-        )
+        return self._stack.enter_context(TxlayerProcess(command, log_file=log_file, folder=self._folder))
 
     def _producer(self) -> TxlayerProcess:
         arena = self.arena
         command = [arena.servers, arena.namespace, arena.targets[0], self._database, str(self.sold)]
         log_file = self._log(SELLERS)
-        return self._stack.enter_context(
-            TxlayerProcess(command, log_file=log_file, module="tests.support.selling")
-        )
+        return self._stack.enter_context(TxlayerProcess(command, log_file=log_file, module="tests.support.selling"))
 
     def _make_consumer(self) -> None:
         arena = self.arena
@@ -235,9 +234,12 @@ class Company:
             topics = [arena.targets[0]]
             GroupTopics(admin, group=self.group, topics=topics, files=read_topic_files()).apply()
         program = CONSUMER.format(
-            servers=arena.servers, group=self.group, topic=arena.targets[0], namespace=arena.namespace,
+            servers=arena.servers,
+            group=self.group,
+            topic=arena.targets[0],
+            namespace=arena.namespace,
             journal=str(self.handled),
-        )  # fmt: skip
+        )
         (self._folder / "loyalty.py").write_text(program, encoding="utf-8")
 
     @property

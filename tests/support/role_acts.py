@@ -66,9 +66,8 @@ class Stage:
     def rights(self, role: str, user: User) -> list[WantedAcl]:
         """Everything that the role needs here."""
         return RoleSpec.parse(role, read_acl_files()[role]).wanted(
-            namespace=self.arena.namespace, group=self.group, topics=self.topics,
-            principal=user.principal, host="*",
-        )  # fmt: skip
+            namespace=self.arena.namespace, group=self.group, topics=self.topics, principal=user.principal, host="*"
+        )
 
     def settings(self, user: User) -> dict[str, Any]:
         """How a service of ours connects as this user."""
@@ -97,10 +96,14 @@ def produce(stage: Stage, user: User) -> None:
     """Publish, know the sizes of topics, answer a check-back."""
     asker = _asker(stage)
     with TransactionalProducer(
-        group=stage.group, check=lambda _: COMMIT, start_timeout=stage.patience,
-        prepare_timeout=stage.patience, resolution_timeout=stage.patience,
-        close_timeout=timedelta(seconds=1), **stage.settings(user),
-    ) as producer:  # fmt: skip
+        group=stage.group,
+        check=lambda _: COMMIT,
+        start_timeout=stage.patience,
+        prepare_timeout=stage.patience,
+        resolution_timeout=stage.patience,
+        close_timeout=timedelta(seconds=1),
+        **stage.settings(user),
+    ) as producer:
         result = producer.publish(Message(stage.arena.targets[0], b"k", b"v"))
         assert COMMIT is result.resolution
         try:
@@ -119,24 +122,18 @@ def respond(stage: Stage, user: User) -> None:
     asker = _asker(stage)
     is_over = threading.Event()
     failures: list[BaseException] = []
-    config = ResponderConfig(
-        start_timeout=stage.patience, close_timeout=stage.patience, **stage.settings(user)
-    )
+    config = ResponderConfig(start_timeout=stage.patience, close_timeout=stage.patience, **stage.settings(user))
 
     def run() -> None:
         try:
-            run_responder(
-                config, group=stage.group, should_stop=is_over.is_set, check=lambda _: ROLLBACK
-            )
+            run_responder(config, group=stage.group, should_stop=is_over.is_set, check=lambda _: ROLLBACK)
         except BaseException as exc:  # noqa: BLE001 - raised below
             failures.append(exc)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        wait_until(
-            lambda: failures or asker.member_count() == 1, within=stage.patience_s, what="a member"
-        )
+        wait_until(lambda: failures or asker.member_count() == 1, within=stage.patience_s, what="a member")
         _raise_first(failures)
         _asked_until_answered(stage, asker)
     finally:
@@ -179,13 +176,14 @@ def _asked_until_answered(stage: Stage, asker: Asker) -> None:
 def coordinate(stage: Stage, user: User) -> None:
     """Forward, move to doubt, ask, decide by policy, park what is too large; and go on with it after a restart."""
     config = CoordinatorConfig(
-        session_timeout=timedelta(seconds=3), doubt_after=QUICK, check_immunity=QUICK,
-        check_interval=QUICK, start_timeout=stage.patience,
-        group_policies={
-            "tests.unresolved": "rollback", "tests.transaction_age_max": "5s",
-        },
+        session_timeout=timedelta(seconds=3),
+        doubt_after=QUICK,
+        check_immunity=QUICK,
+        check_interval=QUICK,
+        start_timeout=stage.patience,
+        group_policies={"tests.unresolved": "rollback", "tests.transaction_age_max": "5s"},
         **stage.settings(user),
-    )  # fmt: skip
+    )
     raw = RawWriter(stage.arena)
     arena = stage.arena
     with _member(stage) as asked, running(config, within=2 * stage.patience_s) as coordinator:
@@ -198,11 +196,7 @@ def coordinate(stage: Stage, user: User) -> None:
         assert "too-large" == arena.wait_for_doubt(large.key, within=stage.patience_s).reason
         open_one = raw.prepare((arena.targets[0], b"k", b"v"))
         wait_until(lambda: open_one.txn_id in asked, within=stage.patience_s, what="a question")
-        wait_until(
-            lambda: open_one.key not in arena.doubt().summaries,
-            within=4 + stage.patience_s,
-            what="rolled back",
-        )
+        wait_until(lambda: open_one.key not in arena.doubt().summaries, within=4 + stage.patience_s, what="rolled back")
         assert rebuilt == coordinator.coordinator.measures.rebuild_count
         assert [] == arena.visible(open_one.txn_id)
     # Now something stands on doubt: whoever takes the partition over has to read it.
@@ -229,9 +223,8 @@ def _member(stage: Stage) -> Iterator[list[str]]:
         return UNKNOWN
 
     with TransactionalProducer(
-        group="tests", check=check, bootstrap_servers=stage.broker.open_servers,
-        namespace=stage.arena.namespace,
-    ) as producer:  # fmt: skip
+        group="tests", check=check, bootstrap_servers=stage.broker.open_servers, namespace=stage.arena.namespace
+    ) as producer:
 
         def has_share() -> bool:
             stats = producer.responder_stats()
@@ -251,10 +244,16 @@ def consume(stage: Stage, user: User) -> None:
     is_mended = threading.Event()
     settings = stage.settings(user)
     consumer = OrderedConsumer(
-        group=stage.group, topics=[topic], start_at="earliest", attempt_count_max=1,
-        start_timeout=stage.patience, store_timeout=stage.patience,
-        close_timeout=timedelta(seconds=1), session_timeout=timedelta(seconds=3), **settings,
-    )  # fmt: skip
+        group=stage.group,
+        topics=[topic],
+        start_at="earliest",
+        attempt_count_max=1,
+        start_timeout=stage.patience,
+        store_timeout=stage.patience,
+        close_timeout=timedelta(seconds=1),
+        session_timeout=timedelta(seconds=3),
+        **settings,
+    )
 
     @consumer.handler
     def handle(message: Any, _: Any) -> None:
@@ -267,26 +266,16 @@ def consume(stage: Stage, user: User) -> None:
     write(servers, topic, b"bad")
     consumer.start()
     try:
-        wait_until(
-            lambda: _going(consumer) and b"good" in handled, within=stage.patience_s, what="handled"
-        )
+        wait_until(lambda: _going(consumer) and b"good" in handled, within=stage.patience_s, what="handled")
         letters = dead_letter_topic(stage.group, topic)
-        wait_until(
-            lambda: _going(consumer) and count(servers, letters),
-            within=stage.patience_s,
-            what="a dead letter",
-        )
+        wait_until(lambda: _going(consumer) and count(servers, letters), within=stage.patience_s, what="a dead letter")
         is_mended.set()
         requests = replay_topic(stage.group, topic)
         letter = read_log(servers, [letters])[letters][-1].offset
         write(servers, requests, encode_replay(ReplayRecord(ReplayKind.REPLAY, "r1", letter)))
+        wait_until(lambda: _going(consumer) and b"bad" in handled, within=stage.patience_s, what="replayed")
         wait_until(
-            lambda: _going(consumer) and b"bad" in handled, within=stage.patience_s, what="replayed"
-        )
-        wait_until(
-            lambda: _going(consumer) and count(servers, requests) > 1,
-            within=stage.patience_s,
-            what="the result",
+            lambda: _going(consumer) and count(servers, requests) > 1, within=stage.patience_s, what="the result"
         )
     finally:
         consumer.stop()

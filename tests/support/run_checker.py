@@ -8,14 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.support.check_judge import check_back_findings
-from tests.support.checker import (
-    Expected,
-    Finding,
-    Judge,
-    Kind,
-    Verdict,
-    home_of,
-)
+from tests.support.checker import Expected, Finding, Judge, Kind, Verdict, home_of
 from tests.support.history import History, Sample
 from tests.support.logs import Seen, header
 from tests.support.parked_by_answers import parked_by_answers
@@ -42,11 +35,7 @@ Stored = tuple[tuple[int, int], int, str]
 
 def judge_history(history: History) -> Verdict:
     """Everything that is wrong in a run that was healed and has come to rest."""
-    judge = Judge(
-        history.logs,
-        partition_count=history.partition_count,
-        parked_at=parked_by_answers(history),
-    )
+    judge = Judge(history.logs, partition_count=history.partition_count, parked_at=parked_by_answers(history))
     verdict = judge.verdict()
     verdict.findings += [
         *_missing(history),
@@ -64,23 +53,14 @@ def judge_history(history: History) -> Verdict:
     return verdict
 
 
-def missing_from(
-    records: Iterable[Seen], acknowledged: Iterable[tuple[int, int]], *, what: str
-) -> list[Finding]:
+def missing_from(records: Iterable[Seen], acknowledged: Iterable[tuple[int, int]], *, what: str) -> list[Finding]:
     """Acknowledged (partition, offset) places that a log does not hold."""
     there = {(record.partition, record.offset) for record in records}
-    return [
-        Finding(Kind.LOST, "", f"{what} {place} was acknowledged")
-        for place in acknowledged
-        if place not in there
-    ]
+    return [Finding(Kind.LOST, "", f"{what} {place} was acknowledged") for place in acknowledged if place not in there]
 
 
 def _missing(history: History) -> Iterable[Finding]:
-    for topic, records in (
-        (history.half_topic, history.logs.half),
-        (history.op_topic, history.logs.op),
-    ):
+    for topic, records in ((history.half_topic, history.logs.half), (history.op_topic, history.logs.op)):
         places = [(p, offset) for name, p, offset in history.acknowledged if name == topic]
         yield from missing_from(records, places, what=topic)
 
@@ -207,10 +187,7 @@ def _garbage(history: History) -> Iterable[tuple[bytes, str]]:
     for record in history.logs.half:
         half_ends[record.partition] = record.offset + 1
         head = codec.decode_half_header(header(record.headers, codec.HALF_HEADER) or b"")
-        if (
-            isinstance(head, HalfHeader)
-            and home_of(head, partition_count=count) == record.partition
-        ):
+        if isinstance(head, HalfHeader) and home_of(head, partition_count=count) == record.partition:
             continue
         where = (history.half_topic, record.partition, record.offset)
         yield codec.kept_aside_key(Origin(*where)), f"half {where[1:]}"
@@ -268,13 +245,9 @@ def _is_blocked(summary: DoubtSummary, judge: Judge) -> bool:
         if other.head.options.key_hash == summary.key_hash and other.key != summary.key
     ]
     if summary.order is OrderMode.PREPARE:
-        return any(
-            other.first_offset < summary.first_offset and _is_unsettled(other, judge)
-            for other in others
-        )
+        return any(other.first_offset < summary.first_offset and _is_unsettled(other, judge) for other in others)
     return any(
-        other.key in judge.summaries and judge.summaries[other.key].state in (_HELD, _WAITING)
-        for other in others
+        other.key in judge.summaries and judge.summaries[other.key].state in (_HELD, _WAITING) for other in others
     )
 
 

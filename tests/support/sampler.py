@@ -51,9 +51,7 @@ class Sampler(Onlooker):
             TxLayerError: the cluster does not say.
         """
         topics = self._arena.topics
-        wanted = [
-            (t, p) for t in (topics.half, topics.op) for p in range(self._arena.partition_count)
-        ]
+        wanted = [(t, p) for t in (topics.half, topics.op) for p in range(self._arena.partition_count)]
         with KafkaAdmin(self._config, timeout_ms=5_000) as admin:
             answer: dict[TopicPartition, StoredOffset | None] = admin.stored_offsets(
                 topics.coordinator_group, wanted, is_stable=False

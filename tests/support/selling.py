@@ -40,9 +40,7 @@ class SoldOutError(Exception):
 class Seller:
     """Transactions one after the other, on any number of threads."""
 
-    def __init__(
-        self, producer: TransactionalProducer, shop: Shop, *, topic: str, journal: Path
-    ) -> None:
+    def __init__(self, producer: TransactionalProducer, shop: Shop, *, topic: str, journal: Path) -> None:
         self.is_over = threading.Event()
         """Nothing more is sold; check-backs are still answered."""
         self._producer = producer
@@ -55,9 +53,7 @@ class Seller:
         while not self.is_over.wait(PAUSE_S):
             try:
                 self._sell(rng)
-            except (
-                SoldOutError, SQLAlchemyError, RetriableError, OutcomeUnknownError, RollbackRequiredError,
-            ):  # fmt: skip
+            except (SoldOutError, SQLAlchemyError, RetriableError, OutcomeUnknownError, RollbackRequiredError):
                 continue
 
     def _sell(self, rng: random.Random) -> None:
@@ -80,9 +76,13 @@ def main() -> None:
     servers, namespace, topic, database, journal = sys.argv[1:6]
     shop = make_shop(create_engine(database))
     with TransactionalProducer(
-        bootstrap_servers=servers, namespace=namespace, group=SELLERS, barrier=shop.barrier,
-        check_session_timeout=timedelta(seconds=2), start_timeout=timedelta(seconds=60),
-    ) as producer:  # fmt: skip
+        bootstrap_servers=servers,
+        namespace=namespace,
+        group=SELLERS,
+        barrier=shop.barrier,
+        check_session_timeout=timedelta(seconds=2),
+        start_timeout=timedelta(seconds=60),
+    ) as producer:
         seller = Seller(producer, shop, topic=topic, journal=Path(journal))
 
         def stop(number: int, _: object) -> None:

@@ -52,9 +52,7 @@ class Block(NamedTuple):
 
 def shell_blocks() -> list[Block]:
     """Every block of shell of every page, in order."""
-    return [
-        Block(str(page.relative_to(ROOT)), text) for page in PAGES for text in blocks(page, "sh")
-    ]
+    return [Block(str(page.relative_to(ROOT)), text) for page in PAGES for text in blocks(page, "sh")]
 
 
 class Service:
@@ -64,8 +62,8 @@ class Service:
         self._log = log
         with log.open("wb") as opened:
             self._process = subprocess.Popen(
-                ["bash", "-c", f"exec env {line}"], cwd=folder, stdin=subprocess.DEVNULL, stdout=opened, stderr=opened,
-            )  # fmt: skip
+                ["bash", "-c", f"exec env {line}"], cwd=folder, stdin=subprocess.DEVNULL, stdout=opened, stderr=opened
+            )
         self._ready = ready
         said = re.search(r"--workers (\d+)", line)
         self._worker_count = 1 if said is None else int(said[1])
@@ -100,12 +98,7 @@ class Terminal:
     """Settings, a folder, and one service at a time."""
 
     def __init__(
-        self,
-        folder: Path,
-        patch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-        *,
-        words: Mapping[str, str],
+        self, folder: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, words: Mapping[str, str]
     ) -> None:
         """`words` are those of the pages that are called otherwise here."""
         self.folder = folder
@@ -120,11 +113,7 @@ class Terminal:
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
 
     def type_block(
-        self,
-        block: Block,
-        *,
-        codes: Mapping[str, int] = NOTHING,
-        answers: Mapping[str, str] = NOTHING,
+        self, block: Block, *, codes: Mapping[str, int] = NOTHING, answers: Mapping[str, str] = NOTHING
     ) -> str:
         """What its lines print; `codes` and `answers` by words of their line: what is not 0, what a person says."""
         said = []
@@ -140,9 +129,7 @@ class Terminal:
         for said, here in self.words.items():
             own = own.replace(said, here)
         typed = shlex.split(own, comments=True)
-        if (
-            typed[0] == "pip"
-        ):  # what it would bring is here; tests/integration/test_package.py installs the wheel
+        if typed[0] == "pip":  # what it would bring is here; tests/integration/test_package.py installs the wheel
             return ""
         if "run" in typed[:6]:
             self.start(own, ready=next(text for word, text in READY.items() if word in typed))
@@ -185,15 +172,13 @@ class Terminal:
         program, *arguments = typed
         if program != "txlayer":
             ran = subprocess.run(
-                ["bash", "-c", line], cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-            )  # fmt: skip
+                ["bash", "-c", line], cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            )
             return ran.returncode, ran.stdout + ran.stderr
         if answer is not None:
             return run_at_terminal(*arguments, answer=answer)
         file = arguments.pop() if ">" in arguments else None
-        code, out, err = run_command(
-            build_app(), *(word for word in arguments if word != ">"), capsys=self._capsys
-        )
+        code, out, err = run_command(build_app(), *(word for word in arguments if word != ">"), capsys=self._capsys)
         if file is not None:
             (self.folder / file).write_text(out, encoding="utf-8")
         return code, out + err

@@ -70,9 +70,7 @@ class Shop:
     def row_count(self) -> int:
         """Rows of the barrier."""
         with self.engine.connect() as connection:
-            return connection.execute(
-                select(func.count()).select_from(self.barrier.table)
-            ).scalar_one()
+            return connection.execute(select(func.count()).select_from(self.barrier.table)).scalar_one()
 
     def decision(self, joined: JoinedTransaction | None, txn_id: str) -> Resolution:
         """What a producer would say after its local transaction."""

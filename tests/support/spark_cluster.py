@@ -44,22 +44,30 @@ class SparkCluster:
         }
         options = [part for name, value in given.items() for part in ("--conf", f"{name}={value}")]
         return subprocess.run(
-            [str(HOME / "bin" / "spark-submit"), "--master", self.master, "--jars", ",".join(map(str, jars)),
-             *options, *command],
-            capture_output=True, text=True, timeout=within, check=False, env=dict(self.environ), cwd=self.folder,
-        )  # fmt: skip
+            [
+                str(HOME / "bin" / "spark-submit"),
+                "--master",
+                self.master,
+                "--jars",
+                ",".join(map(str, jars)),
+                *options,
+                *command,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=within,
+            check=False,
+            env=dict(self.environ),
+            cwd=self.folder,
+        )
 
     def executors(self) -> dict[str, int]:
         """{worker: executors that it has run}."""
-        return {
-            worker.name: len(list(worker.glob("app-*/*"))) for worker in sorted(self.folder.glob("worker-*/"))
-        }  # fmt: skip
+        return {worker.name: len(list(worker.glob("app-*/*"))) for worker in sorted(self.folder.glob("worker-*/"))}
 
 
 @contextmanager
-def spark_cluster(
-    folder: Path, *, java_home: Path, workers: int, memory: str
-) -> Iterator[SparkCluster]:
+def spark_cluster(folder: Path, *, java_home: Path, workers: int, memory: str) -> Iterator[SparkCluster]:
     """A cluster for the time of the block, with one core for each worker."""
     environ = {
         **os.environ,
@@ -70,33 +78,48 @@ def spark_cluster(
         "SPARK_DAEMON_JAVA_OPTS": QUICK,
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "spark"), os.environ.get("PYTHONPATH", "")]),
-    }  # fmt: skip
+    }
     with ExitStack() as stack:
-        log = stack.enter_context(
-            _daemon(folder / "master.log", environ, "master.Master", "--port", "0")
-        )
+        log = stack.enter_context(_daemon(folder / "master.log", environ, "master.Master", "--port", "0"))
         master = _logged(log, r"Starting Spark master at (spark://\S+)")
         for number in range(workers):
             log = stack.enter_context(
                 _daemon(
-                    folder / f"worker-{number}.log", environ, "worker.Worker", "--cores", "1", "--memory", memory,
-                    "--work-dir", str(folder / f"worker-{number}"), master,
+                    folder / f"worker-{number}.log",
+                    environ,
+                    "worker.Worker",
+                    "--cores",
+                    "1",
+                    "--memory",
+                    memory,
+                    "--work-dir",
+                    str(folder / f"worker-{number}"),
+                    master,
                 )
-            )  # fmt: skip
+            )
             _logged(log, r"(Successfully registered with master)")
         yield SparkCluster(master, folder, environ)
 
 
 @contextmanager
-def _daemon(
-    log_file: Path, environ: Mapping[str, str], name: str, *arguments: str
-) -> Iterator[Path]:
+def _daemon(log_file: Path, environ: Mapping[str, str], name: str, *arguments: str) -> Iterator[Path]:
     with log_file.open("wb") as log:
         process = subprocess.Popen(
-            [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1",
-             "--webui-port", "0", *arguments],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(environ), start_new_session=True,
-        )  # fmt: skip
+            [
+                str(HOME / "bin" / "spark-class"),
+                f"org.apache.spark.deploy.{name}",
+                "--host",
+                "127.0.0.1",
+                "--webui-port",
+                "0",
+                *arguments,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=dict(environ),
+            start_new_session=True,
+        )
     try:
         yield log_file
     finally:
@@ -113,8 +136,6 @@ def _daemon(
 
 def _logged(log: Path, pattern: str) -> str:
     """What the pattern finds in the log, as soon as it stands there."""
-    found = wait_until(
-        lambda: re.search(pattern, log.read_text("utf-8", "replace")), within=60, what=pattern
-    )
+    found = wait_until(lambda: re.search(pattern, log.read_text("utf-8", "replace")), within=60, what=pattern)
     assert found is not None
     return found[1]

@@ -50,9 +50,7 @@ def readable(history: History) -> History:
         for place, b in history.bounds.items()
     }
     records = [r for r in history.records if r.kafka == "committed" and _is_in(r, bounds)]
-    settings = replace(
-        history.settings, allowed_topics=None, now_ms=None, overdue_after_ms=None, clock_error_ms=0
-    )
+    settings = replace(history.settings, allowed_topics=None, now_ms=None, overdue_after_ms=None, clock_error_ms=0)
     return History(records, bounds, settings)
 
 
@@ -70,9 +68,7 @@ class Renamed:
         self._namespace = history.settings.namespace
         self.partition_count = partition_count(history)
         self.ids = {txn_id: self._new_id(txn_id) for txn_id in sorted(self._ids())}
-        self._hashes = {
-            old: self._new_hash(old, at) for at, old in enumerate(sorted(self._key_hashes()))
-        }
+        self._hashes = {old: self._new_hash(old, at) for at, old in enumerate(sorted(self._key_hashes()))}
         names = sorted(self.ids, key=len, reverse=True)
         any_id = b"|".join(re.escape(name) for name in names) or rb"(?!)"
         self._any_id = re.compile(rb"(?<!" + _ID + rb")(?:" + any_id + rb")(?!" + _ID + rb")")
@@ -143,9 +139,7 @@ class Renamed:
     def _value(self, record: Record, role: str) -> bytes | None:
         # Contents are the user's bytes; a summary and a line that was kept aside are ours.
         key = record.key or b""
-        is_ours = role in ("op", "check") or (
-            role == "doubt" and (key.count(b"/") == 1 or key.startswith(b"origin/"))
-        )
+        is_ours = role in ("op", "check") or (role == "doubt" and (key.count(b"/") == 1 or key.startswith(b"origin/")))
         return self._text(record.value) if is_ours and record.value is not None else record.value
 
     def _doubt_key(self, key: bytes | None) -> bytes | None:
@@ -227,15 +221,15 @@ class TogetherJudged:
             ends.setdefault(topic, {})[str(partition)] = bounds.end
         there = tuple(t for t in ends if not is_system(t))
         system = Reader(
-            0, tuple(f"{NAMESPACE}.{role}" for role in _ROLES), self.cut_ms,
-            {t: e for t, e in ends.items() if is_system(t)}, 0, is_system=True,
-        )  # fmt: skip
+            0,
+            tuple(f"{NAMESPACE}.{role}" for role in _ROLES),
+            self.cut_ms,
+            {t: e for t, e in ends.items() if is_system(t)},
+            0,
+            is_system=True,
+        )
         real = Reader(1, there, self.cut_ms, {t: ends[t] for t in there}, 0)
-        compacted = [
-            each.topic(t)
-            for each in self.renamed.values()
-            for t in each.history.settings.compacted_topics
-        ]
+        compacted = [each.topic(t) for each in self.renamed.values() for t in each.history.settings.compacted_topics]
         return ReadState(
             readers=(system, real),
             topics=tuple(dict.fromkeys(topics)),
@@ -243,9 +237,7 @@ class TogetherJudged:
             gaps=tuple(Gap(t, p, 0, b.start) for (t, p), b in self._bounds.items() if b.start),
             compacted=tuple(sorted(set(compacted))),
             doubt_lag_ms=0 if f"{NAMESPACE}.doubt" in compacted else None,
-            hidden=tuple(
-                sorted({t for (t, _), b in self._bounds.items() if b.stable_end is not None})
-            ),
+            hidden=tuple(sorted({t for (t, _), b in self._bounds.items() if b.stable_end is not None})),
         )
 
     def compare(self, rows: Sequence[Any]) -> list[Judged]:
@@ -277,9 +269,7 @@ class TogetherJudged:
                 judged.append(Judged(name, txn_key, expected, said, tuple(txn.history)))
             for old, new in renamed.ids.items():
                 new_id = new.decode()
-                wanted, found_too = (
-                    "orphan" if new_id in each else "no orphan" for each in (strays, orphans)
-                )
+                wanted, found_too = ("orphan" if new_id in each else "no orphan" for each in (strays, orphans))
                 life = tuple(map(str, report.findings))
                 judged.append(Judged(name, old.decode(), wanted, found_too, life))
         return judged
@@ -356,10 +346,19 @@ def row_of(record: Record, *, cut_ms: int, batch: int = 0) -> tuple[Any, ...]:
     role = record.topic.removeprefix(f"{NAMESPACE}.")
     kind = role if is_system(record.topic) else TopicKind.FORWARDED.value
     values: dict[str, Any] = {
-        "topic": record.topic, "partition": record.partition, "offset": record.offset, "timestamp": at,
-        "key": record.key, "value": record.value, "headers": list(record.headers), "batch": batch,
-        "is_append_time": record.is_append_time, "folder": "", "kind": kind, "day": at.date(),
-    }  # fmt: skip
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": at,
+        "key": record.key,
+        "value": record.value,
+        "headers": list(record.headers),
+        "batch": batch,
+        "is_append_time": record.is_append_time,
+        "folder": "",
+        "kind": kind,
+        "day": at.date(),
+    }
     if not record.is_append_time:
         values["day"] = datetime.fromtimestamp(cut_ms / 1000, UTC).date()
     return tuple(values[field.name] for field in BRONZE)

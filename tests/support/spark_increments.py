@@ -41,8 +41,7 @@ class Steps(Log):
     def numbers(self) -> dict[Place, int]:
         """The increment of each record."""
         return {
-            (r.topic, r.partition, r.offset): sum(at >= cut for cut in self._cuts)
-            for at, r in enumerate(self.records)
+            (r.topic, r.partition, r.offset): sum(at >= cut for cut in self._cuts) for at, r in enumerate(self.records)
         }
 
 
@@ -67,18 +66,13 @@ class Increments:
         count = 1 + max(self._number.values(), default=0)
         self._cuts_ms = cuts_ms or [
             READ_AFTER_MS + max(r.timestamp_ms for r in records if self._of(r) <= n) for n in range(count)
-        ]  # fmt: skip
+        ]
 
     def _of(self, record: Record) -> int:
         return self._number.get((record.topic, record.partition, record.offset), 0)
 
     def run(
-        self,
-        spark: SparkSession,
-        root: str,
-        *,
-        behind: Callable[[int], None] = lambda _: None,
-        **settings: int,
+        self, spark: SparkSession, root: str, *, behind: Callable[[int], None] = lambda _: None, **settings: int
     ) -> list[list[Any]]:
         """The rows of the ledger after each increment, and in the end those of one run over everything.
 
@@ -96,20 +90,14 @@ class Increments:
     def _write(self, spark: SparkSession, catalog: Catalog, number: int, cut_ms: int) -> None:
         records = [r for r in self._together.records if self._of(r) == number]
         for reader in (0, 1):
-            rows = [
-                row_of(r, cut_ms=cut_ms, batch=number)
-                for r in records
-                if is_system(r.topic) is (reader == 0)
-            ]
+            rows = [row_of(r, cut_ms=cut_ms, batch=number) for r in records if is_system(r.topic) is (reader == 0)]
             frame = spark.createDataFrame(rows, BRONZE).drop("folder").coalesce(1)
             folder = BatchFolder(reader, number, number)
             frame.write.partitionBy("kind", "day").parquet(catalog.path_of(folder))
         halves = [parse_half(r) for r in self._together.records if r.topic.endswith(".half")]
         named = sorted({(half.producer_group, half.topic) for half in halves if half})
         state = self._together.state([group for group, _ in named], [topic for _, topic in named])
-        readers = tuple(
-            Reader(**{**asdict(r), "at_ms": cut_ms, "last_batch": number}) for r in state.readers
-        )
+        readers = tuple(Reader(**{**asdict(r), "at_ms": cut_ms, "last_batch": number}) for r in state.readers)
         catalog.store(replace(state, readers=readers, number=catalog.state().number))
 
     def of(self, name: str, rows: Sequence[Any]) -> list[Word]:
@@ -138,9 +126,7 @@ def difference(one: Sequence[Word], other: Sequence[Word]) -> str:
     return f"only run by run: {only_left}; only at once: {only_right}"
 
 
-def by_time(
-    history: History, cuts_ms: Sequence[int], *, seed: int, lag_ms: int
-) -> dict[Place, int]:
+def by_time(history: History, cuts_ms: Sequence[int], *, seed: int, lag_ms: int) -> dict[Place, int]:
     """Increments as bronze makes them: real topics are read first, each partition a little later than the others."""
     draw = random.Random(seed)
     lags: dict[tuple[str, int], list[int]] = {}

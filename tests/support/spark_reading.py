@@ -24,11 +24,7 @@ def mutations(*corpora: str, more: tuple[bytes, ...] = ()) -> list[bytes]:
     """Real encodings, those of the next release, and bytes that are nearly such; a null is not among them."""
     corpus = [raw for name in corpora for raw in corpus_of(name)] + list(more)
     dice = Random(SEED)
-    return [
-        *corpus,
-        *of_next_release(corpus),
-        *(mutated(corpus, dice) for _ in range(MUTATIONS)),
-    ]
+    return [*corpus, *of_next_release(corpus), *(mutated(corpus, dice) for _ in range(MUTATIONS))]
 
 
 def of_next_release(lines: list[bytes]) -> list[bytes]:
@@ -63,6 +59,5 @@ def told(row: Row, names: dict[str, Any]) -> dict[str, Any]:
 def alike(columns: dict[str, Any]) -> dict[str, Any]:
     """The same with one U+FFFD where several are: each side counts in its own way what is no text."""
     return {
-        name: re.sub("\ufffd+", "\ufffd", value) if isinstance(value, str) else value
-        for name, value in columns.items()
+        name: re.sub("\ufffd+", "\ufffd", value) if isinstance(value, str) else value for name, value in columns.items()
     }

@@ -22,15 +22,15 @@ def settings_for(arena: Arena, **more: object) -> SinkSettings:
     """Into that namespace."""
     given = {"topic": arena.targets[0], "producer_group": GROUP, **more}
     return SinkSettings(
-        bootstrap_servers=arena.servers, namespace=arena.namespace, **given  # type: ignore[arg-type]  # settings by name
-    )  # fmt: skip
+        bootstrap_servers=arena.servers,
+        namespace=arena.namespace,
+        **given,  # type: ignore[arg-type]  # settings by name
+    )
 
 
 def numbers(spark: SparkSession, count: int, *, name: str = "v") -> DataFrame:
     """So many messages, in order, in two partitions."""
-    return spark.range(0, count, 1, 2).selectExpr(
-        "concat('key-', id % 7) AS key", f"concat('{name}', id) AS value"
-    )
+    return spark.range(0, count, 1, 2).selectExpr("concat('key-', id % 7) AS key", f"concat('{name}', id) AS value")
 
 
 def values(seen: Sequence[Seen]) -> list[str]:

@@ -9,9 +9,7 @@ from tests.support.fake_log import FakeConnections, FakeRecord, FakeWriter
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.messages import HalfHeader, Message, OpMessage
-from txlayer.errors import (
-    TxLayerError,
-)
+from txlayer.errors import TxLayerError
 from txlayer.producer import steps
 from txlayer.producer.engine import Engine, assemble
 from txlayer.producer.identity import ANYWHERE
@@ -30,9 +28,7 @@ class World:
         config = ProducerConfig(**settings)
         self.connections = FakeConnections(config)
         topics = self.connections.topics
-        self.engine: Engine = assemble(
-            config, self.connections, topics[HALF], topics[OP], group="g", serializer=None
-        )
+        self.engine: Engine = assemble(config, self.connections, topics[HALF], topics[OP], group="g", serializer=None)
 
     @property
     def writer(self) -> FakeWriter:
@@ -48,9 +44,7 @@ class World:
         assert isinstance(flight, PendingTransaction)
         return flight
 
-    def prepared(
-        self, messages: Sequence[Message] = (ORDER,), key: str = KEY
-    ) -> PendingTransaction:
+    def prepared(self, messages: Sequence[Message] = (ORDER,), key: str = KEY) -> PendingTransaction:
         flight = self.launch(messages, key=key)
         self.serve()
         finish(steps.stored(self.engine, flight))

@@ -58,9 +58,7 @@ class StillCoordinator:
             keep_for_long=lambda: None,
             background=AtOnce(),
         )
-        connections = self.kafka.connect_coordinator(
-            self.config, client=f"coordinator-{self._started_count}"
-        )
+        connections = self.kafka.connect_coordinator(self.config, client=f"coordinator-{self._started_count}")
         self.coordinator = self._make(self.config, connections, environment=self.environment)
 
     def work(self, *, seconds: float) -> None:
@@ -104,10 +102,7 @@ class StillCoordinator:
 
     def visible(self) -> list[str]:
         """Ids of forwarded messages."""
-        return [
-            (dict(r.headers() or ())["txl-id"] or b"").decode()
-            for r in self.kafka.records("orders")
-        ]
+        return [(dict(r.headers() or ())["txl-id"] or b"").decode() for r in self.kafka.records("orders")]
 
     def on_doubt(self) -> dict[str, DoubtSummary]:
         """The newest summaries of those that stand on doubt."""
@@ -125,11 +120,7 @@ class StillCoordinator:
 
     def said(self) -> list[bytes]:
         """Every op line."""
-        return [
-            line
-            for r in self.kafka.records(self.topics.op)
-            for line in (r.value() or b"").split(b"\n")
-        ]
+        return [line for r in self.kafka.records(self.topics.op) for line in (r.value() or b"").split(b"\n")]
 
 
 class AtOnce:

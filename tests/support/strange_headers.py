@@ -23,9 +23,7 @@ def library() -> Any:
     return loaded
 
 
-def write_with_header(
-    servers: str, topic: str, partition: int, *, name: bytes, value: bytes
-) -> None:
+def write_with_header(servers: str, topic: str, partition: int, *, name: bytes, value: bytes) -> None:
     """One record with one header, acknowledged."""
     rdkafka, told = library(), ctypes.create_string_buffer(512)
     conf = ctypes.c_void_p(rdkafka.rd_kafka_conf_new())
@@ -36,13 +34,21 @@ def write_with_header(
     try:
         code = rdkafka.rd_kafka_producev(
             producer,
-            _TOPIC, ctypes.c_char_p(topic.encode()),
-            _PARTITION, ctypes.c_int32(partition),
-            _FLAGS, _COPY,
-            _VALUE, ctypes.c_char_p(value), ctypes.c_size_t(len(value)),
-            _HEADER, ctypes.c_char_p(name), ctypes.c_char_p(b"x"), ctypes.c_ssize_t(1),
+            _TOPIC,
+            ctypes.c_char_p(topic.encode()),
+            _PARTITION,
+            ctypes.c_int32(partition),
+            _FLAGS,
+            _COPY,
+            _VALUE,
+            ctypes.c_char_p(value),
+            ctypes.c_size_t(len(value)),
+            _HEADER,
+            ctypes.c_char_p(name),
+            ctypes.c_char_p(b"x"),
+            ctypes.c_ssize_t(1),
             _END,
-        )  # fmt: skip
+        )
         assert 0 == code
         assert 0 == rdkafka.rd_kafka_flush(producer, _FLUSH_MS)
     finally:

@@ -19,9 +19,7 @@ _TABLES = re.compile(r"<!-- (threats|roles) -->\n.*?<!-- end -->", re.DOTALL)
 def page(text: str) -> str:
     """The page with its tables as the tests have them."""
     made = {"threats": threats, "roles": roles}
-    return _TABLES.sub(
-        lambda m: f"<!-- {m[1]} -->\n" + "\n".join(made[m[1]]()) + "\n<!-- end -->", text
-    )
+    return _TABLES.sub(lambda m: f"<!-- {m[1]} -->\n" + "\n".join(made[m[1]]()) + "\n<!-- end -->", text)
 
 
 def threats() -> Iterable[str]:

@@ -64,10 +64,7 @@ THREATS = (
         "Everything that a coordinator can: it believes this topic when it takes a partition over. Nobody but the "
         "coordinator may have it.",
         "Have it by any other role.",
-        (
-            _RIGHTS,
-            "unit/test_acls.py::test_nobody_but_the_coordinator_may_write_real_topics_or_doubt",
-        ),
+        (_RIGHTS, "unit/test_acls.py::test_nobody_but_the_coordinator_may_write_real_topics_or_doubt"),
     ),
     Threat(
         "write `<ns>.check`",
@@ -99,10 +96,7 @@ THREATS = (
         "write `<group>.<topic>.dlq`",
         "Add dead letters of its own invention.",
         "Have them handled: only a request on the replay topic does that.",
-        (
-            _RIGHTS,
-            "integration/kafka/test_dlq_replay.py::test_a_named_dead_letter_is_asked_for_answered_and_told",
-        ),
+        (_RIGHTS, "integration/kafka/test_dlq_replay.py::test_a_named_dead_letter_is_asked_for_answered_and_told"),
     ),
     Threat(
         "write `<group>.<topic>.replay`",
@@ -115,10 +109,7 @@ THREATS = (
         "Write messages that never were in a transaction, with our headers too: a consumer cannot tell them. "
         "`txlayer-spark audit` can: they are `phantom`.",
         "Have it as a producer: the role may describe its targets, and not write them.",
-        (
-            _RIGHTS,
-            "unit/test_acls.py::test_nobody_but_the_coordinator_may_write_real_topics_or_doubt",
-        ),
+        (_RIGHTS, "unit/test_acls.py::test_nobody_but_the_coordinator_may_write_real_topics_or_doubt"),
     ),
     Threat(
         "read `<ns>.half` or `<ns>.doubt`",

@@ -132,16 +132,17 @@ class TlsBroker:
         """Make somebody an administrator."""
         admin = AdminClient({"bootstrap.servers": self.open_servers, "log_level": 0})
         kinds = [
-            (ResourceType.TOPIC, "*"), (ResourceType.GROUP, "*"), (ResourceType.TRANSACTIONAL_ID, "*"),
+            (ResourceType.TOPIC, "*"),
+            (ResourceType.GROUP, "*"),
+            (ResourceType.TRANSACTIONAL_ID, "*"),
             (ResourceType.BROKER, "kafka-cluster"),
-        ]  # fmt: skip
+        ]
         bindings = [
             AclBinding(
-                kind, name, ResourcePatternType.LITERAL, principal, "*", AclOperation.ALL,
-                AclPermissionType.ALLOW,
+                kind, name, ResourcePatternType.LITERAL, principal, "*", AclOperation.ALL, AclPermissionType.ALLOW
             )
             for kind, name in kinds
-        ]  # fmt: skip
+        ]
         for future in admin.create_acls(bindings).values():
             future.result(30)
         with KafkaAcls(ClientConfig(bootstrap_servers=self.open_servers)) as known:
@@ -162,9 +163,7 @@ def tls_broker(config: LocalConfig, folder: Path) -> TlsBroker:
         "listeners": f"{listeners},CONTROLLER://{HOST}:{controller}",
         "advertised.listeners": listeners,
         "controller.quorum.voters": f"1@{HOST}:{controller}",
-        "listener.security.protocol.map": (
-            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_SSL,MUTUAL:SSL"
-        ),
+        "listener.security.protocol.map": ("PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_SSL,MUTUAL:SSL"),
         "listener.name.sasl.sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
         "listener.name.sasl.scram-sha-512.sasl.jaas.config": f"{_SCRAM} required;",
         "listener.name.sasl.oauthbearer.sasl.jaas.config": (

@@ -48,12 +48,7 @@ class RecordWriter:
                 offsets[number] = written.offset()
 
             self._producer.produce(
-                record.topic,
-                record.value,
-                record.key,
-                record.partition,
-                done,
-                headers=list(record.headers or ()),
+                record.topic, record.value, record.key, record.partition, done, headers=list(record.headers or ())
             )
             self._producer.poll(0)
         assert not self._producer.flush(FLUSH_S), "records were not acknowledged"

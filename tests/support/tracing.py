@@ -27,9 +27,7 @@ class Shape(NamedTuple):
 class Spans:
     """A tracing and what it recorded."""
 
-    def __init__(
-        self, *, sampler: Sampler | None = None, trace_age_max: timedelta = TRACE_AGE_MAX
-    ) -> None:
+    def __init__(self, *, sampler: Sampler | None = None, trace_age_max: timedelta = TRACE_AGE_MAX) -> None:
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider(
             sampler=ParentBased(ALWAYS_ON) if sampler is None else sampler, shutdown_on_exit=False
@@ -44,9 +42,7 @@ class Spans:
 
     def wait_for(self, *names: str) -> None:
         """Until spans of all these names have ended."""
-        wait_until(
-            lambda: set(names) <= {s.name for s in self.all()}, within=20, what=f"spans {names}"
-        )
+        wait_until(lambda: set(names) <= {s.name for s in self.all()}, within=20, what=f"spans {names}")
 
     def one(self, name: str) -> ReadableSpan:
         """The one span of this name."""
@@ -56,10 +52,7 @@ class Spans:
     def shapes(self) -> set[Shape]:
         """Names, kinds and parents."""
         names = {s.context.span_id: s.name for s in self.all() if s.context is not None}
-        return {
-            Shape(s.name, s.kind, "" if s.parent is None else names.get(s.parent.span_id, "?"))
-            for s in self.all()
-        }
+        return {Shape(s.name, s.kind, "" if s.parent is None else names.get(s.parent.span_id, "?")) for s in self.all()}
 
     def trace_ids(self) -> set[int]:
         """Every trace."""

@@ -21,13 +21,7 @@ class TimedOutError(AssertionError):
     """A condition did not come true in time; nothing that was seen is wrong."""
 
 
-def wait_until(
-    condition: Callable[[], T],
-    *,
-    within: float,
-    what: str,
-    growing: Callable[[], int] | None = None,
-) -> T:
+def wait_until(condition: Callable[[], T], *, within: float, what: str, growing: Callable[[], int] | None = None) -> T:
     """Users' own `wait_until`, whose end is told from a failure of the condition itself.
 
     Raises:

@@ -97,10 +97,15 @@ class WatchedConsumer(OrderedConsumer):
 
     def __init__(self, given: dict[str, Any], *, folder: Path) -> None:
         super().__init__(
-            bootstrap_servers=given["servers"], namespace=given["namespace"], group=given["group"],
-            topics=given["topics"], start_at="earliest",
+            bootstrap_servers=given["servers"],
+            namespace=given["namespace"],
+            group=given["group"],
+            topics=given["topics"],
+            start_at="earliest",
             retry=RetryPolicy(
-                attempt_count_max=given["attempt_count_max"], backoff_first_ms=200, backoff_max_ms=500,
+                attempt_count_max=given["attempt_count_max"],
+                backoff_first_ms=200,
+                backoff_max_ms=500,
                 after_exhausted=AfterExhausted(given["after_exhausted"]),
             ),
             session_timeout=timedelta(seconds=given["session_s"]),
@@ -108,8 +113,10 @@ class WatchedConsumer(OrderedConsumer):
             lease_expiry=timedelta(seconds=given["lease_expiry_s"]),
             kafka_transaction_timeout=timedelta(seconds=given["kafka_transaction_s"]),
             store_timeout=timedelta(seconds=given["store_timeout_s"]),
-            revoke_timeout=timedelta(seconds=2), close_timeout=timedelta(seconds=10), worker_count=8,
-        )  # fmt: skip
+            revoke_timeout=timedelta(seconds=2),
+            close_timeout=timedelta(seconds=10),
+            worker_count=8,
+        )
         self._name = str(os.getpid())
         self._journal = Journal(folder / f"calls-{self._name}.jsonl")
         self._table = FencedTable(folder / "fenced.db")
@@ -125,10 +132,13 @@ class WatchedConsumer(OrderedConsumer):
         holder = f"{self._name}/{draw_name()[:12]}"
         self._journal.write(what="holder", holder=holder)
         registry = WatchedRegistry(
-            connections, group=self._group, holder=holder, topics=config.topics,
+            connections,
+            group=self._group,
+            holder=holder,
+            topics=config.topics,
             lease_renewal_ms=milliseconds(config.lease_renewal),
             lease_expiry_ms=milliseconds(config.lease_expiry),
-        )  # fmt: skip
+        )
         registry.tell_to(self._journal)
         return registry
 
@@ -141,9 +151,11 @@ class WatchedConsumer(OrderedConsumer):
             return caller.run(chunk)
 
         return ThreadPool(
-            run, worker_count=self._config.worker_count, attempt_timeout_s=caller.attempt_timeout_s,
+            run,
+            worker_count=self._config.worker_count,
+            attempt_timeout_s=caller.attempt_timeout_s,
             hung_max=self._config.hung_handlers_max,
-        )  # fmt: skip
+        )
 
     def _clock(self) -> float:
         self._here.began_ms = now_ms()
@@ -174,9 +186,7 @@ class WatchedConsumer(OrderedConsumer):
             return word
         if context.token is not None:
             row = (message.topic, message.partition, message.key)
-            self._table.write(
-                row, context.token, process=self._name, offset=message.offset, is_replay=is_replay
-            )
+            self._table.write(row, context.token, process=self._name, offset=message.offset, is_replay=is_replay)
         return ""
 
     def _tell_begin(self, number: int, message: ReceivedMessage, context: Context) -> bool:
@@ -185,11 +195,16 @@ class WatchedConsumer(OrderedConsumer):
         owner = chunk.owner
         tenure = self._tenures.setdefault(id(owner), (owner, len(self._tenures)))[1]
         line: dict[str, Any] = {
-            "what": "began", "n": number, "at_ms": self._here.began_ms, "writer": owner.queues.writer,
-            "tenure": tenure, "place": [message.topic, message.partition, message.offset],
+            "what": "began",
+            "n": number,
+            "at_ms": self._here.began_ms,
+            "writer": owner.queues.writer,
+            "tenure": tenure,
+            "place": [message.topic, message.partition, message.offset],
             "key": None if message.key is None else base64.b64encode(message.key).decode(),
-            "attempt": context.attempt, "token": context.token,
-        }  # fmt: skip
+            "attempt": context.attempt,
+            "token": context.token,
+        }
         is_replay = isinstance(record, DeadLetterRecord)
         if is_replay:
             items = (item for job in chunk.jobs for item in items_of(job))

@@ -77,15 +77,11 @@ class Shop:
             connect=lambda _config: self.lab.producer(namespace=self.topics.namespace),
         )
 
-    def coordinator(
-        self, connections: CoordinatorConnections | None = None, **settings: Any
-    ) -> Running:
+    def coordinator(self, connections: CoordinatorConnections | None = None, **settings: Any) -> Running:
         """One more coordinator."""
         namespace = self.topics.namespace
         config = CoordinatorConfig(namespace=namespace, session_timeout=SESSION, **settings)
-        return Running(
-            config, connections or self.lab.coordinator(namespace, session_timeout=SESSION)
-        )
+        return Running(config, connections or self.lab.coordinator(namespace, session_timeout=SESSION))
 
     def visible(self) -> list[tuple[bytes | None, bytes | None]]:
         """(transaction id, value) of every forwarded message."""

@@ -62,8 +62,10 @@ class Witness(Onlooker):
         }
         wait_until(
             lambda: wanted <= {(r.topic, r.partition, r.offset) for r in self.records},
-            within=within, what="the witness has seen everything", growing=lambda: self.count,
-        )  # fmt: skip
+            within=within,
+            what="the witness has seen everything",
+            growing=lambda: self.count,
+        )
 
     def repeated(self) -> list[bytes]:
         """Origins that were seen more than once, and whatever went wrong with reading."""

@@ -9,17 +9,7 @@ import pytest
 from txlayer import OrderedConsumer
 from txlayer.adapters.topic_files import read_acl_files
 from txlayer.config import SystemTopics
-from txlayer.core.acls import (
-    Acl,
-    AclPattern,
-    AclResource,
-    CreateAcl,
-    Operation,
-    OtherAcl,
-    RoleSpec,
-    WantedAcl,
-    plan,
-)
+from txlayer.core.acls import Acl, AclPattern, AclResource, CreateAcl, Operation, OtherAcl, RoleSpec, WantedAcl, plan
 from txlayer.core.dead_letters import writer_name
 from txlayer.errors import ConfigError, UsageError
 
@@ -27,12 +17,8 @@ FILES = read_acl_files()
 WHO = "User:orders"
 
 
-def wanted(
-    role: str, *, topics: tuple[str, ...] = ("orders",), group: str = "g"
-) -> list[WantedAcl]:
-    return RoleSpec.parse(role, FILES[role]).wanted(
-        namespace="ns", group=group, topics=topics, principal=WHO, host="*"
-    )
+def wanted(role: str, *, topics: tuple[str, ...] = ("orders",), group: str = "g") -> list[WantedAcl]:
+    return RoleSpec.parse(role, FILES[role]).wanted(namespace="ns", group=group, topics=topics, principal=WHO, host="*")
 
 
 def topic(name: str, operation: Operation, **more: object) -> Acl:
@@ -102,9 +88,7 @@ def test_a_consumer_is_given_no_group_of_txlayers_own(group: str) -> None:
 @pytest.mark.parametrize("group", ["ns.coordinator", "ns.check.orders"])
 def test_a_consumer_joins_no_group_of_txlayers_own(group: str) -> None:
     with pytest.raises(ConfigError, match="join the coordinators"):
-        OrderedConsumer(
-            bootstrap_servers="127.0.0.1:1", namespace="ns", group=group, topics=["orders"]
-        )
+        OrderedConsumer(bootstrap_servers="127.0.0.1:1", namespace="ns", group=group, topics=["orders"])
 
 
 def test_what_is_there_is_not_created_again_and_what_is_more_is_shown() -> None:
@@ -113,10 +97,7 @@ def test_what_is_there_is_not_created_again_and_what_is_more_is_shown() -> None:
     more = topic("ns.half", Operation.READ)
     anybody = topic("*", Operation.ALL, principal="User:*")
     denied = topic("ns.", Operation.WRITE, pattern=AclPattern.PREFIXED, is_denied=True)
-    others = {
-        topic("elsewhere", Operation.READ),
-        topic("ns.half", Operation.READ, principal="User:b"),
-    }
+    others = {topic("elsewhere", Operation.READ), topic("ns.half", Operation.READ, principal="User:b")}
 
     changes = plan(rights, {*there, more, anybody, denied, *others}, namespace="ns")
 
@@ -164,9 +145,7 @@ def test_a_pattern_of_topics_becomes_a_prefix() -> None:
     assert {("shop.", prefixed), ("orders", literal), ("*", literal)} == names
 
 
-@pytest.mark.parametrize(
-    ("role", "topics"), [("coordinator", ("sh*p",)), ("consumer", ("shop.*",)), ("producer", ())]
-)
+@pytest.mark.parametrize(("role", "topics"), [("coordinator", ("sh*p",)), ("consumer", ("shop.*",)), ("producer", ())])
 def test_what_no_right_can_say_is_refused(role: str, topics: tuple[str, ...]) -> None:
     with pytest.raises(UsageError):
         wanted(role, topics=topics)
@@ -178,7 +157,10 @@ ENTRY = {"topic": "a", "operation": "read", "why": "because"}
 @pytest.mark.parametrize(
     "content",
     [
-        {}, {"does": "x"}, {"does": "x", "entry": []}, {"does": "x", "entry": [ENTRY], "more": 1},
+        {},
+        {"does": "x"},
+        {"does": "x", "entry": []},
+        {"does": "x", "entry": [ENTRY], "more": 1},
         {"does": "x", "entry": ["text"]},
         {"does": "x", "entry": [{**ENTRY, "operation": "fly"}]},
         {"does": "x", "entry": [{**ENTRY, "pattern": "any"}]},
@@ -186,7 +168,7 @@ ENTRY = {"topic": "a", "operation": "read", "why": "because"}
         {"does": "x", "entry": [{**ENTRY, "why": " "}]},
         {"does": "x", "entry": [{**ENTRY, "topic": "{user}"}]},
     ],
-)  # fmt: skip
+)
 def test_a_file_of_another_form_is_refused_with_its_name(content: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=re.escape("topics/acl/producer.toml")):
         RoleSpec.parse("producer", content)

@@ -34,12 +34,7 @@ def standing(state: str, *, reason: ParkReason | None = None) -> UnsettledTransa
 
 
 def said(
-    resolution: Resolution,
-    at: tuple[int, int] = OWN,
-    *,
-    offset: int = 7,
-    abandon: bool = False,
-    group: str = "orders",
+    resolution: Resolution, at: tuple[int, int] = OWN, *, offset: int = 7, abandon: bool = False, group: str = "orders"
 ) -> RecordedLine:
     """An operator's line; one second per op offset."""
     op = OpMessage(resolution, KEY, group, offset, 900, Source.OPERATOR, is_abandon=abandon)
@@ -47,11 +42,7 @@ def said(
 
 
 def result(
-    act: OperatorAction,
-    before: str,
-    *lines: RecordedLine,
-    now: str | None = None,
-    left_ms: int | None = None,
+    act: OperatorAction, before: str, *lines: RecordedLine, now: str | None = None, left_ms: int | None = None
 ) -> tuple[SettlementResult, str | None]:
     """(result, state now)."""
     found = None if now is None else standing(now)
@@ -85,9 +76,7 @@ def test_every_act_on_every_state_that_is_not_settled_has_its_answer_before_writ
         (OperatorAction.ABANDON, "A"),
     ],
 )
-def test_a_line_names_the_last_half_record_and_says_who_and_why(
-    act: OperatorAction, letter: str
-) -> None:
+def test_a_line_names_the_last_half_record_and_says_who_and_why(act: OperatorAction, letter: str) -> None:
     op = line_of(act, standing("parked"), Signature("zoe@desk", "ticket 12|3"))
 
     line = codec.encode_op(op)
@@ -99,11 +88,7 @@ def test_a_line_names_the_last_half_record_and_says_who_and_why(
 def test_a_transaction_without_half_records_is_named_with_offset_0() -> None:
     txn = Transaction(KEY, "orders", "", -1, 1_000, "900", (0, 0), [])
 
-    op = line_of(
-        OperatorAction.ROLLBACK,
-        UnsettledTransaction(3, "parked", txn),
-        Signature("zoe", "gone"),
-    )
+    op = line_of(OperatorAction.ROLLBACK, UnsettledTransaction(3, "parked", txn), Signature("zoe", "gone"))
 
     assert 0 == op.last_offset
 
@@ -128,16 +113,12 @@ def test_the_first_line_that_counts_decides(
 
     assert (SettlementResult.DONE, state) == result(act, before, own)
     assert (SettlementResult.DONE, state) == result(act, before, said(UNKNOWN, (19, 0)), own)
-    assert (SettlementResult.DONE, state) == result(
-        act, before, said(contrary, (19, 0), offset=9), own
-    )
+    assert (SettlementResult.DONE, state) == result(act, before, said(contrary, (19, 0), offset=9), own)
     stranger = said(contrary, (19, 0), group="strangers")
     assert (SettlementResult.DONE, state) == result(act, before, stranger, own)
     assert (SettlementResult.DONE, state) == result(act, before, own, said(contrary, (21, 0)))
     assert (SettlementResult.ALREADY, state) == result(act, before, said(resolution, (20, 2)), own)
-    assert (SettlementResult.REFUSED, other_state) == result(
-        act, before, said(contrary, (20, 2)), own
-    )
+    assert (SettlementResult.REFUSED, other_state) == result(act, before, said(contrary, (20, 2)), own)
 
 
 def test_a_line_that_names_a_half_record_which_is_not_the_last_any_more_is_ignored() -> None:
@@ -148,18 +129,12 @@ def test_a_line_that_names_a_half_record_which_is_not_the_last_any_more_is_ignor
 
 @pytest.mark.parametrize("state", ["held", "parked-committed"])
 def test_what_is_committed_and_cannot_be_forwarded_is_told_so(state: str) -> None:
-    assert (SettlementResult.NOT_FORWARDED, state) == result(
-        OperatorAction.COMMIT, "parked", said(COMMIT), now=state
-    )
-    assert (SettlementResult.NOT_FORWARDED, state) == result(
-        OperatorAction.COMMIT, state, said(COMMIT), now=state
-    )
+    assert (SettlementResult.NOT_FORWARDED, state) == result(OperatorAction.COMMIT, "parked", said(COMMIT), now=state)
+    assert (SettlementResult.NOT_FORWARDED, state) == result(OperatorAction.COMMIT, state, said(COMMIT), now=state)
 
 
 def test_what_waits_for_its_key_is_committed() -> None:
-    assert (SettlementResult.DONE, "waiting") == result(
-        OperatorAction.COMMIT, "open", said(COMMIT), now="waiting"
-    )
+    assert (SettlementResult.DONE, "waiting") == result(OperatorAction.COMMIT, "open", said(COMMIT), now="waiting")
 
 
 def test_a_commit_after_another_operators_abandon_is_refused() -> None:
@@ -168,33 +143,23 @@ def test_a_commit_after_another_operators_abandon_is_refused() -> None:
     assert (SettlementResult.REFUSED, "rolled-back") == result(
         OperatorAction.COMMIT, "held", given_up, said(COMMIT), left_ms=19_500
     )
-    assert (SettlementResult.DONE, "committed") == result(
-        OperatorAction.COMMIT, "held", said(COMMIT), left_ms=20_500
-    )
+    assert (SettlementResult.DONE, "committed") == result(OperatorAction.COMMIT, "held", said(COMMIT), left_ms=20_500)
 
 
 def test_an_abandon_of_what_was_forwarded_before_is_refused() -> None:
     own = said(ROLLBACK, abandon=True)
 
-    assert (SettlementResult.DONE, "rolled-back") == result(
-        OperatorAction.ABANDON, "held", own, left_ms=20_500
-    )
-    assert (SettlementResult.REFUSED, "committed") == result(
-        OperatorAction.ABANDON, "held", own, left_ms=19_500
-    )
+    assert (SettlementResult.DONE, "rolled-back") == result(OperatorAction.ABANDON, "held", own, left_ms=20_500)
+    assert (SettlementResult.REFUSED, "committed") == result(OperatorAction.ABANDON, "held", own, left_ms=19_500)
     assert (SettlementResult.ALREADY, "rolled-back") == result(
         OperatorAction.ABANDON, "held", said(ROLLBACK, (19, 0), abandon=True), own, left_ms=19_500
     )
     assert (SettlementResult.DONE, "rolled-back") == result(OperatorAction.ABANDON, "waiting", own)
-    assert (SettlementResult.IGNORED, "held") == result(
-        OperatorAction.ABANDON, "held", own, now="held"
-    )
+    assert (SettlementResult.IGNORED, "held") == result(OperatorAction.ABANDON, "held", own, now="held")
 
 
 def test_to_ask_is_done_when_the_coordinator_knows_and_needless_when_it_is_decided() -> None:
-    assert (SettlementResult.DONE, "open") == result(
-        OperatorAction.CHECK_NOW, "open", said(UNKNOWN), now="open"
-    )
+    assert (SettlementResult.DONE, "open") == result(OperatorAction.CHECK_NOW, "open", said(UNKNOWN), now="open")
     assert (SettlementResult.ALREADY, "committed") == result(
         OperatorAction.CHECK_NOW, "open", said(UNKNOWN), said(COMMIT, (21, 0))
     )
@@ -227,7 +192,4 @@ def test_what_is_settled_is_so_already_or_refuses(
     outcome = of_settled(act, history)
 
     assert (expected, KEY, None) == (outcome.result, outcome.key, outcome.before)
-    assert (20_000, (20, 0)) == (
-        outcome.decided_ms,
-        outcome.decision.position if outcome.decision else None,
-    )
+    assert (20_000, (20, 0)) == (outcome.decided_ms, outcome.decision.position if outcome.decision else None)

@@ -33,12 +33,7 @@ class DoubtEntry:
     """A record of the doubt topic."""
 
     def __init__(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers | None = None,
-        *,
-        place: Origin = PLACE,
+        self, key: bytes | None, value: bytes | None, headers: Headers | None = None, *, place: Origin = PLACE
     ) -> None:
         self._key, self._value, self._headers, self._place = key, value, headers, place
 
@@ -65,11 +60,7 @@ class DoubtEntry:
 
 
 def kept(
-    *,
-    key: bytes | None = None,
-    value: bytes | None = None,
-    headers: Headers = (),
-    name: bytes = NAME,
+    *, key: bytes | None = None, value: bytes | None = None, headers: Headers = (), name: bytes = NAME
 ) -> DoubtEntry:
     """A record as a coordinator keeps it aside."""
     moved_value, moved_headers = codec.encode_content(key=key, value=value, headers=headers)
@@ -128,11 +119,19 @@ def test_a_half_record_kept_aside_tells_its_origin_its_reason_and_its_sizes() ->
 
     assert (
         QuarantinedRecord(
-            Origin("txlayer.half", 3, 1027), None, "misplaced", "belongs into partition 0",
-            key=TXN, kept_ms=5_000, place=PLACE, key_bytes=3, value_bytes=6, header_names=("tags", "txl"),
+            Origin("txlayer.half", 3, 1027),
+            None,
+            "misplaced",
+            "belongs into partition 0",
+            key=TXN,
+            kept_ms=5_000,
+            place=PLACE,
+            key_bytes=3,
+            value_bytes=6,
+            header_names=("tags", "txl"),
         )
         == aside
-    )  # fmt: skip
+    )
 
 
 def test_a_null_key_and_value_and_a_header_of_our_name_are_told_as_they_were() -> None:
@@ -166,14 +165,10 @@ def test_the_newest_word_counts_and_a_null_value_ends_it() -> None:
     first, again = kept(value=b"1"), kept(value=b"again")
 
     assert [5] == [aside.value_bytes for aside in folded(first, again)]
-    assert [1028] == [
-        aside.origin.offset for aside in folded(first, kept(name=other), DoubtEntry(NAME, None))
-    ]
+    assert [1028] == [aside.origin.offset for aside in folded(first, kept(name=other), DoubtEntry(NAME, None))]
 
 
 @given(st.none() | st.binary(), st.lists(st.tuples(st.text(), st.none() | st.binary())))
-def test_no_bytes_under_such_a_name_raise(
-    value: bytes | None, headers: list[tuple[str, bytes | None]]
-) -> None:
+def test_no_bytes_under_such_a_name_raise(value: bytes | None, headers: list[tuple[str, bytes | None]]) -> None:
     for name in (NAME, b"origin/txlayer.op/3/9:0"):
         assert (value is not None) == bool(folded(DoubtEntry(name, value, headers)))

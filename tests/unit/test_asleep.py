@@ -9,25 +9,13 @@ from tests.support.partition_driver import PartitionDriver
 from tests.unit.test_ledger_checks import HOUR_MS, ask, questions, settings
 from txlayer.core import codec
 from txlayer.core.checks import CheckPolicies, CheckPolicy
-from txlayer.core.doubt import (
-    DormantTransactions,
-    DoubtFold,
-    may_sleep,
-    place_of,
-    transaction_of,
-    with_place,
-)
-from txlayer.core.messages import (
-    CheckKind,
-    DoubtSummary,
-    OrderMode,
-    ParkReason,
-)
+from txlayer.core.doubt import DormantTransactions, DoubtFold, may_sleep, place_of, transaction_of, with_place
+from txlayer.core.messages import CheckKind, DoubtSummary, OrderMode, ParkReason
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
 PLAIN = DoubtSummary(
-    A, "open", "", GROUP, 3, 3, 1, 1, 1_000, 990, None, OrderMode.COMMIT, None, None, 2_000, ("orders",), 2, 1, 1_900, 1,
-)  # fmt: skip
+    A, "open", "", GROUP, 3, 3, 1, 1, 1_000, 990, None, OrderMode.COMMIT, None, None, 2_000, ("orders",), 2, 1, 1_900, 1
+)
 
 
 def asleep(*keys: str, policy: CheckPolicy | None = None) -> PartitionDriver:
@@ -81,9 +69,7 @@ def test_a_summary_out_of_form_leaves_the_sleeper_as_it_was() -> None:
 
     fold.fold(7, A.encode(), b"1|open||garbage")
 
-    assert (1, {A: PLAIN}) == (
-        len(fold.unreadable), {key: txn.summary() for key, txn in fold.everybody().items()},
-    )  # fmt: skip
+    assert (1, {A: PLAIN}) == (len(fold.unreadable), {key: txn.summary() for key, txn in fold.everybody().items()})
 
 
 def test_a_sleeper_that_becomes_special_stands_once_and_keeps_its_place() -> None:

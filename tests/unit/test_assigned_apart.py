@@ -46,9 +46,15 @@ def holdings_of(world: StillWorld, group: Group) -> Assignments:
     return Assignments(
         ConsumerConfig(start_timeout=timedelta(seconds=1)),
         ConsumerPlan(group=GROUP, topics=(TOPIC,), routes={}),
-        connections=nothing, reader=cast("Any", group), make_leases=NoLeases, storer=nothing, dispatcher=nothing,
-        chunk_s=0.0, environment=Environment(clock=world.monotonic, sleep=lambda _: None), now_ms=world.now_ms,
-    )  # fmt: skip
+        connections=nothing,
+        reader=cast("Any", group),
+        make_leases=NoLeases,
+        storer=nothing,
+        dispatcher=nothing,
+        chunk_s=0.0,
+        environment=Environment(clock=world.monotonic, sleep=lambda _: None),
+        now_ms=world.now_ms,
+    )
 
 
 def test_what_is_assigned_of_both_goes_on_until_the_other_topic_has_as_many() -> None:

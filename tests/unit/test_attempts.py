@@ -30,10 +30,7 @@ from txlayer.errors import ConfigError
 
 POLICY = RetryPolicy(attempt_count_max=3, backoff_first_ms=100, backoff_max_ms=1_000)
 AGAIN = TryAgain(1_000 + 100)
-EXHAUSTED, REJECTED = (
-    GiveUp(DeadLetterReason.ATTEMPTS_EXHAUSTED),
-    GiveUp(DeadLetterReason.REJECTED),
-)
+EXHAUSTED, REJECTED = (GiveUp(DeadLetterReason.ATTEMPTS_EXHAUSTED), GiveUp(DeadLetterReason.REJECTED))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +80,7 @@ def resumed(attempt_count: int, *, first_at_s: int, offset: int = 0) -> int:
     taken_over_ms = 100_000
     at_ms = resume_at_ms(
         attempt_count, first_at_s=first_at_s, offset=offset, taken_over_ms=taken_over_ms, policy=POLICY
-    )  # fmt: skip
+    )
     return at_ms - taken_over_ms
 
 
@@ -93,9 +90,7 @@ def test_after_a_take_over_a_back_off_begins_anew() -> None:
 
 def test_after_a_take_over_nothing_waits_longer_than_it_would_have_without() -> None:
     # Attempts that began in second 95, with back-offs of 0.1, 0.2, 0.4, 0.8 and then 1 s each.
-    assert [-3_900, -3_700, -3_300, -2_500, -1_500] == [
-        resumed(n, first_at_s=95) for n in range(1, 6)
-    ]
+    assert [-3_900, -3_700, -3_300, -2_500, -1_500] == [resumed(n, first_at_s=95) for n in range(1, 6)]
     assert 500 == resumed(1_000_000, first_at_s=95)
 
 
@@ -107,27 +102,21 @@ def test_a_take_over_brings_those_that_failed_together_back_apart() -> None:
     assert all(later - earlier <= 10 for earlier, later in pairwise(waits))
 
 
-@given(
-    st.integers(1, 300), st.integers(0, 1_000), st.integers(0, 100_000), st.floats(1, 1e3) | st.floats(1, 1.001)
-)  # fmt: skip
+@given(st.integers(1, 300), st.integers(0, 1_000), st.integers(0, 100_000), st.floats(1, 1e3) | st.floats(1, 1.001))
 @example(300, 100, 900, 1.0000000000000002)
 def test_what_it_would_have_waited_without_is_the_sum_of_all_back_offs(
     attempt_count: int, first_ms: int, more_ms: int, factor: float
 ) -> None:
     policy = RetryPolicy(
         attempt_count_max=3, backoff_first_ms=first_ms, backoff_max_ms=first_ms + more_ms, backoff_factor=factor
-    )  # fmt: skip
+    )
     wholes = [float(first_ms)]
     while len(wholes) < attempt_count:
         wholes.append(min(wholes[-1] * factor, first_ms + more_ms))
 
-    at_ms = resume_at_ms(
-        attempt_count, first_at_s=-1, offset=0, taken_over_ms=1 << 60, policy=policy
-    )
+    at_ms = resume_at_ms(attempt_count, first_at_s=-1, offset=0, taken_over_ms=1 << 60, policy=policy)
 
-    assert (
-        abs(at_ms - sum(wholes)) <= 1 + first_ms / 2
-    )  # a factor that is hardly a number: half a back-off
+    assert abs(at_ms - sum(wholes)) <= 1 + first_ms / 2  # a factor that is hardly a number: half a back-off
 
 
 @given(st.integers(1, 10**9), st.integers(0, 10**6), st.integers(0, 2**63), st.floats(1, 1e9))
@@ -136,9 +125,12 @@ def test_no_clock_and_no_number_of_attempts_makes_the_wait_after_a_take_over_lon
     attempt_count: int, first_at_s: int, offset: int, factor: float
 ) -> None:
     at_ms = resume_at_ms(
-        attempt_count, first_at_s=first_at_s, offset=offset, taken_over_ms=0,
+        attempt_count,
+        first_at_s=first_at_s,
+        offset=offset,
+        taken_over_ms=0,
         policy=replace(POLICY, backoff_factor=factor),
-    )  # fmt: skip
+    )
 
     assert at_ms <= 1_000
 
@@ -152,9 +144,7 @@ def test_no_clock_and_no_number_of_attempts_makes_the_wait_after_a_take_over_lon
         ("backoff_factor", lambda: RetryPolicy(backoff_factor=0.9)),
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused(
-    name: str, make: Callable[[], RetryPolicy]
-) -> None:
+def test_a_policy_that_makes_no_sense_is_refused(name: str, make: Callable[[], RetryPolicy]) -> None:
     with pytest.raises(ConfigError, match=name):
         make()
 

@@ -23,9 +23,7 @@ from txlayer.core.messages import Origin, Undecodable
 from txlayer.core.transaction import Transaction
 
 TXN = Transaction(txn_key("a"), GROUP, "orders", 0, 0, "0", (0, 0), FakeRecord())
-ASIDE = RecordToQuarantine(
-    Origin("txlayer.half", 0, 0), FakeRecord(), None, 0, Undecodable("garbage")
-)
+ASIDE = RecordToQuarantine(Origin("txlayer.half", 0, 0), FakeRecord(), None, 0, Undecodable("garbage"))
 
 
 def test_a_fresh_batch_is_empty() -> None:
@@ -79,9 +77,7 @@ class Line:
 def test_a_bad_line_is_found_within_log2_of_the_run_whatever_its_place(
     data: st.DataObject, count: int, line_count_max: int
 ) -> None:
-    line = Line(
-        count=count, bad=data.draw(st.integers(0, count - 1)), line_count_max=line_count_max
-    )
+    line = Line(count=count, bad=data.draw(st.integers(0, count - 1)), line_count_max=line_count_max)
 
     found = None
     while found is None:

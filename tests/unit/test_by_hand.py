@@ -46,8 +46,7 @@ class Coordinators:
         self.asked_count += 1
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         return {
-            (topic, p): StoredOffset(answer.get(p, 0), f"1|w|9|0|{answer.get(p, 0)}:0|0")
-            for topic, p in partitions
+            (topic, p): StoredOffset(answer.get(p, 0), f"1|w|9|0|{answer.get(p, 0)}:0|0") for topic, p in partitions
         }
 
     def pause(self, length_s: float) -> None:
@@ -74,9 +73,7 @@ def test_lines_of_one_partition_travel_together_and_in_their_order() -> None:
     written = hands(producers=producers).write(lines, on_progress=counts.append)
 
     stored = producers.writer.stored
-    assert [(0, 3), (1, 3)] == sorted(
-        (r.partition, (r.value or b"").count(b"\n") + 1) for r in stored
-    )
+    assert [(0, 3), (1, 3)] == sorted((r.partition, (r.value or b"").count(b"\n") + 1) for r in stored)
     places = {w.found.txn.key: (w.found.partition, w.position) for w in written}
     assert {f"order-{n}/00000001": (n % 2, (0, n // 2)) for n in range(6)} == places
     assert 6 == counts[-1]

@@ -12,13 +12,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 from txlayer.producer import check_handlers
-from txlayer.producer.check_handlers import (
-    Call,
-    CallOutcome,
-    CheckRequest,
-    LoopCallRunner,
-    ThreadCallRunner,
-)
+from txlayer.producer.check_handlers import Call, CallOutcome, CheckRequest, LoopCallRunner, ThreadCallRunner
 
 PATIENCE_S = 10.0
 
@@ -73,10 +67,9 @@ def make(application: Application, outcomes: deque[CallOutcome]) -> Iterator[Mak
     def calls(count_max: int = 2, clock: Callable[[], float] = lambda: 1.0) -> ThreadCallRunner:
         made.append(
             ThreadCallRunner(
-                application.answer, call_count_max=count_max, done=outcomes.append, name="check",
-                clock=clock,
+                application.answer, call_count_max=count_max, done=outcomes.append, name="check", clock=clock
             )
-        )  # fmt: skip
+        )
         return made[-1]
 
     yield calls
@@ -138,10 +131,7 @@ def test_calls_that_hang_are_replaced_and_what_they_say_later_is_told_as_late(
 
 
 def test_who_hangs_too_often_is_not_replaced_for_ever(
-    make: Make,
-    application: Application,
-    monkeypatch: pytest.MonkeyPatch,
-    outcomes: deque[CallOutcome],
+    make: Make, application: Application, monkeypatch: pytest.MonkeyPatch, outcomes: deque[CallOutcome]
 ) -> None:
     monkeypatch.setattr(check_handlers, "LOST_COUNT_MAX", 1)
     application.hold("h1", "h2", "h3")
@@ -173,9 +163,7 @@ def test_a_call_that_has_ended_cannot_be_given_up(make: Make, outcomes: deque[Ca
     assert not calls.give_up(call)
 
 
-def test_whatever_a_handler_raises_its_thread_goes_on(
-    make: Make, outcomes: deque[CallOutcome]
-) -> None:
+def test_whatever_a_handler_raises_its_thread_goes_on(make: Make, outcomes: deque[CallOutcome]) -> None:
     calls = make(1)
     calls.begin(call_of("bad"))
     calls.begin(call_of("a"))
@@ -207,9 +195,12 @@ class Tasks:
         self.begun: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
         self.calls = LoopCallRunner(
-            self.answer, call_count_max=count_max, done=self.outcomes.append,
-            loop=asyncio.get_running_loop(), clock=clock,
-        )  # fmt: skip
+            self.answer,
+            call_count_max=count_max,
+            done=self.outcomes.append,
+            loop=asyncio.get_running_loop(),
+            clock=clock,
+        )
 
     async def answer(self, requests: Sequence[CheckRequest]) -> list[str]:
         name = requests[0].txn_id
@@ -283,9 +274,7 @@ def test_a_closed_loop_answers_nothing_and_breaks_nothing() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
     outcomes: list[CallOutcome] = []
-    calls = LoopCallRunner(
-        list, call_count_max=1, done=outcomes.append, loop=loop, clock=lambda: 1.0
-    )
+    calls = LoopCallRunner(list, call_count_max=1, done=outcomes.append, loop=loop, clock=lambda: 1.0)
 
     assert not calls.is_able
     calls.begin(call_of("a"))

@@ -23,9 +23,7 @@ class Scene:
         self.reader = self.make(self.member)
 
     def make(self, member: FakeMember) -> CheckReader:
-        return CheckReader(
-            member, topic=TOPIC, count_partitions=self._count, positions=self.positions
-        )
+        return CheckReader(member, topic=TOPIC, count_partitions=self._count, positions=self.positions)
 
     def read(self) -> tuple[int, frozenset[int]]:
         """(how many records, whose questions were ours)."""
@@ -74,7 +72,7 @@ def test_a_broker_that_is_away_at_the_start_is_asked_again_for_so_long(
     member.deaf_count = 2
     reader = CheckReader(
         member, topic=TOPIC, count_partitions=lambda: 3, positions={}, start_patience_s=start_patience_s
-    )  # fmt: skip
+    )
 
     with nullcontext() if is_started else pytest.raises(BrokerUnavailableError):
         reader.start()

@@ -8,14 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.counting import CountedInt
 from txlayer.config import IMMUNITY_MAX, milliseconds
-from txlayer.core.checks import (
-    IDLE_GROUPS_MAX,
-    CheckPolicies,
-    CheckPolicy,
-    CheckSchedule,
-    immunity_of,
-    pause_after,
-)
+from txlayer.core.checks import IDLE_GROUPS_MAX, CheckPolicies, CheckPolicy, CheckSchedule, immunity_of, pause_after
 from txlayer.core.messages import HalfOptions
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
@@ -24,9 +17,7 @@ IMMUNITY_MS = 6_000
 
 
 def transaction(number: int, *, group: str = "shop", appended_ms: int = 0) -> Transaction:
-    return Transaction(
-        f"t{number}/0000000a", group, "orders", number, appended_ms, "0", (0, 0), None
-    )
+    return Transaction(f"t{number}/0000000a", group, "orders", number, appended_ms, "0", (0, 0), None)
 
 
 def schedule_of(*transactions: Transaction, **policies: CheckPolicy) -> CheckSchedule:
@@ -67,9 +58,7 @@ class Present(frozenset[str]):
 
 
 def test_groups_that_nobody_answers_for_cost_those_that_are_there_nothing() -> None:
-    invented = [
-        transaction(n, group=f"invented-{n}", appended_ms=CountedInt(0)) for n in range(20_000)
-    ]
+    invented = [transaction(n, group=f"invented-{n}", appended_ms=CountedInt(0)) for n in range(20_000)]
     schedule = schedule_of(*invented, transaction(30_000))
     schedule.ripen(IMMUNITY_MS)
     Present.look_count = CountedInt.compared = 0
@@ -98,9 +87,8 @@ def test_groups_whose_transactions_are_settled_are_forgotten() -> None:
 def test_those_that_are_too_old_are_found_in_every_group_and_again_later() -> None:
     young = CheckPolicy(age_max_ms=1_000)
     schedule = schedule_of(
-        *(transaction(n, group=f"g{n}") for n in range(5)),
-        transaction(9, group="brief"), brief=young,
-    )  # fmt: skip
+        *(transaction(n, group=f"g{n}") for n in range(5)), transaction(9, group="brief"), brief=young
+    )
     schedule.ripen(IMMUNITY_MS + 60_000)
 
     end_ms = IMMUNITY_MS + CheckPolicy().age_max_ms

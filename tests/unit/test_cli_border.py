@@ -45,9 +45,7 @@ def raising(error: BaseException) -> None:
         (errors.TxLayerError, 1),
     ],
 )
-def test_an_error_ends_the_program_with_what_a_supervisor_may_do(
-    cls: type[TxLayerError], code: int
-) -> None:
+def test_an_error_ends_the_program_with_what_a_supervisor_may_do(cls: type[TxLayerError], code: int) -> None:
     assert code == exit_code(cls())
 
 
@@ -75,10 +73,7 @@ def test_a_good_end_an_interrupt_and_an_exit_code_of_ones_own() -> None:
 
 
 def test_options_win_over_the_environment_and_client_settings_are_added() -> None:
-    environ = {
-        "TXLAYER_NAMESPACE": "shop",
-        "TXLAYER_CLIENT_SETTINGS": "security.protocol=SASL_SSL;sasl.username=u",
-    }
+    environ = {"TXLAYER_NAMESPACE": "shop", "TXLAYER_CLIENT_SETTINGS": "security.protocol=SASL_SSL;sasl.username=u"}
 
     config = client_config(
         ClientConfig,
@@ -88,11 +83,7 @@ def test_options_win_over_the_environment_and_client_settings_are_added() -> Non
     )
 
     assert ("broker:9093", "shop") == (config.bootstrap_servers, config.namespace)
-    assert {
-        "security.protocol": "SASL_SSL",
-        "sasl.username": "other",
-        "client.id": "p",
-    } == config.client_settings
+    assert {"security.protocol": "SASL_SSL", "sasl.username": "other", "client.id": "p"} == config.client_settings
 
 
 def test_without_options_the_environment_counts() -> None:
@@ -120,9 +111,7 @@ def command_names(group: Any, *before: str) -> Iterator[list[str]]:
             yield [*before, name]
 
 
-@pytest.mark.parametrize(
-    "words", list(command_names(typer.main.get_command(build_app()))), ids=" ".join
-)
+@pytest.mark.parametrize("words", list(command_names(typer.main.get_command(build_app()))), ids=" ".join)
 def test_no_command_begins_with_an_unknown_setting_in_the_environment(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,9 +140,11 @@ def bare_nouns(path: Path) -> list[str]:
     said = [
         str(n.args[0].value)
         for n in calls
-        if isinstance(n.func, ast.Name) and n.func.id == "ConfigError" and n.args
+        if isinstance(n.func, ast.Name)
+        and n.func.id == "ConfigError"
+        and n.args
         and isinstance(n.args[0], ast.Constant)
-    ]  # fmt: skip
+    ]
     return [s for s in said if re.match(r"(an?|one|what|where) ", s) and not _HAS_VERB.search(s)]
 
 
@@ -187,17 +178,19 @@ def test_a_wrong_option_ends_with_2_before_a_broker_is_asked(
     assert said in err
 
 
-@pytest.mark.parametrize(
-    "command", [["--version"], ["tx", "list", "--help"]], ids=["typer", "rich"]
-)
+@pytest.mark.parametrize("command", [["--version"], ["tx", "list", "--help"]], ids=["typer", "rich"])
 def test_a_reader_that_has_gone_is_no_finding(command: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
         ran = subprocess.run(
-            [sys.executable, "-u", "-m", "txlayer", *command], stdout=writing, stderr=subprocess.PIPE,
-            text=True, check=False, timeout=60,
-        )  # fmt: skip
+            [sys.executable, "-u", "-m", "txlayer", *command],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
     finally:
         os.close(writing)
 
@@ -215,9 +208,7 @@ def test_a_reader_that_has_gone_is_no_finding(command: list[str]) -> None:
         (["no-such-command"], [*GROUPS, *SINGLE]),
     ],
 )
-def test_only_the_commands_that_a_command_line_names_are_needed(
-    words: list[str], names: list[str]
-) -> None:
+def test_only_the_commands_that_a_command_line_names_are_needed(words: list[str], names: list[str]) -> None:
     assert names == list(needed(words))
 
 
@@ -236,8 +227,6 @@ def test_a_command_that_answers_at_once_imports_little(words: list[str], never: 
         f"atexit.register(lambda: print(sorted(set({[*never, 'confluent_kafka']!r}) & set(sys.modules)), file=sys.stderr)); main()"
     )
 
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
 
     assert "[]" == ran.stderr.strip()

@@ -13,12 +13,7 @@ import pytest
 from tests.support.commands import run_command
 from txlayer import OrderedConsumer, TransactionalProducer
 from txlayer.adapters.kafka.admin import AdminConnection
-from txlayer.adapters.kafka.client import (
-    group_consumer,
-    half_producer,
-    plain_consumer,
-    transactional_producer,
-)
+from txlayer.adapters.kafka.client import group_consumer, half_producer, plain_consumer, transactional_producer
 from txlayer.cli.main import build_app
 from txlayer.config import ClientConfig
 from txlayer.config.client import PROTECTED_CLIENT_SETTINGS
@@ -28,15 +23,11 @@ SECRET = "hunter2"
 
 
 def half(config: ClientConfig) -> object:
-    return half_producer(
-        config, message_timeout_ms=1000, batch_bytes_max=1_000_000, on_error=lambda _: None
-    )
+    return half_producer(config, message_timeout_ms=1000, batch_bytes_max=1_000_000, on_error=lambda _: None)
 
 
 def transactional(config: ClientConfig) -> object:
-    return transactional_producer(
-        config, transactional_id="id", timeout_ms=5000, batch_bytes_max=1_000_000
-    )
+    return transactional_producer(config, transactional_id="id", timeout_ms=5000, batch_bytes_max=1_000_000)
 
 
 def member(config: ClientConfig) -> object:
@@ -47,13 +38,7 @@ def admin(config: ClientConfig) -> object:
     return AdminConnection(config, timeout_ms=1000).client()
 
 
-CLIENTS: list[Callable[[ClientConfig], object]] = [
-    half,
-    transactional,
-    member,
-    plain_consumer,
-    admin,
-]
+CLIENTS: list[Callable[[ClientConfig], object]] = [half, transactional, member, plain_consumer, admin]
 SASL = {"security.protocol": "SASL_SSL", "sasl.username": "u", "sasl.password": SECRET}
 SLIPS: list[tuple[Mapping[Any, Any], str]] = [
     ({**SASL, "sasl.mechanism": "NOPE"}, "sasl.mechanism"),
@@ -72,7 +57,10 @@ SLIPS: list[tuple[Mapping[Any, Any], str]] = [
     ({"socket.keepalive.enable": SECRET}, "socket.keepalive.enable"),
     ({"security.protocol": "SSL", "ssl.ca.location": f"/{SECRET}"}, "ssl.ca.location"),
     ({"security.protocol": "SSL", "ssl.key.location": "/nowhere", "ssl.key.password": SECRET}, "ssl.key.location"),
-    ({"security.protocol": "SSL", "ssl.keystore.location": "/nowhere", "ssl.keystore.password": SECRET}, "ssl.keystore.location"),
+    (
+        {"security.protocol": "SSL", "ssl.keystore.location": "/nowhere", "ssl.keystore.password": SECRET},
+        "ssl.keystore.location",
+    ),
     ({"security.protocol": "SSL", "ssl.key.pem": SECRET}, "ssl.key.pem"),
     ({"security.protocol": "SSL", "ssl.ca.pem": SECRET}, "ssl.ca.pem"),
     ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, "sasl.username"),
@@ -91,7 +79,7 @@ SLIPS: list[tuple[Mapping[Any, Any], str]] = [
     ({"acks": f"all,sasl.password={SECRET}"}, "acks"),
     ({"bootstrap.servers": f"broker:9093,sasl.password={SECRET}"}, "bootstrap.servers"),
     ({3: SECRET}, "client_settings"),
-]  # fmt: skip
+]
 
 
 def shown(error: BaseException) -> str:
@@ -118,13 +106,9 @@ def test_a_slip_is_told_by_the_name_of_its_setting_and_never_by_its_value(
 
 
 @pytest.mark.parametrize(("settings", "name"), SLIPS, ids=range(len(SLIPS)))
-def test_a_program_hears_of_a_slip_from_what_it_makes(
-    settings: Mapping[Any, Any], name: str
-) -> None:
+def test_a_program_hears_of_a_slip_from_what_it_makes(settings: Mapping[Any, Any], name: str) -> None:
     def produce() -> None:
-        with TransactionalProducer(
-            bootstrap_servers="127.0.0.1:1", group="g", client_settings=settings
-        ):
+        with TransactionalProducer(bootstrap_servers="127.0.0.1:1", group="g", client_settings=settings):
             raise AssertionError
 
     def consume() -> None:
@@ -150,9 +134,7 @@ def test_no_setting_that_is_refused_shows_what_it_was_to_be(name: str) -> None:
 
 @pytest.mark.parametrize("between", [",", ";", " ", ", ", "\n"])
 @pytest.mark.parametrize("settings", [{}, SASL])
-def test_settings_behind_the_brokers_are_refused_and_not_shown(
-    settings: Mapping[Any, Any], between: str
-) -> None:
+def test_settings_behind_the_brokers_are_refused_and_not_shown(settings: Mapping[Any, Any], between: str) -> None:
     servers = f"broker:9093{between}sasl.password={SECRET}"
 
     with pytest.raises(ConfigError, match="HOST:PORT") as refused:
@@ -164,7 +146,7 @@ def test_settings_behind_the_brokers_are_refused_and_not_shown(
 @pytest.mark.parametrize(
     "servers",
     ["broker:9093", "broker", "kafka_1:9092 , 10.0.0.1:9092,", "[::1]:9092", "SASL_SSL://b-1.kafka.example:9093"],
-)  # fmt: skip
+)
 def test_brokers_are_named_in_every_form_that_the_client_knows(servers: str) -> None:
     assert ClientConfig(bootstrap_servers=servers, is_insecure_allowed=True)
 
@@ -196,18 +178,19 @@ def test_the_clients_own_words_are_told_where_they_hold_no_value() -> None:
     with pytest.raises(ConfigError, match=r"range 0\.\.900000"):
         plain_consumer(ClientConfig(client_settings={"linger.ms": -1}))
     with pytest.raises(ConfigError, match="must be set"):
-        plain_consumer(
-            ClientConfig(
-                client_settings={"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
-            )
-        )
+        plain_consumer(ClientConfig(client_settings={"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}))
 
 
 def test_settings_of_every_kind_that_the_client_takes_are_passed_on() -> None:
     settings = {
-        "client.id": "me", "linger.ms": 3, "socket.keepalive.enable": True, "sasl.password": None,
-        "stats_cb": print, "logger": logging.getLogger("mine"), "topic.metadata.refresh.interval.ms": 1.0,
-    }  # fmt: skip
+        "client.id": "me",
+        "linger.ms": 3,
+        "socket.keepalive.enable": True,
+        "sasl.password": None,
+        "stats_cb": print,
+        "logger": logging.getLogger("mine"),
+        "topic.metadata.refresh.interval.ms": 1.0,
+    }
 
     plain_consumer(ClientConfig(client_settings=settings)).close()
 
@@ -225,19 +208,11 @@ ROLES = [
 @pytest.mark.parametrize("words", ROLES, ids=" ".join)
 @pytest.mark.parametrize("way", ["command line", "environment", "file"])
 def test_a_command_ends_with_one_line_and_the_exit_code_of_a_wrong_setting(
-    words: list[str],
-    way: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     password = tmp_path / "password"
     password.write_text(SECRET, "utf-8")
-    settings = [
-        "security.protocol=SASL_SSL",
-        "sasl.mechanism=NOPE",
-        f"sasl.password.file={password}",
-    ]
+    settings = ["security.protocol=SASL_SSL", "sasl.mechanism=NOPE", f"sasl.password.file={password}"]
     if way == "command line":
         words = [*words, *(part for setting in settings for part in ("-X", setting))]
     elif way == "environment":

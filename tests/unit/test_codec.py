@@ -7,16 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.codec_strategies import (
-    CHECKS,
-    HEADERS,
-    KEY,
-    SUMMARIES,
-    TOPIC,
-    WHOLE,
-    half_headers,
-    ops,
-)
+from tests.support.codec_strategies import CHECKS, HEADERS, KEY, SUMMARIES, TOPIC, WHOLE, half_headers, ops
 from tests.support.protocol_page import page, vectors
 from txlayer.core import codec
 from txlayer.core.messages import (
@@ -36,9 +27,7 @@ from txlayer.core.messages import (
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-def with_enums(
-    vector: dict[str, Any], **enums: type[OrderMode | Resolution | Source | CheckKind]
-) -> dict[str, Any]:
+def with_enums(vector: dict[str, Any], **enums: type[OrderMode | Resolution | Source | CheckKind]) -> dict[str, Any]:
     """A vector's fields with names turned into members; what it is on the wire taken out."""
     fields = {name: value for name, value in vector.items() if name not in ("bytes", "line")}
     for name, enum in enums.items():
@@ -153,9 +142,7 @@ def test_a_content_key_names_its_transaction_and_index(key: str, index: int) -> 
 
 
 @given(TOPIC, st.integers(0, 2**31 - 1), WHOLE)
-def test_the_key_of_a_record_kept_aside_is_no_transactions(
-    topic: str, partition: int, offset: int
-) -> None:
+def test_the_key_of_a_record_kept_aside_is_no_transactions(topic: str, partition: int, offset: int) -> None:
     raw = codec.kept_aside_key(Origin(topic, partition, offset))
 
     assert codec.parse_doubt_key(raw) is None
@@ -172,11 +159,7 @@ def test_a_half_record_survives_its_move_to_doubt(
 
 
 def test_a_content_takes_no_strangers_header_for_its_own() -> None:
-    strange: list[tuple[str, bytes | None]] = [
-        ("txl-key", b"stranger"),
-        ("txl-null", b"1"),
-        ("a", b"1"),
-    ]
+    strange: list[tuple[str, bytes | None]] = [("txl-key", b"stranger"), ("txl-null", b"1"), ("a", b"1")]
 
     value, headers = codec.encode_content(key=None, value=b"v", headers=strange)
 
@@ -184,12 +167,8 @@ def test_a_content_takes_no_strangers_header_for_its_own() -> None:
 
 
 @given(st.integers(0, 2**31 - 1), WHOLE, WHOLE, WHOLE, WHOLE)
-def test_an_origin_survives_the_wire(
-    partition: int, offset: int, index: int, count: int, born_ms: int
-) -> None:
-    text = codec.encode_origin(
-        partition=partition, offset=offset, index=index, count=count, born_ms=born_ms
-    )
+def test_an_origin_survives_the_wire(partition: int, offset: int, index: int, count: int, born_ms: int) -> None:
+    text = codec.encode_origin(partition=partition, offset=offset, index=index, count=count, born_ms=born_ms)
 
     assert (partition, offset, index, count, born_ms) == codec.decode_origin(text.encode())
 
@@ -206,8 +185,6 @@ def test_the_producers_short_way_writes_the_same_half_header(header: HalfHeader)
 def test_the_producers_short_way_writes_the_same_op_line(op: OpMessage) -> None:
     own = OpMessage(op.resolution, op.key, op.producer_group, op.last_offset, op.born_ms)
 
-    short = codec.producer_op(
-        op.resolution.value, op.key, op.producer_group, op.last_offset, op.born_ms
-    )
+    short = codec.producer_op(op.resolution.value, op.key, op.producer_group, op.last_offset, op.born_ms)
 
     assert codec.encode_op(own) == short

@@ -6,13 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.codec_strategies import (
-    ANY_BYTES,
-    HEADERS,
-    KEY,
-    SUMMARIES,
-    half_headers,
-)
+from tests.support.codec_strategies import ANY_BYTES, HEADERS, KEY, SUMMARIES, half_headers
 from txlayer.core import codec
 from txlayer.core.codec import is_key
 from txlayer.core.ids import check_txn_id, partition_of_key_hash
@@ -40,8 +34,7 @@ def test_no_bytes_stop_the_reader_of_half_headers(raw: bytes) -> None:
 
     if isinstance(decoded, HalfHeader):
         assert (
-            decoded.options.key_hash is None
-            or partition_of_key_hash(decoded.options.key_hash, partition_count=8) < 8
+            decoded.options.key_hash is None or partition_of_key_hash(decoded.options.key_hash, partition_count=8) < 8
         )
         assert decoded == codec.decode_half_header(codec.encode_half_header(decoded))
     else:
@@ -123,13 +116,9 @@ def test_no_bytes_stop_the_reader_of_origins(raw: bytes) -> None:
 
 
 @given(st.none() | HEADERS)
-def test_the_last_header_of_ours_is_the_one_that_counts(
-    headers: list[tuple[str, bytes | None]] | None,
-) -> None:
+def test_the_last_header_of_ours_is_the_one_that_counts(headers: list[tuple[str, bytes | None]] | None) -> None:
     assert codec.half_header_of(headers) is None
-    assert b"2" == codec.half_header_of(
-        [(codec.HALF_HEADER, b"1"), *(headers or []), (codec.HALF_HEADER, b"2")]
-    )
+    assert b"2" == codec.half_header_of([(codec.HALF_HEADER, b"1"), *(headers or []), (codec.HALF_HEADER, b"2")])
 
 
 @pytest.mark.parametrize(
@@ -182,9 +171,7 @@ def test_the_reason_of_a_record_kept_aside_begins_its_header(why: str, reason: P
 
 
 def test_a_reason_typed_in_another_encoding_is_still_one_line() -> None:
-    op = OpMessage(
-        Resolution.ROLLBACK, "a/12345678", "g", 1, 2, Source.OPERATOR, reason="caf\udce9\n|"
-    )
+    op = OpMessage(Resolution.ROLLBACK, "a/12345678", "g", 1, 2, Source.OPERATOR, reason="caf\udce9\n|")
 
     assert "1|R|a/12345678|g|1|2|operator||caf%3F%0A%7C" == codec.encode_op(op)
 

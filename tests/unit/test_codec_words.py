@@ -6,14 +6,7 @@ import pytest
 
 from txlayer.core import codec
 from txlayer.core.codec import PARTITION_MAX
-from txlayer.core.messages import (
-    CheckKind,
-    CheckRecord,
-    HalfHeader,
-    OpMessage,
-    OrderMode,
-    Undecodable,
-)
+from txlayer.core.messages import CheckKind, CheckRecord, HalfHeader, OpMessage, OrderMode, Undecodable
 
 LONG = "x" * 30
 GOOD = "1|open||g|5|5|1|1|6|7||commit|||8|orders|0/0/0/0"
@@ -34,7 +27,7 @@ GOOD = "1|open||g|5|5|1|1|6|7||commit|||8|orders|0/0/0/0"
         (f"1|a/00000001|g|t|0/1|5|k{LONG}", f"half header: '{LONG[:20]}' is no key hash"),
         ("1|a/00000001|g|t|0/1|9223372036854775808|", "half header: '9223372036854775808' is no whole number"),
     ],
-)  # fmt: skip
+)
 def test_a_half_header(raw: str, why: str) -> None:
     assert Undecodable(why) == codec.decode_half_header(raw.encode())
 
@@ -45,10 +38,7 @@ def test_a_half_header(raw: str, why: str) -> None:
         ("1|C", "op: 2 fields where 9 are due"),
         (LONG, f"op: unknown version '{LONG[:20]}'"),
         ("1|X|a/00000001|g|1|2|producer||", "op line: resolution, source, id or group out of form"),
-        (
-            f"1|C|a/00000001|{'g' * 201}|1|2|producer||",
-            "op line: resolution, source, id or group out of form",
-        ),
+        (f"1|C|a/00000001|{'g' * 201}|1|2|producer||", "op line: resolution, source, id or group out of form"),
     ],
 )
 def test_an_op_line(line: str, why: str) -> None:
@@ -85,9 +75,7 @@ def test_the_reason_of_a_record_kept_aside_is_shown_whatever_its_bytes() -> None
 
 
 def test_a_null_value_is_marked_as_the_protocol_page_says() -> None:
-    assert (b"", [(codec.NULL_HEADER, b"1")]) == codec.encode_content(
-        key=None, value=None, headers=None
-    )
+    assert (b"", [(codec.NULL_HEADER, b"1")]) == codec.encode_content(key=None, value=None, headers=None)
 
 
 def test_an_order_of_a_later_version_is_the_order_of_commits() -> None:
@@ -117,9 +105,7 @@ def test_a_check(raw: bytes | None, why: str) -> None:
 
 
 def test_a_check_of_the_last_partition_and_with_any_text() -> None:
-    check = CheckRecord(
-        CheckKind.QUESTION, "a/00000001", "g", PARTITION_MAX, 6, 7, 8, "a, b|\ud800X"
-    )
+    check = CheckRecord(CheckKind.QUESTION, "a/00000001", "g", PARTITION_MAX, 6, 7, 8, "a, b|\ud800X")
 
     raw = codec.encode_check(check)
 
@@ -128,13 +114,8 @@ def test_a_check_of_the_last_partition_and_with_any_text() -> None:
 
 
 def test_a_half_header_of_the_greatest_length_and_the_longest_group_are_in_form() -> None:
-    header = codec.decode_half_header(
-        f"1|a/00000001|{'g' * 200}|t|0/1|5|".ljust(2_048, "z").encode()
-    )
+    header = codec.decode_half_header(f"1|a/00000001|{'g' * 200}|t|0/1|5|".ljust(2_048, "z").encode())
 
     assert isinstance(header, HalfHeader)
-    for raw in (
-        f"1|C|a/00000001|{'g' * 200}|1|2|producer||",
-        f"1|C|a/00000001|g|1|2|producer||{'z' * 5_000}",
-    ):
+    for raw in (f"1|C|a/00000001|{'g' * 200}|1|2|producer||", f"1|C|a/00000001|g|1|2|producer||{'z' * 5_000}"):
         assert isinstance(codec.decode_op(raw), OpMessage)

@@ -34,10 +34,7 @@ def test_nothing_said_is_the_documented_default() -> None:
 
     assert CoordinatorConfig() == config
     assert ("127.0.0.1:9092", "txlayer") == (config.bootstrap_servers, config.namespace)
-    assert (timedelta(seconds=60), timedelta(seconds=6)) == (
-        config.doubt_after,
-        config.session_timeout,
-    )
+    assert (timedelta(seconds=60), timedelta(seconds=6)) == (config.doubt_after, config.session_timeout)
     assert (5_000, 10_000, 64 * 1024 * 1024) == (
         ProducerConfig().in_flight_max,
         ProducerConfig().transaction_messages_max,
@@ -69,9 +66,7 @@ def test_every_kind_of_setting_is_read_from_the_environment() -> None:
     assert 17 == config.batch_lines_max
 
 
-@pytest.mark.parametrize(
-    "pattern", ["orders,loyalty", "orders loyalty", "", "shop/orders", "größe"]
-)
+@pytest.mark.parametrize("pattern", ["orders,loyalty", "orders loyalty", "", "shop/orders", "größe"])
 def test_a_target_topic_that_no_topic_can_be_called_is_refused_at_the_start(pattern: str) -> None:
     # It would park what is committed to the topics that were meant.
     with pytest.raises(ConfigError, match="no topic has such a name") as caught:
@@ -104,10 +99,7 @@ def test_an_unknown_name_is_refused_and_its_value_not_shown() -> None:
 def test_every_role_accepts_the_names_of_the_others(role: type[ClientConfig]) -> None:
     assert set(environment_names(role)) <= KNOWN_NAMES
 
-    from_environ(
-        role,
-        {"TXLAYER_IN_FLIGHT_MAX": "1", "TXLAYER_DOUBT_AFTER": "1s", "TXLAYER_KAFKA_HOME": "/kafka"},
-    )
+    from_environ(role, {"TXLAYER_IN_FLIGHT_MAX": "1", "TXLAYER_DOUBT_AFTER": "1s", "TXLAYER_KAFKA_HOME": "/kafka"})
 
 
 @pytest.mark.parametrize(
@@ -136,9 +128,7 @@ def test_a_value_of_the_wrong_form_is_refused_by_name(name: str, text: str) -> N
 @pytest.mark.parametrize("role", ROLES)
 def test_a_limit_of_zero_stays_zero_and_is_refused(role: type[ClientConfig]) -> None:
     zeros = {int: 0, timedelta: timedelta(0)}
-    limits: dict[str, Any] = {
-        f.name: zeros[type(f.default)] for f in fields(role) if type(f.default) in zeros
-    }
+    limits: dict[str, Any] = {f.name: zeros[type(f.default)] for f in fields(role) if type(f.default) in zeros}
 
     assert len(limits) > 3
     for name, zero in limits.items():
@@ -170,36 +160,20 @@ def test_an_error_in_client_settings_does_not_show_their_values() -> None:
 
 @pytest.mark.parametrize(
     "servers",
-    [
-        "127.0.0.1:9092",
-        "localhost:9092",
-        "localhost",
-        "LOCALHOST:1",
-        "[::1]:9092",
-        "127.1.2.3:1, localhost:2",
-    ],
+    ["127.0.0.1:9092", "localhost:9092", "localhost", "LOCALHOST:1", "[::1]:9092", "127.1.2.3:1, localhost:2"],
 )
 def test_plain_text_stays_on_this_machine(servers: str) -> None:
     assert servers == ClientConfig(bootstrap_servers=servers).bootstrap_servers
 
 
 @pytest.mark.parametrize(
-    "servers",
-    [
-        "broker:9092",
-        "10.0.0.1:9092",
-        "127.0.0.1:1,broker:1",
-        "127.example.org:9092",
-        "localhost.example:1",
-    ],
+    "servers", ["broker:9092", "10.0.0.1:9092", "127.0.0.1:1,broker:1", "127.example.org:9092", "localhost.example:1"]
 )
 def test_plain_text_to_another_machine_needs_ones_own_word(servers: str) -> None:
     with pytest.raises(ConfigError, match="--insecure"):
         ClientConfig(bootstrap_servers=servers)
     with pytest.raises(ConfigError, match="--insecure"):
-        ClientConfig(
-            bootstrap_servers=servers, client_settings={"security.protocol": "SASL_PLAINTEXT"}
-        )
+        ClientConfig(bootstrap_servers=servers, client_settings={"security.protocol": "SASL_PLAINTEXT"})
 
     assert ClientConfig(bootstrap_servers=servers, is_insecure_allowed=True)
     assert ClientConfig(bootstrap_servers=servers, client_settings={"security.protocol": "ssl"})
@@ -253,8 +227,7 @@ def test_settings_are_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected_ms"),
-    [("250ms", 250), ("60s", 60_000), ("1.5s", 1_500), ("5m", 300_000), ("72h", 259_200_000)],
+    ("text", "expected_ms"), [("250ms", 250), ("60s", 60_000), ("1.5s", 1_500), ("5m", 300_000), ("72h", 259_200_000)]
 )
 def test_a_length_of_time_has_a_unit(text: str, expected_ms: int) -> None:
     assert expected_ms == milliseconds(parse_duration("name", text))

@@ -64,9 +64,7 @@ def test_what_a_slow_broker_does_not_take_at_once_goes_in_pieces() -> None:
 
 
 @pytest.mark.promise("P11")
-def test_invented_topics_are_forgotten_by_a_coordinator_at_work(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_invented_topics_are_forgotten_by_a_coordinator_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.coordinator.targets.TARGETS_MAX", 8)
     still = StillCoordinator()
     for number, key in enumerate(keys(COUNT)):
@@ -80,9 +78,7 @@ def test_invented_topics_are_forgotten_by_a_coordinator_at_work(
 
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
-def test_lines_that_name_nothing_stop_nothing_that_time_brings_and_hold_no_commit_for_long() -> (
-    None
-):
+def test_lines_that_name_nothing_stop_nothing_that_time_brings_and_hold_no_commit_for_long() -> None:
     still = StillCoordinator()
     opened = txn_key("open")
     still.half(opened)
@@ -115,9 +111,7 @@ def test_lines_that_name_nothing_stop_nothing_that_time_brings_and_hold_no_commi
 
 
 @pytest.mark.promise("P11")
-def test_names_that_half_records_invent_do_not_keep_a_real_topic_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_names_that_half_records_invent_do_not_keep_a_real_topic_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     still, per_turn, turn_count = StillCoordinator(), 100, 60
     look = MemoryAdmin.topic_limits
 
@@ -134,10 +128,7 @@ def test_names_that_half_records_invent_do_not_keep_a_real_topic_waiting(
         turn += 1
         if turn <= turn_count:
             keys = [txn_key(f"bad-{turn}-{number}") for number in range(per_turn)]
-            lines = [
-                op_line("R", k, still.half(k, topic=f"invented-{turn}-{n}"))
-                for n, k in enumerate(keys)
-            ]
+            lines = [op_line("R", k, still.half(k, topic=f"invented-{turn}-{n}")) for n, k in enumerate(keys)]
             still.op(*lines)
         if turn == 5:
             committed_s = still.world.passed_s
@@ -202,16 +193,11 @@ class MeasuredCoordinator(Coordinator):
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("content_bytes_max", [256 * 1024, 256 * 1024 * 1024])
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_a_transaction_beyond_the_limit_is_never_in_memory_whole(
-    *, is_committed: bool, content_bytes_max: int
-) -> None:
+def test_a_transaction_beyond_the_limit_is_never_in_memory_whole(*, is_committed: bool, content_bytes_max: int) -> None:
     """Its producer was not ours, or had a larger limit."""
     limit, count, size = 256 * 1024, 400, 10_000
     MeasuringPublisher.most_bytes = 0
-    settings: dict[str, Any] = {
-        "content_bytes_max": content_bytes_max,
-        "transaction_bytes_max": limit,
-    }
+    settings: dict[str, Any] = {"content_bytes_max": content_bytes_max, "transaction_bytes_max": limit}
     still = StillCoordinator(make=MeasuredCoordinator, **settings)
     key, offset = txn_key("large"), 0
     for index in range(count):
@@ -238,9 +224,7 @@ def test_a_transaction_beyond_the_limit_is_never_in_memory_whole(
 
 @pytest.mark.promise("P1")
 @pytest.mark.parametrize("is_late", [False, True])
-def test_what_doubt_did_not_take_whole_is_forwarded_as_long_as_half_has_it(
-    *, is_late: bool
-) -> None:
+def test_what_doubt_did_not_take_whole_is_forwarded_as_long_as_half_has_it(*, is_late: bool) -> None:
     still, size = StillCoordinator(), 20_000
     small = {"max.message.bytes": "10000"}
     still.kafka.create_topic("small", settings=small)
@@ -269,9 +253,7 @@ def test_what_doubt_did_not_take_whole_is_forwarded_as_long_as_half_has_it(
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("is_shortened", [False, True])
-def test_a_transaction_that_grows_beyond_the_limit_on_doubt_is_never_in_memory_whole(
-    *, is_shortened: bool
-) -> None:
+def test_a_transaction_that_grows_beyond_the_limit_on_doubt_is_never_in_memory_whole(*, is_shortened: bool) -> None:
     """Its producer is not ours, and prepares for longer than `doubt_after`."""
     limit, count, size = 256 * 1024, 200, 10_000
     MeasuringPublisher.most_bytes = 0
@@ -299,9 +281,7 @@ def test_a_transaction_that_grows_beyond_the_limit_on_doubt_is_never_in_memory_w
 
 
 @pytest.mark.promise("P11")
-def test_garbage_on_op_behind_a_line_that_waits_is_not_read_without_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_garbage_on_op_behind_a_line_that_waits_is_not_read_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.coordinator.loop.READ_COUNT_MAX", 50)
     still = StillCoordinator(ahead_lines_max=100)
     still.op(op_line("C", txn_key("early"), FAR_AWAY))
@@ -349,9 +329,7 @@ def test_what_is_kept_aside_in_one_kafka_transaction_is_bounded_in_bytes(topic: 
 
 
 @pytest.mark.promise("P11")
-def test_summaries_and_questions_count_in_a_kafka_transaction(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_summaries_and_questions_count_in_a_kafka_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each transaction names a hundred topics: its summary and its question name them, too."""
     monkeypatch.setattr(GroupPresence, "of", lambda *_: frozenset({GROUP}))
     bytes_max, most = 100_000, 0

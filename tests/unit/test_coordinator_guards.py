@@ -35,11 +35,7 @@ COUNT = 2
 def key_in(partition: int, name: str) -> str:
     """A transaction whose home is this partition."""
     ids = (f"{name}-{number}" for number in range(100))
-    found = next(
-        i
-        for i in ids
-        if half_partition(ordering_key=None, txn_id=i, partition_count=COUNT) == partition
-    )
+    found = next(i for i in ids if half_partition(ordering_key=None, txn_id=i, partition_count=COUNT) == partition)
     return f"{found}/{'a' * NONCE_LENGTH}"
 
 
@@ -180,10 +176,8 @@ def read_behind_a_late_writer(recovery: type[Recovery]) -> list[bytes | None]:
     offsets: dict[TopicPartition, StoredOffset] = {}
     for partition in range(COUNT):
         offsets.update(
-            encode_stored(
-                Positions(0, 0, 0, 0, 0, 0, 0), writer=name, topics=stage.topics, partition=partition
-            )
-        )  # fmt: skip
+            encode_stored(Positions(0, 0, 0, 0, 0, 0, 0), writer=name, topics=stage.topics, partition=partition)
+        )
     member = MemberMetadata(stage.topics.coordinator_group)
     first.send_offsets(offsets, member, timeout_s=1)
 
@@ -195,11 +189,13 @@ def read_behind_a_late_writer(recovery: type[Recovery]) -> list[bytes | None]:
 
     ledgers = empty_ledgers(
         range(COUNT), settings=ledger_settings(stage.config, partition_count=COUNT), targets={}, refusals={}
-    )  # fmt: skip
+    )
     recovery(
-        stage.config, LateCommit(connections, commit_and_go_on), is_still_ours=lambda: None,
+        stage.config,
+        LateCommit(connections, commit_and_go_on),
+        is_still_ours=lambda: None,
         environment=stage.environment,
-    ).rebuild(ledgers)  # fmt: skip
+    ).rebuild(ledgers)
     stage.world.advance(ms=60_000)
     stage.kafka.append("orders", b"of another transaction")
     return [record.value() for record in stage.kafka.records("orders")]

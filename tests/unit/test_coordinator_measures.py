@@ -173,6 +173,4 @@ def test_what_is_replayed_after_a_crash_is_not_counted_again() -> None:
     measured.driver.crash()
     measured.turn()
 
-    assert (2, 1, 1) == (
-        measured.measures.half_count, measured.measures.op_count, measured.measures.rollback_count,
-    )  # fmt: skip
+    assert (2, 1, 1) == (measured.measures.half_count, measured.measures.op_count, measured.measures.rollback_count)

@@ -42,9 +42,7 @@ class CheckTopic:
     @property
     def questions(self) -> list[CheckRecord]:
         """Those that stand in the topic."""
-        found = [
-            decode_check(r.value()) for r in self._stage.kafka.records(self._stage.topics.check)
-        ]
+        found = [decode_check(r.value()) for r in self._stage.kafka.records(self._stage.topics.check)]
         return [check for check in found if isinstance(check, CheckRecord)]
 
 
@@ -53,10 +51,14 @@ class CheckTopic:
 @pytest.mark.parametrize(
     "code",
     [
-        Code.UNKNOWN, Code.INVALID_RECORD, Code.POLICY_VIOLATION, Code.NOT_ENOUGH_REPLICAS,
-        Code.NOT_LEADER_FOR_PARTITION, Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.UNKNOWN,
+        Code.INVALID_RECORD,
+        Code.POLICY_VIOLATION,
+        Code.NOT_ENOUGH_REPLICAS,
+        Code.NOT_LEADER_FOR_PARTITION,
+        Code.TOPIC_AUTHORIZATION_FAILED,
     ],
-)  # fmt: skip
+)
 def test_while_the_check_topic_refuses_questions_wait_and_nothing_else_does(code: Code) -> None:
     stage = StillCoordinator()
     coordinator, check, is_committed = stage.coordinator, CheckTopic(stage, code), False

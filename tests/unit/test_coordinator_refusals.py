@@ -242,10 +242,7 @@ def test_a_suspected_partition_that_went_to_another_coordinator_slows_no_other_d
         now = stage.world.passed_s
         if began == -1 and now > 5:
             stage.kafka.delete_topic(SEALED)
-            stage.op(
-                op_line("C", first, first_offset),
-                op_line("C", second, stage.half(second, topic=SEALED)),
-            )
+            stage.op(op_line("C", first, first_offset), op_line("C", second, stage.half(second, topic=SEALED)))
             began = now
         if began > 0 and coordinator.measures.rebuild_count == 1:
             newcomer.start([stage.topics.half, stage.topics.op])
@@ -315,9 +312,7 @@ def test_a_message_that_its_topic_takes_by_now_is_not_parked_as_too_large() -> N
 
 
 @pytest.mark.promise("P6")
-def test_messages_of_one_ordering_key_meet_in_one_partition_a_day_after_the_topic_was_widened() -> (
-    None
-):
+def test_messages_of_one_ordering_key_meet_in_one_partition_a_day_after_the_topic_was_widened() -> None:
     stage = StillCoordinator()
     coordinator, step = stage.coordinator, 0
 
@@ -346,9 +341,7 @@ def test_messages_of_one_ordering_key_meet_in_one_partition_a_day_after_the_topi
     send("after-a-restart")
     stage.work(seconds=20)
 
-    found = {
-        dict(r.headers() or ())["txl-id"]: r.partition() for r in stage.kafka.records("orders")
-    }
+    found = {dict(r.headers() or ())["txl-id"]: r.partition() for r in stage.kafka.records("orders")}
     later = [partition for txn_id, partition in found.items() if txn_id != b"before"]
     # The topic did not change between these two.
     assert [1, 1] == later

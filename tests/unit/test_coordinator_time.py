@@ -28,10 +28,7 @@ UNRESOLVED: dict[str, Any] = {"unresolved": "rollback", "transaction_age_max": t
 
 
 def test_the_keys_lie_in_two_partitions() -> None:
-    homes = [
-        half_partition(ordering_key=None, txn_id=k.partition("/")[0], partition_count=2)
-        for k in (A, B, C, AWAY)
-    ]
+    homes = [half_partition(ordering_key=None, txn_id=k.partition("/")[0], partition_count=2) for k in (A, B, C, AWAY)]
 
     assert [0, 0, 0, 1] == homes
 
@@ -55,9 +52,7 @@ def test_one_record_from_the_future_rolls_nothing_back(ahead: str) -> None:
 @pytest.mark.promise("P4")
 @pytest.mark.promise("P7")
 @pytest.mark.parametrize("is_elsewhere", [True, False])
-def test_a_broker_that_is_half_a_minute_ahead_ages_its_own_partition_alone(
-    *, is_elsewhere: bool
-) -> None:
+def test_a_broker_that_is_half_a_minute_ahead_ages_its_own_partition_alone(*, is_elsewhere: bool) -> None:
     """So little is believed: it is within what clocks may differ by."""
     stage = StillCoordinator(doubt_after=timedelta(seconds=20))
     stage.half(A)
@@ -76,9 +71,7 @@ def test_one_record_from_the_future_holds_up_nobody_behind_it() -> None:
     stage.work(seconds=30)
 
     assert {A, B} == set(stage.on_doubt())
-    stored = stage.kafka.admin().stored_offsets(
-        stage.topics.coordinator_group, [(stage.topics.half, 0)]
-    )
+    stored = stage.kafka.admin().stored_offsets(stage.topics.coordinator_group, [(stage.topics.half, 0)])
     half = stored[stage.topics.half, 0]
     assert isinstance(half, StoredOffset)
     assert half.offset == 2
@@ -135,8 +128,8 @@ def test_a_clock_that_was_set_right_is_believed_without_a_new_record() -> None:
 @pytest.mark.promise("P7")
 def test_what_stands_on_doubt_tells_the_time_when_a_clock_is_set_right() -> None:
     stage = StillCoordinator(
-        doubt_after=timedelta(seconds=20), unresolved="rollback", transaction_age_max=timedelta(minutes=2),
-    )  # fmt: skip
+        doubt_after=timedelta(seconds=20), unresolved="rollback", transaction_age_max=timedelta(minutes=2)
+    )
     stage.half(A)
     stage.work(seconds=30)
     assert {A} == set(stage.on_doubt())
@@ -177,9 +170,7 @@ def test_a_partition_that_is_quiet_for_long_grows_old_by_itself() -> None:
         pytest.param(20, HOUR_S / 2, marks=pytest.mark.nightly),
     ],
 )
-def test_a_quiet_partition_grows_old_however_often_its_coordinator_is_restarted(
-    hours: float, period_s: float
-) -> None:
+def test_a_quiet_partition_grows_old_however_often_its_coordinator_is_restarted(hours: float, period_s: float) -> None:
     stage = StillCoordinator(transaction_age_max=timedelta(seconds=HOUR_S))
     stage.half(A)  # its producer died, and nobody answers for the group
 
@@ -192,10 +183,7 @@ def test_a_quiet_partition_grows_old_however_often_its_coordinator_is_restarted(
             return stage.world.passed_s >= until_s
 
         coordinator.run(should_stop=is_over)
-        assert (1, 0) == (
-            coordinator.measures.rebalance_count,
-            coordinator.measures.rebuild_count,
-        )
+        assert (1, 0) == (coordinator.measures.rebalance_count, coordinator.measures.rebuild_count)
         stage.start()
 
     assert {A: "too-old"} == {key: on.reason for key, on in stage.on_doubt().items()}
@@ -293,9 +281,7 @@ def test_what_is_held_while_no_time_is_believed_is_not_given_up_when_one_is() ->
 
 @pytest.mark.promise("P4")
 @pytest.mark.parametrize("ahead_s", [0.0, 20.0])
-def test_the_decision_that_a_producer_is_told_is_the_first_one_whatever_clock_is_ahead(
-    ahead_s: float,
-) -> None:
+def test_the_decision_that_a_producer_is_told_is_the_first_one_whatever_clock_is_ahead(ahead_s: float) -> None:
     """The leader of half is ahead of op's; a check-back was answered first, then the producer said commit."""
     still, key = StillCoordinator(), txn_key("late")
     offset = still.half(key, ahead_s=ahead_s)
@@ -324,9 +310,16 @@ class StampingWriter:
         return getattr(self._writer, name)
 
     def produce(
-        self, topic: str, value: Any, key: Any = None, partition: int = -1, callback: Any = None,
-        on_delivery: Any = None, timestamp: int = 0, headers: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        partition: int = -1,
+        callback: Any = None,
+        on_delivery: Any = None,
+        timestamp: int = 0,
+        headers: Any = None,
+    ) -> None:
         """As the client has it."""
         stamp = timestamp or int(self._wall_clock() * 1000)
         self._writer.produce(topic, value, key, partition, callback, on_delivery, stamp, headers)
@@ -382,9 +375,7 @@ def test_a_coordinator_whose_clock_is_ahead_parks_nothing_and_asks_all_the_same(
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("limit", [{"batch_lines_max": 2}, {"batch_bytes_max": 200}])
-def test_what_time_brings_goes_on_while_more_is_committed_than_one_batch_takes(
-    limit: dict[str, Any],
-) -> None:
+def test_what_time_brings_goes_on_while_more_is_committed_than_one_batch_takes(limit: dict[str, Any]) -> None:
     """A peak of five minutes: each second 40 commits, of which 20 can be forwarded."""
     still, opened, number = StillCoordinator(**limit), txn_key("open"), 0
     still.half(opened)

@@ -54,11 +54,7 @@ class Book:
 
 
 def questions(
-    spans: Spans,
-    *,
-    is_careful: bool,
-    context: TraceContext = PARENT,
-    kind: CheckKind = CheckKind.QUESTION,
+    spans: Spans, *, is_careful: bool, context: TraceContext = PARENT, kind: CheckKind = CheckKind.QUESTION
 ) -> list[tuple[Any, ...]]:
     """What a publisher writes that is asked about one transaction with very many topics."""
     config, writer = CoordinatorConfig(), Writer()
@@ -66,15 +62,12 @@ def questions(
     observer.remembered[KEY] = context
     make: Any = lambda *_, **__: writer  # noqa: E731 - both writers are one
     book: Any = Book()
-    publisher = Publisher(
-        config, name="w", make_writer=make, book=book, observer=observer,
-    )  # fmt: skip
+    publisher = Publisher(config, name="w", make_writer=make, book=book, observer=observer)
     publisher.start()
     question = CheckRecord(kind, KEY, "shop", 0, number=1, text="x" * 2 * SIZE_MAX)
     publisher.publish(
-        [(0, Batch(checks={KEY: question}))], {}, None, is_careful=is_careful,
-        questions=QuestionLimits(SIZE_MAX),
-    )  # fmt: skip
+        [(0, Batch(checks={KEY: question}))], {}, None, is_careful=is_careful, questions=QuestionLimits(SIZE_MAX)
+    )
     return writer.written
 
 
@@ -116,9 +109,7 @@ def traced_half(still: StillCoordinator, key: str, *, parent: bytes, state: byte
 
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
-def test_a_long_trace_of_one_transaction_keeps_no_question_from_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_long_trace_of_one_transaction_keeps_no_question_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The notice that its second word came too late carries the whole trace state, and is refused for it."""
     monkeypatch.setattr(GroupPresence, "of", lambda *_: frozenset({"shop"}))
     still = StillCoordinator(make=TracedCoordinator)
@@ -166,10 +157,7 @@ def test_a_notice_that_is_too_large_with_its_trace_goes_without(*, is_careful: b
     state = b"a=" + b"b" * 500  # with the notice more than the check topic takes
 
     ((_, value, _, _, _, _, _, headers),) = questions(
-        spans,
-        is_careful=is_careful,
-        context=PARENT._replace(tracestate=state),
-        kind=CheckKind.REFUSED,
+        spans, is_careful=is_careful, context=PARENT._replace(tracestate=state), kind=CheckKind.REFUSED
     )
 
     assert isinstance(decode_check(value), CheckRecord)

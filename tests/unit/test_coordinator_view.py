@@ -72,14 +72,8 @@ def values(seen: CoordinatorView, family: Family) -> dict[tuple[str, ...], Any]:
         (view(assignment=None), Health("", "the group has assigned nothing yet")),
         (view(assignment=NOTHING), Health("", "")),
         (view(), Health("", "its state is being built from the stored offsets")),
-        (
-            view(shard(), shard(is_caught_up=False)),
-            Health("", "1 of 2 partitions are not read to their ends yet"),
-        ),
-        (
-            view(shard(), turned_at=NOW - STALL_S),
-            Health(f"the loop has not turned for {STALL_S:.0f} s", ""),
-        ),
+        (view(shard(), shard(is_caught_up=False)), Health("", "1 of 2 partitions are not read to their ends yet")),
+        (view(shard(), turned_at=NOW - STALL_S), Health(f"the loop has not turned for {STALL_S:.0f} s", "")),
         (view(shard(), turned_at=NOW - STALL_S + 1), Health("", "")),
     ],
 )
@@ -128,17 +122,13 @@ def test_undecided_ones_are_counted_by_group_and_age() -> None:
     assert {(): 2 * DAY_MS / 1000 + 0.5} == values(seen, f.OLDEST_OPEN)
 
 
-def test_those_that_are_open_for_long_are_counted_with_the_fresh_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_those_that_are_open_for_long_are_counted_with_the_fresh_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.core.ledger.FRESH_COUNT_MAX", 2)
     driver = PartitionDriver()
     for number in range(5):
         driver.half(txn_key(f"t{number}"))
     driver.turn()
-    assert (4, 1) == tuple(
-        len(table) for table in (driver.ledger.transactions.rest, driver.ledger.transactions.fresh)
-    )
+    assert (4, 1) == tuple(len(table) for table in (driver.ledger.transactions.rest, driver.ledger.transactions.fresh))
 
     found = values(view(shard(driver.ledger), now_ms=driver.now_ms), f.OPEN)
 
@@ -211,17 +201,13 @@ def test_groups_beyond_the_limit_are_other_at_every_age() -> None:
 
     found = values(view(shard(driver.ledger), now_ms=driver.now_ms), f.OPEN)
 
-    assert (51, 10, 60) == (
-        len({group for group, _ in found}), found["other", "10s"], sum(found.values()),
-    )  # fmt: skip
+    assert (51, 10, 60) == (len({group for group, _ in found}), found["other", "10s"], sum(found.values()))
 
 
 def test_the_last_kafka_transaction_is_told_by_the_wall_clock() -> None:
     seen = view(shard())
     seen.measures.publishing.took(0.0, 0.0, 0.0, 0.0, NOW - 5)
-    observed = ObservedCoordinator(
-        lambda: seen, version="1", clock=lambda: NOW, wall_clock=lambda: 2_000_000.0
-    )
+    observed = ObservedCoordinator(lambda: seen, version="1", clock=lambda: NOW, wall_clock=lambda: 2_000_000.0)
 
     assert [1_999_995.0] == [s.value for s in observed.samples() if s.family == f.STORED_AT]
 
@@ -235,6 +221,6 @@ def test_lag_is_told_of_partitions_whose_end_is_known() -> None:
 @pytest.mark.parametrize(
     ("age_ms", "expected"),
     [(0, "10s"), (9_999, "10s"), (10_000, "1m"), (3_599_999, "1h"), (3_600_000, "1d"), (DAY_MS, "older")],
-)  # fmt: skip
+)
 def test_an_age_is_named_by_its_upper_end(age_ms: int, expected: str) -> None:
     assert expected == age_label(age_ms)

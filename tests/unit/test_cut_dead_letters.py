@@ -61,9 +61,7 @@ def test_a_cut_dead_letter_has_no_value_and_our_two_headers_alone(
 def test_a_dead_letter_keeps_headers_of_ours_that_its_message_had() -> None:
     # A consumer of another group's dead letters works by the header `txl-dlq` of each.
     theirs = ("txl-dlq", b"why another group gave it up")
-    letter = DeadLetter(
-        DeadLetterReason.REJECTED, Origin("orders", 0, 7), 1, 1, 1, 1, "Reject", "no", "loyalty"
-    )
+    letter = DeadLetter(DeadLetterReason.REJECTED, Origin("orders", 0, 7), 1, 1, 1, 1, "Reject", "no", "loyalty")
     writer = DeadLetterWriter(cast("Any", None), group="loyalty", name="w")
     record = MemoryRecord("orders", 0, b"k", b"v", [theirs], place=7)
 
@@ -75,10 +73,7 @@ def test_a_dead_letter_keeps_headers_of_ours_that_its_message_had() -> None:
 
 def test_no_copy_of_a_dead_letter_without_content_is_published() -> None:
     letters = Letters(Letter(("txl-dlq", b"")), Letter((CUT_HEADER, b"9"), ("txl-dlq", b"")))
-    chosen = [
-        cast("Chosen", type("Choice", (), {"place": DeadLetterPlace("t", 0, offset)}))
-        for offset in (0, 1)
-    ]
+    chosen = [cast("Chosen", type("Choice", (), {"place": DeadLetterPlace("t", 0, offset)})) for offset in (0, 1)]
     gone: list[Chosen] = []
 
     copies = list(_copies(chosen, cast("Any", letters), cast("Any", {"t": letters}), gone))

@@ -6,15 +6,7 @@ import re
 
 import pytest
 
-from tests.support.dashboards import (
-    FAMILIES,
-    alerts,
-    dashboard,
-    dashboard_expressions,
-    named_in,
-    panels,
-    series_names,
-)
+from tests.support.dashboards import FAMILIES, alerts, dashboard, dashboard_expressions, named_in, panels, series_names
 from txlayer.adapters.metrics import Family, FamilyKind
 
 
@@ -76,9 +68,7 @@ def test_every_metric_of_ours_stands_on_the_dashboard_or_in_an_alert() -> None:
     asked = {n for e in dashboard_expressions() for n in named_in(e)}
     asked |= {n for alert in alerts() for n in named_in(alert["expr"])}
     shown = {
-        family.name
-        for family in FAMILIES
-        if {family.name, f"{family.name}_bucket", f"{family.name}_count"} & asked
+        family.name for family in FAMILIES if {family.name, f"{family.name}_bucket", f"{family.name}_count"} & asked
     }
 
     assert set() == {family.name for family in FAMILIES} - shown

@@ -8,13 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.codec_strategies import (
-    ANY_BYTES,
-    DEAD_LETTERS,
-    HEADERS,
-    REPLAY_MARKS,
-    replays,
-)
+from tests.support.codec_strategies import ANY_BYTES, DEAD_LETTERS, HEADERS, REPLAY_MARKS, replays
 from tests.support.protocol_page import page, vectors
 from txlayer.core import dead_letters
 from txlayer.core.dead_letters import (
@@ -38,13 +32,7 @@ from txlayer.core.dead_letters import (
     source_topic,
 )
 from txlayer.core.messages import Origin, Undecodable
-from txlayer.core.retry import (
-    DeadLetter,
-    DeadLetterReason,
-    ReplayKind,
-    ReplayOutcome,
-    ReplayRecord,
-)
+from txlayer.core.retry import DeadLetter, DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 
 LETTER = b"1|rejected|orders|3|17|5|2|6|7|ValueError|no%20such|loyalty"
 
@@ -80,7 +68,7 @@ def test_a_replay_record_is_the_one_on_the_protocol_page() -> None:
         outcome = None if vector["outcome"] is None else ReplayOutcome(vector["outcome"])
         record = ReplayRecord(
             ReplayKind(vector["kind"]), vector["request_id"], vector["dead_letter_offset"], outcome, vector["text"]
-        )  # fmt: skip
+        )
 
         assert vector["bytes"].encode() == encode_replay(record)
         assert record == decode_replay(vector["bytes"].encode())
@@ -198,8 +186,7 @@ def test_a_replay_record_out_of_form_says_why(raw: bytes | None, why: str) -> No
 
 
 @pytest.mark.parametrize(
-    "raw",
-    [b"", b"r", b"r/3", b"r/3:", b"r/:3", b"/3:1", b"a b/3:1", b"r/2147483648:1", b"\xff/3:1"],
+    "raw", [b"", b"r", b"r/3", b"r/3:", b"r/:3", b"/3:1", b"a b/3:1", b"r/2147483648:1", b"\xff/3:1"]
 )
 def test_a_replay_mark_out_of_form_says_why(raw: bytes) -> None:
     found = decode_replay_mark(raw)
@@ -226,9 +213,7 @@ def test_the_last_of_two_headers_is_the_writers() -> None:
 
 
 @pytest.mark.parametrize("headers", [None, [], [("txl-id", b"t")]])
-def test_a_record_without_the_header_is_no_dead_letter(
-    headers: list[tuple[str, bytes | None]] | None,
-) -> None:
+def test_a_record_without_the_header_is_no_dead_letter(headers: list[tuple[str, bytes | None]] | None) -> None:
     assert Undecodable("no header txl-dlq") == dead_letter_of(headers)
 
 

@@ -36,7 +36,7 @@ def options_of(record: FakeRecord) -> HalfOptions:
 def partition_of(key: bytes, log: ProducerLog) -> int:
     return half_partition(
         ordering_key=key, txn_id="", partition_count=log.producer()._started().identity._partition_count
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.promise("P6")
@@ -51,9 +51,7 @@ def partition_of(key: bytes, log: ProducerLog) -> int:
     ids=["bytes", "text", "several", "buffer"],
 )
 @pytest.mark.parametrize("way", ["publish", "submit", "named", "block"])
-def test_the_key_that_all_messages_have_orders_them(
-    log: ProducerLog, messages: list[Message], way: str
-) -> None:
+def test_the_key_that_all_messages_have_orders_them(log: ProducerLog, messages: list[Message], way: str) -> None:
     producer = log.producer()
     for _ in range(2):
         if way == "publish":

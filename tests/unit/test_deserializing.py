@@ -39,32 +39,19 @@ def test_a_deserializer_is_told_what_a_serialization_context_tells() -> None:
 
     message = Deserializers(read, read).read(RECORD)
 
-    assert [
-        (b"key", "orders", "key", [("h", b"1")]),
-        (b"value", "orders", "value", [("h", b"1")]),
-    ] == told
-    assert (1, 2, b"key", b"value") == (
-        message.key,
-        message.value,
-        message.raw_key,
-        message.raw_value,
-    )
+    assert [(b"key", "orders", "key", [("h", b"1")]), (b"value", "orders", "value", [("h", b"1")])] == told
+    assert (1, 2, b"key", b"value") == (message.key, message.value, message.raw_key, message.raw_value)
 
 
 def test_what_has_no_deserializer_stays_as_it_was_sent() -> None:
     def read(raw: bytes | None, _: Any) -> Any:
         return raw and raw.decode()
 
-    for_keys, for_values = (
-        Deserializers(read, None).read(RECORD),
-        Deserializers(None, read).read(RECORD),
-    )
+    for_keys, for_values = (Deserializers(read, None).read(RECORD), Deserializers(None, read).read(RECORD))
 
     assert ("key", b"value") == (for_keys.key, for_keys.value)
     assert (b"key", "value") == (for_values.key, for_values.value)
-    assert [True, True, False] == [
-        Deserializers(*pair).is_any for pair in ((read, None), (None, read), (None, None))
-    ]
+    assert [True, True, False] == [Deserializers(*pair).is_any for pair in ((read, None), (None, read), (None, None))]
 
 
 @pytest.mark.parametrize(

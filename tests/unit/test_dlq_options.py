@@ -69,9 +69,7 @@ def test_a_key_is_text_or_hex() -> None:
 
 
 def test_every_option_narrows() -> None:
-    found = DeadLetterFilters(reason_code=[DeadLetterReason.REJECTED], since="2h", until="1h").read(
-        now_ms=NOW_MS
-    )
+    found = DeadLetterFilters(reason_code=[DeadLetterReason.REJECTED], since="2h", until="1h").read(now_ms=NOW_MS)
 
     assert not found.is_empty
     assert (NOW_MS - 7_200_000, NOW_MS - 3_600_000) == (found.since_ms, found.until_ms)

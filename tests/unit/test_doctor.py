@@ -44,25 +44,28 @@ def broker(number: int = 1, **changes: str) -> BrokerFacts:
 
 def topic(name: str, *, partitions: int = 3, replicas: int = 3, **changes: str) -> TopicFacts:
     settings = {
-        "min.insync.replicas": "2", "retention.ms": str(7 * DAY_MS), "max.message.bytes": "1048588",
-        "unclean.leader.election.enable": "false", "cleanup.policy": "delete",
-    } | {key.replace("_", "."): value for key, value in changes.items()}  # fmt: skip
-    nodes = tuple(
-        tuple((first + n) % 3 + 1 for n in range(replicas)) for first in range(partitions)
-    )
+        "min.insync.replicas": "2",
+        "retention.ms": str(7 * DAY_MS),
+        "max.message.bytes": "1048588",
+        "unclean.leader.election.enable": "false",
+        "cleanup.policy": "delete",
+    } | {key.replace("_", "."): value for key, value in changes.items()}
+    nodes = tuple(tuple((first + n) % 3 + 1 for n in range(replicas)) for first in range(partitions))
     return TopicFacts(name, nodes, nodes, tuple(r[0] for r in nodes), settings)
 
 
 def part(number: int, **changes: Any) -> PartitionFacts:
     plain = PartitionFacts(
-        partition=number, half_start=0, half_end=100, op_start=0, op_end=100, low_water=100, op_next=100,
-        owner="c1",
-    )  # fmt: skip
+        partition=number, half_start=0, half_end=100, op_start=0, op_end=100, low_water=100, op_next=100, owner="c1"
+    )
     return replace(plain, **changes)
 
 
 HEALTHY = ClusterFacts(
-    namespace="ns", half="ns.half", op="ns.op", now_ms=10 * DAY_MS,
+    namespace="ns",
+    half="ns.half",
+    op="ns.op",
+    now_ms=10 * DAY_MS,
     brokers=(broker(1), broker(2), broker(3)),
     topics=(topic("ns.half"), topic("ns.op"), topic("ns.doubt")),
     internal_topics=(topic("__consumer_offsets", cleanup_policy="compact"),),
@@ -71,7 +74,7 @@ HEALTHY = ClusterFacts(
     group=GroupFacts("ns.coordinator", "stable", 2),
     clock=ClockFacts(-3, 4),
     rights=(Right("coordinator", "Read", "topic", "ns.half", True, "asked"),),
-)  # fmt: skip
+)
 
 
 def with_broker(**changes: str) -> ClusterFacts:
@@ -91,7 +94,7 @@ def with_part(**changes: Any) -> ClusterFacts:
 
 
 def level(number: int) -> ClusterFacts:
-    return replace(HEALTHY, brokers=(replace(broker(1), metadata_level_max=number), broker(2), broker(3)))  # fmt: skip
+    return replace(HEALTHY, brokers=(replace(broker(1), metadata_level_max=number), broker(2), broker(3)))
 
 
 ALONE = GroupFacts("ns.coordinator", "stable", 1)
@@ -100,33 +103,91 @@ B, T, P, R = doctor, doctor, doctor, doctor
 E, W, I = Level.ERROR, Level.WARNING, Level.INFO  # noqa: E741 - the levels by their letters, in a table
 RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
     ("an old broker", B.versions, level(11), E, "3.5"),
-    ("a broker that is not tried", B.versions,
-     replace(HEALTHY, brokers=(replace(broker(), metadata_level_max=20),)), W, "Kafka 3.8 is older than 3.9"),
+    (
+        "a broker that is not tried",
+        B.versions,
+        replace(HEALTHY, brokers=(replace(broker(), metadata_level_max=20),)),
+        W,
+        "Kafka 3.8 is older than 3.9",
+    ),
     ("brokers of two releases", B.versions, level(31), W, "4.3, 4.4"),
-    ("a broker that tells nothing", B.versions, replace(HEALTHY, brokers=(BrokerFacts(1, {}, None),)), I, "did not tell"),
-    ("transaction version 1", B.transaction_version,
-     replace(HEALTHY, brokers=(replace(broker(), features={"transaction.version": 1}),)), W, "transaction.version=1"),
+    (
+        "a broker that tells nothing",
+        B.versions,
+        replace(HEALTHY, brokers=(BrokerFacts(1, {}, None),)),
+        I,
+        "did not tell",
+    ),
+    (
+        "transaction version 1",
+        B.transaction_version,
+        replace(HEALTHY, brokers=(replace(broker(), features={"transaction.version": 1}),)),
+        W,
+        "transaction.version=1",
+    ),
     ("no verification", B.verification, with_broker(transaction_partition_verification_enable="false"), E, "P2"),
-    ("a time-out that is not allowed", B.transaction_timeout, with_broker(transaction_max_timeout_ms="9999"), E, "no coordinator can begin"),
-    ("a slow sweep", B.transaction_timeout,
-     with_broker(transaction_abort_timed_out_transaction_cleanup_interval_ms="10000"), W, "10 s longer"),
-    ("ids that expire", B.transaction_timeout, with_broker(transactional_id_expiration_ms="60000"), W, "loses its producers"),
+    (
+        "a time-out that is not allowed",
+        B.transaction_timeout,
+        with_broker(transaction_max_timeout_ms="9999"),
+        E,
+        "no coordinator can begin",
+    ),
+    (
+        "a slow sweep",
+        B.transaction_timeout,
+        with_broker(transaction_abort_timed_out_transaction_cleanup_interval_ms="10000"),
+        W,
+        "10 s longer",
+    ),
+    (
+        "ids that expire",
+        B.transaction_timeout,
+        with_broker(transactional_id_expiration_ms="60000"),
+        W,
+        "loses its producers",
+    ),
     ("a session too short", B.session_timeout, with_broker(group_min_session_timeout_ms="10000"), E, "can join"),
     ("offsets that are forgotten", B.offsets, with_broker(offsets_retention_minutes="60"), W, "1 h"),
     ("metadata that does not fit", B.offsets, with_broker(offset_metadata_max_bytes="1024"), W, "1024"),
     ("topics that make themselves", B.auto_creation, with_broker(auto_create_topics_enable="true"), W, "mistypes"),
-    ("one replica of the offsets", B.internal_topics,
-     replace(HEALTHY, internal_topics=(topic("__consumer_offsets", replicas=1),)), E, "1 replica on 3 brokers"),
-    ("offsets that are deleted by age", B.internal_topics,
-     replace(HEALTHY, internal_topics=(topic("__consumer_offsets"),)), E, "cleanup.policy"),
+    (
+        "one replica of the offsets",
+        B.internal_topics,
+        replace(HEALTHY, internal_topics=(topic("__consumer_offsets", replicas=1),)),
+        E,
+        "1 replica on 3 brokers",
+    ),
+    (
+        "offsets that are deleted by age",
+        B.internal_topics,
+        replace(HEALTHY, internal_topics=(topic("__consumer_offsets"),)),
+        E,
+        "cleanup.policy",
+    ),
     ("a missing topic", T.settings, replace(HEALTHY, changes=(CreateTopic("ns.half", 8, None, {}, ""),)), E, "missing"),
-    ("a setting that differs", T.settings,
-     replace(HEALTHY, changes=(AlterSetting("ns.half", "retention.ms", "1", "2", "why"),)), E, "must be 2"),
-    ("partitions that differ", T.settings,
-     replace(HEALTHY, changes=(Difference("ns.op", "partitions", "4", "8", "why"),)), E, "must be 8"),
+    (
+        "a setting that differs",
+        T.settings,
+        replace(HEALTHY, changes=(AlterSetting("ns.half", "retention.ms", "1", "2", "why"),)),
+        E,
+        "must be 2",
+    ),
+    (
+        "partitions that differ",
+        T.settings,
+        replace(HEALTHY, changes=(Difference("ns.op", "partitions", "4", "8", "why"),)),
+        E,
+        "must be 8",
+    ),
     ("one replica", T.replication, replace(HEALTHY, topics=(topic("ns.half", replicas=1),)), E, "P1"),
-    ("one broker", T.replication,
-     replace(HEALTHY, brokers=(broker(),), topics=(topic("ns.half", replicas=1),)), W, "1 replica, because the cluster has 1 broker:"),
+    (
+        "one broker",
+        T.replication,
+        replace(HEALTHY, brokers=(broker(),), topics=(topic("ns.half", replicas=1),)),
+        W,
+        "1 replica, because the cluster has 1 broker:",
+    ),
     ("one in sync is enough", T.in_sync, with_half(min_insync_replicas="1"), E, "one broker alone"),
     ("all must be in sync", T.in_sync, with_half(min_insync_replicas="3"), W, "stops all writers"),
     ("unclean leaders", T.in_sync, with_half(unclean_leader_election_enable="true"), E, "not in sync"),
@@ -135,18 +196,43 @@ RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
     ("half kept too short", T.retention, with_half(retention_ms=str(DAY_MS)), E, "kept for 1 d"),
     ("half kept shorter than an immunity", T.retention, with_half(retention_ms=str(5 * DAY_MS)), W, "7 d"),
     ("no leader", T.leaders, with_topic(leaders=(None, 2, 3)), E, "partitions 0 have no leader"),
-    ("one broker that leads everything", T.leaders,
-     with_topic(leaders=(1, 1, 1), replicas=((1, 2, 3),) * 3, in_sync=((1, 2, 3),) * 3), W, "the others' work"),
-    ("no first offsets stored", T.settings,
-     replace(HEALTHY, changes=(StoreFirstOffsets("ns.op", "ns.coordinator", (0, 1), "why"),)), E, "no offsets stored"),
-    ("no offsets stored", T.settings,
-     replace(HEALTHY, changes=(Difference("ns.op", "offsets stored for ns.coordinator", "0 of 8", "every", "why"),)), E, "0 of 8"),
+    (
+        "one broker that leads everything",
+        T.leaders,
+        with_topic(leaders=(1, 1, 1), replicas=((1, 2, 3),) * 3, in_sync=((1, 2, 3),) * 3),
+        W,
+        "the others' work",
+    ),
+    (
+        "no first offsets stored",
+        T.settings,
+        replace(HEALTHY, changes=(StoreFirstOffsets("ns.op", "ns.coordinator", (0, 1), "why"),)),
+        E,
+        "no offsets stored",
+    ),
+    (
+        "no offsets stored",
+        T.settings,
+        replace(HEALTHY, changes=(Difference("ns.op", "offsets stored for ns.coordinator", "0 of 8", "every", "why"),)),
+        E,
+        "0 of 8",
+    ),
     ("leaders that moved", T.leaders, with_topic(leaders=(1, 1, 1)), W, "preferred"),
-    ("a hot key", T.skew,
-     replace(HEALTHY, partitions=(part(0, half_end=40_000), *(part(n, half_end=10) for n in range(1, 5)))), W, "ordering key"),
+    (
+        "a hot key",
+        T.skew,
+        replace(HEALTHY, partitions=(part(0, half_end=40_000), *(part(n, half_end=10) for n in range(1, 5)))),
+        W,
+        "ordering key",
+    ),
     ("a real topic that is not there", T.real_topics, replace(HEALTHY, missing_real_topics=("gone",)), E, "held"),
-    ("a real topic that takes less", T.message_bytes,
-     replace(HEALTHY, real_topics=(topic("orders", max_message_bytes="1000"),)), W, "too-large"),
+    (
+        "a real topic that takes less",
+        T.message_bytes,
+        replace(HEALTHY, real_topics=(topic("orders", max_message_bytes="1000"),)),
+        W,
+        "too-large",
+    ),
     ("no coordinator", P.group, replace(HEALTHY, group=EMPTY), E, "no coordinator runs"),
     ("a rebalance", P.group, replace(HEALTHY, group=GroupFacts("g", "preparing_rebalancing", 2)), W, "given out"),
     ("a partition of nobody", P.group, with_part(owner=""), E, "nobody owns partitions 0"),
@@ -156,21 +242,54 @@ RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
     ("a long queue", P.lag, with_part(op_end=200_000), W, "199,900"),
     ("half records that are gone", P.log_start, with_part(half_start=101), E, "low water is 100"),
     ("op records that are gone", P.log_start, with_part(op_start=101), E, "next to apply is 100"),
-    ("an old transaction in half", P.low_water, with_part(low_water=9, low_water_ms=10 * DAY_MS - 400_000), W, "6.67 min"),
+    (
+        "an old transaction in half",
+        P.low_water,
+        with_part(low_water=9, low_water_ms=10 * DAY_MS - 400_000),
+        W,
+        "6.67 min",
+    ),
     ("a transaction that retention takes", P.low_water, with_part(low_water=9, low_water_ms=6 * DAY_MS), E, "P1"),
     ("a long way to read again", P.low_water, with_part(half_end=2_000_000), W, "1,999,900"),
-    ("a clock ahead", R.clock, replace(HEALTHY, clock=ClockFacts(3_000, 3_010)), W, "ahead of this machine's by at least 3 s"),
-    ("a clock far behind", R.clock, replace(HEALTHY, clock=ClockFacts(-99_000, -90_000)), E, "behind this machine's by at least 1.5 min"),
+    (
+        "a clock ahead",
+        R.clock,
+        replace(HEALTHY, clock=ClockFacts(3_000, 3_010)),
+        W,
+        "ahead of this machine's by at least 3 s",
+    ),
+    (
+        "a clock far behind",
+        R.clock,
+        replace(HEALTHY, clock=ClockFacts(-99_000, -90_000)),
+        E,
+        "behind this machine's by at least 1.5 min",
+    ),
     ("a clock known from one side", R.clock, replace(HEALTHY, clock=ClockFacts(-50, None)), I, "not known"),
     ("a clock that is not known", R.clock, replace(HEALTHY, clock=ClockFacts(None, None)), I, "no record"),
-    ("a right that is missing", R.rights,
-     replace(HEALTHY, rights=(Right("coordinator", "Write", "topic", "ns.doubt", False, "asked"),)), E, "Write is refused"),
-    ("another role's right", R.rights,
-     replace(HEALTHY, rights=(Right("producer", "Write", "topic", "ns.half", False, "asked"),)), W, "Write is refused"),
-    ("a right nobody knows", R.rights,
-     replace(HEALTHY, rights=(Right("producer", "Write", "topic", "t", None, "asked", "why"),)), I, "why"),
+    (
+        "a right that is missing",
+        R.rights,
+        replace(HEALTHY, rights=(Right("coordinator", "Write", "topic", "ns.doubt", False, "asked"),)),
+        E,
+        "Write is refused",
+    ),
+    (
+        "another role's right",
+        R.rights,
+        replace(HEALTHY, rights=(Right("producer", "Write", "topic", "ns.half", False, "asked"),)),
+        W,
+        "Write is refused",
+    ),
+    (
+        "a right nobody knows",
+        R.rights,
+        replace(HEALTHY, rights=(Right("producer", "Write", "topic", "t", None, "asked", "why"),)),
+        I,
+        "why",
+    ),
     ("what was not told", R.untold, replace(HEALTHY, untold={"settings of broker 1": "SASL"}), I, "SASL"),
-]  # fmt: skip
+]
 
 
 def worst(rule: Rule, facts: ClusterFacts) -> ClusterFinding:
@@ -178,7 +297,7 @@ def worst(rule: Rule, facts: ClusterFacts) -> ClusterFinding:
     return min(rule(facts, LIMITS), key=lambda f: order.index(f.level))
 
 
-@pytest.mark.parametrize(("rule", "facts", "level", "word"), [r[1:] for r in RED], ids=[r[0] for r in RED])  # fmt: skip
+@pytest.mark.parametrize(("rule", "facts", "level", "word"), [r[1:] for r in RED], ids=[r[0] for r in RED])
 def test_a_fault_is_found_with_its_reason_and_what_mends_it(
     rule: Rule, facts: ClusterFacts, level: Level, word: str
 ) -> None:
@@ -198,10 +317,14 @@ def test_a_healthy_cluster_is_green(rule: Rule) -> None:
 def test_where_nothing_was_told_nothing_is_an_error(rule: Rule) -> None:
     mute = topic("ns.half")
     untold = replace(
-        HEALTHY, brokers=(BrokerFacts(1, {}, None), BrokerFacts(2, {}, None), BrokerFacts(3, {}, None)),
-        topics=(replace(mute, settings={}),), internal_topics=(), partitions=(), group=None,
+        HEALTHY,
+        brokers=(BrokerFacts(1, {}, None), BrokerFacts(2, {}, None), BrokerFacts(3, {}, None)),
+        topics=(replace(mute, settings={}),),
+        internal_topics=(),
+        partitions=(),
+        group=None,
         real_topics=(replace(topic("orders"), settings={}),),
-    )  # fmt: skip
+    )
     unstored = replace(untold, partitions=(part(0, low_water=None, op_next=None),))
 
     found = [*rule(untold, LIMITS), *rule(unstored, LIMITS)]
@@ -247,13 +370,13 @@ def test_warnings_count_when_they_are_asked_to() -> None:
 
 
 def test_the_span_of_check_backs_is_the_sum_of_their_pauses() -> None:
-    short = LIMITS._replace(
-        check_immunity_ms=6, check_interval_ms=30, check_interval_max_ms=100, check_max=4
-    )
+    short = LIMITS._replace(check_immunity_ms=6, check_interval_ms=30, check_interval_max_ms=100, check_max=4)
 
     assert 6 + 30 + 60 + 100 + 100 == short.check_span_ms
 
 
-@pytest.mark.parametrize(("number", "name"), [(1, "older than 3.3"), (12, "3.6"), (25, "4.0"), (30, "4.3"), (40, "newer than 4.4")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "name"), [(1, "older than 3.3"), (12, "3.6"), (25, "4.0"), (30, "4.3"), (40, "newer than 4.4")]
+)
 def test_a_release_is_known_by_the_level_of_its_metadata(number: int, name: str) -> None:
     assert name == doctor.release_of(number)

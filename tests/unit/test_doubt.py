@@ -26,9 +26,23 @@ def summary(
 ) -> DoubtSummary:
     """One message, in doubt."""
     return DoubtSummary(
-        key, state, reason, GROUP, 7, 7, 1, 1, 1_000, BORN_MS, None, OrderMode.COMMIT, None, decided_at, moved_ms,
+        key,
+        state,
+        reason,
+        GROUP,
+        7,
+        7,
+        1,
+        1,
+        1_000,
+        BORN_MS,
+        None,
+        OrderMode.COMMIT,
+        None,
+        decided_at,
+        moved_ms,
         topics,
-    )  # fmt: skip
+    )
 
 
 def on_doubt(
@@ -58,18 +72,13 @@ def folded(*records: tuple[int, bytes, bytes | None]) -> DoubtFold:
 
 def whole(key: str, at: int, *, state: str = "open") -> list[tuple[int, bytes, bytes | None]]:
     """A transaction of one message as it is written: content, then summary."""
-    return [
-        (at, content_key(key, 0), b"v"),
-        (at + 1, key.encode(), encode_summary(summary(key, state=state))),
-    ]
+    return [(at, content_key(key, 0), b"v"), (at + 1, key.encode(), encode_summary(summary(key, state=state)))]
 
 
 def test_a_transaction_stands_where_its_first_content_is() -> None:
     fold = folded(*whole(A, 10), *whole(B, 12))
 
-    assert [(A, 10), (B, 12)] == [
-        (txn.key, txn.extra().doubt_offset) for txn in fold.everybody().values()
-    ]
+    assert [(A, 10), (B, 12)] == [(txn.key, txn.extra().doubt_offset) for txn in fold.everybody().values()]
 
 
 def test_a_tombstone_ends_it() -> None:
@@ -90,9 +99,7 @@ def test_the_newest_summary_wins_and_the_content_stays_where_it_is() -> None:
 def test_what_was_written_again_stands_at_the_new_place() -> None:
     fold = folded(*whole(A, 10), *whole(B, 12), *whole(A, 30))
 
-    assert {A: 30, B: 12} == {
-        txn.key: txn.extra().doubt_offset for txn in fold.everybody().values()
-    }
+    assert {A: 30, B: 12} == {txn.key: txn.extra().doubt_offset for txn in fold.everybody().values()}
     assert 30 == fold.everybody()[A].extra().doubt_offset
 
 
@@ -124,12 +131,7 @@ def test_a_record_without_key_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        b"garbage",
-        encode_summary(summary(state="asleep")),
-        encode_summary(summary(reason="no such reason")),
-    ],
+    "value", [b"garbage", encode_summary(summary(state="asleep")), encode_summary(summary(reason="no such reason"))]
 )
 def test_an_unreadable_summary_is_counted_and_the_one_before_it_stays(value: bytes) -> None:
     fold = folded(*whole(A, 10), (20, A.encode(), value))
@@ -219,9 +221,7 @@ def test_a_settled_one_between_others_is_not_written_again() -> None:
 
 def held(key: str, *, decided: int, topics: tuple[str, ...], moved_ms: int = 0) -> Transaction:
     """A committed transaction that waits for its topics."""
-    return on_doubt(
-        key, state=TxnState.HELD, decided_at=(decided, 0), topics=topics, moved_ms=moved_ms
-    )
+    return on_doubt(key, state=TxnState.HELD, decided_at=(decided, 0), topics=topics, moved_ms=moved_ms)
 
 
 def test_what_is_held_for_a_topic_comes_in_the_order_of_the_decisions() -> None:

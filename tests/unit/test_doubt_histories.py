@@ -30,9 +30,7 @@ def cut_on_doubt(*, count: int = 1) -> PartitionDriver:
 
 
 @pytest.mark.promise("P11")
-def test_what_is_cut_on_doubt_can_be_written_again_when_half_has_it_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_cut_on_doubt_can_be_written_again_when_half_has_it_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = cut_on_doubt()
     monkeypatch.setattr("txlayer.core.doubt.REWRITE_LAG_MIN", 1)
     driver.ledger.shelf.next_offset += 10

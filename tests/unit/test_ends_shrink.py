@@ -27,9 +27,7 @@ class FakeQueues:
 
     has_answers = False
 
-    def take_due(
-        self, count_max: int, *, bytes_max: int, of_requests: bool | None = None
-    ) -> list[Any]:
+    def take_due(self, count_max: int, *, bytes_max: int, of_requests: bool | None = None) -> list[Any]:
         assert not of_requests
         more = SimpleNamespace(end=DeadLetterReason.REJECTED)
         item = SimpleNamespace(more=more, record=None, size_bytes=self.size_bytes, is_replay=False)
@@ -61,9 +59,7 @@ class SlowWriter:
         self.now_ms = 0
         self.tried: list[int] = []
 
-    def write(
-        self, letters: list[GivenUpMessage], answers: list[Any], *, offsets: Any, member: Any
-    ) -> None:
+    def write(self, letters: list[GivenUpMessage], answers: list[Any], *, offsets: Any, member: Any) -> None:
         del answers, member
         self.tried.append(len(letters))
         self.now_ms += min(len(letters) * TIMEOUT_MS // 10, TIMEOUT_MS + 1)
@@ -88,16 +84,19 @@ def owned_queue(partition: int, due_count: int, *, size_bytes: int = 0) -> Owned
     return cast(
         "OwnedPartition",
         SimpleNamespace(
-            queues=FakeQueues(due_count, size_bytes), place=place, replay_place=("g.orders.replay", partition), tally=SimpleNamespace(dead_lettered=0)
+            queues=FakeQueues(due_count, size_bytes),
+            place=place,
+            replay_place=("g.orders.replay", partition),
+            tally=SimpleNamespace(dead_lettered=0),
         ),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P11")
 def test_dead_letters_that_take_too_long_together_go_fewer_at_once() -> None:
     writer = SlowWriter()
-    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)  # fmt: skip
+    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)
     queues = [owned_queue(partition, 600) for partition in range(3)]
 
     for _ in range(1_000):
@@ -111,7 +110,7 @@ def test_dead_letters_that_take_too_long_together_go_fewer_at_once() -> None:
 
 def test_no_queue_waits_for_all_others_while_few_go_at_once() -> None:
     writer = SlowWriter()
-    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)  # fmt: skip
+    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)
     queues = [owned_queue(partition, 100_000) for partition in range(3)]
 
     for _ in range(30):
@@ -126,9 +125,7 @@ def test_no_queue_waits_for_all_others_while_few_go_at_once() -> None:
 class DeafWriter(SlowWriter):
     """One queue's dead letters are never acknowledged; those of others are at once."""
 
-    def write(
-        self, letters: list[GivenUpMessage], answers: list[Any], *, offsets: Any, member: Any
-    ) -> None:
+    def write(self, letters: list[GivenUpMessage], answers: list[Any], *, offsets: Any, member: Any) -> None:
         del answers, member
         self.tried.append(len(letters))
         if any(given_up.letter.origin.partition == 0 for given_up in letters):
@@ -148,7 +145,7 @@ class OriginEnds(PlainEnds):
 @pytest.mark.promise("P9")
 def test_ends_that_cannot_be_written_wait_ever_longer_and_hold_up_no_other_queue() -> None:
     writer = DeafWriter()
-    ends = OriginEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)  # fmt: skip
+    ends = OriginEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)
     queues = [owned_queue(0, 1), owned_queue(1, 30), owned_queue(2, 30)]
 
     spent_ms = []
@@ -166,8 +163,8 @@ def test_ends_that_cannot_be_written_wait_ever_longer_and_hold_up_no_other_queue
 @pytest.mark.promise("P11")
 def test_dead_letters_of_one_kafka_transaction_are_bounded_in_bytes() -> None:
     writer = SlowWriter()
-    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)  # fmt: skip
+    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)
 
-    ends.write([owned_queue(0, 100, size_bytes=4 * 1024 * 1024)], cast("DeadLetterWriter", writer), None)  # fmt: skip
+    ends.write([owned_queue(0, 100, size_bytes=4 * 1024 * 1024)], cast("DeadLetterWriter", writer), None)
 
     assert [4] == writer.tried

@@ -51,9 +51,7 @@ def test_a_code_has_the_clients_number_and_name(code: Code) -> None:
 
 @pytest.mark.parametrize("code", [c for c in Code if c is not Code.NO_ERROR])
 @pytest.mark.parametrize("flags", [(False, False), (True, False), (False, True)])
-def test_an_error_means_the_same_whichever_client_reports_it(
-    code: Code, flags: tuple[bool, bool]
-) -> None:
+def test_an_error_means_the_same_whichever_client_reports_it(code: Code, flags: tuple[bool, bool]) -> None:
     is_fatal, is_abortable = flags
     theirs = KafkaError(int(code), "said", fatal=is_fatal, txn_requires_abort=is_abortable)
     ours = ClientError(code, "said", is_fatal=is_fatal, is_abortable=is_abortable)
@@ -65,10 +63,7 @@ def test_an_error_means_the_same_whichever_client_reports_it(
         [translate_writer_error(e, **writer) for e in (theirs, ours)],
         [translate_refusal(e, topic="orders", txn_key="k", **writer) for e in (theirs, ours)],
         [translate_unwritten(e, topic="ns.half", txn_id="id") for e in (theirs, ours)],
-        [
-            translate_read_error(e, bootstrap_servers="b", reader="it", advice="begin anew")
-            for e in (theirs, ours)
-        ],
+        [translate_read_error(e, bootstrap_servers="b", reader="it", advice="begin anew") for e in (theirs, ours)],
     ):
         assert type(said[0]) is type(said[1])
         assert str(said[0]) == str(said[1])

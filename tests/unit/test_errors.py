@@ -9,12 +9,7 @@ import re
 import pytest
 
 from txlayer import errors
-from txlayer.errors import (
-    BrokerUnavailableError,
-    RefusedRecordError,
-    TxLayerError,
-    UsageError,
-)
+from txlayer.errors import BrokerUnavailableError, RefusedRecordError, TxLayerError, UsageError
 
 
 def classes(root: type[TxLayerError] = TxLayerError) -> list[type[TxLayerError]]:
@@ -34,9 +29,7 @@ def drawn_tree() -> dict[str, tuple[str, list[str]]]:
     """{class: (parent, own fields)} as the docstring draws it."""
     tree: dict[str, tuple[str, list[str]]] = {}
     path: list[tuple[int, str]] = []
-    for line in (
-        (errors.__doc__ or "").partition("::\n")[2].partition("\n\nA class")[0].splitlines()
-    ):
+    for line in (errors.__doc__ or "").partition("::\n")[2].partition("\n\nA class")[0].splitlines():
         fields = re.findall(r"\.([a-z_]+)", line)
         name = re.search(r"[A-Z]\w*Error\b", line)
         if name is None:
@@ -58,9 +51,7 @@ def test_an_error_survives_pickling_and_copying(cls: type[TxLayerError]) -> None
         assert cls is type(twin)
         assert str(error) == str(twin)
         assert error.fields == twin.fields
-        assert [f"the {name}" for name in cls.field_names] == [
-            getattr(twin, name) for name in cls.field_names
-        ]
+        assert [f"the {name}" for name in cls.field_names] == [getattr(twin, name) for name in cls.field_names]
 
 
 @pytest.mark.parametrize("cls", classes())
@@ -80,9 +71,7 @@ def test_a_field_that_was_not_given_is_none_and_not_shown(cls: type[TxLayerError
 
 
 def test_fields_make_the_message() -> None:
-    error = BrokerUnavailableError(
-        "no broker answered", bootstrap_servers="127.0.0.1:1", waited_ms=0
-    )
+    error = BrokerUnavailableError("no broker answered", bootstrap_servers="127.0.0.1:1", waited_ms=0)
 
     assert "no broker answered (bootstrap_servers='127.0.0.1:1', waited_ms=0)" == str(error)
     assert "waited_ms=0" == str(BrokerUnavailableError(waited_ms=0))

@@ -29,25 +29,23 @@ def test_a_young_transaction_is_exported_with_all_bytes_of_its_message() -> None
     writer = stage.half_writer()
     writer.produce("txlayer.half", b"\xff", b"key", 0, lambda *_: None, None, 0, headers)
     writer.close(1)
-    found = UnsettledTransaction(
-        0, "open", Transaction(KEY, "orders", "shop", 0, 1_000, "900", (0, 0), None)
-    )
+    found = UnsettledTransaction(0, "open", Transaction(KEY, "orders", "shop", 0, 1_000, "900", (0, 0), None))
 
     ((each, contents),) = read_with_contents(CoordinatorConfig(), stage.connections(), [found])
     row: dict[str, Any] = json.loads(json.dumps(whole_json(each, contents, now_ms=2_000)))
 
-    assert (1, "order-1", "open", 900) == tuple(
-        row[name] for name in ("format", "txn_id", "state", "born_ms")
-    )
+    assert (1, "order-1", "open", 900) == tuple(row[name] for name in ("format", "txn_id", "state", "born_ms"))
     assert [
         {
-            "index": 0, "topic": "shop", "partition": 3, "timestamp_ms": None,
-            "key": {"base64": "a2V5", "text": "key"}, "value": {"base64": "/w==", "text": None},
-            "headers": [
-                {"name": "trace", "value": {"base64": "MQ==", "text": "1"}}, {"name": "none", "value": None},
-            ],
+            "index": 0,
+            "topic": "shop",
+            "partition": 3,
+            "timestamp_ms": None,
+            "key": {"base64": "a2V5", "text": "key"},
+            "value": {"base64": "/w==", "text": None},
+            "headers": [{"name": "trace", "value": {"base64": "MQ==", "text": "1"}}, {"name": "none", "value": None}],
         }
-    ] == row["messages"]  # fmt: skip
+    ] == row["messages"]
 
 
 def test_a_transaction_without_half_records_has_no_messages() -> None:

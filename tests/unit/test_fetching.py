@@ -40,8 +40,10 @@ def test_the_same_key_in_two_partitions_is_two_transactions() -> None:
     found = fetch_contents(
         stage.connections().make_reader("read_committed"),
         [(partition, transaction(0), 1) for partition in (0, 1)],
-        half_topic="source", doubt_topic="doubt", patience_s=5,
-    )  # fmt: skip
+        half_topic="source",
+        doubt_topic="doubt",
+        patience_s=5,
+    )
 
     assert {(0, A): [b"0"], (1, A): [b"1"]} == {
         which: [content.record.value() for content in contents] for which, contents in found.items()
@@ -57,9 +59,11 @@ def on_doubt(*messages: tuple[str, int]) -> Stage:
     def put(writer: Any, key: str, index: int) -> None:
         headers = [(HALF_HEADER, half_header(key, index=index, count=2))]
         value, kept = encode_content(
-            key=b"k", value=b"%d" % index, headers=headers,
+            key=b"k",
+            value=b"%d" % index,
+            headers=headers,
             origin=encode_origin(partition=0, offset=index, index=index, count=2, born_ms="0"),
-        )  # fmt: skip
+        )
         writer.produce("doubt", value, content_key(key, index), 0, None, None, 0, kept)
         writer.flush(timeout_s=30)
 
@@ -87,9 +91,8 @@ def doubtful() -> Transaction:
 def fetch(stage: Stage, txn: Transaction, count: int) -> list[bytes | None]:
     reader = stage.connections().make_reader("read_committed")
     found = fetch_contents(
-        reader, [(0, txn, count)], half_topic="source", doubt_topic="doubt", patience_s=5,
-        clock=stage.world.monotonic,
-    )  # fmt: skip
+        reader, [(0, txn, count)], half_topic="source", doubt_topic="doubt", patience_s=5, clock=stage.world.monotonic
+    )
     return [content.record.value() for content in found[0, A]]
 
 
@@ -117,9 +120,7 @@ def test_a_transaction_whose_content_is_not_all_there_is_not_forwarded_in_part()
 @pytest.mark.parametrize("topic", ["secrets", "txlayer.doubt", "never-asked-about"])
 @pytest.mark.parametrize("is_plain", [True, False])
 @pytest.mark.parametrize("is_careful", [True, False])
-def test_nothing_is_produced_to_a_topic_that_is_not_allowed(
-    topic: str, *, is_plain: bool, is_careful: bool
-) -> None:
+def test_nothing_is_produced_to_a_topic_that_is_not_allowed(topic: str, *, is_plain: bool, is_careful: bool) -> None:
     """Whatever let a transaction come so far: the publisher itself looks at the topic of every message."""
     stage = Stage()
     stage.kafka.create_topic("secrets", partitions=1)

@@ -103,9 +103,7 @@ def test_labels_of_metrics_hold_nothing_that_a_terminal_obeys_and_stay_apart() -
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_an_error_and_a_defect_show_no_control_characters(
-    forgery: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_and_a_defect_show_no_control_characters(forgery: str, capsys: pytest.CaptureFixture[str]) -> None:
     def refuse() -> None:
         raise UsageError(f"group {forgery}")
 

@@ -214,9 +214,7 @@ def test_one_key_with_many_lets_them_go_one_after_the_other() -> None:
 # --- against the words of the module's docstring ----------------------------------------------------------------------
 
 MEMBERS = st.lists(
-    st.tuples(
-        st.sampled_from([OPEN, WAITING, HELD]), st.sampled_from(OrderMode), st.integers(0, 99)
-    ),
+    st.tuples(st.sampled_from([OPEN, WAITING, HELD]), st.sampled_from(OrderMode), st.integers(0, 99)),
     max_size=8,
     unique_by=lambda member: member[2],
 )
@@ -236,19 +234,13 @@ def may_go(txn: Transaction, others: list[Transaction]) -> bool:
 
 @pytest.mark.promise("P6")
 @given(MEMBERS)
-def test_who_may_go_is_what_the_rule_says(
-    members: list[tuple[TxnState, OrderMode, int]],
-) -> None:
+def test_who_may_go_is_what_the_rule_says(members: list[tuple[TxnState, OrderMode, int]]) -> None:
     txns = [
         transaction(n, state=state, order=mode, decided=None if state is OPEN else decided)
         for n, (state, mode, decided) in enumerate(members)
     ]
     order = ForwardOrder(txns)
-    free = [
-        t
-        for t in txns
-        if t.state is WAITING and may_go(t, [other for other in txns if other is not t])
-    ]
+    free = [t for t in txns if t.state is WAITING and may_go(t, [other for other in txns if other is not t])]
 
     assert free == [t for t in txns if t.state is WAITING and order.is_free(t)]
     if txns:
@@ -258,9 +250,7 @@ def test_who_may_go_is_what_the_rule_says(
 
 @pytest.mark.promise("P6")
 @given(MEMBERS)
-def test_who_passes_may_go_and_lets_nobody_go(
-    members: list[tuple[TxnState, OrderMode, int]],
-) -> None:
+def test_who_passes_may_go_and_lets_nobody_go(members: list[tuple[TxnState, OrderMode, int]]) -> None:
     txns = [
         transaction(n, state=state, order=mode, decided=None if state is OPEN else decided)
         for n, (state, mode, decided) in enumerate(members)
@@ -279,9 +269,7 @@ def test_who_passes_may_go_and_lets_nobody_go(
 
 @pytest.mark.promise("P6")
 @given(MEMBERS)
-def test_who_is_looked_for_late_is_who_was_told_of_early(
-    members: list[tuple[TxnState, OrderMode, int]],
-) -> None:
+def test_who_is_looked_for_late_is_who_was_told_of_early(members: list[tuple[TxnState, OrderMode, int]]) -> None:
     known: list[Transaction] = []
     told, looking = ForwardOrder(), ForwardOrder(known)
     for n, (_, mode, _decided) in enumerate(members):
@@ -301,10 +289,7 @@ def test_who_is_looked_for_late_is_who_was_told_of_early(
 @given(MEMBERS)
 def test_no_two_wait_for_each_other(members: list[tuple[TxnState, OrderMode, int]]) -> None:
     # Everybody is decided and nobody is held: then somebody can always go.
-    txns = [
-        transaction(n, state=WAITING, order=mode, decided=decided)
-        for n, (_, mode, decided) in enumerate(members)
-    ]
+    txns = [transaction(n, state=WAITING, order=mode, decided=decided) for n, (_, mode, decided) in enumerate(members)]
     order = ForwardOrder(txns)
 
     for _ in txns:

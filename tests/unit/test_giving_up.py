@@ -48,9 +48,7 @@ class Table:
 
     def look(self) -> None:
         """As the engine's thread does."""
-        self.given_up = give_up(
-            self.chunk, timeout_s=TIMEOUT_S, now=self.now, wall_now=1_000.0, why="too long"
-        )
+        self.given_up = give_up(self.chunk, timeout_s=TIMEOUT_S, now=self.now, wall_now=1_000.0, why="too long")
 
 
 def hang(table: Table) -> None:

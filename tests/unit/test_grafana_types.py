@@ -75,7 +75,7 @@ def test_the_dashboard_has_no_field_that_grafana_does_not_know() -> None:
         (lambda d: d["panels"][1]["fieldConfig"]["defaults"].update(unitt="s"), "panels.1.fieldConfig.defaults.unitt"),
         (lambda d: d["panels"][1]["targets"][0].update(legend="x"), "panels.1.targets.0.legend"),
     ],
-)  # fmt: skip
+)
 def test_a_mistyped_field_would_be_seen(spoil: Callable[[Any], None], place: str) -> None:
     found = dashboard()
     spoil(found)

@@ -96,9 +96,7 @@ def test_callbacks_that_wait_behind_records_are_called_before_the_client_closes(
     assert ["assigned", "unsubscribe", "close with 0 waiting"] == client.calls
 
 
-def test_a_group_that_cannot_be_read_any_more_is_left_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_group_that_cannot_be_read_any_more_is_left_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     failure = KafkaException(KafkaError(KafkaError._FATAL))
     client = FakeConsumer(failure=failure)
 
@@ -108,9 +106,7 @@ def test_a_group_that_cannot_be_read_any_more_is_left_all_the_same(
 
 
 @pytest.mark.parametrize("late_rounds", [0, 1, 3])
-def test_a_share_is_given_back_before_the_client_closes(
-    late_rounds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_share_is_given_back_before_the_client_closes(late_rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeConsumer()
     client.late_rounds = late_rounds
     reader = reader_over(client, monkeypatch)
@@ -121,9 +117,7 @@ def test_a_share_is_given_back_before_the_client_closes(
     assert ["unsubscribe", "unassign", "close with 0 waiting"] == client.calls
 
 
-def test_a_share_that_nobody_takes_back_is_waited_for_in_bounds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_share_that_nobody_takes_back_is_waited_for_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group, "_LEAVE_PATIENCE_S", 0.01)
     client = FakeConsumer()
     client.late_rounds = 1 << 40
@@ -145,18 +139,19 @@ def test_leaving_twice_is_leaving_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ["unsubscribe", "close with 0 waiting"] == client.calls
 
 
-def test_a_static_member_gives_its_share_back_and_leaves_no_group(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_static_member_gives_its_share_back_and_leaves_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     # The client itself leaves with `unsubscribe`; with nothing but its destructor the group keeps the place.
     clients = [FakeConsumer()]
     monkeypatch.setattr(group, "group_consumer", lambda *_, **__: clients.pop())
     told: list[bool] = []
     calls, gone = clients[0].calls, weakref.ref(clients[0])
     reader = KafkaStoringGroupReader(
-        ClientConfig(bootstrap_servers="127.0.0.1:1"), group="g", session_timeout_ms=6_000, fetch_wait_ms=10,
+        ClientConfig(bootstrap_servers="127.0.0.1:1"),
+        group="g",
+        session_timeout_ms=6_000,
+        fetch_wait_ms=10,
         instance_id="one",
-    )  # fmt: skip
+    )
     reader.start(["orders"], on_revoke=told.append)
 
     reader.close()

@@ -74,9 +74,7 @@ def started(metadata: bytes, monkeypatch: pytest.MonkeyPatch) -> KafkaGroupReade
 
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize("form", NOBODYS)
-def test_a_share_that_nothing_fences_is_never_taken_over(
-    form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_share_that_nothing_fences_is_never_taken_over(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = started(NOBODYS[form](), monkeypatch)
 
     assert None is reader.take_assignment()
@@ -124,7 +122,7 @@ def visible_twice(metadata: bytes, monkeypatch: pytest.MonkeyPatch) -> list[byte
     group_name = config.topics.coordinator_group
     kafka.append("orders", b"forwarded by the owner")
     with owned_group(kafka, config):
-        writer = kafka.connect_coordinator(config, client="late").make_writer("late", batch_bytes_max=1_000)  # fmt: skip
+        writer = kafka.connect_coordinator(config, client="late").make_writer("late", batch_bytes_max=1_000)
         writer.initialise(timeout_s=1)
         writer.begin()
         writer.produce("orders", b"forwarded once more")
@@ -147,5 +145,5 @@ def test_without_that_check_two_coordinators_forward_one_transaction(
     monkeypatch.setattr(group, "parse_member", unchecked)
 
     both = [b"forwarded by the owner", b"forwarded once more"]
-    metadata = PREFIX + struct.pack("<i", -1) + b"g\0\0\0" if "generation" in form else never_joined()  # fmt: skip
+    metadata = PREFIX + struct.pack("<i", -1) + b"g\0\0\0" if "generation" in form else never_joined()
     assert both == visible_twice(metadata, monkeypatch)

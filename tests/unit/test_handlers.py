@@ -52,14 +52,9 @@ def by_name(message: ReceivedMessage, *, context: Context) -> None:
 
 
 @pytest.mark.parametrize(
-    "function",
-    [
-        Handling(), Handling().method, with_more, partial(with_more, more=1), lambda *_: None, max, pow,
-    ],
-)  # fmt: skip
-def test_what_can_be_called_with_a_message_and_a_context_is_a_handler(
-    function: Callable[..., Any],
-) -> None:
+    "function", [Handling(), Handling().method, with_more, partial(with_more, more=1), lambda *_: None, max, pow]
+)
+def test_what_can_be_called_with_a_message_and_a_context_is_a_handler(function: Callable[..., Any]) -> None:
     made = consumer()
 
     assert function is made.handler(function)

@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from txlayer.core import codec
-from txlayer.core.history import (
-    HistoryFold,
-    TransactionHistory,
-    operator_reason,
-    split_operator_reason,
-)
+from txlayer.core.history import HistoryFold, TransactionHistory, operator_reason, split_operator_reason
 from txlayer.core.messages import (
     NO_OPTIONS,
     CheckKind,
@@ -53,19 +48,27 @@ class Logs:
         op = OpMessage(resolution, key, group, last, 900, source, None, is_abandon, reason)
         other = OpMessage(Resolution.COMMIT, "order-11/00000001", "g", 5, 900)
         lines = [codec.encode_op(other), codec.encode_op(op)]
-        self.fold.op(
-            partition=3, offset=offset, appended_ms=2_000 + offset, value=codec.encode_ops(lines)
-        )
+        self.fold.op(partition=3, offset=offset, appended_ms=2_000 + offset, value=codec.encode_ops(lines))
 
     def doubt(self, state: str, *, reason: str = "", at_ms: int = 3_000) -> None:
         summary = DoubtSummary(
-            key=KEY, state=state, reason=reason, producer_group="g", first_offset=0, last_offset=0,
-            seen=1, count=1, appended_ms=1_000, born_ms=900, key_hash=None, order=OrderMode.COMMIT,
-            immunity_ms=None, decided_at=None, moved_ms=at_ms,
-        )  # fmt: skip
-        self.fold.doubt(
-            partition=3, appended_ms=at_ms, key=KEY.encode(), value=codec.encode_summary(summary)
+            key=KEY,
+            state=state,
+            reason=reason,
+            producer_group="g",
+            first_offset=0,
+            last_offset=0,
+            seen=1,
+            count=1,
+            appended_ms=1_000,
+            born_ms=900,
+            key_hash=None,
+            order=OrderMode.COMMIT,
+            immunity_ms=None,
+            decided_at=None,
+            moved_ms=at_ms,
         )
+        self.fold.doubt(partition=3, appended_ms=at_ms, key=KEY.encode(), value=codec.encode_summary(summary))
         self.fold.doubt(partition=3, appended_ms=at_ms, key=f"{KEY}/0".encode(), value=b"content")
 
     def check(self, offset: int, kind: CheckKind, number: int, *, key: str = KEY) -> None:
@@ -141,9 +144,7 @@ def test_an_open_transaction_tells_where_and_since_when_it_stands(logs: Logs) ->
         (Resolution.UNKNOWN, TxnState.OPEN),
     ],
 )
-def test_the_first_commit_or_rollback_decides(
-    logs: Logs, resolution: Resolution, state: TxnState
-) -> None:
+def test_the_first_commit_or_rollback_decides(logs: Logs, resolution: Resolution, state: TxnState) -> None:
     logs.half(0)
     logs.op(5, Resolution.UNKNOWN)
     logs.op(6, resolution, source=Source.OPERATOR, reason="ticket 7")
@@ -161,11 +162,7 @@ def test_a_later_contrary_line_changes_nothing_and_is_shown(logs: Logs) -> None:
     logs.op(6, Resolution.ROLLBACK)
 
     history = logs.only()
-    assert (TxnState.COMMITTED, (5, 1), 2) == (
-        history.state,
-        history.decided_at,
-        len(history.op_lines),
-    )
+    assert (TxnState.COMMITTED, (5, 1), 2) == (history.state, history.decided_at, len(history.op_lines))
 
 
 def test_a_line_that_names_another_half_record_says_nothing(logs: Logs) -> None:
@@ -207,11 +204,7 @@ def test_a_line_whose_half_records_were_not_read_is_believed(logs: Logs) -> None
     logs.op(5, Resolution.ROLLBACK, last=7)
 
     history = logs.only()
-    assert (TxnState.ROLLED_BACK, None, None) == (
-        history.state,
-        history.message_count,
-        history.appended_ms,
-    )
+    assert (TxnState.ROLLED_BACK, None, None) == (history.state, history.message_count, history.appended_ms)
     assert ("g", 900) == (history.producer_group, history.born_ms)
 
 
@@ -241,12 +234,7 @@ def test_what_doubt_says_without_a_decision_is_the_state(logs: Logs, state: TxnS
     logs.doubt(state.value, reason="too-old")
 
     history = logs.only()
-    assert (state, "too-old", 1, 1_000) == (
-        history.state,
-        history.reason,
-        history.message_count,
-        history.appended_ms,
-    )
+    assert (state, "too-old", 1, 1_000) == (history.state, history.reason, history.message_count, history.appended_ms)
     assert not history.is_decided
 
 
@@ -278,11 +266,7 @@ def test_what_left_doubt_says_when(logs: Logs) -> None:
     logs.settled()
 
     history = logs.only()
-    assert (TxnState.COMMITTED, None, 4_000) == (
-        history.state,
-        history.summary,
-        history.left_doubt_ms,
-    )
+    assert (TxnState.COMMITTED, None, 4_000) == (history.state, history.summary, history.left_doubt_ms)
 
 
 def test_what_was_settled_by_a_line_older_than_what_was_read_has_no_state(logs: Logs) -> None:
@@ -291,9 +275,7 @@ def test_what_was_settled_by_a_line_older_than_what_was_read_has_no_state(logs: 
     assert logs.only().state is None
 
 
-@pytest.mark.parametrize(
-    ("stood_in_doubt", "state"), [(True, TxnState.ROLLED_BACK), (False, TxnState.COMMITTED)]
-)
+@pytest.mark.parametrize(("stood_in_doubt", "state"), [(True, TxnState.ROLLED_BACK), (False, TxnState.COMMITTED)])
 def test_an_abandon_after_a_commit_acts_on_what_stands_in_doubt_only(
     logs: Logs, *, stood_in_doubt: bool, state: TxnState
 ) -> None:
@@ -320,9 +302,7 @@ def test_a_summary_that_nobody_can_read_is_passed_over(logs: Logs) -> None:
     assert TxnState.OPEN is logs.only().state
 
 
-def test_questions_and_refusals_are_told_apart_and_stand_in_the_order_of_their_time(
-    logs: Logs,
-) -> None:
+def test_questions_and_refusals_are_told_apart_and_stand_in_the_order_of_their_time(logs: Logs) -> None:
     logs.half(0)
     logs.check(2, CheckKind.QUESTION, 2)
     logs.check(1, CheckKind.QUESTION, 1)

@@ -60,16 +60,12 @@ def test_a_uuid_is_a_transaction_id(at_ms: int, random_bits: int) -> None:
     assert made == check_txn_id(made)
 
 
-@pytest.mark.parametrize(
-    "txn_id", ["a", "order-4711", "A" * 128, "!\"#$%&'()*+,-.:;<=>?@[\\]^_`{}~"]
-)
+@pytest.mark.parametrize("txn_id", ["a", "order-4711", "A" * 128, "!\"#$%&'()*+,-.:;<=>?@[\\]^_`{}~"])
 def test_printable_ascii_is_a_transaction_id(txn_id: str) -> None:
     assert txn_id == check_txn_id(txn_id)
 
 
-@pytest.mark.parametrize(
-    "txn_id", ["", "a" * 129, "a b", "a|b", "a/b", "ä", "a\n", "a\x7f", "٣", "\ud800"]
-)
+@pytest.mark.parametrize("txn_id", ["", "a" * 129, "a b", "a|b", "a/b", "ä", "a\n", "a\x7f", "٣", "\ud800"])
 def test_anything_else_is_refused_as_a_transaction_id(txn_id: str) -> None:
     with pytest.raises(UsageError, match="transaction id"):
         check_txn_id(txn_id)

@@ -28,9 +28,8 @@ from txlayer.core.verdicts import Verdict
 
 NOW_MS = 1_000_000
 WINDOW = Window(
-    half_topic="ns.half", starts={0: 10}, ends={0: 1_000}, cut_ms=NOW_MS, grace_ms=60_000,
-    overdue_ms=300_000,
-)  # fmt: skip
+    half_topic="ns.half", starts={0: 10}, ends={0: 1_000}, cut_ms=NOW_MS, grace_ms=60_000, overdue_ms=300_000
+)
 
 
 class Case:
@@ -41,36 +40,20 @@ class Case:
         self.at_ms = at_ms
         self.half(count=count, first=first)
 
-    def half(
-        self, *, count: int = 1, first: int, nonce: str = "n", indices: list[int] | None = None
-    ) -> None:
+    def half(self, *, count: int = 1, first: int, nonce: str = "n", indices: list[int] | None = None) -> None:
         for index in range(count) if indices is None else indices:
             self.traces.halves.append(
-                HalfTrace(
-                    nonce, 0, first + index, index, count, "orders", 7 + index, self.at_ms, "",
-                    False, 0,
-                )
-            )  # fmt: skip
+                HalfTrace(nonce, 0, first + index, index, count, "orders", 7 + index, self.at_ms, "", False, 0)
+            )
 
-    def op(
-        self, said: str, *, at: int = 1, last: int = 100, nonce: str = "n", partition: int = 0
-    ) -> Case:
+    def op(self, said: str, *, at: int = 1, last: int = 100, nonce: str = "n", partition: int = 0) -> Case:
         self.traces.ops.append(OpTrace(nonce, partition, at, 0, self.at_ms, said, last))
         return self
 
     def forward(
-        self,
-        half: int = 100,
-        *,
-        at: int = 5,
-        content: int = 7,
-        is_committed: bool = True,
-        count: int = 1,
-        **more: Any,
+        self, half: int = 100, *, at: int = 5, content: int = 7, is_committed: bool = True, count: int = 1, **more: Any
     ) -> Case:
-        self.traces.forwards.append(
-            ForwardTrace("orders", 0, at, 0, half, count, content, is_committed, **more)
-        )
+        self.traces.forwards.append(ForwardTrace("orders", 0, at, 0, half, count, content, is_committed, **more))
         return self
 
     def doubt(self, state: str, *, at: int = 1, content: int | None = 7) -> Case:
@@ -126,7 +109,7 @@ def test_an_attempt_that_nobody_decided_beside_a_visible_one_is_no_duplicate() -
 
 @pytest.mark.parametrize("said", [None, ROLLBACK])
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_what_is_in_the_log_without_a_commit_is_leaked(said: str | None, is_committed: bool) -> None:  # fmt: skip
+def test_what_is_in_the_log_without_a_commit_is_leaked(said: str | None, is_committed: bool) -> None:
     case = Case().forward(is_committed=is_committed)
     if said:
         case.op(said)
@@ -181,9 +164,8 @@ def test_a_transaction_that_begins_behind_the_window_is_not_judged() -> None:
 
 def test_what_is_missing_on_a_topic_that_was_not_read_is_out_of_the_window() -> None:
     unread = Window(
-        half_topic="ns.half", starts={0: 0}, ends={0: 1_000}, cut_ms=NOW_MS,
-        unread_topics=frozenset({"orders"}),
-    )  # fmt: skip
+        half_topic="ns.half", starts={0: 0}, ends={0: 1_000}, cut_ms=NOW_MS, unread_topics=frozenset({"orders"})
+    )
 
     assert [Verdict.OUT_OF_WINDOW] == Case().op(COMMIT).verdicts(unread)
 
@@ -279,7 +261,7 @@ def test_a_settled_transaction_whose_doubt_records_ended_is_judged_by_what_is_vi
         ((ABANDON,), False, Verdict.ROLLED_BACK),
     ],
 )
-def test_the_first_decision_in_op_order_counts(said: tuple[str, ...], visible: bool, expected: Verdict) -> None:  # fmt: skip
+def test_the_first_decision_in_op_order_counts(said: tuple[str, ...], visible: bool, expected: Verdict) -> None:
     case = Case()
     for at, word in reversed(list(enumerate(said))):
         case.op(word, at=at)

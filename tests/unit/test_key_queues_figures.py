@@ -17,12 +17,8 @@ ONE_ATTEMPT = QueueSettings(policy=RetryPolicy(attempt_count_max=1))
 def test_how_many_of_what_was_read_are_to_be_handled() -> None:
     stage = QueueStage([A, B])
 
-    again = stage.queue.add(
-        ["0", "1"], offsets=[0, 1], keys=[A, B], sizes=[1, 1], now_ms=stage.now_ms
-    )
-    more = stage.queue.add(
-        ["1", "2"], offsets=[1, 2], keys=[B, C], sizes=[1, 1], now_ms=stage.now_ms
-    )
+    again = stage.queue.add(["0", "1"], offsets=[0, 1], keys=[A, B], sizes=[1, 1], now_ms=stage.now_ms)
+    more = stage.queue.add(["1", "2"], offsets=[1, 2], keys=[B, C], sizes=[1, 1], now_ms=stage.now_ms)
 
     assert (0, 1) == (again, more)
 
@@ -42,9 +38,7 @@ def test_figures_of_what_is_ready_due_and_paused() -> None:
     stage.fail(stage.take(1)[0])
     stage.store()
     figures = stage.queue.figures()
-    assert (2, 1, False, False) == (
-        figures.ready_count, figures.due_count, figures.is_full, figures.is_paused
-    )  # fmt: skip
+    assert (2, 1, False, False) == (figures.ready_count, figures.due_count, figures.is_full, figures.is_paused)
 
     stage.request(ReplayKind.PAUSE)
     stage.write_due()
@@ -91,9 +85,7 @@ def test_a_key_without_room_to_be_parked_does_not_hold_back_the_others() -> None
     ("bytes_max", "keys_max", "expected"),
     [(100, 0, "room for 0 parked keys"), (4_096, 1_000, "room for 1000 parked keys")],
 )
-def test_metadata_without_room_are_refused_by_name(
-    bytes_max: int, keys_max: int, expected: str
-) -> None:
+def test_metadata_without_room_are_refused_by_name(bytes_max: int, keys_max: int, expected: str) -> None:
     with pytest.raises(ConfigError, match="metadata_bytes_max") as caught:
         Progress(0, metadata_bytes_max=bytes_max, parked_keys_max=keys_max)
 

@@ -27,9 +27,7 @@ def many(count: int) -> list[bytes]:
 
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("null_keys", list(NullKeys))
-def test_a_key_that_fails_delays_itself_alone_however_many_of_its_records_wait(
-    null_keys: NullKeys,
-) -> None:
+def test_a_key_that_fails_delays_itself_alone_however_many_of_its_records_wait(null_keys: NullKeys) -> None:
     # A tenth of 100,000 records: runs of finished ones between them filled the metadata after some 3,800.
     dice = random.Random(1)
     keys = [A, *(A if dice.random() < 0.1 else b"%d" % dice.randrange(97) for _ in range(99_999))]
@@ -178,9 +176,7 @@ def test_records_and_bytes_are_counted_until_their_ends() -> None:
 
     assert (2, 2, 0) == (stage.queue.count, stage.queue.size_bytes, stage.queue.in_flight_count)
     figures = stage.queue.figures()
-    assert (2, 2, 0, 1) == (
-        figures.unfinished_count, figures.size_bytes, figures.in_flight_count, figures.retry_count
-    )  # fmt: skip
+    assert (2, 2, 0, 1) == (figures.unfinished_count, figures.size_bytes, figures.in_flight_count, figures.retry_count)
 
 
 def test_the_oldest_unfinished_record_is_known() -> None:
@@ -198,9 +194,7 @@ def test_the_oldest_unfinished_record_is_known() -> None:
 
 def full_stage() -> tuple[QueueStage, list[Item[str]]]:
     """A queue that no more ends have room in, and what is in flight there."""
-    settings = QueueSettings(
-        policy=AT_ONCE, order=QueueOrder.NONE, metadata_bytes_max=540, parked_keys_max=1
-    )
+    settings = QueueSettings(policy=AT_ONCE, order=QueueOrder.NONE, metadata_bytes_max=540, parked_keys_max=1)
     stage = QueueStage(many(9_000), settings)
     items = stage.take(8_000)
     dice = random.Random(7)

@@ -28,9 +28,7 @@ ALL_SETTINGS = [
 
 
 @pytest.mark.promise("P9")
-@given(
-    st.sampled_from(ALL_SETTINGS), st.sampled_from([None, None, 1, 3]), st.lists(STEP, max_size=150)
-)
+@given(st.sampled_from(ALL_SETTINGS), st.sampled_from([None, None, 1, 3]), st.lists(STEP, max_size=150))
 def test_it_keeps_order_ends_and_attempts_through_anything(
     settings: QueueSettings, records_max: int | None, steps: list[tuple[str, int]]
 ) -> None:

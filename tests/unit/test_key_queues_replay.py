@@ -134,9 +134,7 @@ def fail_replay(stage: QueueStage) -> None:
 
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("count", [2, 51])
-def test_after_a_failed_replay_and_a_restart_later_ones_are_not_tried_and_the_key_stays_parked(
-    count: int,
-) -> None:
+def test_after_a_failed_replay_and_a_restart_later_ones_are_not_tried_and_the_key_stays_parked(count: int) -> None:
     stage = parked(count)
     for letter in range(count):
         stage.request(ReplayKind.REPLAY, letter)
@@ -210,9 +208,7 @@ def test_a_key_that_is_parked_again_is_stuck_no_more() -> None:
 
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_key_stays_parked_at_a_failed_replay_when_its_last_dead_letter_is_dropped(
-    *, is_restarted: bool
-) -> None:
+def test_a_key_stays_parked_at_a_failed_replay_when_its_last_dead_letter_is_dropped(*, is_restarted: bool) -> None:
     stage = parked(2)
     fail_replay(stage)
 

@@ -111,16 +111,12 @@ class Handling:
             topic=Start(0), replays=Start(0), settings=QueueSettings(policy=AT_ONCE), now_ms=0
         )
         records = [SentRecord(("orders", 0, n), k, b"", None, (1, 0)) for n, k in enumerate(keys)]
-        self.queues.add(
-            records, offsets=range(len(keys)), keys=keys, sizes=[1] * len(keys), now_ms=0
-        )
+        self.queues.add(records, offsets=range(len(keys)), keys=keys, sizes=[1] * len(keys), now_ms=0)
         self.owned = OwnedPartition(
             self.lease, self.queues, route=routes["orders"], tally=TopicCounts(), chunk_s=pool.chunk_s, next_offsets={}
-        )  # fmt: skip
-        self.owned.chunk_size.count = 100
-        self.dispatcher = Dispatcher(
-            pool, in_flight_max=100, clock=lambda: 0.0, now_ms=lambda: 0, draw=lambda: 0.0
         )
+        self.owned.chunk_size.count = 100
+        self.dispatcher = Dispatcher(pool, in_flight_max=100, clock=lambda: 0.0, now_ms=lambda: 0, draw=lambda: 0.0)
 
     def _handle(self, message: ReceivedMessage, _context: Context) -> None:
         self.seen.append(message.offset)
@@ -194,9 +190,7 @@ def test_a_chunk_that_began_long_ago_is_waited_for_when_its_job_has_just_begun()
         handling.owned.end()
         handling.dispatcher.forget(handling.owned)
         # The first message began at 1 us, this one at 2 us.
-        found.extend(
-            handling.dispatcher.is_clear(("orders", 0), since=us * 1e-6) for us in (1.5, 2.5)
-        )
+        found.extend(handling.dispatcher.is_clear(("orders", 0), since=us * 1e-6) for us in (1.5, 2.5))
 
     handling.during[1] = lose
     handling.turn()

@@ -61,11 +61,7 @@ def restless_run(seed: int, society: Society) -> str:
     dice = random.Random(seed)
     waits = [0, 500, 5_000, 15_000, 25_000, EXPIRY_MS + 1_000]
     steps = [
-        (
-            dice.choice(ACTS),
-            dice.randrange(MEMBER_COUNT),
-            dice.choices(waits, [5, 5, 8, 8, 2, 1])[0],
-        )
+        (dice.choice(ACTS), dice.randrange(MEMBER_COUNT), dice.choices(waits, [5, 5, 8, 8, 2, 1])[0])
         for _ in range(400)
     ]
     return run(steps, society)

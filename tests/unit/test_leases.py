@@ -25,9 +25,7 @@ class Log:
         self.offset = 99
         self.now_ms = 0
 
-    def claim(
-        self, holder: str, generation: int, *, instance: str = "", token: int | None = None
-    ) -> LeaseEffect:
+    def claim(self, holder: str, generation: int, *, instance: str = "", token: int | None = None) -> LeaseEffect:
         return self._append(CLAIM, holder, generation, instance, token)
 
     def renew(self, holder: str, generation: int, token: int) -> LeaseEffect:
@@ -44,9 +42,7 @@ class Log:
         lease = self.table.holding(QUEUE, at_ms=self.now_ms)
         return None if lease is None else (lease.holder, lease.token)
 
-    def _append(
-        self, kind: LockKind, holder: str, generation: int, instance: str, token: int | None
-    ) -> LeaseEffect:
+    def _append(self, kind: LockKind, holder: str, generation: int, instance: str, token: int | None) -> LeaseEffect:
         self.offset += 1
         record = LockRecord(kind, QUEUE, generation, holder, instance, token, "why")
         return self.table.apply(record, offset=self.offset, appended_ms=self.now_ms)
@@ -150,9 +146,7 @@ def test_a_release_ends_the_lease_that_it_names(log: Log) -> None:
 
     assert log.holder() is None
     (lease,) = log.table
-    assert (True, "why", 0, 100) == (
-        lease.is_released, lease.reason, lease.renewed_ms, lease.renewed_offset,
-    )  # fmt: skip
+    assert (True, "why", 0, 100) == (lease.is_released, lease.reason, lease.renewed_ms, lease.renewed_offset)
     assert LeaseEffect.STALE is log.renew("a", 5, 100)
     assert LeaseEffect.STALE is log.release("a", 5, 100)
     assert log.holder() is None
@@ -171,9 +165,7 @@ def test_a_release_tells_a_reader_who_began_after_the_claim_that_it_is_over(log:
     assert LeaseEffect.LEARNED is log.release("a", 5, 40)
 
     assert log.holder() is None
-    assert [QueueLease(QUEUE, "a", "", 5, 40, 0, 100, is_released=True, reason="why")] == list(
-        log.table
-    )
+    assert [QueueLease(QUEUE, "a", "", 5, 40, 0, 100, is_released=True, reason="why")] == list(log.table)
     assert LeaseEffect.STALE is log.renew("a", 5, 40)
 
 
@@ -268,9 +260,13 @@ def logs(draw: st.DrawFn) -> list[Entry]:
         if kind is CLAIM and draw(st.booleans()):
             token = None
         record = LockRecord(
-            kind, draw(QUEUES), draw(st.integers(1, 4)), draw(st.sampled_from("abc")),
-            draw(st.sampled_from(["", "i"])), token,
-        )  # fmt: skip
+            kind,
+            draw(QUEUES),
+            draw(st.integers(1, 4)),
+            draw(st.sampled_from("abc")),
+            draw(st.sampled_from(["", "i"])),
+            token,
+        )
         entries.append(Entry(offset, 100_000 + at_ms, record))
     return entries
 
@@ -289,13 +285,7 @@ def test_the_fold_holds_what_the_rules_say_and_tokens_only_grow(log: list[Entry]
         if expected is None or lease is None:
             continue
         until_ms = 0 if lease.is_released else lease.renewed_ms + EXPIRY_MS
-        assert expected == (
-            lease.holder,
-            lease.instance_id,
-            lease.generation,
-            lease.token,
-            until_ms,
-        )
+        assert expected == (lease.holder, lease.instance_id, lease.generation, lease.token, until_ms)
         assert tokens.get(record.queue, -1) <= lease.token < max(offset, 1) + 1
         tokens[record.queue] = lease.token
 
@@ -314,10 +304,7 @@ def test_another_holder_always_has_another_token(log: list[Entry]) -> None:
 
 @pytest.mark.promise("P10")
 @pytest.mark.parametrize(
-    ("claim_offset", "last", "token"),
-    [(7, None, 7), (7, 6, 7), (0, None, 0), (0, 0, 1), (7, 7, 8), (0, 4711, 4712)],
+    ("claim_offset", "last", "token"), [(7, None, 7), (7, 6, 7), (0, None, 0), (0, 0, 1), (7, 7, 8), (0, 4711, 4712)]
 )
-def test_a_token_is_above_every_one_before_also_in_a_new_log(
-    claim_offset: int, last: int | None, token: int
-) -> None:
+def test_a_token_is_above_every_one_before_also_in_a_new_log(claim_offset: int, last: int | None, token: int) -> None:
     assert token == token_above(claim_offset, last=last)

@@ -184,9 +184,7 @@ def test_a_line_that_names_no_half_record_of_its_transaction_decides_nothing() -
 @pytest.mark.promise("P4")
 @pytest.mark.parametrize("resolution", ["C", "R", "U", "A"])
 @pytest.mark.parametrize("is_on_doubt", [False, True])
-def test_a_line_of_another_producer_group_decides_nothing(
-    resolution: str, *, is_on_doubt: bool
-) -> None:
+def test_a_line_of_another_producer_group_decides_nothing(resolution: str, *, is_on_doubt: bool) -> None:
     driver = PartitionDriver()
     if is_on_doubt:
         driver.move_to_doubt(A)
@@ -209,11 +207,7 @@ def test_an_abandon_ends_what_was_committed_and_cannot_go() -> None:
 
     driver.turn()
 
-    assert ([], [], {}) == (
-        driver.log.visible,
-        list(driver.ledger.transactions),
-        driver.log.on_doubt(),
-    )
+    assert ([], [], {}) == (driver.log.visible, list(driver.ledger.transactions), driver.log.on_doubt())
     assert [A] == driver.reported(ReportKind.CONFLICT), "of the rollback alone"
 
 

@@ -29,11 +29,7 @@ def test_a_batch_ends_at_the_line_where_its_limit_is() -> None:
     driver.op_lines(*(op_line("C", key, driver.half(key)) for key in keys))
 
     driver.turn(lines=2)
-    assert (keys[:2], 0, 2) == (
-        driver.log.forwarded,
-        driver.log.stored.op_offset,
-        driver.log.stored.op_line,
-    )
+    assert (keys[:2], 0, 2) == (driver.log.forwarded, driver.log.stored.op_offset, driver.log.stored.op_line)
     assert driver.ledger.has_more
     driver.turn(lines=2)
     driver.turn(lines=2)
@@ -198,11 +194,7 @@ def test_a_misplaced_line_in_the_middle_of_a_record_is_passed_over() -> None:
     driver.give_up()
     driver.turn()
 
-    assert (1, 0, [B]) == (
-        driver.log.stored.op_offset,
-        driver.log.stored.op_line,
-        driver.reported(ReportKind.REPEAT),
-    )
+    assert (1, 0, [B]) == (driver.log.stored.op_offset, driver.log.stored.op_line, driver.reported(ReportKind.REPEAT))
 
 
 @pytest.mark.promise("P1")
@@ -311,9 +303,7 @@ def test_a_half_header_may_not_be_taken_for_another_version() -> None:
 
 @pytest.mark.promise("P4")
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_what_was_rolled_back_on_a_lines_word_alone_stays_so_when_its_half_record_comes(
-    *, is_restarted: bool
-) -> None:
+def test_what_was_rolled_back_on_a_lines_word_alone_stays_so_when_its_half_record_comes(*, is_restarted: bool) -> None:
     driver = PartitionDriver()
     driver.half(txn_key("older"))  # open: half is read again from here
     driver.turn()

@@ -43,9 +43,7 @@ def work_off(driver: PartitionDriver, *, room: int = ROOM) -> None:
 @pytest.mark.promise("P7")
 @pytest.mark.parametrize("is_dropped", [False, True])
 @pytest.mark.parametrize("is_keyed", [False, True])
-def test_a_batch_is_bounded_whether_or_not_content_is_in_memory(
-    *, is_dropped: bool, is_keyed: bool
-) -> None:
+def test_a_batch_is_bounded_whether_or_not_content_is_in_memory(*, is_dropped: bool, is_keyed: bool) -> None:
     driver = PartitionDriver()
     of = options("red" if is_keyed else None)
     commit(driver, [driver.half(key, value=LARGE, options=of) for key in KEYS])

@@ -13,15 +13,7 @@ from txlayer.core import codec
 from txlayer.core.batch import ReportKind
 from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
 from txlayer.core.ledger import LedgerSettings
-from txlayer.core.messages import (
-    CheckKind,
-    CheckRecord,
-    HalfOptions,
-    OpMessage,
-    ParkReason,
-    Resolution,
-    Source,
-)
+from txlayer.core.messages import CheckKind, CheckRecord, HalfOptions, OpMessage, ParkReason, Resolution, Source
 from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -54,9 +46,7 @@ def ask(driver: PartitionDriver, *, after_ms: int = IMMUNITY_MS) -> list[int]:
     return numbers
 
 
-def answer(
-    driver: PartitionDriver, resolution: str, number: int, *, source: Source = Source.CHECK
-) -> None:
+def answer(driver: PartitionDriver, resolution: str, number: int, *, source: Source = Source.CHECK) -> None:
     driver.op_lines(op_line(resolution, A, 0, source=source, check_number=number))
     driver.turn()
 
@@ -81,15 +71,12 @@ def test_the_first_question_names_the_transaction_and_moves_it_to_doubt() -> Non
     driver.tick(after_ms=IMMUNITY_MS, is_present=True)
 
     asked = CheckRecord(
-        CheckKind.QUESTION, B, GROUP, driver.ledger.partition, last,
-        questions(driver)[0].born_ms, 1, "loyalty,orders",
-    )  # fmt: skip
+        CheckKind.QUESTION, B, GROUP, driver.ledger.partition, last, questions(driver)[0].born_ms, 1, "loyalty,orders"
+    )
     assert [asked] == questions(driver)
     driver.publish()
     summary = driver.log.on_doubt()[B].summary()
-    assert (1, 0, driver.now_ms) == (
-        summary.checked_count, summary.answered_count, summary.asked_ms,
-    )  # fmt: skip
+    assert (1, 0, driver.now_ms) == (summary.checked_count, summary.answered_count, summary.asked_ms)
     assert driver.ledger.positions().low_water == last + 1
 
 
@@ -132,9 +119,7 @@ def test_its_own_immunity_holds_though_it_is_longer_or_shorter_than_the_groups()
     assert [1] == ask(driver, after_ms=1)
 
 
-def test_a_transaction_that_went_to_doubt_within_its_groups_immunity_is_asked_about_when_that_ends() -> (
-    None
-):
+def test_a_transaction_that_went_to_doubt_within_its_groups_immunity_is_asked_about_when_that_ends() -> None:
     driver = open_driver(CheckPolicy(immunity_ms=HOUR_MS))
     assert [] == ask(driver, after_ms=HOUR_MS - 1)
     assert A in driver.log.on_doubt()
@@ -212,12 +197,8 @@ def test_an_answer_to_another_question_than_the_last_is_not_counted(number: int)
     assert 0 == driver.log.on_doubt()[A].summary().answered_count
 
 
-@pytest.mark.parametrize(
-    ("resolution", "forwarded"), [("C", [A]), ("R", [])], ids=["commit", "rollback"]
-)
-def test_a_decision_counts_whatever_question_it_answers(
-    resolution: str, forwarded: list[str]
-) -> None:
+@pytest.mark.parametrize(("resolution", "forwarded"), [("C", [A]), ("R", [])], ids=["commit", "rollback"])
+def test_a_decision_counts_whatever_question_it_answers(resolution: str, forwarded: list[str]) -> None:
     driver = open_driver()
     ask(driver)
     ask(driver, after_ms=INTERVAL_MS)
@@ -232,8 +213,7 @@ def test_contrary_answers_of_two_instances_the_first_in_the_log_wins() -> None:
     ask(driver)
 
     driver.op_lines(
-        op_line("R", A, 0, source=Source.CHECK, check_number=1),
-        op_line("C", A, 0, source=Source.CHECK, check_number=1),
+        op_line("R", A, 0, source=Source.CHECK, check_number=1), op_line("C", A, 0, source=Source.CHECK, check_number=1)
     )
     driver.turn()
 
@@ -250,9 +230,7 @@ def test_the_group_hears_of_a_commit_that_came_after_a_rollback_by_check() -> No
     driver.advance()
 
     (told,) = driver.ledger.batch.checks.values()
-    assert (CheckKind.REFUSED, A, GROUP, "COMMIT by producer") == (
-        told.kind, told.key, told.producer_group, told.text,
-    )  # fmt: skip
+    assert (CheckKind.REFUSED, A, GROUP, "COMMIT by producer") == (told.kind, told.key, told.producer_group, told.text)
 
 
 # --- the end of asking ------------------------------------------------------------------------------------------------
@@ -278,15 +256,11 @@ def test_unanswered_questions_never_count() -> None:
     for _ in range(20):
         ask(driver, after_ms=600_000)
 
-    assert (TxnState.OPEN, 20) == (
-        driver.state(A), driver.ledger.transactions[A].extra().checked_count,
-    )  # fmt: skip
+    assert (TxnState.OPEN, 20) == (driver.state(A), driver.ledger.transactions[A].extra().checked_count)
 
 
 @pytest.mark.parametrize("is_present", [True, False])
-def test_too_old_counts_from_the_end_of_the_immunity_whether_or_not_somebody_is_there(
-    is_present: bool,
-) -> None:
+def test_too_old_counts_from_the_end_of_the_immunity_whether_or_not_somebody_is_there(is_present: bool) -> None:
     policy = CheckPolicy(age_max_ms=HOUR_MS)
     driver = PartitionDriver(settings=settings(policy))
     driver.half(A, options=HalfOptions(immunity_ms=HOUR_MS))
@@ -323,8 +297,12 @@ def test_the_policy_rollback_is_an_op_line_that_acts_only_when_it_is_read() -> N
     op = codec.decode_op(line)
     assert isinstance(op, OpMessage)
     assert (Resolution.ROLLBACK, A, 0, Source.POLICY, "too-old") == (
-        op.resolution, op.key, op.last_offset, op.source, op.reason,
-    )  # fmt: skip
+        op.resolution,
+        op.key,
+        op.last_offset,
+        op.source,
+        op.reason,
+    )
     assert TxnState.OPEN is driver.state(A)
     driver.publish()
     driver.tick(after_ms=500)
@@ -379,9 +357,7 @@ def test_a_parked_one_is_asked_once_for_an_operator() -> None:
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize(("bytes_max", "is_asked"), [(200, True), (10, False)])
-def test_a_question_that_its_topic_refuses_names_no_topics_and_stops_nobody(
-    *, bytes_max: int, is_asked: bool
-) -> None:
+def test_a_question_that_its_topic_refuses_names_no_topics_and_stops_nobody(*, bytes_max: int, is_asked: bool) -> None:
     driver = PartitionDriver(settings=settings(CheckPolicy()))
     driver.log.check_bytes_max = bytes_max
     for index in range(2):
@@ -400,9 +376,7 @@ def test_a_question_that_its_topic_refuses_names_no_topics_and_stops_nobody(
 
 
 @pytest.mark.promise("P11")
-def test_decided_transactions_of_a_group_that_nobody_answers_for_are_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_decided_transactions_of_a_group_that_nobody_answers_for_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its producers have no check handler, and their local transactions take longer than the immunity."""
     monkeypatch.setattr("txlayer.core.checks.GAPS_MAX", 10)
     monkeypatch.setattr("txlayer.core.ledger.RECENT_COUNT_MAX", 10)

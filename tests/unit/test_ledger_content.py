@@ -35,9 +35,7 @@ def bare(driver: PartitionDriver) -> list[int]:
 
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("is_old", [False, True])
-def test_a_drop_looks_at_nobody_whose_content_was_dropped_before(
-    looked_at: list[int], *, is_old: bool
-) -> None:
+def test_a_drop_looks_at_nobody_whose_content_was_dropped_before(looked_at: list[int], *, is_old: bool) -> None:
     driver = PartitionDriver()
     for key in KEYS[:50]:
         driver.half(key, value=b"v")
@@ -73,9 +71,7 @@ def test_what_was_dropped_beside_what_the_batch_needs_arrives_all_the_same() -> 
     driver.op_lines(*(op_line("C", key, place) for key, place in zip(KEYS, places, strict=True)))
     driver.turn()
 
-    assert sorted(key.encode() for key in KEYS) == sorted(
-        m.value or b"" for m in driver.log.visible
-    )
+    assert sorted(key.encode() for key in KEYS) == sorted(m.value or b"" for m in driver.log.visible)
     assert 0 == driver.ledger.content_bytes
 
 
@@ -109,9 +105,7 @@ A, B = KEYS[0], KEYS[1]
     ],
 )
 @pytest.mark.parametrize("is_dropped", [False, True])
-def test_what_did_not_join_is_not_forwarded_with_fetched_content(
-    stranger: dict[str, Any], *, is_dropped: bool
-) -> None:
+def test_what_did_not_join_is_not_forwarded_with_fetched_content(stranger: dict[str, Any], *, is_dropped: bool) -> None:
     driver = PartitionDriver()
     driver.half(A, index=0, count=3, value=b"first")
     driver.half(A, index=1, count=3, value=b"second")

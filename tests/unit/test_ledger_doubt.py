@@ -33,11 +33,7 @@ def test_an_old_transaction_moves_to_doubt_with_its_content_and_half_is_free() -
 
     assert {A: TxnState.OPEN} == {k: t.state for k, t in driver.log.on_doubt().items()}
     assert [b"v"] == [r.value() for r in driver.log.contents_on_doubt(A).values()]
-    assert (1, [A], 0) == (
-        driver.log.stored.low_water,
-        driver.reported(ReportKind.MOVED),
-        driver.ledger.content_bytes,
-    )
+    assert (1, [A], 0) == (driver.log.stored.low_water, driver.reported(ReportKind.MOVED), driver.ledger.content_bytes)
 
 
 def test_a_young_one_stays_in_half() -> None:
@@ -85,11 +81,7 @@ def test_what_is_on_doubt_is_forwarded_by_its_commit_and_ends_there(*, is_restar
     driver.op("C", A, 0)
     driver.turn()
 
-    assert ([A], {}, {}) == (
-        driver.log.forwarded,
-        driver.log.on_doubt(),
-        driver.log.contents_on_doubt(A),
-    )
+    assert ([A], {}, {}) == (driver.log.forwarded, driver.log.on_doubt(), driver.log.contents_on_doubt(A))
 
 
 def test_what_is_on_doubt_ends_with_its_rollback() -> None:
@@ -135,9 +127,7 @@ def test_half_records_that_come_late_join_their_transaction_on_doubt() -> None:
 
 
 @pytest.mark.promise("P11")
-def test_old_doubt_records_are_written_again_before_a_restart_becomes_slow(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_old_doubt_records_are_written_again_before_a_restart_becomes_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = PartitionDriver()
     driver.move_to_doubt(A)
     for n in range(4):
@@ -162,9 +152,7 @@ def test_old_doubt_records_are_written_again_before_a_restart_becomes_slow(
 
 
 @pytest.mark.promise("P11")
-def test_questions_alone_do_not_lengthen_what_a_restart_reads_of_doubt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_questions_alone_do_not_lengthen_what_a_restart_reads_of_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     living = 20
     monkeypatch.setattr("txlayer.core.doubt.REWRITE_LAG_MIN", 8 * living)
     driver = PartitionDriver()
@@ -184,10 +172,7 @@ def test_questions_alone_do_not_lengthen_what_a_restart_reads_of_doubt(
 
 
 @pytest.mark.promise("P1")
-@pytest.mark.parametrize(
-    ("target", "reason"),
-    [(FORBIDDEN, "forbidden-topic"), (accepting_target(500), "too-large")],
-)
+@pytest.mark.parametrize(("target", "reason"), [(FORBIDDEN, "forbidden-topic"), (accepting_target(500), "too-large")])
 def test_what_its_target_will_never_take_is_parked_whole(target: Target, reason: str) -> None:
     driver = PartitionDriver(targets={"orders": target, "stock": ACCEPTS})
     driver.op("C", A, driver.half(A, value=b"x" * 501))

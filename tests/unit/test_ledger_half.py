@@ -213,10 +213,7 @@ def test_a_second_copy_that_is_read_after_the_end_is_nothing_new(settled_since: 
     driver.op("C", A, 2)
     driver.turn()
 
-    assert ([A, B], []) == (
-        [m.txn_key for m in driver.log.visible],
-        list(driver.ledger.transactions),
-    )
+    assert ([A, B], []) == ([m.txn_key for m in driver.log.visible], list(driver.ledger.transactions))
 
 
 @pytest.mark.promise("P2")
@@ -280,9 +277,7 @@ def test_a_restart_finds_a_copy_below_a_later_record_of_what_is_on_doubt() -> No
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("is_early", [False, True])
-def test_a_line_may_name_the_second_copy_of_what_is_on_doubt(
-    is_early: bool, is_restarted: bool
-) -> None:
+def test_a_line_may_name_the_second_copy_of_what_is_on_doubt(is_early: bool, is_restarted: bool) -> None:
     driver = PartitionDriver()
     copy = driver.half(A)
     if is_early:
@@ -304,9 +299,7 @@ def test_a_line_may_name_the_second_copy_of_what_is_on_doubt(
 
 
 @pytest.mark.parametrize("resolution", ["C", "R"])
-def test_no_restart_takes_the_second_copy_of_what_was_settled_from_doubt_for_new(
-    resolution: str,
-) -> None:
+def test_no_restart_takes_the_second_copy_of_what_was_settled_from_doubt_for_new(resolution: str) -> None:
     driver = PartitionDriver()
     driver.move_to_doubt(A)
     driver.half(B)  # it keeps half readable from before the copy
@@ -324,9 +317,7 @@ def test_no_restart_takes_the_second_copy_of_what_was_settled_from_doubt_for_new
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize("resolution", ["C", "R"])
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_second_copy_that_comes_after_the_end_and_a_restart_is_nothing_new(
-    resolution: str, count: int
-) -> None:
+def test_a_second_copy_that_comes_after_the_end_and_a_restart_is_nothing_new(resolution: str, count: int) -> None:
     driver = PartitionDriver()
     for index in range(count):
         last = driver.half(A, index=index, count=count)
@@ -375,9 +366,7 @@ def test_a_second_copy_of_what_was_settled_on_doubt_is_nothing_new_after_a_resta
 
 
 @pytest.mark.promise("P2")
-def test_many_that_end_at_once_do_not_make_a_near_one_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_many_that_end_at_once_do_not_make_a_near_one_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.core.ledger.RECENT_COUNT_MAX", 10)
     driver = PartitionDriver()
     keys = [txn_key(f"old-{n}") for n in range(50)]
@@ -442,9 +431,7 @@ def test_a_record_out_of_turn_before_the_low_water_mark_hides_no_transaction() -
 
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P4")
-def test_a_line_that_names_a_copy_behind_the_commit_has_one_effect_with_and_without_a_restart() -> (
-    None
-):
+def test_a_line_that_names_a_copy_behind_the_commit_has_one_effect_with_and_without_a_restart() -> None:
     as_prepared = options("key", order=OrderMode.PREPARE)
     outcomes = []
     for is_restarted in (False, True):
@@ -464,9 +451,7 @@ def test_a_line_that_names_a_copy_behind_the_commit_has_one_effect_with_and_with
         driver.turn()
         outcomes.append((driver.state(B), driver.log.forwarded))
 
-    assert [
-        (None, [A])
-    ] * 2 == outcomes  # the abandon counts: a copy of its half record stands there
+    assert [(None, [A])] * 2 == outcomes  # the abandon counts: a copy of its half record stands there
 
 
 # --- content ----------------------------------------------------------------------------------------------------------

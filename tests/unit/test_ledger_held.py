@@ -42,9 +42,7 @@ def test_a_transaction_whose_topic_is_missing_is_held_whole() -> None:
 @pytest.mark.promise("P1")
 @pytest.mark.parametrize("is_told", [False, True])
 @pytest.mark.parametrize("is_new_process", [None, False, True])
-def test_a_held_one_is_forwarded_when_its_topic_is_mended(
-    *, is_told: bool, is_new_process: bool | None
-) -> None:
+def test_a_held_one_is_forwarded_when_its_topic_is_mended(*, is_told: bool, is_new_process: bool | None) -> None:
     driver = held()
     if is_new_process is not None:
         driver.crash(is_new_process=is_new_process)
@@ -153,11 +151,7 @@ def test_a_held_one_that_is_abandoned_in_the_same_batch_is_gone() -> None:
     driver.tick(after_ms=8 * DAY_MS)
     driver.publish()
 
-    assert ({}, [], {}) == (
-        driver.log.on_doubt(),
-        list(driver.ledger.transactions),
-        driver.ledger.shelf.held,
-    )
+    assert ({}, [], {}) == (driver.log.on_doubt(), list(driver.ledger.transactions), driver.ledger.shelf.held)
 
 
 def test_how_long_it_waited_before_it_was_held_does_not_count() -> None:
@@ -180,9 +174,7 @@ def test_how_long_it_waited_before_it_was_held_does_not_count() -> None:
 
 @pytest.mark.promise("P7")
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_one_that_waited_first_is_held_from_when_its_own_topic_refused_it(
-    *, is_restarted: bool
-) -> None:
+def test_one_that_waited_first_is_held_from_when_its_own_topic_refused_it(*, is_restarted: bool) -> None:
     """Nothing comes to its partition meanwhile that could tell the time."""
     driver = PartitionDriver(targets={})
     driver.op("C", A, driver.half(A, options=RED))
@@ -293,9 +285,7 @@ def test_what_one_mended_topic_frees_goes_in_pieces(
     assert {} == driver.log.on_doubt()
 
 
-def test_what_waits_in_half_is_never_left_for_the_next_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_waits_in_half_is_never_left_for_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     # Free and in half at a stored position: a replay would take it for forwarded.
     monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 0)
     driver = PartitionDriver()
@@ -386,9 +376,7 @@ def test_mending_twice_is_mending_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.promise("P1")
-def test_who_is_committed_to_a_topic_that_was_forgotten_is_held_and_forwarded_when_it_is_known() -> (
-    None
-):
+def test_who_is_committed_to_a_topic_that_was_forgotten_is_held_and_forwarded_when_it_is_known() -> None:
     driver = PartitionDriver()
     driver.op("C", A, driver.half(A))
     driver.read()

@@ -128,9 +128,7 @@ def test_a_committed_one_that_waits_in_half_survives_a_restart_with_a_smaller_li
 
 
 @pytest.mark.promise("P11")
-def test_those_that_go_on_when_a_topic_is_mended_are_remembered_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_those_that_go_on_when_a_topic_is_mended_are_remembered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 5)
     driver = PartitionDriver(targets={"orders": MISSING})
     keys = [txn_key(f"t{number}") for number in range(100)]

@@ -31,9 +31,7 @@ def limits(
     checks = list(driver.ledger.batch.checks.values())
     driver.publish()
     lines = [
-        op_line(
-            answer, check.key, check.last_offset, source=Source.CHECK, check_number=check.number
-        )
+        op_line(answer, check.key, check.last_offset, source=Source.CHECK, check_number=check.number)
         for check in checks
         if answer and check.kind is CheckKind.QUESTION
     ]

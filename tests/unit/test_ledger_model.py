@@ -33,24 +33,57 @@ HISTORIES = st.lists(st.tuples(st.sampled_from(STEPS), NUMBERS, NUMBERS), min_si
 
 # Each of these once found something.
 ABANDONED_WHILE_IT_WAS_BEING_HELD = [
-    ("bad half", 0, 0), ("begin", 0, 1), ("half", 0, 0), ("half", 0, 0), ("op", 0, 0), ("op", 0, 27),
-    ("target", 1, 1), ("op", 0, 1), ("turn", 1, 0), ("tick", 19, 0),
-]  # fmt: skip
-MENDED_AND_NOBODY_HEARD_OF_IT = [
-    ("begin", 1, 1), ("op", 0, 1), ("target", 1, 1), ("turn", 1, 0),
-]  # fmt: skip
+    ("bad half", 0, 0),
+    ("begin", 0, 1),
+    ("half", 0, 0),
+    ("half", 0, 0),
+    ("op", 0, 0),
+    ("op", 0, 27),
+    ("target", 1, 1),
+    ("op", 0, 1),
+    ("turn", 1, 0),
+    ("tick", 19, 0),
+]
+MENDED_AND_NOBODY_HEARD_OF_IT = [("begin", 1, 1), ("op", 0, 1), ("target", 1, 1), ("turn", 1, 0)]
 SECOND_COPY_ABOVE_THE_LOW_WATER_MARK = [
-    ("begin", 0, 0), ("op", 0, 0), ("begin", 0, 0), ("ghost", 0, 0), ("begin", 37, 0), ("half", 0, 0), ("op", 2, 0),
-    ("begin", 0, 0), ("begin", 2, 0), ("twin", 2, 0), ("op", 2, 0),
-]  # fmt: skip
+    ("begin", 0, 0),
+    ("op", 0, 0),
+    ("begin", 0, 0),
+    ("ghost", 0, 0),
+    ("begin", 37, 0),
+    ("half", 0, 0),
+    ("op", 2, 0),
+    ("begin", 0, 0),
+    ("begin", 2, 0),
+    ("twin", 2, 0),
+    ("op", 2, 0),
+]
 SECOND_COPIES_IN_A_CHAIN = [
-    ("begin", 0, 71), ("begin", 0, 0), ("op", 0, 0), ("begin", 1, 0), ("twin", 1, 0), ("half", 0, 0),
-    ("begin", 0, 0), ("op", 3, 26), ("twin", 1, 0), ("op", 1, 0),
-]  # fmt: skip
+    ("begin", 0, 71),
+    ("begin", 0, 0),
+    ("op", 0, 0),
+    ("begin", 1, 0),
+    ("twin", 1, 0),
+    ("half", 0, 0),
+    ("begin", 0, 0),
+    ("op", 3, 26),
+    ("twin", 1, 0),
+    ("op", 1, 0),
+]
 SECOND_COPY_BELOW_A_LATER_RECORD = [
-    ("begin", 0, 0), ("begin", 0, 5), ("begin", 0, 0), ("twin", 1, 0), ("turn", 1, 0), ("tick", 2, 2),
-    ("half", 0, 0), ("tick", 0, 0), ("turn", 1, 0), ("op", 1, 7), ("crash", 0, 0), ("turn", 1, 0),
-]  # fmt: skip
+    ("begin", 0, 0),
+    ("begin", 0, 5),
+    ("begin", 0, 0),
+    ("twin", 1, 0),
+    ("turn", 1, 0),
+    ("tick", 2, 2),
+    ("half", 0, 0),
+    ("tick", 0, 0),
+    ("turn", 1, 0),
+    ("op", 1, 7),
+    ("crash", 0, 0),
+    ("turn", 1, 0),
+]
 
 
 @pytest.mark.promise("P1")
@@ -72,9 +105,7 @@ def test_a_ledger_comes_to_what_the_logs_say_whatever_it_went_through(steps: Ste
 
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
-@pytest.mark.parametrize(
-    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(3, 12))]
-)
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(3, 12))])
 def test_a_history_comes_to_the_same_with_a_restart_behind_any_append(seed: int) -> None:
     steps = made_up_steps(2_000 + seed, count=150)
     whole = History(is_restart_tried=False)
@@ -136,16 +167,12 @@ SEEDS = range(60)
 append = PartitionLog.append
 
 
-def append_without_positions(
-    log: PartitionLog, batch: Batch, _positions: Positions, *, now_ms: int
-) -> dict[str, int]:
+def append_without_positions(log: PartitionLog, batch: Batch, _positions: Positions, *, now_ms: int) -> dict[str, int]:
     """A Kafka transaction that does not take the offsets along."""
     return append(log, batch, log.stored, now_ms=now_ms)
 
 
-def append_without_ends(
-    log: PartitionLog, batch: Batch, positions: Positions, *, now_ms: int
-) -> dict[str, int]:
+def append_without_ends(log: PartitionLog, batch: Batch, positions: Positions, *, now_ms: int) -> dict[str, int]:
     """A Kafka transaction that leaves what is settled on doubt."""
     batch.ends.clear()
     return append(log, batch, positions, now_ms=now_ms)

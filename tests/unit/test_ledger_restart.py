@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fake_records import (
-    FAR_AWAY,
-    FakeRecord,
-    half_bytes,
-    op_line,
-    options,
-    txn_key,
-)
+from tests.support.fake_records import FAR_AWAY, FakeRecord, half_bytes, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from txlayer.core.batch import Positions
 from txlayer.core.messages import OrderMode, ParkReason
@@ -190,9 +183,7 @@ def test_the_newest_time_does_not_go_back() -> None:
 
 
 @pytest.mark.promise("P2")
-def test_a_restart_while_a_second_copy_still_drives_others_out_of_half_forwards_nothing_twice() -> (
-    None
-):
+def test_a_restart_while_a_second_copy_still_drives_others_out_of_half_forwards_nothing_twice() -> None:
     driver = PartitionDriver()
     driver.move_to_doubt(A)
     between = [txn_key(f"between-{number}") for number in range(4)]
@@ -230,9 +221,7 @@ def test_what_a_restart_finds_settled_holds_no_content_beyond_what_is_counted() 
     driver.turn()
 
     ledger = driver.ledger
-    held = sum(
-        len(t.content) for t in (*ledger._old, *ledger._young) if hasattr(t.content, "value")
-    )
+    held = sum(len(t.content) for t in (*ledger._old, *ledger._young) if hasattr(t.content, "value"))
     assert held <= ledger.content_bytes
 
 

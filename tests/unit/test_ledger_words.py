@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fake_records import (
-    BORN_MS,
-    FAR_AWAY,
-    PARTITION,
-    half_bytes,
-    op_line,
-    options,
-    txn_key,
-)
+from tests.support.fake_records import BORN_MS, FAR_AWAY, PARTITION, half_bytes, op_line, options, txn_key
 from tests.support.partition_driver import MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
 from txlayer.core.batch import RecordToQuarantine, Report, ReportKind
@@ -65,9 +57,7 @@ def test_a_line_that_nobody_can_read_is_kept_with_its_number() -> None:
     assert [RecordToQuarantine(aside_at(2), None, "garbage", 1, why)] == asides
 
 
-def test_a_line_beyond_half_is_kept_with_its_number_and_its_transaction_is_all_that_it_says() -> (
-    None
-):
+def test_a_line_beyond_half_is_kept_with_its_number_and_its_transaction_is_all_that_it_says() -> None:
     driver = PartitionDriver()
     driver.op("C", A, driver.half(A))
     line = op_line("C", B, FAR_AWAY, group="people", source=Source.OPERATOR)
@@ -83,11 +73,13 @@ def test_a_line_beyond_half_is_kept_with_its_number_and_its_transaction_is_all_t
     summary = txn.summary()
     assert (TxnState.PARKED, "", []) == (txn.state, txn.topic, txn.content)
     assert ("people", 0, 0, 0, 0) == (
-        summary.producer_group, summary.first_offset, summary.last_offset, summary.seen, summary.count,
-    )  # fmt: skip
-    assert (BORN_MS, driver.ledger.newest_ms, ()) == (
-        summary.born_ms, summary.appended_ms, summary.topics,
-    )  # fmt: skip
+        summary.producer_group,
+        summary.first_offset,
+        summary.last_offset,
+        summary.seen,
+        summary.count,
+    )
+    assert (BORN_MS, driver.ledger.newest_ms, ()) == (summary.born_ms, summary.appended_ms, summary.topics)
     assert driver.ledger.waits_for_half is None
     assert (2, 0) == driver.ledger.op_next
 

@@ -29,9 +29,13 @@ def folded(*records: ReplayRecord) -> PartitionStates:
 
 
 H, F, D, M, U, C = (
-    ReplayOutcome.HANDLED, ReplayOutcome.FAILED, ReplayOutcome.DROPPED, ReplayOutcome.MISSING, ReplayOutcome.UNKNOWN,
+    ReplayOutcome.HANDLED,
+    ReplayOutcome.FAILED,
+    ReplayOutcome.DROPPED,
+    ReplayOutcome.MISSING,
+    ReplayOutcome.UNKNOWN,
     ReplayOutcome.REPUBLISHED,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(

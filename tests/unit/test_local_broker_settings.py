@@ -33,9 +33,7 @@ from txlayer.adapters.kafka.local.server import (
 from txlayer.errors import ConfigError, InvariantError
 
 SERVER = Server("id", "4.3.0", 9092, 19092)
-LOCK = parse_lock(
-    "# a comment\n\norg.apache.kafka:kafka_2.13:4.3.0 10 aa\norg.slf4j:slf4j-simple:1.7.36 20 bb\n"
-)
+LOCK = parse_lock("# a comment\n\norg.apache.kafka:kafka_2.13:4.3.0 10 aa\norg.slf4j:slf4j-simple:1.7.36 20 bb\n")
 
 
 def settings_of(server: Server, **more: str) -> dict[str, str]:
@@ -124,12 +122,7 @@ def test_a_javas_version_is_read_from_what_it_says(said: str, version: int | Non
 
 def test_settings_come_from_the_given_mapping_and_empty_ones_count_as_none() -> None:
     config = LocalConfig.from_environ(
-        {
-            "TXLAYER_HOME": "/a",
-            "JAVA_HOME": "",
-            "TXLAYER_MAVEN_URL": "http://mirror/",
-            "PATH": "/bin",
-        }
+        {"TXLAYER_HOME": "/a", "JAVA_HOME": "", "TXLAYER_MAVEN_URL": "http://mirror/", "PATH": "/bin"}
     )
 
     assert Path("/a") == config.home
@@ -189,9 +182,11 @@ def test_a_cluster_id_has_kafkas_form() -> None:
 def folder(tmp_path: Path) -> DataFolder:
     """The folder of a broker of Kafka 4.3.0."""
     record = {
-        "format": 1, "cluster_id": "id", "kafka_version": "4.3.0",
+        "format": 1,
+        "cluster_id": "id",
+        "kafka_version": "4.3.0",
         "nodes": [{"node_id": 1, "client_port": 9092, "controller_port": 19092}],
-    }  # fmt: skip
+    }
     (tmp_path / "cluster.json").write_text(json.dumps(record), "utf-8")
     return DataFolder(tmp_path)
 

@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.codec_strategies import ANY_BYTES, NUMBER, TOPIC, WHOLE
 from tests.support.protocol_page import vectors
-from txlayer.core.leases import (
-    decode_lock,
-    encode_lock,
-    lock_partition,
-    parse_queue,
-    queue_name,
-)
+from txlayer.core.leases import decode_lock, encode_lock, lock_partition, parse_queue, queue_name
 from txlayer.core.messages import Undecodable
 from txlayer.core.retry import LockKind, LockRecord
 
@@ -22,7 +16,7 @@ WORD = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 QUEUES = st.builds(queue_name, WORD, TOPIC, NUMBER)
 LOCKS = st.builds(
     LockRecord, st.sampled_from(LockKind), QUEUES, WHOLE, WORD, st.just("") | WORD, WHOLE, st.just("") | WORD
-)  # fmt: skip
+)
 KEY = b"loyalty/orders/3"
 
 
@@ -49,9 +43,7 @@ def test_a_lock_record_survives_the_wire(record: LockRecord) -> None:
 
 
 @given(QUEUES, WHOLE, WORD)
-def test_a_claim_without_a_token_survives_the_wire(
-    queue: str, generation: int, holder: str
-) -> None:
+def test_a_claim_without_a_token_survives_the_wire(queue: str, generation: int, holder: str) -> None:
     claim = LockRecord(LockKind.CLAIM, queue, generation, holder)
 
     assert claim == decode_lock(*encode_lock(claim))
@@ -99,7 +91,7 @@ def test_what_is_wrong_is_said(value: bytes | None, why: str) -> None:
 
 @pytest.mark.parametrize(
     "key", [b"", b"orders/3", b"/orders/3", b"a/b", b"a/../3", b"a/b/-3", b"a/b/2147483648", b"\xff/b/3"]
-)  # fmt: skip
+)
 def test_a_key_that_names_no_queue_is_undecodable(key: bytes) -> None:
     assert isinstance(decode_lock(key, b"1|C|5|holder|||"), Undecodable)
 

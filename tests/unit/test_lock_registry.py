@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.lock_stage import (
-    EXPIRY_MS,
-    NAME,
-    QUEUE,
-    RENEWAL_MS,
-    STEP_MS,
-    LockStage,
-)
+from tests.support.lock_stage import EXPIRY_MS, NAME, QUEUE, RENEWAL_MS, STEP_MS, LockStage
 from txlayer.adapters.memory import Fault
 from txlayer.consumer.lease_keeper import CLOSE_S, WRITE_AGAIN_S
 from txlayer.core.retry import LockKind, LockRecord
@@ -91,9 +84,7 @@ def test_what_was_given_back_is_free_at_once(stage: LockStage) -> None:
     assert a.registry.valid_until(QUEUE) is None
 
 
-def test_what_was_given_back_before_its_claim_was_read_is_released_all_the_same(
-    stage: LockStage,
-) -> None:
+def test_what_was_given_back_before_its_claim_was_read_is_released_all_the_same(stage: LockStage) -> None:
     a = stage.process("a")
     a.registry.assigned([QUEUE], generation=5)
     a.turn()

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.lock_stage import (
-    EXPIRY_MS,
-    NAME,
-    QUEUE,
-    TOPICS,
-    LockStage,
-    Process,
-)
+from tests.support.lock_stage import EXPIRY_MS, NAME, QUEUE, TOPICS, LockStage, Process
 from txlayer.adapters.memory import Fault
 from txlayer.consumer.lease_keeper import VALID_SHARE, LockRegistry
 from txlayer.errors import NotAuthorisedError, RetriableError, TopicMismatchError
@@ -29,9 +22,7 @@ def stage() -> LockStage:
 
 @pytest.mark.parametrize("rate", [0.96, 1.04])
 @pytest.mark.promise("P10")
-def test_a_clock_that_runs_apart_from_the_brokers_starts_nothing_too_late(
-    stage: LockStage, rate: float
-) -> None:
+def test_a_clock_that_runs_apart_from_the_brokers_starts_nothing_too_late(stage: LockStage, rate: float) -> None:
     a, b = stage.process("a", clock_rate=rate), stage.process("b")
     stage.assign(a, 5)
     stage.run(2 * MINUTE_MS)
@@ -120,9 +111,7 @@ def test_a_reader_behind_which_the_log_was_deleted_begins_anew(stage: LockStage)
 
 
 @pytest.mark.promise("P10")
-def test_who_cannot_read_the_log_holds_nothing_for_long_though_its_renewals_arrive(
-    stage: LockStage,
-) -> None:
+def test_who_cannot_read_the_log_holds_nothing_for_long_though_its_renewals_arrive(stage: LockStage) -> None:
     a = stage.process("a")
     stage.assign(a, 5)
     stage.world.faults.plan(Fault.LOSE_REQUEST, "Fetch", client="a", times=100_000)
@@ -178,9 +167,7 @@ def test_a_claim_that_is_not_acknowledged_is_written_again(stage: LockStage) -> 
     assert [QUEUE] == list(a.tokens)
 
 
-def test_what_is_no_lock_record_is_passed_over(
-    stage: LockStage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_no_lock_record_is_passed_over(stage: LockStage, caplog: pytest.LogCaptureFixture) -> None:
     stage.kafka.append(TOPICS.locks, b"garbage", key=NAME.encode(), partition=3)
     stage.kafka.append(TOPICS.locks, b"1|C|9|thief|||", key=NAME.encode(), partition=2)
     a = stage.process("a")

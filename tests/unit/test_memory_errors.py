@@ -29,13 +29,18 @@ INSIDE = {
     "InitProducerId": [*MOVED, BUSY, "UNKNOWN"],
     "AddPartitionsToTxn": [*MOVED, BUSY, "UNKNOWN_TOPIC_OR_PART"],
     "Produce": [
-        "UNKNOWN_TOPIC_OR_PART", "NOT_LEADER_FOR_PARTITION", "REQUEST_TIMED_OUT", "INVALID_MSG",
-        "NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "KAFKA_STORAGE_ERROR",
+        "UNKNOWN_TOPIC_OR_PART",
+        "NOT_LEADER_FOR_PARTITION",
+        "REQUEST_TIMED_OUT",
+        "INVALID_MSG",
+        "NOT_ENOUGH_REPLICAS",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "KAFKA_STORAGE_ERROR",
     ],
     "AddOffsetsToTxn": [*MOVED, BUSY],
     "TxnOffsetCommit": [*MOVED, "UNKNOWN_TOPIC_OR_PART", BUSY],
     "EndTxn": [*MOVED, BUSY],
-}  # fmt: skip
+}
 
 ABORT: dict[str, dict[str, type[TxLayerError]]] = {
     "AddPartitionsToTxn": {
@@ -86,14 +91,8 @@ FATAL: dict[str, dict[str, type[TxLayerError]]] = {
         "PRODUCER_FENCED": ProducerFencedError,
         "INVALID_TXN_STATE": TxLayerError,
     },
-    "Produce": {
-        "OUT_OF_ORDER_SEQUENCE_NUMBER": TxLayerError,
-        "INVALID_PRODUCER_EPOCH": ProducerFencedError,
-    },
-    "AddOffsetsToTxn": {
-        "INVALID_PRODUCER_EPOCH": ProducerFencedError,
-        "INVALID_TXN_STATE": TxLayerError,
-    },
+    "Produce": {"OUT_OF_ORDER_SEQUENCE_NUMBER": TxLayerError, "INVALID_PRODUCER_EPOCH": ProducerFencedError},
+    "AddOffsetsToTxn": {"INVALID_PRODUCER_EPOCH": ProducerFencedError, "INVALID_TXN_STATE": TxLayerError},
     "TxnOffsetCommit": {
         "INVALID_PRODUCER_EPOCH": ProducerFencedError,
         "INVALID_PRODUCER_ID_MAPPING": TxLayerError,
@@ -107,9 +106,7 @@ FATAL: dict[str, dict[str, type[TxLayerError]]] = {
 }
 
 
-def cases(
-    table: dict[str, dict[str, type[TxLayerError]]],
-) -> list[tuple[str, str, type[TxLayerError]]]:
+def cases(table: dict[str, dict[str, type[TxLayerError]]]) -> list[tuple[str, str, type[TxLayerError]]]:
     return [(r, code, error) for r, codes in table.items() for code, error in codes.items()]
 
 
@@ -134,15 +131,11 @@ class Stage:
         writer.begin()
         writer.produce("orders", b"v", b"k", 0)
         writer.flush(timeout_s=5)
-        writer.send_offsets(
-            {("source", 0): StoredOffset(1, "")}, MemberMetadata("group"), timeout_s=5
-        )
+        writer.send_offsets({("source", 0): StoredOffset(1, "")}, MemberMetadata("group"), timeout_s=5)
         writer.commit(timeout_s=5)
 
 
-@pytest.mark.parametrize(
-    ("request_kind", "code"), [(r, c) for r, codes in INSIDE.items() for c in codes]
-)
+@pytest.mark.parametrize(("request_kind", "code"), [(r, c) for r, codes in INSIDE.items() for c in codes])
 def test_some_answers_stay_inside_of_the_client(request_kind: str, code: str) -> None:
     stage = Stage()
     stage.world.faults.refuse(request_kind, code, times=2)
@@ -155,9 +148,7 @@ def test_some_answers_stay_inside_of_the_client(request_kind: str, code: str) ->
 
 
 @pytest.mark.parametrize(("request_kind", "code", "error"), cases(ABORT))
-def test_some_answers_ruin_the_kafka_transaction_alone(
-    request_kind: str, code: str, error: type[TxLayerError]
-) -> None:
+def test_some_answers_ruin_the_kafka_transaction_alone(request_kind: str, code: str, error: type[TxLayerError]) -> None:
     stage = Stage()
     writer = stage.writer()
     stage.world.faults.refuse(request_kind, code)
@@ -173,9 +164,7 @@ def test_some_answers_ruin_the_kafka_transaction_alone(
 
 
 @pytest.mark.parametrize(("request_kind", "code", "error"), cases(FATAL))
-def test_some_answers_end_the_writer(
-    request_kind: str, code: str, error: type[TxLayerError]
-) -> None:
+def test_some_answers_end_the_writer(request_kind: str, code: str, error: type[TxLayerError]) -> None:
     stage = Stage()
     writer = stage.connections.make_writer("id", batch_bytes_max=10_000)
     if request_kind != "InitProducerId":

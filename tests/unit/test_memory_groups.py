@@ -22,13 +22,7 @@ def group(partition_count: int = 4) -> Group:
 
 
 def member(name: str, *, is_beating: bool = False) -> Member:
-    return Member(
-        name,
-        "client",
-        session_ms=SESSION_MS,
-        rebalance_ms=REBALANCE_MS,
-        is_beating=lambda: is_beating,
-    )
+    return Member(name, "client", session_ms=SESSION_MS, rebalance_ms=REBALANCE_MS, is_beating=lambda: is_beating)
 
 
 def refusal(group: Group, fence: MemberMetadata) -> Code | None:
@@ -43,17 +37,13 @@ def refusal(group: Group, fence: MemberMetadata) -> Code | None:
     names=st.sets(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=6),
     counts=st.lists(st.integers(1, 12), min_size=2, max_size=2),
 )
-def test_every_partition_has_one_member_and_equal_topics_are_shared_alike(
-    names: set[str], counts: list[int]
-) -> None:
+def test_every_partition_has_one_member_and_equal_topics_are_shared_alike(names: set[str], counts: list[int]) -> None:
     sizes = dict(zip(TOPICS, counts, strict=True))
     shares = assign_ranges(dict.fromkeys(names, TOPICS), sizes)
 
     held = Counter(place for share in shares.values() for place in share)
     assert {(topic, p): 1 for topic, count in sizes.items() for p in range(count)} == held
-    lengths = [
-        [len([p for t, p in share if t == topic]) for topic in TOPICS] for share in shares.values()
-    ]
+    lengths = [[len([p for t, p in share if t == topic]) for topic in TOPICS] for share in shares.values()]
     for of_topic in zip(*lengths, strict=True):
         assert max(of_topic) - min(of_topic) <= 1
     if counts[0] == counts[1]:
@@ -135,9 +125,7 @@ def test_a_rebalance_alone_stops_no_store_of_the_generation_that_still_counts() 
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
-def test_the_newest_append_counts_in_whatever_order_the_markers_land(
-    order: tuple[int, int],
-) -> None:
+def test_the_newest_append_counts_in_whatever_order_the_markers_land(order: tuple[int, int]) -> None:
     made = group()
     place = ("half", 0)
     for number in (1, 2):

@@ -66,9 +66,7 @@ def test_a_member_that_is_silent_for_its_session_loses_its_share() -> None:
         first.read(record_count_max=1, timeout_s=0)
 
 
-def test_a_member_whose_client_runs_keeps_its_share_without_reading_until_the_poll_interval() -> (
-    None
-):
+def test_a_member_whose_client_runs_keeps_its_share_without_reading_until_the_poll_interval() -> None:
     stage = Stage()
     member = stage.member()
     serve(member)
@@ -266,9 +264,7 @@ def test_a_namespace_is_ready_for_a_coordinator() -> None:
     names = {f"ns.{role}" for role in ("half", "op", "doubt", "check", "locks")}
     assert names == kafka.cluster.topics.keys() - {"orders", "source"}
     stored = kafka.stored_offsets("ns.coordinator")
-    assert {
-        (f"ns.{role}", p): StoredOffset(0, "") for role in ("half", "op") for p in (0, 1)
-    } == stored
+    assert {(f"ns.{role}", p): StoredOffset(0, "") for role in ("half", "op") for p in (0, 1)} == stored
 
 
 def test_the_same_dice_give_the_same_member_ids_and_partitions() -> None:

@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 
 from txlayer.adapters.errors import Code
-from txlayer.adapters.memory.log import (
-    CREATE_TIME,
-    MemoryRecord,
-    Partition,
-    ProducerMark,
-    TopicSettings,
-)
+from txlayer.adapters.memory.log import CREATE_TIME, MemoryRecord, Partition, ProducerMark, TopicSettings
 from txlayer.adapters.memory.world import RefusedError
 
 NOW_MS = 1_000_000
@@ -54,8 +48,7 @@ def test_the_same_batch_again_changes_nothing_and_has_the_same_offset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sequence", "code"),
-    [(1, Code.DUPLICATE_SEQUENCE_NUMBER), (9, Code.OUT_OF_ORDER_SEQUENCE_NUMBER)],
+    ("sequence", "code"), [(1, Code.DUPLICATE_SEQUENCE_NUMBER), (9, Code.OUT_OF_ORDER_SEQUENCE_NUMBER)]
 )
 def test_a_batch_out_of_its_order_is_refused(sequence: int, code: Code) -> None:
     log = partition()
@@ -98,9 +91,7 @@ def test_readers_see_up_to_the_oldest_open_transaction_and_pass_over_aborted_rec
     log = partition()
     for producer_id in (1, 2):
         log.append(
-            [record(b"%d" % producer_id)],
-            now_ms=NOW_MS,
-            mark=ProducerMark(producer_id, 0, 0, is_transactional=True),
+            [record(b"%d" % producer_id)], now_ms=NOW_MS, mark=ProducerMark(producer_id, 0, 0, is_transactional=True)
         )
     log.append([record(b"plain")], now_ms=NOW_MS)
     assert (0, 3) == (log.last_stable_offset, log.next_offset)

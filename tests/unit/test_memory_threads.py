@@ -7,13 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from txlayer.adapters.memory import (
-    ClientCrashedError,
-    Fault,
-    NoAnswerError,
-    RefusedError,
-    ThreadWorld,
-)
+from txlayer.adapters.memory import ClientCrashedError, Fault, NoAnswerError, RefusedError, ThreadWorld
 
 PATIENCE_S = 10.0
 
@@ -64,9 +58,7 @@ def test_no_two_requests_overlap(world: ThreadWorld) -> None:
         inside.pop()
         return 0
 
-    threads = [
-        threading.Thread(target=lambda: [ask(world, act) for _ in range(200)]) for _ in range(4)
-    ]
+    threads = [threading.Thread(target=lambda: [ask(world, act) for _ in range(200)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -135,9 +127,7 @@ def test_a_late_request_that_is_refused_disturbs_nobody(world: ThreadWorld) -> N
     assert 1 == world.faults.release()
 
 
-def test_a_client_that_is_cut_off_comes_back_and_one_that_crashed_does_not(
-    world: ThreadWorld,
-) -> None:
+def test_a_client_that_is_cut_off_comes_back_and_one_that_crashed_does_not(world: ThreadWorld) -> None:
     world.faults.cut_off("one")
     world.faults.crash("two")
     assert [False, False, True] == [world.is_running(c) for c in ("one", "two", "three")]

@@ -77,9 +77,7 @@ def test_each_request_is_answered_by_the_state(state: TransactionState, request_
 
 @pytest.mark.parametrize("state", TransactionState)
 @pytest.mark.parametrize("request_kind", ["add", "write", "commit", "abort"])
-def test_an_older_epoch_is_refused_in_every_state(
-    state: TransactionState, request_kind: str
-) -> None:
+def test_an_older_epoch_is_refused_in_every_state(state: TransactionState, request_kind: str) -> None:
     made = transaction(state)
     made.epoch += 1
 

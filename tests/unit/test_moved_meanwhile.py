@@ -20,7 +20,7 @@ def test_a_take_over_ends_when_the_group_moved_or_took_everything(
 ) -> None:
     stub = SimpleNamespace(
         look_at_group=lambda: has_moved, assignment=object() if is_assigned else None, _plan=SimpleNamespace(group="g")
-    )  # fmt: skip
+    )
     holdings = cast("Assignments", stub)
 
     if is_over:

@@ -31,7 +31,7 @@ OP = codec.encode_op(OpMessage(Resolution.COMMIT, KEY, "g", 3, 5, reason="zoe: x
 CHECK = codec.encode_check(CheckRecord(CheckKind.QUESTION, KEY, "g", 0, 3, 5, 1, "orders")).decode()
 SUMMARY = DoubtSummary(
     KEY, "open", "", "g", 3, 3, 1, 1, 10, 5, None, OrderMode.COMMIT, None, None, 11, ("orders",), 0, 0, 0, 0
-)  # fmt: skip
+)
 DOUBT = codec.encode_summary(SUMMARY).decode()
 DECODERS: dict[str, tuple[str, Any]] = {
     "half": (HALF, lambda text: codec.decode_half_header(text.encode())),
@@ -41,10 +41,7 @@ DECODERS: dict[str, tuple[str, Any]] = {
     "lock": ("1|C|5|h|||", lambda text: leases.decode_lock(b"g/t/0", text.encode())),
     "replay": ("1|R|r|3|x", None),
     "progress": ("1|||||", lambda text: progress.decode(0, text)),
-    "dead letter": (
-        "1|rejected|t|0|1|2|3|4|5|E|m|g",
-        lambda text: dead_letters.decode_dead_letter(text.encode()),
-    ),
+    "dead letter": ("1|rejected|t|0|1|2|3|4|5|E|m|g", lambda text: dead_letters.decode_dead_letter(text.encode())),
 }
 
 

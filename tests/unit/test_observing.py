@@ -45,9 +45,7 @@ def test_without_a_port_workers_are_told_nothing() -> None:
 
 
 @pytest.mark.parametrize("role", COMMANDS)
-def test_a_port_that_is_none_ends_the_command_in_one_line(
-    role: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_that_is_none_ends_the_command_in_one_line(role: str, capsys: pytest.CaptureFixture[str]) -> None:
     app, words = COMMANDS[role]
 
     code, said, told = run_command(app, *words, "--metrics-port", "70000", capsys=capsys)
@@ -67,9 +65,7 @@ def test_workers_beyond_the_last_port_end_the_command_before_any_starts(
         monkeypatch.setattr(module, "supervise", lambda *_, **__: pytest.fail("started"))
         monkeypatch.setattr(module.StopSignal, "install", lambda _: None)
 
-    code, _, told = run_command(
-        app, *words, "--workers", "2", "--metrics-port", "65535", capsys=capsys
-    )
+    code, _, told = run_command(app, *words, "--workers", "2", "--metrics-port", "65535", capsys=capsys)
 
     assert ExitCode.USAGE == code
     assert "65536" in told

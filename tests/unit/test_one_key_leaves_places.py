@@ -32,9 +32,7 @@ def take_later(stage: QueueStage) -> list[Item[str]]:
 @pytest.mark.parametrize("batch_count", [1, 100, 1_000])
 def test_a_failed_batch_of_one_key_leaves_room_for_the_attempts_of_others(batch_count: int) -> None:
     others = [b"other %d" % n for n in range(PLACES - PLACES // 2 - 1)]
-    stage = QueueStage(
-        [*[b"bad"] * batch_count, *[b"worse"] * batch_count, *others], QueueSettings()
-    )
+    stage = QueueStage([*[b"bad"] * batch_count, *[b"worse"] * batch_count, *others], QueueSettings())
     failed = fail_batches(stage, 2)
     assert 2 * batch_count == len(failed)
     for item in stage.take():
@@ -103,9 +101,7 @@ def test_a_rejected_batch_is_dead_letters_however_many_keys_fail() -> None:
 
 
 @pytest.mark.promise("P9")
-def test_the_attempt_of_a_rejected_message_is_stored_before_its_dead_letter_where_it_has_room() -> (
-    None
-):
+def test_the_attempt_of_a_rejected_message_is_stored_before_its_dead_letter_where_it_has_room() -> None:
     stage = QueueStage([b"bad"], QueueSettings())
     (bad,) = stage.take()
     stage.fail(bad, REJECTED)

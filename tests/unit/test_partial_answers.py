@@ -20,9 +20,7 @@ class Client:
     """An admin client that answers at once."""
 
     def __init__(self, *groups: str, errors: tuple[Exception, ...] = ()) -> None:
-        self._answer = SimpleNamespace(
-            valid=[SimpleNamespace(group_id=group) for group in groups], errors=list(errors)
-        )
+        self._answer = SimpleNamespace(valid=[SimpleNamespace(group_id=group) for group in groups], errors=list(errors))
 
     def list_consumer_groups(self, **_limits: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -52,9 +50,7 @@ def test_a_client_whose_answer_lacks_a_broker_is_thrown_away() -> None:
     assert (frozenset({"shop"}), False) == asked(client, "shop", "bank")
 
 
-def test_a_client_that_does_not_see_a_group_is_thrown_away_when_it_is_old(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_client_that_does_not_see_a_group_is_thrown_away_when_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (frozenset(), True) == asked(Client(), "shop")
 
     monkeypatch.setattr(admin, "DOUBTED_AFTER_S", -1.0)
@@ -86,18 +82,14 @@ class Leaderless:
 
 
 @pytest.mark.parametrize("ask", ["start_offsets", "end_offsets"])
-def test_a_partition_whose_leader_just_moved_is_asked_for_again(
-    monkeypatch: pytest.MonkeyPatch, ask: str
-) -> None:
+def test_a_partition_whose_leader_just_moved_is_asked_for_again(monkeypatch: pytest.MonkeyPatch, ask: str) -> None:
     client = Leaderless(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.NOT_LEADER_FOR_PARTITION)
     monkeypatch.setattr(admin, "new_client", lambda *_: client)
 
     assert {("orders", 0): 7} == getattr(KafkaAdmin(ClientConfig()), ask)([("orders", 0)])
 
 
-def test_a_leader_that_does_not_come_is_waited_for_as_long_as_any_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_leader_that_does_not_come_is_waited_for_as_long_as_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Leaderless(*[KafkaError.NOT_LEADER_FOR_PARTITION] * 1_000)
     monkeypatch.setattr(admin, "new_client", lambda *_: client)
 

@@ -25,14 +25,8 @@ def test_a_key_hash_is_the_one_on_the_protocol_page() -> None:
         assert vector["key_hash"] == key_hash(vector["ordering_key"].encode())
 
 
-@given(
-    st.one_of(st.none(), st.binary()),
-    st.text("a1!~", min_size=1, max_size=128),
-    st.integers(1, 4096),
-)
-def test_a_partition_is_one_of_the_topics(
-    ordering_key: bytes | None, txn_id: str, count: int
-) -> None:
+@given(st.one_of(st.none(), st.binary()), st.text("a1!~", min_size=1, max_size=128), st.integers(1, 4096))
+def test_a_partition_is_one_of_the_topics(ordering_key: bytes | None, txn_id: str, count: int) -> None:
     partition = half_partition(ordering_key=ordering_key, txn_id=txn_id, partition_count=count)
 
     assert partition in range(count)
@@ -41,8 +35,7 @@ def test_a_partition_is_one_of_the_topics(
 @given(st.binary(), st.integers(1, 4096))
 def test_the_ordering_key_alone_decides_where_there_is_one(ordering_key: bytes, count: int) -> None:
     partitions = {
-        half_partition(ordering_key=ordering_key, txn_id=txn_id, partition_count=count)
-        for txn_id in ("a", "b", "c")
+        half_partition(ordering_key=ordering_key, txn_id=txn_id, partition_count=count) for txn_id in ("a", "b", "c")
     }
 
     assert 1 == len(partitions)

@@ -62,9 +62,8 @@ def started(
     kafka: MemoryKafka, connect: ConnectProducer | None = None, **settings: Any
 ) -> Iterator[TransactionalProducer]:
     with TransactionalProducer(
-        bootstrap_servers=kafka.bootstrap_servers, group="shop",
-        connect=connect or kafka.connect_producer, **settings,
-    ) as producer:  # fmt: skip
+        bootstrap_servers=kafka.bootstrap_servers, group="shop", connect=connect or kafka.connect_producer, **settings
+    ) as producer:
         yield producer
 
 
@@ -96,14 +95,9 @@ def test_an_op_line_names_the_place_that_was_looked_up(kafka: MemoryKafka) -> No
         result = producer.publish([ORDER, ORDER], txn_id="order-1")
 
     key = f"order-1/{result.nonce}"
-    assert {
-        (Fault.LOSE_ANSWER, "Produce"): 1,
-        (Fault.REFUSE, "Produce"): 1,
-    } == faults(kafka).seen
+    assert {(Fault.LOSE_ANSWER, "Produce"): 1, (Fault.REFUSE, "Produce"): 1} == faults(kafka).seen
     assert 2 == halves(kafka)[key] == result.last_half_offset
-    assert [(key, 2, COMMIT)] == [
-        (op.key, op.last_offset, op.resolution) for op in ops(kafka) if op.key == key
-    ]
+    assert [(key, 2, COMMIT)] == [(op.key, op.last_offset, op.resolution) for op in ops(kafka) if op.key == key]
 
 
 @pytest.mark.parametrize("kind", ["plain", "with a local transaction", "several messages"])
@@ -181,12 +175,8 @@ def blindly(kafka: MemoryKafka) -> ConnectProducer:
     return connect
 
 
-def test_where_nobody_finds_out_nothing_is_decided_and_places_in_flight_come_back(
-    kafka: MemoryKafka,
-) -> None:
-    with started(
-        kafka, blindly(kafka), in_flight_max=1, resolution_timeout=timedelta(milliseconds=1)
-    ) as producer:
+def test_where_nobody_finds_out_nothing_is_decided_and_places_in_flight_come_back(kafka: MemoryKafka) -> None:
+    with started(kafka, blindly(kafka), in_flight_max=1, resolution_timeout=timedelta(milliseconds=1)) as producer:
         for _ in range(2):
             tell_no_place(kafka)
             with pytest.raises(OutcomeUnknownError, match="nobody could tell where"):
@@ -199,9 +189,7 @@ def test_a_producer_that_ends_meanwhile_tells_those_who_wait(kafka: MemoryKafka)
     with started(kafka, blindly(kafka), resolution_timeout=timedelta(minutes=5)) as producer:
         tell_no_place(kafka)
         future = producer.submit(ORDER)
-        wait_until(
-            lambda: faults(kafka).seen[Fault.REFUSE, "Produce"], within=30, what="the report"
-        )
+        wait_until(lambda: faults(kafka).seen[Fault.REFUSE, "Produce"], within=30, what="the report")
         with pytest.raises(OutcomeUnknownError, match="1 transactions were still in flight"):
             producer.close(0.05)
 
@@ -232,9 +220,7 @@ def test_a_coordinator_rebuilds_and_keeps_a_transaction_on_doubt_once(kafka: Mem
             tx.prepare()
             tx.unknown()
     tell_no_place(kafka, client="coordinator")
-    config = CoordinatorConfig(
-        bootstrap_servers=kafka.bootstrap_servers, doubt_after=timedelta(seconds=1)
-    )
+    config = CoordinatorConfig(bootstrap_servers=kafka.bootstrap_servers, doubt_after=timedelta(seconds=1))
     coordinator = Coordinator(config, kafka.connect_coordinator(config, client="coordinator"))
     is_stopping = threading.Event()
     thread = threading.Thread(target=coordinator.run, kwargs={"should_stop": is_stopping.is_set})
@@ -255,9 +241,7 @@ def test_an_operators_lines_without_a_place_are_stored_and_unknown(kafka: Memory
     found = UnsettledTransaction(0, "parked", txn)
     line = Line(found, line_of(OperatorAction.COMMIT, found, Signature("zoe", "ticket 12")))
     config = CoordinatorConfig()
-    hands = ManualSettlement(
-        config, kafka.connect_coordinator(config), kafka.connect_producer(ProducerConfig())
-    )
+    hands = ManualSettlement(config, kafka.connect_coordinator(config), kafka.connect_producer(ProducerConfig()))
     tell_no_place(kafka)
 
     with pytest.raises(OutcomeUnknownError, match="1 lines are stored"):

@@ -26,9 +26,8 @@ class World:
         self.error: Exception | None = None
         self.due = self.there = ["shop"]
         self.presence = GroupPresence(
-            cast("Any", self), TOPICS,
-            environment=replace(REAL, clock=lambda: self.now, background=cast("Any", self)),
-        )  # fmt: skip
+            cast("Any", self), TOPICS, environment=replace(REAL, clock=lambda: self.now, background=cast("Any", self))
+        )
 
     def start(self, call: Callable[[], Any], *, name: str) -> None:
         assert name
@@ -59,12 +58,8 @@ def test_a_look_is_begun_once_and_believed_for_a_while() -> None:
     assert 1 == len(world.looks)
 
 
-@pytest.mark.parametrize(
-    "error", [BrokerUnavailableError("away", waited_ms=1), RuntimeError("no error of ours")]
-)
-def test_a_look_that_fails_is_told_and_followed_by_another(
-    error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("error", [BrokerUnavailableError("away", waited_ms=1), RuntimeError("no error of ours")])
+def test_a_look_that_fails_is_told_and_followed_by_another(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.error = error
     world.present()

@@ -191,11 +191,7 @@ async def test_what_tasks_say_in_one_turn_of_the_loop_goes_out_together() -> Non
 async def test_publish_and_submit_commit_messages_without_a_local_transaction() -> None:
     async with opened() as log:
         result = await log.producer.publish([ORDER, ORDER], txn_id="order-1")
-        assert ("order-1", COMMIT, 1) == (
-            result.txn_id,
-            result.resolution,
-            result.last_half_offset,
-        )
+        assert ("order-1", COMMIT, 1) == (result.txn_id, result.resolution, result.last_half_offset)
         futures = [await log.producer.submit(ORDER) for _ in range(20)]
         results = await asyncio.gather(*futures)
         assert [COMMIT] * 20 == [r.resolution for r in results]
@@ -268,9 +264,7 @@ async def test_a_thread_may_say_the_resolution() -> None:
 @in_a_loop
 async def test_tasks_that_wait_at_a_producer_whose_thread_broke_are_told() -> None:
     connections = FakeConnections(ProducerConfig())
-    producer = AsyncTransactionalProducer(
-        bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: connections
-    )
+    producer = AsyncTransactionalProducer(bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: connections)
     await producer.publish(ORDER)
     connections.writer.hold(True)
     task = asyncio.create_task(producer.publish(ORDER))
@@ -391,9 +385,7 @@ async def test_a_closed_producer_refuses_everything() -> None:
 
 def test_another_loop_is_refused() -> None:
     connections = FakeConnections(ProducerConfig())
-    producer = AsyncTransactionalProducer(
-        bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: connections
-    )
+    producer = AsyncTransactionalProducer(bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: connections)
     with asyncio.Runner() as first, asyncio.Runner() as second:
         first.run(producer.publish(ORDER))
         with pytest.raises(LifecycleError, match="another event loop"):

@@ -9,15 +9,7 @@ import pytest
 
 from tests.support.fake_barrier import FakeBarrier
 from tests.support.fake_log import ProducerLog
-from tests.support.local_ends import (
-    COMMITTED,
-    OPEN,
-    ROLLED_BACK,
-    UNCLEAR,
-    ShopError,
-    each_end,
-    ended,
-)
+from tests.support.local_ends import COMMITTED, OPEN, ROLLED_BACK, UNCLEAR, ShopError, each_end, ended
 from txlayer.adapters.ports import LocalState
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.errors import BarrierRefusedError, LifecycleError, UsageError
@@ -95,9 +87,7 @@ def test_what_is_prepared_may_be_joined_afterwards(log: ProducerLog) -> None:
     assert 1 == len(log.writer.of(HALF))
 
 
-def test_a_session_that_cannot_be_joined_is_refused_before_anything_is_sent(
-    log: ProducerLog,
-) -> None:
+def test_a_session_that_cannot_be_joined_is_refused_before_anything_is_sent(log: ProducerLog) -> None:
     barrier = FakeBarrier(refusal=UsageError("autocommit"))
     with (  # noqa: PT012 - the block is the subject
         pytest.raises(UsageError, match="autocommit"),
@@ -111,9 +101,7 @@ def test_a_session_that_cannot_be_joined_is_refused_before_anything_is_sent(
 
 
 def test_a_row_that_was_refused_rolls_back(log: ProducerLog) -> None:
-    barrier = FakeBarrier(
-        write_error=BarrierRefusedError("first", txn_id="1", resolution="ROLLBACK")
-    )
+    barrier = FakeBarrier(write_error=BarrierRefusedError("first", txn_id="1", resolution="ROLLBACK"))
     with pytest.raises(BarrierRefusedError), log.producer(barrier=barrier).transaction() as tx:  # noqa: PT012 - the block is the subject
         tx.send("orders", value="v")
         tx.join("session")
@@ -215,9 +203,7 @@ def test_an_interrupt_while_the_barrier_is_asked_still_says_unknown(log: Produce
 def test_a_barrier_of_the_other_kind_is_refused() -> None:
     for producer, is_async in ((TransactionalProducer, True), (AsyncTransactionalProducer, False)):
         with pytest.raises(UsageError, match="use the other"):
-            producer(
-                bootstrap_servers="127.0.0.1:9", group="g", barrier=FakeBarrier(is_async=is_async)
-            )
+            producer(bootstrap_servers="127.0.0.1:9", group="g", barrier=FakeBarrier(is_async=is_async))
 
 
 # --- submitted --------------------------------------------------------------------------------------------------------
@@ -288,9 +274,7 @@ def test_what_a_local_transaction_returns_is_held_against_the_database(
 
 @pytest.mark.promise("P8")
 @pytest.mark.parametrize("has_failed", [False, True])
-def test_an_interrupt_while_the_barrier_is_asked_decides_nothing(
-    log: ProducerLog, *, has_failed: bool
-) -> None:
+def test_an_interrupt_while_the_barrier_is_asked_decides_nothing(log: ProducerLog, *, has_failed: bool) -> None:
     """What the local transaction returned is no word of the database; its own exception is told first."""
     barrier = FakeBarrier(row=KeyboardInterrupt())
 

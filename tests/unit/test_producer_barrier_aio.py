@@ -9,11 +9,7 @@ import pytest
 
 from tests.support.fake_barrier import FakeBarrier
 from tests.support.fake_log import FakeConnections
-from tests.support.local_ends import (
-    COMMITTED,
-    ShopError,
-    each_end,
-)
+from tests.support.local_ends import COMMITTED, ShopError, each_end
 from txlayer.adapters.ports import LocalState
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
@@ -31,10 +27,7 @@ def run_async(barrier: FakeBarrier, use: Any) -> list[Resolution]:
 
     async def main() -> None:
         producer = AsyncTransactionalProducer(
-            bootstrap_servers="127.0.0.1:9",
-            group="g",
-            connect=lambda _: connections,
-            barrier=barrier,
+            bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: connections, barrier=barrier
         )
         async with producer:
             await use(producer)

@@ -11,21 +11,14 @@ from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.ledger import TOPICS_BYTES_MAX
 from txlayer.core.messages import Message
-from txlayer.errors import (
-    ForbiddenTopicError,
-    RefusedRecordError,
-    ReservedHeaderError,
-    UsageError,
-)
+from txlayer.errors import ForbiddenTopicError, RefusedRecordError, ReservedHeaderError, UsageError
 from txlayer.producer.encoding import Encoder, headers_of, size_of
 from txlayer.producer.identity import ANYWHERE, Identity
 
 KEYED = Identity(partition_count=8).place("customer-7", "commit", None)
 
 
-def encoder(
-    *, message_bytes_max: int | None = 1_000_000, serialize: Any = None, **settings: Any
-) -> Encoder:
+def encoder(*, message_bytes_max: int | None = 1_000_000, serialize: Any = None, **settings: Any) -> Encoder:
     made = Encoder(ProducerConfig(**settings), half_bytes_max=1_000_000, serialize=serialize)
     made.learn("orders", TopicLimits(3, message_bytes_max, is_reachable=True))
     return made
@@ -41,9 +34,7 @@ def test_text_becomes_utf_8_and_null_stays_null() -> None:
     assert ("orders", "ä".encode(), b"v", None, "") == only(
         encoder().records([Message("orders", key="ä", value="v")], ANYWHERE)
     )
-    assert ("orders", None, None, None, "") == only(
-        encoder().records([Message("orders")], ANYWHERE)
-    )
+    assert ("orders", None, None, None, "") == only(encoder().records([Message("orders")], ANYWHERE))
 
 
 def test_headers_keep_their_order_and_tags_come_last() -> None:
@@ -64,11 +55,7 @@ def test_partition_timestamp_and_ordering_key_become_options() -> None:
 
     options = codec.decode_options(only(encoder().records([message], KEYED))[4])
 
-    assert (2, 1_700_000_000_000, None) == (
-        options.partition,
-        options.timestamp_ms,
-        options.key_murmur,
-    )
+    assert (2, 1_700_000_000_000, None) == (options.partition, options.timestamp_ms, options.key_murmur)
     assert KEYED.options == only(encoder().records([Message("orders", key="k")], KEYED))[4]
 
 
@@ -164,10 +151,24 @@ def test_a_reserved_header_is_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     "topic",
     [
-        "txlayer.half", "txlayer.op", "txlayer.doubt", "txlayer.check", "txlayer.locks",
-        "g.orders.dlq", "g.orders.replay", "__consumer_offsets", "__x", "", "a b", ".", "..", "a" * 250, 7, None,
+        "txlayer.half",
+        "txlayer.op",
+        "txlayer.doubt",
+        "txlayer.check",
+        "txlayer.locks",
+        "g.orders.dlq",
+        "g.orders.replay",
+        "__consumer_offsets",
+        "__x",
+        "",
+        "a b",
+        ".",
+        "..",
+        "a" * 250,
+        7,
+        None,
     ],
-)  # fmt: skip
+)
 def test_what_nobody_may_send_to_is_refused_without_asking(topic: Any) -> None:
     with pytest.raises(ForbiddenTopicError, match="nothing was sent"):
         encoder().unknown_topics([Message(topic)])
@@ -251,9 +252,7 @@ def test_the_bytes_of_a_transaction_have_a_limit() -> None:
 
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("is_too_much", [False, True])
-def test_names_of_topics_beyond_what_doubt_can_list_are_refused_before_anything_is_sent(
-    *, is_too_much: bool
-) -> None:
+def test_names_of_topics_beyond_what_doubt_can_list_are_refused_before_anything_is_sent(*, is_too_much: bool) -> None:
     made = encoder(transaction_messages_max=TOPICS_BYTES_MAX)
     names = [f"{number:064}" for number in range(TOPICS_BYTES_MAX // 64)]
     for name in (*names, "one-more"):

@@ -10,13 +10,7 @@ import pytest
 from tests.support.fake_log import FakeRecord, ProducerLog
 from tests.support.waiting import wait_until
 from txlayer.core.messages import COMMIT, Message, Resolution
-from txlayer.errors import (
-    FencedError,
-    LifecycleError,
-    OutcomeUnknownError,
-    RefusedRecordError,
-    TxLayerError,
-)
+from txlayer.errors import FencedError, LifecycleError, OutcomeUnknownError, RefusedRecordError, TxLayerError
 from txlayer.producer.producer import TransactionalProducer
 
 ORDER = Message("orders", b"k", b"v")

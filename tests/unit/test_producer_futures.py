@@ -42,16 +42,8 @@ def test_a_future_gives_the_result_when_the_resolution_is_acknowledged(log: Prod
     future = log.producer().submit(ORDER)
 
     result = future.result(10)
-    assert (future.txn_id, future.nonce, COMMIT) == (
-        result.txn_id,
-        result.nonce,
-        result.resolution,
-    )
-    assert (future.half_partition, 0, 0) == (
-        result.half_partition,
-        result.last_half_offset,
-        result.op_offset,
-    )
+    assert (future.txn_id, future.nonce, COMMIT) == (result.txn_id, result.nonce, result.resolution)
+    assert (future.half_partition, 0, 0) == (result.half_partition, result.last_half_offset, result.op_offset)
     assert future.done()
     assert not future.running()
     assert future.exception() is None
@@ -90,9 +82,7 @@ def test_asyncio_can_wrap_such_a_future(log: ProducerLog) -> None:
     producer = log.producer()
 
     async def publish() -> Any:
-        return await asyncio.gather(
-            *(asyncio.wrap_future(producer.submit(ORDER)) for _ in range(20))
-        )
+        return await asyncio.gather(*(asyncio.wrap_future(producer.submit(ORDER)) for _ in range(20)))
 
     assert [COMMIT] * 20 == [result.resolution for result in asyncio.run(publish())]
 
@@ -140,8 +130,7 @@ def test_many_threads_may_wait_for_one_future(log: ProducerLog) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
-    [(COMMIT, COMMIT), (ROLLBACK, ROLLBACK), (UNKNOWN, UNKNOWN), (None, COMMIT)],
+    ("said", "expected"), [(COMMIT, COMMIT), (ROLLBACK, ROLLBACK), (UNKNOWN, UNKNOWN), (None, COMMIT)]
 )
 def test_the_local_transaction_says_the_resolution(
     log: ProducerLog, said: Resolution | None, expected: Resolution
@@ -152,9 +141,7 @@ def test_the_local_transaction_says_the_resolution(
     assert [expected] == log.resolutions()
 
 
-def test_what_the_local_transaction_raises_is_raised_as_it_was_and_nothing_is_decided(
-    log: ProducerLog,
-) -> None:
+def test_what_the_local_transaction_raises_is_raised_as_it_was_and_nothing_is_decided(log: ProducerLog) -> None:
     error = KeyError("the user's own")
 
     def local_transaction(_tx: SubmittedTransaction) -> None:
@@ -188,19 +175,14 @@ def test_the_local_transaction_knows_what_it_is_for(log: ProducerLog) -> None:
     assert () == future.messages
 
 
-def test_local_transactions_run_in_the_order_of_acknowledgements_on_one_thread(
-    log: ProducerLog,
-) -> None:
+def test_local_transactions_run_in_the_order_of_acknowledgements_on_one_thread(log: ProducerLog) -> None:
     seen: list[tuple[str, str]] = []
 
     def local_transaction(tx: SubmittedTransaction) -> None:
         seen.append((tx.txn_id, threading.current_thread().name))
 
     producer = log.producer()
-    futures = [
-        producer.submit(ORDER, local_transaction, txn_id=f"t{n}", ordering_key="c")
-        for n in range(50)
-    ]
+    futures = [producer.submit(ORDER, local_transaction, txn_id=f"t{n}", ordering_key="c") for n in range(50)]
     wait(futures, timeout=10)
     assert [(f"t{n}", "txlayer-g") for n in range(50)] == seen
 
@@ -214,10 +196,7 @@ def test_an_executor_runs_local_transactions_elsewhere(log: ProducerLog) -> None
 
     producer = log.producer()
     with ThreadPoolExecutor(2, thread_name_prefix="local") as pool:
-        futures = [
-            producer.submit(ORDER, local_transaction, txn_id=f"t{n}", executor=pool)
-            for n in range(20)
-        ]
+        futures = [producer.submit(ORDER, local_transaction, txn_id=f"t{n}", executor=pool) for n in range(20)]
         results = [future.result(10) for future in futures]
     assert all(name.startswith("local") for name in names)
     assert ["t7"] == [r.txn_id for r in results if r.resolution is ROLLBACK]
@@ -253,17 +232,13 @@ def test_an_executor_that_drops_its_work_leaves_the_resolution_unknown(log: Prod
     with pytest.raises(LifecycleError, match="executor"):
         second.result(10)
     ops = [codec.decode_op(line) for line in log.writer.op_lines()]
-    assert {"t1": COMMIT, "t2": UNKNOWN} == {
-        op.key[:2]: op.resolution for op in ops if isinstance(op, OpMessage)
-    }
+    assert {"t1": COMMIT, "t2": UNKNOWN} == {op.key[:2]: op.resolution for op in ops if isinstance(op, OpMessage)}
 
 
 def log_has_both(log: ProducerLog) -> None:
     # Its work is queued at the pool once its half message's report was served, which ends with an empty queue.
     wait_until(
-        lambda: len(log.writer.of(HALF)) == 2 and not log.writer.unreported_count(),
-        within=10,
-        what="both are prepared",
+        lambda: len(log.writer.of(HALF)) == 2 and not log.writer.unreported_count(), within=10, what="both are prepared"
     )
     gate = log.producers[0]._engine
     assert gate is not None
@@ -316,9 +291,7 @@ def test_slow_local_transactions_do_not_hold_back_what_is_ready(
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-def test_a_half_message_that_is_not_stored_ends_the_future_and_runs_nothing(
-    log: ProducerLog,
-) -> None:
+def test_a_half_message_that_is_not_stored_ends_the_future_and_runs_nothing(log: ProducerLog) -> None:
     log.writer.refuse = lambda _record: OutcomeUnknownError("late", step="half")
     ran: list[Any] = []
 

@@ -11,15 +11,7 @@ import pytest
 
 from txlayer.core import codec
 from txlayer.core.codec import is_key
-from txlayer.core.ids import (
-    NONCE_LENGTH,
-    TAIL_DIGITS,
-    half_partition,
-    key_hash,
-    key_tails,
-    murmur2,
-    uuid7_head,
-)
+from txlayer.core.ids import NONCE_LENGTH, TAIL_DIGITS, half_partition, key_hash, key_tails, murmur2, uuid7_head
 from txlayer.core.messages import HalfOptions, Message, OrderMode
 from txlayer.errors import UsageError
 from txlayer.producer.identity import ANYWHERE, OF_MESSAGES, Identity
@@ -55,9 +47,7 @@ def test_the_head_changes_with_the_time() -> None:
 
 
 @pytest.mark.parametrize("partition_count", [1, 2, 8, 64])
-def test_ids_drawn_close_together_live_in_one_partition_then_in_the_next(
-    partition_count: int,
-) -> None:
+def test_ids_drawn_close_together_live_in_one_partition_then_in_the_next(partition_count: int) -> None:
     identity = Identity(partition_count=partition_count)
     step_ms = 8
     start_ms = AT_MS - AT_MS % step_ms
@@ -197,14 +187,10 @@ def test_a_message_with_a_key_keeps_the_partition_of_its_own_key() -> None:
 
 @pytest.mark.promise("P7")
 @pytest.mark.parametrize("key", [b"customer-7", None])
-def test_the_immunity_that_was_asked_for_counts_whoever_gives_the_ordering_key(
-    key: bytes | None,
-) -> None:
+def test_the_immunity_that_was_asked_for_counts_whoever_gives_the_ordering_key(key: bytes | None) -> None:
     identity, week = Identity(partition_count=8), timedelta(days=7)
 
-    place = identity.place_of(
-        identity.place(OF_MESSAGES, "commit", week), [Message("orders", key, b"v")]
-    )
+    place = identity.place_of(identity.place(OF_MESSAGES, "commit", week), [Message("orders", key, b"v")])
 
     options = codec.decode_options(place.options)
     assert isinstance(options, HalfOptions)

@@ -88,9 +88,7 @@ def view(metrics: ProducerMetrics, family: Any) -> HistogramView:
     return found
 
 
-def test_what_the_broker_acknowledged_is_counted_by_resolution(
-    metrics: ProducerMetrics, world: MeasuredWorld
-) -> None:
+def test_what_the_broker_acknowledged_is_counted_by_resolution(metrics: ProducerMetrics, world: MeasuredWorld) -> None:
     for number, resolution in enumerate((COMMIT, COMMIT, ROLLBACK, UNKNOWN)):
         world.end(world.prepared(key=f"order-{number}/00000001"), resolution)
         world.serve()
@@ -100,9 +98,7 @@ def test_what_the_broker_acknowledged_is_counted_by_resolution(
     assert 4 == view(metrics, OP_DURATION).counts[-1]
 
 
-def test_nothing_has_ended_before_it_is_acknowledged(
-    metrics: ProducerMetrics, world: MeasuredWorld
-) -> None:
+def test_nothing_has_ended_before_it_is_acknowledged(metrics: ProducerMetrics, world: MeasuredWorld) -> None:
     flight = world.prepared()
     world.end(flight, COMMIT)  # written, and not reported
 
@@ -113,9 +109,7 @@ def test_nothing_has_ended_before_it_is_acknowledged(
     assert {(): 0} == values(metrics, IN_FLIGHT)
 
 
-def test_many_in_one_op_record_count_as_many(
-    metrics: ProducerMetrics, world: MeasuredWorld
-) -> None:
+def test_many_in_one_op_record_count_as_many(metrics: ProducerMetrics, world: MeasuredWorld) -> None:
     flights = [world.prepared(key="order-1/00000001") for _ in range(11)]
     for flight in flights:
         world.say(flight, COMMIT)
@@ -127,9 +121,7 @@ def test_many_in_one_op_record_count_as_many(
     assert 1 == view(metrics, OP_DURATION).counts[-1]
 
 
-def test_what_was_not_stored_failed_and_is_no_rollback(
-    metrics: ProducerMetrics, world: MeasuredWorld
-) -> None:
+def test_what_was_not_stored_failed_and_is_no_rollback(metrics: ProducerMetrics, world: MeasuredWorld) -> None:
     refused = iter([None, BrokerUnavailableError("away")])
     world.writer.refuse = lambda r: next(refused, None) if r.topic_name == HALF else None
     world.launch([ORDER, ORDER])
@@ -141,11 +133,9 @@ def test_what_was_not_stored_failed_and_is_no_rollback(
     assert 0 == view(metrics, DURATION).counts[-1]
 
 
-def test_a_resolution_that_may_not_be_stored_is_lost(
-    metrics: ProducerMetrics, world: MeasuredWorld
-) -> None:
+def test_a_resolution_that_may_not_be_stored_is_lost(metrics: ProducerMetrics, world: MeasuredWorld) -> None:
     flight = world.prepared()
-    world.writer.refuse = lambda r: None if r.topic_name == HALF else OutcomeUnknownError("?", txn_id="a", step="op")  # fmt: skip
+    world.writer.refuse = lambda r: None if r.topic_name == HALF else OutcomeUnknownError("?", txn_id="a", step="op")
     world.engine.pipeline.resolution_timeout_s = 0
     world.end(flight, COMMIT)
     world.serve()
@@ -171,9 +161,7 @@ def test_the_producers_of_a_group_are_one_and_a_gone_one_leaves_its_counts(
     assert {(): 1} == values(metrics, OPEN)
 
 
-def test_what_a_producer_answers_is_counted_by_answer(
-    metrics: ProducerMetrics, log: ProducerLog
-) -> None:
+def test_what_a_producer_answers_is_counted_by_answer(metrics: ProducerMetrics, log: ProducerLog) -> None:
     log.producer(check=commit, metrics=metrics).start()
     member(log).say(question("a"))
     answers(log, count=1)
@@ -186,13 +174,11 @@ async def publish_one(log: ProducerLog, metrics: ProducerMetrics) -> None:
     """By a producer for asyncio."""
     async with AsyncTransactionalProducer(
         bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: log.connections, metrics=metrics
-    ) as producer:  # fmt: skip
+    ) as producer:
         await producer.publish(ORDER)
 
 
-def test_both_kinds_of_producers_are_counted_traced_or_not(
-    metrics: ProducerMetrics, log: ProducerLog
-) -> None:
+def test_both_kinds_of_producers_are_counted_traced_or_not(metrics: ProducerMetrics, log: ProducerLog) -> None:
     log.producer(metrics=metrics).publish(ORDER)
     log.producer(metrics=metrics, tracing=Spans().tracing).publish(ORDER)
     asyncio.run(publish_one(log, metrics))
@@ -207,9 +193,7 @@ def test_a_closed_producer_is_not_open(metrics: ProducerMetrics, world: Measured
     assert {(): 0} == values(metrics, OPEN)
 
 
-def test_every_family_is_shown_and_groups_beyond_the_limit_are_one(
-    metrics: ProducerMetrics,
-) -> None:
+def test_every_family_is_shown_and_groups_beyond_the_limit_are_one(metrics: ProducerMetrics) -> None:
     worlds = []
     for number in range(LABEL_COUNT_MAX + 2):
         worlds.append(World())

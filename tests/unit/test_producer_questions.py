@@ -38,17 +38,13 @@ class Admin:
 
 
 def silence() -> BrokerUnavailableError:
-    return BrokerUnavailableError(
-        "no broker answered", bootstrap_servers="127.0.0.1:1", waited_ms=QUESTION_TIMEOUT_MS
-    )
+    return BrokerUnavailableError("no broker answered", bootstrap_servers="127.0.0.1:1", waited_ms=QUESTION_TIMEOUT_MS)
 
 
 def connections_of(admin: Admin, *, start_timeout_s: int = 60) -> KafkaProducerConnections:
     """Each look at the clock comes five seconds after the one before."""
     seconds = count(step=QUESTION_TIMEOUT_MS / 1000)
-    config = ProducerConfig(
-        bootstrap_servers="127.0.0.1:1", start_timeout=timedelta(seconds=start_timeout_s)
-    )
+    config = ProducerConfig(bootstrap_servers="127.0.0.1:1", start_timeout=timedelta(seconds=start_timeout_s))
     return KafkaProducerConnections(config, make_admin=admin, clock=lambda: next(seconds))
 
 

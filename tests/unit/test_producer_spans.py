@@ -52,9 +52,7 @@ def test_what_was_not_stored_ends_the_span_of_prepare_and_is_rolled_back(spans: 
 
 
 @pytest.mark.parametrize("message_count", [1, 2])
-def test_a_resolution_that_may_not_be_stored_ends_its_span(
-    spans: Spans, message_count: int
-) -> None:
+def test_a_resolution_that_may_not_be_stored_ends_its_span(spans: Spans, message_count: int) -> None:
     world = TracedWorld(spans)
     lost = OutcomeUnknownError("?", txn_id="a", step="op")
     world.writer.refuse = lambda r: None if r.topic_name == HALF else lost

@@ -45,10 +45,7 @@ def test_a_constructor_connects_to_nothing(log: ProducerLog) -> None:
     assert [] == log.connections.asked
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"in_flight_max": 0}, {"namespace": "a b"}, {"client_settings": {"acks": "1"}}],
-)
+@pytest.mark.parametrize("settings", [{"in_flight_max": 0}, {"namespace": "a b"}, {"client_settings": {"acks": "1"}}])
 def test_settings_that_cannot_be_are_refused_at_once(log: ProducerLog, settings: Any) -> None:
     with pytest.raises(ConfigError):
         log.producer(**settings)
@@ -107,9 +104,7 @@ def test_a_start_that_failed_may_be_repeated(log: ProducerLog) -> None:
 
 
 @pytest.mark.parametrize("topic", [HALF, OP])
-def test_missing_system_topics_name_the_command_that_creates_them(
-    log: ProducerLog, topic: str
-) -> None:
+def test_missing_system_topics_name_the_command_that_creates_them(log: ProducerLog, topic: str) -> None:
     del log.connections.topics[topic]
 
     with pytest.raises(TopicMismatchError, match="txlayer topics apply") as raised:
@@ -164,11 +159,7 @@ def test_an_exception_passes_as_it_is_and_leaves_the_resolution_unknown(log: Pro
 
 @pytest.mark.parametrize(
     ("say", "expected"),
-    [
-        ("commit", Resolution.COMMIT),
-        ("rollback", Resolution.ROLLBACK),
-        ("unknown", Resolution.UNKNOWN),
-    ],
+    [("commit", Resolution.COMMIT), ("rollback", Resolution.ROLLBACK), ("unknown", Resolution.UNKNOWN)],
 )
 def test_what_was_said_outright_stands(log: ProducerLog, say: str, expected: Resolution) -> None:
     with log.producer().transaction() as tx:
@@ -193,10 +184,7 @@ def test_what_was_said_outright_stands_also_when_an_exception_follows(log: Produ
 
 
 def test_a_block_left_without_prepare_is_an_error_and_nothing_was_sent(log: ProducerLog) -> None:
-    with (
-        pytest.raises(LifecycleError, match="nothing was sent"),
-        log.producer().transaction() as tx,
-    ):
+    with pytest.raises(LifecycleError, match="nothing was sent"), log.producer().transaction() as tx:
         tx.send("orders", value="v")
     assert [] == log.writer.stored
 
@@ -292,9 +280,7 @@ def test_a_failed_prepare_that_was_caught_cannot_be_left_normally(log: ProducerL
                 tx.prepare()
 
 
-def test_a_prepare_that_sent_nothing_may_be_repeated_as_an_attempt_of_its_own(
-    log: ProducerLog,
-) -> None:
+def test_a_prepare_that_sent_nothing_may_be_repeated_as_an_attempt_of_its_own(log: ProducerLog) -> None:
     producer = log.producer(in_flight_max=1)
     with producer.transaction() as first:
         first.send("orders", value="v")

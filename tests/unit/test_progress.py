@@ -10,14 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from txlayer.core import progress as progress_module
-from txlayer.core.progress import (
-    Attempts,
-    Progress,
-    Snapshot,
-    StoredProgress,
-    attempt_records_max,
-    decode,
-)
+from txlayer.core.progress import Attempts, Progress, Snapshot, StoredProgress, attempt_records_max, decode
 from txlayer.errors import ConfigError, InvariantError
 
 
@@ -254,11 +247,7 @@ def test_it_is_changed_by_what_a_snapshot_would_say() -> None:
     progress = Progress(0)
     progress.read([0, 1])
     told = [progress.is_changed]
-    for change in (
-        lambda: progress.failed(0, started_ms=0),
-        lambda: progress.finish([0]),
-        lambda: progress.reach(9),
-    ):
+    for change in (lambda: progress.failed(0, started_ms=0), lambda: progress.finish([0]), lambda: progress.reach(9)):
         change()
         told.append(progress.is_changed)
         progress.snapshot()
@@ -284,16 +273,10 @@ class NaiveProgress:
         return [offset for offset in self.log[: self.read] if offset not in self.ended]
 
 
-STEP = st.tuples(
-    st.sampled_from(["read", "finish", "fail", "restart", "store"]), st.integers(0, 40)
-)
+STEP = st.tuples(st.sampled_from(["read", "finish", "fail", "restart", "store"]), st.integers(0, 40))
 
 
-@given(
-    st.lists(st.integers(1, 4), min_size=1, max_size=120),
-    st.lists(STEP, max_size=60),
-    st.booleans(),
-)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=120), st.lists(STEP, max_size=60), st.booleans())
 def test_it_is_a_naive_model(gaps: list[int], steps: list[tuple[str, int]], has_room: bool) -> None:
     log = [sum(gaps[: n + 1]) for n in range(len(gaps))]
     naive = NaiveProgress(log)
@@ -326,10 +309,7 @@ def test_it_is_a_naive_model(gaps: list[int], steps: list[tuple[str, int]], has_
             naive.read = sum(offset < stored.offset for offset in log)
             naive.ended = set(kept)
             naive.counts = {o: n for o, n in counted.items() if o not in kept}
-            assert all(
-                n == getattr(progress.attempts(o), "ended_count", 0)
-                for o, n in naive.counts.items()
-            )
+            assert all(n == getattr(progress.attempts(o), "ended_count", 0) for o, n in naive.counts.items())
         assert min(naive.unfinished(), default=progress.lowest) == progress.lowest
         assert len(naive.unfinished()) == progress.unfinished_count
 
@@ -337,8 +317,7 @@ def test_it_is_a_naive_model(gaps: list[int], steps: list[tuple[str, int]], has_
 # --- the same, where records of one key end in their order ------------------------------------------------------------
 
 KEYED_STEP = st.tuples(
-    st.sampled_from(["read", "finish", "finish", "fail", "end", "restart", "store"]),
-    st.integers(0, 40),
+    st.sampled_from(["read", "finish", "finish", "fail", "end", "restart", "store"]), st.integers(0, 40)
 )
 AB = [b"a", b"b", b"a", b"b"]
 
@@ -351,26 +330,10 @@ AB = [b"a", b"b", b"a", b"b"]
 )
 @example([None] * 6, [("read", 6), ("finish", 1), ("store", 0)], False, True)
 @example(
-    AB,
-    [
-        ("read", 4),
-        ("finish", 1),
-        ("store", 0),
-        ("restart", 0),
-        ("read", 1),
-        ("finish", 0),
-        ("store", 0),
-    ],
-    True,
-    True,
+    AB, [("read", 4), ("finish", 1), ("store", 0), ("restart", 0), ("read", 1), ("finish", 0), ("store", 0)], True, True
 )
 @example(AB, [("read", 4), ("finish", 1), ("end", 0)], True, True)
-@example(
-    AB,
-    [("read", 4), ("finish", 1), ("store", 0), ("restart", 0), ("read", 3), ("end", 0)],
-    True,
-    True,
-)
+@example(AB, [("read", 4), ("finish", 1), ("store", 0), ("restart", 0), ("read", 3), ("end", 0)], True, True)
 def test_with_keys_it_is_a_naive_model(
     keys: list[bytes | None], steps: list[tuple[str, int]], orders_null_keys: bool, names_keys: bool
 ) -> None:
@@ -380,15 +343,13 @@ def test_with_keys_it_is_a_naive_model(
         _follow(keys, steps, orders_null_keys=orders_null_keys)
 
 
-def _follow(
-    keys: list[bytes | None], steps: list[tuple[str, int]], *, orders_null_keys: bool
-) -> None:
+def _follow(keys: list[bytes | None], steps: list[tuple[str, int]], *, orders_null_keys: bool) -> None:
     def begun(stored: Snapshot) -> Progress:
         found = decode(stored.offset, stored.metadata)
         assert isinstance(found, StoredProgress)
         return Progress(
             stored.offset, found, metadata_bytes_max=420, ends_by_key=True, orders_null_keys=orders_null_keys
-        )  # fmt: skip
+        )
 
     log = range(len(keys))
     naive = NaiveProgress(list(log))

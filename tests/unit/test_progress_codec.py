@@ -64,17 +64,13 @@ def progresses(draw: st.DrawFn) -> tuple[int, StoredProgress]:
     """(stored offset, what its metadata say)."""
     offset = draw(st.integers(0, 2**40))
     finished = draw(runs(offset))
-    failed = draw(
-        st.dictionaries(st.integers(0, 5_000), st.tuples(st.integers(1, 99), SECOND), max_size=9)
-    )
+    failed = draw(st.dictionaries(st.integers(0, 5_000), st.tuples(st.integers(1, 99), SECOND), max_size=9))
     attempts = {
         offset + at: Attempts(*told)
         for at, told in failed.items()
         if not any(start <= offset + at < end for start, end in finished)
     }
-    parked = draw(
-        st.dictionaries(st.binary(min_size=8, max_size=8), st.integers(0, 2**40), max_size=9)
-    )
+    parked = draw(st.dictionaries(st.binary(min_size=8, max_size=8), st.integers(0, 2**40), max_size=9))
     keys = draw(st.sets(st.sampled_from(sorted(parked)))) if parked else set()
     stuck = {key_hash: draw(st.integers(0, 2**40)) for key_hash in keys}
     writer = draw(st.text("abc.-_09", max_size=20))
@@ -82,14 +78,11 @@ def progresses(draw: st.DrawFn) -> tuple[int, StoredProgress]:
     length = draw(st.integers(1, 2**30))
     firsts = st.integers(offset, offset + length - 1)
     waiting = st.builds(
-        WaitingKeys,
-        st.just(offset + length),
-        st.dictionaries(st.binary(min_size=8, max_size=8), firsts, max_size=9),
+        WaitingKeys, st.just(offset + length), st.dictionaries(st.binary(min_size=8, max_size=8), firsts, max_size=9)
     )
     return offset, StoredProgress(
-        writer, draw(st.booleans()), tuple(finished), attempts, parked, stuck, token,
-        draw(st.none() | waiting),
-    )  # fmt: skip
+        writer, draw(st.booleans()), tuple(finished), attempts, parked, stuck, token, draw(st.none() | waiting)
+    )
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -113,9 +106,7 @@ def waiting_of(said: dict[str, Any] | None) -> WaitingKeys | None:
     """The same for keys that wait."""
     if said is None:
         return None
-    return WaitingKeys(
-        said["until"], {bytes.fromhex(name): at for name, at in said["keys"].items()}
-    )
+    return WaitingKeys(said["until"], {bytes.fromhex(name): at for name, at in said["keys"].items()})
 
 
 def test_metadata_are_those_on_the_protocol_page() -> None:
@@ -368,10 +359,13 @@ def test_offsets_up_to_the_highest_number_are_known() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (f"1|||~{letters(zlib.compress(bytes([2])) + b'more')}||", "bitmap: too long, cut off, or followed by something"),
+        (
+            f"1|||~{letters(zlib.compress(bytes([2])) + b'more')}||",
+            "bitmap: too long, cut off, or followed by something",
+        ),
         (packed(b"\x02\x00"), "bitmap: nothing finished at its end, or the stored offset finished"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_bitmap_is_told(text: str, why: str) -> None:
     assert Foreign(why) == decode(0, text)
 
@@ -393,9 +387,7 @@ def test_a_bitmap_may_reach_to_the_highest_offset_and_not_beyond() -> None:
 PARTS = ["1", "|", "~", "AQ", "AQE", "_", "-", "p", "gOLPqgYAAwA", "A", "eJxbtQoGACSQBqU", "x", "é"]
 
 
-@given(
-    st.integers(0, 2**63 - 1), st.text(max_size=60) | st.lists(st.sampled_from(PARTS)).map("".join)
-)
+@given(st.integers(0, 2**63 - 1), st.text(max_size=60) | st.lists(st.sampled_from(PARTS)).map("".join))
 @example(0, "1|||AQE||")
 @example(2**63 - 1, "1|||AQE||")
 @example(0, "1|||||AAAAAAAAAAAA")

@@ -30,9 +30,7 @@ P1, P2, P3, P4, P5, P6 = Promise
 
 
 def judged(verdict: Verdict, *, is_rolled_back: bool = False, visible_count: int = 1) -> Judged:
-    return Judged(
-        "id", "n", verdict, Origin("orders", 0, 1), "", not is_rolled_back, is_rolled_back, visible_count
-    )  # fmt: skip
+    return Judged("id", "n", verdict, Origin("orders", 0, 1), "", not is_rolled_back, is_rolled_back, visible_count)
 
 
 def mark(offset: int, *, decided: int | None, half: int, key: str = "k") -> OrderMark:
@@ -96,9 +94,7 @@ def test_the_words_are_those_of_the_page() -> None:
 def test_what_is_on_its_way_is_undecidable_for_loss_and_atomicity_alone() -> None:
     proof = Proof()
     origin = Origin("orders", 0, 1)
-    proof.add(
-        Judged("id", "n", Verdict.OPEN, origin, is_committed=True, visible_count=1, is_on_its_way=True)
-    )  # fmt: skip
+    proof.add(Judged("id", "n", Verdict.OPEN, origin, is_committed=True, visible_count=1, is_on_its_way=True))
 
     undecided = {s.promise for s in proof.statuses() if s.undecidable_count}
     assert {P1, P5} == undecided
@@ -160,7 +156,7 @@ def test_another_key_begins_anew() -> None:
 
 def test_before_one_in_prepare_order_no_later_one_was_stored() -> None:
     fold = OrderFold()
-    marks = [mark(1, decided=None, half=5), mark(2, decided=9, half=4), mark(3, decided=None, half=6)]  # fmt: skip
+    marks = [mark(1, decided=None, half=5), mark(2, decided=9, half=4), mark(3, decided=None, half=6)]
 
     assert [False, True, False] == [bool(fold.is_late(m)) for m in marks]
 
@@ -190,7 +186,7 @@ def test_a_whole_shelf_is_proved_and_an_inversion_in_it_refutes_the_order(tmp_pa
         proof = prove(shelf, window)
 
     (finding,) = proof.findings
-    assert (Verdict.OUT_OF_ORDER, "a", Origin("orders", 0, 9)) == (finding.verdict, finding.txn_id, finding.place)  # fmt: skip
+    assert (Verdict.OUT_OF_ORDER, "a", Origin("orders", 0, 9)) == (finding.verdict, finding.txn_id, finding.place)
     assert {Verdict.OK: 2, Verdict.OUT_OF_ORDER: 1} == +proof.verdicts
     assert (2, 1) == (proof.statuses()[5].proved_count, proof.statuses()[5].refuted_count)
     assert [] == list(tmp_path.iterdir())

@@ -30,22 +30,15 @@ def test_the_resolutions_have_plain_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["__version__", "TransactionalProducer", "Message", "OrderedConsumer", "AsyncOrderedConsumer"],
+    "name", ["__version__", "TransactionalProducer", "Message", "OrderedConsumer", "AsyncOrderedConsumer"]
 )
 def test_no_kafka_client_is_loaded_before_it_is_needed(name: str) -> None:
     answer = subprocess.run(
-        [sys.executable, "-c", _LOADED.format(name=name)],
-        capture_output=True,
-        check=True,
-        timeout=60,
+        [sys.executable, "-c", _LOADED.format(name=name)], capture_output=True, check=True, timeout=60
     )
     loaded = json.loads(answer.stdout)
 
-    assert (
-        f"txlayer.{name}" != "txlayer.TransactionalProducer"
-        or "txlayer.producer.producer" in loaded
-    )
+    assert f"txlayer.{name}" != "txlayer.TransactionalProducer" or "txlayer.producer.producer" in loaded
     for client in ("confluent_kafka", "sqlalchemy", "typer"):
         assert client not in loaded
 

@@ -63,9 +63,12 @@ class World:
         self.lost_count = 0
         book: Any = self
         self.publisher = Publisher(
-            CoordinatorConfig(), name="w", make_writer=self._make_writer, book=book,
+            CoordinatorConfig(),
+            name="w",
+            make_writer=self._make_writer,
+            book=book,
             environment=Environment(clock=lambda: self.now),
-        )  # fmt: skip
+        )
         self.batch_bytes_max = 1
         self.publisher.start()
 
@@ -93,9 +96,7 @@ def test_transactions_and_their_messages_are_counted() -> None:
     publisher.publish([(0, batch())], {}, None)
 
     stats = publisher.stats
-    assert (1, 2, 4) == (
-        stats.kafka_transaction_count, stats.forwarded_count, stats.forwarded_record_count,
-    )  # fmt: skip
+    assert (1, 2, 4) == (stats.kafka_transaction_count, stats.forwarded_count, stats.forwarded_record_count)
 
 
 def test_what_was_not_acknowledged_is_counted_nowhere() -> None:
@@ -107,8 +108,11 @@ def test_what_was_not_acknowledged_is_counted_nowhere() -> None:
 
     stats = world.publisher.stats
     assert (0, 0, 0, None) == (
-        stats.kafka_transaction_count, stats.forwarded_count, stats.forwarded_record_count, stats.ended_at,
-    )  # fmt: skip
+        stats.kafka_transaction_count,
+        stats.forwarded_count,
+        stats.forwarded_record_count,
+        stats.ended_at,
+    )
 
 
 def test_each_stage_of_a_kafka_transaction_is_timed() -> None:

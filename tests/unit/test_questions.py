@@ -10,33 +10,12 @@ from tests.support.fake_barrier import FakeBarrier
 from tests.support.fake_member import GROUP, heard, limit, question, refusal
 from txlayer.adapters.readers import CheckRequestsRead
 from txlayer.core import codec
-from txlayer.core.messages import (
-    COMMIT,
-    ROLLBACK,
-    UNKNOWN,
-    CheckRecord,
-    OpMessage,
-    Resolution,
-    Source,
-)
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, CheckRecord, OpMessage, Resolution, Source
 from txlayer.errors import UsageError
 from txlayer.producer import questions as module
-from txlayer.producer.check_handlers import (
-    Call,
-    CallOutcome,
-    CheckRequest,
-    Handling,
-    handling_of,
-    told_cause,
-)
+from txlayer.producer.check_handlers import Call, CallOutcome, CheckRequest, Handling, handling_of, told_cause
 from txlayer.producer.pipeline import LINE_BYTES_MAX
-from txlayer.producer.questions import (
-    LIMIT_KEPT_S,
-    STALE_AFTER_S,
-    OpenLimit,
-    Questions,
-    RefusedResolution,
-)
+from txlayer.producer.questions import LIMIT_KEPT_S, STALE_AFTER_S, OpenLimit, Questions, RefusedResolution
 
 TIMEOUT_S = 10.0
 OWN = frozenset({0, 1})
@@ -45,16 +24,13 @@ OWN = frozenset({0, 1})
 class Desk:
     """`Questions`, and what came out of them."""
 
-    def __init__(
-        self, *, group: str = GROUP, request_count_max: int = 1, source: Source = Source.CHECK
-    ) -> None:
+    def __init__(self, *, group: str = GROUP, request_count_max: int = 1, source: Source = Source.CHECK) -> None:
         self.now = 100.0
         self.answers: list[tuple[int, OpMessage]] = []
         self.refused: list[RefusedResolution] = []
         handling = Handling(
-            answer=list, source=source, request_count_max=request_count_max,
-            call_count_max=2, ahead_count_max=3,
-        )  # fmt: skip
+            answer=list, source=source, request_count_max=request_count_max, call_count_max=2, ahead_count_max=3
+        )
         self.questions = Questions(
             group=group,
             partition_count=4,
@@ -94,9 +70,9 @@ def test_a_question_becomes_a_request_and_its_answer_an_op_line_that_repeats_it(
     call = desk.begin()
     desk.questions.take(CallOutcome(call, [COMMIT]))
 
-    assert [
-        CheckRequest("order-7", "0000000a", GROUP, 1_700_000_000_000, 3, ("orders", "stock"))
-    ] == list(call.requests)
+    assert [CheckRequest("order-7", "0000000a", GROUP, 1_700_000_000_000, 3, ("orders", "stock"))] == list(
+        call.requests
+    )
     expected = OpMessage(COMMIT, "order-7/0000000a", GROUP, 17, 1_700_000_000_000, Source.CHECK, 3)
     assert [(2, expected)] == desk.answers
 
@@ -366,10 +342,12 @@ def test_a_batch_is_stale_when_its_oldest_question_is() -> None:
 def test_limits_and_refusals_are_heard_whoever_answers() -> None:
     desk = Desk()
     desk.hear(
-        limit("on", partition=2, count=7), limit("on", partition=1, count=9),
-        limit("on", group="other", partition=0), refusal("late"),
+        limit("on", partition=2, count=7),
+        limit("on", partition=1, count=9),
+        limit("on", group="other", partition=0),
+        refusal("late"),
         partition=7,
-    )  # fmt: skip
+    )
 
     assert OpenLimit((1, 2), 9) == desk.questions.limits.current(desk.now)
     expected = RefusedResolution("late", "0000000a", GROUP, 3, "COMMIT by producer")
@@ -412,9 +390,8 @@ def test_at_the_end_what_is_begun_is_waited_for_and_the_rest_is_dropped() -> Non
 def test_an_answer_fits_into_the_longest_line() -> None:
     cause = told_cause(Source.BARRIER, "Ä" * 200)
     widest = OpMessage(
-        UNKNOWN, "x" * 128 + "/0000000a", "g" * 200, 2**63 - 1, 1_700_000_000_000,
-        Source.BARRIER, 10**9, reason=cause,
-    )  # fmt: skip
+        UNKNOWN, "x" * 128 + "/0000000a", "g" * 200, 2**63 - 1, 1_700_000_000_000, Source.BARRIER, 10**9, reason=cause
+    )
 
     assert LINE_BYTES_MAX >= len(codec.encode_op(widest))
 

@@ -36,9 +36,9 @@ LINES = st.one_of(
     ),
     st.just(""),
 )
-TAMPERED = st.tuples(
-    LINES, st.integers(0, 100), st.sampled_from("|0+CR9 \x00~"), st.booleans()
-).map(lambda drawn: tampered(*drawn))
+TAMPERED = st.tuples(LINES, st.integers(0, 100), st.sampled_from("|0+CR9 \x00~"), st.booleans()).map(
+    lambda drawn: tampered(*drawn)
+)
 
 
 def tampered(line: str, place: int, letter: str, is_inserted: bool) -> str:
@@ -71,31 +71,18 @@ def outcome(
     driver.op_lines(*lines)
     driver.read()
     batch = driver.advance(byte_count=byte_count)
-    seen = (
-        batch.line_count,
-        batch.byte_count,
-        driver.ledger.content_bytes,
-        dict(driver.ledger._recent),
-    )
+    seen = (batch.line_count, batch.byte_count, driver.ledger.content_bytes, dict(driver.ledger._recent))
     waits = (driver.ledger.waits_for_half, driver.ledger.op_next)
     driver.publish()
     states = {t.key: t.summary() for t in driver.ledger.transactions.values()}
     return seen, waits, states, driver.reports, driver.log.appended, driver.log.kept_aside
 
 
-RED, BLUE, RED_AS_PREPARED = (
-    options("red"),
-    options("blue"),
-    options("red", order=OrderMode.PREPARE),
-)
+RED, BLUE, RED_AS_PREPARED = (options("red"), options("blue"), options("red", order=OrderMode.PREPARE))
 OPTIONS = st.sampled_from([NO_OPTIONS, RED, BLUE, RED_AS_PREPARED, options(immunity_ms=5)])
 
 
-@given(
-    st.lists(st.one_of(LINES, TAMPERED), min_size=1, max_size=6),
-    st.booleans(),
-    st.tuples(OPTIONS, OPTIONS),
-)
+@given(st.lists(st.one_of(LINES, TAMPERED), min_size=1, max_size=6), st.booleans(), st.tuples(OPTIONS, OPTIONS))
 def test_the_quick_way_does_what_the_slow_one_does(
     lines: list[str], is_dropped: bool, asked_for: tuple[HalfOptions, HalfOptions]
 ) -> None:
@@ -104,13 +91,9 @@ def test_the_quick_way_does_what_the_slow_one_does(
     )
 
 
-@pytest.mark.parametrize(
-    "target", [MISSING, FORBIDDEN, accepting_target(500), accepting_target(1_200)]
-)
+@pytest.mark.parametrize("target", [MISSING, FORBIDDEN, accepting_target(500), accepting_target(1_200)])
 @pytest.mark.parametrize("refused", [(), (A,)])
-@pytest.mark.parametrize(
-    "asked_for", [(NO_OPTIONS, NO_OPTIONS), (RED, RED), (RED, RED_AS_PREPARED)]
-)
+@pytest.mark.parametrize("asked_for", [(NO_OPTIONS, NO_OPTIONS), (RED, RED), (RED, RED_AS_PREPARED)])
 def test_what_may_not_go_quickly_goes_slowly(
     target: Any, refused: tuple[str, ...], asked_for: tuple[HalfOptions, HalfOptions]
 ) -> None:
@@ -118,9 +101,7 @@ def test_what_may_not_go_quickly_goes_slowly(
 
     slow = outcome(lines, is_slow=True, target=target, refused=refused, asked_for=asked_for)
 
-    assert slow == outcome(
-        lines, is_slow=False, target=target, refused=refused, asked_for=asked_for
-    )
+    assert slow == outcome(lines, is_slow=False, target=target, refused=refused, asked_for=asked_for)
 
 
 @pytest.mark.promise("P11")
@@ -195,9 +176,7 @@ def test_one_prepared_behind_many_that_went_quickly_waits_for_those_that_did_not
 
 
 @pytest.mark.promise("P11")
-def test_the_ordering_keys_remembered_for_the_quick_way_are_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_ordering_keys_remembered_for_the_quick_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.core.ledger.PLAIN_OPTIONS_MAX", 3)
     driver = PartitionDriver(targets={"orders": ACCEPTS})
     keys = [txn_key(f"txn-{number}") for number in range(5)]

@@ -28,20 +28,14 @@ def no_text() -> Exception:
     return UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
 
-@pytest.mark.parametrize(
-    "bad", [(), (0,), (3,), (1, 2), (0, 1, 2, 3)], ids=["none", "first", "last", "two", "all"]
-)
-def test_records_with_unreadable_headers_are_replaced_where_they_stand(
-    bad: tuple[int, ...],
-) -> None:
+@pytest.mark.parametrize("bad", [(), (0,), (3,), (1, 2), (0, 1, 2, 3)], ids=["none", "first", "last", "two", "all"])
+def test_records_with_unreadable_headers_are_replaced_where_they_stand(bad: tuple[int, ...]) -> None:
     given = [FakeRecord(f"r{n}", no_text() if n in bad else None) for n in range(4)]
 
     found = readable(list(given))
 
     assert [f"r{n}" for n in range(4)] == [record.name for record in found]
-    assert [[] if n in bad else [(f"r{n}", b"v")] for n in range(4)] == [
-        record.headers() for record in found
-    ]
+    assert [[] if n in bad else [(f"r{n}", b"v")] for n in range(4)] == [record.headers() for record in found]
     assert [1] * len(bad) == [given[n].ask_count for n in bad]
 
 

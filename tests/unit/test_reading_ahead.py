@@ -35,15 +35,10 @@ class Paused(Leases):
 
 @pytest.mark.parametrize(
     ("key_count", "busy_count"),
-    [
-        (int(IN_FLIGHT_MAX * FILLED_SHARE), WORKERS_WITHOUT_LIMIT),
-        (WORKERS_OF_THREADS, WORKERS_OF_THREADS),
-    ],
+    [(int(IN_FLIGHT_MAX * FILLED_SHARE), WORKERS_WITHOUT_LIMIT), (WORKERS_OF_THREADS, WORKERS_OF_THREADS)],
     ids=["all but a few slots have a key", "every thread has a key"],
 )
-def test_who_has_enough_to_begin_does_not_read_on_for_keys_that_may_never_come(
-    key_count: int, busy_count: int
-) -> None:
+def test_who_has_enough_to_begin_does_not_read_on_for_keys_that_may_never_come(key_count: int, busy_count: int) -> None:
     world = StillWorld()
     kafka = MemoryKafka(world)
     for topic, _ in (EARLY, LATE):

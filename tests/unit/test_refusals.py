@@ -144,9 +144,7 @@ def test_after_a_time_out_very_many_batches_are_watched() -> None:
     assert not refusals.is_watchful
 
 
-def test_a_transaction_is_parked_for_its_time_only_when_the_partitions_own_clock_is_refused() -> (
-    None
-):
+def test_a_transaction_is_parked_for_its_time_only_when_the_partitions_own_clock_is_refused() -> None:
     refusals, book = new_refusals(), cast("Targets", _Book())
     txn = Transaction("order-1/00000001", "g", "orders", 0, 0, "0", (0, 0), None)
     batches = {0: Batch(forwards=[txn], line_count=1)}

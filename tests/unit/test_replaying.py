@@ -36,11 +36,7 @@ class Writer:
         self.asked: list[tuple[bytes | None, int | None]] = []
 
     def write(
-        self,
-        requests: Iterable[Request],
-        *,
-        rate_max: float | None,
-        on_progress: Callable[..., Any],
+        self, requests: Iterable[Request], *, rate_max: float | None, on_progress: Callable[..., Any]
     ) -> list[Request]:
         assert rate_max is None
         assert on_progress is not None
@@ -50,16 +46,12 @@ class Writer:
 
 
 def chosen(offset: int, key: bytes = A) -> Chosen:
-    return Chosen(
-        DeadLetterPlace("orders", 0, offset), key, 0, cast("Any", None), cast("Any", None)
-    )
+    return Chosen(DeadLetterPlace("orders", 0, offset), key, 0, cast("Any", None), cast("Any", None))
 
 
 def asked_for(log: Log, kind: ReplayKind) -> list[tuple[bytes | None, int | None]]:
     writer = Writer()
-    replaying = Replaying(
-        cast("Any", {"orders": log}), cast("Any", writer), kind=kind, request_id="r1", text=""
-    )
+    replaying = Replaying(cast("Any", {"orders": log}), cast("Any", writer), kind=kind, request_id="r1", text="")
     replaying.request([chosen(1, b"other"), chosen(2), chosen(3)])
     return writer.asked
 

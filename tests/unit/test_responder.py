@@ -10,30 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.answering_producer import (
-    ORDER,
-    PATIENCE_S,
-    answers,
-    commit,
-    member,
-    quick_log,
-    stats_of,
-)
+from tests.support.answering_producer import ORDER, PATIENCE_S, answers, commit, member, quick_log, stats_of
 from tests.support.fake_barrier import FakeBarrier
 from tests.support.fake_log import ProducerLog
 from tests.support.fake_member import limit, question, refusal
 from tests.support.waiting import wait_until
-from txlayer.core.messages import (
-    COMMIT,
-    ROLLBACK,
-    UNKNOWN,
-    Resolution,
-    Source,
-)
-from txlayer.errors import (
-    OpenTransactionLimitError,
-    OutcomeUnknownError,
-)
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution, Source
+from txlayer.errors import OpenTransactionLimitError, OutcomeUnknownError
 from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.questions import RefusedResolution
@@ -56,8 +39,12 @@ def test_a_producer_that_never_sends_answers_from_its_start_on(log: ProducerLog)
 
     (answer,) = answers(log, count=1)
     assert (COMMIT, "a/0000000a", 17, Source.CHECK, 3) == (
-        answer.resolution, answer.key, answer.last_offset, answer.source, answer.check_number,
-    )  # fmt: skip
+        answer.resolution,
+        answer.key,
+        answer.last_offset,
+        answer.source,
+        answer.check_number,
+    )
     assert [2] == [record.partition for record in log.writer.of("txlayer.op")]
     assert "g" == member(log).group
 
@@ -112,9 +99,12 @@ def test_no_clear_word_is_unknown_and_counted_by_its_cause(log: ProducerLog, sai
     (answer,) = answers(log, count=1)
     may_end.set()
     causes = {
-        None: "returned NoneType", "COMMIT": "returned str", 1: "returned int",
-        "raises": "ValueError", "slow": "TimeoutError",
-    }  # fmt: skip
+        None: "returned NoneType",
+        "COMMIT": "returned str",
+        1: "returned int",
+        "raises": "ValueError",
+        "slow": "TimeoutError",
+    }
     assert (UNKNOWN, f"handler: {causes[said]}") == (answer.resolution, answer.reason)
     assert {causes[said]: 1} == stats_of(producer).unknown
 
@@ -237,9 +227,7 @@ def test_a_limit_stops_those_who_enter_until_it_ends(log: ProducerLog) -> None:
         for enter in entries(producer):
             with pytest.raises(OpenTransactionLimitError) as raised:
                 enter()
-            assert ("g", (2,), 7) == (
-                raised.value.producer_group, raised.value.partitions, raised.value.open_count,
-            )  # fmt: skip
+            assert ("g", (2,), 7) == (raised.value.producer_group, raised.value.partitions, raised.value.open_count)
         entered.send("orders", value=b"v")
         entered.prepare()  # who is in may go on
 

@@ -27,10 +27,7 @@ class Answerer:
     def __init__(self, **settings: Any) -> None:
         self.log = ProducerLog()
         self.producer = AsyncTransactionalProducer(
-            bootstrap_servers="127.0.0.1:9",
-            group="g",
-            connect=lambda _: self.log.connections,
-            **settings,
+            bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: self.log.connections, **settings
         )
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -137,8 +134,7 @@ def test_limits_and_refusals_reach_the_loop() -> None:
 
     async def run() -> None:
         answerer = Answerer(
-            check=lambda _: COMMIT,
-            on_refused=lambda refused: told.append((refused, threading.current_thread())),
+            check=lambda _: COMMIT, on_refused=lambda refused: told.append((refused, threading.current_thread()))
         )
         order = Message("orders", b"k", b"v")
         async with answerer.producer as producer:

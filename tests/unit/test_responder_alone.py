@@ -55,9 +55,13 @@ class Alone:
     def _run(self) -> None:
         try:
             standalone.run_responder(
-                ResponderConfig(), group="g", should_stop=self.stop.is_set, check=self._check,
-                connect=self.connect, observed=self.observed,
-            )  # fmt: skip
+                ResponderConfig(),
+                group="g",
+                should_stop=self.stop.is_set,
+                check=self._check,
+                connect=self.connect,
+                observed=self.observed,
+            )
         except BaseException as exc:  # noqa: BLE001 - the test looks at it
             self.failure = exc
 
@@ -102,9 +106,7 @@ def test_it_answers_until_it_is_told_to_stop(begin: Callable[..., Alone]) -> Non
     assert alone.log().connections.members[0].is_closed
 
 
-def test_a_client_that_failed_for_good_is_replaced_also_behind_an_outage(
-    begin: Callable[..., Alone],
-) -> None:
+def test_a_client_that_failed_for_good_is_replaced_also_behind_an_outage(begin: Callable[..., Alone]) -> None:
     alone = begin(commit)
     first = alone.log()
     alone.next_failure = BrokerUnavailableError("nobody")

@@ -55,9 +55,7 @@ def test_a_handler_that_is_not_there_is_a_line_and_the_code_of_usage(
     handler: str, words: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del here
-    code, _, err = run_command(
-        responder.app, "run", "--group", "g", "--handler", handler, capsys=capsys
-    )
+    code, _, err = run_command(responder.app, "run", "--group", "g", "--handler", handler, capsys=capsys)
 
     assert ExitCode.USAGE == code
     assert words in err
@@ -91,10 +89,7 @@ def test_nobody_to_ask_and_two_to_ask_are_refused(capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize(
     ("is_in_environment", "code", "said"),
-    [
-        (True, ExitCode.UNAVAILABLE, "database"),
-        (False, ExitCode.USAGE, "TXLAYER_BARRIER_URL_FILE"),
-    ],
+    [(True, ExitCode.UNAVAILABLE, "database"), (False, ExitCode.USAGE, "TXLAYER_BARRIER_URL_FILE")],
 )
 def test_a_database_that_is_down_is_code_3_and_its_address_stays_hidden(
     is_in_environment: bool,
@@ -115,13 +110,9 @@ def test_a_database_that_is_down_is_code_3_and_its_address_stays_hidden(
         assert secret not in out + err
 
 
-def test_a_database_without_the_table_names_what_creates_it(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_database_without_the_table_names_what_creates_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite:///{here}/shop.db"
-    code, _, err = run_command(
-        responder.app, "run", "--group", "g", "--barrier-url", url, capsys=capsys
-    )
+    code, _, err = run_command(responder.app, "run", "--group", "g", "--barrier-url", url, capsys=capsys)
 
     assert (ExitCode.USAGE, True) == (code, "txlayer barrier create" in err)
 

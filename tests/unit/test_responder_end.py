@@ -8,22 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.answering_producer import (
-    PATIENCE_S,
-    answers,
-    commit,
-    member,
-    quick_log,
-    stats_of,
-)
+from tests.support.answering_producer import PATIENCE_S, answers, commit, member, quick_log, stats_of
 from tests.support.fake_barrier import FakeBarrier
 from tests.support.fake_log import ProducerLog
 from tests.support.fake_member import question
 from tests.support.waiting import wait_until
-from txlayer.core.messages import (
-    COMMIT,
-    Resolution,
-)
+from txlayer.core.messages import COMMIT, Resolution
 from txlayer.errors import (
     BrokerUnavailableError,
     ConfigError,
@@ -46,12 +36,9 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerLog]:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [BrokerUnavailableError("gone"), NotAuthorisedError("no"), TxLayerError("x"), ValueError("y")],
+    "error", [BrokerUnavailableError("gone"), NotAuthorisedError("no"), TxLayerError("x"), ValueError("y")]
 )
-def test_after_an_error_the_group_is_joined_anew_and_nothing_is_forgotten(
-    log: ProducerLog, error: Exception
-) -> None:
+def test_after_an_error_the_group_is_joined_anew_and_nothing_is_forgotten(log: ProducerLog, error: Exception) -> None:
     producer = log.producer(check=commit)
     producer.start()
     first = member(log)
@@ -82,9 +69,7 @@ def test_positions_that_are_gone_are_left_for_the_ends(log: ProducerLog) -> None
     assert 0 == second.positions["txlayer.check", 1]
 
 
-def test_an_outage_of_any_length_is_survived(
-    log: ProducerLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outage_of_any_length_is_survived(log: ProducerLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_MAX_S", 0.02)
     producer = log.producer(check=commit)
     producer.start()
@@ -115,9 +100,7 @@ def test_a_producer_that_failed_leaves_the_group(
         wait_until(lambda: left.is_closed, within=PATIENCE_S, what="it left")
         wait_until(lambda: not stats_of(producer).is_member, within=PATIENCE_S, what="no member")
         wait_until(
-            lambda: "responder.ended" in [r.getMessage() for r in caplog.records],
-            within=PATIENCE_S,
-            what="it was told",
+            lambda: "responder.ended" in [r.getMessage() for r in caplog.records], within=PATIENCE_S, what="it was told"
         )
     log.producers.remove(producer)
     producer.close()
@@ -196,9 +179,7 @@ def test_start_twice_joins_once_and_close_twice_leaves_once(log: ProducerLog) ->
     assert member(log).is_closed
 
 
-def test_what_was_done_is_logged_at_the_end(
-    log: ProducerLog, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_was_done_is_logged_at_the_end(log: ProducerLog, caplog: pytest.LogCaptureFixture) -> None:
     producer = log.producer(check=commit)
     producer.start()
     member(log).say(question())

@@ -41,9 +41,11 @@ class Group:
             return COMMIT
 
         made = TransactionalProducer(
-            bootstrap_servers=self.kafka.bootstrap_servers, group="g", check=check,
+            bootstrap_servers=self.kafka.bootstrap_servers,
+            group="g",
+            check=check,
             connect=lambda config: self.kafka.connect_producer(config, client=name),
-        )  # fmt: skip
+        )
         self.producers.append(made)
         self.asked.append(asked)
         made.start()
@@ -68,20 +70,12 @@ class Group:
             self.kafka.append(CHECK, value, partition=number % PARTITION_COUNT)
 
     def answered(self) -> list[str]:
-        lines = [
-            line
-            for record in self.kafka.records(OP)
-            for line in (record.value() or b"").decode().split("\n")
-        ]
+        lines = [line for record in self.kafka.records(OP) for line in (record.value() or b"").decode().split("\n")]
         found = [codec.decode_op(line) for line in lines]
         return sorted(op.key.split("/")[0] for op in found if isinstance(op, OpMessage))
 
     def wait_for(self, *names: str) -> None:
-        wait_until(
-            lambda: self.answered() == sorted(names),
-            within=PATIENCE_S,
-            what=f"{len(names)} answers",
-        )
+        wait_until(lambda: self.answered() == sorted(names), within=PATIENCE_S, what=f"{len(names)} answers")
 
 
 @pytest.fixture

@@ -45,16 +45,14 @@ def log() -> Iterator[ProducerLog]:
 
 def producer_of(log: ProducerLog, listener: Any, **settings: Any) -> TransactionMQProducer:
     made = TransactionMQProducer(
-        listener=listener, bootstrap_servers="127.0.0.1:9", group="g",
-        connect=lambda _: log.connections, **settings,
-    )  # fmt: skip
+        listener=listener, bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: log.connections, **settings
+    )
     log.producers.append(made)
     return made
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
-    [(COMMIT, COMMIT), (ROLLBACK, ROLLBACK), (UNKNOWN, UNKNOWN), (None, UNKNOWN)],
+    ("said", "expected"), [(COMMIT, COMMIT), (ROLLBACK, ROLLBACK), (UNKNOWN, UNKNOWN), (None, UNKNOWN)]
 )
 def test_what_the_listener_returns_is_said(log: ProducerLog, said: Any, expected: Any) -> None:
     listener = Listener(said)

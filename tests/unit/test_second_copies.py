@@ -11,9 +11,7 @@ READS = st.lists(st.tuples(st.integers(1, 10_000), st.integers(0, 6_000_000)), m
 
 
 @given(start=st.integers(0, 9), reads=READS, behind=st.integers(0, 50_000))
-def test_the_distance_is_covered_and_little_more(
-    start: int, reads: list[tuple[int, int]], behind: int
-) -> None:
+def test_the_distance_is_covered_and_little_more(start: int, reads: list[tuple[int, int]], behind: int) -> None:
     marks = HalfMarks()
     marks.begin(start)
     places = [(start, 0)]

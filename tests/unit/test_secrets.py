@@ -34,8 +34,7 @@ def test_a_secret_is_read_from_the_file_that_a_setting_names(password: Path) -> 
 def test_settings_are_read_from_a_file_and_nearer_ones_win(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text(
-        f"# who we are\n\nsecurity.protocol = SASL_SSL\nsasl.password={SENTINEL}\nclient.id=far\n"
-        "sasl.username=far\n",
+        f"# who we are\n\nsecurity.protocol = SASL_SSL\nsasl.password={SENTINEL}\nclient.id=far\nsasl.username=far\n",
         "utf-8",
     )
     environ = {
@@ -46,16 +45,24 @@ def test_settings_are_read_from_a_file_and_nearer_ones_win(tmp_path: Path) -> No
     config = client_config(ClientConfig, environ=environ, client_setting=["client.id=nearest"])
 
     assert {
-        "security.protocol": "SASL_SSL", "sasl.password": SENTINEL, "sasl.username": "near",
+        "security.protocol": "SASL_SSL",
+        "sasl.password": SENTINEL,
+        "sasl.username": "near",
         "client.id": "nearest",
-    } == config.client_settings  # fmt: skip
+    } == config.client_settings
 
 
 @pytest.mark.parametrize(
     "name",
-    ["sasl.password", "ssl.key.password", "sasl.oauthbearer.client.secret", "sasl.jaas.config",
-     "ssl.key.pem", "sasl.oauthbearer.assertion.private.key.passphrase"],
-)  # fmt: skip
+    [
+        "sasl.password",
+        "ssl.key.password",
+        "sasl.oauthbearer.client.secret",
+        "sasl.jaas.config",
+        "ssl.key.pem",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+    ],
+)
 def test_a_secret_on_a_command_line_is_refused_and_the_way_out_is_named(name: str) -> None:
     assert is_secret(name)
     with pytest.raises(ConfigError, match=f"{name}.file=PATH") as refused:
@@ -76,9 +83,7 @@ def test_a_secret_on_a_command_line_is_refused_and_the_way_out_is_named(name: st
         "shop:s3ntinel@db",
     ],
 )
-def test_a_url_with_a_password_on_a_command_line_is_refused_and_the_ways_out_are_named(
-    url: str,
-) -> None:
+def test_a_url_with_a_password_on_a_command_line_is_refused_and_the_ways_out_are_named(url: str) -> None:
     with pytest.raises(ConfigError, match=r"TXLAYER_INBOX_URL .*TXLAYER_INBOX_URL_FILE") as refused:
         database_url(url, name="TXLAYER_INBOX_URL")
 
@@ -105,9 +110,7 @@ def test_what_is_no_secret_is_not_read_from_a_file(name: str, password: Path) ->
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff\xfes3ntinel", b"x" * 100_000])
-def test_a_file_that_holds_no_secret_is_refused_without_its_content(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_a_file_that_holds_no_secret_is_refused_without_its_content(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "password"
     if content is not None:
         file.write_bytes(content)
@@ -146,11 +149,7 @@ def test_the_address_of_a_database_comes_from_a_file_unless_it_is_said(password:
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [
-        {"enable.ssl.certificate.verification": "false"},
-        {"ssl.endpoint.identification.algorithm": "none"},
-    ],
+    "setting", [{"enable.ssl.certificate.verification": "false"}, {"ssl.endpoint.identification.algorithm": "none"}]
 )
 def test_tls_to_a_broker_that_nobody_verifies_needs_ones_own_word(setting: dict[str, str]) -> None:
     settings = {"security.protocol": "SSL", **setting}
@@ -158,6 +157,4 @@ def test_tls_to_a_broker_that_nobody_verifies_needs_ones_own_word(setting: dict[
     with pytest.raises(ConfigError, match="TXLAYER_IS_INSECURE_ALLOWED=true"):
         ClientConfig(bootstrap_servers="broker:9093", client_settings=settings)
     assert ClientConfig(client_settings=settings)
-    assert ClientConfig(
-        bootstrap_servers="broker:9093", client_settings=settings, is_insecure_allowed=True
-    )
+    assert ClientConfig(bootstrap_servers="broker:9093", client_settings=settings, is_insecure_allowed=True)

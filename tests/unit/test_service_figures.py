@@ -16,29 +16,58 @@ from txlayer.producer.questions import ResponderStats
 
 NOW = 1_000.0
 TOPIC = TopicStats(
-    handled=5, failed=2, dead_lettered=1, passed_over=3, rate=0.5, attempt_ms=4.0, in_flight=6, waiting=7, retrying=1,
-    parked_keys=2, oldest_ms=2_500, paused_partitions=1, handled_by_key_group={"gold": 5}, attempts=8, attempt_s=1.5,
-    attempt_durations=HistogramView((0.1, 0.5), (6, 8, 8), 1.5), unread=11,
-)  # fmt: skip
+    handled=5,
+    failed=2,
+    dead_lettered=1,
+    passed_over=3,
+    rate=0.5,
+    attempt_ms=4.0,
+    in_flight=6,
+    waiting=7,
+    retrying=1,
+    parked_keys=2,
+    oldest_ms=2_500,
+    paused_partitions=1,
+    handled_by_key_group={"gold": 5},
+    attempts=8,
+    attempt_s=1.5,
+    attempt_durations=HistogramView((0.1, 0.5), (6, 8, 8), 1.5),
+    unread=11,
+)
 
 
 def consuming(**changed: Any) -> ConsumerStats:
     """Figures of a consumer that has two queues."""
     given: dict[str, Any] = {
-        "topics": {"orders": TOPIC}, "partitions": (("orders", 0), ("orders", 1)), "rebuild_count": 4,
-        "stale_count": 9, "assigned_count": 2, "rebalance_count": 3, "lost_lease_count": 1, "replaced_count": 2,
+        "topics": {"orders": TOPIC},
+        "partitions": (("orders", 0), ("orders", 1)),
+        "rebuild_count": 4,
+        "stale_count": 9,
+        "assigned_count": 2,
+        "rebalance_count": 3,
+        "lost_lease_count": 1,
+        "replaced_count": 2,
         "turned_at": NOW,
-    }  # fmt: skip
+    }
     return ConsumerStats(**{**given, **changed})
 
 
 def answering(**changed: Any) -> ResponderStats:
     """Figures of a responder at work."""
     given: dict[str, Any] = {
-        "asked": 9, "answered": {COMMIT: 4, UNKNOWN: 3}, "unknown": {"TimeoutError": 2, "KeyError": 1},
-        "skipped": {"stale": 2}, "late": 1, "stored": 6, "lost": 1, "refused": 2, "own_partitions": (0, 2),
-        "is_member": True, "failure": None, "turned_at": NOW,
-    }  # fmt: skip
+        "asked": 9,
+        "answered": {COMMIT: 4, UNKNOWN: 3},
+        "unknown": {"TimeoutError": 2, "KeyError": 1},
+        "skipped": {"stale": 2},
+        "late": 1,
+        "stored": 6,
+        "lost": 1,
+        "refused": 2,
+        "own_partitions": (0, 2),
+        "is_member": True,
+        "failure": None,
+        "turned_at": NOW,
+    }
     return ResponderStats(**{**given, **changed})
 
 
@@ -88,9 +117,11 @@ def test_a_consumer_has_a_sample_of_every_family_and_of_no_other() -> None:
 
     assert {family.name for family in consumer.FAMILIES} == set(found)
     assert (5, 2.5, 2, 1) == (
-        found["txlayer_consumer_messages_handled_total"], found["txlayer_consumer_oldest_message_seconds"],
-        found["txlayer_consumer_held_queues"], found["txlayer_consumer_leases_lost_total"],
-    )  # fmt: skip
+        found["txlayer_consumer_messages_handled_total"],
+        found["txlayer_consumer_oldest_message_seconds"],
+        found["txlayer_consumer_held_queues"],
+        found["txlayer_consumer_leases_lost_total"],
+    )
     assert TOPIC.attempt_durations == found["txlayer_consumer_attempt_duration_seconds"]
 
 

@@ -23,9 +23,7 @@ class Half:
         """No marker stands at the end."""
         return -1
 
-    def end_offsets(
-        self, places: Sequence[tuple[str, int]], *, is_committed: bool
-    ) -> dict[tuple[str, int], int]:
+    def end_offsets(self, places: Sequence[tuple[str, int]], *, is_committed: bool) -> dict[tuple[str, int], int]:
         assert not is_committed
         return dict.fromkeys(places, self.end)
 
@@ -44,11 +42,7 @@ class Waiting:
         """Time passes, and the loop turns."""
         self.now += after_s
         self.shard.look_for_misplaced(
-            self.half,
-            SystemTopics("txlayer"),
-            connections=self.half,
-            now=self.now,
-            patience_s=PATIENCE_S,
+            self.half, SystemTopics("txlayer"), connections=self.half, now=self.now, patience_s=PATIENCE_S
         )
         self.driver.turn()
 

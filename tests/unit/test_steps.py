@@ -5,23 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.fake_log import PLENTY
-from tests.support.steps_world import (
-    HALF,
-    KEY,
-    OP,
-    ORDER,
-    World,
-    finish,
-    ops_of,
-    waits,
-)
+from tests.support.steps_world import HALF, KEY, OP, ORDER, World, finish, ops_of, waits
 from txlayer.adapters.ports import TopicLimits
 from txlayer.core import codec
 from txlayer.core.messages import COMMIT, HalfHeader, Message, OpMessage
-from txlayer.errors import (
-    ForbiddenTopicError,
-    RefusedRecordError,
-)
+from txlayer.errors import ForbiddenTopicError, RefusedRecordError
 from txlayer.producer import steps
 from txlayer.producer.identity import ANYWHERE
 from txlayer.producer.pipeline import PendingTransaction
@@ -44,10 +32,7 @@ def test_a_transaction_is_half_records_then_one_op_line() -> None:
 
     first, second = world.writer.of(HALF)
     header = HalfHeader(KEY, "g", "orders", 0, 2, flight.born_ms, codec.decode_options(""))
-    assert ((b"k", b"v"), [("txl", codec.encode_half_header(header))]) == (
-        (first.key, first.value),
-        first.headers,
-    )
+    assert ((b"k", b"v"), [("txl", codec.encode_half_header(header))]) == ((first.key, first.value), first.headers)
     header = header._replace(topic="stock", index=1)
     assert ((None, None), [("h", b"1"), ("txl", codec.encode_half_header(header))]) == (
         (second.key, second.value),

@@ -9,17 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_log import FakeRecord
-from tests.support.steps_world import (
-    HALF,
-    KEY,
-    OP,
-    ORDER,
-    World,
-    finish,
-    ops_of,
-    refuse_index,
-    waits,
-)
+from tests.support.steps_world import HALF, KEY, OP, ORDER, World, finish, ops_of, refuse_index, waits
 from txlayer.core.messages import COMMIT, Message, Resolution
 from txlayer.errors import (
     LifecycleError,
@@ -57,14 +47,10 @@ def test_who_may_not_wait_is_told_at_once() -> None:
     world.launch()
 
     with pytest.raises(RetriableError, match="in_flight_max=1"):
-        finish(
-            steps.launch(world.engine, PendingTransaction, [ORDER], ANYWHERE, KEY, may_wait=False)
-        )
+        finish(steps.launch(world.engine, PendingTransaction, [ORDER], ANYWHERE, KEY, may_wait=False))
 
 
-def test_a_place_is_waited_for_no_longer_than_the_prepare_timeout(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_place_is_waited_for_no_longer_than_the_prepare_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1.0
     monkeypatch.setattr(steps, "time", SimpleNamespace(monotonic=lambda: now))
     world = World(in_flight_max=1, prepare_timeout=timedelta(seconds=10))
@@ -321,9 +307,7 @@ def test_lines_of_several_partitions_are_sent_again_each_once() -> None:
     assert 0 == world.engine.pipeline.in_flight_count
 
 
-def test_an_op_line_is_sent_again_for_no_longer_than_the_resolution_timeout(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_op_line_is_sent_again_for_no_longer_than_the_resolution_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: now))
     world = World(resolution_timeout=timedelta(seconds=60))

@@ -27,11 +27,7 @@ def test_stored_offsets_are_those_on_the_protocol_page() -> None:
         positions = Positions(**{name: vector[name] for name in Positions._fields})
 
         encoded = encode_stored(
-            positions,
-            writer=vector["writer"],
-            topics=TOPICS,
-            partition=3,
-            time_ms=vector["time_ms"],
+            positions, writer=vector["writer"], topics=TOPICS, partition=3, time_ms=vector["time_ms"]
         )
 
         assert {(TOPICS.half, 3): half, (TOPICS.op, 3): op} == encoded
@@ -46,13 +42,8 @@ def test_empty_metadata_begin_at_the_two_offsets() -> None:
     assert "" == begun.writer
 
 
-@pytest.mark.parametrize(
-    ("half", "op"),
-    [(None, StoredOffset(0, "")), (StoredOffset(0, ""), None), (None, None)],
-)
-def test_without_a_stored_offset_the_command_is_named(
-    half: StoredOffset | None, op: StoredOffset | None
-) -> None:
+@pytest.mark.parametrize(("half", "op"), [(None, StoredOffset(0, "")), (StoredOffset(0, ""), None), (None, None)])
+def test_without_a_stored_offset_the_command_is_named(half: StoredOffset | None, op: StoredOffset | None) -> None:
     with pytest.raises(ConfigError, match="txlayer topics apply"):
         decode_stored(half, op, partition=3)
 
@@ -70,8 +61,7 @@ def test_without_a_place_for_copies_nothing_before_the_low_water_mark_is_read() 
 
 
 @pytest.mark.parametrize(
-    "metadata",
-    ["x", "3|w|0|0|0:0|0", "1|w|0|0|0:0", "1|w|a|0|0:0|0", "1|w|0|0|0|0", "1|w|0|0|0:0|0|"],
+    "metadata", ["x", "3|w|0|0|0:0|0", "1|w|0|0|0:0", "1|w|a|0|0:0|0", "1|w|0|0|0|0", "1|w|0|0|0:0|0|"]
 )
 def test_metadata_of_somebody_else_are_refused(metadata: str) -> None:
     with pytest.raises(ConfigError, match="coordinator reset"):

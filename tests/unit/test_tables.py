@@ -71,9 +71,7 @@ def test_an_id_is_shown_as_it_is_and_whole(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.usefixtures("narrow")
-def test_topics_that_were_made_are_told_as_done_and_what_is_left_as_to_do(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_topics_that_were_made_are_told_as_done_and_what_is_left_as_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     made = CreateTopic("loyalty.sales.replay", 3, None, {"cleanup.policy": "delete"}, "why")
     left = Difference("loyalty.sales.dlq", "partitions", "1", "3", "why")
 
@@ -91,9 +89,7 @@ def test_what_mends_is_one_line_to_be_copied_however_narrow_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "console", lambda: Console(width=40, highlight=False))
-    mend = (
-        "kafka-acls.sh --add --allow-principal User:coordinator --operation Describe --topic '[a]'"
-    )
+    mend = "kafka-acls.sh --add --allow-principal User:coordinator --operation Describe --topic '[a]'"
     found = [ClusterFinding("acl", Level.ERROR, name, "missing", mend) for name in ("op", "half")]
 
     show_findings(found, namespace="txlayer", show_all=False)
@@ -125,7 +121,7 @@ def printed(made: RenderableType, *, width: int) -> str:
 def status(*, offset: int) -> CoordinatorStatus:
     """Two partitions of a coordinator that has done so much."""
     member = GroupMember("rdkafka-3cd1e9e1-1a2f", "rdkafka", "10.0.200.107", (("half", 0),))
-    parts = [PartitionStatus(p, offset, offset, offset, offset, offset - 5, offset, "") for p in (0, 1)]  # fmt: skip
+    parts = [PartitionStatus(p, offset, offset, offset, offset, offset - 5, offset, "") for p in (0, 1)]
     return CoordinatorStatus("txlayer.coordinator", "stable", (member,), tuple(parts))
 
 
@@ -133,7 +129,7 @@ def status(*, offset: int) -> CoordinatorStatus:
 def test_the_status_can_be_read_at_80_columns(offset: int) -> None:
     said = printed(status_table(status(offset=offset)), width=NARROW)
 
-    words = {"partition", "op next", "op end", "op lag", "owner", "low water", "half end", "read again", "doubt"}  # fmt: skip
+    words = {"partition", "op next", "op end", "op lag", "owner", "low water", "half end", "read again", "doubt"}
     heads = [line for line in said.splitlines() if "partition" in line]
     assert words == {cell.strip() for head in heads for cell in head.split("┃") if cell.strip()}
     assert "txlayer.coordinator: stable, 1 member, op lag 0" in said
@@ -150,16 +146,12 @@ def test_the_status_is_one_table_where_it_fits() -> None:
 
 
 def test_the_statistics_can_be_read_at_80_columns() -> None:
-    numbers = ("low_water", "half_end", "op_next", "op_end", "op_lag", "doubt_low", "doubt_end", "doubt_record_count")  # fmt: skip
-    row = dict.fromkeys(numbers, BIG) | {
-        "partition": 0, "doubt_transaction_count": 3, "kept_aside_count": 0,
-    }  # fmt: skip
+    numbers = ("low_water", "half_end", "op_next", "op_end", "op_lag", "doubt_low", "doubt_end", "doubt_record_count")
+    row = dict.fromkeys(numbers, BIG) | {"partition": 0, "doubt_transaction_count": 3, "kept_aside_count": 0}
     body = {"namespace": "txlayer", "transaction_count": 0, "states": [], "partitions": [row]}
 
     said = printed(stats_tables(body | {"kept_aside_count": 0}), width=NARROW)
 
     heads = " ".join(line for line in said.splitlines() if "partition" in line)
-    assert [] == [
-        w for w in ("low water", "op lag", "doubt records", "kept aside") if w not in heads
-    ]
+    assert [] == [w for w in ("low water", "op lag", "doubt records", "kept aside") if w not in heads]
     assert 8 == said.count(str(BIG))

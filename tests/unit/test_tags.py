@@ -12,9 +12,7 @@ from txlayer.errors import ConfigError
 def test_tags_are_alternatives(expression: str) -> None:
     wanted = parse_tags(expression)
 
-    assert [True, False, True, False] == [
-        wanted.accepts(tag) for tag in (b"TagA", b"TagB", b"TagC", None)
-    ]
+    assert [True, False, True, False] == [wanted.accepts(tag) for tag in (b"TagA", b"TagB", b"TagC", None)]
 
 
 @pytest.mark.parametrize("expression", ["*", "", "  ", " * "])
@@ -35,8 +33,4 @@ def test_an_expression_out_of_form_is_refused(expression: str) -> None:
     with pytest.raises(ConfigError) as told:
         parse_tags(expression)
 
-    assert ("tags", expression, '"TagA || TagC", or "*"') == (
-        told.value.name,
-        told.value.value,
-        told.value.expected,
-    )
+    assert ("tags", expression, '"TagA || TagC", or "*"') == (told.value.name, told.value.value, told.value.expected)

@@ -185,9 +185,11 @@ def test_records_that_others_overtook_are_refused_and_never_count_as_ended() -> 
     owned = OwnedPartition(
         Lease(GROUP, *EARLY, token=1),
         KeyQueues(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=0),
-        route=routes_to(lambda *_: None)[EARLY[0]], tally=TopicCounts(), chunk_s=0.0,
+        route=routes_to(lambda *_: None)[EARLY[0]],
+        tally=TopicCounts(),
+        chunk_s=0.0,
         next_offsets={EARLY: 0, (replay_topic(GROUP, EARLY[0]), 0): 0},
-    )  # fmt: skip
+    )
     intake = Ingest(group=GROUP, letters=None, now_ms=lambda: 0)  # type: ignore[arg-type]  # nobody asks it
     intake.add([Record(6)], {EARLY: owned})
 

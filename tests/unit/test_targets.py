@@ -196,12 +196,8 @@ def test_one_topic_of_several_that_takes_larger_messages_is_enough() -> None:
 
 
 @pytest.mark.promise("P7")
-@pytest.mark.parametrize(
-    "answer", [NotAuthorisedError("no"), THERE._replace(is_writable=False), THERE]
-)
-def test_a_topic_that_may_not_be_written_is_denied_whatever_is_told_about_it(
-    answer: TopicLimits | Exception,
-) -> None:
+@pytest.mark.parametrize("answer", [NotAuthorisedError("no"), THERE._replace(is_writable=False), THERE])
+def test_a_topic_that_may_not_be_written_is_denied_whatever_is_told_about_it(answer: TopicLimits | Exception) -> None:
     cluster = Cluster("orders")
     cluster.answers["orders"] = answer
     cluster.book.learn(["orders"])

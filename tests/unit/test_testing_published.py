@@ -13,9 +13,7 @@ from txlayer.testing.stage import SHOWN_COUNT_MAX, Expected, shown
 HEADERS = [("kind", b"gift"), ("kind", b"sale"), ("empty", None), ("txl-id", b"order-1")]
 
 
-def message(
-    value: bytes | None = b"v", *, key: bytes | None = b"k", offset: int = 7
-) -> ReceivedMessage:
+def message(value: bytes | None = b"v", *, key: bytes | None = b"k", offset: int = 7) -> ReceivedMessage:
     return ReceivedMessage(MemoryRecord("orders", 3, key, value, HEADERS, place=offset))
 
 

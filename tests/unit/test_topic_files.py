@@ -48,23 +48,12 @@ def test_a_topic_file_is_read_whole() -> None:
 def test_a_setting_may_follow_another_topics_and_may_need_replicas() -> None:
     followed = {"topic": "{namespace}.half", "times": 2}
     spec = TopicSpec.parse(
-        topic_file(
-            settings={
-                "max.message.bytes": {
-                    "value": "9",
-                    "why": "w",
-                    "replication_min": 3,
-                    "above": followed,
-                }
-            }
-        )
+        topic_file(settings={"max.message.bytes": {"value": "9", "why": "w", "replication_min": 3, "above": followed}})
     )
 
     topic = spec.desired(names={"namespace": "shop"}, partition_count=4)
 
-    assert (
-        Setting("max.message.bytes", "9", "w", 3, FollowsSetting("shop.half", 2)),
-    ) == topic.settings
+    assert (Setting("max.message.bytes", "9", "w", 3, FollowsSetting("shop.half", 2)),) == topic.settings
     assert ("shop.half", 4, True) == (topic.name, topic.partition_count, topic.is_count_shared)
 
 
@@ -93,23 +82,12 @@ def test_a_number_of_partitions_stands_for_itself() -> None:
         ({"settings": {"retention.ms": {"value": 1, "why": "w"}}}, "value"),
         ({"settings": {"retention.ms": {"value": "week", "why": "w"}}}, "value"),
         ({"settings": {"retention.ms": "1"}}, "retention.ms"),
-        (
-            {"settings": {"retention.ms": {"value": "1", "why": "w", "replication_min": 0}}},
-            "replication_min",
-        ),
-        (
-            {"settings": {"retention.ms": {"value": "1", "why": "w", "above": {"topic": "t"}}}},
-            "above",
-        ),
-        (
-            {"settings": {"max.message.bytes": {"value": "1", "why": "w", "above": {"times": 2}}}},
-            "topic",
-        ),
+        ({"settings": {"retention.ms": {"value": "1", "why": "w", "replication_min": 0}}}, "replication_min"),
+        ({"settings": {"retention.ms": {"value": "1", "why": "w", "above": {"topic": "t"}}}}, "above"),
+        ({"settings": {"max.message.bytes": {"value": "1", "why": "w", "above": {"times": 2}}}}, "topic"),
     ],
 )
-def test_a_topic_file_out_of_form_is_refused_by_the_place(
-    overrides: dict[str, Any], name: str
-) -> None:
+def test_a_topic_file_out_of_form_is_refused_by_the_place(overrides: dict[str, Any], name: str) -> None:
     with pytest.raises(ConfigError) as refused:
         TopicSpec.parse(topic_file(**overrides), origin="half.toml")
 
@@ -144,10 +122,7 @@ def test_the_topic_files_are_those_of_the_design() -> None:
     specs = {role: TopicSpec.parse(content, origin=role) for role, content in files.items()}
 
     assert {*NAMESPACE_ROLES, *GROUP_ROLES} == set(specs)
-    names = {
-        specs[role].desired(names={"namespace": "shop"}, partition_count=8).name
-        for role in NAMESPACE_ROLES
-    }
+    names = {specs[role].desired(names={"namespace": "shop"}, partition_count=8).name for role in NAMESPACE_ROLES}
     assert SystemTopics("shop").all == names
     for role in ("half", "op", "doubt"):
         assert PartitionSource.NAMESPACE is specs[role].partitions
@@ -182,11 +157,7 @@ def test_the_result_of_a_replay_outlives_its_dead_letter() -> None:
     # A segment goes when its newest record is old enough; Kafka begins a new one after 7 days at the latest.
     week_ms = 7 * 86_400_000
     kept = {
-        role: next(
-            int(s.value)
-            for s in TopicSpec.parse(read_topic_files()[role]).settings
-            if s.name == "retention.ms"
-        )
+        role: next(int(s.value) for s in TopicSpec.parse(read_topic_files()[role]).settings if s.name == "retention.ms")
         for role in ("dlq", "replay")
     }
 
@@ -194,8 +165,6 @@ def test_the_result_of_a_replay_outlives_its_dead_letter() -> None:
 
 
 def test_every_setting_of_the_topic_files_has_a_rule() -> None:
-    used = {
-        s.name for content in read_topic_files().values() for s in TopicSpec.parse(content).settings
-    }
+    used = {s.name for content in read_topic_files().values() for s in TopicSpec.parse(content).settings}
 
     assert used <= set(SETTING_RULES)

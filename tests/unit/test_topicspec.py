@@ -47,9 +47,7 @@ def desired(name: str = "ns.half", **overrides: Any) -> DesiredTopic:
 
 def state(**overrides: Any) -> TopicState:
     """A topic as it is."""
-    return TopicState(
-        **{"partition_count": 8, "replication_factor": 1, "settings": {}, **overrides}
-    )
+    return TopicState(**{"partition_count": 8, "replication_factor": 1, "settings": {}, **overrides})
 
 
 def after(
@@ -60,14 +58,10 @@ def after(
     for change in changes:
         if isinstance(change, CreateTopic):
             replicas = change.replication_factor or replication_factor
-            cluster[change.topic] = TopicState(
-                change.partition_count, replicas, dict(change.settings)
-            )
+            cluster[change.topic] = TopicState(change.partition_count, replicas, dict(change.settings))
         elif isinstance(change, AlterSetting):
             old = cluster[change.topic]
-            cluster[change.topic] = replace(
-                old, settings={**old.settings, change.setting: change.wanted}
-            )
+            cluster[change.topic] = replace(old, settings={**old.settings, change.setting: change.wanted})
     return cluster
 
 
@@ -75,30 +69,19 @@ def after(
 
 
 def test_a_missing_topic_is_created_with_all_its_settings() -> None:
-    topic = desired(
-        settings=(
-            setting("retention.ms", "7"),
-            setting("min.insync.replicas", "2", replication_min=3),
-        )
-    )
+    topic = desired(settings=(setting("retention.ms", "7"), setting("min.insync.replicas", "2", replication_min=3)))
 
-    assert [CreateTopic("ns.half", 8, None, {"retention.ms": "7"}, "keys never move")] == plan(
-        [topic], {}
-    )
+    assert [CreateTopic("ns.half", 8, None, {"retention.ms": "7"}, "keys never move")] == plan([topic], {})
     three = replace(topic, replication_factor=3)
-    assert [
-        CreateTopic(
-            "ns.half", 8, 3, {"retention.ms": "7", "min.insync.replicas": "2"}, "keys never move"
-        )
-    ] == plan([three], {})
+    assert [CreateTopic("ns.half", 8, 3, {"retention.ms": "7", "min.insync.replicas": "2"}, "keys never move")] == plan(
+        [three], {}
+    )
 
 
 def test_what_is_as_it_must_be_needs_nothing() -> None:
     topic = desired(settings=(setting("retention.ms", "7"), setting("cleanup.policy", "delete")))
 
-    assert [] == plan(
-        [topic], {"ns.half": state(settings={"retention.ms": "7", "cleanup.policy": "delete"})}
-    )
+    assert [] == plan([topic], {"ns.half": state(settings={"retention.ms": "7", "cleanup.policy": "delete"})})
 
 
 @pytest.mark.parametrize(
@@ -118,16 +101,10 @@ def test_what_is_as_it_must_be_needs_nothing() -> None:
         ("retention.ms", "a week", "7", True),
     ],
 )
-def test_a_setting_is_raised_and_never_lowered(
-    name: str, found: str, wanted: str, *, is_altered: bool
-) -> None:
-    changes = plan(
-        [desired(settings=(setting(name, wanted),))], {"ns.half": state(settings={name: found})}
-    )
+def test_a_setting_is_raised_and_never_lowered(name: str, found: str, wanted: str, *, is_altered: bool) -> None:
+    changes = plan([desired(settings=(setting(name, wanted),))], {"ns.half": state(settings={name: found})})
 
-    assert (
-        [AlterSetting("ns.half", name, found, wanted, "because")] if is_altered else []
-    ) == changes
+    assert ([AlterSetting("ns.half", name, found, wanted, "because")] if is_altered else []) == changes
 
 
 @pytest.mark.parametrize(
@@ -139,16 +116,12 @@ def test_a_setting_is_raised_and_never_lowered(
         ("compact, delete", "delete,compact", False),
     ],
 )
-def test_what_could_delete_records_is_left_to_a_person(
-    found: str, wanted: str, *, differs: bool
-) -> None:
+def test_what_could_delete_records_is_left_to_a_person(found: str, wanted: str, *, differs: bool) -> None:
     topic = desired(settings=(setting("cleanup.policy", wanted),))
 
     changes = plan([topic], {"ns.half": state(settings={"cleanup.policy": found})})
 
-    assert (
-        [Difference("ns.half", "cleanup.policy", found, wanted, "because")] if differs else []
-    ) == changes
+    assert ([Difference("ns.half", "cleanup.policy", found, wanted, "because")] if differs else []) == changes
 
 
 @pytest.mark.parametrize("found", [4, 16])
@@ -159,10 +132,7 @@ def test_a_number_of_partitions_is_fixed_for_life(found: int) -> None:
 
 
 def test_half_and_op_with_unequal_partitions_are_a_finding() -> None:
-    changes = plan(
-        [desired("ns.half"), desired("ns.op")],
-        {"ns.half": state(), "ns.op": state(partition_count=6)},
-    )
+    changes = plan([desired("ns.half"), desired("ns.op")], {"ns.half": state(), "ns.op": state(partition_count=6)})
 
     assert 1 == len(changes)
     assert isinstance(changes[0], Difference)
@@ -183,9 +153,7 @@ def test_fewer_replicas_than_asked_for_are_a_finding_and_more_are_not() -> None:
     assert [] == plan([topic], {"ns.half": state(replication_factor=5)})
     found = plan([topic], {"ns.half": state(replication_factor=1)})
     assert [("replication factor", "1", "3")] == [
-        (change.what, change.found, change.wanted)
-        for change in found
-        if isinstance(change, Difference)
+        (change.what, change.found, change.wanted) for change in found if isinstance(change, Difference)
     ]
 
 
@@ -200,11 +168,7 @@ def test_a_replicated_topic_gets_its_minimum_in_sync_whoever_chose_the_replicas(
 
 @pytest.mark.parametrize(
     ("half_bytes", "doubt_bytes", "wanted"),
-    [
-        ("1048588", "2097176", None),
-        ("1048588", "2097152", "2097176"),
-        ("5000000", "2097176", "10000000"),
-    ],
+    [("1048588", "2097176", None), ("1048588", "2097152", "2097176"), ("5000000", "2097176", "10000000")],
 )
 def test_doubt_takes_more_bytes_than_half_whatever_half_takes(
     half_bytes: str, doubt_bytes: str, wanted: str | None
@@ -220,9 +184,7 @@ def test_doubt_takes_more_bytes_than_half_whatever_half_takes(
         },
     )
 
-    assert ([wanted] if wanted else []) == [
-        c.wanted for c in changes if isinstance(c, AlterSetting)
-    ]
+    assert ([wanted] if wanted else []) == [c.wanted for c in changes if isinstance(c, AlterSetting)]
 
 
 # --- for every cluster ------------------------------------------------------------------------------------------------
@@ -251,34 +213,23 @@ def namespace(partition_count: int, replication_factor: int | None) -> list[Desi
     files = read_topic_files()
     return [
         TopicSpec.parse(files[role]).desired(
-            names={"namespace": "shop"},
-            partition_count=partition_count,
-            replication_factor=replication_factor,
+            names={"namespace": "shop"}, partition_count=partition_count, replication_factor=replication_factor
         )
         for role in NAMESPACE_ROLES
     ]
 
 
-DESIRED = {
-    (count, factor): namespace(count, factor)
-    for count in (4, PARTITION_COUNT)
-    for factor in (None, 1, 3)
-}
+DESIRED = {(count, factor): namespace(count, factor) for count in (4, PARTITION_COUNT) for factor in (None, 1, 3)}
 
 
 @given(CLUSTERS, st.sampled_from(sorted(DESIRED, key=str)))
-def test_a_plan_never_deletes_and_never_shrinks(
-    actual: dict[str, TopicState], asked: tuple[int, int | None]
-) -> None:
+def test_a_plan_never_deletes_and_never_shrinks(actual: dict[str, TopicState], asked: tuple[int, int | None]) -> None:
     cluster = after(plan(DESIRED[asked], actual), actual, replication_factor=3)
 
     assert set(TOPICS) == set(cluster)
     for name, before in actual.items():
         now = cluster[name]
-        assert (before.partition_count, before.replication_factor) == (
-            now.partition_count,
-            now.replication_factor,
-        )
+        assert (before.partition_count, before.replication_factor) == (now.partition_count, now.replication_factor)
         assert before.settings.get("cleanup.policy") == now.settings.get("cleanup.policy")
         for setting_name in ("retention.ms", "retention.bytes"):
             if setting_name in before.settings:
@@ -294,6 +245,4 @@ def test_a_plan_applied_twice_leaves_only_what_a_person_must_do(
     for _ in range(2):
         cluster = after(plan(DESIRED[asked], cluster), cluster, replication_factor=3)
 
-    assert [] == [
-        change for change in plan(DESIRED[asked], cluster) if not isinstance(change, Difference)
-    ]
+    assert [] == [change for change in plan(DESIRED[asked], cluster) if not isinstance(change, Difference)]

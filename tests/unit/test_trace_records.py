@@ -53,6 +53,4 @@ def test_lines_that_name_no_half_record_of_the_window_are_passed_over() -> None:
 
 
 def test_an_offset_of_thousands_of_digits_is_malformed_and_stops_nothing() -> None:
-    assert ["well"] == kept_ids(
-        commit("odd", last_offset="9" * 10_000), commit("well", last_offset="150")
-    )
+    assert ["well"] == kept_ids(commit("odd", last_offset="9" * 10_000), commit("well", last_offset="150"))

@@ -8,14 +8,7 @@ from hypothesis import strategies as st
 from tests.support.fake_records import BORN_MS, GROUP, FakeRecord, options, txn_key
 from txlayer.core.codec import decode_summary, encode_summary
 from txlayer.core.messages import NO_OPTIONS, DoubtSummary, OrderMode, ParkReason
-from txlayer.core.transaction import (
-    Content,
-    Transaction,
-    from_summary,
-    held_bytes,
-    record_size,
-    records_of,
-)
+from txlayer.core.transaction import Content, Transaction, from_summary, held_bytes, record_size, records_of
 from txlayer.core.transitions import TxnState
 
 KEY = txn_key("a")
@@ -33,8 +26,7 @@ def of_three(*offsets: int) -> Transaction:
     txn.options = options("red", order=OrderMode.PREPARE)
     txn.extra().offsets = list(offsets)
     txn.content = [
-        Content(n, "orders", o, NO_OPTIONS, str(BORN_MS), FakeRecord(value=b"x" * n))
-        for n, o in enumerate(offsets)
+        Content(n, "orders", o, NO_OPTIONS, str(BORN_MS), FakeRecord(value=b"x" * n)) for n, o in enumerate(offsets)
     ]
     return txn
 
@@ -62,9 +54,7 @@ def test_a_line_speaks_of_a_transaction_by_any_of_its_offsets() -> None:
     assert [4, 7, 12, 14] == [offset for offset in range(20) if txn.has_half_at(offset)]
 
 
-def test_what_doubt_holds_is_named_by_its_ends_and_second_copies_before_and_after_a_restart() -> (
-    None
-):
+def test_what_doubt_holds_is_named_by_its_ends_and_second_copies_before_and_after_a_restart() -> None:
     txn = of_three(4, 7, 12)
     txn.extra().twins = [14]
     txn.forget_content()

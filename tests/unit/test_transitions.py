@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txlayer.core.transitions import (
-    DECIDED,
-    SETTLED,
-    TRANSITIONS,
-    Effect,
-    TxnEvent,
-    TxnState,
-    transition,
-)
+from txlayer.core.transitions import DECIDED, SETTLED, TRANSITIONS, Effect, TxnEvent, TxnState, transition
 from txlayer.errors import InvalidTransitionError
 
 OP_KINDS = (TxnEvent.COMMIT, TxnEvent.ROLLBACK, TxnEvent.UNKNOWN, TxnEvent.ABANDON)
@@ -31,18 +23,21 @@ committed         report  repeat    conflict  repeat   conflict
 rolled-back       report  conflict  repeat    repeat   repeat
 """
 OF_THE_LEDGER = {
-    "move": "keep", "park": "keep", "go": "forward", "blocked": "nothing", "incomplete": "keep",
-    "target-refuses": "keep", "record-refused": "keep", "mended": "try", "expired": "keep",
-}  # fmt: skip
+    "move": "keep",
+    "park": "keep",
+    "go": "forward",
+    "blocked": "nothing",
+    "incomplete": "keep",
+    "target-refuses": "keep",
+    "record-refused": "keep",
+    "mended": "try",
+    "expired": "keep",
+}
 
 
 def test_every_effect_is_the_one_that_is_wanted() -> None:
     first, *rows = [line.split() for line in OF_OTHERS.strip().splitlines()]
-    wanted = {
-        (state, kind): effect
-        for state, *effects in rows
-        for kind, effect in zip(first, effects, strict=True)
-    }
+    wanted = {(state, kind): effect for state, *effects in rows for kind, effect in zip(first, effects, strict=True)}
 
     for (state, kind), (_, effect) in TRANSITIONS.items():
         expected = wanted.pop((state.value, kind.value), None) or OF_THE_LEDGER[kind.value]
@@ -83,9 +78,7 @@ def test_an_op_line_or_a_half_record_is_expected_in_every_state(state: TxnState)
 @pytest.mark.promise("P4")
 @pytest.mark.parametrize("state", sorted(SETTLED, key=str))
 def test_what_is_settled_stays_so(state: TxnState) -> None:
-    after = {
-        TRANSITIONS[pair][0] for pair in EVERY_PAIR if pair[0] is state and pair in TRANSITIONS
-    }
+    after = {TRANSITIONS[pair][0] for pair in EVERY_PAIR if pair[0] is state and pair in TRANSITIONS}
 
     assert {state} == after
 
@@ -116,9 +109,7 @@ def test_parking_is_no_decision(state: TxnState, kind: TxnEvent) -> None:
 def test_nothing_is_forwarded_but_out_of_a_commit() -> None:
     forwarding = {pair for pair, (_, effect) in TRANSITIONS.items() if effect is Effect.FORWARD}
     into_waiting = {
-        pair[1]
-        for pair, (after, _) in TRANSITIONS.items()
-        if after is TxnState.WAITING and pair[0] not in DECIDED
+        pair[1] for pair, (after, _) in TRANSITIONS.items() if after is TxnState.WAITING and pair[0] not in DECIDED
     }
 
     assert {(TxnState.WAITING, TxnEvent.GO)} == forwarding
@@ -127,9 +118,7 @@ def test_nothing_is_forwarded_but_out_of_a_commit() -> None:
 
 def test_only_an_abandon_gives_up_what_was_committed() -> None:
     giving_up = {
-        pair[1]
-        for pair, (after, _) in TRANSITIONS.items()
-        if pair[0] in DECIDED and after is TxnState.ROLLED_BACK
+        pair[1] for pair, (after, _) in TRANSITIONS.items() if pair[0] in DECIDED and after is TxnState.ROLLED_BACK
     }
 
     assert {TxnEvent.ABANDON} == giving_up

@@ -17,9 +17,7 @@ NOW_MS = 10_000_000
 HOUR_MS = 3_600_000
 
 
-def standing(
-    *, state: str = "open", age_ms: int = 5_000, reason: ParkReason | None = None
-) -> UnsettledTransaction:
+def standing(*, state: str = "open", age_ms: int = 5_000, reason: ParkReason | None = None) -> UnsettledTransaction:
     """One transaction of the group orders, for the topics shop and loyalty."""
     txn = Transaction("order-1/00000001", "orders", "shop", 7, NOW_MS - age_ms, "900", (0, 0), None)
     more = txn.extra()
@@ -74,9 +72,16 @@ def test_without_options_everything_is_meant() -> None:
 
 def test_states_add_up_and_everything_else_narrows() -> None:
     wanted = made(
-        state=[ListedState["WAITING"]], is_open=True, is_parked=True, is_held=True, older_than="1h", younger_than="2h",
-        reason_code=[ParkReason.TOO_LARGE], group="orders", topic="shop",
-    )  # fmt: skip
+        state=[ListedState["WAITING"]],
+        is_open=True,
+        is_parked=True,
+        is_held=True,
+        older_than="1h",
+        younger_than="2h",
+        reason_code=[ParkReason.TOO_LARGE],
+        group="orders",
+        topic="shop",
+    )
 
     states = frozenset({"waiting", "open", "held"}) | PARKED
     reasons = frozenset({ParkReason.TOO_LARGE})

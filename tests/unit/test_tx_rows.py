@@ -12,9 +12,7 @@ from tests.support.tx_samples import KEY, SUMMARY, drawn
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output, tx, tx_rows
 from txlayer.core.doubt import QuarantinedRecord
-from txlayer.core.messages import (
-    Origin,
-)
+from txlayer.core.messages import Origin
 from txlayer.core.transaction import Transaction, from_summary
 from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.operate import unsettled
@@ -135,17 +133,29 @@ def test_a_transaction_on_doubt_shows_its_reason_its_messages_and_its_checks() -
     row = unsettled.unsettled_json(UnsettledTransaction(0, txn.state.value, txn), now_ms=2_000)
 
     assert {
-        "txn_id": "order-4711", "nonce": "5f3a90c2", "producer_group": "orders", "state": "held",
-        "reason": "topic-missing", "appended_ms": 1_000, "age_ms": 1_000, "seen_count": 2, "message_count": 2,
-        "topics": ["shop", "loyalty"], "partition": 0, "first_half_offset": 16, "last_half_offset": 17,
-        "stands_in": "doubt", "checked_count": 3, "answered_count": 1, "asked_ms": 1_500, "key_hash": "028c7948712c936a",
-        "order": "prepare", "immunity_ms": 60_000,
-    } == row  # fmt: skip
+        "txn_id": "order-4711",
+        "nonce": "5f3a90c2",
+        "producer_group": "orders",
+        "state": "held",
+        "reason": "topic-missing",
+        "appended_ms": 1_000,
+        "age_ms": 1_000,
+        "seen_count": 2,
+        "message_count": 2,
+        "topics": ["shop", "loyalty"],
+        "partition": 0,
+        "first_half_offset": 16,
+        "last_half_offset": 17,
+        "stands_in": "doubt",
+        "checked_count": 3,
+        "answered_count": 1,
+        "asked_ms": 1_500,
+        "key_hash": "028c7948712c936a",
+        "order": "prepare",
+        "immunity_ms": 60_000,
+    } == row
     text = drawn(tx_rows.list_table([row]))
-    assert all(
-        part in text
-        for part in ("held", "topic-missing", "2/2", "shop", "loyalty", "1/3", "1970-01-01")
-    )
+    assert all(part in text for part in ("held", "topic-missing", "2/2", "shop", "loyalty", "1/3", "1970-01-01"))
 
 
 def test_a_transaction_of_which_no_half_message_was_read_has_no_offset() -> None:
@@ -184,16 +194,13 @@ def test_stats_say_how_far_each_partition_reaches() -> None:
     text = drawn(tx_rows.stats_tables(body))
 
     assert (2, 20, 4, 6) == tuple(
-        partition[n]
-        for n in ("op_lag", "doubt_record_count", "doubt_transaction_count", "kept_aside_count")
+        partition[n] for n in ("op_lag", "doubt_record_count", "doubt_transaction_count", "kept_aside_count")
     )
     title = "ns: 12,345 not settled, 1,006 kept aside"
     assert all(part in text for part in (title, "12,345", "3 s", "57"))
 
 
-@pytest.mark.parametrize(
-    ("aside_count", "said"), [(0, "nothing is open\n"), (2, "nothing is open, 2 kept aside\n")]
-)
+@pytest.mark.parametrize(("aside_count", "said"), [(0, "nothing is open\n"), (2, "nothing is open, 2 kept aside\n")])
 def test_stats_of_an_empty_namespace_without_stored_offsets(aside_count: int, said: str) -> None:
     status = PartitionStatus(0, None, 0, None, 0, None, 0, "")
     body = {
@@ -213,25 +220,42 @@ def test_stats_of_an_empty_namespace_without_stored_offsets(aside_count: int, sa
 # --- kept aside -------------------------------------------------------------------------------------------------------
 
 
-def aside(
-    *, line: int | None = None, key: str = KEY, why: str = "0 fields", **more: Any
-) -> QuarantinedRecord:
+def aside(*, line: int | None = None, key: str = KEY, why: str = "0 fields", **more: Any) -> QuarantinedRecord:
     """A record that was kept aside."""
     return QuarantinedRecord(
-        Origin("ns.op", 2, 17), line, "undecodable", why, key, 1_000, Origin("ns.doubt", 2, 40),
+        Origin("ns.op", 2, 17),
+        line,
+        "undecodable",
+        why,
+        key,
+        1_000,
+        Origin("ns.doubt", 2, 40),
         **{"key_bytes": None, "value_bytes": 1_234, "header_names": ("a", "b"), **more},
-    )  # fmt: skip
+    )
 
 
 def test_a_record_kept_aside_shows_its_origin_and_what_is_wrong_and_how_large_it_is() -> None:
     row = unsettled.aside_json(aside(), now_ms=61_000)
 
     assert {
-        "state": "kept-aside", "name": "origin/ns.op/2/17", "topic": "ns.op", "partition": 2, "offset": 17,
-        "line": None, "reason": "undecodable", "why": "0 fields", "txn_id": "order-4711", "nonce": "5f3a90c2",
-        "kept_ms": 1_000, "age_ms": 60_000, "key_bytes": None, "value_bytes": 1_234, "header_names": ["a", "b"],
-        "doubt_partition": 2, "doubt_offset": 40,
-    } == row  # fmt: skip
+        "state": "kept-aside",
+        "name": "origin/ns.op/2/17",
+        "topic": "ns.op",
+        "partition": 2,
+        "offset": 17,
+        "line": None,
+        "reason": "undecodable",
+        "why": "0 fields",
+        "txn_id": "order-4711",
+        "nonce": "5f3a90c2",
+        "kept_ms": 1_000,
+        "age_ms": 60_000,
+        "key_bytes": None,
+        "value_bytes": 1_234,
+        "header_names": ["a", "b"],
+        "doubt_partition": 2,
+        "doubt_offset": 40,
+    } == row
     listed = drawn(tx_rows.aside_list([row]))
     assert all(part in listed for part in (row["name"], "undecodable", "order-4711", "1 min"))
     shown = drawn(tx_rows.aside_table(row))

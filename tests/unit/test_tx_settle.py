@@ -22,9 +22,7 @@ KEY = "order-1/00000001"
 
 
 @pytest.mark.parametrize("command", ["commit", "rollback", "abandon"])
-def test_without_a_reason_nothing_is_decided(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_reason_nothing_is_decided(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     for reason in ([], ["--reason", " "]):
         code, out, err = run_command(tx.app, command, "order-1", *reason, capsys=capsys)
 
@@ -75,10 +73,7 @@ def by(source: Source, reason: str) -> RecordedLine:
     return RecordedLine((20, 3), 1_700_000_000_007, op)
 
 
-ZOE = {
-    "decision": by(Source.OPERATOR, operator_reason("zoe@desk", "ticket 12")),
-    "decided_ms": 1_700_000_000_007,
-}
+ZOE = {"decision": by(Source.OPERATOR, operator_reason("zoe@desk", "ticket 12")), "decided_ms": 1_700_000_000_007}
 STANDS = "committed at 2023-11-14 22:13:20.007Z by operator zoe@desk (ticket 12)"
 
 
@@ -94,21 +89,35 @@ STANDS = "committed at 2023-11-14 22:13:20.007Z by operator zoe@desk (ticket 12)
         (OperatorAction.CHECK_NOW, outcome(SettlementResult.ALREADY, "committed", **ZOE), f"meanwhile: {STANDS}"),
         (OperatorAction.COMMIT, outcome(SettlementResult.ALREADY, "committed"), "was committed already"),
         (OperatorAction.COMMIT, outcome(SettlementResult.ALREADY, COMMITTING), "already; a coordinator has still to"),
-        (OperatorAction.ROLLBACK, outcome(SettlementResult.REFUSED, "committed", **ZOE), f"refused: it was {STANDS}; the first"),
-        (OperatorAction.ROLLBACK, outcome(SettlementResult.REFUSED, "held", **ZOE), f"it was {STANDS} and is held now; `txlayer"),
+        (
+            OperatorAction.ROLLBACK,
+            outcome(SettlementResult.REFUSED, "committed", **ZOE),
+            f"refused: it was {STANDS}; the first",
+        ),
+        (
+            OperatorAction.ROLLBACK,
+            outcome(SettlementResult.REFUSED, "held", **ZOE),
+            f"it was {STANDS} and is held now; `txlayer",
+        ),
         (OperatorAction.ABANDON, outcome(SettlementResult.REFUSED, COMMITTING), "to carry it out, then look again"),
         (OperatorAction.CHECK_NOW, outcome(SettlementResult.REFUSED, "held"), "there is nothing to ask"),
         (OperatorAction.COMMIT, outcome(SettlementResult.REFUSED, None), "--since goes further back"),
-        (OperatorAction.COMMIT, outcome(SettlementResult.NOT_FORWARDED, "held", reason="topic-missing"), "(topic-missing), so it is held"),
+        (
+            OperatorAction.COMMIT,
+            outcome(SettlementResult.NOT_FORWARDED, "held", reason="topic-missing"),
+            "(topic-missing), so it is held",
+        ),
         (OperatorAction.COMMIT, outcome(SettlementResult.IGNORED, "open"), "is open as before"),
-        (OperatorAction.COMMIT, outcome(SettlementResult.WRITTEN, "parked", written_at=(20, 3)), "its line, ns.op-3@20:3, but no coordinator"),
+        (
+            OperatorAction.COMMIT,
+            outcome(SettlementResult.WRITTEN, "parked", written_at=(20, 3)),
+            "its line, ns.op-3@20:3, but no coordinator",
+        ),
         (OperatorAction.COMMIT, outcome(SettlementResult.PLANNED, "parked", line="1|C"), "to ns.op-3 would go: 1|C"),
         (OperatorAction.COMMIT, outcome(SettlementResult.NOT_FOUND, None), "is not found"),
     ],
-)  # fmt: skip
-def test_every_result_has_its_sentence(
-    act: OperatorAction, told: SettlementOutcome, said: str
-) -> None:
+)
+def test_every_result_has_its_sentence(act: OperatorAction, told: SettlementOutcome, said: str) -> None:
     sentence = tx_sentences.sentence(act, told, op_topic="ns.op")
 
     assert sentence.startswith("order-1 / 00000001 ")
@@ -117,12 +126,7 @@ def test_every_result_has_its_sentence(
 
 
 def test_a_reason_moves_no_cursor() -> None:
-    told = outcome(
-        SettlementResult.REFUSED,
-        "committed",
-        decision=by(Source.POLICY, "\x1b[2J"),
-        decided_ms=None,
-    )
+    told = outcome(SettlementResult.REFUSED, "committed", decision=by(Source.POLICY, "\x1b[2J"), decided_ms=None)
 
     sentence = tx_sentences.sentence(OperatorAction.ROLLBACK, told, op_topic="ns.op")
 
@@ -131,17 +135,20 @@ def test_a_reason_moves_no_cursor() -> None:
 
 
 def test_an_outcome_as_json_tells_who_decided() -> None:
-    row = settling.outcome_json(
-        OperatorAction.COMMIT, outcome(SettlementResult.DONE, "committed", **ZOE)
-    )
+    row = settling.outcome_json(OperatorAction.COMMIT, outcome(SettlementResult.DONE, "committed", **ZOE))
 
     assert ("order-1", "00000001", "commit", "done", "parked", "committed") == tuple(
         row[name] for name in ("txn_id", "nonce", "act", "result", "state_before", "state")
     )
     assert {
-        "offset": 20, "line": 3, "appended_ms": 1_700_000_000_007, "resolution": "COMMIT", "source": "operator",
-        "operator": "zoe@desk", "reason": "ticket 12",
-    } == row["decision"]  # fmt: skip
+        "offset": 20,
+        "line": 3,
+        "appended_ms": 1_700_000_000_007,
+        "resolution": "COMMIT",
+        "source": "operator",
+        "operator": "zoe@desk",
+        "reason": "ticket 12",
+    } == row["decision"]
 
 
 def test_the_nonces_to_choose_from_stand_oldest_first() -> None:
@@ -163,7 +170,5 @@ def test_the_nonces_to_choose_from_stand_oldest_first() -> None:
         (b"\xff", {"base64": "/w==", "text": None}),
     ],
 )
-def test_exported_bytes_are_base64_and_text_where_they_are_text(
-    raw: bytes | None, expected: object
-) -> None:
+def test_exported_bytes_are_base64_and_text_where_they_are_text(raw: bytes | None, expected: object) -> None:
     assert expected == bytes_json(raw)

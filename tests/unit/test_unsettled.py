@@ -138,9 +138,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> PartitionDriver:
     for key in (A, B, C, D):
         driver.half(key)
     driver.turn()
-    assert ([A, B, C], [D]) == (
-        list(driver.ledger.transactions.rest), list(driver.ledger.transactions.fresh),
-    )  # fmt: skip
+    assert ([A, B, C], [D]) == (list(driver.ledger.transactions.rest), list(driver.ledger.transactions.fresh))
     return driver
 
 
@@ -166,9 +164,7 @@ def test_a_commit_finds_its_transaction_in_either_table(driver: PartitionDriver,
 
 
 @pytest.mark.parametrize("key", [A, D])
-def test_a_second_copy_of_a_half_record_is_no_new_transaction(
-    driver: PartitionDriver, key: str
-) -> None:
+def test_a_second_copy_of_a_half_record_is_no_new_transaction(driver: PartitionDriver, key: str) -> None:
     txn = driver.ledger.transactions[key]
     driver.op("C", key, driver.half(key))
 
@@ -180,9 +176,7 @@ def test_a_second_copy_of_a_half_record_is_no_new_transaction(
 
 
 @pytest.mark.parametrize("key", [A, D])
-def test_a_rollback_finds_its_transaction_in_either_table(
-    driver: PartitionDriver, key: str
-) -> None:
+def test_a_rollback_finds_its_transaction_in_either_table(driver: PartitionDriver, key: str) -> None:
     driver.op("R", key, driver.ledger.transactions[key].first_offset)
 
     driver.turn()

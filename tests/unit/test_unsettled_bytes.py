@@ -13,14 +13,7 @@ from tests.support.partition_log import SETTINGS
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.coordinator.partition import Shard
 from txlayer.core.ids import NONCE_LENGTH, half_partition, key_hash
-from txlayer.core.ledger import (
-    FURTHER_BYTES,
-    GROUP_BYTES,
-    KEYED_BYTES,
-    SLEEPER_BYTES,
-    UNSETTLED_BYTES,
-    Ledger,
-)
+from txlayer.core.ledger import FURTHER_BYTES, GROUP_BYTES, KEYED_BYTES, SLEEPER_BYTES, UNSETTLED_BYTES, Ledger
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode
 from txlayer.core.transaction import accepting_target
 
@@ -31,11 +24,7 @@ COUNT = 200
 def keys(count: int, *, partition: int = 0, name: str = "t") -> list[str]:
     """Transactions whose home is this partition."""
     ids = (f"{name}-{number}" for number in range(10 * count))
-    home = [
-        i
-        for i in ids
-        if half_partition(ordering_key=None, txn_id=i, partition_count=2) == partition
-    ]
+    home = [i for i in ids if half_partition(ordering_key=None, txn_id=i, partition_count=2) == partition]
     return [f"{txn_id}/{'a' * NONCE_LENGTH}" for txn_id in home[:count]]
 
 
@@ -61,9 +50,7 @@ def work(still: StillCoordinator, *, seconds: float = 5) -> dict[int, Shard]:
 
 
 @pytest.mark.promise("P11")
-def test_a_flood_of_invented_records_is_read_no_further_than_there_is_memory(
-    still: StillCoordinator,
-) -> None:
+def test_a_flood_of_invented_records_is_read_no_further_than_there_is_memory(still: StillCoordinator) -> None:
     for number, key in enumerate(keys(COUNT)):
         still.half(key, group=f"invented-{number}")
 
@@ -116,9 +103,7 @@ def test_time_goes_on_for_those_in_memory_while_half_waits(still: StillCoordinat
 
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P11")
-def test_a_full_partition_keeps_to_its_bound_although_op_waits_and_more_memory_ends_it(
-    still: StillCoordinator,
-) -> None:
+def test_a_full_partition_keeps_to_its_bound_although_op_waits_and_more_memory_ends_it(still: StillCoordinator) -> None:
     flood = keys(COUNT)
     offsets = [still.half(key) for key in flood]
     still.op(op_line("C", flood[-1], offsets[-1]))
@@ -134,9 +119,7 @@ def test_a_full_partition_keeps_to_its_bound_although_op_waits_and_more_memory_e
 
 
 @pytest.mark.promise("P11")
-def test_the_bound_holds_when_those_in_memory_go_to_doubt_while_half_waits(
-    still: StillCoordinator,
-) -> None:
+def test_the_bound_holds_when_those_in_memory_go_to_doubt_while_half_waits(still: StillCoordinator) -> None:
     flood = keys(COUNT)
     offsets = [still.half(key) for key in flood]
     still.op(op_line("C", flood[-1], offsets[-1]))  # a line that waits lets half go furthest
@@ -171,9 +154,7 @@ def test_each_half_record_of_a_transaction_counts_until_it_is_settled(does_sleep
     assert driver.ledger.unsettled_bytes > SLEEPER_BYTES
     assert driver.ledger.find(txn_key("b"))
     groups = driver.ledger.schedule.group_count + 2 * driver.ledger.asleep.group_count
-    assert (
-        driver.ledger.unsettled_bytes == UNSETTLED_BYTES + 4 * FURTHER_BYTES + groups * GROUP_BYTES
-    )
+    assert driver.ledger.unsettled_bytes == UNSETTLED_BYTES + 4 * FURTHER_BYTES + groups * GROUP_BYTES
 
     driver.op("R", txn_key("b"), last["b"])
     driver.turn()
@@ -182,9 +163,7 @@ def test_each_half_record_of_a_transaction_counts_until_it_is_settled(does_sleep
 
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
-def test_half_does_not_wait_for_groups_whose_transactions_are_all_settled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_half_does_not_wait_for_groups_whose_transactions_are_all_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.core.checks.IDLE_GROUPS_MAX", 10)
     still, count = StillCoordinator(unsettled_bytes_max=40 * UNSETTLED_BYTES), 200
     good, number, wait_until_s = txn_key("good"), 0, 0.0
@@ -213,9 +192,7 @@ def test_half_does_not_wait_for_groups_whose_transactions_are_all_settled(
 
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("order", [None, OrderMode.COMMIT, OrderMode.PREPARE])
-def test_unsettled_transactions_take_no_more_memory_than_is_counted(
-    order: OrderMode | None,
-) -> None:
+def test_unsettled_transactions_take_no_more_memory_than_is_counted(order: OrderMode | None) -> None:
     """Each of another customer: the key of the message is its ordering key, unless the user names one."""
     count, ids = 3_000, (f"019012ab-1234-7abc-89ab-{n:012x}" for n in range(100_000))
     hashes = (key_hash(f"customer-{n}".encode()) for n in range(100_000))
@@ -248,9 +225,7 @@ def test_unsettled_transactions_take_no_more_memory_than_is_counted(
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("order", OrderMode)
 @pytest.mark.parametrize("way", ["at once", "from doubt", "after a restart"])
-def test_an_ordering_key_counts_until_its_transaction_is_settled(
-    order: OrderMode, way: str
-) -> None:
+def test_an_ordering_key_counts_until_its_transaction_is_settled(order: OrderMode, way: str) -> None:
     driver = PartitionDriver()
     key, ordering = keys(1)[0], options("red", order=order)
     offset = driver.half(key, options=ordering)

@@ -15,7 +15,7 @@ FEATURES = (
 def test_what_a_broker_supports_and_what_is_in_force_are_told_apart() -> None:
     found = read_features(FEATURES)
 
-    assert ({"metadata.version": (7, 30)}, {"transaction.version": 2}) == (found.supported, found.finalized)  # fmt: skip
+    assert ({"metadata.version": (7, 30)}, {"transaction.version": 2}) == (found.supported, found.finalized)
 
 
 def test_a_refusal_is_told_by_its_number() -> None:

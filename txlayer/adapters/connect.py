@@ -22,9 +22,7 @@ def connect_producer(config: ProducerConfig) -> ProducerConnections:
     return KafkaProducerConnections(config)
 
 
-def connect_coordinator(
-    config: CoordinatorConfig, *, is_one_shot: bool = False
-) -> CoordinatorConnections:
+def connect_coordinator(config: CoordinatorConfig, *, is_one_shot: bool = False) -> CoordinatorConnections:
     """A coordinator's calls to a real Kafka; it connects at the first question.
 
     A coordinator repeats its questions, so each one waits for 3 s; with `is_one_shot` it waits as long as in a command.

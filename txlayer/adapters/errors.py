@@ -139,12 +139,7 @@ REFUSED_RECORD_CODES = frozenset(
 )
 # Codes caused by a topic: its messages are held until the topic is repaired.
 REFUSED_TOPIC_CODES = frozenset(
-    {
-        Code.TOPIC_AUTHORIZATION_FAILED,
-        Code.UNKNOWN_TOPIC_OR_PART,
-        Code.LOCAL_UNKNOWN_TOPIC,
-        Code.TOPIC_EXCEPTION,
-    }
+    {Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_OR_PART, Code.LOCAL_UNKNOWN_TOPIC, Code.TOPIC_EXCEPTION}
 )
 # The client's Kafka transaction cannot go on; the reason comes from the client's own state.
 GIVEN_UP_CODES = frozenset({Code.LOCAL_PURGE_QUEUE, Code.LOCAL_PURGE_INFLIGHT, Code.LOCAL_STATE})
@@ -171,12 +166,7 @@ NOT_AUTHORISED_CODES = frozenset(
 )
 # The request can never succeed, for any principal: more replicas than brokers, a setting that does not exist.
 MISTAKEN_CODES = frozenset(
-    {
-        Code.INVALID_CONFIG,
-        Code.INVALID_PARTITIONS,
-        Code.INVALID_REPLICATION_FACTOR,
-        Code.LOCAL_INVALID_ARG,
-    }
+    {Code.INVALID_CONFIG, Code.INVALID_PARTITIONS, Code.INVALID_REPLICATION_FACTOR, Code.LOCAL_INVALID_ARG}
 )
 UNAVAILABLE_CODES = frozenset(
     {
@@ -199,11 +189,7 @@ UNAVAILABLE_CODES = frozenset(
 )
 # A group's coordinator is being elected, has moved or still reads its log, as after every start of a broker. Nothing was done.
 MOVED_COORDINATOR_CODES = frozenset(
-    {
-        Code.COORDINATOR_LOAD_IN_PROGRESS,
-        Code.COORDINATOR_NOT_AVAILABLE,
-        Code.NOT_COORDINATOR,
-    }
+    {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR}
 )
 # The client's metadata about leaders is out of date; after a refresh the question has an answer.
 STALE_LEADER_CODES = frozenset(
@@ -295,9 +281,7 @@ def translate_error(
     if code in MISTAKEN_CODES:
         return UsageError(f"{topic}: {detail}" if topic else detail)
     if code in UNAVAILABLE_CODES:
-        return BrokerUnavailableError(
-            detail, bootstrap_servers=bootstrap_servers, waited_ms=waited_ms
-        )
+        return BrokerUnavailableError(detail, bootstrap_servers=bootstrap_servers, waited_ms=waited_ms)
     if code in STALE_LEADER_CODES:
         return RetriableError(detail)
     return TxLayerError(detail)
@@ -306,9 +290,7 @@ def translate_error(
 # --- a transactional writer -------------------------------------------------------------------------------------------
 
 
-def translate_writer_error(
-    error: ClientError, *, bootstrap_servers: str, transactional_id: str
-) -> TxLayerError:
+def translate_writer_error(error: ClientError, *, bootstrap_servers: str, transactional_id: str) -> TxLayerError:
     """Translate the error of a call of a transactional client."""
     code, detail = error.code(), detail_of(error)
     if code in STALE_MEMBER_CODES:
@@ -324,9 +306,7 @@ def translate_writer_error(
             return RefusedRecordError(detail, reason=error.name())
         if code in REFUSED_TOPIC_CODES or code == Code.LOCAL_INCONSISTENT:
             return ForbiddenTopicError(detail, reason=error.name())
-    return translate_error(
-        error, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id
-    )
+    return translate_error(error, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id)
 
 
 def translate_refusal(
@@ -340,9 +320,7 @@ def translate_refusal(
         return ForbiddenTopicError(detail, topic=topic, reason=error.name())
     if code == Code.LOCAL_MSG_TIMED_OUT:
         return BrokerUnavailableError(detail, bootstrap_servers=bootstrap_servers)
-    return translate_writer_error(
-        error, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id
-    )
+    return translate_writer_error(error, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id)
 
 
 def unanswered_commit(error: ClientError) -> RetriableError | None:
@@ -357,9 +335,7 @@ def unanswered_commit(error: ClientError) -> RetriableError | None:
 
 def translate_fatal(error: ClientError) -> FencedError:
     """Translate a fatal error of an idempotent client."""
-    return FencedError(
-        f"{detail_of(error)}; this client writes nothing any more, close it and make a new one"
-    )
+    return FencedError(f"{detail_of(error)}; this client writes nothing any more, close it and make a new one")
 
 
 def translate_unwritten(error: ClientError, *, topic: str, txn_id: str) -> TxLayerError:
@@ -369,12 +345,7 @@ def translate_unwritten(error: ClientError, *, topic: str, txn_id: str) -> TxLay
     if error.code() == Code.LOCAL_PURGE_QUEUE:
         return RetriableError("closed before the record was sent")
     return translate_error(
-        error,
-        topic=topic,
-        resource=topic,
-        operation="write",
-        txn_id=txn_id,
-        step=topic.rpartition(".")[2],
+        error, topic=topic, resource=topic, operation="write", txn_id=txn_id, step=topic.rpartition(".")[2]
     )
 
 
@@ -392,9 +363,7 @@ def translate_unknown_end(error: ClientError, *, bootstrap_servers: str) -> TxLa
 # --- a member of a group ----------------------------------------------------------------------------------------------
 
 
-def translate_read_error(
-    error: ClientError, *, bootstrap_servers: str, reader: str, advice: str
-) -> TxLayerError:
+def translate_read_error(error: ClientError, *, bootstrap_servers: str, reader: str, advice: str) -> TxLayerError:
     """Translate an error among the records of a group's member.
 
     `reader` and `advice` are for an offset that is gone: who lost it, and what to do.
@@ -422,18 +391,15 @@ def consumer_advice(group: str, topic: str) -> str:
     )
 
 
-def translate_store_error(
-    error: ClientError, *, group: str, bootstrap_servers: str
-) -> TxLayerError:
+def translate_store_error(error: ClientError, *, group: str, bootstrap_servers: str) -> TxLayerError:
     """Translate an error of a member's store of offsets."""
     code, detail = error.code(), detail_of(error)
     if code in STALE_MEMBER_CODES:
         return MemberFencedError(detail, group=group)
     if code in (Code.OFFSET_METADATA_TOO_LARGE, Code.INVALID_COMMIT_OFFSET_SIZE):
         return ConfigError(
-            f"the brokers allow less metadata with an offset ({detail})", name="metadata_bytes_max",
+            f"the brokers allow less metadata with an offset ({detail})",
+            name="metadata_bytes_max",
             expected="the brokers' offset.metadata.max.bytes",
-        )  # fmt: skip
-    return translate_error(
-        error, bootstrap_servers=bootstrap_servers, resource=group, operation="store offsets"
-    )
+        )
+    return translate_error(error, bootstrap_servers=bootstrap_servers, resource=group, operation="store offsets")

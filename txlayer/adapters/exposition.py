@@ -88,9 +88,7 @@ def _metrics(samples: Iterable[Sample]) -> Iterator[Metric]:
 
 def _metric(family: Family, samples: Iterable[Sample]) -> Metric:
     if family.kind is FamilyKind.COUNTER:
-        counted = CounterMetricFamily(
-            family.name.removesuffix(_TOTAL), family.text, labels=family.labels
-        )
+        counted = CounterMetricFamily(family.name.removesuffix(_TOTAL), family.text, labels=family.labels)
         for sample in samples:
             counted.add_metric(_labels(sample), _number(sample))
         return counted

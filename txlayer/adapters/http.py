@@ -55,11 +55,7 @@ class MetricsServer:
     """
 
     def __init__(
-        self,
-        config: MetricsConfig,
-        observed: Observed,
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, config: MetricsConfig, observed: Observed, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._config = config
         self._observed = observed
@@ -75,9 +71,11 @@ class MetricsServer:
             server = _Server(self._config, _Pages(self._observed, render), self._clock)
         except (OSError, OverflowError) as exc:
             raise ConfigError(
-                f"cannot listen for readers of metrics: {exc}", name="--metrics-host, --metrics-port",
-                value=f"{self._config.host}:{self._config.port}", expected="an address of this machine and a free port",
-            ) from exc  # fmt: skip
+                f"cannot listen for readers of metrics: {exc}",
+                name="--metrics-host, --metrics-port",
+                value=f"{self._config.host}:{self._config.port}",
+                expected="an address of this machine and a free port",
+            ) from exc
         self._server = server
         server.start()
         logger.info("metrics.started", extra={"host": self._config.host, "port": self._config.port})
@@ -93,10 +91,7 @@ class MetricsServer:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -107,9 +102,7 @@ def _make_page(observed: Observed, clock: Callable[[], float]) -> Render:
     except ModuleNotFoundError as exc:
         if exc.name != "prometheus_client":
             raise
-        raise ConfigError(
-            'metrics need their extra: pip install "txlayer[metrics]"', name="--metrics-port"
-        ) from exc
+        raise ConfigError('metrics need their extra: pip install "txlayer[metrics]"', name="--metrics-port") from exc
     return Page(observed, clock=clock).render
 
 
@@ -144,9 +137,7 @@ class _Pages:
         return HTTPStatus.NOT_FOUND, b"there are /metrics, /livez and /readyz\n", TEXT
 
 
-def _answer(
-    status: HTTPStatus, body: bytes = b"", content_type: str = TEXT, *, has_body: bool = True
-) -> bytes:
+def _answer(status: HTTPStatus, body: bytes = b"", content_type: str = TEXT, *, has_body: bool = True) -> bytes:
     head = (
         f"HTTP/1.0 {status.value} {status.phrase}\r\nServer: txlayer\r\nDate: {formatdate(usegmt=True)}\r\n"
         f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\nCache-Control: no-store\r\n"
@@ -192,9 +183,7 @@ class _Server:
 
     def __init__(self, config: MetricsConfig, pages: _Pages, clock: Callable[[], float]) -> None:
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        self._listener = socket.create_server(
-            (config.host, config.port), family=family, backlog=BACKLOG
-        )
+        self._listener = socket.create_server((config.host, config.port), family=family, backlog=BACKLOG)
         self._listener.settimeout(0)
         self._pages = pages
         self._clock = clock

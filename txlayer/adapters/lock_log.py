@@ -9,14 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from txlayer.adapters.errors import PASSING_CODES, Code, translate_error
-from txlayer.adapters.ports import (
-    HalfWriter,
-    LogReader,
-    TopicLimits,
-    TopicPartition,
-    append_time_of,
-    no_append_time,
-)
+from txlayer.adapters.ports import HalfWriter, LogReader, TopicLimits, TopicPartition, append_time_of, no_append_time
 from txlayer.core.leases import HISTORY_EXPIRY_COUNT, decode_lock, encode_lock, lock_partition
 from txlayer.core.messages import Undecodable
 from txlayer.core.retry import LockRecord
@@ -57,9 +50,7 @@ class LockConnections(Protocol):
         """The next offset per partition."""
         ...
 
-    def offsets_at(
-        self, partitions: Sequence[TopicPartition], *, at_ms: int
-    ) -> dict[TopicPartition, int]:
+    def offsets_at(self, partitions: Sequence[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
         """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
         ...
 
@@ -84,12 +75,7 @@ class LockLog:
     """
 
     def __init__(
-        self,
-        connections: LockConnections,
-        *,
-        topic: str,
-        expiry_ms: int,
-        clock: Callable[[], float] = time.monotonic,
+        self, connections: LockConnections, *, topic: str, expiry_ms: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._connections = connections
         self._topic = topic
@@ -114,10 +100,7 @@ class LockLog:
         limits = self._connections.topic_limits(self._topic)
         if limits is None:
             raise TopicMismatchError(
-                "create it with `txlayer topics apply`",
-                topic=self._topic,
-                expected="a topic",
-                found="none",
+                "create it with `txlayer topics apply`", topic=self._topic, expected="a topic", found="none"
             )
         self._partition_count = limits.partition_count
         self._reader = self._connections.make_reader("read_uncommitted")
@@ -176,9 +159,8 @@ class LockLog:
         assert self._writer is not None
         key, value = encode_lock(record)
         self._writer.produce(
-            self._topic, value, key, self._partition_of(record.queue),
-            partial(self._report, on_written), None, 0, None,
-        )  # fmt: skip
+            self._topic, value, key, self._partition_of(record.queue), partial(self._report, on_written), None, 0, None
+        )
 
     def poll(self, timeout_s: float = 0.0) -> int:
         """Serve acknowledgements; returns their number.
@@ -227,8 +209,7 @@ class LockLog:
                     waited.pop(place, None)
             if waited and self._clock() > give_up_at:
                 raise BrokerUnavailableError(
-                    f"the newest records of {self._topic} did not come",
-                    waited_ms=int(PATIENCE_S * 1000),
+                    f"the newest records of {self._topic} did not come", waited_ms=int(PATIENCE_S * 1000)
                 )
         return found
 
@@ -250,10 +231,7 @@ class LockLog:
         elif self._partition_of(found.queue) != partition:
             why = "it belongs into another partition"
         if why or isinstance(found, Undecodable):
-            logger.warning(
-                "locks.unreadable",
-                extra={"partition": partition, "offset": record.offset(), "reason": why},
-            )
+            logger.warning("locks.unreadable", extra={"partition": partition, "offset": record.offset(), "reason": why})
             return None
         return LockEntry(partition, record.offset(), appended_ms, found)
 

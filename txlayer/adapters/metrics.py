@@ -19,7 +19,7 @@ OTHER = "other"
 LABEL_COUNT_MAX = 50
 """Values of a label that users name (producer groups, causes): the largest keep their names, the rest is `other`."""
 
-LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)  # fmt: skip
+LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
 """Upper bounds for how long transactions take: from one Kafka transaction to an hour of check-backs."""
 
 CALL_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -103,9 +103,7 @@ class Histogram:
 
     def add(self, other: Histogram) -> None:
         """Add the counts of a histogram with the same bounds."""
-        self._counts = [
-            ours + theirs for ours, theirs in zip(self._counts, other._counts, strict=True)
-        ]
+        self._counts = [ours + theirs for ours, theirs in zip(self._counts, other._counts, strict=True)]
         self.total += other.total
 
     def view(self) -> HistogramView:
@@ -139,9 +137,7 @@ def with_few_labels(counts: Mapping[str, int], count_max: int = LABEL_COUNT_MAX)
     return kept
 
 
-INFO = gauge(
-    "txlayer_info", "Always 1: which release runs here, as what, for whom.", "role", "version", "name"
-)  # fmt: skip
+INFO = gauge("txlayer_info", "Always 1: which release runs here, as what, for whom.", "role", "version", "name")
 ALIVE = gauge("txlayer_alive", "1 while the loop turns, else 0; the answer of /livez.")
 READY = gauge("txlayer_ready", "1 while it does its work, else 0; the answer of /readyz.")
 EVERYBODYS = (INFO, ALIVE, READY)

@@ -42,21 +42,13 @@ class Namespace:
     """The topics of one namespace and the offsets of its coordinator group. No method deletes or shrinks a topic."""
 
     def __init__(
-        self,
-        admin: Administration,
-        *,
-        topics: SystemTopics,
-        files: Mapping[str, Mapping[str, object]],
+        self, admin: Administration, *, topics: SystemTopics, files: Mapping[str, Mapping[str, object]]
     ) -> None:
         self._admin = admin
         self._topics = topics
-        self._specs = [
-            TopicSpec.parse(files[role], origin=f"topics/{role}.toml") for role in NAMESPACE_ROLES
-        ]
+        self._specs = [TopicSpec.parse(files[role], origin=f"topics/{role}.toml") for role in NAMESPACE_ROLES]
 
-    def plan(
-        self, *, partition_count: int | None = None, replication_factor: int | None = None
-    ) -> list[Change]:
+    def plan(self, *, partition_count: int | None = None, replication_factor: int | None = None) -> list[Change]:
         """The changes that are missing; empty if coordinators can start.
 
         `partition_count` defaults to that of the namespace, and to 8 for a new one.
@@ -65,9 +57,7 @@ class Namespace:
         changes = plan(self._desired(actual, partition_count, replication_factor), actual)
         return [*changes, *self._missing_offsets(actual)]
 
-    def apply(
-        self, *, partition_count: int | None = None, replication_factor: int | None = None
-    ) -> Applied:
+    def apply(self, *, partition_count: int | None = None, replication_factor: int | None = None) -> Applied:
         """Create missing topics and apply the permitted changes. Safe to repeat, also after a crash in the middle.
 
         It stores offset 0 for the coordinator group where none is stored, in half and op topics that this call creates, or
@@ -96,18 +86,13 @@ class Namespace:
         return Applied(done, wanted())
 
     def _desired(
-        self,
-        actual: Mapping[str, TopicState],
-        partition_count: int | None,
-        replication_factor: int | None,
+        self, actual: Mapping[str, TopicState], partition_count: int | None, replication_factor: int | None
     ) -> list[DesiredTopic]:
         names = [self._topics.half, self._topics.op, self._topics.doubt]
         return [
             spec.desired(
                 names={"namespace": self._topics.namespace},
-                partition_count=partition_count
-                or shared_partition_count(names, actual)
-                or PARTITION_COUNT,
+                partition_count=partition_count or shared_partition_count(names, actual) or PARTITION_COUNT,
                 replication_factor=replication_factor,
             )
             for spec in self._specs
@@ -123,10 +108,7 @@ class Namespace:
                 missing.setdefault(topic, []).append(p)
         if missing and self._is_untouched(actual, stored):
             why = "no coordinator starts without; none has done anything here yet"
-            return [
-                StoreFirstOffsets(topic, group, tuple(without), why)
-                for topic, without in missing.items()
-            ]
+            return [StoreFirstOffsets(topic, group, tuple(without), why) for topic, without in missing.items()]
         return [
             Difference(
                 topic=name,
@@ -139,9 +121,7 @@ class Namespace:
         ]
 
     def _is_untouched(
-        self,
-        actual: Mapping[str, TopicState],
-        stored: Mapping[TopicPartition, StoredOffset | None],
+        self, actual: Mapping[str, TopicState], stored: Mapping[TopicPartition, StoredOffset | None]
     ) -> bool:
         """True while offset 0 is correct for missing offsets, because no message can have been forwarded or parked.
 
@@ -167,12 +147,9 @@ class Namespace:
         ]
         stored = self._admin.stored_offsets(self._topics.coordinator_group, partitions)
         self._admin.store_offsets(
-            self._topics.coordinator_group,
-            {p: START_OF_LOG for p in partitions if stored[p] is None},
+            self._topics.coordinator_group, {p: START_OF_LOG for p in partitions if stored[p] is None}
         )
 
 
 def _partitions_of(topics: Sequence[str], actual: Mapping[str, TopicState]) -> list[TopicPartition]:
-    return [
-        (name, p) for name in topics if name in actual for p in range(actual[name].partition_count)
-    ]
+    return [(name, p) for name in topics if name in actual for p in range(actual[name].partition_count)]

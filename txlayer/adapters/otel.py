@@ -22,11 +22,7 @@ TRACE_AGE_MAX = timedelta(minutes=15)
 """A cause that is older becomes a link instead of the parent: backends close a trace minutes after its last span, and
 cannot show a trace that lasts for days."""
 
-_KINDS = {
-    SpanRole.PRODUCER: SpanKind.PRODUCER,
-    SpanRole.CLIENT: SpanKind.CLIENT,
-    SpanRole.CONSUMER: SpanKind.CONSUMER,
-}
+_KINDS = {SpanRole.PRODUCER: SpanKind.PRODUCER, SpanRole.CLIENT: SpanKind.CLIENT, SpanRole.CONSUMER: SpanKind.CONSUMER}
 
 
 class OpenTelemetryTracing:
@@ -40,10 +36,7 @@ class OpenTelemetryTracing:
     is_on = True
 
     def __init__(
-        self,
-        tracer_provider: trace.TracerProvider | None = None,
-        *,
-        trace_age_max: timedelta = TRACE_AGE_MAX,
+        self, tracer_provider: trace.TracerProvider | None = None, *, trace_age_max: timedelta = TRACE_AGE_MAX
     ) -> None:
         self._provider = tracer_provider
         self._age_max_ms = trace_age_max // timedelta(milliseconds=1)
@@ -77,14 +70,7 @@ class OpenTelemetryTracing:
                 context = Context()
                 linked.insert(0, cause)
         return OpenTelemetrySpan(
-            tracer.start_span(
-                name,
-                context,
-                _KINDS[role],
-                attributes,
-                [Link(_remote(c)) for c in linked],
-                started_ns,
-            )
+            tracer.start_span(name, context, _KINDS[role], attributes, [Link(_remote(c)) for c in linked], started_ns)
         )
 
 
@@ -108,13 +94,9 @@ class OpenTelemetrySpan:
 
     def active(self) -> AbstractContextManager[object]:
         """As in `Span`. An exception inside is not recorded: its text may contain users' values."""
-        return trace.use_span(
-            self._span, end_on_exit=False, record_exception=False, set_status_on_exception=False
-        )
+        return trace.use_span(self._span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
 
-    def end(
-        self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None
-    ) -> None:
+    def end(self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None) -> None:
         """As in `Span`."""
         span = self._span
         if attributes:
@@ -127,14 +109,15 @@ class OpenTelemetrySpan:
 
 def is_recorded() -> bool:
     """False while the program has set up no SDK: spans are then discarded."""
-    return not isinstance(
-        trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider
-    )
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
 
 
 def _remote(context: TraceContext) -> SpanContext:
-    state = TraceState.from_header([context.tracestate.decode("ascii", "replace")]) if context.tracestate else None  # fmt: skip
+    state = TraceState.from_header([context.tracestate.decode("ascii", "replace")]) if context.tracestate else None
     return SpanContext(
-        int(context.trace_id, 16), int(context.span_id, 16), is_remote=True,
-        trace_flags=TraceFlags(context.flags), trace_state=state,
-    )  # fmt: skip
+        int(context.trace_id, 16),
+        int(context.span_id, 16),
+        is_remote=True,
+        trace_flags=TraceFlags(context.flags),
+        trace_state=state,
+    )

@@ -21,9 +21,7 @@ class HistoryStart(NamedTuple):
     """The start of reading half and op for one transaction's history."""
 
     at_ms: int  # read half records appended at this time or later
-    position: tuple[int, int] | None = (
-        None  # instead: half partition and offset; op from the time of that record
-    )
+    position: tuple[int, int] | None = None  # instead: half partition and offset; op from the time of that record
     # Op and check records are read from a minute earlier: their leaders' clocks may be behind that of half's.
 
 
@@ -43,9 +41,7 @@ class HistoryReader(Protocol):
         """
         ...
 
-    def half_places(
-        self, partition: int, keys: Collection[str], *, at_ms: int
-    ) -> Mapping[str, int]:
+    def half_places(self, partition: int, keys: Collection[str], *, at_ms: int) -> Mapping[str, int]:
         """Key → offset of the transaction's last half record, for the keys that are found.
 
         Reads half from records of `at_ms` on; the whole topic if that does not find all keys.
@@ -140,9 +136,7 @@ class TopicLimits(NamedTuple):
 
     partition_count: int
     message_bytes_max: int | None  # None: the broker did not report it
-    is_reachable: (
-        bool  # every partition has a leader and, as far as reported, enough replicas in sync
-    )
+    is_reachable: bool  # every partition has a leader and, as far as reported, enough replicas in sync
     is_append_time: bool | None = None  # the broker stamps its records; None: not reported
     is_writable: bool = True  # False: these credentials may describe it but not write to it
 
@@ -211,12 +205,7 @@ class ProducerConnections(Protocol):
         ...
 
     def serialize(
-        self,
-        serializer: Any,
-        value: Any,
-        *,
-        topic: str,
-        headers: list[tuple[str, bytes | None]],
+        self, serializer: Any, value: Any, *, topic: str, headers: list[tuple[str, bytes | None]]
     ) -> bytes | None:
         """The value as the user's serializer writes it, which may append to `headers`. Its exception propagates unchanged."""
         ...
@@ -258,9 +247,7 @@ class TransactionalWriter(Protocol):
         """Wait until every record is acknowledged; returns the number still waiting."""
         ...
 
-    def send_offsets(
-        self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float
-    ) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:
         """Add the offsets to the Kafka transaction, fenced by the member's generation."""
         ...
 
@@ -473,9 +460,7 @@ class StoringGroupReader(GroupReader, Protocol):
         """
         ...
 
-    def store_offsets(
-        self, offsets: Mapping[TopicPartition, StoredOffset], *, timeout_s: float
-    ) -> None:
+    def store_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], *, timeout_s: float) -> None:
         """Wait for the outstanding store, then store these offsets and wait for the acknowledgement; raises as `take_stored`.
 
         Raises:
@@ -531,9 +516,7 @@ class ConsumerConnections(Protocol):
         """The next offset per partition: the last stable one, or without `is_committed` the high watermark."""
         ...
 
-    def offsets_at(
-        self, partitions: Sequence[TopicPartition], *, at_ms: int
-    ) -> dict[TopicPartition, int]:
+    def offsets_at(self, partitions: Sequence[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
         """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
         ...
 
@@ -638,9 +621,7 @@ class Administration(Protocol):
         """The next offset per partition: as a `read_committed` reader sees it, else the high watermark."""
         ...
 
-    def offsets_at(
-        self, partitions: Collection[TopicPartition], *, at_ms: int
-    ) -> dict[TopicPartition, int]:
+    def offsets_at(self, partitions: Collection[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
         """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
         ...
 
@@ -676,9 +657,7 @@ class AdminAnswers:
         """The next offset per partition: the last stable one, or without `is_committed` the high watermark."""
         return self._admin.end_offsets(partitions, is_committed=is_committed)
 
-    def offsets_at(
-        self, partitions: Sequence[TopicPartition], *, at_ms: int
-    ) -> dict[TopicPartition, int]:
+    def offsets_at(self, partitions: Sequence[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
         """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
         return self._admin.offsets_at(partitions, at_ms=at_ms)
 

@@ -62,8 +62,7 @@ def read_ranges(
             heard_at = clock()
         elif clock() - heard_at > patience_s:
             raise BrokerUnavailableError(
-                "ranges that must be read did not come: "
-                + ", ".join(f"{t}-{p}" for t, p in sorted(ends)),
+                "ranges that must be read did not come: " + ", ".join(f"{t}-{p}" for t, p in sorted(ends)),
                 waited_ms=int(patience_s * 1000),
             )
         topic, number, partition, start, end = "", -1, ("", -1), 0, None
@@ -96,9 +95,7 @@ def _check_end(error: Any, record: Any, partition: TopicPartition) -> None:
             f"{partition[0]}-{partition[1]}: what must be read is not in the log ({error.str()}); it was removed meanwhile"
         )
     if error.name() != "_PARTITION_EOF":
-        raise BrokerUnavailableError(
-            f"{partition[0]}-{partition[1]}@{record.offset()}: {error.name()}"
-        )
+        raise BrokerUnavailableError(f"{partition[0]}-{partition[1]}@{record.offset()}: {error.name()}")
 
 
 def runs_of(spans: Iterable[Range]) -> list[Range]:
@@ -146,12 +143,7 @@ class LogHistoryReader:
         self._wall_clock = wall_clock
 
     def read(
-        self,
-        txn_id: str,
-        *,
-        start: HistoryStart,
-        partitions: Sequence[int] | None = None,
-        with_checks: bool = False,
+        self, txn_id: str, *, start: HistoryStart, partitions: Sequence[int] | None = None, with_checks: bool = False
     ) -> list[TransactionHistory]:
         """Every nonce of `txn_id` with a record in half or op since `start`, or on doubt; oldest first.
 
@@ -187,9 +179,7 @@ class LogHistoryReader:
                 return f"{topic} has the partitions 0 to {count - 1}, not {partition}"
             first, end = admin.start_offsets([half])[half], admin.end_offsets([half])[half]
         if not first <= offset < end:
-            return (
-                f"{topic}-{partition} holds the offsets from {first} to before {end}, not {offset}"
-            )
+            return f"{topic}-{partition} holds the offsets from {first} to before {end}, not {offset}"
         with closing(self._make_reader()) as reader:
             for record in self._records(reader, {half: offset}, {half: offset + 1}):
                 return _place(record, f"{topic}-{partition}@{offset}")
@@ -208,10 +198,7 @@ class LogHistoryReader:
         return found
 
     def _places_of(
-        self,
-        keys: Collection[str],
-        positions: dict[TopicPartition, int],
-        ends: dict[TopicPartition, int],
+        self, keys: Collection[str], positions: dict[TopicPartition, int], ends: dict[TopicPartition, int]
     ) -> dict[str, int]:
         found: dict[str, int] = {}
         with closing(self._make_reader()) as reader:
@@ -226,9 +213,7 @@ class LogHistoryReader:
         count = admin.partition_count(self._config.topics.half)
         if count is None:
             raise TopicMismatchError(
-                "no such topic; `txlayer topics apply` creates it",
-                topic=self._config.topics.half,
-                found="none",
+                "no such topic; `txlayer topics apply` creates it", topic=self._config.topics.half, found="none"
             )
         return count
 
@@ -280,10 +265,7 @@ class LogHistoryReader:
         return int(self._wall_clock() * 1000)
 
     def _records(
-        self,
-        reader: LogReader,
-        positions: dict[TopicPartition, int],
-        ends: dict[TopicPartition, int],
+        self, reader: LogReader, positions: dict[TopicPartition, int], ends: dict[TopicPartition, int]
     ) -> Iterator[Record]:
         """Every record from `positions` to before `ends`, in offset order within a partition."""
         missing = {p: end for p, end in ends.items() if positions[p] < end}
@@ -333,9 +315,7 @@ def _place(record: Record, where: str) -> HalfPlace | str:
     header = Undecodable("it has no header txl") if raw is None else codec.decode_half_header(raw)
     if isinstance(header, Undecodable):
         return f"{where} is no half message: {header.why}"
-    return HalfPlace(
-        txn_id_of(header.key), nonce_of(header.key), header.index, record.timestamp()[1]
-    )
+    return HalfPlace(txn_id_of(header.key), nonce_of(header.key), header.index, record.timestamp()[1])
 
 
 logger = logging.getLogger("txlayer.responder")
@@ -451,10 +431,7 @@ class CheckReader:
         self._is_assigned = True
         if self._is_paused:
             self._apply_pause()
-        logger.info(
-            "responder.assigned",
-            extra={"partitions": sorted(self._own), "generation": share.generation},
-        )
+        logger.info("responder.assigned", extra={"partitions": sorted(self._own), "generation": share.generation})
 
     def _apply_pause(self) -> None:
         places: list[TopicPartition] = [(self._topic, p) for p in self._positions]

@@ -13,11 +13,7 @@ from datetime import UTC, datetime
 
 from txlayer.errors import ConfigError
 
-_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
-    "message",
-    "asctime",
-    "taskName",
-}
+_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -40,13 +36,9 @@ def set_up_logging(*, log_format: str, level: str) -> None:
         ConfigError: `log_format` is neither text nor json, or the level does not exist.
     """
     if log_format not in ("text", "json"):
-        raise ConfigError(
-            "no such log format", name="log format", value=log_format, expected="text or json"
-        )
+        raise ConfigError("no such log format", name="log format", value=log_format, expected="text or json")
     if level.upper() not in _LEVELS:
-        raise ConfigError(
-            "no such log level", name="log level", value=level, expected=" ".join(_LEVELS)
-        )
+        raise ConfigError("no such log level", name="log level", value=level, expected=" ".join(_LEVELS))
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger("txlayer")
@@ -54,9 +46,7 @@ def set_up_logging(*, log_format: str, level: str) -> None:
     root.propagate = False
     root.setLevel(level.upper())
     # The client repeats every lost connection; txlayer logs the relevant ones itself.
-    logging.getLogger("txlayer.librdkafka").setLevel(
-        logging.ERROR if level.upper() != "DEBUG" else logging.DEBUG
-    )
+    logging.getLogger("txlayer.librdkafka").setLevel(logging.ERROR if level.upper() != "DEBUG" else logging.DEBUG)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
@@ -64,11 +54,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _at(record: logging.LogRecord) -> str:
-    return (
-        datetime.fromtimestamp(record.created, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class JsonFormatter(logging.Formatter):
@@ -77,9 +63,13 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The log line."""
         line = {
-            "at": _at(record), "level": record.levelname, "logger": record.name, "event": record.getMessage(),
-            "pid": record.process, **_fields(record),
-        }  # fmt: skip
+            "at": _at(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "event": record.getMessage(),
+            "pid": record.process,
+            **_fields(record),
+        }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str).replace("\x7f", r"\u007f")

@@ -52,7 +52,5 @@ def _read(folders: Sequence[Path], below: str) -> dict[str, dict[str, object]]:
         try:
             files[path.stem] = tomllib.loads(path.read_text(encoding="utf-8"))
         except tomllib.TOMLDecodeError as exc:
-            raise ConfigError(
-                f"{path.name}: {exc}", name="topic file", value=path.name, expected="TOML"
-            ) from exc
+            raise ConfigError(f"{path.name}: {exc}", name="topic file", value=path.name, expected="TOML") from exc
     return files

@@ -39,9 +39,7 @@ class Span(Protocol):
         """Make it the current span of this thread or task."""
         ...
 
-    def end(
-        self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None
-    ) -> None:
+    def end(self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None) -> None:
         """End the span; `error` names the type of the error."""
         ...
 
@@ -82,9 +80,7 @@ class NoSpan:
         """Change nothing."""
         return nullcontext()
 
-    def end(
-        self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None
-    ) -> None:
+    def end(self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None) -> None:
         """Do nothing."""
 
 

@@ -21,65 +21,35 @@ from txlayer.cli.options import option
 from txlayer.cli.output import FetchBar
 from txlayer.config import parse_settings
 
-app = typer.Typer(
-    help="A real Apache Kafka on this machine: no Docker, no installed Java.", no_args_is_help=True
-)
+app = typer.Typer(help="A real Apache Kafka on this machine: no Docker, no installed Java.", no_args_is_help=True)
 
 Port = Annotated[
     int | None,
-    option(
-        "--port",
-        "Port of the broker.  [default: the folder's last one, else 9092]",
-        min=1024,
-        max=65535,
-    ),
+    option("--port", "Port of the broker.  [default: the folder's last one, else 9092]", min=1024, max=65535),
 ]
 Data = Annotated[
-    Path | None,
-    option("--data", "Data folder.  [default: a folder of the user's cache]", file_okay=False),
+    Path | None, option("--data", "Data folder.  [default: a folder of the user's cache]", file_okay=False)
 ]
 Properties = Annotated[
-    list[str] | None,
-    option("--property", "A further setting of the broker; may be repeated.", "NAME=VALUE"),
+    list[str] | None, option("--property", "A further setting of the broker; may be repeated.", "NAME=VALUE")
 ]
 AsJson = Annotated[bool, option("--json", "Print one JSON object.")]
 
 
 @app.command()
-def start(
-    *,
-    port: Port = None,
-    data: Data = None,
-    properties: Properties = None,
-    as_json: AsJson = False,
-) -> None:
+def start(*, port: Port = None, data: Data = None, properties: Properties = None, as_json: AsJson = False) -> None:
     """Start in the background and wait until it is ready; does nothing when it is running."""
-    started = _broker(data).start(
-        _runtime,
-        port=port,
-        properties=parse_settings("--property", properties or []),
-    )
+    started = _broker(data).start(_runtime, port=port, properties=parse_settings("--property", properties or []))
     _show(started, as_json=as_json)
 
 
 @app.command()
-def run(
-    *,
-    port: Port = None,
-    data: Data = None,
-    properties: Properties = None,
-    as_json: AsJson = False,
-) -> None:
+def run(*, port: Port = None, data: Data = None, properties: Properties = None, as_json: AsJson = False) -> None:
     """Run in the foreground until Ctrl-C or SIGTERM."""
     settings = parse_settings("--property", properties or [])
     signal.signal(signal.SIGTERM, _end_cleanly)
     signal.signal(signal.SIGINT, _end_cleanly)
-    _broker(data).run(
-        _runtime,
-        port=port,
-        properties=settings,
-        on_ready=lambda status: _show(status, as_json=as_json),
-    )
+    _broker(data).run(_runtime, port=port, properties=settings, on_ready=lambda status: _show(status, as_json=as_json))
 
 
 @app.command()
@@ -88,12 +58,7 @@ def status(*, data: Data = None, as_json: AsJson = False) -> None:
     folder = _folder(data)
     found = BackgroundBroker(folder).status()
     if found is None:
-        _say(
-            as_json=as_json,
-            text=f"not running: no data in {folder}",
-            data=str(folder),
-            state="absent",
-        )
+        _say(as_json=as_json, text=f"not running: no data in {folder}", data=str(folder), state="absent")
         raise typer.Exit(ExitCode.FINDING)
     _show(found, as_json=as_json)
     if found.pid is None:
@@ -111,10 +76,7 @@ def stop(*, data: Data = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def wipe(
-    *,
-    data: Data = None,
-    is_sure: Annotated[bool, option("--yes", "Do not ask.")] = False,
-    as_json: AsJson = False,
+    *, data: Data = None, is_sure: Annotated[bool, option("--yes", "Do not ask.")] = False, as_json: AsJson = False
 ) -> None:
     """Stop, and remove the data for ever."""
     folder = _folder(data)

@@ -31,15 +31,7 @@ from txlayer.cli.options import (
     option,
     parse_position,
 )
-from txlayer.cli.services import (
-    GC_THRESHOLD,
-    Observing,
-    WatchParent,
-    Workers,
-    load_object,
-    observed,
-    ports_of_workers,
-)
+from txlayer.cli.services import GC_THRESHOLD, Observing, WatchParent, Workers, load_object, observed, ports_of_workers
 from txlayer.config import ClientConfig, ProducerConfig, parse_duration
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.consumer import ConcurrentConsumer, OrderedConsumer
@@ -62,12 +54,7 @@ LOOK_S = 0.5
 
 _SAID = frozenset(
     f"TXLAYER_{name}"
-    for name in (
-        "BOOTSTRAP_SERVERS",
-        "CLIENT_SETTINGS",
-        "CLIENT_SETTINGS_FILE",
-        "IS_INSECURE_ALLOWED",
-    )
+    for name in ("BOOTSTRAP_SERVERS", "CLIENT_SETTINGS", "CLIENT_SETTINGS_FILE", "IS_INSECURE_ALLOWED")
 )
 """How to reach the cluster, said by the environment."""
 
@@ -175,12 +162,8 @@ _EXITS = """
 
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that it consumes.")]
-Partitions = Annotated[
-    list[int] | None, option("--partition", "Only this partition; may be repeated.", min=0)
-]
-Wait = Annotated[
-    str, option("--wait", "How long to wait for the partitions' owners; 0s: do not wait.", "10s")
-]
+Partitions = Annotated[list[int] | None, option("--partition", "Only this partition; may be repeated.", min=0)]
+Wait = Annotated[str, option("--wait", "How long to wait for the partitions' owners; 0s: do not wait.", "10s")]
 
 
 def _add(kind: ReplayKind) -> None:
@@ -198,12 +181,7 @@ def _add(kind: ReplayKind) -> None:
         as_json: AsJson = False,
     ) -> None:
         check_names(group, [topic])
-        author = author_of(
-            f"txlayer consumer {WORDS[kind]}",
-            operator=operator,
-            reason=reason,
-            request_id=request_id,
-        )
+        author = author_of(f"txlayer consumer {WORDS[kind]}", operator=operator, reason=reason, request_id=request_id)
         patience_s = parse_duration("--wait", wait).total_seconds()
         config = cluster.config(ProducerConfig)
         record = ReplayRecord(kind, author.request_id, None, text=author.text)
@@ -221,14 +199,7 @@ for _kind in WORDS:
     _add(_kind)
 
 
-def _tell(
-    kind: ReplayKind,
-    group: str,
-    written: Sequence[WrittenRequest],
-    taken: set[int],
-    *,
-    as_json: bool,
-) -> None:
+def _tell(kind: ReplayKind, group: str, written: Sequence[WrittenRequest], taken: set[int], *, as_json: bool) -> None:
     if as_json:
         rows = [
             {
@@ -250,9 +221,7 @@ def _tell(
         if w.request.partition in taken:
             typer.echo(f"{place} is {word}")
         else:
-            typer.echo(
-                f"{place} is asked to be {word}; no consumer of {group} has taken it yet", err=True
-            )
+            typer.echo(f"{place} is asked to be {word}; no consumer of {group} has taken it yet", err=True)
 
 
 # --- where a group goes on ---------------------------------------------------------------------------------------------
@@ -292,12 +261,4 @@ def reset(
     position = parse_position(to)
     with administration(config) as admin:
         plan = plan_reset(admin, group, topic, to=position, token_above=token_above)
-        store_reset(
-            admin,
-            group,
-            plan,
-            "Store these offsets?",
-            is_dry_run=dry_run,
-            is_sure=yes,
-            as_json=as_json,
-        )
+        store_reset(admin, group, plan, "Store these offsets?", is_dry_run=dry_run, is_sure=yes, as_json=as_json)

@@ -26,34 +26,19 @@ from txlayer.cli.options import (
     option,
     parse_position,
 )
-from txlayer.cli.services import (
-    GC_THRESHOLD,
-    Observing,
-    StartTimeout,
-    WatchParent,
-    Workers,
-    observed,
-    ports_of_workers,
-)
+from txlayer.cli.services import GC_THRESHOLD, Observing, StartTimeout, WatchParent, Workers, observed, ports_of_workers
 from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.coordinator.metrics import ObservedCoordinator
 from txlayer.coordinator.partition import check_policies
 from txlayer.coordinator.tracing import make_coordinator
 from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
 from txlayer.operate.doctor import counted
-from txlayer.operate.offsets import (
-    CoordinatorStatus,
-    GroupReset,
-    plan_reset,
-    read_status,
-    status_json,
-)
+from txlayer.operate.offsets import CoordinatorStatus, GroupReset, plan_reset, read_status, status_json
 
 _LIBRARY_NAME = "rdkafka"
 
 app = typer.Typer(
-    no_args_is_help=True,
-    help="Forward what was committed; look at the coordinators; say where they begin.",
+    no_args_is_help=True, help="Forward what was committed; look at the coordinators; say where they begin."
 )
 
 TargetTopic = Annotated[
@@ -65,10 +50,7 @@ TargetTopic = Annotated[
     ),
 ]
 DoubtAfter = Annotated[
-    str | None,
-    option(
-        "--doubt-after", "Age at which an undecided transaction moves to the doubt topic.", "60s"
-    ),
+    str | None, option("--doubt-after", "Age at which an undecided transaction moves to the doubt topic.", "60s")
 ]
 
 
@@ -102,10 +84,7 @@ def run(  # every option is a parameter
         # The same command line, once per worker: a later --workers wins, everything else is as it was said.
         command = [*PROGRAM, *sys.argv[1:], "--workers", "1", "--watch-parent"]
         code = supervise(
-            command,
-            worker_count=workers,
-            wait=stop.wait,
-            own_arguments=ports_of_workers(metrics, workers),
+            command, worker_count=workers, wait=stop.wait, own_arguments=ports_of_workers(metrics, workers)
         )
         raise typer.Exit(code)
     if watch_parent:
@@ -122,11 +101,7 @@ def run(  # every option is a parameter
 
 
 @command(app)
-def status(
-    *,
-    connection: Connection,
-    as_json: AsJson = False,
-) -> None:
+def status(*, connection: Connection, as_json: AsJson = False) -> None:
     """Group, members, lag and positions, from any machine; exit code 1 when no coordinator is a member."""
     config = connection.config(ClientConfig)
 
@@ -139,12 +114,7 @@ def status(
 
 @command(app)
 def reset(
-    *,
-    to: To,
-    connection: Connection,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    *, to: To, connection: Connection, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
     """Say where the coordinators begin; refused while one is running."""
     config = connection.config(ClientConfig)
@@ -152,13 +122,7 @@ def reset(
 
     topics = config.topics
     with administration(config) as admin:
-        plan = plan_reset(
-            admin,
-            topics.coordinator_group,
-            (topics.half, topics.op),
-            to=position,
-            of_coordinators=True,
-        )
+        plan = plan_reset(admin, topics.coordinator_group, (topics.half, topics.op), to=position, of_coordinators=True)
         store_reset(
             admin,
             topics.coordinator_group,

@@ -32,11 +32,11 @@ inbox_app = typer.Typer(
 BARRIER_URL = "TXLAYER_BARRIER_URL"
 INBOX_URL = "TXLAYER_INBOX_URL"
 
-_URL_HELP = "The database, as SQLAlchemy writes it, without a password; default {0}, or the content of the file {0}_FILE."
+_URL_HELP = (
+    "The database, as SQLAlchemy writes it, without a password; default {0}, or the content of the file {0}_FILE."
+)
 
-BarrierUrl = Annotated[
-    str | None, option("--url", _URL_HELP.format(BARRIER_URL), "DIALECT+DRIVER://…")
-]
+BarrierUrl = Annotated[str | None, option("--url", _URL_HELP.format(BARRIER_URL), "DIALECT+DRIVER://…")]
 InboxUrl = Annotated[str | None, option("--url", _URL_HELP.format(INBOX_URL), "DIALECT+DRIVER://…")]
 TableName = Annotated[str, option("--table", "The table's name.")]
 Schema = Annotated[str | None, option("--schema", "Its schema, if not the user's own.")]
@@ -44,9 +44,7 @@ Count = Annotated[bool, option("--dry-run", "Count, and delete nothing.")]
 
 
 @barrier_app.command("create")
-def create_barrier(
-    *, url: BarrierUrl = None, table: TableName = "txlayer_barrier", schema: Schema = None
-) -> None:
+def create_barrier(*, url: BarrierUrl = None, table: TableName = "txlayer_barrier", schema: Schema = None) -> None:
     """Create the table unless it is there."""
     with opened_barrier(url, table=table, schema=schema) as barrier:
         barrier.create_table()
@@ -73,8 +71,7 @@ def purge_barrier(
     allow_younger: Annotated[
         bool,
         option(
-            "--allow-younger",
-            "Also delete rows that a check may still need: it would roll back what is committed.",
+            "--allow-younger", "Also delete rows that a check may still need: it would roll back what is committed."
         ),
     ] = False,
     dry_run: Count = False,
@@ -89,9 +86,7 @@ def purge_barrier(
 
 
 @inbox_app.command("create")
-def create_inbox(
-    *, url: InboxUrl = None, table: TableName = "txlayer_inbox", schema: Schema = None
-) -> None:
+def create_inbox(*, url: InboxUrl = None, table: TableName = "txlayer_inbox", schema: Schema = None) -> None:
     """Create the table unless it is there."""
     with _opened_inbox(url, table=table, schema=schema) as inbox:
         inbox.create_table()
@@ -123,9 +118,7 @@ def purge_inbox(
     _show_purged(done, is_dry_run=dry_run, as_json=as_json)
 
 
-def opened_barrier(
-    url: str | None, *, option: str = "--url", **given: Any
-) -> AbstractContextManager[SqlBarrier]:
+def opened_barrier(url: str | None, *, option: str = "--url", **given: Any) -> AbstractContextManager[SqlBarrier]:
     """A barrier in the database at `url`, closed at the end of the block, whose errors are ours and name no address.
 
     Raises:
@@ -137,9 +130,7 @@ def opened_barrier(
     return opening.opened_barrier(found, **given)
 
 
-def _opened_inbox(
-    url: str | None, *, group: str = "any", **given: Any
-) -> AbstractContextManager[Inbox]:
+def _opened_inbox(url: str | None, *, group: str = "any", **given: Any) -> AbstractContextManager[Inbox]:
     found = database_url(url, name=INBOX_URL)
     with _needing_sql("the inbox"):
         from txlayer.adapters.sql import opening
@@ -157,11 +148,7 @@ def database_url(url: str | None, *, name: str, option: str = "--url") -> str:
         return url
     found = from_file(os.environ, name)
     if not found:
-        raise ConfigError(
-            "no database named",
-            name=f"{option}, {name} or {name}_FILE",
-            expected="a database's address",
-        )
+        raise ConfigError("no database named", name=f"{option}, {name} or {name}_FILE", expected="a database's address")
     return found
 
 
@@ -173,9 +160,7 @@ def _needing_sql(what: str) -> Iterator[None]:
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] != "sqlalchemy":
             raise
-        raise ConfigError(
-            f'{what} needs its extra: pip install "txlayer[sql]"', name="extra", expected="sql"
-        ) from exc
+        raise ConfigError(f'{what} needs its extra: pip install "txlayer[sql]"', name="extra", expected="sql") from exc
 
 
 def _show_purged(done: Purged, *, is_dry_run: bool, as_json: bool) -> None:

@@ -44,10 +44,7 @@ from txlayer.operate.replay import DeadLetterOutcome, Listener, ReplayOrder, aut
 from txlayer.operate.requests import Republisher, RequestWriter, transactional_id
 from txlayer.runtime.kafka_transactions import KafkaTransactions
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Look at what consumers gave up, have it handled again, or drop it.",
-)
+app = typer.Typer(no_args_is_help=True, help="Look at what consumers gave up, have it handled again, or drop it.")
 
 LIMIT = 100
 """Dead letters that `list` shows: a page of a terminal or two."""
@@ -89,24 +86,18 @@ class DeadLetterFilters(Bundle):
     """Which dead letters a command is about."""
 
     key: Annotated[str | None, option("--key", "Only this key, as UTF-8.", "TEXT")] = None
-    key_hex: Annotated[
-        str | None, option("--key-hex", "Only this key, as bytes in hex.", "HEX")
-    ] = None
+    key_hex: Annotated[str | None, option("--key-hex", "Only this key, as bytes in hex.", "HEX")] = None
     reason_code: Annotated[
-        list[DeadLetterReason] | None,
-        option("--reason-code", "Only those given up for this reason; may be repeated."),
+        list[DeadLetterReason] | None, option("--reason-code", "Only those given up for this reason; may be repeated.")
     ] = None
     since: Annotated[
         str | None,
         option(
-            "--since",
-            "Only those given up since: so long ago, or a time such as 2026-11-21T10:00:00+00:00.",
-            "2h|TIME",
+            "--since", "Only those given up since: so long ago, or a time such as 2026-11-21T10:00:00+00:00.", "2h|TIME"
         ),
     ] = None
     until: Annotated[
-        str | None,
-        option("--until", "Only those given up before: so long ago, or a time.", "2h|TIME"),
+        str | None, option("--until", "Only those given up before: so long ago, or a time.", "2h|TIME")
     ] = None
 
     def read(self, *, states: Sequence[DeadLetterState] = (), now_ms: int) -> DeadLetterFilter:
@@ -122,9 +113,7 @@ class DeadLetterFilters(Bundle):
             try:
                 raw = bytes.fromhex(self.key_hex)
             except ValueError as exc:
-                raise ConfigError(
-                    "not a key", name="--key-hex", value=self.key_hex, expected="hex digits"
-                ) from exc
+                raise ConfigError("not a key", name="--key-hex", value=self.key_hex, expected="hex digits") from exc
         return DeadLetterFilter(
             raw,
             frozenset(self.reason_code or ()),
@@ -171,9 +160,7 @@ def list_(
     group: Group,
     topic: Topics = None,
     filters: DeadLetterFilters,
-    state: Annotated[
-        list[DeadLetterState] | None, option("--state", "Only this state; may be repeated.")
-    ] = None,
+    state: Annotated[list[DeadLetterState] | None, option("--state", "Only this state; may be repeated.")] = None,
     is_all: Annotated[bool, option("--all", "Those that were handled or dropped, too.")] = False,
     limit: Annotated[int, option("--limit", "Show so many, the oldest first.", min=1)] = LIMIT,
     has_keys: Annotated[bool, option("--keys", "Show the messages' keys.")] = False,
@@ -196,10 +183,7 @@ def list_(
     for count, said in (
         (found.listed_count - len(rows), "more; --limit shows more"),
         (found.ended_count, "were handled or dropped; --all shows them"),
-        (
-            found.undecodable_count,
-            "records are no dead letters of the group; `txlayer dlq show` tells why",
-        ),
+        (found.undecodable_count, "records are no dead letters of the group; `txlayer dlq show` tells why"),
     ):
         if count:
             typer.echo(f"{count:,} {said}", err=True)
@@ -208,10 +192,7 @@ def list_(
 @command(app)
 def show(
     letter: Annotated[
-        str,
-        typer.Argument(
-            metavar="LETTER", help="TOPIC/PARTITION:OFFSET, with one --topic PARTITION:OFFSET."
-        ),
+        str, typer.Argument(metavar="LETTER", help="TOPIC/PARTITION:OFFSET, with one --topic PARTITION:OFFSET.")
     ],
     *,
     group: Group,
@@ -231,9 +212,7 @@ def show(
                 f"{place}: there is no record in {log.dead_letters} (any more); `txlayer dlq list --group {group}` "
                 "shows what there is"
             )
-        row = letters_.show_json(
-            found, log.said_about(place), now_ms=current_ms(), has_value=has_value
-        )
+        row = letters_.show_json(found, log.said_about(place), now_ms=current_ms(), has_value=has_value)
     output.show(row, dlq_rows.show_tables, as_json=as_json)
 
 
@@ -260,30 +239,21 @@ class Asking(DeadLetterFilters):
     """For which dead letters something is asked, by whom, and how."""
 
     topic: Topics = None
-    is_all: Annotated[
-        bool, option("--all", "All that the filters let through and that were not asked for yet.")
-    ] = False
-    limit: Annotated[int | None, option("--limit", "With --all: so many, the oldest.", min=1)] = (
-        None
+    is_all: Annotated[bool, option("--all", "All that the filters let through and that were not asked for yet.")] = (
+        False
     )
+    limit: Annotated[int | None, option("--limit", "With --all: so many, the oldest.", min=1)] = None
     reason: Reason = ""
     operator: Operator = None
     request_id: RequestId = None
     rate: Annotated[float | None, option("--rate", "At most so many a second.", min=0.001)] = None
-    dry_run: Annotated[bool, option("--dry-run", "Show what would be asked for, ask nothing.")] = (
-        False
-    )
+    dry_run: Annotated[bool, option("--dry-run", "Show what would be asked for, ask nothing.")] = False
     yes: Annotated[bool, option("--yes", "With --all: do not ask me.")] = False
     wait: Annotated[
-        str,
-        option(
-            "--wait", "How long no result may come before the command ends; 0s: do not wait.", "30s"
-        ),
+        str, option("--wait", "How long no result may come before the command ends; 0s: do not wait.", "30s")
     ] = "30s"
 
-    def order(
-        self, kind: ReplayKind, group: str, letters: Sequence[str] | None, **more: Any
-    ) -> ReplayOrder:
+    def order(self, kind: ReplayKind, group: str, letters: Sequence[str] | None, **more: Any) -> ReplayOrder:
         """What the options say together.
 
         Raises:
@@ -313,22 +283,14 @@ class Asking(DeadLetterFilters):
         return order
 
 
-IsAgain = Annotated[
-    bool, option("--again", "Also those named that were handled, dropped or asked for already.")
-]
+IsAgain = Annotated[bool, option("--again", "Also those named that were handled, dropped or asked for already.")]
 IsOnly = Annotated[
-    bool,
-    option(
-        "--only",
-        "Of a parked key, only those chosen: later ones may be handled before earlier ones then.",
-    ),
+    bool, option("--only", "Of a parked key, only those chosen: later ones may be handled before earlier ones then.")
 ]
 To = Annotated[
     str | None,
     option(
-        "--to",
-        "Publish copies there instead, with the header txl-replay; the dead letters stay as they are.",
-        "TOPIC",
+        "--to", "Publish copies there instead, with the header txl-replay; the dead letters stay as they are.", "TOPIC"
     ),
 ]
 
@@ -345,28 +307,19 @@ def _replay(
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:
-    order = asking.order(
-        ReplayKind.REPLAY, group, letters, is_again=is_again, is_only=is_only, to=to
-    )
+    order = asking.order(ReplayKind.REPLAY, group, letters, is_again=is_again, is_only=is_only, to=to)
     _carry_out(order, asking, connection, as_json=as_json)
 
 
 @command(app, "drop", help=HELP[ReplayKind.DROP] + _EXITS)
 def _drop(
-    letters: Letters = None,
-    *,
-    group: Group,
-    asking: Asking,
-    cluster: ClusterOptions,
-    as_json: AsJson = False,
+    letters: Letters = None, *, group: Group, asking: Asking, cluster: ClusterOptions, as_json: AsJson = False
 ) -> None:
     order = asking.order(ReplayKind.DROP, group, letters)
     _carry_out(order, asking, cluster, as_json=as_json)
 
 
-def _carry_out(
-    order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, as_json: bool
-) -> None:
+def _carry_out(order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, as_json: bool) -> None:
     """Do what was asked, and print what became of each.
 
     Raises:
@@ -396,11 +349,7 @@ def _carry_out(
 
 
 def _republish(
-    order: ReplayOrder,
-    to: str,
-    config: ConsumerConfig,
-    logs: Mapping[str, DeadLetterLog],
-    asking: Asking,
+    order: ReplayOrder, to: str, config: ConsumerConfig, logs: Mapping[str, DeadLetterLog], asking: Asking
 ) -> list[DeadLetterOutcome]:
     with administration(config) as admin:
         replaying.check_target(to, logs, admin=admin, topics=config.topics)
@@ -409,11 +358,7 @@ def _republish(
         name = transactional_id(order.group, request_id)
         with closing(KafkaTransactions(connections, name=name)) as transactions:
             republisher = Republisher(
-                transactions,
-                group=order.group,
-                request_id=request_id,
-                to=to,
-                text=order.author.text,
+                transactions, group=order.group, request_id=request_id, to=to, text=order.author.text
             )
             if not asking.dry_run:
                 republisher.start()
@@ -434,16 +379,12 @@ def _listener() -> Listener:
 
     return Listener(
         begun=lambda request_id: say(f"request id {request_id}"),
-        joined=lambda count: say(
-            f"{count:,} more followed their parked keys meanwhile and are asked for too"
-        ),
+        joined=lambda count: say(f"{count:,} more followed their parked keys meanwhile and are asked for too"),
         progress=output.progress,
     )
 
 
-def _confirmed(
-    order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: Asking
-) -> DeadLetterSelection:
+def _confirmed(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: Asking) -> DeadLetterSelection:
     """The dead letters that the order is about; many are asked for only when a person says so.
 
     Raises: as `output.confirm`.
@@ -482,9 +423,7 @@ def _confirmed(
 
 
 @contextmanager
-def open_logs(
-    config: ClientConfig, group: str, topics: Sequence[str] = ()
-) -> Iterator[dict[str, DeadLetterLog]]:
+def open_logs(config: ClientConfig, group: str, topics: Sequence[str] = ()) -> Iterator[dict[str, DeadLetterLog]]:
     """As `operate.dead_letters.open_logs`, with clients of its own."""
     from txlayer.adapters.kafka.client import PlainReader
 
@@ -496,7 +435,4 @@ def open_logs(
 def request_writer(config: ProducerConfig, group: str) -> Iterator[RequestWriter]:
     """What writes requests to a group's replay topics."""
     with closing(connect_producer(config)) as connections:
-        yield RequestWriter(
-            lambda batch_bytes: connections.make_half_writer(batch_bytes_max=batch_bytes),
-            group=group,
-        )
+        yield RequestWriter(lambda batch_bytes: connections.make_half_writer(batch_bytes_max=batch_bytes), group=group)

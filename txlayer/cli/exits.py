@@ -8,23 +8,14 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from txlayer.adapters.telemetry import printable, printable_lines
-from txlayer.errors import (
-    FencedError,
-    InvariantError,
-    NotAuthorisedError,
-    RetriableError,
-    TxLayerError,
-    UsageError,
-)
+from txlayer.errors import FencedError, InvariantError, NotAuthorisedError, RetriableError, TxLayerError, UsageError
 
 
 class ExitCode(IntEnum):
     """The exit codes of every command."""
 
     GOOD = 0  #: done, or in order
-    FINDING = (
-        1  #: the command worked and found something: not running, differences, a wrong verdict
-    )
+    FINDING = 1  #: the command worked and found something: not running, differences, a wrong verdict
     USAGE = 2  #: a wrong argument or setting; again only after a change
     UNAVAILABLE = 3  #: no broker, or no network; the same command may work later
     FENCED = 4  #: a newer owner exists; do not start again by yourself

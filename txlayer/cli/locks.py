@@ -21,13 +21,7 @@ from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.core.leases import LeaseEffect, parse_queue
 from txlayer.errors import UsageError
 from txlayer.operate import Json
-from txlayer.operate.locks import (
-    LocksByHand,
-    LockStanding,
-    LockState,
-    lease_json,
-    record_json,
-)
+from txlayer.operate.locks import LocksByHand, LockStanding, LockState, lease_json, record_json
 from txlayer.operate.operators import signature_of
 
 app = typer.Typer(
@@ -37,9 +31,7 @@ app = typer.Typer(
 
 _STYLES = {LockState.HELD.value: "green", LockState.EXPIRED.value: "yellow"}
 
-Queue = Annotated[
-    str, typer.Argument(metavar="GROUP/TOPIC/PARTITION", help="A queue.", show_default=False)
-]
+Queue = Annotated[str, typer.Argument(metavar="GROUP/TOPIC/PARTITION", help="A queue.", show_default=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +40,7 @@ class LockConnection(Connection):
 
     lease_expiry: Annotated[
         str | None,
-        option(
-            "--lease-expiry",
-            "The consumers' setting of this name; default TXLAYER_LEASE_EXPIRY, then 60s.",
-            "60s",
-        ),
+        option("--lease-expiry", "The consumers' setting of this name; default TXLAYER_LEASE_EXPIRY, then 60s.", "60s"),
     ] = None
 
     def consumer_config(self) -> ConsumerConfig:
@@ -67,9 +55,7 @@ def list_locks(
     *,
     group: Annotated[str | None, option("--group", "Of this consumer group alone.")] = None,
     topic: Annotated[str | None, option("--topic", "Of this topic alone.")] = None,
-    is_all: Annotated[
-        bool, option("--all", "Also leases that ended, as far as the log tells.")
-    ] = False,
+    is_all: Annotated[bool, option("--all", "Also leases that ended, as far as the log tells.")] = False,
     connection: LockConnection,
     as_json: AsJson = False,
 ) -> None:
@@ -87,20 +73,13 @@ def list_locks(
         and topic in (None, row["topic"])
         and (is_all or row["state"] == LockState.HELD.value)
     ]
-    of = "".join(
-        f" of {what} {name}" for what, name in (("group", group), ("topic", topic)) if name
-    )
+    of = "".join(f" of {what} {name}" for what, name in (("group", group), ("topic", topic)) if name)
     nothing = f"nobody holds a queue{of} in {config.namespace}"
     output.show_rows(rows, list_table, as_json=as_json, nothing=nothing)
 
 
 @command(app)
-def show(
-    queue: Queue,
-    *,
-    connection: LockConnection,
-    as_json: AsJson = False,
-) -> None:
+def show(queue: Queue, *, connection: LockConnection, as_json: AsJson = False) -> None:
     """Show a queue's lease and its newest records in the lock log, with what each of them changed.
 
     Exit code 1: the log does not tell of this queue.
@@ -158,9 +137,7 @@ def release(
     elif not is_written:
         typer.echo(f"nobody holds {queue}: its lease is {state.value}; nothing was written")
     elif effect is LeaseEffect.RELEASED:
-        typer.echo(
-            printable(f"released {queue}: the lease {lease.token} of {lease.holder} is over")
-        )
+        typer.echo(printable(f"released {queue}: the lease {lease.token} of {lease.holder} is over"))
     else:
         typer.echo(f"not released: {sentence(standing)} by now", err=True)
     if effect is not LeaseEffect.RELEASED:
@@ -184,11 +161,7 @@ def _unknown(queue: str, *, as_json: bool) -> None:
 def _by_hand(config: ConsumerConfig) -> Iterator[LocksByHand]:
     with (
         closing(connect_consumer(config)) as connections,
-        closing(
-            LocksByHand(
-                connections, topics=config.topics, expiry_ms=milliseconds(config.lease_expiry)
-            )
-        ) as locks,
+        closing(LocksByHand(connections, topics=config.topics, expiry_ms=milliseconds(config.lease_expiry))) as locks,
     ):
         yield locks
 

@@ -50,10 +50,7 @@ Reason = Annotated[str, option("--reason", "Why; recorded.", "TEXT")]
 Operator = Annotated[str | None, option("--operator", "Who; default USER@host.", "NAME")]
 Yes = Annotated[bool, option("--yes", "Do not ask.")]
 DryRun = Annotated[bool, option("--dry-run", "Show what would be stored, store nothing.")]
-To = Annotated[
-    str,
-    option("--to", "Where to begin; TIME as 2026-11-21T10:00:00+00:00.", "earliest|latest|TIME"),
-]
+To = Annotated[str, option("--to", "Where to begin; TIME as 2026-11-21T10:00:00+00:00.", "earliest|latest|TIME")]
 
 
 _PANEL = "Connection"
@@ -86,9 +83,7 @@ ClientSetting = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
-Insecure = Annotated[
-    bool, option("--insecure", "Allow plain text to another machine.", rich_help_panel=_PANEL)
-]
+Insecure = Annotated[bool, option("--insecure", "Allow plain text to another machine.", rich_help_panel=_PANEL)]
 
 
 class Bundle:
@@ -206,10 +201,7 @@ def client_config(
     """
     environ = os.environ if environ is None else environ
     settings = with_secrets(
-        {
-            **environment_settings(environ),
-            **command_line_settings("--client-setting", list(client_setting or ())),
-        }
+        {**environment_settings(environ), **command_line_settings("--client-setting", list(client_setting or ()))}
     )
     return from_environ(
         role,
@@ -246,9 +238,7 @@ def parse_instant(name: str, text: str, *, now_ms: int) -> int:
     try:
         return max(now_ms - milliseconds(parse_duration(name, text)), 0)
     except ConfigError as exc:
-        raise ConfigError(
-            "not a time", name=name, value=text, expected="2h, 3d or 2026-11-21T10:00:00+00:00"
-        ) from exc
+        raise ConfigError("not a time", name=name, value=text, expected="2h, 3d or 2026-11-21T10:00:00+00:00") from exc
 
 
 def parse_position(text: str) -> Literal["earliest", "latest"] | int:

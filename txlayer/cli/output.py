@@ -48,11 +48,7 @@ def age_text(length_ms: int) -> str:
     if length_ms < 1000:
         return f"{max(length_ms, 0)} ms"
     seconds = length_ms // 1000
-    for unit, size, lower, lower_size in (
-        ("d", 86400, "h", 3600),
-        ("h", 3600, "min", 60),
-        ("min", 60, "s", 1),
-    ):
+    for unit, size, lower, lower_size in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if seconds >= size:
             rest = seconds % size // lower_size
             return f"{seconds // size} {unit}" + (f" {rest} {lower}" if rest else "")
@@ -75,9 +71,7 @@ def cell(text: object, style: str = "") -> Text:
     return Text(printable(str(text)), style=style, overflow="fold")
 
 
-def table(
-    *headers: str, title: str | None = None, right: Container[str] = (), whole: Container[str] = ()
-) -> Table:
+def table(*headers: str, title: str | None = None, right: Container[str] = (), whole: Container[str] = ()) -> Table:
     """An empty table whose cells and headers are folded where they do not fit, and never cut off.
 
     Columns of `right` are numbers; those of `whole` are not folded either: others get narrower.
@@ -147,18 +141,11 @@ class Parted:
     ) -> None:
         self._whole = rows_table(rows, columns, title=title, right=right)
         self._parts = [
-            rows_table(
-                rows,
-                {name: columns[name] for name in names},
-                title=None if number else title,
-                right=right,
-            )
+            rows_table(rows, {name: columns[name] for name in names}, title=None if number else title, right=right)
             for number, names in enumerate(parts)
         ]
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         needed = Measurement.get(console, options.update(width=_ENDLESS), self._whole).maximum
         if needed <= options.max_width:
             yield self._whole
@@ -180,11 +167,7 @@ def print_json(value: object) -> None:
 
 
 def show_rows(
-    rows: Sequence[Json],
-    draw: Callable[[Sequence[Json]], RenderableType],
-    *,
-    as_json: bool,
-    nothing: str,
+    rows: Sequence[Json], draw: Callable[[Sequence[Json]], RenderableType], *, as_json: bool, nothing: str
 ) -> None:
     """Print rows for a program, or draw them for a person, who reads `nothing` where there are none."""
     if as_json:
@@ -278,15 +261,10 @@ class Step(Protocol):
 def two_step_progress(first: str, second: str) -> Iterator[tuple[Step, Step]]:
     """Bars for two steps, one after the other; none without a terminal."""
     with _bars() as bars:
-        tasks = (
-            bars.add_task(first, total=None),
-            bars.add_task(second, total=None, visible=False),
-        )
+        tasks = (bars.add_task(first, total=None), bars.add_task(second, total=None, visible=False))
 
         def step_of(task: TaskID) -> Step:
-            return lambda count, total=None: bars.update(
-                task, completed=count, total=total, visible=True
-            )
+            return lambda count, total=None: bars.update(task, completed=count, total=total, visible=True)
 
         yield step_of(tasks[0]), step_of(tasks[1])
 
@@ -296,12 +274,7 @@ def _bars(*, is_shown: bool = True) -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     is_off = not (console.is_terminal and is_shown)
     with Progress(*columns, console=console, transient=True, disable=is_off) as bars:
         yield bars

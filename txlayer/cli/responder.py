@@ -48,21 +48,13 @@ BarrierUrl = Annotated[
     ),
 ]
 BarrierTable = Annotated[str, option("--barrier-table", "The barrier table's name.")]
-BarrierSchema = Annotated[
-    str | None, option("--barrier-schema", "Its schema, if not the user's own.")
-]
+BarrierSchema = Annotated[str | None, option("--barrier-schema", "Its schema, if not the user's own.")]
 Workers = Annotated[
     int | None,
-    option(
-        "--workers",
-        "Calls of the handler at a time; default TXLAYER_CHECK_WORKERS, then 8.",
-        min=1,
-        max=1000,
-    ),
+    option("--workers", "Calls of the handler at a time; default TXLAYER_CHECK_WORKERS, then 8.", min=1, max=1000),
 ]
 CheckTimeout = Annotated[
-    str | None,
-    option("--check-timeout", "How long a call may take; then the answer is UNKNOWN.", "10s"),
+    str | None, option("--check-timeout", "How long a call may take; then the answer is UNKNOWN.", "10s")
 ]
 
 
@@ -109,14 +101,7 @@ def run(  # every option is a parameter
     with _answering(handler, barrier_url, table=barrier_table, schema=barrier_schema) as who:
         stop.install()
         with observed(metrics, lambda: told):
-            run_responder(
-                config,
-                group=group,
-                should_stop=stop.is_set,
-                tracing=asked,
-                observed=told,
-                **who,
-            )
+            run_responder(config, group=group, should_stop=stop.is_set, tracing=asked, observed=told, **who)
 
 
 @contextmanager

@@ -19,9 +19,7 @@ _SUFFIX = ".file"
 SECRET_BYTES_MAX = 64 * 1024
 """A mistaken path (a device, a database) must not fill the memory."""
 
-_PASSWORD_SETTING = re.compile(
-    r"(password|passwd|pwd|passphrase|secret|token)\w*\s*=", re.IGNORECASE
-)
+_PASSWORD_SETTING = re.compile(r"(password|passwd|pwd|passphrase|secret|token)\w*\s*=", re.IGNORECASE)
 """In what follows the `?` of a database's URL; drivers have their own names for it."""
 
 
@@ -69,12 +67,7 @@ def with_secrets(settings: Mapping[str, str]) -> dict[str, str]:
         elif is_secret(secret):
             found[secret] = read_secret(name, value)
         else:
-            raise ConfigError(
-                "only a secret is read from a file",
-                name=name,
-                value=value,
-                expected=f"{secret}=VALUE",
-            )
+            raise ConfigError("only a secret is read from a file", name=name, value=value, expected=f"{secret}=VALUE")
     return found
 
 
@@ -91,9 +84,7 @@ def read_secret(name: str, path: str) -> str:
     except (OSError, ValueError) as exc:
         # The text of the second holds the bytes themselves.
         told = exc.strerror if isinstance(exc, OSError) else "no UTF-8"
-        raise ConfigError(
-            f"cannot be read: {told}", name=name, value=path, expected="a file"
-        ) from None
+        raise ConfigError(f"cannot be read: {told}", name=name, value=path, expected="a file") from None
     if not text.strip() or len(content) > SECRET_BYTES_MAX:
         raise ConfigError("empty, or too long", name=name, value=path, expected="a secret")
     return text.removesuffix("\n").removesuffix("\r")

@@ -37,23 +37,13 @@ T = TypeVar("T")
 
 logger = logging.getLogger("txlayer.tracing")
 
-LogFormat = Annotated[
-    str | None, option("--log-format", "text or json; default TXLAYER_LOG_FORMAT, then text.")
-]
+LogFormat = Annotated[str | None, option("--log-format", "text or json; default TXLAYER_LOG_FORMAT, then text.")]
 LogLevel = Annotated[
-    str | None,
-    option("--log-level", "DEBUG, INFO, WARNING or ERROR; default TXLAYER_LOG_LEVEL, then INFO."),
+    str | None, option("--log-level", "DEBUG, INFO, WARNING or ERROR; default TXLAYER_LOG_LEVEL, then INFO.")
 ]
-Workers = Annotated[
-    int,
-    option("--workers", "Processes; the group shares the partitions among them.", min=1, max=64),
-]
-StartTimeout = Annotated[
-    str | None, option("--start-timeout", "How long to wait for a broker at the start.", "60s")
-]
-WatchParent = Annotated[
-    bool, option("--watch-parent", "Stop when standard input ends.", hidden=True)
-]
+Workers = Annotated[int, option("--workers", "Processes; the group shares the partitions among them.", min=1, max=64)]
+StartTimeout = Annotated[str | None, option("--start-timeout", "How long to wait for a broker at the start.", "60s")]
+WatchParent = Annotated[bool, option("--watch-parent", "Stop when standard input ends.", hidden=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +63,7 @@ class Observing(Bundle):
     ] = None
     metrics_host: Annotated[
         str | None,
-        option(
-            "--metrics-host",
-            "The address for it; default TXLAYER_METRICS_HOST, then 127.0.0.1.",
-            "ADDRESS",
-        ),
+        option("--metrics-host", "The address for it; default TXLAYER_METRICS_HOST, then 127.0.0.1.", "ADDRESS"),
     ] = None
     tracing: Annotated[
         bool | None,
@@ -132,9 +118,7 @@ def observed(config: MetricsConfig, make: Callable[[], Observed]) -> Iterator[No
         yield
 
 
-def ports_of_workers(
-    config: MetricsConfig, worker_count: int
-) -> Callable[[int], Sequence[str]] | None:
+def ports_of_workers(config: MetricsConfig, worker_count: int) -> Callable[[int], Sequence[str]] | None:
     """Arguments of a worker with this number, beside the common command; None: there are none.
 
     Raises:
@@ -161,14 +145,10 @@ def tracing_of(option: bool | None, environ: Mapping[str, str]) -> Tracing:  # n
         from txlayer.adapters.otel import OpenTelemetryTracing, is_recorded
     except ImportError as exc:
         raise ConfigError(
-            "OpenTelemetry is not installed",
-            name="--tracing",
-            expected='pip install "txlayer[otel]"',
+            "OpenTelemetry is not installed", name="--tracing", expected='pip install "txlayer[otel]"'
         ) from exc
     if not is_recorded():
-        logger.warning(
-            "tracing.nobody_records", extra={"mend": "start with opentelemetry-instrument"}
-        )
+        logger.warning("tracing.nobody_records", extra={"mend": "start with opentelemetry-instrument"})
     return OpenTelemetryTracing()
 
 
@@ -198,21 +178,14 @@ def load_object(place: str, kind: type[T], *, folder: str) -> T:
     """
     found = _load(place, folder=folder, name="MODULE:CONSUMER", kind="consumer")
     if not isinstance(found, kind):
-        raise ConfigError(
-            f"it is {type(found).__name__}",
-            name="MODULE:CONSUMER",
-            value=place,
-            expected="a consumer",
-        )
+        raise ConfigError(f"it is {type(found).__name__}", name="MODULE:CONSUMER", value=place, expected="a consumer")
     return found
 
 
 def _load(place: str, *, folder: str, name: str, kind: str) -> Any:
     module_name, colon, path = place.partition(":")
     if not colon or not module_name or not path:
-        raise ConfigError(
-            f"names no {kind}", name=name, value=place, expected=f"MODULE:{kind.upper()}"
-        )
+        raise ConfigError(f"names no {kind}", name=name, value=place, expected=f"MODULE:{kind.upper()}")
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
@@ -230,10 +203,7 @@ def _load(place: str, *, folder: str, name: str, kind: str) -> Any:
             found = getattr(found, part)
         except AttributeError:
             raise ConfigError(
-                f"{module_name} has no {path}",
-                name=name,
-                value=place,
-                expected=f"a {kind} of the module",
+                f"{module_name} has no {path}", name=name, value=place, expected=f"a {kind} of the module"
             ) from None
     return found
 

@@ -70,8 +70,7 @@ class Wanted(Bundle):
         ),
     ] = None
     topic: Annotated[
-        list[str] | None,
-        option("--topic", "With --group: a topic that it consumes; may be repeated.", "TOPIC"),
+        list[str] | None, option("--topic", "With --group: a topic that it consumes; may be repeated.", "TOPIC")
     ] = None
 
     def read(self, config: ClientConfig) -> WantedTopics:
@@ -81,11 +80,7 @@ class Wanted(Bundle):
             UsageError: they contradict each other. Nothing was asked.
         """
         wanted = WantedTopics(
-            config.topics,
-            self.partitions,
-            self.replication_factor,
-            self.group,
-            tuple(self.topic or ()),
+            config.topics, self.partitions, self.replication_factor, self.group, tuple(self.topic or ())
         )
         wanted.check()
         return wanted
@@ -110,9 +105,7 @@ def check(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) ->
     _fail_when(_compare(wanted, connection, as_json=as_json))
 
 
-def _compare(
-    wanted: Wanted, connection: Connection, *, as_json: bool, applies: bool = False
-) -> list[Change]:
+def _compare(wanted: Wanted, connection: Connection, *, as_json: bool, applies: bool = False) -> list[Change]:
     """What is left to do."""
     config = connection.config(ClientConfig)
     topics = wanted.read(config)
@@ -128,12 +121,7 @@ def _fail_when(found: Sequence[object]) -> None:
 
 
 def show_changes(
-    left: Sequence[Change],
-    *,
-    config: ClientConfig,
-    group: str | None,
-    as_json: bool,
-    done: Sequence[Change] = (),
+    left: Sequence[Change], *, config: ClientConfig, group: str | None, as_json: bool, done: Sequence[Change] = ()
 ) -> None:
     """What was done and what is to do, for a person or a program."""
     changes = [*done, *left]
@@ -183,25 +171,15 @@ class Rights(Bundle):
     role: Annotated[
         list[str],
         option(
-            "--role",
-            "producer, responder, coordinator, consumer, reader, operator or spark; may be repeated.",
-            "ROLE",
+            "--role", "producer, responder, coordinator, consumer, reader, operator or spark; may be repeated.", "ROLE"
         ),
     ]
     principal: Annotated[
-        str,
-        option(
-            "--principal",
-            "Whose rights; as the brokers name the client that connects.",
-            "User:NAME",
-        ),
+        str, option("--principal", "Whose rights; as the brokers name the client that connects.", "User:NAME")
     ]
-    group: Annotated[str | None, option("--group", "The producer's or the consumer's group.")] = (
-        None
-    )
+    group: Annotated[str | None, option("--group", "The producer's or the consumer's group.")] = None
     topic: Annotated[
-        list[str] | None,
-        option("--topic", "A real topic of the role (orders, shop.*); may be repeated.", "TOPIC"),
+        list[str] | None, option("--topic", "A real topic of the role (orders, shop.*); may be repeated.", "TOPIC")
     ] = None
     host: Annotated[str, option("--host", "From where; * is everywhere.")] = EVERY_HOST
 
@@ -224,19 +202,12 @@ def check_acls(*, rights: Rights, connection: Connection, as_json: AsJson = Fals
     _fail_when(_compare_acls(rights, connection, as_json=as_json))
 
 
-def _compare_acls(
-    rights: Rights, connection: Connection, *, as_json: bool, creates: bool = False
-) -> list[AclChange]:
+def _compare_acls(rights: Rights, connection: Connection, *, as_json: bool, creates: bool = False) -> list[AclChange]:
     from txlayer.adapters.kafka.acls import KafkaAcls
 
     config = connection.config(ClientConfig)
     wanted = WantedRights.of(
-        config.namespace,
-        rights.role,
-        rights.principal,
-        group=rights.group,
-        topics=rights.topic or (),
-        host=rights.host,
+        config.namespace, rights.role, rights.principal, group=rights.group, topics=rights.topic or (), host=rights.host
     )
     with KafkaAcls(config) as cluster:
         changes = wanted.compare(cluster, creates=creates)
@@ -260,9 +231,7 @@ def _show_acls(wanted: WantedRights, changes: Sequence[AclChange], *, as_json: b
         return
     columns: output.Columns = {
         "what": _acl_change,
-        "resource": lambda row: (
-            f"{row['resource']} {row['name']}{'…' if row['pattern'] == 'prefixed' else ''}"
-        ),
+        "resource": lambda row: f"{row['resource']} {row['name']}{'…' if row['pattern'] == 'prefixed' else ''}",
         "operation": lambda row: f"{row['permission']} {row['operation']}",
         "why": "why",
     }
@@ -295,20 +264,14 @@ def _acl_fields(change: AclChange) -> dict[str, str]:
 
 # --- more partitions ---------------------------------------------------------------------------------------------------
 
-DrainTimeout = Annotated[
-    str, option("--timeout", "How long to wait; 0s: look once, and say.", "60s")
-]
+DrainTimeout = Annotated[str, option("--timeout", "How long to wait; 0s: look once, and say.", "60s")]
 
-WantedCount = Annotated[
-    int, option("--partitions", "How many half, op and doubt shall have.", min=1)
-]
+WantedCount = Annotated[int, option("--partitions", "How many half, op and doubt shall have.", min=1)]
 WidenDryRun = Annotated[bool, option("--dry-run", "Say what would be done; change nothing.")]
 
 
 @command(app)
-def drain(
-    *, timeout: DrainTimeout = "60s", connection: Connection, as_json: AsJson = False
-) -> None:
+def drain(*, timeout: DrainTimeout = "60s", connection: Connection, as_json: AsJson = False) -> None:
     """Wait until nothing is open and nothing is left to read; says what still is. It writes nothing.
 
     Stop the producers first, and leave the coordinators and the responders running. What is parked must be
@@ -356,29 +319,21 @@ def widen(
     from txlayer.adapters.kafka.admin import widen_topics
 
     config = connection.config(CoordinatorConfig)
-    with (
-        administration(config) as admin,
-        closing(connect_coordinator(config, is_one_shot=True)) as connections,
-    ):
+    with administration(config) as admin, closing(connect_coordinator(config, is_one_shot=True)) as connections:
         found = topics_.plan_widening(admin, config, connections, partition_count=partitions)
         if found.left is not None:
             show_drain(config.namespace, found.left, is_growing=False, as_json=as_json)
             raise typer.Exit(ExitCode.FINDING)
         if not dry_run:
             if found.wanted and not yes and not as_json:
-                typer.confirm(
-                    f"Widen {', '.join(found.wanted)} to {partitions} partitions?", abort=True
-                )
+                typer.confirm(f"Widen {', '.join(found.wanted)} to {partitions} partitions?", abort=True)
             widen_topics(config, found.wanted)
             topics_.store_first_offsets(admin, config.topics, partitions)
     _tell_widening(found.before, found.wanted, partitions, is_dry_run=dry_run, as_json=as_json)
 
 
 def _look(config: CoordinatorConfig) -> Drain:
-    with (
-        administration(config) as admin,
-        closing(connect_coordinator(config, is_one_shot=True)) as connections,
-    ):
+    with administration(config) as admin, closing(connect_coordinator(config, is_one_shot=True)) as connections:
         return topics_.look_at(admin, config, connections)
 
 
@@ -407,20 +362,13 @@ def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool)
     }
     rows = [o._asdict() for o in found.open]
     output.console().print(output.rows_table(rows, columns, title=f"{namespace}: open"))
-    typer.echo(
-        f"half records still needed: {found.half_unread}; op records not applied: {found.op_unread}"
-    )
+    typer.echo(f"half records still needed: {found.half_unread}; op records not applied: {found.op_unread}")
     if is_growing:
         typer.echo("half is growing: producers still begin transactions; stop them")
 
 
 def _tell_widening(
-    counts: Mapping[str, int],
-    wanted: Mapping[str, int],
-    partitions: int,
-    *,
-    is_dry_run: bool,
-    as_json: bool,
+    counts: Mapping[str, int], wanted: Mapping[str, int], partitions: int, *, is_dry_run: bool, as_json: bool
 ) -> None:
     if as_json:
         typer.echo(json.dumps({"before": counts, "widened": wanted, "is_dry_run": is_dry_run}))

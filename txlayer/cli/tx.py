@@ -58,16 +58,13 @@ if TYPE_CHECKING:
         SettlementPlan,
     )
 
-app = typer.Typer(
-    no_args_is_help=True, help="Look at transactions, and settle by hand those that need a person."
-)
+app = typer.Typer(no_args_is_help=True, help="Look at transactions, and settle by hand those that need a person.")
 
 # --- which transactions ------------------------------------------------------------------------------------------------
 
 # Members of an enumeration, so that a wrong state is refused with the list of right ones.
 ListedState = Enum(  # type: ignore[misc]  # made from the table of states, which a class body could only repeat
-    "ListedState",
-    {s.name: s.value for s in TxnState if s not in SETTLED} | {"COMMITTING": COMMITTING},
+    "ListedState", {s.name: s.value for s in TxnState if s not in SETTLED} | {"COMMITTING": COMMITTING}
 )
 
 
@@ -76,27 +73,18 @@ class TransactionFilters(Bundle):
     """Which of the transactions that are not settled a command is about."""
 
     is_open: Annotated[bool, option("--open", "Only open ones, as --state open.")] = False
-    is_parked: Annotated[
-        bool, option("--parked", "Only parked ones, as --state parked --state parked-committed.")
-    ] = False
+    is_parked: Annotated[bool, option("--parked", "Only parked ones, as --state parked --state parked-committed.")] = (
+        False
+    )
     is_held: Annotated[bool, option("--held", "Only held ones, as --state held.")] = False
     group: Annotated[str | None, option("--group", "Only this producer group.", "GROUP")] = None
-    topic: Annotated[
-        str | None, option("--topic", "Only those with a message for it.", "TOPIC")
-    ] = None
-    state: Annotated[
-        list[ListedState] | None, option("--state", "Only this state; may be repeated.")
-    ] = None
+    topic: Annotated[str | None, option("--topic", "Only those with a message for it.", "TOPIC")] = None
+    state: Annotated[list[ListedState] | None, option("--state", "Only this state; may be repeated.")] = None
     reason_code: Annotated[
-        list[ParkReason] | None,
-        option("--reason-code", "Only those parked or held for this reason; may be repeated."),
+        list[ParkReason] | None, option("--reason-code", "Only those parked or held for this reason; may be repeated.")
     ] = None
-    older_than: Annotated[
-        str | None, option("--older-than", "Only those prepared longer ago.", "1h")
-    ] = None
-    younger_than: Annotated[
-        str | None, option("--younger-than", "Only those prepared since.", "1h")
-    ] = None
+    older_than: Annotated[str | None, option("--older-than", "Only those prepared longer ago.", "1h")] = None
+    younger_than: Annotated[str | None, option("--younger-than", "Only those prepared since.", "1h")] = None
 
     def read(self) -> Filter:
         """What the options say together: states add up, everything else narrows.
@@ -128,11 +116,7 @@ LIMIT = 100
 """Transactions that `list` shows: a page of a terminal or two."""
 
 KeptAside = Annotated[
-    bool,
-    option(
-        "--kept-aside",
-        "Show instead the records that cannot be read, or that were in the wrong place.",
-    ),
+    bool, option("--kept-aside", "Show instead the records that cannot be read, or that were in the wrong place.")
 ]
 
 ListLimit = Annotated[int, option("--limit", "Show so many, the oldest first.", min=1)]
@@ -146,9 +130,7 @@ What = Annotated[
     ),
 ]
 
-ShowSince = Annotated[
-    str, option("--since", "Read half, op and check from so long ago.", "1h|TIME")
-]
+ShowSince = Annotated[str, option("--since", "Read half, op and check from so long ago.", "1h|TIME")]
 
 IsId = Annotated[bool, option("--id", "It is an id, even if it looks like PARTITION:OFFSET.")]
 
@@ -182,13 +164,8 @@ def list_(
             rows = [unsettled.aside_json(a, now_ms=now_ms) for a in oldest]
             count, kind, draw = len(found), "kept aside", tx_rows.aside_list
         else:
-            standing = _Counted(
-                s for s in overview.standing() if wanted.lets_through(s, now_ms=now_ms)
-            )
-            rows = [
-                unsettled.unsettled_json(s, now_ms=now_ms)
-                for s in unsettled.oldest(standing, limit)
-            ]
+            standing = _Counted(s for s in overview.standing() if wanted.lets_through(s, now_ms=now_ms))
+            rows = [unsettled.unsettled_json(s, now_ms=now_ms) for s in unsettled.oldest(standing, limit)]
             count, kind, draw = standing.count, "open", tx_rows.list_table
     those = "" if kept_aside or wanted.is_empty else " of this kind"
     nothing = f"nothing{those} is {kind} in {config.namespace}"
@@ -221,20 +198,13 @@ def stats(*, connection: Connection, as_json: AsJson = False) -> None:
     with administration(config) as admin:
         status = read_status(admin, config.topics)
     with _overview(config) as overview:
-        body = unsettled.stats_json(
-            config.namespace, overview, status.partitions, now_ms=current_ms()
-        )
+        body = unsettled.stats_json(config.namespace, overview, status.partitions, now_ms=current_ms())
     output.show(body, tx_rows.stats_tables, as_json=as_json)
 
 
 @command(app)
 def show(
-    what: What,
-    *,
-    since: ShowSince = "1h",
-    is_id: IsId = False,
-    connection: Connection,
-    as_json: AsJson = False,
+    what: What, *, since: ShowSince = "1h", is_id: IsId = False, connection: Connection, as_json: AsJson = False
 ) -> None:
     """Show what the topics say about one transaction: half messages, check-backs, resolutions, its place on doubt.
 
@@ -278,9 +248,7 @@ def parse_place(text: str) -> tuple[int, int] | None:
     return None if match is None else (int(match[1]), int(match[2]))
 
 
-def _show_aside(
-    config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool
-) -> bool:
+def _show_aside(config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool) -> bool:
     """Print the record kept aside that was there; False: there is none."""
     with _overview(config) as overview:
         asides = overview.kept_aside([wanted[0].partition])
@@ -357,9 +325,7 @@ def _opened(path: Path | None, *, is_forced: bool) -> Iterator[TextIO]:
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as exc:
-        raise UsageError(
-            f"--output {path}: {exc.strerror}; name a folder that may be written"
-        ) from exc
+        raise UsageError(f"--output {path}: {exc.strerror}; name a folder that may be written") from exc
     made = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -395,9 +361,7 @@ _EXITS = """
     The word is recorded in the op log with your name and reason, and the first decision there wins. Exit codes: 0 it is so
     (also when it was before), 1 not all are (the output names the decision), 2 usage, 3 no broker, 5 not authorised."""
 
-Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="ID…", help="Transaction ids.", show_default=False)
-]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Transaction ids.", show_default=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,32 +369,18 @@ class Settling(TransactionFilters):
     """Which transactions a person settles, why, and how."""
 
     is_all: Annotated[
-        bool,
-        option("--all", "All that the filters let through; those parked, unless a state is named."),
+        bool, option("--all", "All that the filters let through; those parked, unless a state is named.")
     ] = False
-    limit: Annotated[int | None, option("--limit", "With --all: so many, the oldest.", min=1)] = (
-        None
-    )
-    nonce: Annotated[str | None, option("--nonce", "Which attempt, where an id has several.")] = (
-        None
-    )
+    limit: Annotated[int | None, option("--limit", "With --all: so many, the oldest.", min=1)] = None
+    nonce: Annotated[str | None, option("--nonce", "Which attempt, where an id has several.")] = None
     reason: Reason = ""
     operator: Operator = None
-    dry_run: Annotated[bool, option("--dry-run", "Show what would be written, write nothing.")] = (
-        False
-    )
+    dry_run: Annotated[bool, option("--dry-run", "Show what would be written, write nothing.")] = False
     yes: Annotated[bool, option("--yes", "With --all: do not ask.")] = False
     wait: Annotated[
-        str,
-        option(
-            "--wait",
-            "How long coordinators may stand still before the command ends; 0s: do not wait.",
-            "10s",
-        ),
+        str, option("--wait", "How long coordinators may stand still before the command ends; 0s: do not wait.", "10s")
     ] = "10s"
-    since: Annotated[
-        str, option("--since", "How far back to look for a transaction that is settled.", "1h")
-    ] = "1h"
+    since: Annotated[str, option("--since", "How far back to look for a transaction that is settled.", "1h")] = "1h"
 
     def order(self, word: str, txn_ids: Sequence[str] | None) -> SettlementOrder:
         """What the options say together.
@@ -448,13 +398,7 @@ class Settling(TransactionFilters):
             may_be_silent=word == OperatorAction.CHECK_NOW.value,
         )
         order = SettlementOrder(
-            OperatorAction(word),
-            tuple(txn_ids or ()),
-            self.nonce,
-            self.is_all,
-            self.read(),
-            self.limit,
-            signature,
+            OperatorAction(word), tuple(txn_ids or ()), self.nonce, self.is_all, self.read(), self.limit, signature
         )
         order.check()
         return order
@@ -462,13 +406,7 @@ class Settling(TransactionFilters):
 
 def _add(word: str) -> None:
     @command(app, word, help=HELP[word] + _EXITS)
-    def settle(
-        txn_ids: Ids = None,
-        *,
-        settling: Settling,
-        connection: Connection,
-        as_json: AsJson = False,
-    ) -> None:
+    def settle(txn_ids: Ids = None, *, settling: Settling, connection: Connection, as_json: AsJson = False) -> None:
         from txlayer.cli.tx_sentences import sentence
         from txlayer.operate.settle import GOOD, SettlementResult, outcome_json
 
@@ -523,12 +461,7 @@ def _plan(
 
 
 def _carry_out(
-    order: SettlementOrder,
-    hands: ManualSettlement,
-    plan: SettlementPlan,
-    settling: Settling,
-    *,
-    patience_s: float,
+    order: SettlementOrder, hands: ManualSettlement, plan: SettlementPlan, settling: Settling, *, patience_s: float
 ) -> list[SettlementOutcome]:
     from txlayer.operate.settle import carry_out, planned
 
@@ -552,9 +485,7 @@ def _carry_out(
 
 def _confirm(act: OperatorAction, plan: SettlementPlan) -> None:
     now_ms, count = current_ms(), len(plan.lines)
-    sample = [
-        unsettled.unsettled_json(s, now_ms=now_ms) for s, _ in plan.lines[: output.SAMPLE_COUNT]
-    ]
+    sample = [unsettled.unsettled_json(s, now_ms=now_ms) for s, _ in plan.lines[: output.SAMPLE_COUNT]]
     them = "this transaction" if count == 1 else f"these {count:,} transactions"
     output.confirm(
         f"txlayer tx {act.value} --all: {count:,} transactions",

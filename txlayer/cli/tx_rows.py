@@ -174,10 +174,7 @@ _CHECK_COLUMNS: output.Columns = {
     "answer": "resolution",
     "by": "source",
 }
-_REFUSAL_COLUMNS: output.Columns = {
-    "told": output.times("appended_ms"),
-    "what came too late": "text",
-}
+_REFUSAL_COLUMNS: output.Columns = {"told": output.times("appended_ms"), "what came too late": "text"}
 
 
 def _head(row: Json) -> list[tuple[str, object]]:
@@ -246,10 +243,7 @@ def aside_table(row: Json) -> Table:
             ("key", _size(row["key_bytes"])),
             ("value", _size(row["value_bytes"])),
             ("headers", ", ".join(row["header_names"]) or "none"),
-            (
-                "bytes",
-                f"on doubt, partition {row['doubt_partition']}, offset {row['doubt_offset']}",
-            ),
+            ("bytes", f"on doubt, partition {row['doubt_partition']}, offset {row['doubt_offset']}"),
         )
     )
 

@@ -93,9 +93,7 @@ def _done(act: OperatorAction, o: SettlementOutcome) -> str:
 
 def _refused(act: OperatorAction, o: SettlementOutcome) -> str:
     if o.state is None:
-        return (
-            "is settled, and what decided it is older than what was read; --since goes further back"
-        )
+        return "is settled, and what decided it is older than what was read; --since goes further back"
     said = f"refused: it was {_standing_decision(o)}"
     if act is OperatorAction.CHECK_NOW:
         return f"{said}; there is nothing to ask"

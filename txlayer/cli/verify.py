@@ -13,14 +13,7 @@ from rich.text import Text
 
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import (
-    AsJson,
-    Connection,
-    current_ms,
-    option,
-    parse_instant,
-    with_bundles,
-)
+from txlayer.cli.options import AsJson, Connection, current_ms, option, parse_instant, with_bundles
 from txlayer.config import ClientConfig, milliseconds, parse_duration
 from txlayer.core.judging import PromiseStatus, VerdictFinding
 from txlayer.core.verdicts import Severity, Verdict, severity
@@ -34,9 +27,7 @@ _ID_LENGTH_MAX = 128
 _STYLES = {"proved": "green", "refuted": "bold red", "undecidable": "yellow"}
 _SEVERITY_STYLES = {Severity.GOOD: "green", Severity.WARNING: "yellow", Severity.FAULT: "red"}
 
-Since = Annotated[
-    str, option("--since", "Judge transactions that were stored since then.", "2h|TIME")
-]
+Since = Annotated[str, option("--since", "Judge transactions that were stored since then.", "2h|TIME")]
 Until = Annotated[
     str | None,
     option(
@@ -47,18 +38,11 @@ Until = Annotated[
 ]
 Topics = Annotated[
     list[str] | None,
-    option(
-        "--topics",
-        "Real topics to read; may be repeated. Default: those that the half messages name.",
-        "TOPIC",
-    ),
+    option("--topics", "Real topics to read; may be repeated. Default: those that the half messages name.", "TOPIC"),
 ]
 Grace = Annotated[str, option("--grace", "What is younger may still be on its way.", "60s")]
 OverdueAfter = Annotated[
-    str,
-    option(
-        "--overdue-after", "Report what is undecided or held for longer, after its immunity.", "15m"
-    ),
+    str, option("--overdue-after", "Report what is undecided or held for longer, after its immunity.", "15m")
 ]
 Limit = Annotated[int, option("--limit", "Show so many findings.", min=1)]
 Folder = Annotated[
@@ -91,12 +75,7 @@ def verify(
     """
     config = connection.config(ClientConfig)
     asked = make_asked(
-        since=since,
-        until=until,
-        topics=topics,
-        grace=grace,
-        overdue_after=overdue_after,
-        now_ms=current_ms(),
+        since=since, until=until, topics=topics, grace=grace, overdue_after=overdue_after, now_ms=current_ms()
     )
     found = _verified(config, asked, folder)
     if as_json:
@@ -110,13 +89,7 @@ def verify(
 
 
 def make_asked(
-    *,
-    since: str,
-    until: str | None,
-    topics: list[str] | None,
-    grace: str,
-    overdue_after: str,
-    now_ms: int,
+    *, since: str, until: str | None, topics: list[str] | None, grace: str, overdue_after: str, now_ms: int
 ) -> WantedWindow:
     """The options as the window that they mean.
 
@@ -171,9 +144,7 @@ def sentence(status: PromiseStatus) -> str:
     return said + edge
 
 
-def verification_tables(
-    found: Verification, *, config: ClientConfig, limit: int
-) -> Iterator[RenderableType]:
+def verification_tables(found: Verification, *, config: ClientConfig, limit: int) -> Iterator[RenderableType]:
     """For a person."""
     proof = found.proof
     promises: output.Columns = {
@@ -183,10 +154,7 @@ def verification_tables(
     }
     title = f"namespace {config.namespace}"
     yield output.rows_table(proof.statuses(), promises, title=title)
-    verdicts: output.Columns = {
-        "verdict": _verdict,
-        "transactions": lambda verdict: f"{proof.verdicts[verdict]:,}",
-    }
+    verdicts: output.Columns = {"verdict": _verdict, "transactions": lambda verdict: f"{proof.verdicts[verdict]:,}"}
     yield output.rows_table([v for v in Verdict if proof.verdicts[v]], verdicts)
     if proof.findings:
         yield _findings(found, limit=limit)

@@ -16,12 +16,7 @@ from txlayer.config.client import (
 from txlayer.config.consumer import ConsumerConfig
 from txlayer.config.coordinator import CoordinatorConfig
 from txlayer.config.metrics import MetricsConfig, metrics_config
-from txlayer.config.producer import (
-    IMMUNITY_MAX,
-    AnsweringConfig,
-    ProducerConfig,
-    ResponderConfig,
-)
+from txlayer.config.producer import IMMUNITY_MAX, AnsweringConfig, ProducerConfig, ResponderConfig
 from txlayer.config.reading import (
     ENVIRONMENT_PREFIX,
     KNOWN_NAMES,

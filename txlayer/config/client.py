@@ -13,14 +13,33 @@ from txlayer.errors import ConfigError
 # A guarantee depends on each of these; another value would break it silently.
 PROTECTED_CLIENT_SETTINGS = frozenset(
     {
-        "acks", "enable.idempotence", "transactional.id", "isolation.level", "enable.auto.commit",
-        "enable.auto.offset.store", "auto.offset.reset", "group.id", "group.protocol", "partitioner",
-        "partition.assignment.strategy", "retry.backoff.ms", "retry.backoff.max.ms", "socket.timeout.ms",
-        "transaction.timeout.ms", "message.timeout.ms", "delivery.report.only.error", "allow.auto.create.topics",
-        "bootstrap.servers", "session.timeout.ms", "enable.partition.eof", "group.instance.id",
-        "metadata.broker.list", "request.required.acks", "delivery.timeout.ms",  # aliases of the above
+        "acks",
+        "enable.idempotence",
+        "transactional.id",
+        "isolation.level",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "auto.offset.reset",
+        "group.id",
+        "group.protocol",
+        "partitioner",
+        "partition.assignment.strategy",
+        "retry.backoff.ms",
+        "retry.backoff.max.ms",
+        "socket.timeout.ms",
+        "transaction.timeout.ms",
+        "message.timeout.ms",
+        "delivery.report.only.error",
+        "allow.auto.create.topics",
+        "bootstrap.servers",
+        "session.timeout.ms",
+        "enable.partition.eof",
+        "group.instance.id",
+        "metadata.broker.list",
+        "request.required.acks",
+        "delivery.timeout.ms",  # aliases of the above
     }
-)  # fmt: skip
+)
 
 _SECRET = re.compile(r"(password|secret|passphrase|jaas\.config|key\.pem|keystore\.key)$")
 """The endings of setting names that hold secrets; librdkafka's names and the Java client's."""
@@ -31,10 +50,7 @@ KAFKA_TRANSACTION_TIMEOUT_MIN = timedelta(seconds=2)
 ALLOW_INSECURE = "--insecure (TXLAYER_IS_INSECURE_ALLOWED=true, is_insecure_allowed=True)"
 
 # Each of them lets a third party read the traffic, or act as the broker.
-_UNVERIFIED = {
-    "enable.ssl.certificate.verification": "false",
-    "ssl.endpoint.identification.algorithm": "none",
-}
+_UNVERIFIED = {"enable.ssl.certificate.verification": "false", "ssl.endpoint.identification.algorithm": "none"}
 
 # All four numbers are required: 127.example.org is an ordinary host name.
 _SERVER = re.compile(r"(?:[A-Za-z_]+://)?[^\s=;@/\x00-\x1f\x7f]+")
@@ -147,7 +163,7 @@ class ClientConfig:
         if refused:
             raise ConfigError(
                 "a promise rests on this setting; remove it", name=refused[0], expected="txlayer's own value"
-            )  # fmt: skip
+            )
         check_transport(self)
 
     @property
@@ -166,8 +182,9 @@ def check_servers(servers: str) -> None:
     if not named or not all(map(_SERVER.fullmatch, named)):
         raise ConfigError(
             "not an address of a broker" if named else "no broker named",
-            name="bootstrap_servers", expected="HOST:PORT[,HOST:PORT…]",
-        )  # fmt: skip
+            name="bootstrap_servers",
+            expected="HOST:PORT[,HOST:PORT…]",
+        )
 
 
 def check_client_settings(settings: Mapping[str, Any]) -> None:
@@ -179,13 +196,13 @@ def check_client_settings(settings: Mapping[str, Any]) -> None:
     if not isinstance(settings, Mapping):
         raise ConfigError(
             "not a mapping", name="client_settings", expected="names of librdkafka settings and their values"
-        )  # fmt: skip
+        )
     for name, value in settings.items():
         if not isinstance(name, str) or _SETTING_NAME.fullmatch(name) is None:
             # Not shown: it may be a line that contains a password.
             raise ConfigError(
                 "no setting has such a name", name="client_settings", expected="names of A-Z a-z 0-9 . _ -"
-            )  # fmt: skip
+            )
         is_right = value is None or isinstance(value, (str, int, float)) or callable(value)
         if name == "logger":
             is_right = hasattr(value, "log")
@@ -195,13 +212,14 @@ def check_client_settings(settings: Mapping[str, Any]) -> None:
         # Above: surrogates, which are bytes of the environment that are not UTF-8.
         if not is_right or (isinstance(value, str) and re.search("[\0\ud800-\udfff]", value)):
             raise ConfigError(
-                "the client cannot be given this value", name=name,
+                "the client cannot be given this value",
+                name=name,
                 expected=(
                     "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI"
                     if name in _MECHANISMS
                     else "a text without NUL, in UTF-8, a number, true or false, or a function"
                 ),
-            )  # fmt: skip
+            )
 
 
 def check_transport(config: ClientConfig) -> None:
@@ -223,14 +241,18 @@ def check_transport(config: ClientConfig) -> None:
     if str(settings.get("security.protocol", "PLAINTEXT")).upper() not in ("SSL", "SASL_SSL"):
         raise ConfigError(
             f"plain text to another machine; use security.protocol=SSL or SASL_SSL, or say {ALLOW_INSECURE}",
-            name="bootstrap_servers", value=others[0], expected="a loopback address or TLS",
-        )  # fmt: skip
+            name="bootstrap_servers",
+            value=others[0],
+            expected="a loopback address or TLS",
+        )
     for name, value in _UNVERIFIED.items():
         if str(settings.get(name, "")).lower() == value:
             raise ConfigError(
                 f"TLS to another machine without knowing which; remove this setting, or say {ALLOW_INSECURE}",
-                name=name, value=value, expected="librdkafka's default, which verifies",
-            )  # fmt: skip
+                name=name,
+                value=value,
+                expected="librdkafka's default, which verifies",
+            )
 
 
 def check_limits(config: ClientConfig) -> None:
@@ -243,12 +265,8 @@ def check_limits(config: ClientConfig) -> None:
         value = getattr(config, f.name)
         if isinstance(value, bool):
             continue
-        if (isinstance(value, int) and value < 1) or (
-            isinstance(value, timedelta) and value <= timedelta(0)
-        ):
-            raise ConfigError(
-                "not possible as a limit", name=f.name, value=value, expected="more than 0"
-            )
+        if (isinstance(value, int) and value < 1) or (isinstance(value, timedelta) and value <= timedelta(0)):
+            raise ConfigError("not possible as a limit", name=f.name, value=value, expected="more than 0")
 
 
 def check_transaction_timeout(timeout: timedelta) -> None:
@@ -260,5 +278,7 @@ def check_transaction_timeout(timeout: timedelta) -> None:
     if timeout < KAFKA_TRANSACTION_TIMEOUT_MIN:
         raise ConfigError(
             "too short: a record is given up one second before its Kafka transaction",
-            name="kafka_transaction_timeout", value=timeout, expected="at least 2s",
-        )  # fmt: skip
+            name="kafka_transaction_timeout",
+            value=timeout,
+            expected="at least 2s",
+        )

@@ -61,6 +61,8 @@ class ConsumerConfig(ClientConfig):
         check_transaction_timeout(self.kafka_transaction_timeout)
         if self.lease_expiry < 2 * self.lease_renewal:
             raise ConfigError(
-                "one late renewal would end the lease", name="lease_expiry",
-                value=self.lease_expiry, expected="at least twice lease_renewal",
-            )  # fmt: skip
+                "one late renewal would end the lease",
+                name="lease_expiry",
+                value=self.lease_expiry,
+                expected="at least twice lease_renewal",
+            )

@@ -86,14 +86,15 @@ class CoordinatorConfig(ClientConfig):
         check_transaction_timeout(self.kafka_transaction_timeout)
         if self.compression not in COMPRESSIONS:
             raise ConfigError(
-                "no such compression", name="compression", value=self.compression,
-                expected=", ".join(COMPRESSIONS),
-            )  # fmt: skip
+                "no such compression", name="compression", value=self.compression, expected=", ".join(COMPRESSIONS)
+            )
         for pattern in self.target_topics:
             # A pattern that matches no topic name would park every message of the intended topic.
             if not _PATTERN.fullmatch(pattern):
                 raise ConfigError(
-                    "no topic has such a name", name="target_topics", value=pattern,
+                    "no topic has such a name",
+                    name="target_topics",
+                    value=pattern,
                     expected="a name or a pattern (orders, shop.*); several as --target-topic each, or with commas in "
                     "TXLAYER_TARGET_TOPICS",
-                )  # fmt: skip
+                )

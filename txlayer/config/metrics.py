@@ -26,13 +26,13 @@ class MetricsConfig:
         """Check what can be checked without listening."""
         if not 0 <= self.metrics_port <= PORT_MAX:
             raise ConfigError(
-                "not a port", name="metrics_port", value=self.metrics_port,
+                "not a port",
+                name="metrics_port",
+                value=self.metrics_port,
                 expected=f"0 (nothing listens) to {PORT_MAX}",
-            )  # fmt: skip
-        if not self.metrics_host.strip():
-            raise ConfigError(
-                "not an address", name="metrics_host", value="", expected="127.0.0.1 or another one"
             )
+        if not self.metrics_host.strip():
+            raise ConfigError("not an address", name="metrics_host", value="", expected="127.0.0.1 or another one")
 
     @property
     def host(self) -> str:
@@ -53,9 +53,7 @@ class MetricsConfig:
         return replace(self, metrics_port=self.metrics_port + number) if self.metrics_port else self
 
 
-def metrics_config(
-    environ: Mapping[str, str], *, port: int | None = None, host: str | None = None
-) -> MetricsConfig:
+def metrics_config(environ: Mapping[str, str], *, port: int | None = None, host: str | None = None) -> MetricsConfig:
     """Settings from the arguments, else from the environment, else with no port.
 
     Raises:

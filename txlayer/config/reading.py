@@ -39,12 +39,7 @@ OTHER_NAMES = frozenset(
     )
 )
 
-ROLES: tuple[type[ClientConfig], ...] = (
-    ProducerConfig,
-    ResponderConfig,
-    CoordinatorConfig,
-    ConsumerConfig,
-)
+ROLES: tuple[type[ClientConfig], ...] = (ProducerConfig, ResponderConfig, CoordinatorConfig, ConsumerConfig)
 
 C = TypeVar("C", bound=ClientConfig)
 
@@ -66,9 +61,10 @@ def check_names(environ: Mapping[str, str]) -> None:
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name not in KNOWN_NAMES:
             raise ConfigError(
-                "unknown setting in the environment; correct or remove it", name=name,
+                "unknown setting in the environment; correct or remove it",
+                name=name,
                 expected="one of " + ", ".join(sorted(KNOWN_NAMES)),
-            )  # fmt: skip
+            )
 
 
 def from_environ(role: type[C], environ: Mapping[str, str], **given: Any) -> C:
@@ -94,16 +90,12 @@ def parse_duration(name: str, text: str) -> timedelta:
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", text.strip())
     if match is None:
-        raise ConfigError(
-            "not a length of time", name=name, value=text, expected="250ms, 60s, 5m, 72h or 7d"
-        )
+        raise ConfigError("not a length of time", name=name, value=text, expected="250ms, 60s, 5m, 72h or 7d")
     unit = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
     try:
         return timedelta(seconds=float(match[1]) * unit)
     except OverflowError as exc:
-        raise ConfigError(
-            "too long a time", name=name, value=text, expected="a shorter one"
-        ) from exc
+        raise ConfigError("too long a time", name=name, value=text, expected="a shorter one") from exc
 
 
 def milliseconds(length: timedelta) -> int:
@@ -167,7 +159,8 @@ def parse_settings(name: str, parts: list[str]) -> dict[str, str]:
             raise ConfigError(
                 f"part {len(settings) + 1} has no name; a value with ; in it belongs into a file "
                 "(TXLAYER_CLIENT_SETTINGS_FILE)",
-                name=name, expected="name=value",
-            )  # fmt: skip
+                name=name,
+                expected="name=value",
+            )
         settings[key.strip()] = value
     return settings

@@ -18,17 +18,7 @@ from txlayer.consumer.consumer import ConsumerSettings, order_of
 from txlayer.consumer.context import Deserializer, Lease, context_of
 from txlayer.consumer.handlers import AsyncBatchHandlerFunction, AsyncHandlerFunction, Interceptor
 from txlayer.consumer.plan import StartAt
-from txlayer.consumer.pools import (
-    Caller,
-    Chunk,
-    Failed,
-    HungHandlers,
-    Job,
-    JobOutcome,
-    JobOutcomes,
-    Pool,
-    timed_out,
-)
+from txlayer.consumer.pools import Caller, Chunk, Failed, HungHandlers, Job, JobOutcome, JobOutcomes, Pool, timed_out
 from txlayer.consumer.service import ConsumerService
 from txlayer.core.retry import Ack, RetryPolicy
 from txlayer.errors import LifecycleError
@@ -61,9 +51,7 @@ class AsyncPool:
         self._outcomes = JobOutcomes()
         self._begun_count = 0
         self._inbox: deque[Chunk] = deque()
-        self._tasks: dict[
-            int, tuple[asyncio.Task[None], float, Lease]
-        ] = {}  # by the identity of the job
+        self._tasks: dict[int, tuple[asyncio.Task[None], float, Lease]] = {}  # by the identity of the job
         self._done: dict[Chunk, tuple[list[Job], list[Failed]]] = {}
         self._hung = HungHandlers(count_max=hung_max)
         self._open: dict[Chunk, dict[int, Job]] = {}
@@ -116,7 +104,7 @@ class AsyncPool:
         if not chunk.begun_at or now - chunk.begun_at < self._attempt_timeout_s + CANCEL_S:
             return None
         started_ms = int((time.time() - (now - chunk.begun_at)) * 1000)
-        why = f"no end within {self._attempt_timeout_s:g} s (attempt_timeout), and {CANCEL_S:g} s after its cancellation: its task was given up"  # fmt: skip
+        why = f"no end within {self._attempt_timeout_s:g} s (attempt_timeout), and {CANCEL_S:g} s after its cancellation: its task was given up"
         failed = []
         for name, job in list(left.items()):
             if self._hung.has_room and left.pop(name, None) is not None:
@@ -155,12 +143,7 @@ class AsyncPool:
             self._loop.call_later(LOOK_S, self._watch)
 
     async def _run(
-        self,
-        chunk: Chunk,
-        job: Job,
-        deadline: float,
-        function: Callable[..., Any] | None,
-        left: dict[int, Job],
+        self, chunk: Chunk, job: Job, deadline: float, function: Callable[..., Any] | None, left: dict[int, Job]
     ) -> None:
         caller = self._caller
         # Without interceptors and the like, skip one coroutine per message.
@@ -179,9 +162,7 @@ class AsyncPool:
         if left.pop(id(job), None) is None:
             if self._tasks.get(id(job), (None,))[0] is asyncio.current_task():
                 del self._tasks[id(job)]  # otherwise it belongs to the next attempt
-            ended = (
-                JobOutcome(chunk, (job,)) if failed is None else JobOutcome(chunk, (), (failed,))
-            )
+            ended = JobOutcome(chunk, (job,)) if failed is None else JobOutcome(chunk, (), (failed,))
             self._outcomes.put_late(ended)
             return
         self._tasks.pop(id(job), None)
@@ -258,10 +239,19 @@ class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandl
     ) -> None:
         super().__init__(
             ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
-            group=group, topics=topics, order=order_of(parallel_by), null_keys=null_keys, start_at=start_at,
-            retry=retry, interceptors=interceptors, deserializer=deserializer, key_deserializer=key_deserializer,
-            key_group=key_group, connect=connect, tracing=tracing,
-        )  # fmt: skip
+            group=group,
+            topics=topics,
+            order=order_of(parallel_by),
+            null_keys=null_keys,
+            start_at=start_at,
+            retry=retry,
+            interceptors=interceptors,
+            deserializer=deserializer,
+            key_deserializer=key_deserializer,
+            key_group=key_group,
+            connect=connect,
+            tracing=tracing,
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
 
@@ -317,10 +307,7 @@ class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandl
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
 

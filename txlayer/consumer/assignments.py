@@ -12,13 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from txlayer.adapters.ports import (
-    Assignment,
-    ConsumerConnections,
-    StoredOffset,
-    StoringGroupReader,
-    TopicPartition,
-)
+from txlayer.adapters.ports import Assignment, ConsumerConnections, StoredOffset, StoringGroupReader, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Lease
 from txlayer.consumer.dead_letters import DeadLetterWriter
@@ -31,20 +25,9 @@ from txlayer.consumer.plan import ConsumerPlan, starts_of, writer_of
 from txlayer.core.dead_letters import replay_topic, writer_name
 from txlayer.core.key_queue import KeyQueues, Start
 from txlayer.core.leases import token_above
-from txlayer.errors import (
-    BrokerUnavailableError,
-    MemberFencedError,
-    RetriableError,
-    TopicMismatchError,
-    TxLayerError,
-)
+from txlayer.errors import BrokerUnavailableError, MemberFencedError, RetriableError, TopicMismatchError, TxLayerError
 from txlayer.runtime.environment import Environment
-from txlayer.runtime.kafka_transactions import (
-    BATCH_BYTES,
-    TIMEOUT_S,
-    WriterConnections,
-    close_quietly,
-)
+from txlayer.runtime.kafka_transactions import BATCH_BYTES, TIMEOUT_S, WriterConnections, close_quietly
 
 logger = logging.getLogger("txlayer.consumer")
 
@@ -56,9 +39,7 @@ PATIENCE_S = 60.0
 """How long offsets may stay pending after their writers were fenced: longer than any Kafka transaction's time-out."""
 
 
-def end_what_was_left(
-    connections: WriterConnections, names: Iterable[str], *, timeout_s: float = TIMEOUT_S
-) -> None:
+def end_what_was_left(connections: WriterConnections, names: Iterable[str], *, timeout_s: float = TIMEOUT_S) -> None:
     """Fence the writers of these names and abort their open Kafka transactions; returns when all are ended.
 
     This takes 0.06 s for each, or 0.56 s with an open Kafka transaction. Without it, readers of the dead-letter partition
@@ -304,8 +285,10 @@ class Assignments:
                 apart = TopicMismatchError(
                     "a topic and the requests about its dead letters were assigned apart: their numbers of partitions, or "
                     "the subscriptions of the group's members, differ",
-                    topic=own, expected=f"partitions {sorted(found[topic])}", found=f"{sorted(found[own])}",
-                )  # fmt: skip
+                    topic=own,
+                    expected=f"partitions {sorted(found[topic])}",
+                    found=f"{sorted(found[own])}",
+                )
                 extra = {"group": self._plan.group, "reason": str(apart)}
                 logger.warning("queues.assigned_apart", extra=extra)
         if apart is not None and self._apart is None:
@@ -318,9 +301,8 @@ class Assignments:
         self._leases.assigned(self._assigned, generation=assignment.generation)
         logger.info(
             "queues.assigned",
-            extra={"group": self._plan.group, "queue_count": len(self._assigned),
-                   "generation": assignment.generation},
-        )  # fmt: skip
+            extra={"group": self._plan.group, "queue_count": len(self._assigned), "generation": assignment.generation},
+        )
 
     # --- leases -------------------------------------------------------------------------------------------------------
 
@@ -357,9 +339,7 @@ class Assignments:
             raise
         for queue in changes.lost:
             self._tokens.pop(queue, None)
-        self._drop(
-            [self.owned[queue] for queue in changes.lost if queue in self.owned], is_told=True
-        )
+        self._drop([self.owned[queue] for queue in changes.lost if queue in self.owned], is_told=True)
         self._tokens.update(changes.gained)
         renewed = [queue for queue in changes.gained if queue in self.owned]
         if renewed:
@@ -370,8 +350,7 @@ class Assignments:
     def _renew(self, queues: Collection[TopicPartition]) -> None:
         """These leases were written again, with new tokens; store the tokens before any handler starts under them."""
         tokens = {
-            queue: self._token_for(queue, self._tokens[queue], last=self.owned[queue].queues.token)
-            for queue in queues
+            queue: self._token_for(queue, self._tokens[queue], last=self.owned[queue].queues.token) for queue in queues
         }
         for queue, token in tokens.items():
             if token is not None:
@@ -400,9 +379,7 @@ class Assignments:
         since = self._clock() - self._config.attempt_timeout.total_seconds()
         return queue in self._assigned and self._dispatcher.is_clear(queue, since=since)
 
-    def _try_to_take(
-        self, queues: Sequence[TopicPartition], is_still_ours: Callable[[], None]
-    ) -> None:
+    def _try_to_take(self, queues: Sequence[TopicPartition], is_still_ours: Callable[[], None]) -> None:
         """Take these queues over. If the cluster does not answer, each of them waits, and is then tried alone."""
         began_ms = self._now_ms()
         stopped: list[TxLayerError] = []
@@ -429,9 +406,14 @@ class Assignments:
                 self._holds.failed(queue, took_ms=took_ms, wait_max_ms=wait_max_ms)
             logger.warning(
                 "queues.not_taken_over",
-                extra={"group": self._plan.group, "queue_count": len(queues),
-                       "topic": queues[0][0], "partition": queues[0][1], "reason": str(exc)},
-            )  # fmt: skip
+                extra={
+                    "group": self._plan.group,
+                    "queue_count": len(queues),
+                    "topic": queues[0][0],
+                    "partition": queues[0][1],
+                    "reason": str(exc),
+                },
+            )
             return
         is_still_ours()
         self._take_over(queues, starts, began_ms=began_ms)
@@ -453,27 +435,26 @@ class Assignments:
         # Our own writer has nothing open: its Kafka transactions begin and end within one call.
         harmless = {*self._harmless, self.writer.name}
         stored = stable_offsets(
-            self._connections, group, [*queues, *replays], writer_of=writer_of,
+            self._connections,
+            group,
+            [*queues, *replays],
+            writer_of=writer_of,
             # What this process itself left open may not be in the stored offsets yet.
-            former_writers=self._former_writers, harmless=harmless, is_still_ours=is_still_ours,
-            patience_s=PATIENCE_BESIDE_S if self.owned else PATIENCE_S, clock=self._clock,
-        )  # fmt: skip
-        self._former_writers.clear()
-        return starts_of(
-            self._connections, stored, group=group, replays=replays, start_at=self._plan.start_at
+            former_writers=self._former_writers,
+            harmless=harmless,
+            is_still_ours=is_still_ours,
+            patience_s=PATIENCE_BESIDE_S if self.owned else PATIENCE_S,
+            clock=self._clock,
         )
+        self._former_writers.clear()
+        return starts_of(self._connections, stored, group=group, replays=replays, start_at=self._plan.start_at)
 
     def _take_over(
-        self,
-        queues: Collection[TopicPartition],
-        starts: Mapping[TopicPartition, Start],
-        *,
-        began_ms: int,
+        self, queues: Collection[TopicPartition], starts: Mapping[TopicPartition, Start], *, began_ms: int
     ) -> None:
         group = self._plan.group
         taken = [
-            self._owned_at(queue, starts[queue], starts[replay_topic(group, queue[0]), queue[1]])
-            for queue in queues
+            self._owned_at(queue, starts[queue], starts[replay_topic(group, queue[0]), queue[1]]) for queue in queues
         ]
         for owned in taken:
             self.owned[owned.place] = owned
@@ -482,14 +463,11 @@ class Assignments:
         self._store_all()
         self._read_on()
         logger.info(
-            "queues.taken_over",
-            extra={"group": group, "queue_count": len(taken), "took_ms": self._now_ms() - began_ms},
+            "queues.taken_over", extra={"group": group, "queue_count": len(taken), "took_ms": self._now_ms() - began_ms}
         )
 
     def _store_all(self) -> None:
-        self._storer.store_now(
-            self.owned.values(), timeout_s=self._config.store_timeout.total_seconds()
-        )
+        self._storer.store_now(self.owned.values(), timeout_s=self._config.store_timeout.total_seconds())
 
     # --- the writer of dead letters -----------------------------------------------------------------------------------
 
@@ -510,10 +488,13 @@ class Assignments:
     def _make_writer(self) -> DeadLetterWriter:
         group = self._plan.group
         return DeadLetterWriter(
-            self._connections, group=group, name=writer_name(group, self._environment.draw_name()),
+            self._connections,
+            group=group,
+            name=writer_name(group, self._environment.draw_name()),
             timeout_s=self._config.kafka_transaction_timeout.total_seconds(),
-            recycle_after_s=self._config.recycle_after.total_seconds(), clock=self._clock,
-        )  # fmt: skip
+            recycle_after_s=self._config.recycle_after.total_seconds(),
+            clock=self._clock,
+        )
 
     def _retire_writer(self) -> None:
         writer, self.writer = self.writer, None
@@ -539,10 +520,7 @@ class Assignments:
         lease = Lease(self._plan.group, *queue, token=token)
         lease.valid_until = self._leases.valid_until(queue) or 0.0
         queues: KeyQueues[Any] = KeyQueues(
-            topic=topic,
-            replays=replays,
-            settings=self._plan.settings_of(queue[0], self._config),
-            now_ms=self._now_ms(),
+            topic=topic, replays=replays, settings=self._plan.settings_of(queue[0], self._config), now_ms=self._now_ms()
         )
         assert self.writer is not None
         queues.writer = self.writer.name
@@ -558,9 +536,7 @@ class Assignments:
             next_offsets={queue: topic.offset, replay_place: replays.offset},
         )
 
-    def _token_for(
-        self, queue: TopicPartition, lease_token: int, *, last: int | None
-    ) -> int | None:
+    def _token_for(self, queue: TopicPartition, lease_token: int, *, last: int | None) -> int | None:
         """The token that handlers get under this lease; larger than every earlier token of the queue, stored with the progress.
 
         It is stored before a handler starts under it. The next owner of the queue relies on the stored token only, because
@@ -575,7 +551,7 @@ class Assignments:
             logger.info(
                 "token.raised",
                 extra={"topic": queue[0], "partition": queue[1], "lease_token": lease_token, "token": token},
-            )  # fmt: skip
+            )
         self._given[queue] = lease_token, token
         return token
 
@@ -596,9 +572,8 @@ class Assignments:
             if is_told:
                 self.lost_lease_count += 1
                 logger.warning(
-                    "lease.lost",
-                    extra={"topic": owned.topic, "partition": owned.partition, "token": owned.lease.token},
-                )  # fmt: skip
+                    "lease.lost", extra={"topic": owned.topic, "partition": owned.partition, "token": owned.lease.token}
+                )
         if found:
             self._read_on()
 
@@ -606,9 +581,7 @@ class Assignments:
         positions: dict[TopicPartition, int] = {}
         for owned in self.owned.values():
             positions.update(owned.next_offsets)
-            owned.is_reading_paused = owned.is_replay_paused = (
-                False  # an assignment resumes all partitions
-            )
+            owned.is_reading_paused = owned.is_replay_paused = False  # an assignment resumes all partitions
         self._reader.resume_at(positions)
 
     def raise_if_moved(self) -> None:
@@ -618,6 +591,4 @@ class Assignments:
             MemberFencedError: the group moved the partitions.
         """
         if self.look_at_group() or self.assignment is None:
-            raise MemberFencedError(
-                "the group moved the partitions meanwhile", group=self._plan.group
-            )
+            raise MemberFencedError("the group moved the partitions meanwhile", group=self._plan.group)

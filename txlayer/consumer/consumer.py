@@ -112,10 +112,7 @@ class _PlainConsumer(ConsumerService[HandlerFunction, BatchHandlerFunction]):
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -188,10 +185,19 @@ class OrderedConsumer(_PlainConsumer):
     ) -> None:
         super().__init__(
             ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
-            group=group, topics=topics, order=order_of(parallel_by), null_keys=null_keys, start_at=start_at,
-            retry=retry, interceptors=interceptors, deserializer=deserializer, key_deserializer=key_deserializer,
-            key_group=key_group, connect=connect, tracing=tracing,
-        )  # fmt: skip
+            group=group,
+            topics=topics,
+            order=order_of(parallel_by),
+            null_keys=null_keys,
+            start_at=start_at,
+            retry=retry,
+            interceptors=interceptors,
+            deserializer=deserializer,
+            key_deserializer=key_deserializer,
+            key_group=key_group,
+            connect=connect,
+            tracing=tracing,
+        )
         self._workers = check_workers(workers)
 
 
@@ -224,10 +230,19 @@ class ConcurrentConsumer(_PlainConsumer):
     ) -> None:
         super().__init__(
             ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
-            group=group, topics=topics, order=QueueOrder.NONE, null_keys="free", start_at=start_at, retry=retry,
-            interceptors=interceptors, deserializer=deserializer, key_deserializer=key_deserializer,
-            key_group=key_group, connect=connect, tracing=tracing,
-        )  # fmt: skip
+            group=group,
+            topics=topics,
+            order=QueueOrder.NONE,
+            null_keys="free",
+            start_at=start_at,
+            retry=retry,
+            interceptors=interceptors,
+            deserializer=deserializer,
+            key_deserializer=key_deserializer,
+            key_group=key_group,
+            connect=connect,
+            tracing=tracing,
+        )
         self._workers = check_workers(workers)
 
 

@@ -109,9 +109,7 @@ class ReceivedMessage:
         """Position of the half message; None if txlayer did not forward the message."""
         raw = header_of(self._record, ORIGIN_HEADER)
         found = None if raw is None else decode_origin(raw)
-        return (
-            None if found is None or isinstance(found, Undecodable) else TransactionOrigin(*found)
-        )
+        return None if found is None or isinstance(found, Undecodable) else TransactionOrigin(*found)
 
 
 class SerializedField(ReceivedMessage):
@@ -192,9 +190,7 @@ class Context:
 
     __slots__ = ("_deadline", "_lease", "attempt", "message")
 
-    def __init__(
-        self, message: ReceivedMessage, attempt: int, deadline: float, lease: Lease
-    ) -> None:
+    def __init__(self, message: ReceivedMessage, attempt: int, deadline: float, lease: Lease) -> None:
         self.message = message
         self.attempt = attempt
         """1 for the first attempt; attempts before a restart count."""
@@ -335,9 +331,7 @@ def is_passing(error: BaseException) -> bool:
     for _ in range(CAUSES_MAX):
         if cause is None:
             return False
-        if isinstance(cause, OSError) or "TransportError" in (
-            t.__name__ for t in type(cause).__mro__
-        ):
+        if isinstance(cause, OSError) or "TransportError" in (t.__name__ for t in type(cause).__mro__):
             return True
         status = getattr(cause, "http_status_code", None) or getattr(cause, "status_code", None)
         if isinstance(status, int) and status not in _OF_THE_RECORD:

@@ -39,7 +39,9 @@ class Truncation(Enum):
 
     NOTHING = "nothing"  #: the whole record is written
     CONTENT = "content"  #: without value and headers
-    KEY_TOO = "key-too"  #: without key, value and headers: a key that compressed well at its origin may be too large here
+    KEY_TOO = (
+        "key-too"  #: without key, value and headers: a key that compressed well at its origin may be too large here
+    )
 
 
 class GivenUpMessage(NamedTuple):
@@ -87,7 +89,7 @@ class DeadLetterWriter:
         self._group = group
         self._transactions = KafkaTransactions(
             connections, name=name, timeout_s=timeout_s, recycle_after_s=recycle_after_s, clock=clock
-        )  # fmt: skip
+        )
 
     @property
     def kafka_transaction_count(self) -> int:
@@ -100,12 +102,7 @@ class DeadLetterWriter:
         return self._transactions.replaced_count
 
     def write(
-        self,
-        letters: Sequence[GivenUpMessage],
-        answers: Sequence[Answered] = (),
-        *,
-        offsets: OffsetsOf,
-        member: Any,
+        self, letters: Sequence[GivenUpMessage], answers: Sequence[Answered] = (), *, offsets: OffsetsOf, member: Any
     ) -> list[int]:
         """Append dead letters and results, and store offsets, in one Kafka transaction; returns the dead letters' offsets.
 
@@ -156,10 +153,7 @@ class DeadLetterWriter:
             left = [(CUT_HEADER, b"%d" % size_bytes), (DLQ_HEADER, encode_dead_letter(letter))]
             topic = dead_letter_topic(self._group, letter.origin.topic)
             return Entry(topic, letter.origin.partition, key, None, left)
-        headers = [
-            *(record.headers() or ()),
-            (DLQ_HEADER, encode_dead_letter(letter)),
-        ]
+        headers = [*(record.headers() or ()), (DLQ_HEADER, encode_dead_letter(letter))]
         topic = dead_letter_topic(self._group, letter.origin.topic)
         return Entry(topic, letter.origin.partition, record.key(), record.value(), headers)
 
@@ -212,12 +206,7 @@ class DeadLetterReader:
         self._reader: LogReader | None = None
 
     def fetch(
-        self,
-        topic: str,
-        partition: int,
-        offsets: Collection[int],
-        *,
-        bytes_max: int | None = None,
+        self, topic: str, partition: int, offsets: Collection[int], *, bytes_max: int | None = None
     ) -> dict[int, Record | None]:
         """The records at these offsets of one partition; None for an offset without a record.
 
@@ -246,9 +235,7 @@ class DeadLetterReader:
         there = [(offset, offset + 1) for offset in found if first <= offset < end]
         try:
             for run in runs_of(there):
-                read_ranges(
-                    self._opened(), {place: run}, take, patience_s=self._patience_s, clock=self._clock
-                )  # fmt: skip
+                read_ranges(self._opened(), {place: run}, take, patience_s=self._patience_s, clock=self._clock)
         except _EnoughError as enough:
             return {offset: record for offset, record in found.items() if offset < enough.offset}
         except TxLayerError:

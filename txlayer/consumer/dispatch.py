@@ -10,16 +10,7 @@ from typing import Any
 
 from txlayer.adapters.ports import TopicPartition
 from txlayer.consumer.offsets import OwnedPartition
-from txlayer.consumer.pools import (
-    ATTEMPT_TIMEOUT,
-    Chunk,
-    Failed,
-    Job,
-    JobOutcome,
-    Pool,
-    items_of,
-    place_of,
-)
+from txlayer.consumer.pools import ATTEMPT_TIMEOUT, Chunk, Failed, Job, JobOutcome, Pool, items_of, place_of
 from txlayer.core.key_queue import Chain, Failure, Item
 
 SIDE_BY_SIDE_COUNT_MAX = 250
@@ -141,9 +132,7 @@ class Dispatcher:
         batch_count = max(count_max // batch_max, 1)
         return list(owned.queues.take_batches(batch_count, records_max=batch_max, now_ms=now_ms))
 
-    def _submit(
-        self, owned: OwnedPartition, jobs: list[Job], lasts: list[Item[Any]] | None = None
-    ) -> None:
+    def _submit(self, owned: OwnedPartition, jobs: list[Job], lasts: list[Item[Any]] | None = None) -> None:
         chunk = Chunk(owned, owned.lease, jobs, lasts=lasts)
         count = len(jobs) if not owned.route.batch_count_max else sum(map(len, map(items_of, jobs)))
         self._begun[chunk] = count
@@ -186,9 +175,7 @@ class Dispatcher:
             _log_failure(failed, is_over=owned.is_over)
         is_batch = bool(owned.route.batch_count_max)
         done: list[Item[Any]] = (
-            list(chain.from_iterable(map(items_of, outcome.done)))
-            if is_batch
-            else list(outcome.done)  # type: ignore[arg-type]  # no batches there
+            list(chain.from_iterable(map(items_of, outcome.done))) if is_batch else list(outcome.done)  # type: ignore[arg-type]  # no batches there
         )
         failed_count = sum(len(items_of(f.job)) for f in outcome.failed)
         not_run_count = sum(len(items_of(job)) for job in outcome.not_run)
@@ -215,11 +202,7 @@ class Dispatcher:
             owned.queues.put_back(items_of(job))
 
     def _take_cut(
-        self,
-        owned: OwnedPartition,
-        outcome: JobOutcome,
-        done: list[Item[Any]],
-        lasts: Sequence[Item[Any]],
+        self, owned: OwnedPartition, outcome: JobOutcome, done: list[Item[Any]], lasts: Sequence[Item[Any]]
     ) -> None:
         """Some messages of a chunk were not handled: for each key, the first of them goes next, or has failed."""
         queues, ended = owned.queues, set(map(id, done))
@@ -293,18 +276,14 @@ class Dispatcher:
 def _log_failure(failed: Failed, *, is_over: bool) -> None:
     """Log one line per failed attempt, at this place only; a handler's own Retry or Reject is not a warning."""
     first = items_of(failed.job)[failed.place]
-    where = place_of(first.record) | {
-        "attempt": first.attempt_count + 1, "error_type": failed.error_type,
-    }  # fmt: skip
+    where = place_of(first.record) | {"attempt": first.attempt_count + 1, "error_type": failed.error_type}
     if failed.error is not None and is_over and isinstance(failed.error, CancelledError):
         return  # the consumer cancelled it, because its queue has another owner
     if failed.error is not None:
         event = "message.undecodable" if failed.is_undecodable else "handler.raised"
         logger.warning(event, exc_info=failed.error, extra=where)
     elif failed.error_type in ("Retry", "Reject"):
-        logger.info(
-            "handler.refused", extra=where | {"reason": failed.error_text[:REASON_LENGTH_MAX]}
-        )
+        logger.info("handler.refused", extra=where | {"reason": failed.error_text[:REASON_LENGTH_MAX]})
     else:
         event = "handler.timed_out" if failed.error_type == ATTEMPT_TIMEOUT else "handler.failed"
         logger.warning(event, extra=where | {"reason": failed.error_text[:REASON_LENGTH_MAX]})

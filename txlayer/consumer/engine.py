@@ -11,23 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
-from txlayer.adapters.ports import (
-    ConsumerConnections,
-    Record,
-    StoredOffset,
-    StoringGroupReader,
-    TopicPartition,
-)
+from txlayer.adapters.ports import ConsumerConnections, Record, StoredOffset, StoringGroupReader, TopicPartition
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.assignments import Assignments
 from txlayer.consumer.context import FOR_EVER, size_in_memory
-from txlayer.consumer.dead_letters import (
-    Answered,
-    DeadLetterReader,
-    DeadLetterWriter,
-    GivenUpMessage,
-    Truncation,
-)
+from txlayer.consumer.dead_letters import Answered, DeadLetterReader, DeadLetterWriter, GivenUpMessage, Truncation
 from txlayer.consumer.dispatch import Dispatcher
 from txlayer.consumer.holds import Holds
 from txlayer.consumer.lease_keeper import LeaseKeeper
@@ -36,13 +24,7 @@ from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, check_topics
 from txlayer.consumer.pools import Pool
 from txlayer.core.batch import HALVINGS_MAX, BatchSize
-from txlayer.core.dead_letters import (
-    dead_letter_of,
-    dead_letter_topic,
-    decode_replay,
-    is_cut,
-    original_headers,
-)
+from txlayer.core.dead_letters import dead_letter_of, dead_letter_topic, decode_replay, is_cut, original_headers
 from txlayer.core.key_queue import DUE_BYTES_MAX, Item, ItemSource, Snapshots, letter_bytes
 from txlayer.core.messages import Headers, Origin, Undecodable
 from txlayer.core.retry import DeadLetter, DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
@@ -150,9 +132,7 @@ class Ingest:
                 queue.requests.extend((record, decode_replay(record.value())) for record in found)
                 queue.reached = 0
 
-    def reach(
-        self, reached: Mapping[TopicPartition, int], owned: Mapping[TopicPartition, OwnedPartition]
-    ) -> None:
+    def reach(self, reached: Mapping[TopicPartition, int], owned: Mapping[TopicPartition, OwnedPartition]) -> None:
         """Everything below was read in the current assignment: offsets without a record are markers.
 
         The stored offset moves past them. Otherwise, after retention has emptied the partition, it would be below the
@@ -169,9 +149,7 @@ class Ingest:
                 else:
                     queue.queues.reach(ItemSource.REPLAY, position)
 
-    def add_waiting(
-        self, queues: Iterable[OwnedPartition], *, count_max: int, bytes_max: int
-    ) -> None:
+    def add_waiting(self, queues: Iterable[OwnedPartition], *, count_max: int, bytes_max: int) -> None:
         """Add waiting requests while there is room for their dead letters, in number and in bytes per queue.
 
         During an operator's pause there is no limit: nothing is handled, and the request that ends the pause may follow
@@ -196,15 +174,17 @@ class Ingest:
                 self._holds.failed(owned.place, took_ms=self._now_ms() - began_ms)
                 logger.warning(
                     "dead_letters.unreadable",
-                    extra={"group": self._group, "topic": owned.topic, "partition": owned.partition,
-                           "reason": str(exc)},
-                )  # fmt: skip
+                    extra={
+                        "group": self._group,
+                        "topic": owned.topic,
+                        "partition": owned.partition,
+                        "reason": str(exc),
+                    },
+                )
                 return
             self._holds.passed(owned.place)
 
-    def _add_while_there_is_room(
-        self, owned: OwnedPartition, *, count_max: int, bytes_max: int
-    ) -> None:
+    def _add_while_there_is_room(self, owned: OwnedPartition, *, count_max: int, bytes_max: int) -> None:
         queue = owned.queues
         while owned.requests:
             room_bytes = bytes_max - queue.replay_bytes
@@ -238,9 +218,7 @@ class Ingest:
         """Add the first waiting request, and those after it whose dead letters fit."""
         part = list(islice(owned.requests, LETTER_COUNT_MAX))
         topic = dead_letter_topic(self._group, owned.topic)
-        wanted = sorted(
-            {offset for _, request in part if (offset := _letter_at(request)) is not None}
-        )
+        wanted = sorted({offset for _, request in part if (offset := _letter_at(request)) is not None})
         letters: Mapping[int, Record | None] = {}
         if wanted:
             letters = self._letters.fetch(topic, owned.partition, wanted, bytes_max=bytes_max)
@@ -265,9 +243,8 @@ class Ingest:
             # It names no request, so there is no one to answer.
             logger.warning(
                 "replay.undecodable",
-                extra={"topic": owned.topic, "partition": owned.partition, "offset": offset,
-                       "reason": request.why},
-            )  # fmt: skip
+                extra={"topic": owned.topic, "partition": owned.partition, "offset": offset, "reason": request.why},
+            )
         elif request.kind is not ReplayKind.RESULT:
             content: Any = record
             outcome: ReplayOutcome | None = None
@@ -289,11 +266,7 @@ class Ingest:
     ) -> tuple[DeadLetterRecord | None, ReplayOutcome | None]:
         found = letters.get(request.dead_letter_offset or 0)
         letter = None if found is None else dead_letter_of(found.headers())
-        if (
-            found is None
-            or not isinstance(letter, DeadLetter)
-            or is_cut(found.headers(), found.value())
-        ):
+        if found is None or not isinstance(letter, DeadLetter) or is_cut(found.headers(), found.value()):
             return None, ReplayOutcome.MISSING
         if letter.consumer_group != self._group or letter.origin[:2] != owned.place:
             return None, ReplayOutcome.MISSING  # another group's dead letter has the same form
@@ -321,9 +294,7 @@ def _check_order(records: Sequence[Any], place: TopicPartition, *, next_offset: 
 class ReadLimits:
     """Pauses partitions that have used their share of the memory; reading resumes below half of it."""
 
-    def __init__(
-        self, reader: StoringGroupReader, *, record_count_max: int, record_bytes_max: int
-    ) -> None:
+    def __init__(self, reader: StoringGroupReader, *, record_count_max: int, record_bytes_max: int) -> None:
         self._reader = reader
         self._count_max = record_count_max
         self._bytes_max = record_bytes_max
@@ -367,9 +338,7 @@ CUT_COUNT_MAX = 10_000
 class Completions:
     """Writes dead letters and answers that are due. The engine's thread uses it."""
 
-    def __init__(
-        self, *, group: str, now_ms: Callable[[], int], kafka_transaction_timeout_ms: int
-    ) -> None:
+    def __init__(self, *, group: str, now_ms: Callable[[], int], kafka_transaction_timeout_ms: int) -> None:
         self._group = group
         self._now_ms = now_ms
         self._long_ms = kafka_transaction_timeout_ms // 2
@@ -389,9 +358,7 @@ class Completions:
         """True if ends of this queue are to be written now."""
         return owned.queues.has_due and self.not_before_ms(owned) <= self._now_ms()
 
-    def write(
-        self, queues: Iterable[OwnedPartition], writer: DeadLetterWriter, member: Any
-    ) -> None:
+    def write(self, queues: Iterable[OwnedPartition], writer: DeadLetterWriter, member: Any) -> None:
         """Write one Kafka transaction with due answers or due dead letters; no other store of these queues may run meanwhile.
 
         Answers and dead letters have different topics: if one accepts nothing, the other must not wait for it.
@@ -425,9 +392,7 @@ class Completions:
             rest = iter(places)
             stored = {}
             for owned, items in due:
-                own = [
-                    next(rest) if isinstance(_end_of(i), DeadLetterReason) else -1 for i in items
-                ]
+                own = [next(rest) if isinstance(_end_of(i), DeadLetterReason) else -1 for i in items]
                 snapshots = owned.queues.ending(items, own)
                 ended.append((owned, items, own, snapshots))
                 for place, taken in zip((owned.place, owned.replay_place), snapshots, strict=True):
@@ -457,12 +422,7 @@ class Completions:
     def _due(self, queues: list[OwnedPartition]) -> list[tuple[OwnedPartition, list[Item[Any]]]]:
         """The due ends for one Kafka transaction, beginning with the queue that waits longest; answers and dead letters in turn."""
         now_ms = self._now_ms()
-        found = [
-            (owned, p)
-            for owned in queues
-            for p in _places(owned)
-            if self._holds.until_ms(p) <= now_ms
-        ]
+        found = [(owned, p) for owned in queues for p in _places(owned) if self._holds.until_ms(p) <= now_ms]
         answers = [each for each in found if each[1] == each[0].replay_place]
         letters = [each for each in found if each[1] == each[0].place]
         of_requests = bool(answers) and not (letters and self._were_answers)
@@ -475,9 +435,7 @@ class Completions:
             is_alone = place in self._holds
             if is_alone and due:
                 continue
-            items = owned.queues.take_due(
-                min(END_COUNT_MAX, count_max), bytes_max=bytes_max, of_requests=of_requests
-            )
+            items = owned.queues.take_due(min(END_COUNT_MAX, count_max), bytes_max=bytes_max, of_requests=of_requests)
             if items:
                 due.append((owned, items))
                 self._turn += 1
@@ -503,10 +461,7 @@ class Completions:
             return
         for _ in range(HALVINGS_MAX):
             self._size.failed()
-            if (
-                self._size.of(END_COUNT_MAX * len(due)) < len(items)
-                or self._size.of(DUE_BYTES_MAX) < size_bytes
-            ):
+            if self._size.of(END_COUNT_MAX * len(due)) < len(items) or self._size.of(DUE_BYTES_MAX) < size_bytes:
                 return
 
     def _not_written(self, due: list[tuple[OwnedPartition, list[Item[Any]]]]) -> None:
@@ -521,9 +476,10 @@ class Completions:
                 raise ConfigError(
                     f"the dead-letter topic refuses {origin.topic}-{origin.partition}@{origin.offset} even without its "
                     f"key and content: {reason}",
-                    name="dead-letter topic", value=dead_letter_topic(self._group, origin.topic),
+                    name="dead-letter topic",
+                    value=dead_letter_topic(self._group, origin.topic),
                     expected="one that takes two short headers",
-                ) from reason  # fmt: skip
+                ) from reason
             is_first = given_up.cut is Truncation.NOTHING
             self._cut[origin] = Truncation.CONTENT if is_first else Truncation.KEY_TOO
             if len(self._cut) > CUT_COUNT_MAX:
@@ -531,10 +487,14 @@ class Completions:
             logger.error(
                 "dead_letter.refused",
                 extra={
-                    "group": self._group, "topic": origin.topic, "partition": origin.partition, "offset": origin.offset,
-                    "size_bytes": len(given_up.record), "reason": str(reason),
+                    "group": self._group,
+                    "topic": origin.topic,
+                    "partition": origin.partition,
+                    "offset": origin.offset,
+                    "size_bytes": len(given_up.record),
+                    "reason": str(reason),
                 },
-            )  # fmt: skip
+            )
         return bool(refused)
 
     def _log_letter(self, owned: OwnedPartition, item: Item[Any], offset: int) -> None:
@@ -546,21 +506,33 @@ class Completions:
             logging.INFO if is_follower else logging.ERROR,
             "message.dead_lettered",
             extra={
-                "group": self._group, "topic": owned.topic, "partition": owned.partition, "offset": item.offset,
-                "reason": reason.value, "attempt_count": more.attempt_count, "error_type": more.error_type,
-                "dead_letter_topic": dead_letter_topic(self._group, owned.topic), "dead_letter_offset": offset,
+                "group": self._group,
+                "topic": owned.topic,
+                "partition": owned.partition,
+                "offset": item.offset,
+                "reason": reason.value,
+                "attempt_count": more.attempt_count,
+                "error_type": more.error_type,
+                "dead_letter_topic": dead_letter_topic(self._group, owned.topic),
+                "dead_letter_offset": offset,
             },
-        )  # fmt: skip
+        )
 
     def _letter(self, owned: OwnedPartition, item: Item[Any]) -> DeadLetter:
         more, reason = item.more, _end_of(item)
         assert more is not None
         assert isinstance(reason, DeadLetterReason)
         return DeadLetter(
-            reason, Origin(*owned.place, item.offset), max(item.record.timestamp()[1], 0),
-            more.attempt_count, more.first_ms, more.last_ms,
-            more.error_type, more.error_message, self._group,
-        )  # fmt: skip
+            reason,
+            Origin(*owned.place, item.offset),
+            max(item.record.timestamp()[1], 0),
+            more.attempt_count,
+            more.first_ms,
+            more.last_ms,
+            more.error_type,
+            more.error_message,
+            self._group,
+        )
 
 
 def _places(owned: OwnedPartition) -> list[TopicPartition]:
@@ -588,9 +560,7 @@ def _answer(owned: OwnedPartition, item: Item[Any]) -> Answered:
     detail = ""
     if outcome is ReplayOutcome.FAILED:
         detail = f"{more.attempt_count} attempts, {more.error_type}: {more.error_message}"
-    result = ReplayRecord(
-        ReplayKind.RESULT, request.request_id, request.dead_letter_offset, outcome, detail
-    )
+    result = ReplayRecord(ReplayKind.RESULT, request.request_id, request.dead_letter_offset, outcome, detail)
     return Answered(owned.topic, owned.partition, item.record.key(), result)
 
 
@@ -651,26 +621,38 @@ class Engine:
         self._turned_at: float | None = None
         self._reader = connections.make_group_reader(plan.group)
         self._storer = OffsetStorer(
-            self._reader, interval_s=config.store_interval.total_seconds(),
-            timeout_s=config.store_timeout.total_seconds(), clock=self._clock,
-        )  # fmt: skip
+            self._reader,
+            interval_s=config.store_interval.total_seconds(),
+            timeout_s=config.store_timeout.total_seconds(),
+            clock=self._clock,
+        )
         self._dispatcher = Dispatcher(
-            pool, in_flight_max=config.in_flight_max, clock=self._clock, now_ms=self._now_ms,
-            draw=environment.draw, key_group=plan.key_group,
-        )  # fmt: skip
+            pool,
+            in_flight_max=config.in_flight_max,
+            clock=self._clock,
+            now_ms=self._now_ms,
+            draw=environment.draw,
+            key_group=plan.key_group,
+        )
         self._holdings = Assignments(
-            config, plan, connections=connections, reader=self._reader, make_leases=make_leases, storer=self._storer,
-            dispatcher=self._dispatcher, chunk_s=pool.chunk_s, environment=environment, now_ms=self._now_ms,
-        )  # fmt: skip
+            config,
+            plan,
+            connections=connections,
+            reader=self._reader,
+            make_leases=make_leases,
+            storer=self._storer,
+            dispatcher=self._dispatcher,
+            chunk_s=pool.chunk_s,
+            environment=environment,
+            now_ms=self._now_ms,
+        )
         self._letters = DeadLetterReader(connections, clock=self._clock)
         self._intake = Ingest(group=plan.group, letters=self._letters, now_ms=self._now_ms)
         timeout_ms = milliseconds(config.kafka_transaction_timeout)
-        self._ends = Completions(
-            group=plan.group, now_ms=self._now_ms, kafka_transaction_timeout_ms=timeout_ms
-        )
+        self._ends = Completions(group=plan.group, now_ms=self._now_ms, kafka_transaction_timeout_ms=timeout_ms)
         self._limits = ReadLimits(
-            self._reader, record_count_max=config.record_count_max, record_bytes_max=config.record_bytes_max,
-        )  # fmt: skip
+            self._reader, record_count_max=config.record_count_max, record_bytes_max=config.record_bytes_max
+        )
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -713,9 +695,7 @@ class Engine:
                 check_topics(self._connections, self._plan)
                 self._holdings.start()
                 break
-            except (
-                RetriableError
-            ) as exc:  # also a leader that just moved and cannot report the end of its log yet
+            except RetriableError as exc:  # also a leader that just moved and cannot report the end of its log yet
                 if self._clock() >= give_up_at:
                     raise
                 reason = {"group": self._plan.group, "reason": str(exc)}
@@ -731,9 +711,7 @@ class Engine:
             raise
         except TxLayerError as exc:
             # The session is over, or no broker answers: the next owner repeats what is not stored.
-            logger.warning(
-                "consumer.end_not_stored", extra={"group": self._plan.group, "reason": str(exc)}
-            )
+            logger.warning("consumer.end_not_stored", extra={"group": self._plan.group, "reason": str(exc)})
 
     def turn(self) -> None:
         """One round; if there is nothing to do, it waits for at most `IDLE_WAIT_S`.
@@ -783,9 +761,7 @@ class Engine:
         now_ms = self._now_ms()
         return ConsumerStats(
             topics={
-                topic: _topic_stats(
-                    tally, [o for o in owned if o.topic == topic], now_ms, self._holdings.ends
-                )
+                topic: _topic_stats(tally, [o for o in owned if o.topic == topic], now_ms, self._holdings.ends)
                 for topic, tally in self._holdings.tallies.items()
             },
             partitions=tuple(sorted(o.place for o in owned)),
@@ -902,9 +878,7 @@ class Engine:
                 if not self._is_ending:
                     self._drain(self._config.revoke_timeout.total_seconds())
                 self._dispatcher.take()
-                self._storer.store_now(
-                    holdings.owned.values(), timeout_s=self._config.store_timeout.total_seconds()
-                )
+                self._storer.store_now(holdings.owned.values(), timeout_s=self._config.store_timeout.total_seconds())
         finally:
             holdings.revoke()
 
@@ -920,15 +894,14 @@ class Engine:
             logger.info(
                 "handlers.drained",
                 extra={"group": self._plan.group, "in_flight": in_flight, "given_up": dispatcher.in_flight_count},
-            )  # fmt: skip
+            )
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
     def _start_over(self, reason: TxLayerError, failure_count: int) -> None:
         logger.warning(
-            "consumer.rebuild",
-            extra={"group": self._plan.group, "reason": str(reason), "failure_count": failure_count},
-        )  # fmt: skip
+            "consumer.rebuild", extra={"group": self._plan.group, "reason": str(reason), "failure_count": failure_count}
+        )
         self.rebuild_count += 1
         self._holdings.give_up()
         wait_s = min(0.05 * 2 ** min(failure_count, 10), REBUILD_WAIT_MAX_S)
@@ -968,15 +941,12 @@ def _topic_stats(
         parked_keys=sum(f.parked_count for f in figures),
         oldest_ms=max(now_ms - min(added), 0) if added else 0,
         paused_partitions=sum(
-            o.is_reading_paused or f.is_paused or f.is_full
-            for o, f in zip(owned, figures, strict=True)
+            o.is_reading_paused or f.is_paused or f.is_full for o, f in zip(owned, figures, strict=True)
         ),
         handled_by_key_group=dict(tally.by_key_group),
         attempts=tally.attempt_count,
         attempt_s=tally.durations.total,
         attempt_durations=tally.durations.view(),
         timed_out=tally.timed_out,
-        unread=sum(
-            max(ends[o.place] - o.next_offsets[o.place], 0) for o in owned if o.place in ends
-        ),
+        unread=sum(max(ends[o.place] - o.next_offsets[o.place], 0) for o in owned if o.place in ends),
     )

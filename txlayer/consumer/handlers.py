@@ -95,13 +95,7 @@ class HandlerSet:
         return iter(self._handlers)
 
     def add(
-        self,
-        function: F,
-        *,
-        topics: Sequence[str],
-        tags: str,
-        retry: RetryPolicy | None,
-        batch_count_max: int = 0,
+        self, function: F, *, topics: Sequence[str], tags: str, retry: RetryPolicy | None, batch_count_max: int = 0
     ) -> F:
         """Register a function and return it unchanged.
 
@@ -115,17 +109,19 @@ class HandlerSet:
         )
         if is_async and not self._is_async:
             raise ConfigError(
-                "a coroutine handler needs an event loop", name="handler", value=name_of(function),
+                "a coroutine handler needs an event loop",
+                name="handler",
+                value=name_of(function),
                 expected="a plain function, or an AsyncOrderedConsumer",
-            )  # fmt: skip
+            )
         if self._is_async and not is_async:
             raise ConfigError(
-                "a plain handler would stop the event loop while it runs", name="handler",
-                value=name_of(function), expected="a coroutine function, or an OrderedConsumer",
-            )  # fmt: skip
-        self._handlers.append(
-            Handler(function, frozenset(topics), parse_tags(tags), retry, batch_count_max, is_async)
-        )
+                "a plain handler would stop the event loop while it runs",
+                name="handler",
+                value=name_of(function),
+                expected="a coroutine function, or an OrderedConsumer",
+            )
+        self._handlers.append(Handler(function, frozenset(topics), parse_tags(tags), retry, batch_count_max, is_async))
         return function
 
     def routes(self, topics: Sequence[str]) -> dict[str, Route]:
@@ -145,7 +141,7 @@ class HandlerSet:
         for topic in topics:
             found = [h for h in self._handlers if not h.topics or topic in h.topics]
             if not found:
-                raise UsageError(f"nobody handles {topic}: register a function with @consumer.handler")  # fmt: skip
+                raise UsageError(f"nobody handles {topic}: register a function with @consumer.handler")
             if len(found) > 1 and any(h.batch_count_max for h in found):
                 raise UsageError(f"a batch handler must be the only one of its topic ({topic})")
             if any(h.retry != found[0].retry for h in found):
@@ -172,9 +168,11 @@ def check_signature(function: Callable[..., Any]) -> None:
     call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004 - which kind
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
         raise ConfigError(
-            "a generator does nothing when it is called", name="handler", value=name_of(function),
+            "a generator does nothing when it is called",
+            name="handler",
+            value=name_of(function),
             expected=f"{expected} and returns",
-        )  # fmt: skip
+        )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -183,6 +181,8 @@ def check_signature(function: Callable[..., Any]) -> None:
         signature.bind(None, None)
     except TypeError as exc:
         raise ConfigError(
-            f"it cannot be called with two arguments: {exc}", name="handler",
-            value=f"{name_of(function)}{signature}", expected=expected,
-        ) from exc  # fmt: skip
+            f"it cannot be called with two arguments: {exc}",
+            name="handler",
+            value=f"{name_of(function)}{signature}",
+            expected=expected,
+        ) from exc

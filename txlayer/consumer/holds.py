@@ -51,12 +51,7 @@ class Holds:
         return next(found, None)
 
     def failed(
-        self,
-        place: TopicPartition,
-        *,
-        took_ms: int,
-        is_again: bool = True,
-        wait_max_ms: int | None = None,
+        self, place: TopicPartition, *, took_ms: int, is_again: bool = True, wait_max_ms: int | None = None
     ) -> None:
         """A try failed: pause as long as it took, and, if the same was tried before, twice as long as then.
 

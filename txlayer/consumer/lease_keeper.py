@@ -316,9 +316,7 @@ class LockRegistry:
         )
         wanted.token = None
         if lease is not None and lease.is_released:
-            wanted.not_before = (
-                now + self._renewal_s
-            )  # an operator ended it: a waiting member comes first
+            wanted.not_before = now + self._renewal_s  # an operator ended it: a waiting member comes first
 
     def _fold(self, entry: LockEntry) -> None:
         record = entry.record
@@ -352,9 +350,7 @@ class LockRegistry:
         if wanted.claim_offset is None:
             return True
         # Its claim must have been read back; only then is it known to be void.
-        return self._log.position(wanted.name) > wanted.claim_offset and self._may_claim_again(
-            wanted
-        )
+        return self._log.position(wanted.name) > wanted.claim_offset and self._may_claim_again(wanted)
 
     def _may_claim_again(self, wanted: _Wanted) -> bool:
         lease = self._table.lease(wanted.name)
@@ -366,9 +362,7 @@ class LockRegistry:
             return False  # the group continued without this process
         return not self._table.is_live_at(lease, self._log.now_ms)
 
-    def _write(
-        self, wanted: _Wanted, kind: LockKind, generation: int, token: int | None, now: float
-    ) -> None:
+    def _write(self, wanted: _Wanted, kind: LockKind, generation: int, token: int | None, now: float) -> None:
         record = LockRecord(kind, wanted.name, generation, self._holder, self._instance_id, token)
         wanted.is_writing = True
         wanted.written_at = now
@@ -388,7 +382,7 @@ class LockRegistry:
     def _release(self, lease: QueueLease) -> None:
         record = LockRecord(
             LockKind.RELEASE, lease.queue, lease.generation, self._holder, self._instance_id, lease.token
-        )  # fmt: skip
+        )
         self._log.write(record, on_written=_nobody_waits)
 
     def _release_what_was_left(self, now: float) -> None:

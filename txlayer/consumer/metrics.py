@@ -9,21 +9,12 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from txlayer.adapters.metrics import (
-    Health,
-    Histogram,
-    HistogramView,
-    Sample,
-    counter,
-    gauge,
-    histogram,
-    of_all,
-)
+from txlayer.adapters.metrics import Health, Histogram, HistogramView, Sample, counter, gauge, histogram, of_all
 
 RATE_WINDOW_S = 5.0
 """Rates are those of the last window that is over."""
 
-ATTEMPT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)  # fmt: skip
+ATTEMPT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds for calls of handlers: from a look into memory to a long call of another service."""
 
 
@@ -124,9 +115,7 @@ class TopicCounts:
             return
         attempts = self.attempt_count - self._window_attempts
         self.rate = (self.handled - self._window_handled) / age_s if self._window_at else 0.0
-        self.mean_ms = (
-            (self.durations.total - self._window_s) / attempts * 1000 if attempts else 0.0
-        )
+        self.mean_ms = (self.durations.total - self._window_s) / attempts * 1000 if attempts else 0.0
         self._window_at = now
         self._window_handled, self._window_attempts = self.handled, self.attempt_count
         self._window_s = self.durations.total
@@ -136,33 +125,80 @@ STALL_S = 60.0
 """A loop without a turn for this long hangs: a store of offsets is given up after 10 s, and the pause after an error is
 5 s at most. Handlers run elsewhere and do not stop it."""
 
-HANDLED = counter("txlayer_consumer_messages_handled_total", "Messages whose handler succeeded.", "topic")  # fmt: skip
-PASSED_OVER = counter("txlayer_consumer_messages_passed_over_total", "Messages whose tags nobody asked for.", "topic")  # fmt: skip
+HANDLED = counter("txlayer_consumer_messages_handled_total", "Messages whose handler succeeded.", "topic")
+PASSED_OVER = counter("txlayer_consumer_messages_passed_over_total", "Messages whose tags nobody asked for.", "topic")
 DEAD_LETTERED = counter("txlayer_consumer_dead_letters_total", "Messages given up.", "topic")
 ATTEMPTS = counter("txlayer_consumer_attempts_total", "Calls of handlers that ended.", "topic")
-FAILED = counter("txlayer_consumer_failed_attempts_total", "Calls of handlers that failed; most are tried again.", "topic")  # fmt: skip
-TIMED_OUT = counter("txlayer_consumer_timed_out_attempts_total", "Of the failed ones, those whose handler had not come back by its deadline.", "topic")  # fmt: skip
-ATTEMPT_SECONDS = histogram("txlayer_consumer_attempt_duration_seconds", "Calls of handlers, from their beginning to their end; of several that one process got together, each their mean.", "topic")  # fmt: skip
-IN_FLIGHT = gauge("txlayer_consumer_in_flight_messages", "Messages whose handler runs or is about to.", "topic")  # fmt: skip
-WAITING = gauge("txlayer_consumer_waiting_messages", "Messages in memory that are not in flight.", "topic")  # fmt: skip
-RETRYING = gauge("txlayer_consumer_retrying_messages", "Of them, those that failed and wait for their next attempt.", "topic")  # fmt: skip
-UNREAD = gauge("txlayer_consumer_unread_messages", "Messages in the log that were not read yet, by offset: markers count.", "topic")  # fmt: skip
-OLDEST = gauge("txlayer_consumer_oldest_message_seconds", "How long the oldest message in memory has been there.", "topic")  # fmt: skip
-PARKED_KEYS = gauge("txlayer_consumer_parked_keys", "Keys whose messages go to the dead letters until they are replayed.", "topic")  # fmt: skip
-PAUSED = gauge("txlayer_consumer_paused_partitions", "Partitions that are not read or not handled for now: a limit, or an operator's word.", "topic")  # fmt: skip
-ASSIGNED_QUEUES = gauge("txlayer_consumer_assigned_queues", "Queues that the group gave to this member.")  # fmt: skip
-HELD_QUEUES = gauge("txlayer_consumer_held_queues", "Of them, those that it works off: their lease is held.")  # fmt: skip
-LEASES_LOST = counter("txlayer_consumer_leases_lost_total", "Leases that ended while their queue was worked off.")  # fmt: skip
-STALE = counter("txlayer_consumer_stale_results_total", "Results that count for nothing, because their queue was lost meanwhile.")  # fmt: skip
-HUNG = gauge("txlayer_consumer_hung_handlers", "Handlers that were given up at their deadline and have not come back.")  # fmt: skip
+FAILED = counter(
+    "txlayer_consumer_failed_attempts_total", "Calls of handlers that failed; most are tried again.", "topic"
+)
+TIMED_OUT = counter(
+    "txlayer_consumer_timed_out_attempts_total",
+    "Of the failed ones, those whose handler had not come back by its deadline.",
+    "topic",
+)
+ATTEMPT_SECONDS = histogram(
+    "txlayer_consumer_attempt_duration_seconds",
+    "Calls of handlers, from their beginning to their end; of several that one process got together, each their mean.",
+    "topic",
+)
+IN_FLIGHT = gauge("txlayer_consumer_in_flight_messages", "Messages whose handler runs or is about to.", "topic")
+WAITING = gauge("txlayer_consumer_waiting_messages", "Messages in memory that are not in flight.", "topic")
+RETRYING = gauge(
+    "txlayer_consumer_retrying_messages", "Of them, those that failed and wait for their next attempt.", "topic"
+)
+UNREAD = gauge(
+    "txlayer_consumer_unread_messages", "Messages in the log that were not read yet, by offset: markers count.", "topic"
+)
+OLDEST = gauge(
+    "txlayer_consumer_oldest_message_seconds", "How long the oldest message in memory has been there.", "topic"
+)
+PARKED_KEYS = gauge(
+    "txlayer_consumer_parked_keys", "Keys whose messages go to the dead letters until they are replayed.", "topic"
+)
+PAUSED = gauge(
+    "txlayer_consumer_paused_partitions",
+    "Partitions that are not read or not handled for now: a limit, or an operator's word.",
+    "topic",
+)
+ASSIGNED_QUEUES = gauge("txlayer_consumer_assigned_queues", "Queues that the group gave to this member.")
+HELD_QUEUES = gauge("txlayer_consumer_held_queues", "Of them, those that it works off: their lease is held.")
+LEASES_LOST = counter("txlayer_consumer_leases_lost_total", "Leases that ended while their queue was worked off.")
+STALE = counter(
+    "txlayer_consumer_stale_results_total", "Results that count for nothing, because their queue was lost meanwhile."
+)
+HUNG = gauge("txlayer_consumer_hung_handlers", "Handlers that were given up at their deadline and have not come back.")
 REBALANCES = counter("txlayer_consumer_rebalances_total", "Assignments that the group gave.")
-REBUILDS = counter("txlayer_consumer_rebuilds_total", "Times that it began anew from the stored offsets.")  # fmt: skip
-REPLACEMENTS = counter("txlayer_consumer_producer_replacements_total", "Transactional producers of dead letters replaced: a call may have been sent twice, or dead letters could not be written.")  # fmt: skip
+REBUILDS = counter("txlayer_consumer_rebuilds_total", "Times that it began anew from the stored offsets.")
+REPLACEMENTS = counter(
+    "txlayer_consumer_producer_replacements_total",
+    "Transactional producers of dead letters replaced: a call may have been sent twice, or dead letters could not be written.",
+)
 
 FAMILIES = (
-    HANDLED, PASSED_OVER, DEAD_LETTERED, ATTEMPTS, FAILED, TIMED_OUT, ATTEMPT_SECONDS, IN_FLIGHT, WAITING, RETRYING, UNREAD,
-    OLDEST, PARKED_KEYS, PAUSED, ASSIGNED_QUEUES, HELD_QUEUES, LEASES_LOST, STALE, HUNG, REBALANCES, REBUILDS, REPLACEMENTS,
-)  # fmt: skip
+    HANDLED,
+    PASSED_OVER,
+    DEAD_LETTERED,
+    ATTEMPTS,
+    FAILED,
+    TIMED_OUT,
+    ATTEMPT_SECONDS,
+    IN_FLIGHT,
+    WAITING,
+    RETRYING,
+    UNREAD,
+    OLDEST,
+    PARKED_KEYS,
+    PAUSED,
+    ASSIGNED_QUEUES,
+    HELD_QUEUES,
+    LEASES_LOST,
+    STALE,
+    HUNG,
+    REBALANCES,
+    REBUILDS,
+    REPLACEMENTS,
+)
 
 
 class ObservedConsumer:
@@ -223,11 +259,20 @@ def health_of(stats: ConsumerStats, *, now: float) -> Health:
 
 def _of_topic(topic: str, found: TopicStats) -> Iterator[Sample]:
     values = {
-        HANDLED: found.handled, PASSED_OVER: found.passed_over, DEAD_LETTERED: found.dead_lettered,
-        ATTEMPTS: found.attempts, FAILED: found.failed, TIMED_OUT: found.timed_out,
-        IN_FLIGHT: found.in_flight, WAITING: found.waiting, RETRYING: found.retrying, UNREAD: found.unread,
-        OLDEST: found.oldest_ms / 1000, PARKED_KEYS: found.parked_keys, PAUSED: found.paused_partitions,
-    }  # fmt: skip
+        HANDLED: found.handled,
+        PASSED_OVER: found.passed_over,
+        DEAD_LETTERED: found.dead_lettered,
+        ATTEMPTS: found.attempts,
+        FAILED: found.failed,
+        TIMED_OUT: found.timed_out,
+        IN_FLIGHT: found.in_flight,
+        WAITING: found.waiting,
+        RETRYING: found.retrying,
+        UNREAD: found.unread,
+        OLDEST: found.oldest_ms / 1000,
+        PARKED_KEYS: found.parked_keys,
+        PAUSED: found.paused_partitions,
+    }
     counts = (Sample(family, value, (topic,)) for family, value in values.items())
     durations = found.attempt_durations or Histogram(ATTEMPT_S).view()
     return chain(counts, [Sample(ATTEMPT_SECONDS, durations, (topic,))])
@@ -235,8 +280,13 @@ def _of_topic(topic: str, found: TopicStats) -> Iterator[Sample]:
 
 def _of_queues(stats: ConsumerStats) -> Iterator[Sample]:
     values = {
-        ASSIGNED_QUEUES: stats.assigned_count or 0, HELD_QUEUES: len(stats.partitions),
-        LEASES_LOST: stats.lost_lease_count, STALE: stats.stale_count, HUNG: stats.hung_count, REBALANCES: stats.rebalance_count,
-        REBUILDS: stats.rebuild_count, REPLACEMENTS: stats.replaced_count,
-    }  # fmt: skip
+        ASSIGNED_QUEUES: stats.assigned_count or 0,
+        HELD_QUEUES: len(stats.partitions),
+        LEASES_LOST: stats.lost_lease_count,
+        STALE: stats.stale_count,
+        HUNG: stats.hung_count,
+        REBALANCES: stats.rebalance_count,
+        REBUILDS: stats.rebuild_count,
+        REPLACEMENTS: stats.replaced_count,
+    }
     return (Sample(family, value) for family, value in values.items())

@@ -48,9 +48,23 @@ class OwnedPartition:
     """One queue from its take-over to its loss. Only the engine's thread uses it; the lease is shared."""
 
     __slots__ = (
-        "_former", "chunk_size", "is_over", "is_reading_paused", "is_replay_paused", "lease", "next_offsets", "partition", "place", "queues",
-        "reached", "replay_place", "requests", "route", "tally", "topic",
-    )  # fmt: skip
+        "_former",
+        "chunk_size",
+        "is_over",
+        "is_reading_paused",
+        "is_replay_paused",
+        "lease",
+        "next_offsets",
+        "partition",
+        "place",
+        "queues",
+        "reached",
+        "replay_place",
+        "requests",
+        "route",
+        "tally",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -111,12 +125,7 @@ class OffsetStorer:
     """Stores the progress of queues, with one outstanding store at a time. The engine's thread uses it."""
 
     def __init__(
-        self,
-        reader: StoringGroupReader,
-        *,
-        interval_s: float,
-        timeout_s: float,
-        clock: Callable[[], float],
+        self, reader: StoringGroupReader, *, interval_s: float, timeout_s: float, clock: Callable[[], float]
     ) -> None:
         self._reader = reader
         self._interval_s = interval_s
@@ -151,9 +160,7 @@ class OffsetStorer:
             tell(begun)
         elif self._clock() - self._begun_at > self._timeout_s:
             self.is_under_way = False
-            raise BrokerUnavailableError(
-                "offsets were not stored in time", waited_ms=int(self._timeout_s * 1000)
-            )
+            raise BrokerUnavailableError("offsets were not stored in time", waited_ms=int(self._timeout_s * 1000))
 
     def wait(self, serve: Callable[[], None]) -> None:
         """Wait until no store is in flight; the stored offsets read before that would be out of date.
@@ -208,10 +215,7 @@ def snapshots(
     offsets: dict[TopicPartition, StoredOffset] = {}
     told: Told = []
     for owned in queues:
-        for source, place in (
-            (ItemSource.TOPIC, owned.place),
-            (ItemSource.REPLAY, owned.replay_place),
-        ):
+        for source, place in ((ItemSource.TOPIC, owned.place), (ItemSource.REPLAY, owned.replay_place)):
             if only_changed and not owned.queues.is_changed(source):
                 continue
             snapshot = owned.queues.snapshot(source)

@@ -34,9 +34,11 @@ def check_start(start_at: StartAt | None) -> StartAt | None:
         is_right = start_at.tzinfo is not None and start_at.timestamp() >= 0
     if not is_right:
         raise ConfigError(
-            "no place where a group can begin that has stored nothing", name="start_at", value=start_at,
+            "no place where a group can begin that has stored nothing",
+            name="start_at",
+            value=start_at,
             expected="'earliest', 'latest', a datetime with a time zone, or None",
-        )  # fmt: skip
+        )
     return start_at
 
 
@@ -69,8 +71,9 @@ def starts_of(
         topic, partition = new_topics[0]
         raise ConfigError(
             f"the group {group} has stored no offset for {topic}-{partition}, and nobody said where to begin",
-            name="start_at", expected="'earliest', 'latest' or a datetime",
-        )  # fmt: skip
+            name="start_at",
+            expected="'earliest', 'latest' or a datetime",
+        )
     first = connections.start_offsets(list(stored))
     begin = {place: first[place] for place in new}
     if new_topics and start_at == "latest":
@@ -81,30 +84,27 @@ def starts_of(
     starts = {place: Start(offset) for place, offset in begin.items()}
     for place, found in stored.items():
         if found is not None:
-            starts[place] = _start_of(place, found, first=first[place], group=group, is_replay=place in replays)  # fmt: skip
+            starts[place] = _start_of(place, found, first=first[place], group=group, is_replay=place in replays)
     return starts
 
 
-def _start_of(
-    place: TopicPartition, stored: StoredOffset, *, first: int, group: str, is_replay: bool
-) -> Start:
+def _start_of(place: TopicPartition, stored: StoredOffset, *, first: int, group: str, is_replay: bool) -> Start:
     if stored.offset < first and not is_replay:
         raise ConfigError(
             f"{group} is to go on at {place[0]}-{place[1]}@{stored.offset}, but the log begins at {first}: the messages "
             "between are gone. Say where to go on with `txlayer consumer reset`",
-            name="stored offset", value=stored.offset, expected=f"at least {first}",
-        )  # fmt: skip
+            name="stored offset",
+            value=stored.offset,
+            expected=f"at least {first}",
+        )
     found = decode(stored.offset, stored.metadata)
     if isinstance(found, Foreign):
         logger.warning(
-            "metadata.foreign",
-            extra={"group": group, "topic": place[0], "partition": place[1], "reason": found.why},
+            "metadata.foreign", extra={"group": group, "topic": place[0], "partition": place[1], "reason": found.why}
         )
         return Start(max(stored.offset, first))
     if stored.offset < first:
-        return Start(
-            first
-        )  # requests that are older than the retention of their topic can no longer be answered
+        return Start(first)  # requests that are older than the retention of their topic can no longer be answered
     return Start(stored.offset, found)
 
 
@@ -160,6 +160,7 @@ def check_topics(connections: ConsumerConnections, plan: ConsumerPlan) -> None:
             if limits is None or limits.partition_count != count:
                 raise TopicMismatchError(
                     f"`txlayer topics apply --group {plan.group} --topic {topic}` creates it",
-                    topic=own, expected=f"{count} partitions, as {topic} has",
+                    topic=own,
+                    expected=f"{count} partitions, as {topic} has",
                     found="none" if limits is None else f"{limits.partition_count} partitions",
-                )  # fmt: skip
+                )

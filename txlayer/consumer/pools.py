@@ -49,16 +49,21 @@ class Chunk:
     """Jobs of one queue that go to a worker together, to be done one after the other."""
 
     __slots__ = (
-        "_words", "begun_at", "failed", "given", "is_cut", "jobs", "lasts", "lease", "not_run", "owner", "turns",
-    )  # fmt: skip
+        "_words",
+        "begun_at",
+        "failed",
+        "given",
+        "is_cut",
+        "jobs",
+        "lasts",
+        "lease",
+        "not_run",
+        "owner",
+        "turns",
+    )
 
     def __init__(
-        self,
-        owner: Any,
-        lease: Lease,
-        jobs: Sequence[Job],
-        *,
-        lasts: Sequence[Item[Any]] | None = None,
+        self, owner: Any, lease: Lease, jobs: Sequence[Job], *, lasts: Sequence[Item[Any]] | None = None
     ) -> None:
         self.owner = owner
         """Whose it is; opaque here."""
@@ -97,9 +102,7 @@ class Failed(NamedTuple):
     started_ms: int  # by this machine's clock
     place: int = 0  # in a batch, of the message that cannot be read; those before it are done
     is_undecodable: bool = False
-    given_count: int = (
-        0  # messages of the batch that the attempt concerns, from its first one on; 0: all
-    )
+    given_count: int = 0  # messages of the batch that the attempt concerns, from its first one on; 0: all
     error: BaseException | None = None  # what was raised, for its traceback; None: nothing was
 
 
@@ -155,9 +158,7 @@ class Caller:
         call = self._call if self._observer is None else self._call_observed
         jobs, failed, not_run = chunk.jobs, chunk.failed, chunk.not_run
         began = now = clock()
-        chunk.begun_at = (
-            now  # before a turn is taken: `give_up` sees by it that another job may have begun
-        )
+        chunk.begun_at = now  # before a turn is taken: `give_up` sees by it that another job may have begun
         is_lost = lease.lost.is_set
         taken_count = 0
         for place, job in chunk.turns:
@@ -260,9 +261,7 @@ class Caller:
             for interceptor in self._interceptors:
                 entered.append(interceptor)
                 await _ended(interceptor.before(message, context))
-            result = await handler.function(
-                messages if handler.batch_count_max else message, context
-            )
+            result = await handler.function(messages if handler.batch_count_max else message, context)
             for interceptor in reversed(self._interceptors):
                 await _ended(interceptor.after(message, context, result))
         except BaseException as exc:
@@ -311,7 +310,7 @@ class Caller:
             if not is_passing(error):
                 result, is_undecodable = Reject("nobody can read it"), True
         kind = type(error)
-        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"  # fmt: skip
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         started_ms = self._started_ms(began)
         text = _text_of(error)
         return Failed(job, result, name, text, started_ms, index, is_undecodable, count, error)
@@ -366,9 +365,7 @@ def ids_of(context: Context) -> dict[str, object]:
     return place | {name: value for name, value in ids.items() if value is not None}
 
 
-def _tell(
-    interceptor: Interceptor, message: ReceivedMessage, context: Context, error: BaseException
-) -> Any:
+def _tell(interceptor: Interceptor, message: ReceivedMessage, context: Context, error: BaseException) -> Any:
     try:
         return interceptor.on_error(message, context, error)
     except Exception:
@@ -382,9 +379,7 @@ async def _ended(told: Any) -> None:
         await told
 
 
-def give_up(
-    chunk: Chunk, *, timeout_s: float, now: float, wall_now: float, why: str
-) -> JobOutcome | None:
+def give_up(chunk: Chunk, *, timeout_s: float, now: float, wall_now: float, why: str) -> JobOutcome | None:
     """The outcome of a chunk whose handler has not come back within `timeout_s`; None: there is no such handler.
 
     Its attempt has failed, what was before it has ended as it did, what stands behind it was not run. None of that begins any more,
@@ -402,10 +397,9 @@ def give_up(
     if all(job is not last for job in (*not_run, *(f.job for f in failed))):
         failed.append(
             timed_out(
-                last, why=why, started_ms=int((wall_now - (now - begun_at)) * 1000),
-                count=chunk.given.get(id(last), 0),
+                last, why=why, started_ms=int((wall_now - (now - begun_at)) * 1000), count=chunk.given.get(id(last), 0)
             )
-        )  # fmt: skip
+        )
     gone = {id(job) for job in (*not_run, *(f.job for f in failed))}
     done = [job for job in jobs[: len(jobs) - len(rest)] if id(job) not in gone]
     return JobOutcome(chunk, done, failed, [*not_run, *rest], now - begun_at)
@@ -592,9 +586,7 @@ class Workers(ABC):
         now = time.monotonic()
         if now < self._start_at:
             return
-        thread = threading.Thread(
-            target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True
-        )
+        thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
         try:
             thread.start()
         except RuntimeError:
@@ -631,12 +623,7 @@ class ThreadPool(Workers):
     has_runs = True
 
     def __init__(
-        self,
-        run: Callable[[Chunk], JobOutcome],
-        *,
-        worker_count: int,
-        attempt_timeout_s: float,
-        hung_max: int,
+        self, run: Callable[[Chunk], JobOutcome], *, worker_count: int, attempt_timeout_s: float, hung_max: int
     ) -> None:
         super().__init__(worker_count=worker_count, name="txlayer-handler")
         self.busy_count = worker_count * THREAD_JOB_COUNT
@@ -674,9 +661,12 @@ class ThreadPool(Workers):
         found = []
         for chunk in list(self._begun):
             outcome = self._hung.has_room and give_up(
-                chunk, timeout_s=self._attempt_timeout_s, now=now, wall_now=time.time(),
+                chunk,
+                timeout_s=self._attempt_timeout_s,
+                now=now,
+                wall_now=time.time(),
                 why=f"no answer within {self._attempt_timeout_s:g} s (attempt_timeout): its thread was given up",
-            )  # fmt: skip
+            )
             if outcome:
                 self._hung.add(chunk, outcome.failed[-1].job, now)
                 self._threads.remove(self._at.pop(chunk))

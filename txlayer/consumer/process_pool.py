@@ -27,17 +27,7 @@ from typing import Any, NamedTuple
 
 from txlayer.consumer.context import Lease
 from txlayer.consumer.offsets import CHUNK_COUNT_MAX
-from txlayer.consumer.pools import (
-    START_PAUSE_S,
-    Caller,
-    Chunk,
-    Failed,
-    Job,
-    JobOutcome,
-    Workers,
-    items_of,
-    timed_out,
-)
+from txlayer.consumer.pools import START_PAUSE_S, Caller, Chunk, Failed, Job, JobOutcome, Workers, items_of, timed_out
 from txlayer.core.key_queue import Item, ItemExtras
 from txlayer.core.messages import Headers
 from txlayer.core.retry import Reject, Retry
@@ -145,8 +135,10 @@ class ProcessPool(Workers):
         except Exception as exc:
             raise ConfigError(
                 f"a handler, interceptor or deserializer cannot go to another process: {exc}",
-                name="workers", value="processes", expected="functions at the top of a module",
-            ) from exc  # fmt: skip
+                name="workers",
+                value="processes",
+                expected="functions at the top of a module",
+            ) from exc
         self._attempt_timeout_s = caller.attempt_timeout_s
         self._processes: list[_Process] = []
         self._lock = threading.Lock()
@@ -312,9 +304,7 @@ class _Process:
             self._pipe.send_bytes(held)
         if self._pipe.poll(LOOK_S):
             return True
-        for back, chunk in enumerate(
-            reversed(self.given), start=1
-        ):  # the next one before the first
+        for back, chunk in enumerate(reversed(self.given), start=1):  # the next one before the first
             if chunk.lease.lost.is_set():
                 self._lost[(self._number - back) % GIVEN_COUNT_MAX].set()
         return False
@@ -357,14 +347,7 @@ class _Process:
         started_ms = int((time.time() - (now - (begun_at or chunk.begun_at))) * 1000)
         text = f"the handler's process ended with {code}"
         count = self._counts[(self._number - len(self.given)) % GIVEN_COUNT_MAX][place]
-        last = Failed(
-            chunk.jobs[place],
-            Retry(reason=text),
-            "ProcessDied",
-            text,
-            started_ms,
-            given_count=count,
-        )
+        last = Failed(chunk.jobs[place], Retry(reason=text), "ProcessDied", text, started_ms, given_count=count)
         if not begun_at:
             # One is charged, so that what kills each process before it begins comes to an end.
             return JobOutcome(chunk, (), [last], chunk.jobs[1:], now - chunk.begun_at)
@@ -391,11 +374,7 @@ class _Process:
         jobs = chunk.jobs
         sent, self._failed, self._place = self._failed, [], 0
         failed = [
-            Failed(
-                jobs[f.place],
-                *f[1:-1],
-                error=RaisedElsewhereError(f.traceback) if f.traceback else None,
-            )
+            Failed(jobs[f.place], *f[1:-1], error=RaisedElsewhereError(f.traceback) if f.traceback else None)
             for f in sent
         ]
         gone = {f.place for f in sent}
@@ -473,13 +452,7 @@ class _Given(dict[int, int]):
         self._counts[self._places[name]] = count
 
 
-def serve(
-    pipe: Connection,
-    lost: Sequence[Any],
-    begun: Sequence[Any],
-    counts: Sequence[Any],
-    caller: bytes,
-) -> None:
+def serve(pipe: Connection, lost: Sequence[Any], begun: Sequence[Any], counts: Sequence[Any], caller: bytes) -> None:
     """The main function of a process: run chunks until the pipe closes, which also happens when the parent dies."""
     # Ctrl-C goes to the whole process group; the parent decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -532,7 +505,7 @@ def _sent_job(job: Job) -> SentJob:
     records = [
         SentRecord((r.topic(), r.partition(), r.offset()), r.key(), r.value(), r.headers(), r.timestamp())
         for r in (item.record for item in items)
-    ]  # fmt: skip
+    ]
     return records, items[0].attempt_count
 
 

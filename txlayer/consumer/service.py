@@ -68,8 +68,10 @@ class ConsumerService(ABC, Generic[H, B]):
         if config.topics.is_own_group(group):
             raise ConfigError(
                 "this group is txlayer's own: it would join the coordinators, or a producer group's check-backs",
-                name="group", value=group, expected="a group of your own",
-            )  # fmt: skip
+                name="group",
+                value=group,
+                expected="a group of your own",
+            )
         self._topics = check_topic_names(topics)
         self._order = order
         self._null_keys = _choice("null_keys", null_keys, NullKeys)
@@ -96,13 +98,7 @@ class ConsumerService(ABC, Generic[H, B]):
 
     @overload
     def handler(
-        self,
-        function: None = None,
-        /,
-        *,
-        topic: str | None = None,
-        tags: str = "*",
-        retry: RetryPolicy | None = None,
+        self, function: None = None, /, *, topic: str | None = None, tags: str = "*", retry: RetryPolicy | None = None
     ) -> Callable[[H], H]: ...
 
     def handler(
@@ -166,13 +162,9 @@ class ConsumerService(ABC, Generic[H, B]):
         """
         if count_max < 1:
             raise ConfigError(name="count_max", value=count_max, expected="at least 1")
-        return self._registration(
-            function, topic=topic, tags="*", retry=retry, batch_count_max=count_max
-        )
+        return self._registration(function, topic=topic, tags="*", retry=retry, batch_count_max=count_max)
 
-    def _registration(
-        self, function: F | None, *, topic: str | None, **given: Any
-    ) -> F | Callable[[F], F]:
+    def _registration(self, function: F | None, *, topic: str | None, **given: Any) -> F | Callable[[F], F]:
         if self._thread is not None:
             raise LifecycleError("handlers are registered before the start", state="running")
 
@@ -227,9 +219,7 @@ class ConsumerService(ABC, Generic[H, B]):
         if not self._ended.is_set():
             return stats
         failure = self._failure
-        return stats._replace(
-            has_ended=True, failure="" if failure is None else type(failure).__name__
-        )
+        return stats._replace(has_ended=True, failure="" if failure is None else type(failure).__name__)
 
     @property
     def is_running(self) -> bool:
@@ -254,25 +244,35 @@ class ConsumerService(ABC, Generic[H, B]):
         config = self._config
         policy = self._retry or RetryPolicy(attempt_count_max=config.attempt_count_max)
         plan = ConsumerPlan(
-            group=self._group, topics=self._topics, routes=routes, order=self._order, null_keys=self._null_keys,
-            start_at=self._start_at, policy=policy, key_group=self._key_group,
-        )  # fmt: skip
+            group=self._group,
+            topics=self._topics,
+            routes=routes,
+            order=self._order,
+            null_keys=self._null_keys,
+            start_at=self._start_at,
+            policy=policy,
+            key_group=self._key_group,
+        )
         for topic in self._topics:
             plan.settings_of(topic, config)
         caller = make_caller(self._tracing)(
-            routes, interceptors=self._interceptors, deserializer=self._deserializer,
+            routes,
+            interceptors=self._interceptors,
+            deserializer=self._deserializer,
             key_deserializer=self._key_deserializer,
             attempt_timeout_s=config.attempt_timeout.total_seconds(),
-        )  # fmt: skip
+        )
         pool = self._make_pool(caller)
         connections = self._connect(config)
         self._engine = Engine(
-            config, plan, connections=connections, pool=pool,
-            make_leases=partial(self._make_leases, connections),
-        )  # fmt: skip
+            config, plan, connections=connections, pool=pool, make_leases=partial(self._make_leases, connections)
+        )
         self._thread = threading.Thread(
-            target=self._run_engine, args=(self._engine, is_waited_for), name=f"txlayer-consumer-{self._group}", daemon=True
-        )  # fmt: skip
+            target=self._run_engine,
+            args=(self._engine, is_waited_for),
+            name=f"txlayer-consumer-{self._group}",
+            daemon=True,
+        )
         self._thread.start()
 
     @abstractmethod
@@ -305,9 +305,7 @@ class ConsumerService(ABC, Generic[H, B]):
             raise self._failure
 
     def _raise_untold_failure(self) -> None:
-        if (
-            not self._is_failure_told
-        ):  # whoever closes what has failed in `run` or `join` knows it already
+        if not self._is_failure_told:  # whoever closes what has failed in `run` or `join` knows it already
             self._raise_failure()
 
 
@@ -316,9 +314,7 @@ def make_caller(tracing: Tracing) -> Callable[..., Caller]:
     return partial(Caller, observer=AttemptSpans(tracing)) if tracing.is_on else Caller
 
 
-def make_leases(
-    config: ConsumerConfig, connections: ConsumerConnections, *, group: str
-) -> LeaseKeeper:
+def make_leases(config: ConsumerConfig, connections: ConsumerConnections, *, group: str) -> LeaseKeeper:
     """A lock registry under a name that nobody had before; `txlayer locks` shows it, so it says where the holder is."""
     return LockRegistry(
         connections,
@@ -352,6 +348,4 @@ def _choice(name: str, value: str, kind: type[NullKeys]) -> NullKeys:
     try:
         return kind(value)
     except ValueError:
-        raise ConfigError(
-            name=name, value=value, expected=" or ".join(repr(member.value) for member in kind)
-        ) from None
+        raise ConfigError(name=name, value=value, expected=" or ".join(repr(member.value) for member in kind)) from None

@@ -111,17 +111,13 @@ def fetch_contents(
             found[place][header.index] = content
 
     rounds = {partition: runs_of(spans) for partition, spans in places.items()}
-    read = partial(
-        read_ranges, reader, on_record=take, is_still_ours=lambda: None, patience_s=patience_s, clock=clock
-    )  # fmt: skip
+    read = partial(read_ranges, reader, on_record=take, is_still_ours=lambda: None, patience_s=patience_s, clock=clock)
     while any(rounds.values()):
         read({partition: runs.pop(0) for partition, runs in rounds.items() if runs})
     _read_further(reader, read, found, missing, ends, patience_s=patience_s)
     for (partition, key), count in missing.items():
         if len(found[partition, key]) < count:
-            raise InvariantError(
-                f"{len(found[partition, key])} of {count} contents of {key} are where they must be"
-            )
+            raise InvariantError(f"{len(found[partition, key])} of {count} contents of {key} are where they must be")
     make_whole = partial(_make_whole, reader, half_topic, patience_s=patience_s, clock=clock)
     for which, contents in found.items():
         if which not in as_cut:
@@ -147,22 +143,25 @@ def _make_whole(
     start = reader.watermarks(half, timeout_s=patience_s)[0]
     for run in runs_of((offset, offset + 1) for offset in offsets if offset >= start):
         read_ranges(
-            reader, {half: run}, on_record=lambda record: whole.update({record.offset(): record}),
-            is_still_ours=lambda: None, patience_s=patience_s, clock=clock,
-        )  # fmt: skip
+            reader,
+            {half: run},
+            on_record=lambda record: whole.update({record.offset(): record}),
+            is_still_ours=lambda: None,
+            patience_s=patience_s,
+            clock=clock,
+        )
     for index, content in contents.items():
         if content.offset in offsets and content.offset not in whole:
             raise RefusedRecordError(
                 f"half does not hold record {content.offset} any more, and doubt refused it",
-                topic=half_topic, txn_key=which[1],
-            )  # fmt: skip
+                topic=half_topic,
+                txn_key=which[1],
+            )
         if content.offset in offsets:
             contents[index] = content._replace(record=whole[content.offset])
 
 
-def _starts(
-    reader: LogReader, topic: str, partitions: Collection[int], *, patience_s: float
-) -> dict[int, int]:
+def _starts(reader: LogReader, topic: str, partitions: Collection[int], *, patience_s: float) -> dict[int, int]:
     return {p: reader.watermarks((topic, p), timeout_s=patience_s)[0] for p in partitions}
 
 
@@ -212,9 +211,8 @@ def cut_whole(content: Content, *, partition: int, count: int) -> Content:
     """A content of a transaction beyond the limit, with the origin of its half record alone. `count`: of the transaction."""
     record = content.record
     origin = codec.encode_origin(
-        partition=partition, offset=content.offset, index=content.index, count=count,
-        born_ms=content.born,
-    )  # fmt: skip
+        partition=partition, offset=content.offset, index=content.index, count=count, born_ms=content.born
+    )
     value, headers = codec.encode_content(
         key=record.key(), value=record.value(), headers=record.headers(), origin=origin
     )

@@ -110,9 +110,8 @@ class Coordinator:
     def view(self) -> CoordinatorView:
         """A view of its counts and its state; any thread may call this."""
         return CoordinatorView(
-            self._config.namespace, self.measures, dict(self._shards), self._assignment,
-            dict(self._book.targets),
-        )  # fmt: skip
+            self._config.namespace, self.measures, dict(self._shards), self._assignment, dict(self._book.targets)
+        )
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -124,9 +123,7 @@ class Coordinator:
             BrokerUnavailableError: no broker answered at the start.
             InvariantError: txlayer has a bug; what is stored is correct.
         """
-        self._partition_count = first_partition_count(
-            self._connections, self._config, clock=self._clock
-        )
+        self._partition_count = first_partition_count(self._connections, self._config, clock=self._clock)
         self._group.start([self._topics.half, self._topics.op])
         failure_count = 0
         try:
@@ -135,9 +132,7 @@ class Coordinator:
                     self._turn()
                     failure_count = 0
                 except (UsageError, InvariantError) as exc:
-                    if not isinstance(
-                        exc, ForbiddenTopicError
-                    ):  # a target refuses: its transactions will be held
+                    if not isinstance(exc, ForbiddenTopicError):  # a target refuses: its transactions will be held
                         raise
                     failure_count += 1
                     self._start_over(exc, failure_count)
@@ -169,14 +164,14 @@ class Coordinator:
         self._publish_what_follows(self._publisher, is_idle=not records)
 
     def _start_over(self, reason: TxLayerError, failure_count: int) -> None:
-        logger.warning(
-            "coordinator.rebuild", extra={"reason": str(reason), "failure_count": failure_count}
-        )
+        logger.warning("coordinator.rebuild", extra={"reason": str(reason), "failure_count": failure_count})
         self.measures.rebuild_count += 1
         self._refusals.learn(
-            reason, {p: s.ledger.batch for p, s in self._shards.items()}, self._book,
+            reason,
+            {p: s.ledger.batch for p, s in self._shards.items()},
+            self._book,
             unanswered=self._publisher.unanswered if self._publisher is not None else (),
-        )  # fmt: skip
+        )
         self._give_up_state()
         wait_s = min(0.05 * 2 ** min(failure_count, 10), REBUILD_WAIT_MAX_S)
         if isinstance(reason, FencedError):
@@ -227,11 +222,15 @@ class Coordinator:
             return
         name = self._config.topics.transactional_id(self._environment.draw_name())
         publisher = self.make_publisher(
-            self._config, name=name, make_writer=self._connections.make_writer, book=self._book,
-            environment=self._environment, stats=self.measures.publishing,
+            self._config,
+            name=name,
+            make_writer=self._connections.make_writer,
+            book=self._book,
+            environment=self._environment,
+            stats=self.measures.publishing,
             doubt_bytes_max=self._book.limit_of(self._topics.doubt),
             observer=self._observer,
-        )  # fmt: skip
+        )
         ledgers = empty_ledgers(
             partitions,
             settings=ledger_settings(self._config, partition_count=self._partition_count),
@@ -240,16 +239,13 @@ class Coordinator:
             make=self.make_ledger,
         )
         recovery = self.make_recovery(
-            self._config, self._connections, is_still_ours=self._raise_if_moved,
-            environment=self._environment,
-        )  # fmt: skip
+            self._config, self._connections, is_still_ours=self._raise_if_moved, environment=self._environment
+        )
         # What this process left open may not be in the stored offsets yet.
         stored = recovery.rebuild(ledgers, former_writer=self._writer_name)
         self._writer_name, self._publisher = name, publisher
         publisher.start()
-        ends = self._connections.end_offsets(
-            [(t, p) for p in ledgers for t in (self._topics.half, self._topics.op)]
-        )
+        ends = self._connections.end_offsets([(t, p) for p in ledgers for t in (self._topics.half, self._topics.op)])
         self._times = {p: self._times.get(p) or LogTime(self._clock) for p in ledgers}
         for p, ledger in ledgers.items():
             half_end, op_end = ends[self._topics.half, p], ends[self._topics.op, p]
@@ -265,18 +261,13 @@ class Coordinator:
         self._group.resume_at(resume)
         logger.info(
             "partitions.taken_over",
-            extra={
-                "partitions": sorted(ledgers),
-                "generation": assignment.generation,
-                "writer": name,
-            },
+            extra={"partitions": sorted(ledgers), "generation": assignment.generation, "writer": name},
         )
 
     def _raise_if_moved(self) -> None:
         if self._group_moved(wait_s=0.0) or self._assignment is None:
             raise MemberFencedError(
-                "the group moved the partitions during recovery",
-                group=self._topics.coordinator_group,
+                "the group moved the partitions during recovery", group=self._topics.coordinator_group
             )
 
     # --- work ---------------------------------------------------------------------------------------------------------
@@ -298,9 +289,7 @@ class Coordinator:
                 if headers and headers[-1][0] == header_name:
                     ledger.fold_half(record.offset(), appended_ms, headers[-1][1], record)
                 else:
-                    ledger.fold_half(
-                        record.offset(), appended_ms, codec.half_header_of(headers), record
-                    )
+                    ledger.fold_half(record.offset(), appended_ms, codec.half_header_of(headers), record)
             else:
                 ledger.add_ops(record.offset(), appended_ms, record.value(), record)
         for shard in self._shards.values():
@@ -326,15 +315,15 @@ class Coordinator:
             lines_max = self._refusals.line_count_max(p, lines_max)
             batch = ledger.advance(line_count_max=lines_max, byte_count_max=ledger.batch_bytes_max)
             shard.pause_op_far_ahead(
-                self._group, self._topics, line_count_max=self._config.ahead_lines_max,
+                self._group,
+                self._topics,
+                line_count_max=self._config.ahead_lines_max,
                 byte_count_max=self._content_share,
-            )  # fmt: skip
+            )
             self._has_more |= ledger.has_more
             if not batch.is_empty:
                 batches.append((p, batch))
-        pause_those_too_full(
-            self._shards, self._group, self._topics, bytes_max=self._config.unsettled_bytes_max
-        )
+        pause_those_too_full(self._shards, self._group, self._topics, bytes_max=self._config.unsettled_bytes_max)
         if is_tick:
             self._ticked_at = now
             self._on_tick(batches, is_idle=is_idle)
@@ -391,29 +380,20 @@ class Coordinator:
         self.measures.ends = known_ends(self._group, self._shards, self._topics)
         self._present = self._presence.of(s.ledger.schedule for s in self._shards.values())
         if not self._refusals.questions.bytes_max:
-            self._present = (
-                frozenset()
-            )  # due check-backs stay due, as those of a group without members
+            self._present = frozenset()  # due check-backs stay due, as those of a group without members
         for p, shard in self._in_turn():
             ledger = shard.ledger
             if mended:
                 ledger.mended(mended)
             now = self._clock()
             shard.look_for_misplaced(
-                self._group,
-                self._topics,
-                connections=self._connections,
-                now=now,
-                patience_s=patience_s,
+                self._group, self._topics, connections=self._connections, now=now, patience_s=patience_s
             )
             if shard.is_read_to_the_ends(self._group, self._topics, is_idle=is_idle):
                 shard.is_caught_up |= not shard.is_half_paused
                 now_ms = shard.time.now_ms()
                 ledger.due(now_ms=now_ms, move_count_max=moves_max, present=self._present)
-                self._has_more |= (
-                    len(ledger.batch.keeps) >= moves_max
-                    or ledger.batch.byte_count >= self._bytes_max
-                )
+                self._has_more |= len(ledger.batch.keeps) >= moves_max or ledger.batch.byte_count >= self._bytes_max
                 if ledger.batch.is_empty and ledger.waits_for_half is None:
                     self._refusals.is_quiet(p, now)
             if not ledger.batch.is_empty and p not in seen:
@@ -451,23 +431,22 @@ class Coordinator:
         for p, position in positions.items():
             time_ms = self._shards[p].time.peek_ms()
             offsets.update(
-                encode_stored(
-                    position, writer=publisher.name, topics=self._topics, partition=p, time_ms=time_ms,
-                )
-            )  # fmt: skip
+                encode_stored(position, writer=publisher.name, topics=self._topics, partition=p, time_ms=time_ms)
+            )
         is_careful, questions = self._refusals.is_careful(included), self._refusals.questions
         began = self._clock()
         try:
-            fill_contents(
-                batches, self._shards, config=self._config, connections=self._connections,
-                clock=self._clock,
-            )  # fmt: skip
+            fill_contents(batches, self._shards, config=self._config, connections=self._connections, clock=self._clock)
             kept = publisher.publish(
-                batches, offsets, self._assignment.member,
-                is_careful=is_careful, cut=self._refusals.doubt_keys,
-                is_watched=self._refusals.is_watchful or self._book.is_doubtful, questions=questions,
+                batches,
+                offsets,
+                self._assignment.member,
+                is_careful=is_careful,
+                cut=self._refusals.doubt_keys,
+                is_watched=self._refusals.is_watchful or self._book.is_doubtful,
+                questions=questions,
                 stamps=self._stamps_of(included),
-            )  # fmt: skip
+            )
         except TxLayerError as exc:
             if batches and (isinstance(exc, BrokerUnavailableError) or self._took_long(began)):
                 self._batch_size.failed()

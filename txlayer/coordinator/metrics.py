@@ -40,45 +40,30 @@ from txlayer.core.transitions import TxnState
 
 HALF_RECORDS = counter("txlayer_half_records_total", "Half records folded and stored, by offset.")
 OP_RECORDS = counter(
-    "txlayer_op_records_total",
-    "Op records applied and stored, by offset; one holds one or more resolutions.",
+    "txlayer_op_records_total", "Op records applied and stored, by offset; one holds one or more resolutions."
 )
-FORWARDED_RECORDS = counter(
-    "txlayer_forwarded_records_total", "Messages forwarded to their real topics."
-)
+FORWARDED_RECORDS = counter("txlayer_forwarded_records_total", "Messages forwarded to their real topics.")
 SETTLED = counter(
-    "txlayer_transactions_settled_total",
-    "Transactions whose decision was carried out, by decision.",
-    "decision",
+    "txlayer_transactions_settled_total", "Transactions whose decision was carried out, by decision.", "decision"
 )
 MOVED = counter(
-    "txlayer_transactions_moved_total",
-    "Undecided transactions that became old enough for the doubt topic.",
+    "txlayer_transactions_moved_total", "Undecided transactions that became old enough for the doubt topic."
 )
 CHECKS_SENT = counter("txlayer_checks_sent_total", "Check-backs written for producer groups.")
-ANSWERS = counter(
-    "txlayer_check_answers_total", "Answers to check-backs that were read, by answer.", "answer"
-)
+ANSWERS = counter("txlayer_check_answers_total", "Answers to check-backs that were read, by answer.", "answer")
 POLICY = counter(
-    "txlayer_policy_rollbacks_total",
-    "Rollbacks that the coordinator wrote itself, as it is configured to.",
+    "txlayer_policy_rollbacks_total", "Rollbacks that the coordinator wrote itself, as it is configured to."
 )
 PARKED = counter(
-    "txlayer_transactions_parked_total",
-    "Transactions that went to the doubt topic for a person, by reason.",
-    "reason",
+    "txlayer_transactions_parked_total", "Transactions that went to the doubt topic for a person, by reason.", "reason"
 )
 HELD = counter(
     "txlayer_transactions_held_total",
     "Times a committed transaction had to wait for its real topic, by reason.",
     "reason",
 )
-KEPT_ASIDE = counter(
-    "txlayer_records_kept_aside_total", "Records and op lines that are none of txlayer's, kept aside."
-)  # fmt: skip
-LATE_HALF = counter(
-    "txlayer_late_half_records_total", "Half records of transactions that were settled, passed over."
-)  # fmt: skip
+KEPT_ASIDE = counter("txlayer_records_kept_aside_total", "Records and op lines that are none of txlayer's, kept aside.")
+LATE_HALF = counter("txlayer_late_half_records_total", "Half records of transactions that were settled, passed over.")
 LINES_WITHOUT_EFFECT = counter(
     "txlayer_op_lines_without_effect_total",
     "Resolutions that changed nothing, by why: said before (repeat), contrary to the decision (conflict), about nothing that "
@@ -86,25 +71,20 @@ LINES_WITHOUT_EFFECT = counter(
     "reason",
 )
 LIMITED = counter(
-    "txlayer_group_limits_total",
-    "Times that the limit of open transactions began or ended for a producer group.",
+    "txlayer_group_limits_total", "Times that the limit of open transactions began or ended for a producer group."
 )
 REPLACEMENTS = counter(
-    "txlayer_producer_replacements_total",
-    "Transactional producers replaced because a call may have been sent twice.",
+    "txlayer_producer_replacements_total", "Transactional producers replaced because a call may have been sent twice."
 )
 REBALANCES = counter("txlayer_rebalances_total", "Assignments that the group gave.")
-REBUILDS = counter(
-    "txlayer_rebuilds_total", "Times that the state was thrown away and built from stored offsets."
-)
+REBUILDS = counter("txlayer_rebuilds_total", "Times that the state was thrown away and built from stored offsets.")
 UNTIMELY = counter(
     "txlayer_untimely_records_total",
     "Half and op records whose append time nothing follows from: more than a minute ahead of this machine's clock, or not the broker's.",
 )
 
 DURATION = histogram(
-    "txlayer_transaction_duration_seconds",
-    "From a forwarded transaction's birth at its producer until it can be read.",
+    "txlayer_transaction_duration_seconds", "From a forwarded transaction's birth at its producer until it can be read."
 )
 STAGE_DURATION = histogram(
     "txlayer_transaction_stage_duration_seconds",
@@ -129,19 +109,17 @@ PARTITIONS = gauge("txlayer_assigned_partitions", "Partitions of half and op tha
 LAG = gauge(
     "txlayer_lag_records",
     "Records of half and op that are not folded yet, by offset: markers count, so some may stay when nothing is left.",
-    "topic", "partition",
-)  # fmt: skip
-REPLAY = gauge(
-    "txlayer_replay_records", "Records of half and doubt that a restart reads again.", "topic", "partition"
-)  # fmt: skip
+    "topic",
+    "partition",
+)
+REPLAY = gauge("txlayer_replay_records", "Records of half and doubt that a restart reads again.", "topic", "partition")
 OPEN = gauge(
     "txlayer_open_transactions",
     "Undecided transactions by producer group and age: younger than 10s, 1m, 10m, 1h, 1d, or older. Of very many an estimate.",
-    "group", "age",
-)  # fmt: skip
-OLDEST_OPEN = gauge(
-    "txlayer_oldest_open_transaction_seconds", "Age of the oldest undecided transaction."
+    "group",
+    "age",
 )
+OLDEST_OPEN = gauge("txlayer_oldest_open_transaction_seconds", "Age of the oldest undecided transaction.")
 STANDING = gauge(
     "txlayer_standing_transactions",
     "Transactions that wait for their key, are held for their topic, or are parked for a person, by state.",
@@ -151,13 +129,15 @@ ON_DOUBT = gauge("txlayer_doubt_transactions", "Transactions that stand on the d
 CONTENT_BYTES = gauge("txlayer_content_bytes", "Content of messages in memory.")
 REFUSING_TOPICS = gauge(
     "txlayer_refusing_topics", "Real topics that take nothing: missing, denied, unreachable or not allowed."
-)  # fmt: skip
+)
 PAUSED_PARTITIONS = gauge(
-    "txlayer_paused_partitions", "Partitions whose half is not read on: there is no memory for more unsettled transactions."
-)  # fmt: skip
+    "txlayer_paused_partitions",
+    "Partitions whose half is not read on: there is no memory for more unsettled transactions.",
+)
 UNSETTLED_BYTES = gauge(
-    "txlayer_unsettled_bytes", "About what unsettled transactions take in memory, without content; its limit is `unsettled_bytes_max`."
-)  # fmt: skip
+    "txlayer_unsettled_bytes",
+    "About what unsettled transactions take in memory, without content; its limit is `unsettled_bytes_max`.",
+)
 LIMITED_GROUPS = gauge("txlayer_limited_groups", "Producer groups with too many open transactions.")
 
 OF_REPORTS = {
@@ -183,11 +163,42 @@ WITHOUT_EFFECT = (
 )
 
 FAMILIES = (
-    HALF_RECORDS, OP_RECORDS, FORWARDED_RECORDS, SETTLED, MOVED, CHECKS_SENT, ANSWERS, POLICY, PARKED, HELD, KEPT_ASIDE,
-    LATE_HALF, LINES_WITHOUT_EFFECT, LIMITED, REPLACEMENTS, REBALANCES, REBUILDS, UNTIMELY, DURATION, STAGE_DURATION,
-    KAFKA_DURATION, KAFKA_STAGE_DURATION, STORED_AT, PARTITIONS, LAG, REPLAY, OPEN, OLDEST_OPEN, STANDING, ON_DOUBT,
-    CONTENT_BYTES, UNSETTLED_BYTES, PAUSED_PARTITIONS, REFUSING_TOPICS, LIMITED_GROUPS,
-)  # fmt: skip
+    HALF_RECORDS,
+    OP_RECORDS,
+    FORWARDED_RECORDS,
+    SETTLED,
+    MOVED,
+    CHECKS_SENT,
+    ANSWERS,
+    POLICY,
+    PARKED,
+    HELD,
+    KEPT_ASIDE,
+    LATE_HALF,
+    LINES_WITHOUT_EFFECT,
+    LIMITED,
+    REPLACEMENTS,
+    REBALANCES,
+    REBUILDS,
+    UNTIMELY,
+    DURATION,
+    STAGE_DURATION,
+    KAFKA_DURATION,
+    KAFKA_STAGE_DURATION,
+    STORED_AT,
+    PARTITIONS,
+    LAG,
+    REPLAY,
+    OPEN,
+    OLDEST_OPEN,
+    STANDING,
+    ON_DOUBT,
+    CONTENT_BYTES,
+    UNSETTLED_BYTES,
+    PAUSED_PARTITIONS,
+    REFUSING_TOPICS,
+    LIMITED_GROUPS,
+)
 
 
 SAMPLE_COUNT_MAX = 4
@@ -290,9 +301,7 @@ def _decided_ms(txn: Transaction, number: int, batch: Batch, first_op: tuple[int
     """Append time of the decision behind forward `number` of the batch."""
     more = txn.more
     # If it was decided before this batch, it was held or waited for its key, and doubt has the time.
-    if (
-        more is not None and more.moved_ms and more.decided_at is not None and more.decided_at < first_op
-    ):  # fmt: skip
+    if more is not None and more.moved_ms and more.decided_at is not None and more.decided_at < first_op:
         return more.moved_ms
     place = bisect_right(batch.marks, (number, _NEVER)) - 1
     return batch.marks[place][1] if place >= 0 else txn.appended_ms
@@ -424,9 +433,7 @@ def health_of(view: CoordinatorView, *, now: float) -> Health:
     turned_at, shards = view.measures.turned_at, list(view.shards.values())
     if turned_at is None:
         return Health("", "it waits for a broker")
-    stalled = (
-        "" if now - turned_at < STALL_S else f"the loop has not turned for {now - turned_at:.0f} s"
-    )
+    stalled = "" if now - turned_at < STALL_S else f"the loop has not turned for {now - turned_at:.0f} s"
     if view.assignment is None:
         return Health(stalled, "the group has assigned nothing yet")
     if not view.assignment.partitions:
@@ -479,10 +486,7 @@ def _partitions(view: CoordinatorView) -> Iterator[Sample]:
     yield Sample(PARTITIONS, len(view.shards))
     for partition, shard in view.shards.items():
         ledger, name = shard.ledger, str(partition)
-        for label, topic, position in (
-            ("half", topics.half, ledger.half_next),
-            ("op", topics.op, ledger.op_next[0]),
-        ):
+        for label, topic, position in (("half", topics.half, ledger.half_next), ("op", topics.op, ledger.op_next[0])):
             end = ends.get((topic, partition))
             if end is not None:
                 yield Sample(LAG, max(end - position, 0), (label, name))

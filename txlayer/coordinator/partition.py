@@ -15,13 +15,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from txlayer.adapters.ports import (
-    Assignment,
-    CoordinatorConnections,
-    GroupReader,
-    TopicPartition,
-    no_append_time,
-)
+from txlayer.adapters.ports import Assignment, CoordinatorConnections, GroupReader, TopicPartition, no_append_time
 from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds, parse_value
 from txlayer.coordinator.contents import cut_whole, fetch_contents
 from txlayer.core.batch import Batch, Positions, ReportKind
@@ -106,9 +100,11 @@ def check_policies(config: CoordinatorConfig) -> CheckPolicies:
         group, _, setting = name.rpartition(".")
         if not group or setting not in _FIELDS:
             raise ConfigError(
-                "no check setting of a producer group", name=name, value=text,
+                "no check setting of a producer group",
+                name=name,
+                value=text,
                 expected="GROUP.NAME=VALUE, NAME one of " + ", ".join(_FIELDS),
-            )  # fmt: skip
+            )
         value = parse_value(name, setting, text, CoordinatorConfig)
         own.setdefault(group, dict(values))[setting] = value
     return CheckPolicies(_policy(values), {group: _policy(v) for group, v in own.items()})
@@ -122,14 +118,14 @@ def _policy(values: Mapping[str, Any]) -> CheckPolicy:
         made["then"] = UnresolvedAction(made["then"])
     except ValueError as exc:
         raise ConfigError(
-            "no end for a transaction that nobody resolves", name="unresolved",
-            value=made["then"], expected=" or ".join(then.value for then in UnresolvedAction),
-        ) from exc  # fmt: skip
+            "no end for a transaction that nobody resolves",
+            name="unresolved",
+            value=made["then"],
+            expected=" or ".join(then.value for then in UnresolvedAction),
+        ) from exc
     for name, attribute in _FIELDS.items():
         if attribute != "then" and made[attribute] < 1:
-            raise ConfigError(
-                "not possible as a limit", name=name, value=made[attribute], expected="more than 0"
-            )
+            raise ConfigError("not possible as a limit", name=name, value=made[attribute], expected="more than 0")
     return CheckPolicy(**made)
 
 
@@ -145,9 +141,7 @@ class Shard:
 
     ledger: Ledger
     stored: Positions
-    half_end: (
-        int  # at assignment: nothing that depends on time happens before both ends are reached
-    )
+    half_end: int  # at assignment: nothing that depends on time happens before both ends are reached
     op_end: int
     time: LogTime  # per partition: a broker with a wrong clock affects no other
     heard_ms: int = field(init=False)  # the newest append time that `time` has seen
@@ -179,21 +173,15 @@ class Shard:
             return self.ledger.half_next
         return max(self.ledger.half_next, group.read_to((topics.half, self.ledger.partition)))
 
-    def is_read_to_the_ends(
-        self, group: GroupReader, topics: SystemTopics, *, is_idle: bool
-    ) -> bool:
+    def is_read_to_the_ends(self, group: GroupReader, topics: SystemTopics, *, is_idle: bool) -> bool:
         """True if everything that existed at the assignment is folded (transaction markers at the ends are never read).
 
         A line that waits for half blocks the lines behind it, but not what depends on time: such lines may arrive
         all the time.
         """
-        return not self.ledger.has_more and self._has_reached_the_ends(
-            group, topics, is_idle=is_idle
-        )
+        return not self.ledger.has_more and self._has_reached_the_ends(group, topics, is_idle=is_idle)
 
-    def _has_reached_the_ends(
-        self, group: GroupReader, topics: SystemTopics, *, is_idle: bool
-    ) -> bool:
+    def _has_reached_the_ends(self, group: GroupReader, topics: SystemTopics, *, is_idle: bool) -> bool:
         ledger = self.ledger
         # While half is paused, time goes on: check-backs for what was read must continue, or the pause would never end.
         is_half_read = self.is_half_paused or self.half_read_to(group, topics) >= self.half_end
@@ -221,10 +209,7 @@ class Shard:
         """
         ledger, op = self.ledger, [(topics.op, self.ledger.partition)]
         # 1.0 is the limit, of lines or of bytes.
-        share = max(
-            ledger.ahead_line_count / max(1, line_count_max),
-            ledger.ahead_byte_count / byte_count_max,
-        )
+        share = max(ledger.ahead_line_count / max(1, line_count_max), ledger.ahead_byte_count / byte_count_max)
         if not self.is_op_paused and share > 1:
             group.pause(op)
             self.is_op_paused = True
@@ -240,9 +225,7 @@ class Shard:
         self.is_half_paused = is_full
         if is_full:
             group.pause([half])
-            logger.error(
-                "half.paused", extra={"partition": half[1], "open_count": self.ledger.open_count}
-            )
+            logger.error("half.paused", extra={"partition": half[1], "open_count": self.ledger.open_count})
         else:
             group.resume([half])
             logger.warning("half.resumed", extra={"partition": half[1]})
@@ -311,9 +294,7 @@ def keep_within_memory(ledgers: Collection[Ledger], content_bytes_max: int) -> N
             ledger.drop_content(ledger.content_bytes * too_much // total + 1)
 
 
-def known_ends(
-    group: GroupReader, shards: Mapping[int, Shard], topics: SystemTopics
-) -> dict[TopicPartition, int]:
+def known_ends(group: GroupReader, shards: Mapping[int, Shard], topics: SystemTopics) -> dict[TopicPartition, int]:
     """Ends of half and op according to the last fetches, without a request; unknown ones are missing."""
     places = [(topic, p) for p in shards for topic in (topics.half, topics.op)]
     found = {place: group.known_end(place) for place in places}
@@ -347,8 +328,10 @@ def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) 
         if limits is None:
             raise TopicMismatchError(
                 "a topic of the namespace is missing; `txlayer topics apply` makes it",
-                topic=topic, expected="there", found="missing",
-            )  # fmt: skip
+                topic=topic,
+                expected="there",
+                found="missing",
+            )
         if topic in (topics.half, topics.op) and limits.is_append_time is False:
             raise no_append_time(topic, why="transactions grow old by the broker's clock alone")
         counts[topic] = limits.partition_count
@@ -357,8 +340,10 @@ def count_partitions(connections: CoordinatorConnections, topics: SystemTopics) 
         if count != counts[topics.half]:
             raise TopicMismatchError(
                 "half, op and doubt must have equally many partitions; transactions would be torn apart",
-                topic=topic, expected=str(counts[topics.half]), found=str(count),
-            )  # fmt: skip
+                topic=topic,
+                expected=str(counts[topics.half]),
+                found=str(count),
+            )
     return counts[topics.half]
 
 
@@ -373,8 +358,10 @@ def assigned_partitions(assignment: Assignment, topics: SystemTopics) -> list[in
     if halves != ops:
         raise TopicMismatchError(
             "half and op were not assigned alike; every member must subscribe to both with equal partition counts",
-            topic=topics.op, expected=str(sorted(halves)), found=str(sorted(ops)),
-        )  # fmt: skip
+            topic=topics.op,
+            expected=str(sorted(halves)),
+            found=str(sorted(ops)),
+        )
     return sorted(halves)
 
 
@@ -405,11 +392,15 @@ def empty_ledgers(
     plain_options: dict[str, PlainOptions] = {}
     return {
         p: make(
-            p, settings=settings, targets=targets, refusals=refusals, plain_tails=plain_tails,
+            p,
+            settings=settings,
+            targets=targets,
+            refusals=refusals,
+            plain_tails=plain_tails,
             plain_options=plain_options,
         )
         for p in partitions
-    }  # fmt: skip
+    }
 
 
 def fill_contents(
@@ -429,9 +420,7 @@ def fill_contents(
     wanted: list[tuple[int, Transaction, int]] = []
     for p, batch in batches:
         needed = [*batch.forwards, *(k.txn for k in batch.keeps.values() if k.is_whole)]
-        wanted.extend(
-            (p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t)
-        )
+        wanted.extend((p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t))
     if not wanted:
         return
     # A transaction that is only rewritten on doubt stays as it is there: half may no longer have the rest of it.
@@ -441,10 +430,15 @@ def fill_contents(
     reader = connections.make_reader("read_committed")
     try:
         found = fetch_contents(
-            reader, wanted, half_topic=config.topics.half, doubt_topic=config.topics.doubt,
-            patience_s=config.kafka_transaction_timeout.total_seconds(), clock=clock, as_cut=as_cut,
+            reader,
+            wanted,
+            half_topic=config.topics.half,
+            doubt_topic=config.topics.doubt,
+            patience_s=config.kafka_transaction_timeout.total_seconds(),
+            clock=clock,
+            as_cut=as_cut,
             to_cut=to_cut,
-        )  # fmt: skip
+        )
     finally:
         reader.close()
     for p, txn, _ in wanted:
@@ -482,11 +476,7 @@ LINE_COUNT_MAX = 100
 
 
 def log_reports(
-    logger: logging.Logger,
-    partition: int,
-    batch: Batch,
-    *,
-    known: Mapping[str, TraceContext] = MappingProxyType({}),
+    logger: logging.Logger, partition: int, batch: Batch, *, known: Mapping[str, TraceContext] = MappingProxyType({})
 ) -> None:
     """Log the reports of the batch. `known` contains trace contexts of transactions whose content is not in memory."""
     counts: dict[ReportKind, int] = {}
@@ -506,12 +496,7 @@ def log_reports(
             )
     for kind, count in counts.items():
         if count > LINE_COUNT_MAX or kind in COUNTED:
-            logger.log(
-                LEVELS[kind],
-                "transactions.%s",
-                kind.value,
-                extra={"partition": partition, "count": count},
-            )
+            logger.log(LEVELS[kind], "transactions.%s", kind.value, extra={"partition": partition, "count": count})
 
 
 def trace_of(txn: Transaction) -> TraceContext | None:

@@ -24,13 +24,7 @@ GIVE_UP_S = 30.0
 class GroupPresence:
     """Knows which of the groups with due check-backs have members. Not thread-safe."""
 
-    def __init__(
-        self,
-        connections: CoordinatorConnections,
-        topics: SystemTopics,
-        *,
-        environment: Environment,
-    ) -> None:
+    def __init__(self, connections: CoordinatorConnections, topics: SystemTopics, *, environment: Environment) -> None:
         self._connections = connections
         self._topics = topics
         self._clock: Callable[[], float] = environment.clock

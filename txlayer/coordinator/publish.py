@@ -70,9 +70,7 @@ class PublishObserver(Protocol):
         """A Kafka transaction begins; one that began before and was not published does not count."""
         ...
 
-    def asked(
-        self, partition: int, check: CheckRecord, txn: Transaction | None
-    ) -> list[tuple[str, Any]] | None:
+    def asked(self, partition: int, check: CheckRecord, txn: Transaction | None) -> list[tuple[str, Any]] | None:
         """A question or notice is about to be written, about `txn` where it is in memory; returns the record's headers."""
         ...
 
@@ -140,9 +138,7 @@ class Publisher:
         self._writers: list[TransactionalWriter] = []
         self._used_at = [0.0, 0.0]  # when each was last made, or its Kafka transaction ended
         self._turn = 0
-        self._further_count = (
-            0  # messages of this Kafka transaction beyond the first of each transaction
-        )
+        self._further_count = 0  # messages of this Kafka transaction beyond the first of each transaction
         self._successors: list[Running[TransactionalWriter] | None] = [None, None]
         self._topics = config.topics
 
@@ -276,9 +272,7 @@ class Publisher:
 
     def may_have_stale_requests(self, *, offsets_s: float, commit_s: float) -> bool:
         """True when the producer must be replaced before it begins again."""
-        return may_have_stale_requests(
-            offsets_s=offsets_s, commit_s=commit_s, recycle_after_s=self._recycle_after_s
-        )
+        return may_have_stale_requests(offsets_s=offsets_s, commit_s=commit_s, recycle_after_s=self._recycle_after_s)
 
     def abandon(self) -> None:
         """Give both writers up; what they left open is ended by whoever initialises their ids next."""
@@ -304,32 +298,22 @@ class Publisher:
 
     def _successor_of(self, old: TransactionalWriter) -> TransactionalWriter:
         successor = self._new_writer(old.transactional_id)
-        successor.initialise(
-            timeout_s=self._timeout_s
-        )  # from now on every stale request of the old one is fenced
+        successor.initialise(timeout_s=self._timeout_s)  # from now on every stale request of the old one is fenced
         close_quietly(old)
         return successor
 
     def _next_writer(self) -> TransactionalWriter:
         turn = self._turn
-        if (
-            self._writers[turn].batch_bytes_max > self._book.batch_bytes_max
-            and self._successors[turn] is None
-        ):
+        if self._writers[turn].batch_bytes_max > self._book.batch_bytes_max and self._successors[turn] is None:
             self._replace_aside(turn)
         successor, self._successors[turn] = self._successors[turn], None
         if successor is not None:
             self._writers[turn] = successor.result()
             self.stats.replaced_count += 1
-            logger.info(
-                "producer.replaced",
-                extra={"transactional_id": self._writers[turn].transactional_id},
-            )
+            logger.info("producer.replaced", extra={"transactional_id": self._writers[turn].transactional_id})
         return self._writers[turn]
 
-    def _write(
-        self, writer: TransactionalWriter, batches: Sequence[tuple[int, Batch]]
-    ) -> dict[int, dict[str, int]]:
+    def _write(self, writer: TransactionalWriter, batches: Sequence[tuple[int, Batch]]) -> dict[int, dict[str, int]]:
         kept: dict[int, dict[str, int]] = {}
         for partition, batch in batches:
             self._stamp_ms = self._stamps.get(partition, 0)
@@ -341,9 +325,7 @@ class Publisher:
             self._write_words(writer, partition, batch)
         return kept
 
-    def _write_doubt(
-        self, writer: TransactionalWriter, partition: int, batch: Batch, kept: dict[str, int]
-    ) -> None:
+    def _write_doubt(self, writer: TransactionalWriter, partition: int, batch: Batch, kept: dict[str, int]) -> None:
         for keep in batch.keeps.values():
             note = _NoteOffset(kept, keep.txn.key) if keep.is_whole else None
             for content in contents_of(keep.txn) if keep.is_whole else ():
@@ -388,9 +370,7 @@ class Publisher:
             lines = codec.encode_ops(list(batch.policy_lines.values()))
             produce(writer, (self._topics.op, lines, None, partition))
 
-    def _forward_all(
-        self, writer: TransactionalWriter, partition: int, transactions: Sequence[Transaction]
-    ) -> None:
+    def _forward_all(self, writer: TransactionalWriter, partition: int, transactions: Sequence[Transaction]) -> None:
         produce, origin = writer.produce, f"{partition}:"
         id_header, origin_header, end = codec.ID_HEADER, codec.ORIGIN_HEADER, -1 - NONCE_LENGTH
         allowed, is_watched, stamp_ms = None, self._is_watched, self._stamp_ms
@@ -435,9 +415,7 @@ class Publisher:
                     self._forward(writer, partition, txn, content, report)
                 except Exception as exc:
                     raise _named(writer.failure(exc), txn, content.topic) from exc
-                if (
-                    is_first
-                ):  # a topic that may not be written ruins the records of all others as well
+                if is_first:  # a topic that may not be written ruins the records of all others as well
                     self._raise_refusal(writer, report, txn, content.topic)
             self._raise_refusal(writer, report, txn)
 
@@ -502,9 +480,8 @@ class Publisher:
     ) -> None:
         record = content.record
         value, headers = codec.encode_content(
-            key=record.key(), value=record.value(), headers=record.headers(),
-            origin=_origin_of(partition, txn, content),
-        )  # fmt: skip
+            key=record.key(), value=record.value(), headers=record.headers(), origin=_origin_of(partition, txn, content)
+        )
         key = codec.content_key(txn.key, content.index)
         if is_cut(record):
             value, headers = b"", list(record.headers())  # as it stood on doubt before
@@ -512,9 +489,7 @@ class Publisher:
             value, headers = codec.cut_content(value=value, headers=headers)
         self._put_doubt(writer, partition, key, value, headers, note=note)
 
-    def _put_aside(
-        self, writer: TransactionalWriter, partition: int, aside: RecordToQuarantine
-    ) -> None:
+    def _put_aside(self, writer: TransactionalWriter, partition: int, aside: RecordToQuarantine) -> None:
         number, why = None if aside.line is None else aside.number, aside.why
         key = codec.kept_aside_key(aside.origin, number)
         if aside.line is not None:
@@ -530,9 +505,7 @@ class Publisher:
         headers.append((codec.WHY_HEADER, codec.encode_why(why)))
         self._put_doubt(writer, partition, key, value, headers)
 
-    def _is_cut(
-        self, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes | None]]
-    ) -> bool:
+    def _is_cut(self, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes | None]]) -> bool:
         """True when doubt refused this record before, or is known to take none of its size."""
         limit = self._doubt_bytes_max
         return key in self._doubt_keys or (
@@ -625,9 +598,7 @@ class _FirstError:
             self.error, self.topic = error, record.topic()
 
 
-def _refusal(
-    writer: TransactionalWriter, report: _FirstError, *, topic: str, txn_key: str
-) -> Exception:
+def _refusal(writer: TransactionalWriter, report: _FirstError, *, topic: str, txn_key: str) -> Exception:
     """What the report of a careful try says; an unknown code is about the record, and may pass."""
     error = writer.refusal(report.error, topic=topic, txn_key=txn_key)
     if type(error) is TxLayerError and is_unknown(report.error.code()):
@@ -714,25 +685,17 @@ class Refusals:
             return QuestionLimits(bytes_max=0)
         bytes_max = self._question_bytes_max
         return QuestionLimits(
-            bytes_max if now < self._is_limited_until else NO_LIMIT,
-            0 if self._ask_pause_s else bytes_max,
+            bytes_max if now < self._is_limited_until else NO_LIMIT, 0 if self._ask_pause_s else bytes_max
         )
 
     def is_careful(self, partitions: Collection[int]) -> bool:
         """True when a Kafka transaction for these partitions must tell which transaction is refused."""
-        return any(
-            b.is_active and b.line_count_max == 1 and p in partitions
-            for p, b in self._bisections.items()
-        )
+        return any(b.is_active and b.line_count_max == 1 and p in partitions for p, b in self._bisections.items())
 
     def line_count_max(self, partition: int, default: int) -> int:
         """How many op lines of a partition the next Kafka transaction may take."""
         bisection = self._bisections.get(partition)
-        return (
-            min(default, bisection.line_count_max)
-            if bisection is not None and bisection.is_active
-            else default
-        )
+        return min(default, bisection.line_count_max) if bisection is not None and bisection.is_active else default
 
     def count_max(self, default: int) -> int:
         """How many records a read, and how many moves a batch, may take while somebody is suspected."""
@@ -765,9 +728,7 @@ class Refusals:
 
     def forget_transactions(self) -> None:
         """The assignment ended: another coordinator may have tried and parked them meanwhile, and the next commit is a try."""
-        for told in (
-            self.reasons, self.doubt_keys, self._bisections, self._quiet_since, self._unexplained,
-        ):  # fmt: skip
+        for told in (self.reasons, self.doubt_keys, self._bisections, self._quiet_since, self._unexplained):
             told.clear()
         self.is_clock_doubted = False
 
@@ -779,12 +740,7 @@ class Refusals:
             del self._bisections[partition], self._quiet_since[partition]
 
     def learn(
-        self,
-        error: TxLayerError,
-        batches: Mapping[int, Batch],
-        book: Targets,
-        *,
-        unanswered: Collection[str] = (),
+        self, error: TxLayerError, batches: Mapping[int, Batch], book: Targets, *, unanswered: Collection[str] = ()
     ) -> None:
         """A Kafka transaction failed: what does the error say about its content?
 
@@ -823,18 +779,12 @@ class Refusals:
             self._bisections.clear()
             logger.error(
                 "transaction.refused",
-                extra={
-                    "txn_key": error.txn_key,
-                    **_ids_of_forward(error.txn_key, busy),
-                    "reason": error.detail,
-                },
+                extra={"txn_key": error.txn_key, **_ids_of_forward(error.txn_key, busy), "reason": error.detail},
             )
         elif isinstance(error, ForbiddenTopicError) and error.topic is not None:
             book.refused(error.topic)
             self._bisections.clear()
-        elif isinstance(error, RefusedRecordError | ForbiddenTopicError) or not _is_explained(
-            error
-        ):
+        elif isinstance(error, RefusedRecordError | ForbiddenTopicError) or not _is_explained(error):
             self._ask_about_targets(busy, book)
             for partition, batch in busy.items():
                 self._bisections.setdefault(partition, Bisection()).failed(batch.suspect_count)
@@ -860,13 +810,7 @@ class Refusals:
         logger.error("questions.paused", extra={"pause_s": self._ask_pause_s, "reason": str(error)})
 
     def _ask_about_targets(self, batches: Mapping[int, Batch], book: Targets) -> None:
-        topics = {
-            topic
-            for batch in batches.values()
-            for txn in batch.forwards
-            for topic in txn.topics
-            if topic
-        }
+        topics = {topic for batch in batches.values() for txn in batch.forwards for topic in txn.topics if topic}
         try:
             book.look_again_at(topics)
         except BrokerUnavailableError as exc:
@@ -897,8 +841,7 @@ def _ids_of_forward(key: str, batches: Mapping[int, Batch]) -> dict[str, str]:
 def _doubt_keys_of(batch: Batch) -> set[bytes]:
     """Under which keys a batch wrote what doubt may refuse."""
     asides = {
-        codec.kept_aside_key(aside.origin, None if aside.line is None else aside.number)
-        for aside in batch.asides
+        codec.kept_aside_key(aside.origin, None if aside.line is None else aside.number) for aside in batch.asides
     }
     kept = [keep.txn for keep in batch.keeps.values() if keep.is_whole]
     return asides | {codec.content_key(t.key, index) for t in kept for index in range(t.seen)}
@@ -906,9 +849,5 @@ def _doubt_keys_of(batch: Batch) -> set[bytes]:
 
 def _origin_of(partition: int, txn: Transaction, content: Content) -> str:
     return codec.encode_origin(
-        partition=partition,
-        offset=content.offset,
-        index=content.index,
-        count=txn.count,
-        born_ms=content.born,
+        partition=partition, offset=content.offset, index=content.index, count=txn.count, born_ms=content.born
     )

@@ -18,12 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from txlayer.adapters.errors import COORDINATOR_ADVICE
-from txlayer.adapters.ports import (
-    CoordinatorConnections,
-    StoredOffset,
-    TopicPartition,
-    append_time_of,
-)
+from txlayer.adapters.ports import CoordinatorConnections, StoredOffset, TopicPartition, append_time_of
 from txlayer.adapters.readers import Range, read_ranges
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.partition import latest_ms
@@ -54,16 +49,12 @@ def encode_stored(
     p = positions
     metadata = f"{VERSION}|{writer}|{p.half_next}|{p.op_line}|{p.replay_offset}:{p.replay_line}|{max(p.doubt_low, 0)}"
     return {
-        (topics.half, partition): StoredOffset(
-            p.low_water, f"{VERSION}|{writer}|{p.copies_from}|{time_ms}"
-        ),
+        (topics.half, partition): StoredOffset(p.low_water, f"{VERSION}|{writer}|{p.copies_from}|{time_ms}"),
         (topics.op, partition): StoredOffset(p.op_offset, metadata),
     }
 
 
-def decode_stored(
-    half: StoredOffset | None, op: StoredOffset | None, *, partition: int
-) -> StoredPositions:
+def decode_stored(half: StoredOffset | None, op: StoredOffset | None, *, partition: int) -> StoredPositions:
     """Decode the positions of one partition.
 
     Raises:
@@ -79,9 +70,7 @@ def decode_stored(
         )
     if not op.metadata:
         low_water, op_next = half.offset, op.offset
-        return StoredPositions(
-            Positions(low_water, low_water, op_next, 0, op_next, 0, 0, low_water), ""
-        )
+        return StoredPositions(Positions(low_water, low_water, op_next, 0, op_next, 0, 0, low_water), "")
     try:
         known = known_fields(op.metadata.split("|"), _OP_FIELDS)
         if known is None:
@@ -145,9 +134,7 @@ class Recovery:
         self._is_still_ours = is_still_ours
         self._timeout_s = config.kafka_transaction_timeout.total_seconds()
 
-    def rebuild(
-        self, ledgers: dict[int, Ledger], *, former_writer: str = ""
-    ) -> dict[int, StoredPositions]:
+    def rebuild(self, ledgers: dict[int, Ledger], *, former_writer: str = "") -> dict[int, StoredPositions]:
         """Bring empty ledgers to the stored positions. `former_writer` is fenced too, whatever is stored.
 
         Returns the positions of each partition, from which reading continues.
@@ -171,9 +158,7 @@ class Recovery:
         )
         return stored
 
-    def _stored_after_fencing(
-        self, partitions: Sequence[int], former_writer: str
-    ) -> dict[int, StoredPositions]:
+    def _stored_after_fencing(self, partitions: Sequence[int], former_writer: str) -> dict[int, StoredPositions]:
         fenced = {former_writer} - {""}
         self._end_what_is_open(sorted(fenced))
         while True:
@@ -195,9 +180,7 @@ class Recovery:
         if not ids:
             return
         # One init takes 0.06 s, with a Kafka transaction to end 0.56 s: in parallel, all take as long as one.
-        self._background.run_parallel(
-            [partial(self._fence, transactional_id) for transactional_id in ids]
-        )
+        self._background.run_parallel([partial(self._fence, transactional_id) for transactional_id in ids])
         logger.info("recovery.fenced", extra={"transactional_ids": ids})
 
     def _fence(self, transactional_id: str) -> None:
@@ -210,10 +193,7 @@ class Recovery:
             # Its last Kafka transaction is decided, and a marker waits for a partition that accepts no writes: a real topic below
             # `min.insync.replicas` would stop all other topics with it. The writer can add nothing to that Kafka transaction; when it
             # may begin another one, the group's generation fences it.
-            logger.warning(
-                "recovery.still_ending",
-                extra={"transactional_id": transactional_id, "reason": str(exc)},
-            )
+            logger.warning("recovery.still_ending", extra={"transactional_id": transactional_id, "reason": str(exc)})
         finally:
             close_quietly(writer)
 
@@ -224,19 +204,14 @@ class Recovery:
         while True:
             self._is_still_ours()
             try:
-                answer: dict[TopicPartition, StoredOffset | None] = (
-                    self._connections.stored_offsets(
-                        topics.coordinator_group, wanted, is_stable=is_stable
-                    )
+                answer: dict[TopicPartition, StoredOffset | None] = self._connections.stored_offsets(
+                    topics.coordinator_group, wanted, is_stable=is_stable
                 )
             except BrokerUnavailableError:
                 if self._clock() > give_up_at:
                     raise
                 continue  # pending offsets answer with a timeout
-            return {
-                p: decode_stored(answer[topics.half, p], answer[topics.op, p], partition=p)
-                for p in partitions
-            }
+            return {p: decode_stored(answer[topics.half, p], answer[topics.op, p], partition=p) for p in partitions}
 
     def replay(self, ledgers: dict[int, Ledger], stored: dict[int, StoredPositions]) -> None:
         """Fold empty ledgers to stored positions, without fencing or writing. Call `end_replay` afterwards.
@@ -317,22 +292,15 @@ class Recovery:
         fold_of = {partition: fold.fold for partition, (fold, _) in folds.items()}
 
         def take(record: Any) -> None:
-            fold_of[record.partition()](
-                record.offset(), record.key(), record.value(), record.headers
-            )
+            fold_of[record.partition()](record.offset(), record.key(), record.value(), record.headers)
 
         self._read(reader, ranges, take)
         for partition, (done, _) in folds.items():
             if done.unreadable:
-                logger.error(
-                    "doubt.unreadable",
-                    extra={"partition": partition, "count": len(done.unreadable)},
-                )
+                logger.error("doubt.unreadable", extra={"partition": partition, "count": len(done.unreadable)})
         return folds
 
-    def _read(
-        self, reader: Any, ranges: dict[TopicPartition, Range], on_record: Callable[[Any], None]
-    ) -> None:
+    def _read(self, reader: Any, ranges: dict[TopicPartition, Range], on_record: Callable[[Any], None]) -> None:
         read_ranges(
             reader,
             ranges,
@@ -350,17 +318,16 @@ def _appended_ms(record: Any, ledger: Ledger) -> int:
 
 
 def _check_is_there(
-    place: TopicPartition,
-    wanted: Range,
-    starts: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
+    place: TopicPartition, wanted: Range, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> None:
     if wanted[0] < min(starts[place], wanted[1]):
         raise ConfigError(
             f"{place[0]}-{place[1]} begins at {starts[place]}, and must be read from {wanted[0]} on; what was there is lost to "
             f"the coordinator: {COORDINATOR_ADVICE}",
-            name="stored offset", value=wanted[0], expected="an offset within the topic's retention",
-        )  # fmt: skip
+            name="stored offset",
+            value=wanted[0],
+            expected="an offset within the topic's retention",
+        )
     if wanted[1] > ends[place]:
         raise _is_cut_short(place, wanted[1], ends[place])
 
@@ -369,5 +336,7 @@ def _is_cut_short(place: TopicPartition, position: int, end: int) -> ConfigError
     return ConfigError(
         f"{place[0]}-{place[1]} ends at {end}, and was read up to {position} before: it was made anew, or brokers lost its end; "
         f"find out which, then {COORDINATOR_ADVICE}",
-        name="stored offset", value=position, expected="an offset that the topic has",
-    )  # fmt: skip
+        name="stored offset",
+        value=position,
+        expected="an offset that the topic has",
+    )

@@ -98,9 +98,13 @@ class Targets:
         for topic in idle[: len(self.targets) - TARGETS_MAX * 3 // 4]:
             del self.targets[topic]
             for told in (
-                self._partition_counts, self._unreachable, self._look_again, self._waited,
-                self._unanswered, self._looked_at,
-            ):  # fmt: skip
+                self._partition_counts,
+                self._unreachable,
+                self._look_again,
+                self._waited,
+                self._unanswered,
+                self._looked_at,
+            ):
                 told.pop(topic, None)
 
     def look_again_at(self, topics: Iterable[str]) -> None:
@@ -155,9 +159,7 @@ class Targets:
     def refused(self, topic: str) -> None:
         """The broker refused a write to `topic` itself: the topic is gone, or a permission is missing."""
         now = self._look(topic)
-        self._set(
-            topic, now if now.refusal is not None else Target(0, refusal=ParkReason.TOPIC_DENIED)
-        )
+        self._set(topic, now if now.refusal is not None else Target(0, refusal=ParkReason.TOPIC_DENIED))
 
     def unanswered(self, topics: Iterable[str]) -> None:
         """A timeout left records for `topics` unanswered. Hold topics for which this has lasted for `hold_after`.
@@ -273,9 +275,7 @@ class Targets:
 
     def _forbidden(self, topic: str) -> Target | None:
         patterns = self._config.target_topics
-        is_allowed = not patterns or any(
-            fnmatch.fnmatchcase(topic, pattern) for pattern in patterns
-        )
+        is_allowed = not patterns or any(fnmatch.fnmatchcase(topic, pattern) for pattern in patterns)
         if is_allowed and not self._config.topics.is_system(topic):
             return None
         return Target(0, refusal=ParkReason.FORBIDDEN_TOPIC, is_for_good=True)

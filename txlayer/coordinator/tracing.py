@@ -56,9 +56,7 @@ class CoordinatorSpans:
                 if context is not None and context.is_sampled:
                     self._forwarded(partition, txn, context)
 
-    def asked(
-        self, partition: int, check: CheckRecord, txn: Transaction | None
-    ) -> list[tuple[str, Any]] | None:
+    def asked(self, partition: int, check: CheckRecord, txn: Transaction | None) -> list[tuple[str, Any]] | None:
         """The headers that carry the context of a question or notice; None: its transaction has none that is recorded."""
         context = None if txn is None else trace_of(txn)
         if context is None:

@@ -99,9 +99,7 @@ class _Worker:
         self._failure_count += 1
         self._start_at = now + wait_s
         self.process = None
-        logger.error(
-            "worker.died", extra={"worker": self.number, "exit_code": code, "restart_in_s": wait_s}
-        )
+        logger.error("worker.died", extra={"worker": self.number, "exit_code": code, "restart_in_s": wait_s})
         return None
 
     def end(self) -> None:

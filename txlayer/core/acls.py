@@ -35,9 +35,7 @@ class Operation(Enum):
 
     READ = "read"  #: fetch; of a group: join it and store its offsets
     WRITE = "write"  #: produce
-    DESCRIBE = (
-        "describe"  #: know that it exists, its offsets, its members; every other right includes it
-    )
+    DESCRIBE = "describe"  #: know that it exists, its offsets, its members; every other right includes it
     DESCRIBE_CONFIGS = "describe_configs"  #: its settings
     CREATE = "create"  #: topics
     ALTER = "alter"  #: ACLs, and partitions
@@ -123,9 +121,7 @@ class RoleSpec:
 
     def _joins(self, group: str) -> bool:
         # In every namespace: the cluster may have others beside the namespace of this call.
-        is_consumer = any(
-            e.resource is AclResource.GROUP and e.name == "{group}" for e in self.entries
-        )
+        is_consumer = any(e.resource is AclResource.GROUP and e.name == "{group}" for e in self.entries)
         return is_consumer and (group.endswith(".coordinator") or ".check." in group)
 
     def needs(self) -> frozenset[str]:
@@ -207,9 +203,7 @@ def plan(wanted: Sequence[WantedAcl], actual: Iterable[Acl], *, namespace: str) 
     return [*missing, *sorted(more, key=repr)]
 
 
-_SAME_NAME = (
-    "dead letters of that principal's group and topic have the same name: each reads the other's"
-)
+_SAME_NAME = "dead letters of that principal's group and topic have the same name: each reads the other's"
 
 
 def _of_namesakes(acls: Collection[Acl], there: Collection[Acl]) -> list[Acl]:
@@ -218,11 +212,7 @@ def _of_namesakes(acls: Collection[Acl], there: Collection[Acl]) -> list[Acl]:
     groups = {a.name for a in acls if a.resource is AclResource.GROUP}
     others: dict[str, set[str]] = {}  # groups by the principals that may join them
     for acl in there:
-        if (
-            acl.resource is AclResource.GROUP
-            and acl.pattern is AclPattern.LITERAL
-            and acl.name not in groups
-        ):
+        if acl.resource is AclResource.GROUP and acl.pattern is AclPattern.LITERAL and acl.name not in groups:
             others.setdefault(acl.principal, set()).add(f"{acl.name}.")
     return [
         acl
@@ -260,9 +250,7 @@ def _entry(value: object, origin: str) -> Entry:
         raise _misfit(origin, "entry", value, "a table")
     named = [key for key in value if key in _RESOURCES]
     if len(named) != 1 or not set(value) <= {*named, "pattern", "operation", "why"}:
-        raise _misfit(
-            origin, "entry", sorted(value), f"one of {', '.join(_RESOURCES)}; operation; why"
-        )
+        raise _misfit(origin, "entry", sorted(value), f"one of {', '.join(_RESOURCES)}; operation; why")
     texts = {key: text for key, text in value.items() if isinstance(text, str) and text.strip()}
     if set(texts) != set(value) or not {"operation", "why"} <= set(texts):
         raise _misfit(origin, "entry", sorted(value), "texts, with an operation and a why")
@@ -271,9 +259,7 @@ def _entry(value: object, origin: str) -> Entry:
         raise _misfit(origin, "pattern", pattern, " or ".join(_PATTERNS))
     if operation not in _OPERATIONS:
         raise _misfit(origin, "operation", operation, ", ".join(_OPERATIONS))
-    entry = Entry(
-        _RESOURCES[named[0]], texts[named[0]], _PATTERNS[pattern], _OPERATIONS[operation], texts["why"]
-    )  # fmt: skip
+    entry = Entry(_RESOURCES[named[0]], texts[named[0]], _PATTERNS[pattern], _OPERATIONS[operation], texts["why"])
     if not entry.placeholders <= _PLACEHOLDERS:
         raise _misfit(origin, named[0], entry.name, "{namespace}, {group}, {topic}")
     return entry
@@ -284,6 +270,15 @@ def _misfit(origin: str, name: str, value: object, expected: str) -> ConfigError
 
 
 __all__ = [
-    "Acl", "AclChange", "AclPattern", "AclResource", "CreateAcl", "Entry", "Operation", "OtherAcl", "RoleSpec",
-    "WantedAcl", "plan",
-]  # fmt: skip
+    "Acl",
+    "AclChange",
+    "AclPattern",
+    "AclResource",
+    "CreateAcl",
+    "Entry",
+    "Operation",
+    "OtherAcl",
+    "RoleSpec",
+    "WantedAcl",
+    "plan",
+]

@@ -15,13 +15,9 @@ class ReportKind(Enum):
 
     REPEAT = "repeat"  #: a resolution that was there already
     CONFLICT = "conflict"  #: contrary to the decision, refused
-    UNMATCHED = (
-        "unmatched"  #: an op line for a transaction that was settled long ago, or never existed
-    )
+    UNMATCHED = "unmatched"  #: an op line for a transaction that was settled long ago, or never existed
     WRONG_OFFSET = "wrong-offset"  #: an op line that names no half record of its transaction
-    WRONG_GROUP = (
-        "wrong-group"  #: an op line that names another producer group than its transaction's
-    )
+    WRONG_GROUP = "wrong-group"  #: an op line that names another producer group than its transaction's
     LATE_HALF = "late-half"  #: a half record of a transaction that is settled
     KEPT_ASIDE = "kept-aside"  #: a malformed record or line, or one in the wrong partition
     PARKED = "parked"  #: a transaction was parked on the doubt topic for an operator
@@ -92,10 +88,7 @@ class Batch:
     @property
     def is_empty(self) -> bool:
         """True if nothing has to be written."""
-        return not (
-            self.forwards or self.keeps or self.ends or self.asides or self.checks
-            or self.policy_lines
-        )  # fmt: skip
+        return not (self.forwards or self.keeps or self.ends or self.asides or self.checks or self.policy_lines)
 
     @property
     def doubt_record_count(self) -> int:
@@ -108,9 +101,8 @@ class Batch:
     def suspect_count(self) -> int:
         """Number of parts that may be refused, as `Bisection` halves it: op lines, or records without an op line."""
         return max(
-            self.line_count, len(self.asides), len(self.keeps), len(self.checks),
-            len(self.policy_lines), len(self.ends),
-        )  # fmt: skip
+            self.line_count, len(self.asides), len(self.keeps), len(self.checks), len(self.policy_lines), len(self.ends)
+        )
 
 
 PASSES_TO_GROW = 20

@@ -112,9 +112,7 @@ class CheckSchedule:
 
     def restore(self, transactions: Iterable[Transaction]) -> None:
         """Schedule the open transactions that are on doubt at a restart."""
-        for txn in sorted(
-            (t for t in transactions if t.state is _OPEN), key=lambda t: t.appended_ms
-        ):
+        for txn in sorted((t for t in transactions if t.state is _OPEN), key=lambda t: t.appended_ms):
             self.add(txn)
 
     def try_again(self, txn: Transaction, at_ms: int) -> None:
@@ -245,9 +243,7 @@ class CheckSchedule:
                 heappop(ready.entries)
                 self._ready_count -= 1
         self._ready = {
-            group: ready
-            for group, ready in self._ready.items()
-            if ready.entries or now_ms - ready.counted_at_ms < _MS
+            group: ready for group, ready in self._ready.items() if ready.entries or now_ms - ready.counted_at_ms < _MS
         }
         self._forgot_at_ms = now_ms
 

@@ -53,11 +53,7 @@ KEY_HASH = re.compile(r"[0-9a-f]{16}")
 
 def is_key(key: str) -> bool:
     """True if `key` has the form id/nonce."""
-    return (
-        NONCE_LENGTH + 1 < len(key) <= KEY_LENGTH_MAX
-        and key[-NONCE_LENGTH - 1] == "/"
-        and key.count("/") == 1
-    )
+    return NONCE_LENGTH + 1 < len(key) <= KEY_LENGTH_MAX and key[-NONCE_LENGTH - 1] == "/" and key.count("/") == 1
 
 
 def _is_group(group: str) -> bool:
@@ -134,8 +130,7 @@ _SUMMARY_FIELDS = 17
 _N, _T = r"([0-9]{1,18})", r"([^|]*)"  # the class `\d` takes twice as long
 # A restart reads a million of these, nearly all undecided and without an ordering key: one match instead of seventeen fields.
 _PLAIN_SUMMARY = re.compile(
-    rf"1\|{_T}\|{_T}\|{_T}\|{_N}\|{_N}\|{_N}\|{_N}\|{_N}\|{_N}\|\|commit\|\|\|{_N}\|{_T}\|{_N}/{_N}/{_N}/{_N}",
-    re.ASCII,
+    rf"1\|{_T}\|{_T}\|{_T}\|{_N}\|{_N}\|{_N}\|{_N}\|{_N}\|{_N}\|\|commit\|\|\|{_N}\|{_T}\|{_N}/{_N}/{_N}/{_N}", re.ASCII
 )
 _WHY_LENGTH_MAX = 500
 _CUT_BYTES = re.compile(rb" ([0-9]{1,18}) bytes")
@@ -165,14 +160,17 @@ def encode_options(options: HalfOptions) -> str:
 def encode_half_header(header: HalfHeader) -> bytes:
     """The value of the header `txl`: version|id/nonce|group|topic|index/count|born|options, ASCII."""
     return half_header(
-        header.key, header.producer_group, header.topic, header.index, header.count, header.born_ms,
+        header.key,
+        header.producer_group,
+        header.topic,
+        header.index,
+        header.count,
+        header.born_ms,
         encode_options(header.options),
-    )  # fmt: skip
+    )
 
 
-def half_header(
-    key: str, group: str, topic: str, index: int, count: int, born_ms: int, options: str
-) -> bytes:
+def half_header(key: str, group: str, topic: str, index: int, count: int, born_ms: int, options: str) -> bytes:
     """`encode_half_header` without a `HalfHeader`, for the producer, which calls it once per message."""
     return f"{VERSION}|{key}|{group}|{topic}|{index}/{count}|{born_ms}|{options}".encode("ascii")
 
@@ -198,9 +196,7 @@ def decode_options(text: str) -> HalfOptions:
             numbers[letter] = whole(value)
     if numbers.get("n", 0) > PARTITION_MAX:
         raise ValueError("no such partition")
-    return HalfOptions(
-        key_hash, order, numbers.get("i"), numbers.get("n"), numbers.get("t"), numbers.get("m")
-    )
+    return HalfOptions(key_hash, order, numbers.get("i"), numbers.get("n"), numbers.get("t"), numbers.get("m"))
 
 
 def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
@@ -218,18 +214,11 @@ def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
             return Undecodable("half header: line feed")
         _, key, group, topic, part, born, options = known
         index, _, count = part.partition("/")
-        header = HalfHeader(
-            key, group, topic, whole(index), whole(count), whole(born), decode_options(options)
-        )
+        header = HalfHeader(key, group, topic, whole(index), whole(count), whole(born), decode_options(options))
     except (ValueError, AttributeError) as exc:
         return Undecodable(f"half header: {exc}")
     # A topic name that Kafka refuses would stop every caller that asks the broker about it.
-    if not (
-        is_key(key)
-        and _is_group(group)
-        and is_topic_name(topic)
-        and 0 <= header.index < header.count
-    ):
+    if not (is_key(key) and _is_group(group) and is_topic_name(topic) and 0 <= header.index < header.count):
         return Undecodable("half header: id, group, topic or index out of form")
     return header
 
@@ -290,9 +279,16 @@ def decode_op(line: str) -> OpMessage | Undecodable:
         return Undecodable("op line: resolution, source, id or group out of form")
     try:
         return OpMessage(
-            resolution, key, group, whole(last), whole(born), who,
-            whole(check) if check else None, is_abandon, unquote(reason),
-        )  # fmt: skip
+            resolution,
+            key,
+            group,
+            whole(last),
+            whole(born),
+            who,
+            whole(check) if check else None,
+            is_abandon,
+            unquote(reason),
+        )
     except ValueError as exc:
         return Undecodable(f"op line: {exc}")
 
@@ -329,9 +325,7 @@ def decode_check(raw: bytes | None) -> CheckRecord | Undecodable:
         where = whole(partition)
         if where > PARTITION_MAX:
             return Undecodable("check: no such partition")
-        return CheckRecord(
-            kind, key, group, where, whole(last), whole(born), whole(number), unquote(text)
-        )
+        return CheckRecord(kind, key, group, where, whole(last), whole(born), whole(number), unquote(text))
     except ValueError as exc:
         return Undecodable(f"check: {exc}")
 
@@ -356,35 +350,76 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
     """Decode the summary under the doubt key `id/nonce`."""
     try:
         text = raw.decode("ascii")
-        if plain := _PLAIN_SUMMARY.fullmatch(text):
-            (state, reason, group, first, last, seen, count, appended, born, moved, topics,
-             checked, answered, asked, answered_number) = plain.groups()  # fmt: skip
-            return DoubtSummary(
-                key, state, reason, group, int(first), int(last), int(seen), int(count), int(appended), int(born),
-                None, OrderMode.COMMIT, None, None, int(moved), tuple(topics.split(",")) if topics else (),
-                int(checked), int(answered), int(asked), int(answered_number),
-            )  # fmt: skip
-        fields = text.split("|")
-        known = known_fields(fields, _SUMMARY_FIELDS)
-        if known is None:
-            return malformed("doubt", fields, _SUMMARY_FIELDS)
-        (_, state, reason, group, first, last, seen, count, appended, born, key_hash, order, immunity, decided,
-         moved, topics, checks) = known  # fmt: skip
-        position = None
-        if decided:
-            offset, _, number = decided.partition(":")
-            position = (whole(offset), whole(number))
-        checks_asked, unknowns, asked_ms, newest = map(whole, checks.split("/"))
-        last_offset, *twins = map(whole, last.split("+"))
-        return DoubtSummary(
-            key, state, reason, group, whole(first), last_offset, whole(seen), whole(count), whole(appended),
-            whole(born), checked_key_hash(key_hash) if key_hash else None, _ORDERS[order],
-            whole(immunity) if immunity else None, position,
-            whole(moved), tuple(topics.split(",")) if topics else (), checks_asked, unknowns, asked_ms, newest,
-            tuple(twins),
-        )  # fmt: skip
+        plain = _PLAIN_SUMMARY.fullmatch(text)
+        return _any_summary(key, text) if plain is None else _plain_summary(key, plain)
     except (ValueError, KeyError) as exc:
         return Undecodable(f"doubt summary: {exc}")
+
+
+def _plain_summary(key: str, plain: re.Match[str]) -> DoubtSummary:
+    """One without the fields that few have: the quick way."""
+    state, reason, group, first, last, seen, count, appended, born, moved, topics, *checks = plain.groups()
+    checked, answered, asked, answered_number = map(int, checks)
+    return DoubtSummary(
+        key,
+        state,
+        reason,
+        group,
+        int(first),
+        int(last),
+        int(seen),
+        int(count),
+        int(appended),
+        int(born),
+        None,
+        OrderMode.COMMIT,
+        None,
+        None,
+        int(moved),
+        tuple(topics.split(",")) if topics else (),
+        checked,
+        answered,
+        asked,
+        answered_number,
+    )
+
+
+def _any_summary(key: str, text: str) -> DoubtSummary | Undecodable:
+    fields = text.split("|")
+    known = known_fields(fields, _SUMMARY_FIELDS)
+    if known is None:
+        return malformed("doubt", fields, _SUMMARY_FIELDS)
+    _, state, reason, group, first, last, *numbers, key_hash, order, immunity, decided, moved, topics, checks = known
+    seen, count, appended, born = map(whole, numbers)
+    position = None
+    if decided:
+        offset, _, number = decided.partition(":")
+        position = (whole(offset), whole(number))
+    checks_asked, unknowns, asked_ms, newest = map(whole, checks.split("/"))
+    last_offset, *twins = map(whole, last.split("+"))
+    return DoubtSummary(
+        key,
+        state,
+        reason,
+        group,
+        whole(first),
+        last_offset,
+        seen,
+        count,
+        appended,
+        born,
+        checked_key_hash(key_hash) if key_hash else None,
+        _ORDERS[order],
+        whole(immunity) if immunity else None,
+        position,
+        whole(moved),
+        tuple(topics.split(",")) if topics else (),
+        checks_asked,
+        unknowns,
+        asked_ms,
+        newest,
+        tuple(twins),
+    )
 
 
 def content_key(key: str, index: int) -> bytes:
@@ -428,9 +463,7 @@ def encode_content(
 ) -> tuple[bytes, list[tuple[str, bytes | None]]]:
     """(value, headers) of a doubt content. `headers` are the half record's own, with its `txl`; `origin` is its `txl-origin`."""
     # A half record with these names does not come from a txlayer producer; readers would take them for txlayer's headers.
-    ours = [
-        header for header in headers or () if header[0] not in (KEY_HEADER, NULL_HEADER, CUT_HEADER)
-    ]
+    ours = [header for header in headers or () if header[0] not in (KEY_HEADER, NULL_HEADER, CUT_HEADER)]
     if origin is not None:
         ours = [header for header in ours if header[0] != ORIGIN_HEADER]
         ours.append((ORIGIN_HEADER, origin.encode()))
@@ -510,9 +543,7 @@ def decode_why(raw: bytes | None) -> tuple[str, str]:
 # --- forwarded --------------------------------------------------------------------------------------------------------
 
 
-def encode_origin(
-    *, partition: int, offset: int, index: int, count: int, born_ms: int | str
-) -> str:
+def encode_origin(*, partition: int, offset: int, index: int, count: int, born_ms: int | str) -> str:
     """The header `txl-origin` of a forwarded record; `born_ms` as a number or its digits."""
     return f"{partition}:{offset}|{index}/{count}|{born_ms}"
 

@@ -106,16 +106,23 @@ def decode_dead_letter(raw: bytes) -> DeadLetter | Undecodable:
         known = known_fields(fields, _FIELDS)
         if known is None:
             return malformed("dead letter", fields, _FIELDS)
-        _, word, topic, partition, offset, origin_ms, attempts, first, last, kind, message, group = known  # fmt: skip
+        _, word, topic, partition, offset, origin_ms, attempts, first, last, kind, message, group = known
         reason = _REASONS.get(word)
         if reason is None or not is_topic_name(topic) or not group:
             return Undecodable("dead letter: reason, topic or group out of form")
         if whole(partition) > PARTITION_MAX:
             return Undecodable("dead letter: no such partition")
         return DeadLetter(
-            reason, Origin(topic, int(partition), whole(offset)), whole(origin_ms), whole(attempts), whole(first),
-            whole(last), unquote(kind)[:TYPE_LENGTH_MAX], unquote(message)[:MESSAGE_LENGTH_MAX], unquote(group),
-        )  # fmt: skip
+            reason,
+            Origin(topic, int(partition), whole(offset)),
+            whole(origin_ms),
+            whole(attempts),
+            whole(first),
+            whole(last),
+            unquote(kind)[:TYPE_LENGTH_MAX],
+            unquote(message)[:MESSAGE_LENGTH_MAX],
+            unquote(group),
+        )
     except ValueError as exc:
         return Undecodable(f"dead letter: {exc}")
 
@@ -166,9 +173,7 @@ def decode_replay_mark(raw: bytes) -> ReplayMark | Undecodable:
         mark = ReplayMark(request_id, whole(partition), whole(offset))
     except ValueError as exc:
         return Undecodable(f"replay mark: {exc}")
-    return (
-        mark if mark.partition <= PARTITION_MAX else Undecodable("replay mark: no such partition")
-    )
+    return mark if mark.partition <= PARTITION_MAX else Undecodable("replay mark: no such partition")
 
 
 TEXT_LENGTH_MAX = 1_200
@@ -187,7 +192,7 @@ def encode_replay(record: ReplayRecord) -> bytes:
     offset = "" if record.dead_letter_offset is None else str(record.dead_letter_offset)
     text = quote(record.text[:TEXT_LENGTH_MAX], safe=" ", errors="replace")
     outcome = "" if record.outcome is None else f"{record.outcome.value}|"
-    return f"{VERSION}|{record.kind.value}|{record.request_id}|{offset}|{outcome}{text}".encode("ascii")  # fmt: skip
+    return f"{VERSION}|{record.kind.value}|{record.request_id}|{offset}|{outcome}{text}".encode("ascii")
 
 
 def decode_replay(raw: bytes | None) -> ReplayRecord | Undecodable:
@@ -206,9 +211,7 @@ def decode_replay(raw: bytes | None) -> ReplayRecord | Undecodable:
     if kind is None or not is_request_id(fields[2]):
         return Undecodable("replay record: kind or request id out of form")
     if (kind in _OF_A_LETTER and offset is None) or (kind in _OF_A_QUEUE and offset is not None):
-        return Undecodable(
-            "replay record: a dead letter's offset is missing, or where none belongs"
-        )
+        return Undecodable("replay record: a dead letter's offset is missing, or where none belongs")
     text = unquote(fields[-1])[:TEXT_LENGTH_MAX]
     if kind is not ReplayKind.RESULT:
         return ReplayRecord(kind, fields[2], offset, text=text)
@@ -222,7 +225,9 @@ class DeadLetterState(Enum):
     """States of a dead letter."""
 
     OPEN = "open"  #: no request
-    REQUESTED = "requested"  #: an operator requested a replay or a drop, and the owner of its partition has not answered
+    REQUESTED = (
+        "requested"  #: an operator requested a replay or a drop, and the owner of its partition has not answered
+    )
     HANDLED = "handled"  #: replayed, and its handler succeeded
     FAILED = "failed"  #: replayed, and failed again; the dead letter stays
     DROPPED = "dropped"  #: dropped at an operator's request
@@ -250,16 +255,10 @@ class DeadLetterEvent(NamedTuple):
 class DeadLetterHistory:
     """The requests and results of one dead letter."""
 
-    asked: dict[str, DeadLetterEvent] = field(
-        default_factory=dict
-    )  # request id → the newest request
+    asked: dict[str, DeadLetterEvent] = field(default_factory=dict)  # request id → the newest request
     unanswered: set[str] = field(default_factory=set)
-    results: dict[str, DeadLetterEvent] = field(
-        default_factory=dict
-    )  # request id → the newest result
-    copies: dict[str, DeadLetterEvent] = field(
-        default_factory=dict
-    )  # request id → where it was republished
+    results: dict[str, DeadLetterEvent] = field(default_factory=dict)  # request id → the newest result
+    copies: dict[str, DeadLetterEvent] = field(default_factory=dict)  # request id → where it was republished
     ended: ReplayOutcome | None = None  # the last outcome that concerns the letter
 
     @property

@@ -108,7 +108,7 @@ class DormantTransactions:
         last_names: bytes | None = None
         for key, sleeper in dormant.items():  # hot path: a million of them
             # `may_sleep` checked the form; splitting costs a fifth of matching it again.
-            (_, _, _, group, _, _, _, _, appended, _, _, _, _, _, moved, names, checks) = sleeper.split(b"|")  # fmt: skip
+            (_, _, _, group, _, _, _, _, appended, _, _, _, _, _, moved, names, checks) = sleeper.split(b"|")
             if group != current:
                 current, policy = group, policies.of(group.decode("ascii"))
                 of_group = waiting.setdefault(group, _Waiting([], array("q"), array("q")))
@@ -325,8 +325,7 @@ class DoubtIndex:
         refusing = {
             topic
             for topic in {topic for txn in self.held.values() for topic in txn.topics}
-            if (target := targets.get(topic, UNKNOWN_TARGET)).refusal is not None
-            and not target.is_for_good
+            if (target := targets.get(topic, UNKNOWN_TARGET)).refusal is not None and not target.is_for_good
         }
         return _by_decision(t for t in self.held.values() if refusing.isdisjoint(t.topics))
 
@@ -374,11 +373,7 @@ class DoubtFold:
         self._content_at: dict[bytes, tuple[int, int]] = {}
 
     def fold(
-        self,
-        offset: int,
-        raw_key: bytes | None,
-        value: bytes | None,
-        headers: Callable[[], Headers | None] = _none,
+        self, offset: int, raw_key: bytes | None, value: bytes | None, headers: Callable[[], Headers | None] = _none
     ) -> None:
         """Fold one record; a null value is a tombstone. `headers` is called only for contents, because they cost memory too."""
         if raw_key is not None and value is not None and raw_key.endswith(_FIRST_CONTENT):
@@ -499,14 +494,17 @@ def _aside(parsed: tuple[Origin, int | None], record: Any) -> QuarantinedRecord:
     own = headers.pop()[1] if headers and headers[-1][0] == codec.WHY_HEADER else None
     reason, why = codec.decode_why(own)
     return QuarantinedRecord(
-        origin, line, reason, why,
+        origin,
+        line,
+        reason,
+        why,
         key=_named_by(line, value, headers),
         kept_ms=record.timestamp()[1],
         place=Origin(record.topic(), record.partition(), record.offset()),
         key_bytes=None if key is None else len(key),
         value_bytes=None if value is None else len(value),
         header_names=tuple(name for name, _ in headers),
-    )  # fmt: skip
+    )
 
 
 def _named_by(line: int | None, value: bytes | None, headers: Headers) -> str:

@@ -155,11 +155,7 @@ class ForwardOrder:
         """The waiting transaction of a key that may go now; of several, the one that was decided first."""
         # At most two candidates: the first in half, and the first of those that block commit-ordered ones.
         firsts = _first(self._keys or {}, key_hash), _first(self._stuck, key_hash)
-        free = [
-            txn
-            for txn in firsts
-            if txn is not None and txn.state is TxnState.WAITING and self.is_free(txn)
-        ]
+        free = [txn for txn in firsts if txn is not None and txn.state is TxnState.WAITING and self.is_free(txn)]
         return min(free, key=_decided_at, default=None)
 
     def is_on_doubt(self, key_hash: str | None) -> bool:

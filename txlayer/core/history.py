@@ -142,9 +142,7 @@ class HistoryFold:
         self._doubt_prefix = self._prefix.encode("ascii")
         self._traces: dict[str, _Traces] = {}
 
-    def half(
-        self, *, partition: int, offset: int, appended_ms: int, headers: Headers | None
-    ) -> None:
+    def half(self, *, partition: int, offset: int, appended_ms: int, headers: Headers | None) -> None:
         """Fold a record of the half topic."""
         raw = codec.half_header_of(headers)
         if raw is None or not raw.startswith(self._half_prefixes):
@@ -165,9 +163,7 @@ class HistoryFold:
             if not isinstance(op, Undecodable) and op.key.startswith(self._prefix):
                 self._of(op.key, partition).lines.append((offset, number, appended_ms, op))
 
-    def doubt(
-        self, *, partition: int, appended_ms: int, key: bytes | None, value: bytes | None
-    ) -> None:
+    def doubt(self, *, partition: int, appended_ms: int, key: bytes | None, value: bytes | None) -> None:
         """Fold a record of the doubt topic."""
         if key is None or not key.startswith(self._doubt_prefix):
             return
@@ -221,8 +217,7 @@ def _history(key: str, traces: _Traces) -> TransactionHistory:
         reason=reason,
         message_count=halves[0][2].count if halves else (summary.count if summary else None),
         half_records=tuple(
-            HalfRecord(offset, at_ms, h.topic, h.index, h.options, h.born_ms)
-            for offset, at_ms, h in halves
+            HalfRecord(offset, at_ms, h.topic, h.index, h.options, h.born_ms) for offset, at_ms, h in halves
         ),
         op_lines=lines,
         decided_at=_decided_at(summary, decision),
@@ -238,23 +233,18 @@ def _notes(traces: _Traces, kind: CheckKind) -> tuple[CheckNote, ...]:
     return tuple(sorted(found, key=lambda note: (note.appended_ms, note.partition, note.offset)))
 
 
-def _is_counted(
-    op: OpMessage, halves: list[tuple[int, int, HalfHeader]], summary: DoubtSummary | None
-) -> bool:
+def _is_counted(op: OpMessage, halves: list[tuple[int, int, HalfHeader]], summary: DoubtSummary | None) -> bool:
     """True if it names a half record of the transaction, and its producer group."""
     if summary is not None and summary.seen:
         is_there = summary.first_offset <= op.last_offset <= summary.last_offset
         return is_there and op.producer_group == summary.producer_group
     # Half records older than what was read cannot be compared: then the line counts.
     return not halves or any(
-        offset == op.last_offset and half.producer_group == op.producer_group
-        for offset, _, half in halves
+        offset == op.last_offset and half.producer_group == op.producer_group for offset, _, half in halves
     )
 
 
-def _state(
-    traces: _Traces, lines: tuple[OpLine, ...], decision: OpLine | None
-) -> tuple[TxnState | None, str]:
+def _state(traces: _Traces, lines: tuple[OpLine, ...], decision: OpLine | None) -> tuple[TxnState | None, str]:
     summary, left_ms = traces.summary, traces.left_doubt_ms
     for line in lines:
         # After a commit, an abandon only affects a transaction that was on the doubt topic until then.
@@ -281,11 +271,7 @@ def _decided_at(summary: DoubtSummary | None, decision: OpLine | None) -> tuple[
     return summary.decided_at if summary is not None else None
 
 
-def _group(
-    halves: list[tuple[int, int, HalfHeader]],
-    lines: tuple[OpLine, ...],
-    summary: DoubtSummary | None,
-) -> str:
+def _group(halves: list[tuple[int, int, HalfHeader]], lines: tuple[OpLine, ...], summary: DoubtSummary | None) -> str:
     if halves:
         return halves[0][2].producer_group
     if summary is not None and summary.seen:

@@ -102,9 +102,7 @@ def check_group(group: str) -> str:
         UsageError: it is not 1 to 200 letters, digits, `.`, `_` or `-`.
     """
     if not isinstance(group, str) or _GROUP.fullmatch(group) is None:
-        raise UsageError(
-            f"producer group {str(group)[:210]!r}: 1 to 200 letters, digits, '.', '_' or '-' are allowed"
-        )
+        raise UsageError(f"producer group {str(group)[:210]!r}: 1 to 200 letters, digits, '.', '_' or '-' are allowed")
     return group
 
 

@@ -213,9 +213,14 @@ class Judged:
 
 _Fault = tuple[Verdict, Origin | None, str]
 _PRECEDENCE = (
-    Verdict.LEAKED, Verdict.DUPLICATE, Verdict.TORN, Verdict.CORRUPT, Verdict.OUT_OF_ORDER, Verdict.LOST,
+    Verdict.LEAKED,
+    Verdict.DUPLICATE,
+    Verdict.TORN,
+    Verdict.CORRUPT,
+    Verdict.OUT_OF_ORDER,
+    Verdict.LOST,
     Verdict.OUT_OF_WINDOW,
-)  # fmt: skip
+)
 
 
 @dataclass(slots=True)
@@ -276,9 +281,7 @@ class _Reading:
     """The result of half and op under one reading of the uncertain lines."""
 
     decision: OpTrace | None = None
-    released: OpTrace | None = (
-        None  # the first commit that is complete: it may be visible from here
-    )
+    released: OpTrace | None = None  # the first commit that is complete: it may be visible from here
     is_abandoned: bool = False
     is_contradicted: bool = False
     faults: list[_Fault] = field(default_factory=list)
@@ -392,9 +395,7 @@ def _place(attempt: _Attempt, op: OpTrace, window: Window) -> None:
     attempt.lines.append((op, is_certain))
 
 
-def _give_out(
-    forwards: Iterable[ForwardTrace], attempts: Collection[_Attempt], window: Window
-) -> list[ForwardTrace]:
+def _give_out(forwards: Iterable[ForwardTrace], attempts: Collection[_Attempt], window: Window) -> list[ForwardTrace]:
     """Assign each forwarded record to the attempt whose half record it names. Returns those that name none."""
     owners = {place: attempt for attempt in attempts for place in attempt.offsets}
     strangers = []
@@ -410,17 +411,11 @@ def _give_out(
     return strangers
 
 
-def _owner_on_doubt(
-    forward: ForwardTrace, attempts: Collection[_Attempt], window: Window
-) -> _Attempt | None:
+def _owner_on_doubt(forward: ForwardTrace, attempts: Collection[_Attempt], window: Window) -> _Attempt | None:
     """Find the owner by its summaries: on doubt, the half offsets between the first and the last are not kept."""
     for attempt in attempts:
         half = attempt.halves.get(forward.index)
-        if (
-            half is None
-            or half.partition != forward.half_partition
-            or not _is_claimed(half, forward)
-        ):
+        if half is None or half.partition != forward.half_partition or not _is_claimed(half, forward):
             continue
         known = attempt.known_offsets
         if attempt.was_on_doubt and min(known) <= forward.half_offset <= max(known):
@@ -455,9 +450,7 @@ def _is_cut_off(attempt: _Attempt, reading: _Reading) -> bool:
     return 0 not in attempt.halves or is_incomplete
 
 
-def _judged(
-    txn_id: str, attempt: _Attempt, reading: _Reading, window: Window, *, is_several: bool
-) -> Judged:
+def _judged(txn_id: str, attempt: _Attempt, reading: _Reading, window: Window, *, is_several: bool) -> Judged:
     first, visible, faults = attempt.first, attempt.visible, reading.faults
     if visible and is_several:
         detail = "another attempt of the id is visible"
@@ -479,9 +472,7 @@ def _judged(
         is_rolled_back=reading.decision is not None and not reading.is_commit,
         visible_count=len({index for index, _ in visible}),
         is_on_its_way=reading.is_on_its_way,
-        order_marks=_order_marks(
-            attempt, reading, window, faults, is_cut_off=is_cut_off, may_wait=may_wait
-        ),
+        order_marks=_order_marks(attempt, reading, window, faults, is_cut_off=is_cut_off, may_wait=may_wait),
         may_wait=may_wait,
     )
 
@@ -593,13 +584,7 @@ def _judge_visibility(attempt: _Attempt, reading: _Reading, window: Window) -> N
     for _, forward in attempt.shown:
         hidden = "" if forward.is_committed else "; hidden from read_committed readers alone"
         if released is None:
-            why = (
-                "not decided"
-                if decision is None
-                else "rolled back"
-                if not reading.is_commit
-                else "incomplete"
-            )
+            why = "not decided" if decision is None else "rolled back" if not reading.is_commit else "incomplete"
             where = f" at op {decision.offset}, line {decision.line}" if decision else ""
             reading.find(Verdict.LEAKED, forward.place, f"{why}{where}{hidden}")
         elif forward.is_append_time and forward.at_ms < released.at_ms - window.clock_error_ms:
@@ -624,8 +609,7 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
     seen = {
         index
         for index, forward in attempt.shown
-        if forward.topic == attempt.halves[index].topic
-        and (forward.is_committed or forward.is_hidden)
+        if forward.topic == attempt.halves[index].topic and (forward.is_committed or forward.is_hidden)
     }
     # A count: the number of messages comes from the writer and may be any number.
     missing_count = attempt.first.count - len(seen)
@@ -656,9 +640,7 @@ def _by_age(attempt: _Attempt, window: Window) -> Verdict:
     return Verdict.OVERDUE if age_ms > window.overdue_ms else Verdict.OPEN
 
 
-def _judge_missing(
-    attempt: _Attempt, reading: _Reading, window: Window, seen: Collection[int]
-) -> None:
+def _judge_missing(attempt: _Attempt, reading: _Reading, window: Window, seen: Collection[int]) -> None:
     """Find lost messages, unless retention or compaction may have deleted them, or the attempt waits for others of its key."""
     line = reading.released or reading.decision
     assert line is not None  # it is committed
@@ -696,12 +678,11 @@ def _may_be_gone(attempt: _Attempt, index: int, released: OpTrace, window: Windo
 def _judge_whole(attempt: _Attempt, doubt: DoubtTrace, reading: _Reading) -> None:
     """Check that doubt contains every message of an attempt that is there, as it was stored."""
     stored = {
-        half.index: half for half in attempt.offsets.values()
+        half.index: half
+        for half in attempt.offsets.values()
         if doubt.last_offset == -1 or half.offset <= doubt.last_offset
-    }  # fmt: skip
-    is_wrong = any(
-        attempt.contents.get(index) not in (half.content, CUT) for index, half in stored.items()
-    )
+    }
+    is_wrong = any(attempt.contents.get(index) not in (half.content, CUT) for index, half in stored.items())
     is_wrong |= any(c == CUT and index not in stored for index, c in attempt.contents.items())
     if is_wrong or len(attempt.contents) < doubt.seen:
         there = _few(sorted(attempt.contents))
@@ -713,13 +694,7 @@ def _judge_whole(attempt: _Attempt, doubt: DoubtTrace, reading: _Reading) -> Non
 
 
 def _order_marks(
-    attempt: _Attempt,
-    reading: _Reading,
-    window: Window,
-    faults: Sequence[_Fault],
-    *,
-    is_cut_off: bool,
-    may_wait: bool,
+    attempt: _Attempt, reading: _Reading, window: Window, faults: Sequence[_Fault], *, is_cut_off: bool, may_wait: bool
 ) -> tuple[OrderMark, ...]:
     """Marks for judging P6; none without an ordering key, or if op contains too little."""
     first = attempt.first
@@ -731,9 +706,7 @@ def _order_marks(
     if is_cut_off or _may_lack_lines(attempt, window):
         return (OrderMark(first.key_hash, before, None, begin, role=UNKNOWN),)
     # A parked transaction gives up its place, and compaction may have removed the summary on doubt that showed it parked.
-    may_have_been_parked = attempt.was_parked or (
-        attempt.was_on_doubt and first.at_ms < window.doubt_from_ms
-    )
+    may_have_been_parked = attempt.was_parked or (attempt.was_on_doubt and first.at_ms < window.doubt_from_ms)
     is_in_half_order = attempt.is_first_known and not may_have_been_parked
     released = reading.released
     is_in_turn = released is reading.decision and not first.is_prepare and not may_have_been_parked
@@ -757,9 +730,7 @@ def _order_marks(
     elif Verdict.OUT_OF_WINDOW in kinds and not kinds & {Verdict.LOST, Verdict.TORN}:
         marked.append((before, UNKNOWN))
     return tuple(
-        OrderMark(
-            first.key_hash, place, decided_at, begin, first.is_prepare, is_in_half_order, role
-        )
+        OrderMark(first.key_hash, place, decided_at, begin, first.is_prepare, is_in_half_order, role)
         for place, role in marked
     )
 
@@ -919,10 +890,7 @@ class Proof:
 
     def statuses(self) -> list[PromiseStatus]:
         """One status per promise."""
-        return [
-            PromiseStatus(p, self._proved[p], self._refuted[p], self._undecidable[p])
-            for p in Promise
-        ]
+        return [PromiseStatus(p, self._proved[p], self._refuted[p], self._undecidable[p]) for p in Promise]
 
     @property
     def is_refuted(self) -> bool:
@@ -935,11 +903,7 @@ class Proof:
         return self.verdicts.total()
 
     def _keep(self, judged: Judged, broken: tuple[Promise, ...]) -> None:
-        self._append(
-            VerdictFinding(
-                judged.verdict, judged.txn_id, judged.nonce, judged.place, judged.detail, broken
-            )
-        )
+        self._append(VerdictFinding(judged.verdict, judged.txn_id, judged.nonce, judged.place, judged.detail, broken))
 
     def _append(self, finding: VerdictFinding) -> None:
         self.finding_count += 1

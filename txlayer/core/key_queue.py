@@ -100,15 +100,9 @@ class QueueSettings:
 
     def __post_init__(self) -> None:
         if self.order is QueueOrder.NONE and self.policy.after_exhausted is AfterExhausted.PARK:
-            raise ConfigError(
-                name="after_exhausted",
-                value="park",
-                expected="go-on: without order no key is parked",
-            )
+            raise ConfigError(name="after_exhausted", value="park", expected="go-on: without order no key is parked")
         if self.parked_keys_max < 1:
-            raise ConfigError(
-                name="parked_keys_max", value=self.parked_keys_max, expected="at least 1"
-            )
+            raise ConfigError(name="parked_keys_max", value=self.parked_keys_max, expected="at least 1")
 
 
 class Start(NamedTuple):
@@ -179,9 +173,7 @@ class ItemExtras:
         self.last_ms = now_ms
         self.error_type, self.error_message = failure.error_type, failure.error_message
 
-    def remember(
-        self, attempts: Attempts, policy: RetryPolicy, *, offset: int, taken_over_ms: int
-    ) -> None:
+    def remember(self, attempts: Attempts, policy: RetryPolicy, *, offset: int, taken_over_ms: int) -> None:
         """Restore the state from before a restart. The last error is lost, and the back-off begins anew."""
         self.attempt_count = attempts.ended_count
         self.first_ms = self.last_ms = attempts.first_at_s * 1000
@@ -189,8 +181,12 @@ class ItemExtras:
             self.verdict = GiveUp(DeadLetterReason.ATTEMPTS_EXHAUSTED)
             return
         at_ms = resume_at_ms(
-            self.attempt_count, first_at_s=attempts.first_at_s, offset=offset, taken_over_ms=taken_over_ms, policy=policy
-        )  # fmt: skip
+            self.attempt_count,
+            first_at_s=attempts.first_at_s,
+            offset=offset,
+            taken_over_ms=taken_over_ms,
+            policy=policy,
+        )
         self.verdict = TryAgain(at_ms)
 
 
@@ -314,9 +310,7 @@ class ParkedKeys:
     or dropped, or retention deletes it. This is stored with the parked keys: requests outlive the process that answered the first.
     """
 
-    def __init__(
-        self, parked: Mapping[bytes, int], *, count_max: int, stuck: Mapping[bytes, int]
-    ) -> None:
+    def __init__(self, parked: Mapping[bytes, int], *, count_max: int, stuck: Mapping[bytes, int]) -> None:
         self._parked = dict(parked)
         self._stuck = dict(stuck)
         self._count_max = count_max
@@ -346,9 +340,7 @@ class ParkedKeys:
             return None
         return self._stuck.get(self.key_hash(chain))
 
-    def stuck_after(
-        self, ended: Iterable[Item[R]], parked: Mapping[bytes, int]
-    ) -> dict[bytes, int]:
+    def stuck_after(self, ended: Iterable[Item[R]], parked: Mapping[bytes, int]) -> dict[bytes, int]:
         """The stuck keys after the ends of these items are written, if `parked` are the parked keys then."""
         stuck = {key_hash: at for key_hash, at in self._stuck.items() if key_hash in parked}
         for item in ended if stuck else ():
@@ -570,9 +562,7 @@ class Chains(Generic[R]):
     def _is_due(self, item: Item[R]) -> None:
         (self._answers if item.is_replay else self._due).append(item)
 
-    def take_due(
-        self, count_max: int, *, bytes_max: int, of_requests: bool | None = None
-    ) -> list[Item[R]]:
+    def take_due(self, count_max: int, *, bytes_max: int, of_requests: bool | None = None) -> list[Item[R]]:
         """See `KeyQueues.take_due`."""
         taken: list[Item[R]] = []
         size_bytes = 0
@@ -590,11 +580,7 @@ class Chains(Generic[R]):
             taken.append(item)
             size_bytes += letter_bytes(item)
             # Also take followers whose end is certain; otherwise each would need a Kafka transaction of its own.
-            while (
-                len(taken) < count_max
-                and size_bytes < bytes_max
-                and (follower := item.follower) is not None
-            ):
+            while len(taken) < count_max and size_bytes < bytes_max and (follower := item.follower) is not None:
                 if not self._ends_with(item, follower, parks=parks):
                     break
                 item = follower
@@ -676,9 +662,7 @@ def runs_of(firsts: Sequence[Item[R]], count_max: int) -> tuple[list[Item[R]], l
     return taken, lasts
 
 
-def chains_of(
-    keys: Sequence[bytes | None], offsets: Sequence[int], settings: QueueSettings
-) -> Sequence[Chain]:
+def chains_of(keys: Sequence[bytes | None], offsets: Sequence[int], settings: QueueSettings) -> Sequence[Chain]:
     """The chain of each record; a record's own offset means no order."""
     if settings.order is QueueOrder.NONE:
         return offsets
@@ -704,15 +688,16 @@ def _dead_letter(item: Item[R]) -> int:
 class QueueSources:
     """The progress in both sources, and the other stored metadata of the partition."""
 
-    def __init__(
-        self, *, topic: Start, replays: Start, settings: QueueSettings, now_ms: int
-    ) -> None:
+    def __init__(self, *, topic: Start, replays: Start, settings: QueueSettings, now_ms: int) -> None:
         limit = settings.metadata_bytes_max
         self._policy, self._taken_over_ms = settings.policy, now_ms
         self.topic = Progress(
-            *topic, metadata_bytes_max=limit, parked_keys_max=settings.parked_keys_max,
-            ends_by_key=settings.order is QueueOrder.KEY, orders_null_keys=settings.null_keys is NullKeys.ORDERED,
-        )  # fmt: skip
+            *topic,
+            metadata_bytes_max=limit,
+            parked_keys_max=settings.parked_keys_max,
+            ends_by_key=settings.order is QueueOrder.KEY,
+            orders_null_keys=settings.null_keys is NullKeys.ORDERED,
+        )
         self.replays = Progress(*replays, metadata_bytes_max=limit)
         self.is_paused = topic.stored.is_paused
         self.writer = ""
@@ -739,9 +724,7 @@ class QueueSources:
         attempts = self.of(item.source).attempts(item.offset)
         if attempts is not None:
             item.more = item.more or ItemExtras()
-            item.more.remember(
-                attempts, self._policy, offset=item.offset, taken_over_ms=self._taken_over_ms
-            )
+            item.more.remember(attempts, self._policy, offset=item.offset, taken_over_ms=self._taken_over_ms)
 
     def added(self, first_offset: int, *, now_ms: int) -> None:
         """Note that records of the topic from this offset on were added."""
@@ -771,9 +754,15 @@ class QueueSources:
                     given_up.add(offset)
         if source is ItemSource.TOPIC:
             taken = self.topic.snapshot(
-                ended=ended, behind=behind, given_up=given_up, parked=parked, stuck=stuck, writer=self.writer,
-                is_paused=is_paused, token=self.token,
-            )  # fmt: skip
+                ended=ended,
+                behind=behind,
+                given_up=given_up,
+                parked=parked,
+                stuck=stuck,
+                writer=self.writer,
+                is_paused=is_paused,
+                token=self.token,
+            )
             while len(self._arrivals) > 1 and self._arrivals[1][0] <= taken.offset:
                 self._arrivals.popleft()
         else:
@@ -805,20 +794,14 @@ class KeyQueues(Generic[R]):
         ConfigError: the metadata have no room for what `settings` require.
     """
 
-    def __init__(
-        self, *, topic: Start, replays: Start, settings: QueueSettings, now_ms: int
-    ) -> None:
+    def __init__(self, *, topic: Start, replays: Start, settings: QueueSettings, now_ms: int) -> None:
         self._settings = settings
         self._sources = QueueSources(topic=topic, replays=replays, settings=settings, now_ms=now_ms)
         self._topic = self._sources.topic
-        self._parked = ParkedKeys(
-            topic.stored.parked, count_max=settings.parked_keys_max, stuck=topic.stored.stuck
-        )
+        self._parked = ParkedKeys(topic.stored.parked, count_max=settings.parked_keys_max, stuck=topic.stored.stuck)
         self._lanes: Lanes[R] = Lanes()
         self._chains: Chains[R] = Chains(
-            lanes=self._lanes,
-            parked=self._parked,
-            is_parking=settings.policy.after_exhausted is AfterExhausted.PARK,
+            lanes=self._lanes, parked=self._parked, is_parking=settings.policy.after_exhausted is AfterExhausted.PARK
         )
         self._uncounted: dict[tuple[ItemSource, int], Item[R]] = {}
         self._is_draining = False
@@ -850,11 +833,7 @@ class KeyQueues(Generic[R]):
             return 0
         self._sources.added(fresh[0], now_ms=now_ms)
         chains = chains_of(keys, offsets, self._settings)
-        if (
-            len(fresh) == len(offsets)
-            and self._chains.is_quick
-            and offsets[0] >= self._topic.failed_until
-        ):
+        if len(fresh) == len(offsets) and self._chains.is_quick and offsets[0] >= self._topic.failed_until:
             tails, start = self._chains.tails, self._lanes.ready.append
             for record, offset, chain, size in zip(records, offsets, chains, sizes, strict=True):
                 item = Item(record, offset, chain, size)
@@ -942,12 +921,7 @@ class KeyQueues(Generic[R]):
         batches = []
         for first in self.take(count_max, now_ms=now_ms):
             batch, item = [first], first.follower
-            while (
-                item is not None
-                and first.more is None
-                and item.more is None
-                and len(batch) < records_max
-            ):
+            while item is not None and first.more is None and item.more is None and len(batch) < records_max:
                 batch.append(item)
                 item = item.follower
             self.in_flight_count += len(batch) - 1
@@ -972,9 +946,7 @@ class KeyQueues(Generic[R]):
             # No key of these chains is parked: the queue hands out no item of a parked key, and no item that ends here parks one.
             self._chains.go_on_behind(ended if lasts is None else lasts)
 
-    def failed(
-        self, items: Sequence[Item[R]], failure: Failure, *, now_ms: int, draw: float
-    ) -> None:
+    def failed(self, items: Sequence[Item[R]], failure: Failure, *, now_ms: int, draw: float) -> None:
         """Record a failed attempt at an item, or at all items of one batch.
 
         Each item continues when the count of its attempts is stored (`stored`), the first one first: after its back-off; or as
@@ -990,11 +962,7 @@ class KeyQueues(Generic[R]):
             more.attempt_count = attempts.ended_count
             more.is_counted, more.is_waiting = False, item is items[0]
             more.verdict = decide(
-                failure.result,
-                attempt_count=more.attempt_count,
-                policy=self._settings.policy,
-                now_ms=now_ms,
-                draw=draw,
+                failure.result, attempt_count=more.attempt_count, policy=self._settings.policy, now_ms=now_ms, draw=draw
             )
             self._uncounted[source, item.offset] = item
 
@@ -1042,9 +1010,12 @@ class KeyQueues(Generic[R]):
     def snapshot(self, source: ItemSource) -> Snapshot:
         """What must be stored of `source` now. Do not call it while a transaction of `ending` is open."""
         return self._sources.snapshot(
-            source, uncounted=self._uncounted, parked=self._parked.last_offsets, stuck=self._parked.stuck,
+            source,
+            uncounted=self._uncounted,
+            parked=self._parked.last_offsets,
+            stuck=self._parked.stuck,
             is_paused=self._sources.is_paused,
-        )  # fmt: skip
+        )
 
     def stored(self, source: ItemSource, version: int) -> None:
         """The snapshot of that version is stored: items whose attempts it counts continue."""
@@ -1057,11 +1028,7 @@ class KeyQueues(Generic[R]):
                     self._chains.turn(item)
 
     def take_due(
-        self,
-        count_max: int,
-        *,
-        bytes_max: int = DUE_BYTES_MAX,
-        of_requests: bool | None = None,
+        self, count_max: int, *, bytes_max: int = DUE_BYTES_MAX, of_requests: bool | None = None
     ) -> list[Item[R]]:
         """Take at most `count_max` items whose ends must be written, in order: answers to requests, then dead letters.
 
@@ -1092,9 +1059,7 @@ class KeyQueues(Generic[R]):
         )
         return Snapshots(topic, replays)
 
-    def written(
-        self, items: Sequence[Item[R]], offsets: Sequence[int], snapshots: Snapshots
-    ) -> None:
+    def written(self, items: Sequence[Item[R]], offsets: Sequence[int], snapshots: Snapshots) -> None:
         """That Kafka transaction is committed: the items have ended, and their chains continue."""
         self._sources.is_paused = self._sources.paused_after(items)
         for source in ItemSource:

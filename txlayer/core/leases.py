@@ -153,9 +153,16 @@ class LeaseTable:
     def _lease(self, record: LockRecord, token: int, offset: int, appended_ms: int) -> QueueLease:
         is_released = record.kind is LockKind.RELEASE
         return QueueLease(
-            record.queue, record.holder, record.instance_id, record.generation, token, appended_ms, offset,
-            is_released, record.reason if is_released else "",
-        )  # fmt: skip
+            record.queue,
+            record.holder,
+            record.instance_id,
+            record.generation,
+            token,
+            appended_ms,
+            offset,
+            is_released,
+            record.reason if is_released else "",
+        )
 
 
 _FIELD_COUNT = 7
@@ -209,9 +216,14 @@ def decode_lock(key: bytes | None, value: bytes | None) -> LockRecord | Undecoda
             return malformed("lock", fields, _FIELD_COUNT)
         _, letter, generation, holder, instance_id, token, reason = known
         record = LockRecord(
-            _KINDS[letter], queue, whole(generation), unquote(holder), unquote(instance_id),
-            whole(token) if token else None, unquote(reason),
-        )  # fmt: skip
+            _KINDS[letter],
+            queue,
+            whole(generation),
+            unquote(holder),
+            unquote(instance_id),
+            whole(token) if token else None,
+            unquote(reason),
+        )
     except (ValueError, KeyError) as exc:
         return Undecodable(f"lock: {exc}")
     if not record.holder or (record.token is None and record.kind is not LockKind.CLAIM):

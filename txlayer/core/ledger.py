@@ -27,26 +27,13 @@ from sys import intern
 from typing import Any
 
 from txlayer.core import codec
-from txlayer.core.batch import (
-    Batch,
-    BatchSize,
-    MoveToDoubt,
-    Positions,
-    RecordToQuarantine,
-    Report,
-    ReportKind,
-)
+from txlayer.core.batch import Batch, BatchSize, MoveToDoubt, Positions, RecordToQuarantine, Report, ReportKind
 from txlayer.core.checks import CheckPolicies, CheckSchedule, UnresolvedAction, groups_over_limit
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer.core.codec import KEY_HASH, VERSION, is_key
 from txlayer.core.doubt import DormantTransactions, DoubtFold, DoubtIndex
 from txlayer.core.forward_order import ForwardOrder
-from txlayer.core.ids import (
-    GROUP_LENGTH_MAX,
-    NONCE_LENGTH,
-    TXN_ID_LENGTH_MAX,
-    partition_of_key_hash,
-)
+from txlayer.core.ids import GROUP_LENGTH_MAX, NONCE_LENGTH, TXN_ID_LENGTH_MAX, partition_of_key_hash
 from txlayer.core.messages import (
     NO_OPTIONS,
     CheckKind,
@@ -176,10 +163,7 @@ class HalfMarks:
     def passed(self, offset: int, byte_count: int) -> None:
         """Half was read up to `offset`; `byte_count` is the number of bytes since `begin`."""
         last_offset, last_bytes = self._marks[-1]
-        if (
-            offset - last_offset >= DISTANCE_MAX // _STEPS
-            or byte_count - last_bytes >= DISTANCE_BYTES_MAX // _STEPS
-        ):
+        if offset - last_offset >= DISTANCE_MAX // _STEPS or byte_count - last_bytes >= DISTANCE_BYTES_MAX // _STEPS:
             self._marks.append((offset, byte_count))
 
     def copies_from(self, low_water: int) -> int:
@@ -191,8 +175,7 @@ class HalfMarks:
         bytes_before = marks[at_low][1]
         first = at_low
         while first > 0 and not (
-            low_water - marks[first][0] >= DISTANCE_MAX
-            or bytes_before - marks[first][1] >= DISTANCE_BYTES_MAX
+            low_water - marks[first][0] >= DISTANCE_MAX or bytes_before - marks[first][1] >= DISTANCE_BYTES_MAX
         ):
             first -= 1
         del marks[:first]
@@ -676,9 +659,7 @@ class Ledger:
         before = self.batch.keeps.get(txn.key)
         if txn.is_in_doubt or before is not None:
             self.batch.byte_count += summary_bytes(txn)
-            self.batch.keeps[txn.key] = MoveToDoubt(
-                txn, is_whole=before is not None and before.is_whole
-            )
+            self.batch.keeps[txn.key] = MoveToDoubt(txn, is_whole=before is not None and before.is_whole)
         else:
             self._move(txn)
             self._take_along(txn)
@@ -699,23 +680,12 @@ class Ledger:
                 self._move(other)
 
     def _keep_aside(
-        self,
-        topic: str,
-        offset: int,
-        why: Undecodable,
-        *,
-        record: Any = None,
-        line: str | None = None,
-        number: int = 0,
+        self, topic: str, offset: int, why: Undecodable, *, record: Any = None, line: str | None = None, number: int = 0
     ) -> None:
         if self.is_replaying:
             return  # it was written before the restart
-        self.batch.byte_count += (
-            RECORD_BYTES + len(line) if line is not None else held_bytes(record)
-        )
-        self.batch.asides.append(
-            RecordToQuarantine(Origin(topic, self.partition, offset), record, line, number, why)
-        )
+        self.batch.byte_count += RECORD_BYTES + len(line) if line is not None else held_bytes(record)
+        self.batch.asides.append(RecordToQuarantine(Origin(topic, self.partition, offset), record, line, number, why))
         self._report(ReportKind.KEPT_ASIDE, "", f"{topic}-{self.partition}@{offset}: {why.why}")
 
     def _report(self, kind: ReportKind, key: str, detail: str) -> None:
@@ -774,9 +744,7 @@ class Ledger:
         ):
             self.content_bytes += size
             group, topic, born = plain
-            txn = Transaction(
-                key, group, topic, offset, appended_ms, born, self.op_next, record, size, options
-            )
+            txn = Transaction(key, group, topic, offset, appended_ms, born, self.op_next, record, size, options)
             transactions.fresh[key] = txn
             self._young.append(txn)
             if options is not NO_OPTIONS:
@@ -824,18 +792,10 @@ class Ledger:
         if begins[0] and is_key(key) and self._home(key, begins[1]) == self.partition:
             self._recent_before[key] = None
 
-    def _fold_half_with_care(
-        self, offset: int, appended_ms: int, raw: bytes | None, record: Any, size: int
-    ) -> None:
-        header = (
-            Undecodable("half record without a header txl")
-            if raw is None
-            else codec.decode_half_header(raw)
-        )
+    def _fold_half_with_care(self, offset: int, appended_ms: int, raw: bytes | None, record: Any, size: int) -> None:
+        header = Undecodable("half record without a header txl") if raw is None else codec.decode_half_header(raw)
         if isinstance(header, HalfHeader) and self._home_of(header) != self.partition:
-            header = Undecodable(
-                f"belongs into partition {self._home_of(header)}", ParkReason.MISPLACED
-            )
+            header = Undecodable(f"belongs into partition {self._home_of(header)}", ParkReason.MISPLACED)
         if isinstance(header, Undecodable):
             if self.is_replaying or self._has_room_for_moves:
                 self._keep_aside(self.settings.half_topic, offset, header, record=record)
@@ -857,14 +817,10 @@ class Ledger:
         elif not self.is_replaying and not self._has_room_for_moves:
             self._fold_later(offset, appended_ms, raw, record, size)
         else:
-            txn.state, _ = transition(
-                txn.state, TxnEvent.HALF, txn_id=txn.key
-            )  # JOIN in every state
+            txn.state, _ = transition(txn.state, TxnEvent.HALF, txn_id=txn.key)  # JOIN in every state
             self._join(txn, header, offset, appended_ms, record, size)
 
-    def _fold_later(
-        self, offset: int, appended_ms: int, raw: bytes | None, record: Any, size: int
-    ) -> None:
+    def _fold_later(self, offset: int, appended_ms: int, raw: bytes | None, record: Any, size: int) -> None:
         """Fold it and all behind it with the next batch: this one has no room for what may go to doubt."""
         self.half_next = offset
         self.half_bytes -= size
@@ -919,21 +875,16 @@ class Ledger:
             return partition_of_key_hash(key_hash, partition_count=count)
         return zlib.crc32(key.partition("/")[0].encode()) % count
 
-    def _begin(
-        self, header: HalfHeader, offset: int, appended_ms: int, record: Any, size: int
-    ) -> None:
+    def _begin(self, header: HalfHeader, offset: int, appended_ms: int, record: Any, size: int) -> None:
         if self._is_known(header.key):
             # The transaction is settled. Or it is the second copy of a record (librdkafka #4953): taken for new, it would be
             # forwarded twice.
-            self._report(
-                ReportKind.LATE_HALF, header.key, f"half record {offset} of nothing that is open"
-            )
+            self._report(ReportKind.LATE_HALF, header.key, f"half record {offset} of nothing that is open")
             return
         if header.index:
             # Its first record is out of form or was never written. What its producer commits must not vanish with it.
             why = Undecodable(
-                f"record {header.index}/{header.count} of a transaction that did not begin",
-                ParkReason.INCOMPLETE,
+                f"record {header.index}/{header.count} of a transaction that did not begin", ParkReason.INCOMPLETE
             )
             self._keep_aside(self.settings.half_topic, offset, why, record=record)
             return
@@ -953,9 +904,7 @@ class Ledger:
         if header.count > 1:
             txn.extra().offsets = [offset]
         if header.count > 1 or header.options != HalfOptions(header.options.key_hash):
-            txn.content = [
-                Content(0, header.topic, offset, header.options, str(header.born_ms), record)
-            ]
+            txn.content = [Content(0, header.topic, offset, header.options, str(header.born_ms), record)]
         self.content_bytes += size
         self.transactions[txn.key] = txn
         self._young.append(txn)
@@ -970,21 +919,16 @@ class Ledger:
         self._go_on_leaving()
 
     def _join(
-        self,
-        txn: Transaction,
-        header: HalfHeader,
-        offset: int,
-        appended_ms: int,
-        record: Any,
-        size: int,
+        self, txn: Transaction, header: HalfHeader, offset: int, appended_ms: int, record: Any, size: int
     ) -> None:
         more = txn.extra()
-        if (
-            txn.count == 0 and header.index == 0
-        ):  # so far known from an op line only; now its half record arrives
+        if txn.count == 0 and header.index == 0:  # so far known from an op line only; now its half record arrives
             txn.count, txn.group, txn.topic, txn.options = (
-                header.count, header.producer_group, header.topic, header.options,
-            )  # fmt: skip
+                header.count,
+                header.producer_group,
+                header.topic,
+                header.options,
+            )
             txn.first_offset, txn.appended_ms, txn.born = offset, appended_ms, str(header.born_ms)
             self.order.keyed_count += txn.key_hash is not None
             more.offsets = []
@@ -992,9 +936,7 @@ class Ledger:
         is_next = header.index == txn.seen and header.count == txn.count
         place = HalfRecordFit.NEXT if is_next else txn.place_of(header, offset)
         if place is HalfRecordFit.NONE:
-            why = Undecodable(
-                f"record {header.index}/{header.count} where {txn.seen}/{txn.count} is due"
-            )
+            why = Undecodable(f"record {header.index}/{header.count} where {txn.seen}/{txn.count} is due")
             self._keep_aside(self.settings.half_topic, offset, why, record=record)
             return
         if place is not HalfRecordFit.NEXT:
@@ -1003,8 +945,7 @@ class Ledger:
         is_new_topic = header.topic not in txn.topics
         if is_new_topic and self._has_too_many_topics(txn, header.topic):
             why = Undecodable(
-                f"more real topics than a transaction may have ({TOPICS_BYTES_MAX} bytes of names)",
-                ParkReason.LIMIT,
+                f"more real topics than a transaction may have ({TOPICS_BYTES_MAX} bytes of names)", ParkReason.LIMIT
             )
             self._keep_aside(self.settings.half_topic, offset, why, record=record)
             return
@@ -1017,9 +958,7 @@ class Ledger:
         more.offsets.append(offset)
         if is_new_topic:
             more.topics = (*txn.topics, header.topic)
-        content = Content(
-            header.index, header.topic, offset, header.options, str(header.born_ms), record
-        )
+        content = Content(header.index, header.topic, offset, header.options, str(header.born_ms), record)
         if txn.is_in_doubt:
             more.joined = [*(more.joined or ()), content]
             before = self.batch.keeps.get(txn.key)
@@ -1067,18 +1006,22 @@ class Ledger:
         if effect is Effect.CONFLICT:
             kind = ReportKind.CONFLICT
             self._tell_refused(op)
-        self._report(
-            kind, op.key, f"{op.resolution.name} by {op.source.value} {op.reason}".rstrip()
-        )
+        self._report(kind, op.key, f"{op.resolution.name} by {op.source.value} {op.reason}".rstrip())
 
     def _tell_refused(self, op: OpMessage) -> None:
         """Add a record that tells the producer group that its resolution came too late."""
         if op.source in (Source.OPERATOR, Source.POLICY) or self.is_replaying:
             return
         self.batch.checks[f"{op.key}/{op.resolution.value}"] = CheckRecord(
-            CheckKind.REFUSED, op.key, op.producer_group, self.partition, op.last_offset, op.born_ms,
-            op.check_number or 0, f"{op.resolution.name} by {op.source.value}",
-        )  # fmt: skip
+            CheckKind.REFUSED,
+            op.key,
+            op.producer_group,
+            self.partition,
+            op.last_offset,
+            op.born_ms,
+            op.check_number or 0,
+            f"{op.resolution.name} by {op.source.value}",
+        )
 
     def _ask_those_due(self, *, now_ms: int, present: Collection[str], count_max: int) -> None:
         """Add due check-backs to groups with a live responder; give up on transactions that are too old or out of checks."""
@@ -1147,9 +1090,15 @@ class Ledger:
         more.asked_ms = now_ms
         self.batch.byte_count += summary_bytes(txn)
         self.batch.checks[txn.key] = CheckRecord(
-            CheckKind.QUESTION, txn.key, txn.group, self.partition, txn.last_offset, txn.born_ms,
-            more.checked_count, ",".join(topic for topic in txn.topics if topic),
-        )  # fmt: skip
+            CheckKind.QUESTION,
+            txn.key,
+            txn.group,
+            self.partition,
+            txn.last_offset,
+            txn.born_ms,
+            more.checked_count,
+            ",".join(topic for topic in txn.topics if topic),
+        )
         self._keep(txn)
         if txn.state is TxnState.OPEN:
             self.schedule.add(txn)
@@ -1163,10 +1112,15 @@ class Ledger:
         if policy.then is UnresolvedAction.ROLLBACK:
             self.batch.policy_lines[txn.key] = codec.encode_op(
                 OpMessage(
-                    Resolution.ROLLBACK, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY,
+                    Resolution.ROLLBACK,
+                    txn.key,
+                    txn.group,
+                    txn.last_offset,
+                    txn.born_ms,
+                    Source.POLICY,
                     reason=reason.value,
                 )
-            )  # fmt: skip
+            )
             self.schedule.try_again(txn, now_ms + policy.interval_max_ms)
             self._report(ReportKind.POLICY, txn.key, f"rollback: {reason.value}")
             return
@@ -1194,9 +1148,8 @@ class Ledger:
         for group in {**self._limited, **over}:
             is_over = group in over
             self.batch.checks[f"{group}/"] = CheckRecord(
-                CheckKind.LIMIT, "", group, self.partition, number=over.get(group, 0),
-                text="on" if is_over else "off",
-            )  # fmt: skip
+                CheckKind.LIMIT, "", group, self.partition, number=over.get(group, 0), text="on" if is_over else "off"
+            )
             if is_over is not (group in self._limited):
                 detail = f"{group}: {over[group]} are open" if is_over else f"{group}: not any more"
                 self._report(ReportKind.LIMITED, "", detail)
@@ -1217,9 +1170,7 @@ class Ledger:
         self.ahead_line_count += len(lines) or 1
         self.ahead_byte_count += size
 
-    def advance(
-        self, *, line_count_max: int, byte_count_max: int
-    ) -> Batch:  # hot path, kept in one piece
+    def advance(self, *, line_count_max: int, byte_count_max: int) -> Batch:  # hot path, kept in one piece
         """Apply op lines until one names a half record that is not read yet, or until a limit is reached.
 
         The batch also holds what follows from half records that were folded before. It belongs to the ledger until
@@ -1229,9 +1180,7 @@ class Ledger:
         self.transactions.keep_fresh_small()
         fresh, rest = self.transactions.fresh, self.transactions.rest
         if batch.is_empty:
-            batch.line_count = (
-                0  # a batch that may be refused does not include lines without effect
-            )
+            batch.line_count = 0  # a batch that may be refused does not include lines without effect
             batch.byte_count = 0
             batch.marks.clear()
         self._fold_those_behind()
@@ -1273,8 +1222,7 @@ class Ledger:
                     (txn := table.get(key)) is not None
                     and txn.more is None
                     and txn.state is _OPEN
-                    and line
-                    == f"{_PLAIN}{key}|{txn.group}|{txn.last_offset}|{txn.born}|{_PRODUCER}||"
+                    and line == f"{_PLAIN}{key}|{txn.group}|{txn.last_offset}|{txn.born}|{_PRODUCER}||"
                     and (not refusals or key not in refusals)
                 ):
                     if txn.topic is not topic:
@@ -1307,9 +1255,7 @@ class Ledger:
             self.op_next = (op_offset + 1, 0)
         return self._pause(self.op_next, line_count, quick_bytes, dropped_bytes)
 
-    def _apply_if_it_may(
-        self, op: OpMessage | Undecodable, line: str, position: OpPosition
-    ) -> bool:
+    def _apply_if_it_may(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> bool:
         """Apply a line. False: it must wait, for half or for room in the batch."""
         if isinstance(op, Undecodable):
             self._keep_line_aside(op, line, position)
@@ -1324,9 +1270,7 @@ class Ledger:
             return False
         return True
 
-    def _pause(
-        self, position: OpPosition, line_count: int, quick_bytes: int, dropped_bytes: int
-    ) -> Batch:
+    def _pause(self, position: OpPosition, line_count: int, quick_bytes: int, dropped_bytes: int) -> Batch:
         self.op_next = position
         self.content_bytes -= quick_bytes - dropped_bytes
         self.batch.line_count = line_count
@@ -1362,9 +1306,7 @@ class Ledger:
         elif self.is_replaying and txn.is_in_doubt:
             return  # applied before: doubt holds the result
         elif not txn.has_half_at(op.last_offset):
-            self._report(
-                ReportKind.WRONG_OFFSET, op.key, f"{kind.value} names half offset {op.last_offset}"
-            )
+            self._report(ReportKind.WRONG_OFFSET, op.key, f"{kind.value} names half offset {op.last_offset}")
         elif not txn.is_of_group(op.producer_group):
             detail = f"{kind.value} names producer group {op.producer_group}"
             self._report(ReportKind.WRONG_GROUP, op.key, detail)
@@ -1423,9 +1365,7 @@ class Ledger:
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    def due(
-        self, *, now_ms: int, move_count_max: int, present: Collection[str] = frozenset()
-    ) -> None:
+    def due(self, *, now_ms: int, move_count_max: int, present: Collection[str] = frozenset()) -> None:
         """Add to the batch what follows from the time alone: check-backs, moves to doubt, the end of asking and of holding.
 
         `present` contains the producer groups with a live responder. `now_ms` is 0 while no trusted time is known; then
@@ -1494,9 +1434,7 @@ class Ledger:
         why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
         self._keep_line_aside(why, line, position)
         if txn is None and not self._is_known(op.key):
-            txn = Transaction(
-                op.key, op.producer_group, "", -1, self.newest_ms, str(op.born_ms), position, []
-            )
+            txn = Transaction(op.key, op.producer_group, "", -1, self.newest_ms, str(op.born_ms), position, [])
             txn.count = txn.seen = 0
             txn.state = TxnState.PARKED
             txn.extra().reason = ParkReason.MISPLACED
@@ -1522,9 +1460,7 @@ class Ledger:
         """Positions at which a successor begins once the batch is appended."""
         oldest = next((t for t in self._young_ones() if t.key not in self.batch.keeps), None)
         low_water, replay = (
-            (self.half_next, self.op_next)
-            if oldest is None
-            else (oldest.first_offset, oldest.replay_from)
+            (self.half_next, self.op_next) if oldest is None else (oldest.first_offset, oldest.replay_from)
         )
         for twin_offset, first_offset, replay_from in reversed(self._twins):
             # A replay that meets the second copy of a half record must meet the first one too, or it would take the copy for new.
@@ -1539,9 +1475,8 @@ class Ledger:
             held_back.popleft()
         doubt_low = min(self.shelf.low, held_back[0][1]) if held_back else self.shelf.low
         return Positions(
-            low_water, self.half_next, *self.op_next, *replay, doubt_low,
-            self.half_marks.copies_from(low_water),
-        )  # fmt: skip
+            low_water, self.half_next, *self.op_next, *replay, doubt_low, self.half_marks.copies_from(low_water)
+        )
 
     def published(self, doubt_offsets: Mapping[str, int]) -> None:
         """The batch is in the log. `doubt_offsets` contains the first doubt offset of each transaction that was written whole."""
@@ -1572,9 +1507,7 @@ class Ledger:
     def _may_hold_content(self, txn: Transaction) -> bool:
         return txn.first_offset > self._bare_until
 
-    def start_replay(
-        self, positions: Positions, kept: DoubtFold, *, doubt_next: int, time_ms: int = 0
-    ) -> None:
+    def start_replay(self, positions: Positions, kept: DoubtFold, *, doubt_next: int, time_ms: int = 0) -> None:
         """Begin again at stored positions, with the contents of the doubt topic. Then fold half and op, and call `end_replay`.
 
         The ledger takes over the dormant transactions in `kept`. `time_ms`: this instance's time when the positions were stored;

@@ -48,9 +48,7 @@ class OrderMode(Enum):
     """What determines the order of the messages of one ordering key (P6)."""
 
     COMMIT = "commit"  #: the order of decisions in the op log
-    PREPARE = (
-        "prepare"  #: the order of half messages; a later one waits for an earlier undecided one
-    )
+    PREPARE = "prepare"  #: the order of half messages; a later one waits for an earlier undecided one
 
 
 class ParkReason(Enum):
@@ -63,9 +61,7 @@ class ParkReason(Enum):
     TOO_LARGE = "too-large"  #: larger than its target topic allows
     FORBIDDEN_TOPIC = "forbidden-topic"  #: its target is a system topic or not on the allow-list
     TOPIC_MISSING = "topic-missing"  #: its target topic does not exist (held until it does)
-    TOPIC_DENIED = (
-        "topic-denied"  #: the coordinator may not write its target topic (held until it may)
-    )
+    TOPIC_DENIED = "topic-denied"  #: the coordinator may not write its target topic (held until it may)
     TOPIC_UNREACHABLE = "topic-unreachable"  #: its target accepts no writes: no leader, too few in-sync replicas, or timeouts, for `hold_after`
     HELD_TOO_LONG = "held-too-long"  #: held for `held_age_max`
     LIMIT = "limit"  #: more messages or bytes than one transaction may have
@@ -82,9 +78,7 @@ class Message(NamedTuple):
     headers: UserHeaders | None = None
     tags: str | None = None  # becomes the header `tags`; consumers filter by it
     partition: int | None = None  # of the real topic; None: by the key, as Java producers do
-    timestamp: int | None = (
-        None  # milliseconds, of the forwarded record; None: when it is forwarded
-    )
+    timestamp: int | None = None  # milliseconds, of the forwarded record; None: when it is forwarded
 
 
 class HalfHeader(NamedTuple):
@@ -107,9 +101,7 @@ class HalfOptions(NamedTuple):
     immunity_ms: int | None = None  # no check-back before this age
     partition: int | None = None  # of the real topic
     timestamp_ms: int | None = None  # of the forwarded record
-    key_murmur: int | None = (
-        None  # murmur2 of the ordering key, if the message has no key of its own
-    )
+    key_murmur: int | None = None  # murmur2 of the ordering key, if the message has no key of its own
 
 
 NO_OPTIONS = HalfOptions()
@@ -125,9 +117,7 @@ class OpMessage(NamedTuple):
     born_ms: int
     source: Source = Source.PRODUCER
     check_number: int | None = None
-    is_abandon: bool = (
-        False  # an operator's resolution after a commit; `resolution` is then ROLLBACK
-    )
+    is_abandon: bool = False  # an operator's resolution after a commit; `resolution` is then ROLLBACK
     reason: str = ""
 
 
@@ -198,11 +188,7 @@ class DoubtSummary(NamedTuple):
 
 def user_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
     """The headers without txlayer's own, for code that passes a message on."""
-    return [
-        (name, value)
-        for name, value in headers or ()
-        if not name.startswith(RESERVED_HEADER_PREFIX)
-    ]
+    return [(name, value) for name, value in headers or () if not name.startswith(RESERVED_HEADER_PREFIX)]
 
 
 def txn_id_of(key: str) -> str:

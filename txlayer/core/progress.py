@@ -139,9 +139,7 @@ def fixed_part(
     return f"{NEXT_VERSION}|{writer}|{flags}|", behind
 
 
-def encode(
-    offset: int, finished: Sequence[Run], fixed: tuple[str, str], *, bytes_max: int
-) -> Metadata:
+def encode(offset: int, finished: Sequence[Run], fixed: tuple[str, str], *, bytes_max: int) -> Metadata:
     """The metadata with as many of the finished runs as fit into `bytes_max`, lowest first.
 
     `fixed` is `fixed_part(offset, …)` and must itself fit.
@@ -173,12 +171,8 @@ def decode(offset: int, text: str) -> StoredProgress | Foreign:
         found = _decode_parked(parked)
         stuck = _decode_stuck(fields[_FIELDS], found) if len(fields) > _FIELDS else {}
         token = _decode_token(fields[_FIELDS + 1]) if len(fields) > _FIELDS + 1 else None
-        waiting = (
-            _decode_waiting(offset, fields[_FIELDS + 2]) if len(fields) > _FIELDS + 2 else None
-        )
-        return StoredProgress(
-            writer, flags == _PAUSED, finished, failed, found, stuck, token, waiting
-        )
+        waiting = _decode_waiting(offset, fields[_FIELDS + 2]) if len(fields) > _FIELDS + 2 else None
+        return StoredProgress(writer, flags == _PAUSED, finished, failed, found, stuck, token, waiting)
     except ValueError as exc:  # binascii.Error is a ValueError; zlib.error is converted to one
         return Foreign(str(exc))
 
@@ -438,13 +432,7 @@ def _varints(raw: bytes) -> Iterator[int]:
 
 def _text(raw: bytes | bytearray) -> str:
     """base64url without padding (RFC 4648, section 5)."""
-    return (
-        b2a_base64(raw, newline=False)
-        .rstrip(b"=")
-        .replace(b"+", b"-")
-        .replace(b"/", b"_")
-        .decode("ascii")
-    )
+    return b2a_base64(raw, newline=False).rstrip(b"=").replace(b"+", b"-").replace(b"/", b"_").decode("ascii")
 
 
 def _bytes(text: str) -> bytes:
@@ -516,9 +504,7 @@ class Progress:
         self._metadata_bytes_max = metadata_bytes_max
         self._ends_by_key = ends_by_key
         self._orders_null_keys = orders_null_keys
-        self._attempts_max = attempt_records_max(
-            metadata_bytes_max=metadata_bytes_max, parked_keys_max=parked_keys_max
-        )
+        self._attempts_max = attempt_records_max(metadata_bytes_max=metadata_bytes_max, parked_keys_max=parked_keys_max)
         self._position = offset
         self._unfinished: dict[int, bytes | None] = {}  # with their keys
         self._highest = offset - 1  # highest finished offset; no run is above it
@@ -559,9 +545,7 @@ class Progress:
         """No record from this offset on failed before a restart."""
         return self._failed_until
 
-    def read(
-        self, offsets: Sequence[int], keys: Sequence[bytes | None] | None = None
-    ) -> Sequence[int]:
+    def read(self, offsets: Sequence[int], keys: Sequence[bytes | None] | None = None) -> Sequence[int]:
         """Note that records at these ascending offsets, with these keys, were read. Returns those to be handled.
 
         Leaves out records that were read before, and records that ended before a restart.
@@ -658,9 +642,15 @@ class Progress:
             start = offset if waiting is None else waiting.until
             finished = self._runs(ended, start)
             fixed = fixed_part(
-                offset, writer=writer, is_paused=is_paused, attempts=attempts, parked=parked, stuck=stuck,
-                token=token, waiting=waiting,
-            )  # fmt: skip
+                offset,
+                writer=writer,
+                is_paused=is_paused,
+                attempts=attempts,
+                parked=parked,
+                stuck=stuck,
+                token=token,
+                waiting=waiting,
+            )
             bytes_max, fixed_bytes = self._metadata_bytes_max, sum(map(len, fixed))
             if fixed_bytes > bytes_max:
                 raise ConfigError(
@@ -677,10 +667,7 @@ class Progress:
         return Snapshot(offset, best[0].text, best[1], self._version)
 
     def _best(
-        self,
-        encoded: Callable[[WaitingKeys | None], tuple[Metadata, bool, int]],
-        ended: Collection[int],
-        offset: int,
+        self, encoded: Callable[[WaitingKeys | None], tuple[Metadata, bool, int]], ended: Collection[int], offset: int
     ) -> tuple[Metadata, bool, int]:
         """Choose finished runs or waiting keys, whichever has room; if both have, the same as last time."""
         if self._waiting is not None:
@@ -724,10 +711,7 @@ class Progress:
             if at not in ended:
                 firsts.setdefault(key, at)
         found = {hash_of_key(key): first for key, first in firsts.items()}
-        keys = {
-            name: found.get(name, max(first, self._position))
-            for name, first in waiting.keys.items()
-        }
+        keys = {name: found.get(name, max(first, self._position)) for name, first in waiting.keys.items()}
         return WaitingKeys(waiting.until, {n: at for n, at in keys.items() if at < waiting.until})
 
     def stored(self, version: int) -> list[int]:

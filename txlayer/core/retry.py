@@ -75,10 +75,7 @@ def checked(result: Any) -> HandlerResult | WrongResult:
         return WrongResult(f"Reject(reason=…) needs a text, not {_kind(result.reason)}")
     if kind is Retry:
         return _checked_retry(result)
-    if kind is type:
-        said = f"the class {result.__name__}; an instance is needed, such as Ack()"
-    else:
-        said = kind.__name__
+    said = f"the class {result.__name__}; an instance is needed, such as Ack()" if kind is type else kind.__name__
     return WrongResult(f"a handler returned {said}; it may return nothing, Ack, Retry or Reject")
 
 
@@ -92,9 +89,7 @@ def _checked_retry(result: Any) -> Retry | WrongResult:
         try:
             delay_ms = int(delay.total_seconds() * 1000)
         except Exception:  # noqa: BLE001 - an object from user code
-            return WrongResult(
-                f"Retry(delay=…) needs a timedelta, not {_kind(delay)}; milliseconds are delay_ms=…"
-            )
+            return WrongResult(f"Retry(delay=…) needs a timedelta, not {_kind(delay)}; milliseconds are delay_ms=…")
     if delay_ms is None:
         return Retry(reason=_plain(result.reason))
     if not isinstance(delay_ms, int) or isinstance(delay_ms, bool):
@@ -126,9 +121,7 @@ class AfterExhausted(Enum):
     """What happens to a key after one of its messages became a dead letter."""
 
     GO_ON = "go-on"  #: later messages of the key are handled
-    PARK = (
-        "park"  #: later messages of the key follow it into the dead letters, until it is replayed
-    )
+    PARK = "park"  #: later messages of the key follow it into the dead letters, until it is replayed
 
 
 class DeadLetter(NamedTuple):
@@ -159,9 +152,7 @@ class ReplayOutcome(Enum):
     """The result of a request."""
 
     HANDLED = "handled"  #: the handler succeeded
-    FAILED = (
-        "failed"  #: the handler failed as often as allowed, or rejected it; the dead letter stays
-    )
+    FAILED = "failed"  #: the handler failed as often as allowed, or rejected it; the dead letter stays
     DROPPED = "dropped"  #: as requested
     MISSING = "missing"  #: there is no dead letter at that offset, or no longer
     UNKNOWN = "unknown"  #: this version does not know the form of the request
@@ -231,7 +222,7 @@ class RetryPolicy:
             ("backoff_max_ms", self.backoff_max_ms >= self.backoff_first_ms, "backoff_first_ms or more"),
             ("backoff_factor", self.backoff_factor >= 1, "at least 1"),
             ("after_exhausted", isinstance(self.after_exhausted, AfterExhausted), "a member of AfterExhausted"),
-        ):  # fmt: skip
+        ):
             if not is_right:
                 raise ConfigError(name=name, value=getattr(self, name), expected=expected)
 
@@ -255,9 +246,7 @@ class GiveUp(NamedTuple):
 Verdict = Handled | TryAgain | GiveUp
 
 
-def decide(
-    result: HandlerResult, *, attempt_count: int, policy: RetryPolicy, now_ms: int, draw: float
-) -> Verdict:
+def decide(result: HandlerResult, *, attempt_count: int, policy: RetryPolicy, now_ms: int, draw: float) -> Verdict:
     """Decide what follows from `result` of the attempt with this number (from 1); an exception counts as `Retry`.
 
     | result | attempts left | none left |
@@ -285,9 +274,7 @@ def backoff_ms(attempt_count: int, *, policy: RetryPolicy, draw: float) -> int:
     return int(_whole_ms(attempt_count, policy) * (1 - _JITTER + _JITTER * draw))
 
 
-def resume_at_ms(
-    attempt_count: int, *, first_at_s: int, offset: int, taken_over_ms: int, policy: RetryPolicy
-) -> int:
+def resume_at_ms(attempt_count: int, *, first_at_s: int, offset: int, taken_over_ms: int, policy: RetryPolicy) -> int:
     """When a message that failed `attempt_count` times under an earlier holder may be tried again.
 
     The end of its last attempt is not stored, but the second in which the first one began is. So the back-off starts anew at

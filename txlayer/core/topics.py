@@ -93,28 +93,19 @@ class TopicSpec:
             holds=table.text("holds"),
             partitions=_partitions(count, partitions),
             partitions_why=partitions.text("why"),
-            settings=tuple(
-                _setting(name, table.table("settings")) for name in table.table("settings").names()
-            ),
+            settings=tuple(_setting(name, table.table("settings")) for name in table.table("settings").names()),
         )
         partitions.refuse_others("count", "why")
         table.refuse_others("name", "holds", "partitions", "settings")
         for text in (spec.name, *(s.above.topic for s in spec.settings if s.above is not None)):
             if _NAME.fullmatch(text) is None:
                 raise ConfigError(
-                    origin,
-                    name="name",
-                    value=text,
-                    expected="letters, digits, . _ - and {namespace}, {group}, {topic}",
+                    origin, name="name", value=text, expected="letters, digits, . _ - and {namespace}, {group}, {topic}"
                 )
         return spec
 
     def desired(
-        self,
-        *,
-        names: Mapping[str, str],
-        partition_count: int,
-        replication_factor: int | None = None,
+        self, *, names: Mapping[str, str], partition_count: int, replication_factor: int | None = None
     ) -> DesiredTopic:
         """This topic for the given names. `partition_count` applies if the file contains no number."""
         settings = tuple(
@@ -129,9 +120,7 @@ class TopicSpec:
         )
         return DesiredTopic(
             name=self.name.format_map(names),
-            partition_count=self.partitions
-            if isinstance(self.partitions, int)
-            else partition_count,
+            partition_count=self.partitions if isinstance(self.partitions, int) else partition_count,
             is_count_shared=self.partitions is PartitionSource.NAMESPACE,
             partitions_why=self.partitions_why,
             replication_factor=replication_factor,
@@ -231,20 +220,14 @@ def plan(desired: Sequence[DesiredTopic], actual: Mapping[str, TopicState]) -> l
     return changes
 
 
-def _create(
-    topic: DesiredTopic, actual: Mapping[str, TopicState], shared: int | None
-) -> CreateTopic:
+def _create(topic: DesiredTopic, actual: Mapping[str, TopicState], shared: int | None) -> CreateTopic:
     replication = topic.replication_factor or 1
     return CreateTopic(
         topic=topic.name,
         # Existing topics cannot be changed, so new ones follow them, whatever was requested.
-        partition_count=shared
-        if topic.is_count_shared and shared is not None
-        else topic.partition_count,
+        partition_count=shared if topic.is_count_shared and shared is not None else topic.partition_count,
         replication_factor=topic.replication_factor,
-        settings={
-            s.name: _wanted(s, actual) for s in topic.settings if replication >= s.replication_min
-        },
+        settings={s.name: _wanted(s, actual) for s in topic.settings if replication >= s.replication_min},
         why=topic.partitions_why,
     )
 
@@ -254,33 +237,33 @@ def _differences(topic: DesiredTopic, state: TopicState, shared: int | None) -> 
     if topic.is_count_shared and shared is not None and state.partition_count != shared:
         found.append(
             Difference(
-                topic.name, "partitions", str(state.partition_count), str(shared),
-                "half, op and doubt must have one partition count: no coordinator starts",
-            )
-        )  # fmt: skip
-    elif state.partition_count != topic.partition_count:
-        found.append(
-            Difference(
                 topic.name,
                 "partitions",
                 str(state.partition_count),
-                str(topic.partition_count),
-                topic.partitions_why,
+                str(shared),
+                "half, op and doubt must have one partition count: no coordinator starts",
+            )
+        )
+    elif state.partition_count != topic.partition_count:
+        found.append(
+            Difference(
+                topic.name, "partitions", str(state.partition_count), str(topic.partition_count), topic.partitions_why
             )
         )
     if topic.replication_factor is not None and state.replication_factor < topic.replication_factor:
         found.append(
             Difference(
-                topic.name, "replication factor", str(state.replication_factor), str(topic.replication_factor),
+                topic.name,
+                "replication factor",
+                str(state.replication_factor),
+                str(topic.replication_factor),
                 "replicas are moved by the cluster's own tools (kafka-reassign-partitions)",
             )
-        )  # fmt: skip
+        )
     return found
 
 
-def _settings(
-    topic: DesiredTopic, state: TopicState, actual: Mapping[str, TopicState]
-) -> list[Change]:
+def _settings(topic: DesiredTopic, state: TopicState, actual: Mapping[str, TopicState]) -> list[Change]:
     changes: list[Change] = []
     for setting in topic.settings:
         if state.replication_factor < setting.replication_min:
@@ -307,9 +290,7 @@ def _is_met(name: str, *, found: str, wanted: str) -> bool:
     if rule is SettingRule.EXACT:
         return found == wanted
     if rule is SettingRule.BY_HAND:
-        return {part.strip() for part in found.split(",")} == {
-            part.strip() for part in wanted.split(",")
-        }
+        return {part.strip() for part in found.split(",")} == {part.strip() for part in wanted.split(",")}
     number, floor = _number(found), int(wanted)
     if number is None:
         return False

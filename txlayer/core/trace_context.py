@@ -25,8 +25,7 @@ PARENT_BYTES_MAX = 256
 
 # A later version may have more fields behind these; the first four keep their meaning.
 _FORM = re.compile(
-    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?",
-    re.DOTALL,
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?", re.DOTALL
 )
 
 

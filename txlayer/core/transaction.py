@@ -7,15 +7,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, NamedTuple
 
-from txlayer.core.messages import (
-    NO_OPTIONS,
-    DoubtSummary,
-    HalfHeader,
-    HalfOptions,
-    OrderMode,
-    ParkReason,
-    user_headers,
-)
+from txlayer.core.messages import NO_OPTIONS, DoubtSummary, HalfHeader, HalfOptions, OrderMode, ParkReason, user_headers
 from txlayer.core.transitions import TxnState
 
 OpPosition = tuple[int, int]
@@ -51,24 +43,27 @@ class TransactionExtras:
     """Fields that only some transactions need: several messages, a place on the doubt topic, check-backs, a decision that waits."""
 
     __slots__ = (
-        "answered_count", "answered_number", "asked_ms", "checked_count", "decided_at", "doubt_offset", "joined", "lag_ms", "moved_ms", "offsets",
-        "reason", "topics", "twins",
-    )  # fmt: skip
+        "answered_count",
+        "answered_number",
+        "asked_ms",
+        "checked_count",
+        "decided_at",
+        "doubt_offset",
+        "joined",
+        "lag_ms",
+        "moved_ms",
+        "offsets",
+        "reason",
+        "topics",
+        "twins",
+    )
 
     def __init__(self) -> None:
-        self.offsets: list[int] | None = (
-            None  # of the half records 0, 1, …; None: only `first_offset`
-        )
-        self.twins: list[int] | None = (
-            None  # offsets of records that the broker stored twice (librdkafka #4953)
-        )
-        self.topics: tuple[str, ...] | None = (
-            None  # all real topics; None: only `Transaction.topic`
-        )
+        self.offsets: list[int] | None = None  # of the half records 0, 1, …; None: only `first_offset`
+        self.twins: list[int] | None = None  # offsets of records that the broker stored twice (librdkafka #4953)
+        self.topics: tuple[str, ...] | None = None  # all real topics; None: only `Transaction.topic`
         self.doubt_offset = NOT_IN_DOUBT
-        self.joined: list[Content] | None = (
-            None  # joined after the move to doubt; written there with the next batch
-        )
+        self.joined: list[Content] | None = None  # joined after the move to doubt; written there with the next batch
         self.lag_ms = 0  # from birth to append, if `Transaction.born` was dropped
         self.moved_ms = 0  # when it moved to doubt, or was decided there
         self.reason: ParkReason | None = None
@@ -86,14 +81,36 @@ class Transaction:
     """
 
     __slots__ = (
-        "appended_ms", "born", "content", "count", "first_offset", "group", "key", "last_offset", "more", "options",
-        "replay_from", "seen", "size", "state", "topic",
-    )  # fmt: skip
+        "appended_ms",
+        "born",
+        "content",
+        "count",
+        "first_offset",
+        "group",
+        "key",
+        "last_offset",
+        "more",
+        "options",
+        "replay_from",
+        "seen",
+        "size",
+        "state",
+        "topic",
+    )
 
     def __init__(
-        self, key: str, group: str, topic: str, offset: int, appended_ms: int, born: str, replay_from: OpPosition,
-        content: Any, size: int = 0, options: HalfOptions = NO_OPTIONS,
-    ) -> None:  # fmt: skip
+        self,
+        key: str,
+        group: str,
+        topic: str,
+        offset: int,
+        appended_ms: int,
+        born: str,
+        replay_from: OpPosition,
+        content: Any,
+        size: int = 0,
+        options: HalfOptions = NO_OPTIONS,
+    ) -> None:
         self.key = key
         self.state = TxnState.OPEN
         self.group = group
@@ -225,9 +242,16 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0) -> 
     """The transaction that a doubt summary describes; its content stays on the doubt topic."""
     topics = tuple(map(sys.intern, summary.topics)) or ("",)
     txn = Transaction(
-        summary.key, sys.intern(summary.producer_group), topics[0], summary.first_offset, summary.appended_ms, "", (0, 0),
-        None, size,
-    )  # fmt: skip
+        summary.key,
+        sys.intern(summary.producer_group),
+        topics[0],
+        summary.first_offset,
+        summary.appended_ms,
+        "",
+        (0, 0),
+        None,
+        size,
+    )
     txn.state = TxnState(summary.state)
     txn.seen = summary.seen
     txn.count = summary.count
@@ -268,11 +292,7 @@ def record_size(record: Any) -> int:
 def user_size(record: Any) -> int:
     """Size in bytes of the parts of a half record that are forwarded: the user's own."""
     headers = user_headers(record.headers())
-    return (
-        len(record)
-        + len(record.key() or b"")
-        + sum(len(name) + len(value or b"") + 2 for name, value in headers)
-    )
+    return len(record) + len(record.key() or b"") + sum(len(name) + len(value or b"") + 2 for name, value in headers)
 
 
 def held_bytes(record: Any) -> int:

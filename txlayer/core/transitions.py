@@ -18,9 +18,7 @@ class TxnState(Enum):
     WAITING = "waiting"  #: committed; an earlier one of its ordering key goes first
     HELD = "held"  #: committed; its target refuses for now; its key waits with it
     PARKED = "parked"  #: no decision, and asking has ended; content kept for an operator
-    PARKED_COMMITTED = (
-        "parked-committed"  #: committed, but cannot be forwarded; only a commit or an abandon acts
-    )
+    PARKED_COMMITTED = "parked-committed"  #: committed, but cannot be forwarded; only a commit or an abandon acts
     COMMITTED = "committed"  #: settled: forwarded
     ROLLED_BACK = "rolled-back"  #: settled: consumers never see it
 
@@ -32,9 +30,7 @@ class TxnEvent(Enum):
     COMMIT = "commit"  #: an op line
     ROLLBACK = "rollback"  #: an op line
     UNKNOWN = "unknown"  #: an op line
-    ABANDON = (
-        "abandon"  #: an operator's op line: give up what was committed but cannot be forwarded
-    )
+    ABANDON = "abandon"  #: an operator's op line: give up what was committed but cannot be forwarded
     MOVE = "move"  #: old enough for the doubt topic
     PARK = "park"  #: a policy, or an op line that named an offset beyond half's end
     GO = "go"  #: committed, complete, its key is free and its targets accept
@@ -123,9 +119,7 @@ COMMITTING = "committing"
 SETTLED = frozenset({TxnState.COMMITTED, TxnState.ROLLED_BACK})
 """Final states."""
 
-DECIDED = frozenset(
-    {TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED, TxnState.COMMITTED}
-)
+DECIDED = frozenset({TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED, TxnState.COMMITTED})
 """States after a commit line."""
 
 
@@ -137,7 +131,5 @@ def transition(state: TxnState, kind: TxnEvent, *, txn_id: str) -> tuple[TxnStat
     """
     entry = TRANSITIONS.get((state, kind))
     if entry is None:
-        raise InvalidTransitionError(
-            "no such transition", txn_id=txn_id, state=state.value, kind=kind.value
-        )
+        raise InvalidTransitionError("no such transition", txn_id=txn_id, state=state.value, kind=kind.value)
     return entry

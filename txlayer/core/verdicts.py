@@ -55,7 +55,7 @@ _FAULTS = {
     Verdict.OUT_OF_ORDER: (Promise.P6,),
     Verdict.LOST: (Promise.P1,),
 }
-_WARNINGS = frozenset({Verdict.OUT_OF_WINDOW, Verdict.PARKED, Verdict.CONFLICTING, Verdict.OVERDUE})  # fmt: skip
+_WARNINGS = frozenset({Verdict.OUT_OF_WINDOW, Verdict.PARKED, Verdict.CONFLICTING, Verdict.OVERDUE})
 
 
 def severity(verdict: Verdict) -> Severity:

@@ -168,8 +168,7 @@ class DeadLetterLog:
             starts = self._admin.offsets_at(places, at_ms=since_ms)
         ends = self._admin.end_offsets(places)
         self._read(
-            {place: (starts[place], ends[place]) for place in places},
-            lambda record: on_letter(self._found(record)),
+            {place: (starts[place], ends[place]) for place in places}, lambda record: on_letter(self._found(record))
         )
 
     def at(self, partition: int, offset: int) -> FoundLetter | None:
@@ -224,9 +223,7 @@ class DeadLetterLog:
         if isinstance(letter, DeadLetter) and (
             letter.consumer_group != self.group or letter.origin.topic != self.topic
         ):
-            letter = Undecodable(
-                f"a dead letter of group {letter.consumer_group} and topic {letter.origin.topic}"
-            )
+            letter = Undecodable(f"a dead letter of group {letter.consumer_group} and topic {letter.origin.topic}")
         history = self.states(partition).of(offset)
         place = DeadLetterPlace(self.topic, partition, offset)
         return FoundLetter(place, record.timestamp()[1], letter, record, history)
@@ -265,9 +262,7 @@ class DeadLetterResult(Enum):
     UNKNOWN = "unknown"  #: the group's consumers do not know such a request
     NOT_FOUND = "not-found"  #: there is no such record
     UNDECODABLE = "undecodable"  #: the record there is no dead letter of the group
-    LAST_OF_KEY = (
-        "last-of-key"  #: its drop would release its parked key past earlier ones that are open
-    )
+    LAST_OF_KEY = "last-of-key"  #: its drop would release its parked key past earlier ones that are open
 
 
 class Chosen(NamedTuple):
@@ -313,9 +308,7 @@ class DeadLetterSelection:
 
     chosen: list[Chosen] = field(default_factory=list)  # to be asked for
     asked_before: list[Chosen] = field(default_factory=list)  # by the same request id
-    unable: list[tuple[DeadLetterPlace, DeadLetterResult, DeadLetterHistory | None]] = field(
-        default_factory=list
-    )
+    unable: list[tuple[DeadLetterPlace, DeadLetterResult, DeadLetterHistory | None]] = field(default_factory=list)
     added_count: int = 0  # of the chosen: because their parked key is replayed whole
     left_count: int = 0  # of a parked key, and not chosen as asked for
     parked_key_count: int = 0
@@ -381,18 +374,12 @@ def choose(
     is_all_there_is = not names and wanted.is_empty and limit is None
     if not is_all_there_is:
         for log in logs.values():
-            _add_parked(
-                choice, log, request_id=request_id, is_whole=is_whole, is_dropping=is_dropping
-            )
+            _add_parked(choice, log, request_id=request_id, is_whole=is_whole, is_dropping=is_dropping)
     return choice
 
 
 def newcomers(
-    logs: Mapping[str, DeadLetterLog],
-    handled: Iterable[Chosen],
-    others: Iterable[Chosen],
-    *,
-    request_id: str,
+    logs: Mapping[str, DeadLetterLog], handled: Iterable[Chosen], others: Iterable[Chosen], *, request_id: str
 ) -> DeadLetterSelection:
     """What followed the parked keys of `handled` into the dead letters since, and nobody has asked for.
 
@@ -443,12 +430,7 @@ def _sort_in(
 
 
 def _add_parked(
-    choice: DeadLetterSelection,
-    log: DeadLetterLog,
-    *,
-    request_id: str,
-    is_whole: bool,
-    is_dropping: bool = False,
+    choice: DeadLetterSelection, log: DeadLetterLog, *, request_id: str, is_whole: bool, is_dropping: bool = False
 ) -> None:
     """The rest of the parked keys of which one is chosen or was asked for; or only how many that are.
 
@@ -490,9 +472,7 @@ def _add_parked(
         return
     last_left = {chain: each.place for chain, each in sorted(rest, key=lambda c: c[1].place)}
     ours_chosen = [c for c in choice.chosen if c.place.topic == log.topic]
-    last_chosen = {
-        chain_of(c.place.partition, c.key): c for c in sorted(ours_chosen, key=lambda c: c.place)
-    }
+    last_chosen = {chain_of(c.place.partition, c.key): c for c in sorted(ours_chosen, key=lambda c: c.place)}
     for chain in sorted(parked & last_left.keys() & last_chosen.keys()):
         last = last_chosen[chain]
         if last.place > last_left[chain]:
@@ -500,9 +480,7 @@ def _add_parked(
             choice.unable.append((last.place, DeadLetterResult.LAST_OF_KEY, last.history))
 
 
-def _in_one_order(
-    log: DeadLetterLog, queues: Mapping[int, QueueStatus], partitions: Collection[int]
-) -> set[int]:
+def _in_one_order(log: DeadLetterLog, queues: Mapping[int, QueueStatus], partitions: Collection[int]) -> set[int]:
     """Partitions that are handled in one order whatever the keys: such a chain alone is parked, and keyed ones follow it."""
     found_in: set[int] = set()
     keyed: set[int] = set()  # an open dead letter has a key
@@ -531,11 +509,7 @@ def _chosen(found: FoundLetter, letter: DeadLetter) -> Chosen:
 
 
 def open_logs(
-    admin: Administration,
-    group: str,
-    topics: Sequence[str] = (),
-    *,
-    make_reader: Callable[[], LogReader],
+    admin: Administration, group: str, topics: Sequence[str] = (), *, make_reader: Callable[[], LogReader]
 ) -> dict[str, DeadLetterLog]:
     """{topic: its dead letters}, of these topics, else of all that the group has dead letters of.
 
@@ -550,10 +524,7 @@ def open_logs(
             topic=f"{group}.TOPIC.dlq",
             found="none",
         )
-    logs = {
-        topic: DeadLetterLog(admin, group=group, topic=topic, make_reader=make_reader)
-        for topic in found
-    }
+    logs = {topic: DeadLetterLog(admin, group=group, topic=topic, make_reader=make_reader) for topic in found}
     for log in logs.values():
         log.follow()
     return logs
@@ -569,9 +540,7 @@ class Listing:
     undecodable_count: int = 0  # records that are no dead letters of the group
 
 
-def list_letters(
-    logs: Mapping[str, DeadLetterLog], wanted: DeadLetterFilter, *, is_all: bool, limit: int
-) -> Listing:
+def list_letters(logs: Mapping[str, DeadLetterLog], wanted: DeadLetterFilter, *, is_all: bool, limit: int) -> Listing:
     """The oldest dead letters, the oldest first; those handled or dropped only with `is_all`.
 
     Raises: as `DeadLetterLog`.
@@ -606,12 +575,7 @@ KIND_WORDS = {"R": "replay", "D": "drop", "P": "pause", "U": "resume", "E": "res
 
 def place_json(place: DeadLetterPlace) -> Json:
     """The position of a dead letter."""
-    return {
-        "letter": str(place),
-        "topic": place.topic,
-        "partition": place.partition,
-        "offset": place.offset,
-    }
+    return {"letter": str(place), "topic": place.topic, "partition": place.partition, "offset": place.offset}
 
 
 def chosen_json(chosen: Chosen, *, now_ms: int) -> Json:
@@ -657,14 +621,11 @@ def _of_letter(letter: DeadLetter) -> Json:
     }
 
 
-def show_json(
-    found: FoundLetter, said: Sequence[DeadLetterEvent], *, now_ms: int, has_value: bool
-) -> Json:
+def show_json(found: FoundLetter, said: Sequence[DeadLetterEvent], *, now_ms: int, has_value: bool) -> Json:
     """What `dlq show --json` prints."""
     row = letter_json(found, now_ms=now_ms, has_key=True)
     row["headers"] = [
-        {"name": name, "value": bytes_json(value)}
-        for name, value in original_headers(found.record.headers())
+        {"name": name, "value": bytes_json(value)} for name, value in original_headers(found.record.headers())
     ]
     if has_value:
         row["value"] = bytes_json(found.record.value())

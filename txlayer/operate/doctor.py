@@ -180,7 +180,9 @@ def transaction_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[Cluster
         sweep_name = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
         sweep = _number(broker.settings, sweep_name)
         if sweep is not None and sweep > SWEEP_MAX_MS:
-            reason = f"a Kafka transaction of a dead producer may block readers {length(sweep)} longer than its time-out"
+            reason = (
+                f"a Kafka transaction of a dead producer may block readers {length(sweep)} longer than its time-out"
+            )
             yield warning(about, reason, f"{sweep_name}=1000 in server.properties")
         kept = _number(broker.settings, "transactional.id.expiration.ms")
         if kept is not None and kept < ID_EXPIRATION_MIN_MS:
@@ -512,14 +514,10 @@ def log_start(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     gone = []
     for p in facts.partitions:
         if p.low_water is not None and p.low_water < p.half_start:
-            place = (
-                f"{facts.half}-{p.partition} begins at {p.half_start}, low water is {p.low_water}"
-            )
+            place = f"{facts.half}-{p.partition} begins at {p.half_start}, low water is {p.low_water}"
             gone.append(place)
         if p.op_next is not None and p.op_next < p.op_start:
-            place = (
-                f"{facts.op}-{p.partition} begins at {p.op_start}, the next to apply is {p.op_next}"
-            )
+            place = f"{facts.op}-{p.partition} begins at {p.op_start}, the next to apply is {p.op_next}"
             gone.append(place)
     for place in gone:
         reason = f"{place}: retention took what was not read (P1); no coordinator starts"
@@ -569,7 +567,9 @@ def clock(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     ahead = max(least or 0, 0)
     behind = max(-most, 0) if most is not None else 0
     off = max(ahead, behind)
-    shown = f"the broker's clock is {'ahead of' if ahead >= behind else 'behind'} this machine's by at least {length(off)}"
+    shown = (
+        f"the broker's clock is {'ahead of' if ahead >= behind else 'behind'} this machine's by at least {length(off)}"
+    )
     mend = "chronyc tracking (or timedatectl) on this machine and on the brokers"
     if off > CLOCK_ERROR_MS:
         yield error("clock", shown, mend)

@@ -24,9 +24,7 @@ PREPARE_TIME_MS = 10 * 60 * 1000
 """Half records of one transaction lie closer together than this: a producer gives up after `prepare_timeout`."""
 
 
-def histories_at(
-    reader: LogHistoryReader, partition: int, offset: int
-) -> tuple[list[TransactionHistory], str]:
+def histories_at(reader: LogHistoryReader, partition: int, offset: int) -> tuple[list[TransactionHistory], str]:
     """The transaction whose half message is there; without one, a sentence that says what is there instead."""
     found = reader.half_at(partition, offset)
     if not isinstance(found, HalfPlace):
@@ -98,8 +96,7 @@ def history_json(history: TransactionHistory, *, is_applied: bool | None) -> Jso
         },
         "questions": [_question_json(q, h) for q in h.questions],
         "refusals": [
-            {name: getattr(r, name) for name in ("appended_ms", "partition", "offset", "text")}
-            for r in h.refusals
+            {name: getattr(r, name) for name in ("appended_ms", "partition", "offset", "text")} for r in h.refusals
         ],
         "left_doubt_ms": h.left_doubt_ms,
     }
@@ -184,10 +181,7 @@ def _message_json(content: Content) -> Json:
         "timestamp_ms": content.options.timestamp_ms,
         "key": bytes_json(record.key()),
         "value": bytes_json(record.value()),
-        "headers": [
-            {"name": name, "value": bytes_json(value)}
-            for name, value in user_headers(record.headers())
-        ],
+        "headers": [{"name": name, "value": bytes_json(value)} for name, value in user_headers(record.headers())],
     }
 
 
@@ -207,9 +201,7 @@ FETCH_COUNT = 100
 
 
 def read_with_contents(
-    config: CoordinatorConfig,
-    connections: CoordinatorConnections,
-    found: Sequence[UnsettledTransaction],
+    config: CoordinatorConfig, connections: CoordinatorConnections, found: Sequence[UnsettledTransaction]
 ) -> Iterator[tuple[UnsettledTransaction, list[Content]]]:
     """Each with its messages in the order of their index, in the order of `found`.
 

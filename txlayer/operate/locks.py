@@ -70,9 +70,7 @@ class LocksByHand:
     ) -> None:
         self._log = LockLog(connections, topic=topics.locks, expiry_ms=expiry_ms, clock=clock)
         self._table = LeaseTable(expiry_ms=expiry_ms)
-        self._records: defaultdict[str, deque[FoldedEntry]] = defaultdict(
-            lambda: deque(maxlen=HISTORY_COUNT_MAX)
-        )
+        self._records: defaultdict[str, deque[FoldedEntry]] = defaultdict(lambda: deque(maxlen=HISTORY_COUNT_MAX))
         self._clock = clock
         self._wall_clock = wall_clock
 
@@ -105,13 +103,7 @@ class LocksByHand:
         """
         written: list[int | None] = []
         record = LockRecord(
-            LockKind.RELEASE,
-            lease.queue,
-            lease.generation,
-            lease.holder,
-            lease.instance_id,
-            lease.token,
-            reason,
+            LockKind.RELEASE, lease.queue, lease.generation, lease.holder, lease.instance_id, lease.token, reason
         )
         self._log.write(record, on_written=written.append)
         give_up_at = self._clock() + PATIENCE_S
@@ -133,9 +125,7 @@ class LocksByHand:
         give_up_at = self._clock() + PATIENCE_S
         while not self._log.is_caught_up:
             for entry in self._log.read(timeout_s=0.1):
-                effect = self._table.apply(
-                    entry.record, offset=entry.offset, appended_ms=entry.appended_ms
-                )
+                effect = self._table.apply(entry.record, offset=entry.offset, appended_ms=entry.appended_ms)
                 self._records[entry.record.queue].append(FoldedEntry(entry, effect))
             self._give_up(give_up_at, "the lock log could not be read to its end")
 

@@ -46,9 +46,7 @@ def plan_reset(
     after = _positions(admin, topics, to)
     before = dict(admin.stored_offsets(group, list(after)))
     stored = {
-        place: StoredOffset(
-            offset, "" if of_coordinators else _metadata(offset, before[place], token_above)
-        )
+        place: StoredOffset(offset, "" if of_coordinators else _metadata(offset, before[place], token_above))
         for place, offset in after.items()
     }
     return GroupReset(before, stored)
@@ -64,18 +62,13 @@ def _metadata(offset: int, before: StoredOffset | None, token_above: int | None)
     return Progress(offset).snapshot(token=token, is_paused=known.is_paused).metadata
 
 
-def _positions(
-    admin: Administration, topics: Sequence[str], position: StartPosition
-) -> dict[TopicPartition, int]:
+def _positions(admin: Administration, topics: Sequence[str], position: StartPosition) -> dict[TopicPartition, int]:
     places: list[TopicPartition] = []
     for topic in topics:
         count = admin.partition_count(topic)
         if count is None:
             raise TopicMismatchError(
-                "no such topic; `txlayer topics apply` creates a namespace's",
-                topic=topic,
-                expected="one",
-                found="none",
+                "no such topic; `txlayer topics apply` creates a namespace's", topic=topic, expected="one", found="none"
             )
         places += [(topic, p) for p in range(count)]
     if position == "earliest":
@@ -148,9 +141,7 @@ def read_status(admin: Administration, topics: SystemTopics) -> CoordinatorStatu
     shared = range(min(counts.values()))
     wanted = [(topic, p) for topic in counts for p in shared]
     ends = admin.end_offsets(wanted)
-    stored = admin.stored_offsets(
-        topics.coordinator_group, [w for w in wanted if w[0] != topics.doubt]
-    )
+    stored = admin.stored_offsets(topics.coordinator_group, [w for w in wanted if w[0] != topics.doubt])
     group = admin.group(topics.coordinator_group)
     partitions = []
     for p in shared:
@@ -168,9 +159,7 @@ def read_status(admin: Administration, topics: SystemTopics) -> CoordinatorStatu
                 fields[1] if len(fields) > 1 else "",
             )
         )
-    return CoordinatorStatus(
-        topics.coordinator_group, group.state, group.members, tuple(partitions)
-    )
+    return CoordinatorStatus(topics.coordinator_group, group.state, group.members, tuple(partitions))
 
 
 def status_json(found: CoordinatorStatus) -> Json:
@@ -178,7 +167,5 @@ def status_json(found: CoordinatorStatus) -> Json:
     return found._asdict() | {
         "op_lag": sum(p.op_lag for p in found.partitions),
         "members": [m._asdict() for m in found.members],
-        "partitions": [
-            p._asdict() | {"op_lag": p.op_lag, "half_span": p.half_span} for p in found.partitions
-        ],
+        "partitions": [p._asdict() | {"op_lag": p.op_lag, "half_span": p.half_span} for p in found.partitions],
     }

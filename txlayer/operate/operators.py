@@ -31,12 +31,7 @@ class Signature(NamedTuple):
 
 
 def signature_of(
-    command: str,
-    *,
-    operator: str | None,
-    reason: str,
-    recorded: str = "it is recorded",
-    may_be_silent: bool = False,
+    command: str, *, operator: str | None, reason: str, recorded: str = "it is recorded", may_be_silent: bool = False
 ) -> Signature:
     """The signature that records can keep; the operator is USER@host by default, `may_be_silent`: no reason is one, too.
 
@@ -64,13 +59,7 @@ def _this_user() -> str:
 
 
 def check_choice(
-    command: str,
-    what: str,
-    *,
-    is_any_named: bool,
-    is_all: bool,
-    is_filtered: bool,
-    limit: int | None,
+    command: str, what: str, *, is_any_named: bool, is_all: bool, is_filtered: bool, limit: int | None
 ) -> None:
     """Refuse a choice that cannot be meant: either names, or `--all` with filters and a limit.
 
@@ -167,9 +156,7 @@ class OperatorWriter:
             self.serve()
             self._check()
         if self._in_flight_count > count_max:
-            raise OutcomeUnknownError(
-                f"{self._in_flight_count} {self._what} were not acknowledged", step=self._step
-            )
+            raise OutcomeUnknownError(f"{self._in_flight_count} {self._what} were not acknowledged", step=self._step)
         self._check()
 
     def __enter__(self) -> Self:
@@ -187,6 +174,5 @@ class OperatorWriter:
             raise self._writer.error_of(error, topic=topic, txn_id="")
         if self._placeless_count:
             raise OutcomeUnknownError(
-                f"{self._placeless_count} {self._what} are stored at an unknown offset",
-                step=self._step,
+                f"{self._placeless_count} {self._what} are stored at an unknown offset", step=self._step
             )

@@ -37,19 +37,13 @@ def read_stored(
     """
     numbers = list(partitions)
     answer = connections.stored_offsets(
-        topics.coordinator_group,
-        [(topic, p) for p in numbers for topic in (topics.half, topics.op)],
-        is_stable=False,
+        topics.coordinator_group, [(topic, p) for p in numbers for topic in (topics.half, topics.op)], is_stable=False
     )
-    return {
-        p: decode_stored(answer[topics.half, p], answer[topics.op, p], partition=p) for p in numbers
-    }
+    return {p: decode_stored(answer[topics.half, p], answer[topics.op, p], partition=p) for p in numbers}
 
 
 def read_committed(
-    connections: CoordinatorConnections,
-    ranges: Mapping[TopicPartition, Range],
-    take: Callable[[Any], None],
+    connections: CoordinatorConnections, ranges: Mapping[TopicPartition, Range], take: Callable[[Any], None]
 ) -> None:
     """Call `take` for every committed record of the ranges, in offset order per partition.
 
@@ -72,11 +66,7 @@ class Overview:
     """Reads what stands open. Memory: what a coordinator needs for the same transactions, without their content."""
 
     def __init__(
-        self,
-        config: CoordinatorConfig,
-        connections: CoordinatorConnections,
-        *,
-        slice_max: int = SLICE_MAX,
+        self, config: CoordinatorConfig, connections: CoordinatorConnections, *, slice_max: int = SLICE_MAX
     ) -> None:
         self._config = config
         self._connections = connections
@@ -139,16 +129,9 @@ class Overview:
         topics = self._config.topics
         with closing(self._connections.make_reader("read_committed")) as reader:
             # op's ends first: then every line that is read names a half record that is there.
-            op_left = self._left(
-                reader, topics.op, {p: s.positions.op_offset for p, s in stored.items()}
-            )
-            self._op_ends = {
-                p: op_left[p][1] if p in op_left else s.positions.op_offset
-                for p, s in stored.items()
-            }
-            half_left = self._left(
-                reader, topics.half, {p: s.positions.half_next for p, s in stored.items()}
-            )
+            op_left = self._left(reader, topics.op, {p: s.positions.op_offset for p, s in stored.items()})
+            self._op_ends = {p: op_left[p][1] if p in op_left else s.positions.op_offset for p, s in stored.items()}
+            half_left = self._left(reader, topics.half, {p: s.positions.half_next for p, s in stored.items()})
             while half_left or op_left:
                 slices: dict[TopicPartition, Range] = {}
                 for p, ledger in ledgers.items():
@@ -167,15 +150,11 @@ class Overview:
             left[partition] = (middle, end)
         return start, middle
 
-    def _left(
-        self, reader: LogReader, topic: str, positions: Mapping[int, int]
-    ) -> dict[int, Range]:
+    def _left(self, reader: LogReader, topic: str, positions: Mapping[int, int]) -> dict[int, Range]:
         ends = {p: reader.watermarks((topic, p), timeout_s=_ANSWER_S)[1] for p in positions}
         return {p: (start, ends[p]) for p, start in positions.items() if start < ends[p]}
 
-    def _fold(
-        self, reader: LogReader, ledgers: dict[int, Ledger], slices: Mapping[TopicPartition, Range]
-    ) -> None:
+    def _fold(self, reader: LogReader, ledgers: dict[int, Ledger], slices: Mapping[TopicPartition, Range]) -> None:
         half_topic = self._config.topics.half
 
         def take(record: Any) -> None:
@@ -190,9 +169,7 @@ class Overview:
         read_ranges(reader, slices, take, patience_s=STABLE_PATIENCE_S)
 
 
-def _advance(
-    partition: int, ledger: Ledger, *, is_half_read: bool
-) -> Iterator[UnsettledTransaction]:
+def _advance(partition: int, ledger: Ledger, *, is_half_read: bool) -> Iterator[UnsettledTransaction]:
     while True:
         batch = ledger.advance(line_count_max=NEVER, byte_count_max=NEVER)
         for txn in batch.forwards:

@@ -12,13 +12,7 @@ from typing import NamedTuple
 from txlayer.adapters.ports import Administration
 from txlayer.config import SystemTopics
 from txlayer.consumer.dead_letters import DeadLetterReader
-from txlayer.core.dead_letters import (
-    DeadLetterEvent,
-    DeadLetterHistory,
-    DeadLetterState,
-    is_cut,
-    is_request_id,
-)
+from txlayer.core.dead_letters import DeadLetterEvent, DeadLetterHistory, DeadLetterState, is_cut, is_request_id
 from txlayer.core.retry import ReplayKind, ReplayRecord
 from txlayer.errors import ForbiddenTopicError, UsageError
 from txlayer.operate import Json
@@ -64,9 +58,7 @@ def author_of(command: str, *, operator: str | None, reason: str, request_id: st
     Raises:
         UsageError: no reason, or a name that cannot be one. Nothing was read.
     """
-    signature = signature_of(
-        command, operator=operator, reason=reason, recorded="it is recorded in the request"
-    )
+    signature = signature_of(command, operator=operator, reason=reason, recorded="it is recorded in the request")
     drawn = request_id or secrets.token_hex(6)
     if not is_request_id(drawn):
         raise UsageError(f"{command}: --request-id takes 1 to 64 of A-Z a-z 0-9 . _ -")
@@ -115,9 +107,7 @@ class ReplayOrder:
             limit=self.limit,
         )
         if self.is_all and self.is_again:
-            raise UsageError(
-                f"{self.command}: --again goes with names: handling many twice is no accident to risk"
-            )
+            raise UsageError(f"{self.command}: --again goes with names: handling many twice is no accident to risk")
 
     @property
     def is_whole(self) -> bool:
@@ -144,17 +134,11 @@ def answered(
     """Of one that was asked for, with what its owner answered."""
     if said is None or said.record.outcome is None:
         return DeadLetterOutcome(place, DeadLetterResult.REQUESTED, state, request_id)
-    return DeadLetterOutcome(
-        place, DeadLetterResult[said.record.outcome.name], state, request_id, said.record.text
-    )
+    return DeadLetterOutcome(place, DeadLetterResult[said.record.outcome.name], state, request_id, said.record.text)
 
 
 def not_asked(
-    place: DeadLetterPlace,
-    why: DeadLetterResult,
-    history: DeadLetterHistory | None,
-    *,
-    request_id: str,
+    place: DeadLetterPlace, why: DeadLetterResult, history: DeadLetterHistory | None, *, request_id: str
 ) -> DeadLetterOutcome:
     """Of one that nothing was asked for."""
     others = "" if history is None else ", ".join(sorted(history.unanswered))
@@ -171,9 +155,7 @@ def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -
     if outcome.result is DeadLetterResult.ALREADY:
         return kind is ReplayKind.DROP or outcome.state is DeadLetterState.HANDLED
     good = {_DONE[kind], DeadLetterResult.PLANNED, DeadLetterResult.REPUBLISHED}
-    return outcome.result in good or (
-        not is_waiting and outcome.result is DeadLetterResult.REQUESTED
-    )
+    return outcome.result in good or (not is_waiting and outcome.result is DeadLetterResult.REQUESTED)
 
 
 class Listener(NamedTuple):
@@ -210,8 +192,7 @@ def planned(order: ReplayOrder, choice: DeadLetterSelection) -> list[DeadLetterO
     request_id = order.author.request_id
     outcomes = _unable(choice, request_id)
     outcomes += [
-        DeadLetterOutcome(c.place, DeadLetterResult.PLANNED, c.history.state, request_id)
-        for c in choice.in_turn
+        DeadLetterOutcome(c.place, DeadLetterResult.PLANNED, c.history.state, request_id) for c in choice.in_turn
     ]
     for each in choice.asked_before:
         said = each.history.results.get(request_id) or each.history.copies.get(request_id)
@@ -232,9 +213,7 @@ def ask(
         TxLayerError: it could not be done; the same order goes on where it was.
     """
     author = order.author
-    asking = Replaying(
-        logs, writer, kind=order.kind, request_id=author.request_id, text=author.text
-    )
+    asking = Replaying(logs, writer, kind=order.kind, request_id=author.request_id, text=author.text)
     # A person may have thought for long: somebody else may have asked meanwhile.
     fresh, taken = still_able(logs, choice.in_turn, is_again=order.is_again)
     followed = [*choice.asked_before, *fresh]
@@ -254,38 +233,27 @@ def ask(
     return [
         *_unable(choice, author.request_id),
         *(
-            not_asked(
-                t.place, DeadLetterResult.REQUESTED_ALREADY, t.history, request_id=author.request_id
-            )
+            not_asked(t.place, DeadLetterResult.REQUESTED_ALREADY, t.history, request_id=author.request_id)
             for t in taken
         ),
-        *(
-            answered(c.place, asking.result(c), state=asking.state(c), request_id=author.request_id)
-            for c in followed
-        ),
+        *(answered(c.place, asking.result(c), state=asking.state(c), request_id=author.request_id) for c in followed),
     ]
 
 
-def _newcomers(
-    asking: Replaying, logs: Mapping[str, DeadLetterLog], followed: Sequence[Chosen]
-) -> list[Chosen]:
+def _newcomers(asking: Replaying, logs: Mapping[str, DeadLetterLog], followed: Sequence[Chosen]) -> list[Chosen]:
     handled = [c for c in followed if asking.state(c) is DeadLetterState.HANDLED]
     others = [c for c in followed if asking.state(c) is not DeadLetterState.HANDLED]
     return newcomers(logs, handled, others, request_id=asking.request_id).in_turn
 
 
-def check_target(
-    to: str, logs: Mapping[str, DeadLetterLog], *, admin: Administration, topics: SystemTopics
-) -> None:
+def check_target(to: str, logs: Mapping[str, DeadLetterLog], *, admin: Administration, topics: SystemTopics) -> None:
     """Refuse a target that cannot be meant.
 
     Raises:
         ForbiddenTopicError: it is a system topic, one that the dead letters came from, or does not exist.
     """
     if topics.is_system(to):
-        raise ForbiddenTopicError(
-            "--to: no message may be sent there", topic=to, reason="a system topic"
-        )
+        raise ForbiddenTopicError("--to: no message may be sent there", topic=to, reason="a system topic")
     if to in logs:
         raise ForbiddenTopicError(
             "--to: every other group of that topic would see the messages again; leave --to out, and the group's own "
@@ -315,9 +283,7 @@ def republish(
     if chosen:
         listener.begun(request_id)
     with listener.progress("published", len(chosen)) as tell:
-        republisher.publish(
-            _copies(chosen, reader, logs, gone), rate_max=order.rate, on_progress=tell
-        )
+        republisher.publish(_copies(chosen, reader, logs, gone), rate_max=order.rate, on_progress=tell)
     outcomes = _unable(choice, request_id)
     for each in (*choice.asked_before, *chosen):
         result = DeadLetterResult.MISSING if each in gone else DeadLetterResult.REPUBLISHED
@@ -326,10 +292,7 @@ def republish(
 
 
 def _copies(
-    chosen: Sequence[Chosen],
-    reader: DeadLetterReader,
-    logs: Mapping[str, DeadLetterLog],
-    gone: list[Chosen],
+    chosen: Sequence[Chosen], reader: DeadLetterReader, logs: Mapping[str, DeadLetterLog], gone: list[Chosen]
 ) -> Iterator[Copy]:
     """The chosen with their records, some hundred in memory at a time; those whose content is not there are told."""
     for start in range(0, len(chosen), BATCH_COUNT_MAX):
@@ -355,11 +318,7 @@ LOOK_AGAIN_S = 0.2
 
 
 def ask_queues(
-    log: DeadLetterLog,
-    writer: RequestWriter,
-    record: ReplayRecord,
-    *,
-    partitions: Sequence[int],
+    log: DeadLetterLog, writer: RequestWriter, record: ReplayRecord, *, partitions: Sequence[int]
 ) -> list[WrittenRequest]:
     """Ask the owners of partitions, or of all, to pause or to resume.
 
@@ -378,24 +337,16 @@ def chosen_partitions(log: DeadLetterLog, partitions: Sequence[int]) -> list[int
     there = range(log.partition_count)
     for number in partitions:
         if number not in there:
-            raise UsageError(
-                f"--partition {number}: {log.topic} has the partitions 0 to {len(there) - 1}"
-            )
+            raise UsageError(f"--partition {number}: {log.topic} has the partitions 0 to {len(there) - 1}")
     return sorted(set(partitions or there))
 
 
-def wait_until_taken(
-    log: DeadLetterLog, written: Sequence[WrittenRequest], *, patience_s: float
-) -> set[int]:
+def wait_until_taken(log: DeadLetterLog, written: Sequence[WrittenRequest], *, patience_s: float) -> set[int]:
     """The partitions whose owners have stored that they took the request."""
     give_up_at = time.monotonic() + patience_s
     while True:
         queues = log.queues()
-        taken = {
-            w.request.partition
-            for w in written
-            if (queues[w.request.partition].replayed_to or 0) > w.offset
-        }
+        taken = {w.request.partition for w in written if (queues[w.request.partition].replayed_to or 0) > w.offset}
         if len(taken) == len(written) or time.monotonic() >= give_up_at:
             return taken
         time.sleep(LOOK_AGAIN_S)

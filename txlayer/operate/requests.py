@@ -117,13 +117,7 @@ class Replaying:
     """Requests of one id about dead letters of one group. One thread uses it."""
 
     def __init__(
-        self,
-        logs: Mapping[str, DeadLetterLog],
-        writer: RequestWriter,
-        *,
-        kind: ReplayKind,
-        request_id: str,
-        text: str,
+        self, logs: Mapping[str, DeadLetterLog], writer: RequestWriter, *, kind: ReplayKind, request_id: str, text: str
     ) -> None:
         self._logs = logs
         self._writer = writer
@@ -172,11 +166,7 @@ class Replaying:
             yield each
 
     def wait(
-        self,
-        chosen: Sequence[Chosen],
-        *,
-        patience_s: float,
-        on_progress: Callable[[int], None] = lambda _count: None,
+        self, chosen: Sequence[Chosen], *, patience_s: float, on_progress: Callable[[int], None] = lambda _count: None
     ) -> None:
         """Return when all have a result, or when for `patience_s` none came. `on_progress` is told how many have."""
         give_up_at, answered_before = time.monotonic() + patience_s, -1
@@ -278,20 +268,11 @@ class Republisher:
         mark = encode_replay_mark(ReplayMark(self._request_id, place.partition, place.offset))
         headers = [h for h in original_headers(record.headers()) if h[0] != REPLAY_HEADER]
         said = ReplayRecord(
-            ReplayKind.RESULT,
-            self._request_id,
-            place.offset,
-            ReplayOutcome.REPUBLISHED,
-            f"{self._to}: {self._text}",
+            ReplayKind.RESULT, self._request_id, place.offset, ReplayOutcome.REPUBLISHED, f"{self._to}: {self._text}"
         )
         return (
             Entry(self._to, -1, record.key(), record.value(), [*headers, (REPLAY_HEADER, mark)]),
-            Entry(
-                replay_topic(self._group, place.topic),
-                place.partition,
-                record.key(),
-                encode_replay(said),
-            ),
+            Entry(replay_topic(self._group, place.topic), place.partition, record.key(), encode_replay(said)),
         )
 
 

@@ -8,10 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from txlayer.adapters.ports import (
-    CoordinatorConnections,
-    ProducerConnections,
-)
+from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.partition import count_partitions
 from txlayer.core import codec
@@ -20,11 +17,7 @@ from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable, nonce_of, txn_id_of
 from txlayer.core.transaction import OpPosition
 from txlayer.core.transitions import COMMITTING, TxnState
-from txlayer.errors import (
-    BrokerUnavailableError,
-    TopicMismatchError,
-    UsageError,
-)
+from txlayer.errors import BrokerUnavailableError, TopicMismatchError, UsageError
 from txlayer.operate import Json, unsettled
 from txlayer.operate.history import op_json, position_json
 from txlayer.operate.operators import OperatorWriter, Signature, check_choice
@@ -93,16 +86,12 @@ class SettlementOutcome(NamedTuple):
     checked_count: int = 0  # questions asked by now
 
 
-def outcome_of(
-    found: UnsettledTransaction, result: SettlementResult, **more: Any
-) -> SettlementOutcome:
+def outcome_of(found: UnsettledTransaction, result: SettlementResult, **more: Any) -> SettlementOutcome:
     """What became of a transaction that was found; its state and reason are as before unless `more` says otherwise."""
     txn = found.txn
     reason = None if txn.more is None else txn.more.reason
     known = {"state": found.state, "reason": "" if reason is None else reason.value}
-    return SettlementOutcome(
-        txn.key, txn.group, found.partition, found.state, result, **{**known, **more}
-    )
+    return SettlementOutcome(txn.key, txn.group, found.partition, found.state, result, **{**known, **more})
 
 
 def line_of(act: OperatorAction, found: UnsettledTransaction, signature: Signature) -> OpMessage:
@@ -177,37 +166,23 @@ def result_of(
     tells when it left the doubt topic since.
     """
     txn = before.txn
-    counted = [
-        s
-        for s in said
-        if txn.has_half_at(s.op.last_offset) and txn.is_of_group(s.op.producer_group)
-    ]
+    counted = [s for s in said if txn.has_half_at(s.op.last_offset) and txn.is_of_group(s.op.producer_group)]
     decision = None
     if before.state in UNDECIDED:
         decision = next((s for s in counted if s.op.resolution is not Resolution.UNKNOWN), None)
         if decision is None:
             state = before.state if now is None else now.state
             return (
-                (
-                    SettlementResult.DONE
-                    if act is OperatorAction.CHECK_NOW
-                    else SettlementResult.IGNORED
-                ),
+                (SettlementResult.DONE if act is OperatorAction.CHECK_NOW else SettlementResult.IGNORED),
                 state,
                 None,
             )
         if act is OperatorAction.CHECK_NOW:
             return SettlementResult.ALREADY, _state_after(decision, now), decision
         if decision.op.resolution is Resolution.ROLLBACK or act is OperatorAction.ROLLBACK:
-            is_wanted = (act is OperatorAction.COMMIT) == (
-                decision.op.resolution is Resolution.COMMIT
-            )
+            is_wanted = (act is OperatorAction.COMMIT) == (decision.op.resolution is Resolution.COMMIT)
             good = SettlementResult.DONE if decision.position == own else SettlementResult.ALREADY
-            return (
-                (good if is_wanted else SettlementResult.REFUSED),
-                _state_after(decision, now),
-                decision,
-            )
+            return ((good if is_wanted else SettlementResult.REFUSED), _state_after(decision, now), decision)
     if act is OperatorAction.COMMIT:
         is_own = decision is None or decision.position == own
         return _committed(counted, now, left_doubt_ms, decision, is_own=is_own)
@@ -257,11 +232,7 @@ def _abandoned(
         given_up = next((s for s in counted if s.op.is_abandon), None)
     if given_up is None:
         return SettlementResult.REFUSED, _COMMITTED, None
-    return (
-        (SettlementResult.DONE if given_up.position == own else SettlementResult.ALREADY),
-        _ROLLED_BACK,
-        given_up,
-    )
+    return ((SettlementResult.DONE if given_up.position == own else SettlementResult.ALREADY), _ROLLED_BACK, given_up)
 
 
 def _giving_up(counted: Sequence[RecordedLine], left_doubt_ms: int | None) -> RecordedLine | None:
@@ -357,9 +328,7 @@ class ManualSettlement:
         topic = self._config.topics.op
         limits = self._producers.topic_limits(topic)
         if limits is None:
-            raise TopicMismatchError(
-                "no such topic; `txlayer topics apply` creates it", topic=topic, found="none"
-            )
+            raise TopicMismatchError("no such topic; `txlayer topics apply` creates it", topic=topic, found="none")
         bytes_max = limits.message_bytes_max or RECORD_BYTES_MAX
         written: list[WrittenLine] = []
         writing = OperatorWriter(
@@ -372,9 +341,7 @@ class ManualSettlement:
 
         def add(record: Sequence[Line]) -> None:
             def on_stored(offset: int) -> None:
-                written.extend(
-                    WrittenLine(line.found, (offset, n)) for n, line in enumerate(record)
-                )
+                written.extend(WrittenLine(line.found, (offset, n)) for n, line in enumerate(record))
 
             value = codec.encode_ops([codec.encode_op(line.op) for line in record])
             partition = record[0].found.partition
@@ -419,12 +386,7 @@ class ManualSettlement:
         return wanted.keys() - missing.keys()
 
     def outcomes(
-        self,
-        act: OperatorAction,
-        written: Sequence[WrittenLine],
-        picture: Picture,
-        *,
-        reached: Collection[int],
+        self, act: OperatorAction, written: Sequence[WrittenLine], picture: Picture, *, reached: Collection[int]
     ) -> list[SettlementOutcome]:
         """What became of each; of those in partitions that nobody `reached`, that they are written."""
         told = [w for w in written if w.found.partition in reached]
@@ -478,9 +440,7 @@ class ManualSettlement:
             checked_count=0 if more is None else more.checked_count,
         )
 
-    def _since(
-        self, picture: Picture, keys: Collection[str], partitions: Collection[int]
-    ) -> _Since:
+    def _since(self, picture: Picture, keys: Collection[str], partitions: Collection[int]) -> _Since:
         topics = self._config.topics
         starts = {(topics.op, p): picture.op_ends[p] for p in partitions}
         starts |= {(topics.doubt, p): picture.doubt_ends[p] for p in partitions}
@@ -573,9 +533,7 @@ class SettlementPlan:
     picture: Picture
     lines: list[Line]
     known: list[SettlementOutcome] = field(default_factory=list)
-    skipped_count: int = (
-        0  # chosen by filter, but decided already: this act says nothing about them
-    )
+    skipped_count: int = 0  # chosen by filter, but decided already: this act says nothing about them
     ambiguous: list[UnsettledTransaction] = field(default_factory=list)
     """Transactions of one id that are not settled, and no nonce says which is meant: nothing else is in the plan."""
 
@@ -589,29 +547,19 @@ def plan_of(
     return _plan_of_named(order, hands, read_histories)
 
 
-def _plan_of_many(
-    order: SettlementOrder, hands: ManualSettlement, *, now_ms: int
-) -> SettlementPlan:
+def _plan_of_many(order: SettlementOrder, hands: ManualSettlement, *, now_ms: int) -> SettlementPlan:
     states = order.wanted.states or PARKED
-    picture = hands.look(
-        lambda each: each.state in states and order.wanted.lets_through(each, now_ms=now_ms)
-    )
+    picture = hands.look(lambda each: each.state in states and order.wanted.lets_through(each, now_ms=now_ms))
     able = [each for each in picture.found if known_before(order.act, each.state) is None]
     oldest = unsettled.oldest(able, order.limit)
     skipped_count = len(picture.found) - len(able)
-    return SettlementPlan(
-        picture, [_line(order, each) for each in oldest], skipped_count=skipped_count
-    )
+    return SettlementPlan(picture, [_line(order, each) for each in oldest], skipped_count=skipped_count)
 
 
-def _plan_of_named(
-    order: SettlementOrder, hands: ManualSettlement, read_histories: ReadHistories
-) -> SettlementPlan:
+def _plan_of_named(order: SettlementOrder, hands: ManualSettlement, read_histories: ReadHistories) -> SettlementPlan:
     wanted = dict.fromkeys(order.txn_ids)
     picture = hands.look(
-        lambda each: (
-            txn_id_of(each.txn.key) in wanted and order.nonce in (None, nonce_of(each.txn.key))
-        )
+        lambda each: txn_id_of(each.txn.key) in wanted and order.nonce in (None, nonce_of(each.txn.key))
     )
     standing: dict[str, list[UnsettledTransaction]] = {}
     for each in picture.found:
@@ -637,23 +585,17 @@ def _line(order: SettlementOrder, found: UnsettledTransaction) -> Line:
     return Line(found, line_of(order.act, found, order.signature))
 
 
-def _decided(
-    found: UnsettledTransaction, result: SettlementResult, hands: ManualSettlement
-) -> SettlementOutcome:
+def _decided(found: UnsettledTransaction, result: SettlementResult, hands: ManualSettlement) -> SettlementOutcome:
     position = None if found.txn.more is None else found.txn.more.decided_at
     said = None if position is None else hands.said_at(found.partition, position)
     decided_ms = None if said is None else said.appended_ms
     return outcome_of(found, result, decision=said, decided_ms=decided_ms)
 
 
-def _settled(
-    order: SettlementOrder, txn_id: str, read_histories: ReadHistories
-) -> SettlementOutcome:
+def _settled(order: SettlementOrder, txn_id: str, read_histories: ReadHistories) -> SettlementOutcome:
     """Of several attempts the one that is as the operator wants it, else the newest."""
     settled = [
-        of_settled(order.act, history)
-        for history in read_histories(txn_id)
-        if order.nonce in (None, history.nonce)
+        of_settled(order.act, history) for history in read_histories(txn_id) if order.nonce in (None, history.nonce)
     ]
     if not settled:
         key = f"{txn_id}/{order.nonce or ''}"
@@ -664,8 +606,7 @@ def _settled(
 def planned(plan: SettlementPlan) -> list[SettlementOutcome]:
     """What would be written for each, without writing it."""
     return [
-        outcome_of(found, SettlementResult.PLANNED, reason="", line=codec.encode_op(op))
-        for found, op in plan.lines
+        outcome_of(found, SettlementResult.PLANNED, reason="", line=codec.encode_op(op)) for found, op in plan.lines
     ]
 
 
@@ -694,9 +635,7 @@ def carry_out(
     partition_count = len({w.found.partition for w in written})
     try:
         reached = hands.wait(
-            written,
-            patience_s=patience_s,
-            on_progress=lambda count: on_reached(count, partition_count),
+            written, patience_s=patience_s, on_progress=lambda count: on_reached(count, partition_count)
         )
         return hands.outcomes(act, written, plan.picture, reached=reached)
     except BrokerUnavailableError as exc:

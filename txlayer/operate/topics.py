@@ -18,15 +18,7 @@ from txlayer.core.acls import Acl, AclChange, CreateAcl, RoleSpec, WantedAcl
 from txlayer.core.dead_letters import dead_letter_topic, namesakes
 from txlayer.core.ids import check_group
 from txlayer.core.messages import txn_id_of
-from txlayer.core.topics import (
-    AlterSetting,
-    Change,
-    CreateTopic,
-    DesiredTopic,
-    TopicSpec,
-    TopicState,
-    plan,
-)
+from txlayer.core.topics import AlterSetting, Change, CreateTopic, DesiredTopic, TopicSpec, TopicState, plan
 from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError, UsageError
 from txlayer.operate.offsets import partition_counts
 from txlayer.operate.overview import Overview, read_committed, read_stored
@@ -36,19 +28,12 @@ class GroupTopics:
     """Dead-letter and replay topics of a group, for topics that it consumes; nothing here deletes or shrinks."""
 
     def __init__(
-        self,
-        admin: Administration,
-        *,
-        group: str,
-        topics: Sequence[str],
-        files: Mapping[str, Mapping[str, object]],
+        self, admin: Administration, *, group: str, topics: Sequence[str], files: Mapping[str, Mapping[str, object]]
     ) -> None:
         self._admin = admin
         self._group = group
         self._topics = tuple(dict.fromkeys(topics))
-        self._specs = [
-            TopicSpec.parse(files[role], origin=f"topics/{role}.toml") for role in GROUP_ROLES
-        ]
+        self._specs = [TopicSpec.parse(files[role], origin=f"topics/{role}.toml") for role in GROUP_ROLES]
 
     def plan(self, *, replication_factor: int | None = None) -> list[Change]:
         """What is missing or different; each topic has as many partitions as the one that it belongs to.
@@ -76,26 +61,16 @@ class GroupTopics:
 
         Raises: as `plan`; nothing was created then.
         """
-        creations = [
-            c
-            for c in self.plan(replication_factor=replication_factor)
-            if isinstance(c, CreateTopic)
-        ]
+        creations = [c for c in self.plan(replication_factor=replication_factor) if isinstance(c, CreateTopic)]
         created = set(self._admin.create(creations)) if creations else set()
         # Only a topic that exists shows its replicas and its limits.
-        alterations = [
-            c
-            for c in self.plan(replication_factor=replication_factor)
-            if isinstance(c, AlterSetting)
-        ]
+        alterations = [c for c in self.plan(replication_factor=replication_factor) if isinstance(c, AlterSetting)]
         self._admin.alter_settings(alterations)
         done: list[Change] = [*(c for c in creations if c.topic in created), *alterations]
         return Applied(done, self.plan(replication_factor=replication_factor))
 
     def _refuse_namesakes(self) -> None:
-        others = [
-            (topic, *other) for topic in self._topics for other in namesakes(self._group, topic)
-        ]
+        others = [(topic, *other) for topic in self._topics for other in namesakes(self._group, topic)]
         there = self._admin.describe_topics({other for _, _, other in others})
         for topic, group, other in others:
             if other not in there:
@@ -107,9 +82,7 @@ class GroupTopics:
                     f"{other}, too, and that group reads that topic: choose another name for one of the groups"
                 )
 
-    def _desired(
-        self, sources: Mapping[str, TopicState], replication_factor: int | None
-    ) -> list[DesiredTopic]:
+    def _desired(self, sources: Mapping[str, TopicState], replication_factor: int | None) -> list[DesiredTopic]:
         return [
             spec.desired(
                 names={"group": self._group, "topic": topic},
@@ -138,15 +111,11 @@ class WantedTopics:
             UsageError: the options contradict each other. Nothing was asked.
         """
         if (self.group is None) != (not self.topics):
-            raise UsageError(
-                "--group and --topic go together: each topic has dead letters for each group"
-            )
+            raise UsageError("--group and --topic go together: each topic has dead letters for each group")
         if self.group is not None:
             check_group(self.group)
             if self.partitions is not None:
-                raise UsageError(
-                    "--partitions: a group's topics have as many as the topic that they belong to"
-                )
+                raise UsageError("--partitions: a group's topics have as many as the topic that they belong to")
 
     def plan(self, admin: Administration) -> list[Change]:
         """What is missing or different."""
@@ -189,13 +158,7 @@ class WantedRights:
 
     @staticmethod
     def of(
-        namespace: str,
-        roles: Sequence[str],
-        principal: str,
-        *,
-        group: str | None,
-        topics: Sequence[str],
-        host: str,
+        namespace: str, roles: Sequence[str], principal: str, *, group: str | None, topics: Sequence[str], host: str
     ) -> WantedRights:
         """What topics/*.toml say of these roles.
 
@@ -205,23 +168,15 @@ class WantedRights:
         files = read_acl_files()
         kind, colon, name = principal.partition(":")
         if not (kind and colon and name) or principal == acls.ANYBODY:
-            raise ConfigError(
-                "not one principal", name="--principal", value=principal, expected="User:NAME"
-            )
+            raise ConfigError("not one principal", name="--principal", value=principal, expected="User:NAME")
         if group is not None:
             check_group(group)
         wanted: dict[Acl, WantedAcl] = {}
         for role in dict.fromkeys(roles):
             if role not in files:
-                raise ConfigError(
-                    "no such role", name="--role", value=role, expected=f"one of {', '.join(files)}"
-                )
+                raise ConfigError("no such role", name="--role", value=role, expected=f"one of {', '.join(files)}")
             entries = RoleSpec.parse(role, files[role]).wanted(
-                namespace=namespace,
-                group=group,
-                topics=tuple(topics),
-                principal=principal,
-                host=host,
+                namespace=namespace, group=group, topics=tuple(topics), principal=principal, host=host
             )
             for entry in entries:
                 wanted.setdefault(entry.acl, entry)
@@ -263,9 +218,7 @@ class Drain(NamedTuple):
         return not (self.open or self.half_unread or self.op_unread)
 
 
-def look(
-    config: CoordinatorConfig, connections: CoordinatorConnections, *, partition_count: int
-) -> Drain:
+def look(config: CoordinatorConfig, connections: CoordinatorConnections, *, partition_count: int) -> Drain:
     """How far it is drained now.
 
     Raises:
@@ -324,11 +277,7 @@ class Widening(NamedTuple):
 
 
 def plan_widening(
-    admin: Administration,
-    config: CoordinatorConfig,
-    connections: CoordinatorConnections,
-    *,
-    partition_count: int,
+    admin: Administration, config: CoordinatorConfig, connections: CoordinatorConnections, *, partition_count: int
 ) -> Widening:
     """Whether half, op and doubt can get so many partitions now; nothing is changed.
 
@@ -354,9 +303,7 @@ def plan_widening(
     return Widening(counts, wanted, left)
 
 
-def look_at(
-    admin: Administration, config: CoordinatorConfig, connections: CoordinatorConnections
-) -> Drain:
+def look_at(admin: Administration, config: CoordinatorConfig, connections: CoordinatorConnections) -> Drain:
     """What is not drained yet.
 
     Raises:
@@ -368,10 +315,7 @@ def look_at(
 
 
 def _left(
-    config: CoordinatorConfig,
-    connections: CoordinatorConnections,
-    counts: Mapping[str, int],
-    known: int,
+    config: CoordinatorConfig, connections: CoordinatorConnections, counts: Mapping[str, int], known: int
 ) -> Drain | None:
     """What is not drained; None: nothing."""
     if set(counts.values()) == {known}:

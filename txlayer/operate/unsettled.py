@@ -88,16 +88,12 @@ def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
     }
 
 
-def stats_json(
-    namespace: str, overview: Overview, partitions: Sequence[PartitionStatus], *, now_ms: int
-) -> Json:
+def stats_json(namespace: str, overview: Overview, partitions: Sequence[PartitionStatus], *, now_ms: int) -> Json:
     """What `tx stats --json` prints: what is not settled and what was kept aside, counted.
 
     Raises: as `Overview.standing`.
     """
-    ages_ms: dict[
-        tuple[str, str], list[int]
-    ] = {}  # by producer group and state: how many, the oldest
+    ages_ms: dict[tuple[str, str], list[int]] = {}  # by producer group and state: how many, the oldest
     doubt: Counter[int] = Counter()
     kept_aside = Counter(found.place.partition for found in overview.kept_aside())
     for partition, state, txn in overview.standing():
@@ -111,17 +107,11 @@ def stats_json(
         "oldest_age_ms": max((oldest_ms for _, oldest_ms in ages_ms.values()), default=None),
         "kept_aside_count": kept_aside.total(),
         "states": [
-            {
-                "producer_group": group,
-                "state": state,
-                "count": count,
-                "oldest_age_ms": oldest_ms,
-            }
+            {"producer_group": group, "state": state, "count": count, "oldest_age_ms": oldest_ms}
             for (group, state), (count, oldest_ms) in sorted(ages_ms.items())
         ],
         "partitions": [
-            partition_json(p, doubt_count=doubt[p.partition], aside_count=kept_aside[p.partition])
-            for p in partitions
+            partition_json(p, doubt_count=doubt[p.partition], aside_count=kept_aside[p.partition]) for p in partitions
         ],
     }
 
@@ -146,11 +136,7 @@ def partition_json(status: PartitionStatus, *, doubt_count: int, aside_count: in
 
 def options_json(options: HalfOptions) -> Json:
     """What its producer asked for."""
-    return {
-        "key_hash": options.key_hash,
-        "order": options.order.value,
-        "immunity_ms": options.immunity_ms,
-    }
+    return {"key_hash": options.key_hash, "order": options.order.value, "immunity_ms": options.immunity_ms}
 
 
 KEPT_ASIDE = "kept-aside"

@@ -49,16 +49,7 @@ from txlayer.core.judging import (
     Window,
     judge,
 )
-from txlayer.core.messages import (
-    Headers,
-    OrderMode,
-    Origin,
-    Resolution,
-    Undecodable,
-    nonce_of,
-    txn_id_of,
-    user_headers,
-)
+from txlayer.core.messages import Headers, OrderMode, Origin, Resolution, Undecodable, nonce_of, txn_id_of, user_headers
 from txlayer.core.verdicts import Promise, Verdict, severity
 from txlayer.errors import NotAuthorisedError, TopicMismatchError
 
@@ -113,10 +104,7 @@ class TraceShelf:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._connection.close()
         self._folder.cleanup()
@@ -193,9 +181,7 @@ class TraceRecords:
         """{op partition: the append time of the first record that was read}."""
         self.real_first_ms: dict[TopicPartition, int] = {}
         """{partition of a real topic: the earliest append time there, where the broker keeps append times}."""
-        self._edge: set[str] = (
-            set()
-        )  # transactions whose first half record may lie before the window
+        self._edge: set[str] = set()  # transactions whose first half record may lie before the window
         self._seen: defaultdict[TopicPartition, set[int]] = defaultdict(set)
 
     def half(self, record: Record) -> None:
@@ -370,9 +356,7 @@ class TraceRecords:
             return  # stored and visible before the window
         topic, number, key = record.topic(), record.partition(), record.key()
         content = content_of(topic, index, key, record.value(), headers)
-        is_hidden = not is_committed and record.offset() >= self.stable_ends.get(
-            (topic, number), 1 << 62
-        )
+        is_hidden = not is_committed and record.offset() >= self.stable_ends.get((topic, number), 1 << 62)
         trace = ForwardTrace(
             topic,
             number,
@@ -401,9 +385,7 @@ class TraceRecords:
         return content_of(topic, index, key, value, headers)
 
 
-def content_of(
-    topic: str, index: int, key: bytes | None, value: bytes | None, headers: Headers | None
-) -> int:
+def content_of(topic: str, index: int, key: bytes | None, value: bytes | None, headers: Headers | None) -> int:
     """64 bits that stand for what must be the same in a half message, on doubt, and in what is forwarded of it.
 
     They are Python's own hash, of which nobody outside can know the seed: they are compared within one process alone.
@@ -512,9 +494,7 @@ class WindowReader:
             # From here on the order of the lines is the argument (see above).
             real_ranges = self._real_ranges(admin, reals, asked.since_ms, traces.earliest_ms)
             others = self._doubt_and_op(admin, count, asked.since_ms)
-            firsts = admin.start_offsets(
-                [*real_ranges[0], *(p for p in others if p[0] == self._config.topics.op)]
-            )
+            firsts = admin.start_offsets([*real_ranges[0], *(p for p in others if p[0] == self._config.topics.op)])
             compacted = {topic for topic in wanted if self._is_compacted(admin, topic)}
             doubt_lag_ms = int(self._setting(admin, self._config.topics.doubt, COMPACTION_LAG) or 0)
             tails = self._tails(admin, halves, ends, asked)
@@ -531,7 +511,9 @@ class WindowReader:
             half_topic=topics.half,
             starts=traces.half_starts,
             ends={p: offset for (_, p), offset in ends.items()},
-            cut_ms=cut_ms, grace_ms=asked.grace_ms, overdue_ms=asked.overdue_ms,
+            cut_ms=cut_ms,
+            grace_ms=asked.grace_ms,
+            overdue_ms=asked.overdue_ms,
             clock_error_ms=asked.clock_error_ms,
             doubt_from_ms=cut_ms - doubt_lag_ms,
             unread_topics=frozenset((traces.named_topics - set(wanted)) | missing | compacted),
@@ -542,10 +524,8 @@ class WindowReader:
             },
             real_from_ms=_shortened(real_ranges[1], firsts, asked.since_ms, traces.real_first_ms),
             partition_counts=Counter(topic for topic, _ in reals),
-        )  # fmt: skip
-        return WindowReading(
-            window, tuple(wanted), dict(self._counts), held_back, traces.strange_count
         )
+        return WindowReading(window, tuple(wanted), dict(self._counts), held_back, traces.strange_count)
 
     # --- where to begin and to end ------------------------------------------------------------------------------------
 
@@ -554,7 +534,7 @@ class WindowReader:
         if count is None:
             raise TopicMismatchError(
                 "no such topic; `txlayer topics apply` creates a namespace's", topic=topic, found="none"
-            )  # fmt: skip
+            )
         return count
 
     def _judged_ends(
@@ -586,20 +566,14 @@ class WindowReader:
         found: list[TopicPartition] = []
         missing = set()
         for topic in topics:
-            count = (
-                self._partition_count(admin, topic) if is_asked else admin.partition_count(topic)
-            )
+            count = self._partition_count(admin, topic) if is_asked else admin.partition_count(topic)
             if count is None:
                 missing.add(topic)
             found += [(topic, p) for p in range(count or 0)]
         return found, missing
 
     def _real_ranges(
-        self,
-        admin: Administration,
-        reals: Collection[TopicPartition],
-        since_ms: int,
-        earliest_ms: Mapping[str, int],
+        self, admin: Administration, reals: Collection[TopicPartition], since_ms: int, earliest_ms: Mapping[str, int]
     ) -> tuple[Ranges, Ranges]:
         """(committed, uncommitted)."""
         if not reals:
@@ -637,14 +611,10 @@ class WindowReader:
             return ""
         return "" if state is None else state.settings.get(name, "")
 
-    def _ends(
-        self, admin: Administration, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int]:
+    def _ends(self, admin: Administration, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         stable = admin.end_offsets(partitions)
         whole = admin.end_offsets(partitions, is_committed=False)
-        self._held_back += [
-            HeldBack(*p, stable[p], whole[p]) for p in partitions if stable[p] < whole[p]
-        ]
+        self._held_back += [HeldBack(*p, stable[p], whole[p]) for p in partitions if stable[p] < whole[p]]
         return stable
 
     def _still_held_back(self) -> tuple[HeldBack, ...]:
@@ -666,9 +636,7 @@ class WindowReader:
     def _plan(self, *several: Ranges) -> None:
         self._total += sum(end - start for ranges in several for start, end in ranges.values())
 
-    def _read_with(
-        self, reader: LogReader, role: str, ranges: Ranges, on_record: Callable[[Record], None]
-    ) -> None:
+    def _read_with(self, reader: LogReader, role: str, ranges: Ranges, on_record: Callable[[Record], None]) -> None:
         done = 0
 
         def count(record: Record) -> None:
@@ -690,27 +658,17 @@ class WindowReader:
         if not committed:
             return
         size = max(SLICE_COUNT // len(committed), 1)
-        with (
-            closing(self._make_reader(COMMITTED)) as stable,
-            closing(self._make_reader(UNCOMMITTED)) as whole,
-        ):
+        with closing(self._make_reader(COMMITTED)) as stable, closing(self._make_reader(UNCOMMITTED)) as whole:
             behind = 0
             while any(start + behind < end for start, end in uncommitted.values()):
                 traces.begin_slice()
-                self._read_with(
-                    stable, "committed", _slice(committed, behind, size), traces.committed
-                )
-                self._read_with(
-                    whole, "uncommitted", _slice(uncommitted, behind, size), traces.uncommitted
-                )
+                self._read_with(stable, "committed", _slice(committed, behind, size), traces.committed)
+                self._read_with(whole, "uncommitted", _slice(uncommitted, behind, size), traces.uncommitted)
                 behind += size
 
 
 def _shortened(
-    ranges: Ranges,
-    firsts: Mapping[TopicPartition, int],
-    since_ms: int,
-    first_ms: Mapping[TopicPartition, int],
+    ranges: Ranges, firsts: Mapping[TopicPartition, int], since_ms: int, first_ms: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """{partition: what came up to this time may be gone, or was not read}, without those that are there from offset 0."""
     found = {}
@@ -757,18 +715,14 @@ def verify(
     """
     started = time.monotonic()
     with TraceShelf(folder) as shelf:
-        reader = WindowReader(
-            config, make_admin=make_admin, make_reader=make_reader, on_progress=on_read
-        )
+        reader = WindowReader(config, make_admin=make_admin, make_reader=make_reader, on_progress=on_read)
         reading = reader.read(asked, shelf)
         read_at = time.monotonic()
         proof = prove(shelf, reading.window, on_judged=on_judged)
         return Verification(reading, proof, read_at - started, time.monotonic() - read_at)
 
 
-def prove(
-    shelf: TraceShelf, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None
-) -> Proof:
+def prove(shelf: TraceShelf, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None) -> Proof:
     """The verdicts on everything that stands on the shelf."""
     proof = Proof()
     for found in judgements(shelf, window, on_judged=on_judged):
@@ -810,20 +764,16 @@ def judgements(
             is_waiting = found is Verdict.OPEN
             yield Judged(
                 txn_id, nonce, found, place, "committed, and nowhere", is_committed=True, is_on_its_way=is_waiting
-            )  # fmt: skip
+            )
             continue
         why = fold.is_late(mark)
         if why and (txn_id, nonce) not in late:
             late.add((txn_id, nonce))
-            finding = VerdictFinding(
-                Verdict.OUT_OF_ORDER, txn_id, nonce, mark.place, why, (Promise.P6,)
-            )
+            finding = VerdictFinding(Verdict.OUT_OF_ORDER, txn_id, nonce, mark.place, why, (Promise.P6,))
             yield Late(finding, verdict)
 
 
-def verification_json(
-    found: Verification, *, asked: WantedWindow, config: ClientConfig
-) -> dict[str, object]:
+def verification_json(found: Verification, *, asked: WantedWindow, config: ClientConfig) -> dict[str, object]:
     """For a program; findings up to the limit of what is kept."""
     proof, reading = found.proof, found.reading
     return {

@@ -140,9 +140,7 @@ class LoopEngine:
                 self._loop.call_soon_threadsafe(self._serve_all)
 
 
-AsyncLocalTransaction = Callable[
-    ["AsyncSubmittedTransaction"], Resolution | Awaitable[Resolution | None] | None
-]
+AsyncLocalTransaction = Callable[["AsyncSubmittedTransaction"], Resolution | Awaitable[Resolution | None] | None]
 """Called once the half messages are acknowledged; a plain function or a coroutine function."""
 
 
@@ -152,13 +150,7 @@ class AsyncSubmittedTransaction(PendingTransaction):
     __slots__ = ("_local", "_started")
 
     def __init__(
-        self,
-        started: LoopEngine,
-        barrier: Barrier | None,
-        queue: OpQueue,
-        key: str,
-        born_ms: int,
-        message_count: int,
+        self, started: LoopEngine, barrier: Barrier | None, queue: OpQueue, key: str, born_ms: int, message_count: int
     ) -> None:
         super().__init__(queue, key, born_ms, message_count)
         self._started = started
@@ -209,16 +201,11 @@ class AsyncSubmittedTransaction(PendingTransaction):
             raise LifecycleError(ending.misfit, state="prepared")
         return result
 
-    async def _ending(
-        self, resolution: Resolution, said: Resolution | None, *, has_failed: bool
-    ) -> Ending:
+    async def _ending(self, resolution: Resolution, said: Resolution | None, *, has_failed: bool) -> Ending:
         if self._local is None:
             return Ending(resolution)
         run = self._local.said_steps(
-            None if has_failed else said,
-            txn_id=self.txn_id,
-            nonce=self.nonce,
-            has_failed=has_failed,
+            None if has_failed else said, txn_id=self.txn_id, nonce=self.nonce, has_failed=has_failed
         )
         return await self._started.drive(run)
 
@@ -247,15 +234,11 @@ class AsyncTransactionalProducer:
         metrics: ProducerMetrics | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        self._config = ProducerConfig(
-            bootstrap_servers=bootstrap_servers, namespace=namespace, **settings
-        )
+        self._config = ProducerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings)
         self._group = check_group(group)
         check_kind(barrier, is_async=True)
         self._barrier = barrier
-        handling = handling_of(
-            check, barrier, worker_count=self._config.check_workers, is_async=True
-        )
+        handling = handling_of(check, barrier, worker_count=self._config.check_workers, is_async=True)
         self._handling = traced_handling(handling, tracing, check_topic=self._config.topics.check)
         self._on_refused = on_refused
         self._serializer = serializer
@@ -305,10 +288,7 @@ class AsyncTransactionalProducer:
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
 
@@ -330,17 +310,13 @@ class AsyncTransactionalProducer:
         """
         started = self._ready
         if started is None:
-            return self._transaction_of_unstarted(
-                txn_id, ordering_key, order, immunity, block=block
-            )
+            return self._transaction_of_unstarted(txn_id, ordering_key, order, immunity, block=block)
         started.engine.pipeline.check_open()
         started.engine.check_entry()
         identity = started.engine.identity
         place = identity.place(ordering_key, order, immunity)
         key = identity.draw(txn_id, now_ms())
-        return AsyncTransaction(
-            started, barrier=self._barrier, place=place, key=key, may_wait=block
-        )
+        return AsyncTransaction(started, barrier=self._barrier, place=place, key=key, may_wait=block)
 
     @asynccontextmanager
     async def _transaction_of_unstarted(
@@ -373,9 +349,7 @@ class AsyncTransactionalProducer:
             TxLayerError: what `TransactionalProducer.publish` raises.
         """
         started = self._ready or await self._started()
-        flight = await self._launch(
-            started, SubmittedTransaction, messages, txn_id, ordering_key, order, block=block
-        )
+        flight = await self._launch(started, SubmittedTransaction, messages, txn_id, ordering_key, order, block=block)
         return await started.drive(steps.result(started.engine, flight))
 
     async def submit(
@@ -397,9 +371,7 @@ class AsyncTransactionalProducer:
         make: MakeFlight = SubmittedTransaction
         if local_transaction is not None:
             make = partial(AsyncSubmittedTransaction, started, self._barrier)
-        flight = await self._launch(
-            started, make, messages, txn_id, ordering_key, order, immunity, block=block
-        )
+        flight = await self._launch(started, make, messages, txn_id, ordering_key, order, immunity, block=block)
         if isinstance(flight, AsyncSubmittedTransaction):
             assert local_transaction is not None
             rest = flight.finish(local_transaction)
@@ -417,11 +389,7 @@ class AsyncTransactionalProducer:
             flight.queue.pipeline.post(flight.abandon)
 
     async def status(
-        self,
-        txn_id: str,
-        *,
-        since: timedelta = SINCE,
-        ordering_key: bytes | str | None = None,
+        self, txn_id: str, *, since: timedelta = SINCE, ordering_key: bytes | str | None = None
     ) -> list[TransactionHistory]:
         """Read what happened to a transaction from the topics: one history per nonce, the oldest first.
 
@@ -505,9 +473,7 @@ class AsyncTransactionalProducer:
         place = identity.place(ordering_key, order, immunity)
         key = identity.draw(txn_id, now_ms())
         several = (messages,) if isinstance(messages, Message) else messages
-        return await started.drive(
-            steps.launch(started.engine, make, several, place, key, may_wait=block)
-        )
+        return await started.drive(steps.launch(started.engine, make, several, place, key, may_wait=block))
 
 
 class AsyncTransaction(OpenTransaction):
@@ -516,13 +482,7 @@ class AsyncTransaction(OpenTransaction):
     __slots__ = ("_started",)
 
     def __init__(
-        self,
-        started: LoopEngine,
-        *,
-        barrier: Barrier | None,
-        place: Placement,
-        key: str,
-        may_wait: bool,
+        self, started: LoopEngine, *, barrier: Barrier | None, place: Placement, key: str, may_wait: bool
     ) -> None:
         super().__init__(started.engine, barrier=barrier, place=place, key=key, may_wait=may_wait)
         self._started = started
@@ -531,10 +491,7 @@ class AsyncTransaction(OpenTransaction):
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._local is None:
             self.leave(exc)

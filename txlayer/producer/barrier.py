@@ -71,9 +71,7 @@ class LocalPart:
         self.end()
         joined = self._joined
         if joined is None and not has_failed:
-            return Ending(
-                UNKNOWN, "left without join: the barrier was not written, a check-back settles it"
-            )
+            return Ending(UNKNOWN, "left without join: the barrier was not written, a check-back settles it")
         state = LocalState.ROLLED_BACK if joined is None else joined.state
         if joined is not None:
             joined.leave()
@@ -106,15 +104,11 @@ class LocalPart:
                 state="not joined" if state is None else state.value,
             )
         if resolution is ROLLBACK and state in (LocalState.COMMITTED, LocalState.UNCLEAR):
-            raise LifecycleError(
-                "rollback: the joined local transaction is committed, or may be", state=state.value
-            )
+            raise LifecycleError("rollback: the joined local transaction is committed, or may be", state=state.value)
         if resolution is ROLLBACK and self._joined is not None:
             self._joined.forbid_commit("tx.rollback() was called")
 
-    def said_steps(
-        self, said: Resolution | None, *, txn_id: str, nonce: str, has_failed: bool
-    ) -> Steps[Ending]:
+    def said_steps(self, said: Resolution | None, *, txn_id: str, nonce: str, has_failed: bool) -> Steps[Ending]:
         """Like `end_steps`, for a local transaction that may also return a resolution."""
         self.end()
         if said is ROLLBACK or said is UNKNOWN:
@@ -137,9 +131,7 @@ def check_kind(barrier: Barrier | None, *, is_async: bool) -> None:
         kinds = ("AsyncSqlBarrier", "an AsyncTransactionalProducer")
         if is_async:
             kinds = ("SqlBarrier", "a TransactionalProducer")
-        raise UsageError(
-            f"{kinds[0]} goes with {kinds[1]}; use the other barrier or the other producer"
-        )
+        raise UsageError(f"{kinds[0]} goes with {kinds[1]}; use the other barrier or the other producer")
 
 
 def part_of(barrier: Barrier | None, *, group: str) -> LocalPart | None:

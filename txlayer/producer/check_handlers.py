@@ -78,11 +78,7 @@ class AnswerVerdict(NamedTuple):
 
 
 def handling_of(
-    check: Callable[[CheckRequest], Any] | None,
-    barrier: Barrier | None,
-    *,
-    worker_count: int,
-    is_async: bool,
+    check: Callable[[CheckRequest], Any] | None, barrier: Barrier | None, *, worker_count: int, is_async: bool
 ) -> Handling | None:
     """How a producer with this handler or barrier answers check-backs; None if it has neither.
 
@@ -108,9 +104,7 @@ def handling_of(
             "check= and barrier=: with a barrier the handler is generated, and another could contradict it"
         )
     if not callable(check):
-        raise UsageError(
-            f"a check handler is called with a CheckRequest; {type(check).__name__} is not callable"
-        )
+        raise UsageError(f"a check handler is called with a CheckRequest; {type(check).__name__} is not callable")
     is_coroutine = is_coroutine_function(check)
     if is_coroutine and not is_async:
         raise UsageError(
@@ -163,9 +157,7 @@ def _ask(handler: Callable[[CheckRequest], Any], requests: Sequence[CheckRequest
     return [handler(request) for request in requests]
 
 
-async def _ask_loop(
-    handler: Callable[[CheckRequest], Awaitable[Any]], requests: Sequence[CheckRequest]
-) -> list[Any]:
+async def _ask_loop(handler: Callable[[CheckRequest], Awaitable[Any]], requests: Sequence[CheckRequest]) -> list[Any]:
     return [await handler(request) for request in requests]
 
 
@@ -234,9 +226,7 @@ class CallRunner(Protocol):
 class ThreadCallRunner:
     """Calls on daemon threads, created when needed; a thread that hangs in the handler is replaced."""
 
-    def __init__(
-        self, answer: Answer, *, call_count_max: int, done: Done, name: str, clock: Clock
-    ) -> None:
+    def __init__(self, answer: Answer, *, call_count_max: int, done: Done, name: str, clock: Clock) -> None:
         self._answer = answer
         self._call_count_max = call_count_max
         self._done = done
@@ -320,13 +310,7 @@ class LoopCallRunner:
     """Calls as tasks of the producer's loop; a call that is given up is cancelled."""
 
     def __init__(
-        self,
-        answer: Answer,
-        *,
-        call_count_max: int,
-        done: Done,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
+        self, answer: Answer, *, call_count_max: int, done: Done, loop: asyncio.AbstractEventLoop, clock: Clock
     ) -> None:
         self._answer = answer
         self._call_count_max = call_count_max

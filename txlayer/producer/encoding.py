@@ -41,9 +41,7 @@ class KnownTopic(NamedTuple):
     message_bytes_max: int  # of key, value and headers, counted by `size_of`
 
 
-def size_of(
-    key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]] | None
-) -> int:
+def size_of(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]] | None) -> int:
     """Bytes of a message's content with the overhead of its headers."""
     size = (0 if key is None else len(key)) + (0 if value is None else len(value))
     for name, header in headers or ():
@@ -55,12 +53,7 @@ class Encoder:
     """Checks and encodes the messages of one producer. Thread-safe."""
 
     def __init__(
-        self,
-        config: ProducerConfig,
-        *,
-        half_bytes_max: int | None,
-        serialize: Serialize | None,
-        spare_bytes: int = 0,
+        self, config: ProducerConfig, *, half_bytes_max: int | None, serialize: Serialize | None, spare_bytes: int = 0
     ) -> None:
         self._config = config
         self._spare_bytes = spare_bytes
@@ -102,14 +95,11 @@ class Encoder:
         """
         if limits is None:
             self._known.pop(topic, None)
-            raise ForbiddenTopicError(
-                "nothing was sent", topic=topic, reason="there is no such topic"
-            )
+            raise ForbiddenTopicError("nothing was sent", topic=topic, reason="there is no such topic")
         of_topic = _room(limits.message_bytes_max, FORWARDED_BYTES + self._spare_bytes)
         of_half = _room(self._half_bytes_max, HALF_BYTES + self._spare_bytes)
         self._known[topic] = KnownTopic(
-            limits.partition_count,
-            min(of_topic, of_half, self._config.transaction_bytes_max),
+            limits.partition_count, min(of_topic, of_half, self._config.transaction_bytes_max)
         )
 
     def forget(self, topic: str) -> None:
@@ -165,8 +155,7 @@ class Encoder:
             byte_count += size
         if byte_count > self._config.transaction_bytes_max:
             raise UsageError(
-                f"{byte_count} bytes in one transaction; transaction_bytes_max is "
-                f"{self._config.transaction_bytes_max}"
+                f"{byte_count} bytes in one transaction; transaction_bytes_max is {self._config.transaction_bytes_max}"
             )
         return records
 
@@ -189,32 +178,19 @@ class Encoder:
                 reason="too-large",
             )
         _check_place(message, known)
-        if (
-            message.partition is None
-            and message.timestamp is None
-            and (key is not None or place.ordering_key is None)
-        ):
+        if message.partition is None and message.timestamp is None and (key is not None or place.ordering_key is None):
             options = place.options
         else:
             options = place.options_of(
-                has_key=key is not None,
-                partition=message.partition,
-                timestamp_ms=message.timestamp,
+                has_key=key is not None, partition=message.partition, timestamp_ms=message.timestamp
             )
         return (topic, key, value, headers or None, options), size
 
-    def _value(
-        self,
-        value: Any,
-        topic: str,
-        headers: list[tuple[str, bytes | None]],
-    ) -> bytes | None:
+    def _value(self, value: Any, topic: str, headers: list[tuple[str, bytes | None]]) -> bytes | None:
         if self._serialize is not None:
             value = self._serialize(value, topic=topic, headers=headers)
             if not isinstance(value, bytes | None):
-                raise UsageError(
-                    f"the serializer gave {type(value).__name__}, not bytes. Nothing was sent"
-                )
+                raise UsageError(f"the serializer gave {type(value).__name__}, not bytes. Nothing was sent")
             return value
         return _bytes_or_none(value, "value")
 
@@ -226,14 +202,10 @@ def check_topic(topic: str, config: ProducerConfig) -> None:
         ForbiddenTopicError: it is not a valid topic name, or names a system topic. Nothing was sent.
     """
     if not isinstance(topic, str) or TOPIC_NAME.fullmatch(topic) is None or topic in (".", ".."):
-        raise ForbiddenTopicError(
-            "nothing was sent", topic=str(topic)[:260], reason="not a topic's name"
-        )
+        raise ForbiddenTopicError("nothing was sent", topic=str(topic)[:260], reason="not a topic's name")
     if config.topics.is_system(topic):
         raise ForbiddenTopicError(
-            "nothing was sent",
-            topic=topic,
-            reason="system topics are written by txlayer and Kafka alone",
+            "nothing was sent", topic=topic, reason="system topics are written by txlayer and Kafka alone"
         )
 
 
@@ -258,9 +230,7 @@ def headers_of(headers: Any) -> list[tuple[str, bytes | None]]:
                 )
             made.append((name, _bytes_or_none(value, f"header {name}")))
     except (TypeError, ValueError) as exc:  # no pairs
-        raise UsageError(
-            f"headers are pairs of name and value, or a mapping: {exc}. Nothing was sent"
-        ) from exc
+        raise UsageError(f"headers are pairs of name and value, or a mapping: {exc}. Nothing was sent") from exc
     return made
 
 
@@ -274,12 +244,8 @@ def _room(bytes_max: int | None, ours: int) -> int:
 def _check_place(message: Message, known: KnownTopic) -> None:
     partition, timestamp = message.partition, message.timestamp
     if isinstance(partition, bool) or isinstance(timestamp, bool):  # written, it would be a word
-        raise UsageError(
-            "partition and timestamp are whole numbers, not True or False. Nothing was sent"
-        )
-    if partition is not None and not (
-        isinstance(partition, int) and 0 <= partition < known.partition_count
-    ):
+        raise UsageError("partition and timestamp are whole numbers, not True or False. Nothing was sent")
+    if partition is not None and not (isinstance(partition, int) and 0 <= partition < known.partition_count):
         raise RefusedRecordError(
             f"partition {partition!r} does not exist, the topic has {known.partition_count}. Nothing was sent",
             topic=message.topic,
@@ -287,8 +253,7 @@ def _check_place(message: Message, known: KnownTopic) -> None:
         )
     if timestamp is not None and not (isinstance(timestamp, int) and 0 <= timestamp <= WHOLE_MAX):
         raise UsageError(
-            f"a timestamp is whole milliseconds since 1970, at most {WHOLE_MAX}, not {timestamp!r}. "
-            "Nothing was sent"
+            f"a timestamp is whole milliseconds since 1970, at most {WHOLE_MAX}, not {timestamp!r}. Nothing was sent"
         )
 
 

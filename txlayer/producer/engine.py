@@ -20,15 +20,7 @@ from txlayer.core.messages import Message, Resolution
 from txlayer.errors import TopicMismatchError, TxLayerError
 from txlayer.producer.encoding import BATCH_BYTES, RECORD_BYTES, Encoder, HalfRecord
 from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, Identity, Placement, now_ms
-from txlayer.producer.pipeline import (
-    LINE_BYTES_MAX,
-    NAMED_MAX,
-    OPEN,
-    UNSTORED,
-    OpQueue,
-    PendingTransaction,
-    Pipeline,
-)
+from txlayer.producer.pipeline import LINE_BYTES_MAX, NAMED_MAX, OPEN, UNSTORED, OpQueue, PendingTransaction, Pipeline
 from txlayer.producer.questions import OpenLimit
 from txlayer.producer.responder import Answering, AnswerWriter, Responder, open_responder
 from txlayer.producer.submitted import LocalWork, SubmittedTransaction
@@ -118,10 +110,7 @@ class OffsetLookup:
             except TxLayerError as exc:
                 reason = str(exc)
             if self._clock() > give_up_at:
-                logger.error(
-                    "half.not_found",
-                    extra={"partition": partition, "txn_count": len(keys), "reason": reason},
-                )
+                logger.error("half.not_found", extra={"partition": partition, "txn_count": len(keys), "reason": reason})
                 break
             self._is_over.wait(AGAIN_S)
         for flight in sought:
@@ -204,9 +193,7 @@ class Engine:
 
     def launch_plain(
         self, message: Message, place: Placement, work: LocalWork | None
-    ) -> (
-        SubmittedTransaction | None
-    ):  # longer than a screen's half, because each call saved is a share of the rate
+    ) -> SubmittedTransaction | None:  # longer than a screen's half, because each call saved is a share of the rate
         """`launch_now` for one message with nothing asked for; None: it is not that plain, nothing was sent.
 
         The same bytes as the way through `steps.launch` (a test holds both together), in a third of the time. It is
@@ -237,16 +224,13 @@ class Engine:
             key, partition = self.identity.draw(None, born_ms), place.partition
         queue = pipeline.queues[partition]
         flight = SubmittedTransaction(queue, key, born_ms, 1, work)
-        ours = (
-            codec.HALF_HEADER,
-            codec.half_header(key, pipeline.group, topic, 0, 1, born_ms, options),
-        )
+        ours = (codec.HALF_HEADER, codec.half_header(key, pipeline.group, topic, 0, 1, born_ms, options))
         if pipeline.is_serving:
             pipeline.wait_at_gate()
         try:
             pipeline.produce(
                 pipeline.half_topic, value, message_key, queue.partition, flight.half_reported, None, 0, [ours]
-            )  # fmt: skip
+            )
         except BufferError:
             flight.unsent = ([record], 0)
         except BaseException as exc:
@@ -265,9 +249,7 @@ class Engine:
             if not self.encoder.is_known(topic):
                 self.encoder.learn(topic, self.connections.topic_limits(topic))
 
-    def status(
-        self, txn_id: str, *, since: timedelta, ordering_key: bytes | str | None
-    ) -> list[TransactionHistory]:
+    def status(self, txn_id: str, *, since: timedelta, ordering_key: bytes | str | None) -> list[TransactionHistory]:
         """What the topics say of an id; blocks."""
         check_txn_id(txn_id)
         place = self.identity.place(ordering_key, "commit", None)
@@ -285,8 +267,7 @@ class Engine:
         histories = self.connections.history().read(
             flight.txn_id,
             start=HistoryStart(
-                flight.born_ms - SINCE // timedelta(milliseconds=1),
-                position if flight.first_offset >= 0 else None,
+                flight.born_ms - SINCE // timedelta(milliseconds=1), position if flight.first_offset >= 0 else None
             ),
             partitions=[flight.half_partition],
         )

@@ -74,9 +74,7 @@ class Placement(NamedTuple):
         if not has_key and partition is None and self.ordering_key is not None:
             # Where the target's partitioner would choose at random, the forwarded record follows the ordering key (P6).
             murmur = murmur2(self.ordering_key)
-        own = codec.encode_options(
-            HalfOptions(partition=partition, timestamp_ms=timestamp_ms, key_murmur=murmur)
-        )
+        own = codec.encode_options(HalfOptions(partition=partition, timestamp_ms=timestamp_ms, key_murmur=murmur))
         return ",".join(filter(None, (self.options, own)))
 
 
@@ -158,11 +156,7 @@ class Identity:
         """The half partition of the transaction `key` ("id/nonce") at `place`."""
         if place.partition is not None:
             return place.partition
-        return half_partition(
-            ordering_key=None,
-            txn_id=key[: -NONCE_LENGTH - 1],
-            partition_count=self._partition_count,
-        )
+        return half_partition(ordering_key=None, txn_id=key[: -NONCE_LENGTH - 1], partition_count=self._partition_count)
 
     def place_of(self, place: Placement, messages: Sequence[Message]) -> Placement:
         """The place itself, or, if the messages decide it, the place of their common key.
@@ -178,9 +172,7 @@ class Identity:
             return ANYWHERE
         return self._place(key, order, immunity)
 
-    def place(
-        self, ordering_key: OrderingKey, order: str | OrderMode, immunity: timedelta | None
-    ) -> Placement:
+    def place(self, ordering_key: OrderingKey, order: str | OrderMode, immunity: timedelta | None) -> Placement:
         """The place of a transaction with these settings; `place_of` must follow once its messages are known.
 
         Raises:
@@ -204,9 +196,7 @@ class Identity:
         mode = _order_mode(order)
         key = ordering_key.encode() if isinstance(ordering_key, str) else ordering_key
         if mode is OrderMode.PREPARE and key is None:
-            raise UsageError(
-                'order="prepare" orders the transactions of one ordering key; name ordering_key'
-            )
+            raise UsageError('order="prepare" orders the transactions of one ordering key; name ordering_key')
         options = codec.encode_options(
             HalfOptions(
                 key_hash=None if key is None else key_hash(key),
@@ -216,9 +206,7 @@ class Identity:
         )
         if key is None:
             return Placement(None, options, None)
-        partition = half_partition(
-            ordering_key=key, txn_id="", partition_count=self._partition_count
-        )
+        partition = half_partition(ordering_key=key, txn_id="", partition_count=self._partition_count)
         return Placement(partition, options, key)
 
 
@@ -228,9 +216,7 @@ def common_key(messages: Sequence[Message]) -> bytes | None:
     for message in messages:
         key: object = message.key
         if isinstance(key, str):
-            key = key.encode(
-                errors="surrogatepass"
-            )  # such a message is not sent; a later check reports it
+            key = key.encode(errors="surrogatepass")  # such a message is not sent; a later check reports it
         elif isinstance(key, bytearray | memoryview):
             key = bytes(key)
         if not isinstance(key, bytes) or (common is not None and key != common):
@@ -253,7 +239,5 @@ def _order_mode(order: str | OrderMode) -> OrderMode:
 
 def _immunity_ms(immunity: timedelta) -> int:
     if not isinstance(immunity, timedelta) or not timedelta(0) < immunity <= IMMUNITY_MAX:
-        raise UsageError(
-            f"immunity is a timedelta of more than 0 and at most 7 days, not {immunity!r}"
-        )
+        raise UsageError(f"immunity is a timedelta of more than 0 and at most 7 days, not {immunity!r}")
     return milliseconds(immunity)

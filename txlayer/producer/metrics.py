@@ -55,17 +55,42 @@ class TransactionOutcome(Enum):
 
 _OUTCOMES = {resolution: TransactionOutcome[resolution.name] for resolution in Resolution}
 
-ENDED = counter("txlayer_producer_transactions_total", "Transactions that ended at their producer: by the resolution that the broker acknowledged, or failed (not all half messages stored), or lost (the resolution may not be stored, a check-back settles it).", "group", "outcome")  # fmt: skip
-DURATION = histogram("txlayer_producer_transaction_duration_seconds", "From the first half message queued until the resolution is acknowledged, the local transaction included.", "group")  # fmt: skip
-OP_DURATION = histogram("txlayer_producer_op_record_duration_seconds", "Op records, from queued until acknowledged; one holds the resolutions of one or more transactions.", "group")  # fmt: skip
-IN_FLIGHT = gauge("txlayer_producer_in_flight_transactions", "Transactions whose half messages are sent and whose resolution is not acknowledged.", "group")  # fmt: skip
-IN_FLIGHT_MAX = gauge("txlayer_producer_in_flight_transactions_max", "How many may be in flight; whoever begins one more waits.", "group")  # fmt: skip
-LIMITED = gauge("txlayer_producer_limited", "1 while the coordinators say that the group has too many open transactions, else 0.", "group")  # fmt: skip
-OPEN = gauge("txlayer_producer_open_producers", "Producers of this process that are started and not closed.", "group")  # fmt: skip
-QUESTIONS = counter("txlayer_producer_check_questions_total", "Check-backs that were these producers' to answer.", "group")  # fmt: skip
-ANSWERS = counter("txlayer_producer_check_answers_total", "Answers to check-backs, by answer.", "group", "answer")  # fmt: skip
+ENDED = counter(
+    "txlayer_producer_transactions_total",
+    "Transactions that ended at their producer: by the resolution that the broker acknowledged, or failed (not all half messages stored), or lost (the resolution may not be stored, a check-back settles it).",
+    "group",
+    "outcome",
+)
+DURATION = histogram(
+    "txlayer_producer_transaction_duration_seconds",
+    "From the first half message queued until the resolution is acknowledged, the local transaction included.",
+    "group",
+)
+OP_DURATION = histogram(
+    "txlayer_producer_op_record_duration_seconds",
+    "Op records, from queued until acknowledged; one holds the resolutions of one or more transactions.",
+    "group",
+)
+IN_FLIGHT = gauge(
+    "txlayer_producer_in_flight_transactions",
+    "Transactions whose half messages are sent and whose resolution is not acknowledged.",
+    "group",
+)
+IN_FLIGHT_MAX = gauge(
+    "txlayer_producer_in_flight_transactions_max", "How many may be in flight; whoever begins one more waits.", "group"
+)
+LIMITED = gauge(
+    "txlayer_producer_limited",
+    "1 while the coordinators say that the group has too many open transactions, else 0.",
+    "group",
+)
+OPEN = gauge("txlayer_producer_open_producers", "Producers of this process that are started and not closed.", "group")
+QUESTIONS = counter(
+    "txlayer_producer_check_questions_total", "Check-backs that were these producers' to answer.", "group"
+)
+ANSWERS = counter("txlayer_producer_check_answers_total", "Answers to check-backs, by answer.", "group", "answer")
 
-FAMILIES = (ENDED, DURATION, OP_DURATION, IN_FLIGHT, IN_FLIGHT_MAX, LIMITED, OPEN, QUESTIONS, ANSWERS)  # fmt: skip
+FAMILIES = (ENDED, DURATION, OP_DURATION, IN_FLIGHT, IN_FLIGHT_MAX, LIMITED, OPEN, QUESTIONS, ANSWERS)
 
 
 class ProducerMetrics:
@@ -116,9 +141,7 @@ class Meter:
 
     def lost(self, record: OpRecord) -> None:
         """The record's lines may not be stored; called before its transactions are notified."""
-        self.ended[TransactionOutcome.LOST] += sum(
-            flight.stage is not FAILED for flight in record.flights
-        )
+        self.ended[TransactionOutcome.LOST] += sum(flight.stage is not FAILED for flight in record.flights)
 
     def failed(self) -> None:
         """A transaction was not prepared."""
@@ -159,12 +182,14 @@ class _Group:
         for resolution in Resolution:
             yield Sample(ANSWERS, sums.answered[resolution], (name, resolution.name.lower()))
         values: dict[Family, float | HistogramView] = {
-            DURATION: sums.durations.view(), OP_DURATION: sums.op_durations.view(), QUESTIONS: sums.asked,
+            DURATION: sums.durations.view(),
+            OP_DURATION: sums.op_durations.view(),
+            QUESTIONS: sums.asked,
             IN_FLIGHT: sum(e.pipeline.in_flight_count for e in engines),
             IN_FLIGHT_MAX: sum(e.config.in_flight_max for e in engines),
             LIMITED: int(any(e.limit is not None for e in engines)),
             OPEN: len(engines),
-        }  # fmt: skip
+        }
         for family, value in values.items():
             yield Sample(family, value, (name,))
 
@@ -198,9 +223,7 @@ def _version() -> str:
 def _spaced(flights: Sequence[PendingTransaction]) -> Iterator[tuple[PendingTransaction, int]]:
     """At most `SAMPLE_COUNT_MAX` of them, evenly spaced, each with the number of transactions that it represents."""
     bounds = [len(flights) * n // SAMPLE_COUNT_MAX for n in range(SAMPLE_COUNT_MAX + 1)]
-    return (
-        (flights[first], behind - first) for first, behind in pairwise(bounds) if behind > first
-    )
+    return ((flights[first], behind - first) for first, behind in pairwise(bounds) if behind > first)
 
 
 def measured(make: Assemble, metrics: ProducerMetrics | None) -> Assemble:

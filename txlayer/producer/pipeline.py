@@ -78,9 +78,19 @@ class PendingTransaction:
 
     # One per transaction on the hot path: no dictionary, no lock, no object of its own for waiting.
     __slots__ = (
-        "born_ms", "error", "first_offset", "key", "last_offset", "op_offset", "queue", "resolution", "stage",
-        "unreported_count", "unsent", "waker",
-    )  # fmt: skip
+        "born_ms",
+        "error",
+        "first_offset",
+        "key",
+        "last_offset",
+        "op_offset",
+        "queue",
+        "resolution",
+        "stage",
+        "unreported_count",
+        "unsent",
+        "waker",
+    )
 
     def __init__(self, queue: OpQueue, key: str, born_ms: int, message_count: int) -> None:
         self.queue = queue
@@ -143,9 +153,13 @@ class PendingTransaction:
         """The result of an acknowledged flight."""
         assert self.resolution is not None
         return TransactionSendResult(
-            self.txn_id, self.nonce, self.resolution, self.queue.partition, self.last_offset,
+            self.txn_id,
+            self.nonce,
+            self.resolution,
+            self.queue.partition,
+            self.last_offset,
             max(self.op_offset, UNSTORED),
-        )  # fmt: skip
+        )
 
     # --- on the producer's thread -------------------------------------------------------------------------------------
 
@@ -313,13 +327,7 @@ class OpRecord:
         ]
         self.written_at_s = self.written_at_s or time.monotonic()
         try:
-            pipeline.produce(
-                pipeline.op_topic,
-                codec.encode_ops(lines),
-                None,
-                self.queue.partition,
-                self.reported,
-            )
+            pipeline.produce(pipeline.op_topic, codec.encode_ops(lines), None, self.queue.partition, self.reported)
         except BufferError:
             return False
         except Exception as exc:  # noqa: BLE001 - border to the client: whoever waits for the flights is told
@@ -363,11 +371,7 @@ class OpRecord:
         pipeline = self.queue.pipeline
         error = pipeline.error_of(reason, topic=pipeline.op_topic, flight=self.flights[0])
         waited_s = time.monotonic() - self.written_at_s
-        if (
-            isinstance(error, OutcomeUnknownError)
-            and pipeline.is_alive
-            and waited_s < pipeline.resolution_timeout_s
-        ):
+        if isinstance(error, OutcomeUnknownError) and pipeline.is_alive and waited_s < pipeline.resolution_timeout_s:
             pipeline.unsent.append(self)  # a line that comes twice says the same
             return
         self.give_up(error)
@@ -386,9 +390,7 @@ class OpRecord:
             },
         )
         for flight in self.flights:
-            unknown = OutcomeUnknownError(
-                f"its resolution may not be stored: {error}", txn_id=flight.txn_id, step="op"
-            )
+            unknown = OutcomeUnknownError(f"its resolution may not be stored: {error}", txn_id=flight.txn_id, step="op")
             unknown.__cause__ = error
             flight.op_failed(unknown)
 
@@ -483,10 +485,7 @@ class Pipeline:
         self.group = group
         self.state = PipelineState.OPEN
         self.failure: BaseException | None = None
-        self.queues = [
-            OpQueue(self, partition=p, line_count_max=op_line_count_max)
-            for p in range(partition_count)
-        ]
+        self.queues = [OpQueue(self, partition=p, line_count_max=op_line_count_max) for p in range(partition_count)]
         self.to_run: deque[Runnable] = deque()
         self._running: Runnable | None = None
         self.to_wake: list[Waker] = []
@@ -571,9 +570,7 @@ class Pipeline:
         """True on the producer's thread, which must not wait for itself."""
         return threading.current_thread() is self._thread
 
-    def store(
-        self, flight: PendingTransaction, records: Sequence[HalfRecord], start: int = 0
-    ) -> int:
+    def store(self, flight: PendingTransaction, records: Sequence[HalfRecord], start: int = 0) -> int:
         """Queue half records from `start` on; how many are queued now. Fewer than all: the client has no room.
 
         Raises:
@@ -588,15 +585,18 @@ class Pipeline:
         try:
             for index in range(start, count):
                 real_topic, message_key, value, headers, options = records[index]
-                ours = (
-                    codec.HALF_HEADER,
-                    codec.half_header(key, group, real_topic, index, count, born_ms, options),
-                )
+                ours = (codec.HALF_HEADER, codec.half_header(key, group, real_topic, index, count, born_ms, options))
                 produce(
-                    topic, value, message_key, partition, flight.half_reported, None, 0,
+                    topic,
+                    value,
+                    message_key,
+                    partition,
+                    flight.half_reported,
+                    None,
+                    0,
                     # Ours is the last, where readers look first.
                     [*headers, ours] if headers else [ours],
-                )  # fmt: skip
+                )
         except BufferError:
             return index
         except BaseException as exc:
@@ -608,9 +608,7 @@ class Pipeline:
         self.gate.acquire()
         self.gate.release()
 
-    def not_sent(
-        self, flight: PendingTransaction, message_count: int, exc: BaseException
-    ) -> BaseException:
+    def not_sent(self, flight: PendingTransaction, message_count: int, exc: BaseException) -> BaseException:
         """So many half messages will not be sent, because of `exc`; what to raise for it."""
         error = exc
         if isinstance(exc, Exception):  # the client's refusal; else an interrupt
@@ -650,13 +648,9 @@ class Pipeline:
         if self.state is PipelineState.OPEN:
             return
         if self.state is PipelineState.FORKED:
-            raise LifecycleError(
-                f"made in process {self._pid}; make a new producer after the fork", state="forked"
-            )
+            raise LifecycleError(f"made in process {self._pid}; make a new producer after the fork", state="forked")
         if self.state is PipelineState.FAILED:
-            raise FencedError(
-                f"this producer failed; make a new one: {self.failure}"
-            ) from self.failure
+            raise FencedError(f"this producer failed; make a new one: {self.failure}") from self.failure
         raise LifecycleError("this producer is closed; make a new one", state=self.state.value)
 
     def error_of(self, error: Any, *, topic: str, flight: PendingTransaction) -> TxLayerError:

@@ -26,22 +26,9 @@ from txlayer.producer.barrier import check_kind, joinable, part_of
 from txlayer.producer.check_handlers import CheckHandler, handling_of
 from txlayer.producer.encoding import headers_of
 from txlayer.producer.engine import SINCE, Engine, open_engine
-from txlayer.producer.identity import (
-    ANYWHERE,
-    BY_MESSAGES,
-    OF_MESSAGES,
-    OrderingKey,
-    Placement,
-    now_ms,
-)
+from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, OF_MESSAGES, OrderingKey, Placement, now_ms
 from txlayer.producer.metrics import ProducerMetrics, measured
-from txlayer.producer.pipeline import (
-    LOOK_S,
-    PendingTransaction,
-    Pipeline,
-    PipelineState,
-    TransactionSendResult,
-)
+from txlayer.producer.pipeline import LOOK_S, PendingTransaction, Pipeline, PipelineState, TransactionSendResult
 from txlayer.producer.questions import RefusedResolution, ResponderStats
 from txlayer.producer.responder import Answering
 from txlayer.producer.submitted import LocalTransaction, LocalWork, SubmittedTransaction
@@ -67,13 +54,9 @@ GATHERING, PREPARING, PREPARED, RESOLVED, DROPPED, FAILED = TransactionPhase
 class OpenTransaction:
     """One transaction of one thread or task; the subclasses differ only in how they wait for its steps."""
 
-    __slots__ = (
-        "_engine", "_flight", "_key", "_local", "_may_wait", "_messages", "_phase", "_place",
-    )  # fmt: skip
+    __slots__ = ("_engine", "_flight", "_key", "_local", "_may_wait", "_messages", "_phase", "_place")
 
-    def __init__(
-        self, engine: Engine, *, barrier: Barrier | None, place: Placement, key: str, may_wait: bool
-    ) -> None:
+    def __init__(self, engine: Engine, *, barrier: Barrier | None, place: Placement, key: str, may_wait: bool) -> None:
         self._engine = engine
         self._local = part_of(barrier, group=engine.pipeline.group)
         self._place = place
@@ -123,9 +106,7 @@ class OpenTransaction:
             headers = headers_of(headers)
         limit = self._engine.config.transaction_messages_max
         if len(self._messages) >= limit:
-            raise UsageError(
-                f"transaction_messages_max={limit} messages are in this transaction already"
-            )
+            raise UsageError(f"transaction_messages_max={limit} messages are in this transaction already")
         self._messages.append(Message(topic, key, value, headers, tags, partition, timestamp))
 
     def commit(self) -> None:
@@ -169,12 +150,7 @@ class OpenTransaction:
         engine = self._engine
         try:
             flight = self._flight = yield from steps.launch(
-                engine,
-                PendingTransaction,
-                self._messages,
-                self._place,
-                self._key,
-                may_wait=self._may_wait,
+                engine, PendingTransaction, self._messages, self._place, self._key, may_wait=self._may_wait
             )
             yield from steps.stored(engine, flight)
         except Exception:
@@ -240,9 +216,9 @@ class OpenTransaction:
                 "left without prepare: nothing was sent (publish() serves messages without a local transaction)",
                 state=phase.value,
             )
-        raise LifecycleError(
-            "prepare did not succeed: nothing is committed", state=phase.value
-        ) from (None if flight is None else flight.error)
+        raise LifecycleError("prepare did not succeed: nothing is committed", state=phase.value) from (
+            None if flight is None else flight.error
+        )
 
     def _resolve(self, resolution: Resolution, call: str) -> None:
         if self._phase is not PREPARED:
@@ -259,10 +235,7 @@ class OpenTransaction:
         steps.resolve(self._engine, self._flight, resolution)
 
     def _misfit(self, call: str) -> LifecycleError:
-        return LifecycleError(
-            f"{call}() does not fit: the transaction is {self._phase.value}",
-            state=self._phase.value,
-        )
+        return LifecycleError(f"{call}() does not fit: the transaction is {self._phase.value}", state=self._phase.value)
 
 
 class ProducerSettings(TypedDict, total=False):
@@ -327,15 +300,11 @@ class TransactionalProducer:
         metrics: ProducerMetrics | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        self._config = ProducerConfig(
-            bootstrap_servers=bootstrap_servers, namespace=namespace, **settings
-        )
+        self._config = ProducerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings)
         self._group = check_group(group)
         check_kind(barrier, is_async=False)
         self._barrier = barrier
-        handling = handling_of(
-            check, barrier, worker_count=self._config.check_workers, is_async=False
-        )
+        handling = handling_of(check, barrier, worker_count=self._config.check_workers, is_async=False)
         handling = traced_handling(handling, tracing, check_topic=self._config.topics.check)
         self._answering = None if handling is None else Answering(handling, on_refused)
         self._serializer = serializer
@@ -373,9 +342,7 @@ class TransactionalProducer:
                 if engine.pipeline.state is PipelineState.FORKED:
                     return  # the client belongs to the parent process; this one must not even release it
                 if engine.pipeline.is_own_thread:
-                    raise LifecycleError(
-                        "close() inside a local transaction would wait for it", state="open"
-                    )
+                    raise LifecycleError("close() inside a local transaction would wait for it", state="open")
             self._is_closed = True
             self._engine = None
         if engine is not None:
@@ -390,10 +357,7 @@ class TransactionalProducer:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -443,9 +407,7 @@ class TransactionalProducer:
         Raises:
             TxLayerError: what `submit` raises, and what the result of its future raises.
         """
-        flight = self.submit(
-            messages, txn_id=txn_id, ordering_key=ordering_key, order=order, block=block
-        )
+        flight = self.submit(messages, txn_id=txn_id, ordering_key=ordering_key, order=order, block=block)
         return flight.result()
 
     def submit(
@@ -500,11 +462,7 @@ class TransactionalProducer:
         return cast("SubmittedTransaction", drive(launch, engine.pipeline))
 
     def status(
-        self,
-        txn_id: str,
-        *,
-        since: timedelta = SINCE,
-        ordering_key: bytes | str | None = None,
+        self, txn_id: str, *, since: timedelta = SINCE, ordering_key: bytes | str | None = None
     ) -> list[TransactionHistory]:
         """Read what happened to a transaction from the topics: one history per nonce, the oldest first.
 
@@ -559,10 +517,7 @@ class Transaction(OpenTransaction):
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._local is None:
             self.leave(exc)
@@ -596,9 +551,7 @@ class Transaction(OpenTransaction):
         """
         drive(self._join_steps(session), self._engine.pipeline)
 
-    def result(
-        self, timeout: float | None = None, *, with_decision: bool = False
-    ) -> TransactionSendResult:
+    def result(self, timeout: float | None = None, *, with_decision: bool = False) -> TransactionSendResult:
         """Wait until the resolution is acknowledged.
 
         With `with_decision`, also read the decision, which may differ from this resolution if another came first. It
@@ -638,9 +591,7 @@ def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) 
                     wait = run.send(answer)
                 continue
             if pipeline.is_own_thread:
-                raise LifecycleError(
-                    "the producer's own thread would wait for itself", state="open"
-                )
+                raise LifecycleError("the producer's own thread would wait for itself", state="open")
             lock = threading.Lock()
             lock.acquire()
             if wait(lock.release):

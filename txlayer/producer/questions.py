@@ -134,9 +134,7 @@ class ResponderStats:
     own_partitions: tuple[int, ...]  # of the check topic; empty: none is assigned to this instance
     is_member: bool  # of the check group
     failure: TxLayerError | None  # why it currently receives nothing; it retries
-    turned_at: float | None = (
-        None  # monotonic seconds of its loop's last turn; None before the first
-    )
+    turned_at: float | None = None  # monotonic seconds of its loop's last turn; None before the first
 
 
 @dataclass(slots=True)
@@ -235,10 +233,14 @@ class Questions:
             self.tally.refused += 1
             self._on_refused(
                 RefusedResolution(
-                    txn_id_of(check.key), nonce_of(check.key), self._group, check.partition, check.text,
+                    txn_id_of(check.key),
+                    nonce_of(check.key),
+                    self._group,
+                    check.partition,
+                    check.text,
                     _trace_of(record.headers())[3:35],
                 )
-            )  # fmt: skip
+            )
             return None
         if record.partition() not in own:
             return Skip.OTHER_INSTANCE
@@ -327,9 +329,15 @@ class Questions:
                 self._count_unknown(verdict.cause)
                 reason = told_cause(self._handling.source, verdict.cause)
             answer = OpMessage(
-                verdict.resolution, key, self._group, question.last_offset, question.born_ms,
-                self._handling.source, question.number, reason=reason,
-            )  # fmt: skip
+                verdict.resolution,
+                key,
+                self._group,
+                question.last_offset,
+                question.born_ms,
+                self._handling.source,
+                question.number,
+                reason=reason,
+            )
             self._on_answer(question.partition, answer)
 
     def _count_unknown(self, cause: str) -> None:

@@ -98,11 +98,7 @@ class AnswerWriter:
         count = len(lines)
         try:
             self._pipeline.produce(
-                self._pipeline.op_topic,
-                codec.encode_ops(lines),
-                None,
-                partition,
-                partial(self._reported, count),
+                self._pipeline.op_topic, codec.encode_ops(lines), None, partition, partial(self._reported, count)
             )
         except BufferError:
             return False
@@ -200,9 +196,7 @@ class Responder:
         self._end_at = float("inf")
         self._failure: TxLayerError | None = None
         self._turned_at: float | None = None
-        self._thread = threading.Thread(
-            target=self._run, name=f"txlayer-responder-{group}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name=f"txlayer-responder-{group}", daemon=True)
 
     # --- any thread ---------------------------------------------------------------------------------------------------
 
@@ -282,9 +276,7 @@ class Responder:
         questions = self._questions
         reader.pause(is_paused=questions.is_full)
         is_busy = questions.open_count or self._outcomes or self._writer.unreported_count
-        heard = reader.read(
-            record_count_max=READ_COUNT_MAX, timeout_s=BUSY_READ_S if is_busy else IDLE_READ_S
-        )
+        heard = reader.read(record_count_max=READ_COUNT_MAX, timeout_s=BUSY_READ_S if is_busy else IDLE_READ_S)
         now = self._clock()
         if heard.records:
             questions.hear(heard, now)
@@ -377,9 +369,8 @@ class Responder:
         if (limit is None) is not (self._limit is None):
             logger.warning(
                 "responder.limit",
-                extra={"group": self._group, "is_on": limit is not None,
-                       **({} if limit is None else limit._asdict())},
-            )  # fmt: skip
+                extra={"group": self._group, "is_on": limit is not None, **({} if limit is None else limit._asdict())},
+            )
         self._limit = limit
         self._on_limit(limit)
 
@@ -391,18 +382,21 @@ class Responder:
             self._refused_callback(refused)
         except Exception:
             # The user's code; answering goes on whatever it raises.
-            logger.exception(
-                "on_refused.raised", extra={"txn_id": refused.txn_id, "trace_id": refused.trace_id}
-            )
+            logger.exception("on_refused.raised", extra={"txn_id": refused.txn_id, "trace_id": refused.trace_id})
 
     def _told(self) -> dict[str, object]:
         stats = self.stats()
         return {
-            "group": self._group, "asked": stats.asked,
+            "group": self._group,
+            "asked": stats.asked,
             "answered": {r.name: count for r, count in stats.answered.items()},
-            "unknown": stats.unknown, "skipped": stats.skipped, "late": stats.late,
-            "stored": stats.stored, "lost": stats.lost, "refused": stats.refused,
-        }  # fmt: skip
+            "unknown": stats.unknown,
+            "skipped": stats.skipped,
+            "late": stats.late,
+            "stored": stats.stored,
+            "lost": stats.lost,
+            "refused": stats.refused,
+        }
 
 
 class Answering(NamedTuple):
@@ -443,11 +437,7 @@ def open_responder(
         if handling.is_async:
             assert loop is not None
             return LoopCallRunner(
-                handling.answer,
-                call_count_max=handling.call_count_max,
-                done=done,
-                loop=loop,
-                clock=time.monotonic,
+                handling.answer, call_count_max=handling.call_count_max, done=done, loop=loop, clock=time.monotonic
             )
         return ThreadCallRunner(
             handling.answer,
@@ -486,15 +476,21 @@ def _count_partitions(connections: ProducerConnections, topic: str) -> int:
 STALL_S = 60.0
 """A loop without a turn for this long hangs: its longest pause, after errors, is 19 s. Handlers run elsewhere."""
 
-QUESTIONS = counter("txlayer_responder_questions_total", "Check-backs that were this instance's to answer.")  # fmt: skip
+QUESTIONS = counter("txlayer_responder_questions_total", "Check-backs that were this instance's to answer.")
 ANSWERS = counter("txlayer_responder_answers_total", "Answers to check-backs, by answer.", "answer")
-UNKNOWN = counter("txlayer_responder_unknown_answers_total", "Of them, those that knew nothing, by cause.", "cause")  # fmt: skip
-SKIPPED = counter("txlayer_responder_skipped_records_total", "Records of the check topic that led to no answer here, by reason.", "reason")  # fmt: skip
-LATE = counter("txlayer_responder_late_results_total", "Results that came after their time-out, dropped.")  # fmt: skip
+UNKNOWN = counter("txlayer_responder_unknown_answers_total", "Of them, those that knew nothing, by cause.", "cause")
+SKIPPED = counter(
+    "txlayer_responder_skipped_records_total",
+    "Records of the check topic that led to no answer here, by reason.",
+    "reason",
+)
+LATE = counter("txlayer_responder_late_results_total", "Results that came after their time-out, dropped.")
 STORED = counter("txlayer_responder_answers_stored_total", "Answers that the broker acknowledged.")
-LOST = counter("txlayer_responder_answers_lost_total", "Answers that may not be stored; they are asked again.")  # fmt: skip
-REFUSED = counter("txlayer_responder_refusals_total", "Resolutions of the group that came too late: the contrary decision stands.")  # fmt: skip
-PARTITIONS = gauge("txlayer_responder_partitions", "Partitions of the check topic that this instance answers.")  # fmt: skip
+LOST = counter("txlayer_responder_answers_lost_total", "Answers that may not be stored; they are asked again.")
+REFUSED = counter(
+    "txlayer_responder_refusals_total", "Resolutions of the group that came too late: the contrary decision stands."
+)
+PARTITIONS = gauge("txlayer_responder_partitions", "Partitions of the check topic that this instance answers.")
 
 FAMILIES = (QUESTIONS, ANSWERS, UNKNOWN, SKIPPED, LATE, STORED, LOST, REFUSED, PARTITIONS)
 
@@ -508,9 +504,7 @@ class ObservedResponder:
         clock: monotonic seconds, the same clock as the responder's.
     """
 
-    def __init__(
-        self, *, group: str, version: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, *, group: str, version: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._group = group
         self._version = version
         self._clock = clock
@@ -556,8 +550,12 @@ def _samples(stats: ResponderStats) -> Iterator[Sample]:
     for skip in Skip:
         yield Sample(SKIPPED, stats.skipped.get(skip.value, 0), (skip.value,))
     values = {
-        QUESTIONS: stats.asked, LATE: stats.late, STORED: stats.stored, LOST: stats.lost, REFUSED: stats.refused,
+        QUESTIONS: stats.asked,
+        LATE: stats.late,
+        STORED: stats.stored,
+        LOST: stats.lost,
+        REFUSED: stats.refused,
         PARTITIONS: len(stats.own_partitions),
-    }  # fmt: skip
+    }
     for family, value in values.items():
         yield Sample(family, value)

@@ -47,9 +47,7 @@ class TransactionMQProducer(TransactionalProducer):
     def __init__(self, *, listener: TransactionListener, **settings: Any) -> None:
         for call in ("execute_local_transaction", "check_local_transaction"):
             if not callable(getattr(listener, call, None)):
-                raise UsageError(
-                    f"a TransactionListener has {call}; {type(listener).__name__} has not"
-                )
+                raise UsageError(f"a TransactionListener has {call}; {type(listener).__name__} has not")
         refused = sorted({"check", "barrier"} & set(settings))
         if refused:
             raise UsageError(f"{refused[0]}= and a listener: the listener answers checks")
@@ -74,9 +72,7 @@ class TransactionMQProducer(TransactionalProducer):
                 logs it.)
             UsageError: the listener returned something other than a resolution; UNKNOWN was sent.
         """
-        with self.transaction(
-            txn_id, ordering_key=ordering_key, order=order, immunity=immunity
-        ) as tx:
+        with self.transaction(txn_id, ordering_key=ordering_key, order=order, immunity=immunity) as tx:
             tx.send(
                 message.topic,
                 key=message.key,
@@ -96,7 +92,5 @@ class TransactionMQProducer(TransactionalProducer):
             else:
                 tx.unknown()
         if not (said is None or said is UNKNOWN or said is COMMIT or said is ROLLBACK):
-            raise UsageError(
-                f"execute_local_transaction returns COMMIT, ROLLBACK or UNKNOWN, not {said!r}"
-            )
+            raise UsageError(f"execute_local_transaction returns COMMIT, ROLLBACK or UNKNOWN, not {said!r}")
         return tx.result()

@@ -72,11 +72,7 @@ def run_responder(
         _run(made_with, should_stop, observed)
 
 
-def _run(
-    made_with: dict[str, Any],
-    should_stop: Callable[[], bool],
-    observed: ObservedResponder | None,
-) -> None:
+def _run(made_with: dict[str, Any], should_stop: Callable[[], bool], observed: ObservedResponder | None) -> None:
     renew_s = RENEW_S
     has_run = False
     while not should_stop():

@@ -25,13 +25,7 @@ from txlayer.producer.waiting import Blocking, Steps
 
 
 def launch(
-    engine: Engine,
-    make: MakeFlight,
-    messages: Sequence[Message],
-    place: Placement,
-    key: str,
-    *,
-    may_wait: bool = True,
+    engine: Engine, make: MakeFlight, messages: Sequence[Message], place: Placement, key: str, *, may_wait: bool = True
 ) -> Steps[PendingTransaction]:
     """Queue every half message.
 
@@ -60,9 +54,7 @@ def launch(
     return flight
 
 
-def known_records(
-    engine: Engine, messages: Sequence[Message], place: Placement
-) -> Steps[list[HalfRecord]]:
+def known_records(engine: Engine, messages: Sequence[Message], place: Placement) -> Steps[list[HalfRecord]]:
     """The half records, after asking the cluster about topics that are new or seem to have changed.
 
     Raises:
@@ -129,9 +121,7 @@ def resolve(engine: Engine, flight: PendingTransaction, resolution: Resolution) 
     engine.pipeline.resolved(flight)
 
 
-def result(
-    engine: Engine, flight: PendingTransaction, *, with_decision: bool = False
-) -> Steps[TransactionSendResult]:
+def result(engine: Engine, flight: PendingTransaction, *, with_decision: bool = False) -> Steps[TransactionSendResult]:
     """Wait until the op line is acknowledged, and optionally read the decision.
 
     Raises:
@@ -178,8 +168,6 @@ def close(engine: Engine, timeout_s: float) -> Steps[None]:
 
 
 def _unreachable(engine: Engine, flight: PendingTransaction, step: str) -> OutcomeUnknownError:
-    error = OutcomeUnknownError(
-        "the producer ended before the report came", txn_id=flight.txn_id, step=step
-    )
+    error = OutcomeUnknownError("the producer ended before the report came", txn_id=flight.txn_id, step=step)
     error.__cause__ = engine.pipeline.failure
     return error

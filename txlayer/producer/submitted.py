@@ -62,12 +62,7 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
     __slots__ = ("_callbacks", "_local", "_local_error", "_watchers", "_work")
 
     def __init__(
-        self,
-        queue: OpQueue,
-        key: str,
-        born_ms: int,
-        message_count: int,
-        work: LocalWork | None = None,
+        self, queue: OpQueue, key: str, born_ms: int, message_count: int, work: LocalWork | None = None
     ) -> None:
         # Neither constructor above is called: Flight's is repeated here, which saves a call per transaction, and
         # Future's would make a condition and two lists, which come when somebody asks for them.
@@ -101,9 +96,7 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
             LifecycleError: it is not called by the local transaction.
         """
         if self._work is None or self.stage is not PREPARED:
-            raise LifecycleError(
-                "join() belongs into the local transaction", state=self.stage.value
-            )
+            raise LifecycleError("join() belongs into the local transaction", state=self.stage.value)
         local = joinable(self._local)
         answered(local.check_steps(session))
         answered(local.write_steps(session, txn_id=self.txn_id, nonce=self.nonce))
@@ -175,10 +168,7 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
         try:
             ending = answered(
                 local.said_steps(
-                    None if has_failed else said,
-                    txn_id=self.txn_id,
-                    nonce=self.nonce,
-                    has_failed=has_failed,
+                    None if has_failed else said, txn_id=self.txn_id, nonce=self.nonce, has_failed=has_failed
                 )
             )
         except BaseException as exc:  # noqa: BLE001 - border: the user's database, on the producer's thread
@@ -194,9 +184,7 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
 
     def _look_whether_cancelled(self, task: Future[None]) -> None:
         if task.cancelled():
-            self._local_error = LifecycleError(
-                "the executor was shut down before it ran", state="closed"
-            )
+            self._local_error = LifecycleError("the executor was shut down before it ran", state="closed")
             self.resolution = UNKNOWN
             self.queue.pipeline.resolved(self)
 
@@ -239,9 +227,7 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
                 return
             self._waiters.append(waiter)
         if self.queue.pipeline.is_own_thread:
-            raise LifecycleError(
-                "result() on the producer's own thread would wait for itself", state="open"
-            )
+            raise LifecycleError("result() on the producer's own thread would wait for itself", state="open")
         if not waiter.lock.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
             raise TimeoutError(f"{self.txn_id}: not acknowledged within {timeout} s")
 

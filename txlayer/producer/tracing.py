@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from txlayer.adapters.tracing import LINKS_MAX, Attributes, Span, SpanRole, Tracing
 from txlayer.core.messages import Message
-from txlayer.core.trace_context import (
-    HEADER_BYTES,
-    TraceContext,
-    has_trace,
-    parse_traceparent,
-    trace_context_of,
-)
+from txlayer.core.trace_context import HEADER_BYTES, TraceContext, has_trace, parse_traceparent, trace_context_of
 from txlayer.producer.check_handlers import CheckRequest, Handling
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.engine import Assemble, Engine, MakeFlight, assemble
@@ -50,9 +44,7 @@ class TransactionSpans:
         }
         self._prepare.end(error=error, attributes=place)
 
-    def resolved(
-        self, flight: PendingTransaction, *, started_ns: int, op_offset: int = -1, error: str = ""
-    ) -> None:
+    def resolved(self, flight: PendingTransaction, *, started_ns: int, op_offset: int = -1, error: str = "") -> None:
         """The op line is acknowledged at `op_offset`, or nobody knows."""
         if flight.resolution is None:
             return
@@ -68,9 +60,13 @@ class TransactionSpans:
         if op_offset >= 0:
             attributes["messaging.kafka.offset"] = op_offset
         span = self._tracing.start(
-            f"{word} {pipeline.op_topic}", SpanRole.CLIENT, attributes=attributes, cause=self.context,
-            age_ms=now_ms() - flight.born_ms, started_ns=started_ns,
-        )  # fmt: skip
+            f"{word} {pipeline.op_topic}",
+            SpanRole.CLIENT,
+            attributes=attributes,
+            cause=self.context,
+            age_ms=now_ms() - flight.born_ms,
+            started_ns=started_ns,
+        )
         span.end(error=error)
 
 
@@ -212,8 +208,7 @@ def assemble_traced(tracing: Tracing) -> Assemble:
         plain = assemble(*arguments, **given, spare_bytes=HEADER_BYTES)
         pipeline = plain.pipeline
         pipeline.queues = [
-            TracedOpQueue(pipeline, partition=q.partition, line_count_max=q.line_count_max)
-            for q in pipeline.queues
+            TracedOpQueue(pipeline, partition=q.partition, line_count_max=q.line_count_max) for q in pipeline.queues
         ]
         engine = TracedEngine(
             connections=plain.connections,
@@ -231,22 +226,24 @@ def assemble_traced(tracing: Tracing) -> Assemble:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-def traced_handling(
-    handling: Handling | None, tracing: Tracing, *, check_topic: str
-) -> Handling | None:
+def traced_handling(handling: Handling | None, tracing: Tracing, *, check_topic: str) -> Handling | None:
     """The same handling with a span around each call; itself where nobody traces."""
     if handling is None or not tracing.is_on:
         return handling
     begin = partial(_answering, tracing, check_topic)
     around = _traced_async if handling.is_async else _traced_call
     return Handling(
-        partial(around, handling.answer, begin), handling.source, handling.request_count_max,
-        handling.call_count_max, handling.ahead_count_max, handling.is_async,
-    )  # fmt: skip
+        partial(around, handling.answer, begin),
+        handling.source,
+        handling.request_count_max,
+        handling.call_count_max,
+        handling.ahead_count_max,
+        handling.is_async,
+    )
 
 
 def _answering(tracing: Tracing, topic: str, requests: Sequence[CheckRequest]) -> Span:
-    causes = [parse_traceparent(r.traceparent.encode()) for r in requests[:LINKS_MAX] if r.traceparent]  # fmt: skip
+    causes = [parse_traceparent(r.traceparent.encode()) for r in requests[:LINKS_MAX] if r.traceparent]
     known = [cause for cause in causes if cause is not None]
     attributes: dict[str, str | int | bool] = {
         "messaging.system": "kafka",
@@ -263,9 +260,12 @@ def _answering(tracing: Tracing, topic: str, requests: Sequence[CheckRequest]) -
     is_one = len(requests) == 1 and len(known) == 1
     # A question is answered within seconds or asked again, whatever the transaction's own age is.
     return tracing.start(
-        f"answer {topic}", SpanRole.CONSUMER, attributes=attributes,
-        cause=known[0] if is_one else None, links=() if is_one else known,
-    )  # fmt: skip
+        f"answer {topic}",
+        SpanRole.CONSUMER,
+        attributes=attributes,
+        cause=known[0] if is_one else None,
+        links=() if is_one else known,
+    )
 
 
 def _traced_call(

@@ -105,9 +105,7 @@ class KafkaTransactions:
         self._ready_writer()
         self._is_lost = False
 
-    def write(
-        self, entries: Sequence[Entry], *, fence: Callable[[list[int]], Fence] | None = None
-    ) -> list[int]:
+    def write(self, entries: Sequence[Entry], *, fence: Callable[[list[int]], Fence] | None = None) -> list[int]:
         """Write the entries, and store what `fence` makes of their offsets, atomically; returns the offsets.
 
         Raises:
@@ -116,9 +114,7 @@ class KafkaTransactions:
             LifecycleError: an earlier call failed; nothing was written.
         """
         if self._is_lost:
-            raise LifecycleError(
-                f"{self.name} failed before; start over with a new name", state="lost"
-            )
+            raise LifecycleError(f"{self.name} failed before; start over with a new name", state="lost")
         self._is_lost = True  # until this one has ended well
         self.has_sent_nothing = self._writer is None  # nothing was written under this name so far
         writer = self._ready_writer()
@@ -134,9 +130,7 @@ class KafkaTransactions:
         commit(writer, timeout_s=self._timeout_s, clock=self._clock)
         self._ended_at = self._clock()
         self._may_have_stale_requests = may_have_stale_requests(
-            offsets_s=sent - started,
-            commit_s=self._ended_at - sent,
-            recycle_after_s=self._recycle_after_s,
+            offsets_s=sent - started, commit_s=self._ended_at - sent, recycle_after_s=self._recycle_after_s
         )
         self._is_lost = False
         self.count += 1
@@ -229,8 +223,7 @@ def raise_if_unacknowledged(count: int, *, waited_s: float) -> None:
     """
     if count:
         raise BrokerUnavailableError(
-            f"{count} records of a Kafka transaction were not acknowledged",
-            waited_ms=int(waited_s * 1000),
+            f"{count} records of a Kafka transaction were not acknowledged", waited_ms=int(waited_s * 1000)
         )
 
 

@@ -24,15 +24,7 @@ _PLACES = {
     "wait_until": "txlayer.testing.running",
 }
 
-__all__ = [
-    "KafkaAccess",
-    "RunningCoordinator",
-    "Stage",
-    "memory_access",
-    "real_access",
-    "unique_name",
-    "wait_until",
-]
+__all__ = ["KafkaAccess", "RunningCoordinator", "Stage", "memory_access", "real_access", "unique_name", "wait_until"]
 
 
 def __getattr__(name: str) -> Any:

@@ -70,9 +70,7 @@ def parse_choice(text: str) -> Choice:
         return Choice(named[text])
     if _SERVERS.fullmatch(text):
         return Choice(Kind.GIVEN, servers=text)
-    raise ConfigError(
-        "no such Kafka", name=OPTION, value=text, expected=f"{', '.join(named)} or HOST:PORT"
-    )
+    raise ConfigError("no such Kafka", name=OPTION, value=text, expected=f"{', '.join(named)} or HOST:PORT")
 
 
 def settle_choice(choice: Choice, *, why_no_local: WhyNot, why_no_container: WhyNot) -> Choice:
@@ -175,9 +173,7 @@ def make_container(image: str) -> Container:
 
 
 @contextmanager
-def running_container(
-    image: str = IMAGE, *, make: Callable[[str], Container] = make_container
-) -> Iterator[str]:
+def running_container(image: str = IMAGE, *, make: Callable[[str], Container] = make_container) -> Iterator[str]:
     """The address of a Kafka in a container, which is removed at the end, also when it did not start.
 
     Raises:

@@ -30,11 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     text = "memory, local (from its jars), container (testcontainers), HOST:PORT, or auto: what is there"
     group.addoption("--txlayer-kafka", metavar="WHICH", help=text)
     group.addoption("--txlayer-kafka-image", metavar="IMAGE", help="of the container")
-    group.addoption(
-        "--txlayer-insecure",
-        action="store_true",
-        help="plain text to another machine is allowed",
-    )
+    group.addoption("--txlayer-insecure", action="store_true", help="plain text to another machine is allowed")
     parser.addini("txlayer_kafka", f"default of --txlayer-kafka: {text}", default="auto")
 
 
@@ -45,9 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _wanted(config)
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say which Kafka the tests ran on, when some did."""
     settled = config.stash.get(_SETTLED, None)
     if settled is not None:
@@ -110,9 +104,7 @@ def txlayer_container_kafka(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def txlayer_kafka(
-    request: pytest.FixtureRequest, txlayer_client_settings: Mapping[str, str]
-) -> KafkaAccess:
+def txlayer_kafka(request: pytest.FixtureRequest, txlayer_client_settings: Mapping[str, str]) -> KafkaAccess:
     """The Kafka of this run: in memory a new one for each test, else one for all."""
     from txlayer.errors import ConfigError
     from txlayer.testing.access import memory_access, real_access
@@ -139,9 +131,7 @@ def txlayer_kafka(
 
 
 @pytest.fixture
-def txlayer_stage(
-    txlayer_kafka: KafkaAccess, txlayer_coordinator_settings: Mapping[str, Any]
-) -> Iterator[Stage]:
+def txlayer_stage(txlayer_kafka: KafkaAccess, txlayer_coordinator_settings: Mapping[str, Any]) -> Iterator[Stage]:
     """A namespace of the test's own, with a coordinator that runs."""
     from txlayer.errors import BrokerUnavailableError, NotAuthorisedError
     from txlayer.testing.stage import Stage
@@ -171,9 +161,7 @@ def _settled(config: pytest.Config) -> Choice:
         from txlayer.testing.kinds import settle_choice, why_no_container, why_no_local
 
         config.stash[_SETTLED] = settle_choice(
-            _wanted(config),
-            why_no_local=lambda: why_no_local(_local_config(config)),
-            why_no_container=why_no_container,
+            _wanted(config), why_no_local=lambda: why_no_local(_local_config(config)), why_no_container=why_no_container
         )
     return config.stash[_SETTLED]
 

@@ -19,13 +19,7 @@ POLL_S = 0.02
 T = TypeVar("T")
 
 
-def wait_until(
-    condition: Callable[[], T],
-    *,
-    within: float,
-    what: str,
-    growing: Callable[[], int] | None = None,
-) -> T:
+def wait_until(condition: Callable[[], T], *, within: float, what: str, growing: Callable[[], int] | None = None) -> T:
     """The first true value of `condition()`; fails after `within` seconds with the last value seen.
 
     With `growing` the time begins anew whenever that number is greater than ever before: slow work on a busy machine is
@@ -86,11 +80,7 @@ class RunningCoordinator:
     """
 
     def __init__(
-        self,
-        config: CoordinatorConfig,
-        connections: CoordinatorConnections | None = None,
-        *,
-        within: float = START_S,
+        self, config: CoordinatorConfig, connections: CoordinatorConnections | None = None, *, within: float = START_S
     ) -> None:
         self._within = within
         self.coordinator = Coordinator(config, connections or connect_coordinator(config))
@@ -112,10 +102,7 @@ class RunningCoordinator:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
         assert not self._thread.is_alive(), "the coordinator does not end"

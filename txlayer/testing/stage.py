@@ -111,9 +111,7 @@ class TopicView:
     def _partitions(self) -> list[TopicPartition]:
         limits = self._connections.topic_limits(self.topic)
         if limits is None:
-            raise TopicMismatchError(
-                "no such topic; Stage.topic() creates one", topic=self.topic, found="none"
-            )
+            raise TopicMismatchError("no such topic; Stage.topic() creates one", topic=self.topic, found="none")
         return [(self.topic, p) for p in range(limits.partition_count)]
 
     def _keep(self, record: Any) -> None:
@@ -157,9 +155,7 @@ AT_REST = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
 """Nothing but a person's word moves these."""
 
 
-def unsettled(
-    config: CoordinatorConfig, connections: CoordinatorConnections
-) -> list[UnsettledTransaction]:
+def unsettled(config: CoordinatorConfig, connections: CoordinatorConnections) -> list[UnsettledTransaction]:
     """Every transaction that is neither settled nor parked, as the logs say up to their ends of now.
 
     One that is decided counts until the coordinator has carried it out and stored that.
@@ -219,11 +215,7 @@ class Stage:
     """
 
     def __init__(
-        self,
-        kafka: KafkaAccess,
-        *,
-        partition_count: int = PARTITION_COUNT,
-        settings: Mapping[str, Any] | None = None,
+        self, kafka: KafkaAccess, *, partition_count: int = PARTITION_COUNT, settings: Mapping[str, Any] | None = None
     ) -> None:
         self.kafka = kafka
         self.namespace = unique_name("tests")
@@ -245,10 +237,7 @@ class Stage:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._opened.__exit__(kind, error, trace)
 
@@ -331,12 +320,8 @@ class Stage:
             self._made += admin.create([wanted])
             self._topics.append(name)
             if consumer_group is not None:
-                group = GroupTopics(
-                    admin, group=consumer_group, topics=[name], files=read_topic_files()
-                )
-                self._made += [
-                    change.topic for change in group.plan() if isinstance(change, CreateTopic)
-                ]
+                group = GroupTopics(admin, group=consumer_group, topics=[name], files=read_topic_files())
+                self._made += [change.topic for change in group.plan() if isinstance(change, CreateTopic)]
                 group.apply()
         return name
 
@@ -368,9 +353,7 @@ class Stage:
         """
         writer = self._writer()
         writer.begin()
-        writer.produce(
-            topic, _encoded(value), _encoded(key), partition, None, None, 0, list(headers or ())
-        )
+        writer.produce(topic, _encoded(value), _encoded(key), partition, None, None, 0, list(headers or ()))
         writer.commit(timeout_s=_WRITE_S)
         view, reach = self._view(topic), self._view(topic).reach()
         if not comes_true(lambda: not view.is_hanging(reach), within=_WRITE_S):
@@ -452,14 +435,10 @@ class Stage:
             view = self._view(topic)
             reach = view.reach()
             if not comes_true(lambda v=view, r=reach: not v.is_hanging(r), within=within):  # type: ignore[misc]  # lambdas take no types
-                raise AssertionError(
-                    f"a Kafka transaction on {topic} stays open: what it hides nobody knows"
-                )
+                raise AssertionError(f"a Kafka transaction on {topic} stays open: what it hides nobody knows")
             found = [message for message in view.messages() if expected.fits(message)]
             if found:
-                raise AssertionError(
-                    f"published on {topic}, though nothing should be: {expected}\n{shown(found)}"
-                )
+                raise AssertionError(f"published on {topic}, though nothing should be: {expected}\n{shown(found)}")
 
     def wait_until_settled(self, *, within: float = WITHIN_S) -> None:
         """Wait until every transaction that is prepared by now is settled or parked, and the coordinator has stored that."""
@@ -492,16 +471,12 @@ class Stage:
 
     def _view(self, topic: str) -> TopicView:
         if topic not in self._views:
-            self._views[topic] = self._opened.enter_context(
-                closing(TopicView(topic, self._looking))
-            )
+            self._views[topic] = self._opened.enter_context(closing(TopicView(topic, self._looking)))
         return self._views[topic]
 
     def _writer(self) -> TransactionalWriter:
         if self._plain_writer is None:
-            self._plain_writer = self._looking.make_writer(
-                unique_name("tests"), batch_bytes_max=_WRITER_BATCH_BYTES
-            )
+            self._plain_writer = self._looking.make_writer(unique_name("tests"), batch_bytes_max=_WRITER_BATCH_BYTES)
             self._opened.callback(self._plain_writer.close)
             self._plain_writer.initialise(timeout_s=_WRITE_S)
         return self._plain_writer

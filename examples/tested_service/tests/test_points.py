@@ -34,9 +34,7 @@ def test_a_sale_brings_points(points: Points, txlayer_stage: Stage, topic: str) 
     wait_until(lambda: points.of["anna"] == 30, within=30, what="both sales are counted")
 
 
-def test_what_is_no_sale_is_a_dead_letter(
-    points: Points, txlayer_stage: Stage, topic: str, group: str
-) -> None:
+def test_what_is_no_sale_is_a_dead_letter(points: Points, txlayer_stage: Stage, topic: str, group: str) -> None:
     txlayer_stage.write(topic, "lots", key="anna")
 
     txlayer_stage.assert_published(f"{group}.{topic}.dlq", key="anna", value="lots", within=30)

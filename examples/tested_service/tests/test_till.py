@@ -54,9 +54,7 @@ def test_who_got_nothing_is_not_told_of(till: Till, txlayer_stage: Stage) -> Non
     txlayer_stage.assert_nothing_published()
 
 
-def test_two_sales_of_one_customer_are_told_in_their_order(
-    till: Till, txlayer_stage: Stage, topic: str
-) -> None:
+def test_two_sales_of_one_customer_are_told_in_their_order(till: Till, txlayer_stage: Stage, topic: str) -> None:
     till.sell("sale-1", customer="anna", count=1)
     till.sell("sale-2", customer="anna", count=3)
 

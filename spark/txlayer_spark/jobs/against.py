@@ -32,13 +32,9 @@ def differences(ours: DataFrame, theirs: DataFrame) -> DataFrame:
     `missing`: the database has it and nothing was published; `unknown`: published, and the database does not know it. A null
     id is `unknown`: nobody can tell what was published there.
     """
-    once = ours.groupBy("id").agg(
-        F.min_by(F.struct("partition", "offset"), "offset").alias("place")
-    )
+    once = ours.groupBy("id").agg(F.min_by(F.struct("partition", "offset"), "offset").alias("place"))
     wanted = theirs.select(F.col("id").cast("string")).where(F.isnotnull("id")).distinct()
-    joined = once.withColumn("_ours", F.lit(True)).join(
-        wanted.withColumn("_theirs", F.lit(True)), "id", "full"
-    )
+    joined = once.withColumn("_ours", F.lit(True)).join(wanted.withColumn("_theirs", F.lit(True)), "id", "full")
     finding = F.when(F.isnull("_ours"), "missing").when(F.isnull("_theirs"), "unknown")
     return joined.select(finding.alias("finding"), "id", "place.partition", "place.offset").where(
         F.isnotnull("finding")
@@ -70,9 +66,7 @@ def compare(spark: SparkSession, settings: AgainstSettings) -> DataFrame:
     records = catalog.records(catalog.cut(catalog.state()), kinds=[TopicKind.FORWARDED])
     ours = published(records, topic=settings.topic, expression=settings.published_id)
     if settings.source.startswith("jdbc:"):
-        theirs = (
-            spark.read.format("jdbc").options(url=settings.source, dbtable=settings.table).load()
-        )
+        theirs = spark.read.format("jdbc").options(url=settings.source, dbtable=settings.table).load()
     else:
         theirs = spark.read.parquet(settings.source)
     return differences(ours, theirs.select(F.col(settings.column).alias("id")))

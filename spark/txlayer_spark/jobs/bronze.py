@@ -13,16 +13,7 @@ from pyspark.sql import functions as F
 from txlayer.errors import UsageError
 from txlayer_spark.brokers import Brokers, Place
 from txlayer_spark.bronze import is_subscribed, named, subscription, system_topics, to_bronze
-from txlayer_spark.catalog import (
-    WRITING,
-    BatchFolder,
-    Catalog,
-    EndOffsets,
-    Gap,
-    Reader,
-    ReadState,
-    Turn,
-)
+from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, EndOffsets, Gap, Reader, ReadState, Turn
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.session import is_data_loss, source_options
 
@@ -58,9 +49,7 @@ class BronzeSettings:
     """Offsets of one batch: bounds what a killed job reads again, and the memory of its tasks."""
 
 
-def read_new(
-    spark: SparkSession, settings: BronzeSettings, *, now_ms: Callable[[], int]
-) -> ReadState:
+def read_new(spark: SparkSession, settings: BronzeSettings, *, now_ms: Callable[[], int]) -> ReadState:
     """Bring bronze up to what the topics hold now; what became known.
 
     Killed at any point and called again, it goes on, and no record is there twice.
@@ -75,9 +64,7 @@ def read_new(
 class _Reading:
     """One call of `read_new`."""
 
-    def __init__(
-        self, spark: SparkSession, settings: BronzeSettings, now_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, spark: SparkSession, settings: BronzeSettings, now_ms: Callable[[], int]) -> None:
         self._spark, self._settings, self._now_ms = spark, settings, now_ms
         self._catalog = Catalog(spark, settings.root)
         self._turn = Turn(self._catalog.folder, "bronze")
@@ -191,9 +178,7 @@ class _Reading:
     def _note_edges(self) -> None:
         """Know what else may be missing: of the real topics behind an open Kafka transaction, and what compaction may have taken."""
         read = [
-            self._read[r.number].end_offsets
-            for r in self._state.active
-            if not r.is_system and r.number in self._read
+            self._read[r.number].end_offsets for r in self._state.active if not r.is_system and r.number in self._read
         ]
         others = tuple(f".{kind.value}" for kind in (TopicKind.DLQ, TopicKind.REPLAY))
         ours = {topic for ends in read for topic in ends if not topic.endswith(others)}
@@ -228,9 +213,7 @@ class _Reading:
                 known = {"groups": self._state.groups, "topics": self._state.topics}
                 # Made before it is looked at, where it is compiled.
                 found = rows.withColumn("_named", named(rows, **known))
-                found = found.observe(
-                    names, F.array_join(F.collect_set("_named"), "\n").alias("named")
-                )
+                found = found.observe(names, F.array_join(F.collect_set("_named"), "\n").alias("named"))
                 rows = found.drop("_named")
             writer = rows.write.mode("overwrite").options(**_WRITING).partitionBy("kind", "day")
             # In place of one that Spark has noted for another run nothing may be written, nor may this one be noted beside it.
@@ -254,9 +237,7 @@ class _Reading:
         # A reader none of whose topics is there has no ends, which PySpark tells as the word None.
         ends = json.loads(found) if found.startswith("{") else reader.end_offsets
         last = self._catalog.last_batch(reader.number)
-        self._read[reader.number] = replace(
-            reader, at_ms=started_ms, end_offsets=ends, last_batch=last
-        )
+        self._read[reader.number] = replace(reader, at_ms=started_ms, end_offsets=ends, last_batch=last)
 
     def _source(self, reader: Reader) -> dict[str, str]:
         options = source_options(
@@ -271,11 +252,7 @@ class _Reading:
         begin = "earliest"
         if reader.follows is not None and reader.end_offsets:
             begin = json.dumps(self._begin(reader))
-        return {
-            **options,
-            "startingOffsets": begin,
-            "maxOffsetsPerTrigger": str(self._settings.batch_offsets_max),
-        }
+        return {**options, "startingOffsets": begin, "maxOffsetsPerTrigger": str(self._settings.batch_offsets_max)}
 
     def _begin(self, reader: Reader) -> EndOffsets:
         """Where each partition begins: Spark asks for all of them; -2 is the earliest."""
@@ -301,13 +278,9 @@ class _Reading:
         groups = sorted({group for group, _ in pairs} - set(state.groups))
         topics = sorted({topic for _, topic in pairs} - set(state.topics))
         if groups or topics:
-            self._store(
-                replace(state, groups=(*state.groups, *groups), topics=(*state.topics, *topics))
-            )
+            self._store(replace(state, groups=(*state.groups, *groups), topics=(*state.topics, *topics)))
 
-    def _follower(
-        self, reader: Reader, *, anew: Collection[str] = (), back: Collection[str] = ()
-    ) -> Reader | None:
+    def _follower(self, reader: Reader, *, anew: Collection[str] = (), back: Collection[str] = ()) -> Reader | None:
         """A reader that goes on where this one stood in the cut, behind what is gone; None when a system topic was made anew.
 
         What was taken before it was read is noted as a gap, and a topic that was deleted as gone: the ledger judges nothing that
@@ -333,9 +306,7 @@ class _Reading:
                 if topic not in there:
                     absent[topic] = offsets  # deleted, or a right to see it was taken away
                 continue
-            kept[topic] = {
-                p: max(offset, span.start) for p, (span, offset) in found.items() if span
-            }
+            kept[topic] = {p: max(offset, span.start) for p, (span, offset) in found.items() if span}
             if topic != locks:
                 gaps += [
                     Gap(topic, int(p), offset, span.start)
@@ -344,9 +315,7 @@ class _Reading:
                 ]
                 # Of partitions that were added meanwhile nothing was read yet.
                 gaps += [
-                    Gap(topic, p, 0, span.start)
-                    for p, span in spans.items()
-                    if str(p) not in offsets and span.start
+                    Gap(topic, p, 0, span.start) for p, span in spans.items() if str(p) not in offsets and span.start
                 ]
         self._note_gaps(gaps)
         follower = replace(
@@ -365,7 +334,4 @@ class _Reading:
 
     def _brokers(self) -> Brokers:
         settings = self._settings
-        return Brokers(
-            self._spark,
-            Place(settings.bootstrap_servers, settings.namespace, settings.kafka_options),
-        )
+        return Brokers(self._spark, Place(settings.bootstrap_servers, settings.namespace, settings.kafka_options))

@@ -31,13 +31,7 @@ from txlayer_spark.ledger import (
 from txlayer_spark.schemas import TopicKind, kind_of
 from txlayer_spark.session import done_again
 from txlayer_spark.shelf import EVERY, Run, Shelf, State, to_stored, unfolded
-from txlayer_spark.verdicts import (
-    Judging,
-    is_final,
-    is_transaction,
-    verdict_column,
-    with_less_fault,
-)
+from txlayer_spark.verdicts import Judging, is_final, is_transaction, verdict_column, with_less_fault
 
 ORDER_KEPT_MS = 7 * 24 * 3600 * 1000
 """How long an ordering key's place is remembered after its last message: as long as half records are kept."""
@@ -48,11 +42,19 @@ _WRITING = {
     **{
         f"parquet.enable.dictionary#{column}": "false"
         for column in (
-            "txn_id", "nonce_max", "born_ms", "h_last", "h_last_ms", "h_key", "o_commit", "o_commit_ms", "v_place",
+            "txn_id",
+            "nonce_max",
+            "born_ms",
+            "h_last",
+            "h_last_ms",
+            "h_key",
+            "o_commit",
+            "o_commit_ms",
+            "v_place",
             "v_last_ms",
         )
     },
-}  # fmt: skip
+}
 """What hardly ever comes twice: a dictionary of it is filled, and then thrown away."""
 
 
@@ -131,15 +133,16 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
             f"{catalog.folder.path} was begun anew, and {shelf.folder.path} was made from the bronze before: what both hold "
             "cannot be told apart. Name another folder for the ledger, or remove it. Nothing was changed"
         )
-    orphans = (
-        shelf.ids("orphans", last.orphans).select("txn_id").distinct() if last.orphans else None
-    )
+    orphans = shelf.ids("orphans", last.orphans).select("txn_id").distinct() if last.orphans else None
     sources, folders = _sources(spark, catalog, state, last, orphans, settings)
     number, edges = last.number + 1, sources.edges
     judging = Judging(
-        cut_ms=state.cut_ms, grace_ms=settings.grace_ms, overdue_ms=settings.overdue_ms,
-        clock_error_ms=settings.clock_error_ms, op_gaps=edges.op_gaps,
-    )  # fmt: skip
+        cut_ms=state.cut_ms,
+        grace_ms=settings.grace_ms,
+        overdue_ms=settings.overdue_ms,
+        clock_error_ms=settings.clock_error_ms,
+        op_gaps=edges.op_gaps,
+    )
     carried = shelf.carried(last)
     core = fold(sources.new)
     if carried is not None:
@@ -150,12 +153,7 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     repeated = F.count_if(_may_be_repeated()).alias("repeated")
     behind = F.count_if((F.col("verdict") == "lost") & is_prepare_order()).alias("behind")
     rows = rows.observe(
-        counted,
-        *ledger.counts(_is_keyed_row(edges), _is_several_row()),
-        halfless,
-        crowded,
-        repeated,
-        behind,
+        counted, *ledger.counts(_is_keyed_row(edges), _is_several_row()), halfless, crowded, repeated, behind
     )
     columns = shelf.put_rows(rows, number, options=_WRITING)
     asked = shelf.stored(number, columns, State.ASKED) if shelf.has(number, State.ASKED) else None
@@ -165,16 +163,12 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     read_now = set(last.unread) & state.judged_topics
     if read_now:
         copies = _union(copies, _judged_too_early(state, read_now, asked, shelf, last))
-    exact = _union(
-        None if asked is None else asked.select("txn_id", first_ms().alias("first_ms")), copies
-    )
+    exact = _union(None if asked is None else asked.select("txn_id", first_ms().alias("first_ms")), copies)
     few = None
     if exact is not None:
         few = _fold_exactly(exact, asked, copies, sources, judging, shelf, last)
     revised = last.revised if few is None or sources.is_first else (*last.revised, number)
-    has_orphans = _orphans(
-        shelf, number, columns, is_sure=bool(counted.get["orphans"]), asked=exact
-    )
+    has_orphans = _orphans(shelf, number, columns, is_sure=bool(counted.get["orphans"]), asked=exact)
     again = [cores.select("txn_id") for cores in (carried, exact) if cores is not None]
     stored = shelf.counting(number, columns, revised, State.OPEN, State.SETTLED)
     keyed = _keyed(stored, sources, again)
@@ -194,15 +188,22 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     late = _union(compared, turned)
     has_late = late is not None and not shelf.put(late.distinct(), "late", number).isEmpty()
     run = Run(
-        number, state.cut_ms, _last_batches(folders, last), edges.gap_times,
-        groups=state.groups, topics=state.topics, has_order=has_order,
+        number,
+        state.cut_ms,
+        _last_batches(folders, last),
+        edges.gap_times,
+        groups=state.groups,
+        topics=state.topics,
+        has_order=has_order,
         has_carried=any(shelf.has(number, s) for s in (State.OPEN, State.ASKED, State.ALONE)),
         orphans=(*last.orphans, *([number] if has_orphans else [])),
         revised=revised,
-        late=(*last.late, *([number] if has_late else [])), columns=columns,
-        has_waiting=has_waiting, unread=tuple(sorted(set(state.topics) - state.judged_topics)),
+        late=(*last.late, *([number] if has_late else [])),
+        columns=columns,
+        has_waiting=has_waiting,
+        unread=tuple(sorted(set(state.topics) - state.judged_topics)),
         bronze_id=bronze_id,
-    )  # fmt: skip
+    )
     shelf.store(run)
     return run
 
@@ -229,9 +230,7 @@ def _sources(
 ) -> tuple[_Sources, list[BatchFolder]]:
     counting = catalog.cut(state)
     half_partitions, half_gaps = _half(state)
-    names = Names(
-        spark, groups=state.groups, topics=state.topics, half_partitions=half_partitions, half_gaps=half_gaps,
-    )  # fmt: skip
+    names = Names(spark, groups=state.groups, topics=state.topics, half_partitions=half_partitions, half_gaps=half_gaps)
     edges = _edges(catalog, counting, state, last, settings)
     done = {int(reader): batch for reader, batch in last.batches.items()}
     folders = [f for f in counting if f.last > done.get(f.reader, -1)]
@@ -276,11 +275,7 @@ def _half_gaps(state: ReadState) -> list[Gap]:
 
 
 def _edges(
-    catalog: Catalog,
-    folders: Sequence[BatchFolder],
-    state: ReadState,
-    last: Run,
-    settings: LedgerSettings,
+    catalog: Catalog, folders: Sequence[BatchFolder], state: ReadState, last: Run, settings: LedgerSettings
 ) -> _Edges:
     system = set() if state.system is None else set(state.system.topics)
     named = set(state.topics)
@@ -319,25 +314,24 @@ def _until_ms(gap: Gap, times: Mapping[str, int], state: ReadState) -> int | Non
     return min((at_ms for at_ms in known if at_ms is not None), default=None)
 
 
-def _gap_times(
-    catalog: Catalog, folders: Sequence[BatchFolder], gaps: Sequence[Gap], last: Run
-) -> dict[str, int]:
+def _gap_times(catalog: Catalog, folders: Sequence[BatchFolder], gaps: Sequence[Gap], last: Run) -> dict[str, int]:
     """{name of a gap: append time of the oldest record behind it}, of those that have one."""
     unknown = [gap for gap in gaps if gap.name not in last.gap_times]
     if not unknown:
         return dict(last.gap_times)
     structs = [
         F.struct(
-            F.lit(gap.name).alias("gap"), F.lit(gap.topic).alias("topic"), F.lit(gap.partition).alias("partition"),
+            F.lit(gap.name).alias("gap"),
+            F.lit(gap.topic).alias("topic"),
+            F.lit(gap.partition).alias("partition"),
             F.lit(gap.end).cast("bigint").alias("end"),
         )
         for gap in unknown
-    ]  # fmt: skip
+    ]
     records = catalog.records(folders, kinds=[TopicKind.OP, TopicKind.FORWARDED])
     records = records.where(F.col("is_append_time"))
     behind = records.join(
-        F.broadcast(records.sparkSession.range(1).select(F.inline(F.array(*structs)))),
-        ["topic", "partition"],
+        F.broadcast(records.sparkSession.range(1).select(F.inline(F.array(*structs)))), ["topic", "partition"]
     ).where(F.col("offset") >= F.col("end"))
     found = behind.groupBy("gap").agg(F.min(F.unix_millis("timestamp")).alias("at_ms")).collect()
     return {**last.gap_times, **{row.gap: row.at_ms for row in found}}
@@ -357,9 +351,7 @@ def _last_batches(folders: Sequence[BatchFolder], last: Run) -> dict[str, int]:
     return batches
 
 
-def _judged(
-    core: DataFrame, carried: DataFrame | None, sources: _Sources, judging: Judging
-) -> DataFrame:
+def _judged(core: DataFrame, carried: DataFrame | None, sources: _Sources, judging: Judging) -> DataFrame:
     """The rows of all transactions but of those that need every record: of these, the core alone."""
     edge_ms = judging.cut_ms - judging.grace_ms
     is_asked = needs_every_record(
@@ -381,9 +373,7 @@ def _judged(
     verdict = F.when(is_shown_otherwise(), "open").otherwise(verdict_column(judging))
     rows = counted.where(kept).withColumn("verdict", F.when(is_row, verdict))
     state = F.when(F.col("_asked"), int(State.ASKED)).when(~is_row, int(State.ALONE))
-    return to_stored(
-        rows.withColumn("is_settled", state.otherwise(_state(judging))), keeps_core=True
-    )
+    return to_stored(rows.withColumn("is_settled", state.otherwise(_state(judging))), keeps_core=True)
 
 
 def _compiled_alone(frame: DataFrame) -> DataFrame:
@@ -464,9 +454,7 @@ def _fold_exactly(
     if copies is not None:
         # With all of it, so that the next run asks again: the new records alone may look like a transaction of their own.
         cores = with_distinct(fold(few.join(copies.select("txn_id"), "txn_id", "left_semi")))
-        cores = cores.withColumns(
-            {"verdict": F.lit(None).cast("string"), "is_settled": F.lit(int(State.ASKED))}
-        )
+        cores = cores.withColumns({"verdict": F.lit(None).cast("string"), "is_settled": F.lit(int(State.ASKED))})
         shelf.put_rows(to_stored(cores, keeps_core=True), number, options=_WRITING, adds=True)
     spark, edges = few.sparkSession, sources.edges
     excused = spark.range(0).select(*_excuse(0, 0, is_hidden=False))
@@ -477,8 +465,8 @@ def _fold_exactly(
         ]
         excused = spark.range(1).select(F.inline(F.array(*structs)))
     folded = fold_exactly(
-        few, excused, shortened_partitions=edges.shortened_partitions, clock_error_ms=judging.clock_error_ms,
-    )  # fmt: skip
+        few, excused, shortened_partitions=edges.shortened_partitions, clock_error_ms=judging.clock_error_ms
+    )
     found = shelf.put(folded, "exact", number)
     rows = found.where(is_transaction()).withColumn("verdict", verdict_column(judging))
     rows = with_less_fault(rows, "txn_id", "nonce", "partition")
@@ -496,9 +484,7 @@ def _fold_exactly(
     return few
 
 
-def _every_record(
-    exact: DataFrame, sources: _Sources, shelf: Shelf, number: int
-) -> tuple[DataFrame, DataFrame]:
+def _every_record(exact: DataFrame, sources: _Sources, shelf: Shelf, number: int) -> tuple[DataFrame, DataFrame]:
     """What happened to those ids, and the ids of which really all of it was read.
 
     Of the others it is read from a day before the first record on that a core knows.
@@ -543,9 +529,11 @@ def _gone(few: DataFrame, asked: DataFrame, shelf: Shelf, last: Run) -> DataFram
     verdict = F.when(F.col("_is_more"), "out_of_window").otherwise(F.col("verdict"))
     state = F.when(F.col("_is_more"), int(State.SETTLED)).otherwise(int(State.OPEN))
     changed = {
-        "verdict": verdict, "is_settled": state, "is_exact": F.lit(True),
+        "verdict": verdict,
+        "is_settled": state,
+        "is_exact": F.lit(True),
         "core": F.lit(None).cast(rows.schema["core"].dataType),
-    }  # fmt: skip
+    }
     return rows.withColumns(changed).drop("_is_more")
 
 
@@ -563,9 +551,7 @@ def _is_orphan() -> Column:
     return is_settled & F.isnull("h_last") & (F.col("verdict") != "out_of_window")
 
 
-def _orphans(
-    shelf: Shelf, number: int, columns: Mapping[str, Any], *, is_sure: bool, asked: DataFrame | None
-) -> bool:
+def _orphans(shelf: Shelf, number: int, columns: Mapping[str, Any], *, is_sure: bool, asked: DataFrame | None) -> bool:
     """Put down the ids that this run settled without a half record; whether there are any."""
     if not is_sure and asked is None:
         return False

@@ -24,13 +24,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from txlayer.core.messages import Resolution
-from txlayer.errors import (
-    ConfigError,
-    FencedError,
-    OutcomeUnknownError,
-    RefusedRecordError,
-    UsageError,
-)
+from txlayer.errors import ConfigError, FencedError, OutcomeUnknownError, RefusedRecordError, UsageError
 from txlayer_spark import sink
 from txlayer_spark.brokers import Brokers, Place
 from txlayer_spark.epoch_log import Attempt, Attempts, EpochLog
@@ -68,9 +62,7 @@ class SinkSettings:
 
     def __post_init__(self) -> None:
         if not _GROUP.fullmatch(self.producer_group):
-            raise ConfigError(
-                name="producer_group", value=self.producer_group, expected="letters, digits, . _ -"
-            )
+            raise ConfigError(name="producer_group", value=self.producer_group, expected="letters, digits, . _ -")
         for name in ("transaction_messages_max", "transaction_bytes_max"):
             if getattr(self, name) < 1:
                 raise ConfigError(name=name, value=getattr(self, name), expected="at least 1")
@@ -106,12 +98,7 @@ class Publication:
 
 
 def write_transactional(
-    batch: DataFrame,
-    settings: SinkSettings,
-    *,
-    query: str,
-    epoch: int,
-    since_ms: int | None = None,
+    batch: DataFrame, settings: SinkSettings, *, query: str, epoch: int, since_ms: int | None = None
 ) -> Publication:
     """Publish a batch as one transaction, once per `query` and `epoch`; returns when it is committed.
 
@@ -131,9 +118,7 @@ def write_transactional(
         BrokerUnavailableError, OutcomeUnknownError: try the same epoch again; what stands in the topics is found then.
         FencedError: another run of this query publishes this epoch; end this one.
     """
-    return Sink(batch.sparkSession, settings).write(
-        batch, query=query, epoch=epoch, since_ms=since_ms
-    )
+    return Sink(batch.sparkSession, settings).write(batch, query=query, epoch=epoch, since_ms=since_ms)
 
 
 def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], None]:
@@ -148,9 +133,7 @@ def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], 
     def write(batch: DataFrame, epoch: int) -> None:
         query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         if query is None:
-            raise UsageError(
-                "transactional_batches is for foreachBatch; elsewhere call write_transactional"
-            )
+            raise UsageError("transactional_batches is for foreachBatch; elsewhere call write_transactional")
         # A checkpoint that was put back from a copy has epochs again that were published long ago. Only behind an epoch that
         # was new is the next one new as well.
         expected, since_ms = following.get(query, (None, None))
@@ -170,28 +153,16 @@ def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], 
 class Sink:
     """The steps of one epoch, each a method; they are taken by `write` alone, in this order."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        settings: SinkSettings,
-        *,
-        now_ms: Callable[[], int] | None = None,
-    ) -> None:
+    def __init__(self, spark: SparkSession, settings: SinkSettings, *, now_ms: Callable[[], int] | None = None) -> None:
         """Nothing is read or written yet."""
         self._spark = spark
         self._settings = settings
         self._now_ms = now_ms or _now_ms
 
-    def write(
-        self, batch: DataFrame, *, query: str, epoch: int, since_ms: int | None = None
-    ) -> Publication:
+    def write(self, batch: DataFrame, *, query: str, epoch: int, since_ms: int | None = None) -> Publication:
         """See `write_transactional`."""
         if not _NAME.fullmatch(query) or epoch < 0:
-            raise ConfigError(
-                name="query",
-                value=f"{query}-{epoch}",
-                expected="letters, digits, _ -; an epoch >= 0",
-            )
+            raise ConfigError(name="query", value=f"{query}-{epoch}", expected="letters, digits, _ -; an epoch >= 0")
         said = self._spark.sparkContext.getConf().get("spark.speculation", "false")
         # As Spark reads it: `SparkConf.set("spark.speculation", True)` writes "True".
         if said.strip().lower() == "true":
@@ -202,13 +173,9 @@ class Sink:
             )
         epoch_id = f"{query}-{epoch}"
         # Computed once, not for every step; what memory does not hold goes to disk.
-        rows = sink.messages(batch, topic=self._settings.topic).persist(
-            StorageLevel.MEMORY_AND_DISK
-        )
+        rows = sink.messages(batch, topic=self._settings.topic).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            size = sink.measure(
-                rows, namespace=self._settings.namespace, topic=self._settings.topic
-            )
+            size = sink.measure(rows, namespace=self._settings.namespace, topic=self._settings.topic)
             if not size.count:
                 return Publication(epoch_id, Outcome.EMPTY)
             placed, ids = self._place(rows, epoch_id, size)
@@ -220,9 +187,7 @@ class Sink:
         finally:
             rows.unpersist()
 
-    def _place(
-        self, rows: DataFrame, epoch_id: str, size: sink.Measure
-    ) -> tuple[DataFrame, list[str]]:
+    def _place(self, rows: DataFrame, epoch_id: str, size: sink.Measure) -> tuple[DataFrame, list[str]]:
         """The messages with their transactions, and the ids of these."""
         settings = self._settings
         limit, bytes_limit = settings.transaction_messages_max, settings.transaction_bytes_max
@@ -289,8 +254,9 @@ class Sink:
             if attempt.decision is None and attempt.is_settled:
                 raise OutcomeUnknownError(
                     "decided before the window that is looked at: name a longer one",
-                    txn_id=attempt.txn_id, step="look-up",
-                )  # fmt: skip
+                    txn_id=attempt.txn_id,
+                    step="look-up",
+                )
         open_ones = [a for a in attempts.values() if a.is_open]
         if not open_ones:
             return attempts
@@ -304,17 +270,15 @@ class Sink:
                 "an earlier attempt was committed before all of its half records: `txlayer tx abandon` it"
                 if undecided[0].is_incomplete
                 else "an earlier attempt can be neither found nor rolled back",
-                txn_id=undecided[0].txn_id, step="take-over",
-            )  # fmt: skip
+                txn_id=undecided[0].txn_id,
+                step="take-over",
+            )
         return attempts
 
     def store(self, log: EpochLog, placed: DataFrame, born_ms: int) -> None:
         """Write the half records; they are acknowledged by all replicas."""
         records = sink.half_records(
-            placed,
-            producer_group=self._settings.producer_group,
-            born_ms=born_ms,
-            partition_count=log.partition_count,
+            placed, producer_group=self._settings.producer_group, born_ms=born_ms, partition_count=log.partition_count
         )
         log.write(records, "half")
 
@@ -329,9 +293,8 @@ class Sink:
         """
         seen = log.halves_since(attempts)
         written = {
-            key: a for key, a in seen.items()
-            if key not in attempts and a.born_ms == born_ms and self._is_ours(a)
-        }  # fmt: skip
+            key: a for key, a in seen.items() if key not in attempts and a.born_ms == born_ms and self._is_ours(a)
+        }
         whole: dict[str, Attempt] = {}
         for attempt in sorted(written.values(), key=lambda a: a.op_offset):
             if attempt.completed_at is not None:
@@ -339,13 +302,18 @@ class Sink:
         if not set(ids) <= whole.keys():
             raise OutcomeUnknownError(
                 "half records are missing: the batch gave other rows when it was computed again, or the topic lost some",
-                txn_id=log.epoch_id, step="half",
-            )  # fmt: skip
+                txn_id=log.epoch_id,
+                step="half",
+            )
         ahead = [
-            a for key, a in seen.items()
-            if a.is_open and key not in written and a.completed_at is not None
-            and a.txn_id in whole and a.completed_at < whole[a.txn_id].op_offset
-        ]  # fmt: skip
+            a
+            for key, a in seen.items()
+            if a.is_open
+            and key not in written
+            and a.completed_at is not None
+            and a.txn_id in whole
+            and a.completed_at < whole[a.txn_id].op_offset
+        ]
         if ahead:
             log.say(list(written.values()), Resolution.ROLLBACK, reason=_GIVEN_UP)
             raise FencedError(f"{ahead[0].key} is another run's, and was complete before this one")
@@ -382,9 +350,7 @@ class Sink:
             if decision is Resolution.ROLLBACK:
                 raise FencedError(f"{attempt.key} was rolled back by a newer run, or by a person")
             if decision is None:
-                raise OutcomeUnknownError(
-                    "its commit is not in the log", txn_id=attempt.txn_id, step="op"
-                )
+                raise OutcomeUnknownError("its commit is not in the log", txn_id=attempt.txn_id, step="op")
         return min(found[attempt.key].decided_ms or 0 for attempt in mine)
 
 
@@ -395,8 +361,11 @@ def _check_sizes(rows: DataFrame, allowed: Mapping[str, str]) -> None:
         topic, size = found
         raise RefusedRecordError(
             f"a message of {size} bytes is larger than the topic allows (max.message.bytes). Nothing was written",
-            topic=topic, size_bytes=size, size_bytes_max=int(allowed[topic]), reason="too-large",
-        )  # fmt: skip
+            topic=topic,
+            size_bytes=size,
+            size_bytes_max=int(allowed[topic]),
+            reason="too-large",
+        )
 
 
 def _check_partitions(named: Mapping[str, int], counts: Mapping[str, int]) -> None:

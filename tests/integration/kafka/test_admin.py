@@ -23,12 +23,7 @@ from txlayer.adapters.ports import GroupState, StoredOffset, TopicLimits, TopicP
 from txlayer.cli.topics import app
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core.topics import AlterSetting, CreateTopic
-from txlayer.errors import (
-    BrokerUnavailableError,
-    LifecycleError,
-    NotAuthorisedError,
-    TopicMismatchError,
-)
+from txlayer.errors import BrokerUnavailableError, LifecycleError, NotAuthorisedError, TopicMismatchError
 from txlayer.operate.offsets import GroupReset, plan_reset
 
 pytestmark = pytest.mark.kafka
@@ -66,19 +61,14 @@ def test_a_topic_that_is_not_there_has_no_limits(admin: KafkaAdmin) -> None:
 
 def test_a_topic_tells_its_limits(admin: KafkaAdmin, config: ClientConfig) -> None:
     topic = create_topic(
-        config.bootstrap_servers,
-        unique_name("limits"),
-        partitions=2,
-        config={"max.message.bytes": "2000"},
+        config.bootstrap_servers, unique_name("limits"), partitions=2, config={"max.message.bytes": "2000"}
     )
 
     expected = TopicLimits(2, 2000, is_reachable=True, is_append_time=False)
     assert expected == admin.topic_limits(topic)
 
 
-def test_offsets_are_stored_for_a_group_that_never_was(
-    admin: KafkaAdmin, config: ClientConfig
-) -> None:
+def test_offsets_are_stored_for_a_group_that_never_was(admin: KafkaAdmin, config: ClientConfig) -> None:
     topic = create_topic(config.bootstrap_servers, unique_name("offsets"), partitions=2)
     group = unique_name("group")
     partitions = [(topic, 0), (topic, 1)]
@@ -129,9 +119,7 @@ def test_offsets_of_a_group_with_members_are_not_touched(
     assert not admin.group(topics.coordinator_group).is_active
 
 
-@pytest.mark.parametrize(
-    ("to", "expected"), [("earliest", 0), ("latest", 3), (2_000, 1), (2_500, 2), (9_000, 3)]
-)
+@pytest.mark.parametrize(("to", "expected"), [("earliest", 0), ("latest", 3), (2_000, 1), (2_500, 2), (9_000, 3)])
 def test_coordinators_can_be_told_where_to_begin(
     admin: KafkaAdmin, config: ClientConfig, to: Any, expected: int
 ) -> None:
@@ -153,9 +141,7 @@ def test_coordinators_can_be_told_where_to_begin(
     assert stored == plan.after
 
 
-def test_a_namespace_without_topics_has_no_offsets_to_reset(
-    admin: KafkaAdmin, config: ClientConfig
-) -> None:
+def test_a_namespace_without_topics_has_no_offsets_to_reset(admin: KafkaAdmin, config: ClientConfig) -> None:
     with pytest.raises(TopicMismatchError, match="topics apply"):
         reset(admin, config.topics, "earliest")
 
@@ -188,9 +174,7 @@ def test_wrong_credentials_are_told_at_once_and_end_with_5(
 ) -> None:
     options = credential_options(tmp_path / "password", password="wrong")
 
-    code, out, err = run_command(
-        app, "check", "-b", secured.secured_servers, *options, capsys=capsys
-    )
+    code, out, err = run_command(app, "check", "-b", secured.secured_servers, *options, capsys=capsys)
 
     assert (5, "") == (code, out)
     assert err.startswith("error: the broker refused the credentials")
@@ -229,8 +213,5 @@ def test_missing_rights_are_told_by_resource_and_operation(secured: SecuredServe
 def test_a_user_of_the_right_password_is_let_in(secured: SecuredServers) -> None:
     config = ClientConfig(bootstrap_servers=secured.secured_servers, client_settings=credentials())
 
-    with (
-        KafkaAdmin(config) as admin,
-        pytest.raises(NotAuthorisedError, match="TOPIC_AUTHORIZATION"),
-    ):
+    with KafkaAdmin(config) as admin, pytest.raises(NotAuthorisedError, match="TOPIC_AUTHORIZATION"):
         admin.topic_limits("any")

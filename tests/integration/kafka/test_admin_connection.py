@@ -27,9 +27,7 @@ def test_a_client_that_is_told_it_is_out_of_date_is_not_asked_again(config: Clie
     old = connection.client()
 
     with pytest.raises(RetriableError):
-        connection.wait(
-            refused_with(KafkaError.FENCED_LEADER_EPOCH), resource="orders", operation="describe"
-        )
+        connection.wait(refused_with(KafkaError.FENCED_LEADER_EPOCH), resource="orders", operation="describe")
 
     assert connection.client() is not old
     connection.close()
@@ -41,9 +39,7 @@ def test_a_client_whose_question_was_answered_as_foreseen_is_kept(config: Client
     code = KafkaError.UNKNOWN_TOPIC_OR_PART
 
     with pytest.raises(KafkaException):
-        connection.wait(
-            refused_with(code), resource="orders", operation="describe", foreseen={code}
-        )
+        connection.wait(refused_with(code), resource="orders", operation="describe", foreseen={code})
 
     assert connection.client() is old
     connection.close()

@@ -42,9 +42,13 @@ class Terminal:
     def run(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
         return subprocess.run(
-            self.command(*words), capture_output=True, text=True, timeout=120, check=False,
+            self.command(*words),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
             env={**self.environment, **settings},
-        )  # fmt: skip
+        )
 
     def start(self, *words: str) -> dict[str, Any]:
         """Start on the terminal's port; what it says as JSON."""
@@ -78,14 +82,10 @@ def complaint(answer: subprocess.CompletedProcess[str]) -> str:
 
 
 @contextmanager
-def running_in_the_foreground(
-    terminal: Terminal,
-) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def running_in_the_foreground(terminal: Terminal) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """`txlayer broker run`, ready, and the process of its broker."""
     line = terminal.command("run", "--port", str(terminal.port), "--json")
-    with subprocess.Popen(
-        line, stdout=subprocess.PIPE, text=True, env=terminal.environment
-    ) as process:
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=terminal.environment) as process:
         try:
             assert process.stdout is not None
             yield process, json.loads(process.stdout.readline())["brokers"][0]["pid"]
@@ -130,9 +130,14 @@ def test_wipe_ends_the_broker_and_removes_its_data_and_nothing_else(terminal: Te
     (terminal.data / "notes.txt").write_text("mine", "utf-8")
 
     unsure = subprocess.run(
-        terminal.command("wipe"), input="n\n", capture_output=True, text=True, timeout=60,
-        check=False, env=terminal.environment,
-    )  # fmt: skip
+        terminal.command("wipe"),
+        input="n\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=terminal.environment,
+    )
     assert 1 == unsure.returncode
     assert terminal.is_running(pid)
 
@@ -157,9 +162,7 @@ def test_a_port_in_use_is_one_line_that_names_the_way_out(terminal: Terminal) ->
     assert f"another with --port (name='port', value={terminal.port}" in complaint(answer)
 
 
-def test_a_pid_file_that_names_a_stranger_is_replaced_and_the_stranger_left_alone(
-    terminal: Terminal,
-) -> None:
+def test_a_pid_file_that_names_a_stranger_is_replaced_and_the_stranger_left_alone(terminal: Terminal) -> None:
     pid = terminal.start()["brokers"][0]["pid"]
     terminal.run("stop")
     with subprocess.Popen(["/bin/sleep", "600"]) as stranger:
@@ -221,14 +224,10 @@ def test_a_missing_java_is_one_line(terminal: Terminal, tmp_path: Path) -> None:
     assert "TXLAYER_JAVA_HOME" in complaint(answer)
 
 
-def test_an_unreachable_repository_is_one_line_after_the_progress(
-    terminal: Terminal, tmp_path: Path
-) -> None:
+def test_an_unreachable_repository_is_one_line_after_the_progress(terminal: Terminal, tmp_path: Path) -> None:
     (port,) = free_ports(1)
 
-    answer = terminal.run(
-        "start", TXLAYER_HOME=str(tmp_path), TXLAYER_MAVEN_URL=f"http://127.0.0.1:{port}"
-    )
+    answer = terminal.run("start", TXLAYER_HOME=str(tmp_path), TXLAYER_MAVEN_URL=f"http://127.0.0.1:{port}")
 
     assert 3 == answer.returncode
     *_, line = answer.stderr.splitlines()
@@ -249,9 +248,7 @@ def test_a_setting_that_kafka_refuses_is_told_in_kafkas_own_words(terminal: Term
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0)])
-def test_run_stays_until_it_is_told_to_end(
-    terminal: Terminal, number: signal.Signals, code: int
-) -> None:
+def test_run_stays_until_it_is_told_to_end(terminal: Terminal, number: signal.Signals, code: int) -> None:
     with running_in_the_foreground(terminal) as (process, pid):
         process.send_signal(number)
         assert code == process.wait(30)

@@ -8,13 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets them
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # its stub forgets them
 
 from tests.conftest import Broker
 from tests.support.answering import Listener
@@ -30,10 +24,7 @@ from txlayer.core.messages import CheckKind, DoubtSummary, OpMessage, Resolution
 pytestmark = [pytest.mark.kafka, pytest.mark.promise("P7")]
 
 COMMIT, ROLLBACK, UNKNOWN = Resolution.COMMIT, Resolution.ROLLBACK, Resolution.UNKNOWN
-QUICK = {
-    "session_timeout": "1.5s", "check_immunity": "500ms", "check_interval": "500ms",
-    "check_interval_max": "1s",
-}  # fmt: skip
+QUICK = {"session_timeout": "1.5s", "check_immunity": "500ms", "check_interval": "500ms", "check_interval_max": "1s"}
 
 
 @pytest.fixture
@@ -69,14 +60,9 @@ def visible(arena: Arena) -> list[str]:
     return sorted((header(r.headers, "txl-id") or b"").decode() for r in records)
 
 
-def test_who_is_asked_answers_with_an_op_and_is_not_asked_again(
-    arena: Arena, crafted: Crafted, tmp_path: Path
-) -> None:
+def test_who_is_asked_answers_with_an_op_and_is_not_asked_again(arena: Arena, crafted: Crafted, tmp_path: Path) -> None:
     placed = crafted.half("left/00000001", arena.targets[0])
-    with (
-        coordinator(arena, tmp_path / "log"),
-        Listener(arena.servers, arena.topics, GROUP) as group,
-    ):
+    with coordinator(arena, tmp_path / "log"), Listener(arena.servers, arena.topics, GROUP) as group:
         wait_until(group.listen, within=30, what="the group is asked")
         question = group.heard[0]
         crafted.op(placed, COMMIT, source=Source.CHECK, check_number=question.number)
@@ -84,8 +70,11 @@ def test_who_is_asked_answers_with_an_op_and_is_not_asked_again(
         arena.wait_until_applied(within=30)
         asked_count = len(group.listen())
         assert (placed.key, placed.partition, placed.offsets[-1], 1) == (
-            question.key, question.partition, question.last_offset, question.number,
-        )  # fmt: skip
+            question.key,
+            question.partition,
+            question.last_offset,
+            question.number,
+        )
         assert arena.targets[0] == question.text
         assert asked_count == len(group.listen())
     assert {} == summaries(arena)
@@ -96,11 +85,7 @@ def test_a_group_without_members_is_not_asked_until_somebody_comes(
 ) -> None:
     crafted.half("left/00000001", arena.targets[0])
     with coordinator(arena, tmp_path / "log", doubt_after="2s"):
-        wait_until(
-            lambda: len(summaries(arena)) == 1,
-            within=30,
-            what="it is old enough for doubt",
-        )
+        wait_until(lambda: len(summaries(arena)) == 1, within=30, what="it is old enough for doubt")
         assert [] == read_log(arena.servers, [arena.topics.check])[arena.topics.check]
 
         with Listener(arena.servers, arena.topics, GROUP) as group:
@@ -127,10 +112,7 @@ def test_after_check_max_unknown_answers_it_is_parked_and_a_later_commit_settles
     arena: Arena, crafted: Crafted, tmp_path: Path
 ) -> None:
     placed = crafted.half("left/00000001", arena.targets[0])
-    with (
-        coordinator(arena, tmp_path / "log", check_max="2"),
-        Listener(arena.servers, arena.topics, GROUP) as group,
-    ):
+    with coordinator(arena, tmp_path / "log", check_max="2"), Listener(arena.servers, arena.topics, GROUP) as group:
         for number in (1, 2):
             wait_until(partial(heard, group, number), within=30, what="a question")
             crafted.op(placed, UNKNOWN, source=Source.CHECK, check_number=number)
@@ -145,15 +127,16 @@ def test_after_check_max_unknown_answers_it_is_parked_and_a_later_commit_settles
         wait_until(lambda: visible(arena) == ["left"], within=30, what="it is forwarded")
 
 
-def test_the_policy_rollback_is_a_line_of_the_op_log(
-    arena: Arena, crafted: Crafted, tmp_path: Path
-) -> None:
+def test_the_policy_rollback_is_a_line_of_the_op_log(arena: Arena, crafted: Crafted, tmp_path: Path) -> None:
     placed = crafted.half("left/00000001", arena.targets[0])
     kept = crafted.half("kept/00000001", arena.targets[0], group="patient")
     with coordinator(
-        arena, tmp_path / "log", transaction_age_max="1s", unresolved="rollback",
+        arena,
+        tmp_path / "log",
+        transaction_age_max="1s",
+        unresolved="rollback",
         group_policies="patient.unresolved=park",
-    ):  # fmt: skip
+    ):
         wait_until(
             lambda: {kept.key: "too-old"} == {k: s.reason for k, s in summaries(arena).items()},
             within=30,
@@ -174,9 +157,7 @@ def said_in(arena: Arena) -> list[tuple[Resolution, str, Source, str]]:
         for record in read_log(arena.servers, [arena.topics.op])[arena.topics.op]
         for line in (record.value or b"").decode().splitlines()
     ]
-    return [
-        (op.resolution, op.key, op.source, op.reason) for op in lines if isinstance(op, OpMessage)
-    ]
+    return [(op.resolution, op.key, op.source, op.reason) for op in lines if isinstance(op, OpMessage)]
 
 
 @pytest.mark.promise("P4")
@@ -184,10 +165,7 @@ def test_a_late_commit_after_a_rollback_by_check_is_refused_and_the_group_is_tol
     arena: Arena, crafted: Crafted, tmp_path: Path
 ) -> None:
     placed = crafted.half("left/00000001", arena.targets[0])
-    with (
-        coordinator(arena, tmp_path / "log") as started,
-        Listener(arena.servers, arena.topics, GROUP) as group,
-    ):
+    with coordinator(arena, tmp_path / "log") as started, Listener(arena.servers, arena.topics, GROUP) as group:
         wait_until(group.listen, within=30, what="the group is asked")
         crafted.op(placed, ROLLBACK, source=Source.CHECK, check_number=1)
         crafted.op(placed, COMMIT)
@@ -225,10 +203,7 @@ def test_a_question_larger_than_its_topic_allows_names_no_topics_and_stops_nobod
     admin = AdminClient({"bootstrap.servers": arena.servers, "log_level": 0})
     admin.incremental_alter_configs([topic])[topic].result(30)
     crafted.half("wide/00000001", *(f"{n:05}{'x' * 240}" for n in range(200)))
-    with (
-        coordinator(arena, tmp_path / "log"),
-        Listener(arena.servers, arena.topics, GROUP) as group,
-    ):
+    with coordinator(arena, tmp_path / "log"), Listener(arena.servers, arena.topics, GROUP) as group:
         wait_until(group.listen, within=40, what="the group is asked")
         assert ("wide/00000001", "") == (group.heard[0].key, group.heard[0].text)
         placed = crafted.half("left/00000001", arena.targets[0])

@@ -38,20 +38,16 @@ def test_every_partition_is_asked_and_those_that_nobody_took_are_told(planted: P
 def test_a_partition_alone_is_asked_and_json_tells_where(planted: Planted) -> None:
     code, out, _ = planted.run(
         "consumer", "resume", planted.group, planted.topic, *WHY, "--partition", "1", "--wait", "0s", "--json"
-    )  # fmt: skip
+    )
 
     assert 0 == code
     (row,) = json.loads(out)
-    assert ("resume", 1, 0, "requested") == (
-        row["act"], row["partition"], row["written_at"], row["result"],
-    )  # fmt: skip
+    assert ("resume", 1, 0, "requested") == (row["act"], row["partition"], row["written_at"], row["result"])
     assert [(1, ReplayKind.RESUME)] == [(p, r.kind) for p, _, r in planted.requests()]
 
 
 def test_what_cannot_be_meant_is_refused(planted: Planted) -> None:
-    beyond = planted.run(
-        "consumer", "pause", planted.group, planted.topic, *WHY, "--partition", "2"
-    )
+    beyond = planted.run("consumer", "pause", planted.group, planted.topic, *WHY, "--partition", "2")
     silent = planted.run("consumer", "pause", planted.group, planted.topic)
     missing = planted.run("consumer", "pause", planted.group, unique_name("missing"), *WHY)
 

@@ -21,9 +21,10 @@ from txlayer.errors import ConfigError
 pytestmark = [pytest.mark.kafka]
 
 CLEANING = {
-    "log.retention.check.interval.ms": "200", "log.segment.delete.delay.ms": "100",
+    "log.retention.check.interval.ms": "200",
+    "log.segment.delete.delay.ms": "100",
     "log.initial.task.delay.ms": "100",
-}  # fmt: skip
+}
 WITHIN_S = 60.0
 
 
@@ -50,9 +51,7 @@ def stage(servers: str) -> Iterator[Stage]:
 
 def commit(servers: str, topic: str, *values: bytes) -> None:
     """Messages in one Kafka transaction, as a coordinator forwards them: a marker stands behind them."""
-    producer = Producer(
-        {"bootstrap.servers": servers, "transactional.id": f"{topic}.writer", "log_level": 0}
-    )
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": f"{topic}.writer", "log_level": 0})
     producer.init_transactions(30)
     producer.begin_transaction()
     for value in values:
@@ -101,9 +100,7 @@ def test_retention_that_empties_a_partition_ends_no_consumer(stage: Stage, serve
     assert [b"0", b"1", b"2", b"3"] == stage.journal.values(b"k")
 
 
-def test_a_consumer_that_retention_overtook_is_told_how_to_reset_its_own_group(
-    stage: Stage,
-) -> None:
+def test_a_consumer_that_retention_overtook_is_told_how_to_reset_its_own_group(stage: Stage) -> None:
     gate = threading.Event()
 
     def act(message: ReceivedMessage, _context: Context) -> None:

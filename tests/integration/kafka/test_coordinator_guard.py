@@ -77,9 +77,7 @@ class Slow(KafkaTransactionalWriter):
 class Stage:
     """A publisher behind the proxy, a group member, two real topics."""
 
-    def __init__(
-        self, broker: KafkaCluster, proxy: FaultProxy, *, recycle_after: timedelta
-    ) -> None:
+    def __init__(self, broker: KafkaCluster, proxy: FaultProxy, *, recycle_after: timedelta) -> None:
         self.proxy = proxy
         self.servers = broker.bootstrap_servers
         self.topics = [create_topic(self.servers, unique_name("real")) for _ in range(2)]
@@ -98,15 +96,10 @@ class Stage:
             self.config, name=unique_name("writer"), make_writer=self._make_writer, book=self.book
         )
         self._consumer = Consumer(
-            {
-                "bootstrap.servers": self.servers,
-                "group.id": self.group,
-                "enable.auto.commit": False,
-                "log_level": 0,
-            }
+            {"bootstrap.servers": self.servers, "group.id": self.group, "enable.auto.commit": False, "log_level": 0}
         )
         self._consumer.subscribe([self.source])
-        wait_until(lambda: self._consumer.poll(0.1) or self._consumer.assignment(), within=30, what="joined")  # fmt: skip
+        wait_until(lambda: self._consumer.poll(0.1) or self._consumer.assignment(), within=30, what="joined")
         self.member = self._consumer.consumer_group_metadata()
         self.publisher.start()
 
@@ -119,9 +112,8 @@ class Stage:
         batch = Batch()
         for topic in self.topics:
             txn = Transaction(
-                f"txn-{number}/00000000", "g", topic, number, 0, "0", (0, 0),
-                HalfRecord(str(number).encode()),
-            )  # fmt: skip
+                f"txn-{number}/00000000", "g", topic, number, 0, "0", (0, 0), HalfRecord(str(number).encode())
+            )
             batch.forwards.append(txn)
         offsets = {(self.source, 0): StoredOffset(number, "")}
         self.publisher.publish([(0, batch)], offsets, self.member)
@@ -139,9 +131,7 @@ class Stage:
     def end_what_is_open(self) -> None:
         """What recovery does first: initialise both ids anew."""
         for letter in "ab":
-            writer = self.connections.make_writer(
-                f"{self.publisher.name}.{letter}", batch_bytes_max=100_000
-            )
+            writer = self.connections.make_writer(f"{self.publisher.name}.{letter}", batch_bytes_max=100_000)
             writer.initialise(timeout_s=10)
             writer.close()
 
@@ -152,10 +142,7 @@ class Stage:
 
     def _make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Slow:
         writer = Slow(
-            self.config,
-            transactional_id=transactional_id,
-            timeout_ms=10_000,
-            batch_bytes_max=batch_bytes_max,
+            self.config, transactional_id=transactional_id, timeout_ms=10_000, batch_bytes_max=batch_bytes_max
         )
         # A successor may be made only now, beside the other writer's work: all ask the stage where they wait.
         writer.stage = self
@@ -178,9 +165,7 @@ def proxied(local_config: LocalConfig) -> Iterator[tuple[KafkaCluster, FaultProx
         yield broker, proxy
 
 
-def stage(
-    proxied: tuple[KafkaCluster, FaultProxy], stack: ExitStack, *, recycle_after: timedelta
-) -> Stage:
+def stage(proxied: tuple[KafkaCluster, FaultProxy], stack: ExitStack, *, recycle_after: timedelta) -> Stage:
     broker, proxy = proxied
     proxy.use()
     proxy.echoed.clear()
@@ -199,9 +184,7 @@ def torn_by_a_late_end(made: Stage) -> list[list[bytes | None]]:
     def die() -> None:
         raise TxLayerError("the process dies here")
 
-    made.slow_down(
-        before_second_topic=lambda: made.let_the_late_one_come(END_TXN), before_commit=die
-    )
+    made.slow_down(before_second_topic=lambda: made.let_the_late_one_come(END_TXN), before_commit=die)
     with pytest.raises(TxLayerError, match="dies here"):
         made.publish(3)
     made.end_what_is_open()
@@ -223,9 +206,7 @@ def test_a_late_end_of_an_earlier_kafka_transaction_does_not_end_a_later_one(
         assert 1 == made.publisher.stats.replaced_count
 
 
-def test_without_the_guard_a_late_end_tears_a_later_kafka_transaction(
-    proxied: tuple[KafkaCluster, FaultProxy],
-) -> None:
+def test_without_the_guard_a_late_end_tears_a_later_kafka_transaction(proxied: tuple[KafkaCluster, FaultProxy]) -> None:
     with ExitStack() as stack:
         made = stage(proxied, stack, recycle_after=UNGUARDED)
 
@@ -262,9 +243,7 @@ def test_late_offsets_of_an_earlier_kafka_transaction_do_not_replace_newer_ones(
         assert 3 == stored_after_a_late_offset(made)
 
 
-def test_without_the_guard_late_offsets_put_the_stored_ones_back(
-    proxied: tuple[KafkaCluster, FaultProxy],
-) -> None:
+def test_without_the_guard_late_offsets_put_the_stored_ones_back(proxied: tuple[KafkaCluster, FaultProxy]) -> None:
     with ExitStack() as stack:
         made = stage(proxied, stack, recycle_after=UNGUARDED)
 

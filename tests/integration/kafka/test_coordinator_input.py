@@ -76,9 +76,7 @@ def test_a_commit_forwards_key_value_and_headers_as_they_are(arena: Arena, raw: 
     assert [codec.ID_HEADER, codec.ORIGIN_HEADER] == [name for name, _ in record.headers[3:]]
 
 
-def test_a_null_key_and_a_null_value_are_forwarded_as_they_are(
-    arena: Arena, raw: RawWriter
-) -> None:
+def test_a_null_key_and_a_null_value_are_forwarded_as_they_are(arena: Arena, raw: RawWriter) -> None:
     mine = raw.prepare((arena.targets[0], None, None))
 
     raw.commit(mine)
@@ -176,18 +174,14 @@ def test_an_op_that_names_another_half_record_does_not_count(
 
 
 @pytest.mark.promise("P5")
-def test_a_transaction_of_ten_thousand_messages_is_forwarded_whole(
-    arena: Arena, raw: RawWriter
-) -> None:
+def test_a_transaction_of_ten_thousand_messages_is_forwarded_whole(arena: Arena, raw: RawWriter) -> None:
     messages = [(arena.targets[n % 2], b"key", str(n).encode()) for n in range(10_000)]
     mine = raw.prepare(*messages)
 
     raw.commit(mine)
 
     visible = arena.wait_until_visible(mine.txn_id, count=10_000)
-    assert [str(n).encode() for n in range(10_000)] == sorted(
-        (record.value or b"" for record in visible), key=int
-    )
+    assert [str(n).encode() for n in range(10_000)] == sorted((record.value or b"" for record in visible), key=int)
 
 
 def test_a_transaction_of_one_message_more_is_parked(arena: Arena, raw: RawWriter) -> None:
@@ -223,9 +217,7 @@ def test_an_incomplete_commit_is_parked_and_forwarded_when_the_rest_and_a_commit
     wait_until(lambda: mine.key not in arena.doubt().summaries, within=30, what="off doubt")
 
 
-def test_an_op_beyond_the_end_of_half_is_given_up_and_stops_nobody(
-    arena: Arena, raw: RawWriter
-) -> None:
+def test_an_op_beyond_the_end_of_half_is_given_up_and_stops_nobody(arena: Arena, raw: RawWriter) -> None:
     key = raw.key()
     partition = raw.home_of(key)
     lost = Prepared(key, partition, (raw.half_end(partition) + 1_000,))
@@ -310,19 +302,14 @@ def test_a_wrong_line_among_right_ones_is_kept_aside_alone(arena: Arena, raw: Ra
     arena.wait_until_visible(second.txn_id)
     shelf = arena.doubt()
     assert shelf.why(f"origin/{arena.topics.op}/{first.partition}/{offset}:1")
-    assert (
-        b"1|C|nonsense|0"
-        == shelf.asides[f"origin/{arena.topics.op}/{first.partition}/{offset}:1"].value
-    )
+    assert b"1|C|nonsense|0" == shelf.asides[f"origin/{arena.topics.op}/{first.partition}/{offset}:1"].value
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("days", [-1, 1])
-def test_a_producer_whose_clock_is_wrong_by_a_day_changes_nothing(
-    arena: Arena, raw: RawWriter, days: int
-) -> None:
+def test_a_producer_whose_clock_is_wrong_by_a_day_changes_nothing(arena: Arena, raw: RawWriter, days: int) -> None:
     born_ms = int(time.time() * 1000) + days * DAY_MS
     mine = one(arena, raw, born_ms=born_ms)
     settle(arena, raw, mine.partition)
@@ -337,9 +324,7 @@ def test_a_producer_whose_clock_is_wrong_by_a_day_changes_nothing(
     assert born_ms == origin[4]
 
 
-def test_a_message_from_the_future_is_forwarded_with_the_time_of_now(
-    arena: Arena, raw: RawWriter
-) -> None:
+def test_a_message_from_the_future_is_forwarded_with_the_time_of_now(arena: Arena, raw: RawWriter) -> None:
     in_a_day = int(time.time() * 1000) + DAY_MS
     mine = one(arena, raw, options=HalfOptions(timestamp_ms=in_a_day))
 

@@ -54,9 +54,7 @@ def set_message_bytes_max(servers: str, topic: str, byte_count: int) -> None:
 
 
 @pytest.mark.promise("P1")
-def test_an_unknown_topic_holds_its_transaction_until_it_exists(
-    arena: Arena, raw: RawWriter
-) -> None:
+def test_an_unknown_topic_holds_its_transaction_until_it_exists(arena: Arena, raw: RawWriter) -> None:
     topic = unique_name("late")
     held = raw.prepare((topic, b"key", b"value"))
     other = raw.prepare((arena.targets[0], b"key", b"other"), key=raw.key_in(held.partition))
@@ -95,9 +93,7 @@ def test_a_held_transaction_holds_its_key_on_every_topic(arena: Arena, raw: RawW
 
 
 @pytest.mark.promise("P1")
-def test_a_topic_deleted_between_prepare_and_commit_holds_until_it_is_back(
-    arena: Arena, raw: RawWriter
-) -> None:
+def test_a_topic_deleted_between_prepare_and_commit_holds_until_it_is_back(arena: Arena, raw: RawWriter) -> None:
     topic = create_topic(arena.servers, unique_name("gone"), partitions=2)
     known = raw.prepare((topic, b"key", b"before"))
     raw.commit(known)
@@ -120,8 +116,7 @@ def test_a_topic_deleted_between_prepare_and_commit_holds_until_it_is_back(
 
 
 @pytest.mark.parametrize(
-    "topic",
-    ["private", "__consumer_offsets", "real-orders.dlq", "real-orders.replay", "half", "doubt"],
+    "topic", ["private", "__consumer_offsets", "real-orders.dlq", "real-orders.replay", "half", "doubt"]
 )
 def test_a_forbidden_target_parks_its_transaction(arena: Arena, raw: RawWriter, topic: str) -> None:
     name = f"{arena.namespace}.{topic}" if topic in ("half", "doubt") else topic
@@ -174,9 +169,7 @@ def test_a_record_that_the_broker_alone_refuses_is_found_and_parked_and_the_rest
     assert [] == arena.visible(large.txn_id, topics=[topic])
 
 
-def test_a_partition_that_the_topic_does_not_have_parks_its_transaction(
-    arena: Arena, raw: RawWriter
-) -> None:
+def test_a_partition_that_the_topic_does_not_have_parks_its_transaction(arena: Arena, raw: RawWriter) -> None:
     mine = raw.prepare((arena.targets[0], b"key", b"value"), options=HalfOptions(partition=99))
     other = raw.prepare((arena.targets[0], b"key", b"other"), key=raw.key_in(mine.partition))
 

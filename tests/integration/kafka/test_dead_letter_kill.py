@@ -28,27 +28,33 @@ TAKE_OVER_S = 7.0
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("place", PLACES)
-def test_a_dead_letter_of_a_consumer_that_was_killed_stands_there_once(
-    broker: Broker, place: str
-) -> None:
+def test_a_dead_letter_of_a_consumer_that_was_killed_stands_there_once(broker: Broker, place: str) -> None:
     lab = KafkaLab(broker.bootstrap_servers)
     namespace, name = unique_name("ns"), unique_name("victim")
     stage = make_stage(lab, namespace=namespace)
     stage.reader.close()
     victim = subprocess.run(
         [
-            sys.executable, "-m", "tests.support.dead_letter_victim", broker.bootstrap_servers, namespace, stage.topic,
-            name, place,
+            sys.executable,
+            "-m",
+            "tests.support.dead_letter_victim",
+            broker.bootstrap_servers,
+            namespace,
+            stage.topic,
+            name,
+            place,
         ],
-        cwd=ROOT, timeout=END_S, check=False, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        timeout=END_S,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert -signal.SIGKILL == victim.returncode, victim.stderr
 
     where = (stage.topic, 0)
     began = time.monotonic()
-    stored = stable_offsets(
-        stage.connections, stage.group, [where], writer_of=lambda found: found.metadata
-    )[where]
+    stored = stable_offsets(stage.connections, stage.group, [where], writer_of=lambda found: found.metadata)[where]
     took_s = time.monotonic() - began
 
     next_offset = 2 if place == COMMITTED else 1

@@ -33,9 +33,7 @@ def crafted(arena: Arena) -> Crafted:
 
 @pytest.fixture
 def coordinator(arena: Arena, tmp_path: Path) -> Iterator[CoordinatorProcess]:
-    with CoordinatorProcess(
-        arena.servers, arena.namespace, log_file=tmp_path / "first", settings=QUICK
-    ) as started:
+    with CoordinatorProcess(arena.servers, arena.namespace, log_file=tmp_path / "first", settings=QUICK) as started:
         started.wait_for("partitions.taken_over")
         yield started
 
@@ -75,9 +73,7 @@ def test_nothing_is_visible_that_is_undecided_or_rolled_back(
 
 @pytest.mark.promise("P3")
 @pytest.mark.usefixtures("coordinator")
-def test_nothing_is_visible_before_its_decision_is_in_the_log(
-    arena: Arena, crafted: Crafted
-) -> None:
+def test_nothing_is_visible_before_its_decision_is_in_the_log(arena: Arena, crafted: Crafted) -> None:
     for number in range(20):
         crafted.op(crafted.half(f"txn-{number}/00000001", arena.targets[0]), COMMIT)
     wait_until(lambda: len(visible(arena)) == 20, within=30, what="all are visible")
@@ -117,9 +113,7 @@ def test_the_first_decision_wins_whoever_wrote_it_and_across_a_restart(
 
     crafted.op(committed, ROLLBACK)
     crafted.op(rolled_back, COMMIT)
-    with CoordinatorProcess(
-        arena.servers, arena.namespace, log_file=tmp_path / "second", settings=QUICK
-    ) as successor:
+    with CoordinatorProcess(arena.servers, arena.namespace, log_file=tmp_path / "second", settings=QUICK) as successor:
         successor.wait_for("partitions.taken_over")
         arena.wait_until_applied(within=30)
 

@@ -22,9 +22,7 @@ def planted(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Planted:
     return Planted(broker.bootstrap_servers, capsys)
 
 
-def result(
-    planted: Planted, letter: str, outcome: ReplayOutcome, *, request_id: str = "r1"
-) -> None:
+def result(planted: Planted, letter: str, outcome: ReplayOutcome, *, request_id: str = "r1") -> None:
     offset = int(letter.rpartition(":")[2])
     planted.say(ReplayRecord(ReplayKind.REPLAY, request_id, offset, text="zoe: mended"))
     planted.say(ReplayRecord(ReplayKind.RESULT, request_id, offset, outcome, "detail"))
@@ -98,8 +96,10 @@ def test_show_tells_the_whole_story(planted: Planted) -> None:
     assert "failed" == found["state"]
     assert {"topic": planted.topic, "partition": 0, "offset": 1_000} == found["origin"]
     assert (16, "ValueError", "no such customer") == (
-        found["attempt_count"], found["error_type"], found["error_message"],
-    )  # fmt: skip
+        found["attempt_count"],
+        found["error_type"],
+        found["error_message"],
+    )
     assert ["tags", "txl-id"] == [h["name"] for h in found["headers"]]
     assert None is found["value"]
     assert [("replay", None, "zoe", "mended"), ("result", "failed", None, "detail")] == [
@@ -144,9 +144,7 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(planted: Plante
         (("list", "--topic", "a b"), "no topic can have this name"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    planted: Planted, arguments: tuple[str, ...], said: str
-) -> None:
+def test_what_cannot_be_meant_is_refused(planted: Planted, arguments: tuple[str, ...], said: str) -> None:
     code, _, err = planted.dlq(*arguments)
 
     assert 2 == code

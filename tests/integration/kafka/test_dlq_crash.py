@@ -34,9 +34,7 @@ def kill_in_the_middle(planted: Planted, arguments: tuple[str, ...], topic: str)
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_until(
-            lambda: len(planted.seen(topic)) >= 5, within=PATIENCE_S, what=f"records in {topic}"
-        )
+        wait_until(lambda: len(planted.seen(topic)) >= 5, within=PATIENCE_S, what=f"records in {topic}")
     finally:
         process.kill()
         process.wait(PATIENCE_S)

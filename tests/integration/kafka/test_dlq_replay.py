@@ -47,7 +47,7 @@ def test_a_named_dead_letter_is_asked_for_answered_and_told(planted: Planted) ->
 
 def test_each_result_is_told_and_one_that_is_not_good_ends_with_1(planted: Planted) -> None:
     letters = [planted.letter(key=b"k%d" % n) for n in range(4)]
-    outcomes = [ReplayOutcome.HANDLED, ReplayOutcome.FAILED, ReplayOutcome.MISSING, ReplayOutcome.UNKNOWN]  # fmt: skip
+    outcomes = [ReplayOutcome.HANDLED, ReplayOutcome.FAILED, ReplayOutcome.MISSING, ReplayOutcome.UNKNOWN]
 
     with planted.owner(lambda request: outcomes[request.dead_letter_offset or 0]):
         code, out, _ = planted.dlq("replay", *letters, *WHY, "--json")
@@ -80,7 +80,10 @@ def test_requests_stand_in_the_order_of_the_dead_letters(planted: Planted) -> No
 
     planted.dlq("replay", *reversed(letters), *WHY, *NOT_WAITING)
 
-    assert sorted(letters, key=lambda name: (name[-4:].partition(":")[0][-1], int(name.rpartition(":")[2]))) == planted.asked()  # fmt: skip
+    assert (
+        sorted(letters, key=lambda name: (name[-4:].partition(":")[0][-1], int(name.rpartition(":")[2])))
+        == planted.asked()
+    )
 
 
 def test_without_an_owner_it_is_said_that_nobody_answered(planted: Planted) -> None:
@@ -97,9 +100,7 @@ def test_without_an_owner_it_is_said_that_nobody_answered(planted: Planted) -> N
 # --- many -------------------------------------------------------------------------------------------------------------
 
 
-def test_many_are_chosen_by_filter_shown_first_and_asked_for_only_with_a_yes(
-    planted: Planted,
-) -> None:
+def test_many_are_chosen_by_filter_shown_first_and_asked_for_only_with_a_yes(planted: Planted) -> None:
     wanted = [planted.letter(key=b"k%d" % n, reason=DeadLetterReason.REJECTED) for n in range(5)]
     planted.letter(key=b"other")
     chosen = ("--all", "--reason-code", "rejected")
@@ -249,9 +250,7 @@ def test_what_follows_a_key_that_failed_again_is_left_for_later(planted: Planted
 # --- to another topic -------------------------------------------------------------------------------------------------
 
 
-def test_copies_go_to_another_topic_only_when_asked_for_and_once_per_request(
-    broker: Broker, planted: Planted
-) -> None:
+def test_copies_go_to_another_topic_only_when_asked_for_and_once_per_request(broker: Broker, planted: Planted) -> None:
     to = create_topic(broker.bootstrap_servers, unique_name("mended"), partitions=2)
     letters = [planted.letter(key=b"k%d" % n, value=b"v%d" % n) for n in range(3)]
     same = (*ALL, *WHY, "--to", to, "--request-id", "ticket-12")
@@ -307,9 +306,7 @@ def test_a_target_that_cannot_be_meant_is_refused(planted: Planted) -> None:
         (("--all", "--reason", "x", "--operator", "a: b"), "--operator takes a name"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    planted: Planted, arguments: tuple[str, ...], said: str
-) -> None:
+def test_what_cannot_be_meant_is_refused(planted: Planted, arguments: tuple[str, ...], said: str) -> None:
     code, _, err = planted.dlq("replay", *arguments)
 
     assert 2 == code

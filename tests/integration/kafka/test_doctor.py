@@ -58,7 +58,7 @@ class Doctor:
     def __call__(self, servers: str, namespace: str, *more: str) -> tuple[int, dict[str, Any]]:
         code, out, err = run_command(
             build_app(), "doctor", "-b", servers, "-n", namespace, "--json", *more, capsys=self._capsys
-        )  # fmt: skip
+        )
         assert "" == err
         return code, json.loads(out)
 
@@ -71,9 +71,7 @@ def found(said: dict[str, Any], *levels: str) -> set[tuple[str, str]]:
 
 def reasons(said: dict[str, Any], check: str, level: str) -> str:
     """What is said of one check, all together."""
-    return "\n".join(
-        f["reason"] for f in said["findings"] if (f["check"], f["level"]) == (check, level)
-    )
+    return "\n".join(f["reason"] for f in said["findings"] if (f["check"], f["level"]) == (check, level))
 
 
 @pytest.fixture
@@ -99,7 +97,11 @@ def ill(bad_broker: str) -> Arena:
     placed = crafted.half("gone/00000002", "never-created")
     crafted.op(placed, Resolution.COMMIT)
     with KafkaAdmin(CoordinatorConfig(bootstrap_servers=bad_broker)) as ours:
-        changes = [(arena.topics.half, "retention.ms", "3600000"), (arena.topics.half, "min.insync.replicas", "1"), (arena.topics.op, "unclean.leader.election.enable", "true")]  # fmt: skip
+        changes = [
+            (arena.topics.half, "retention.ms", "3600000"),
+            (arena.topics.half, "min.insync.replicas", "1"),
+            (arena.topics.op, "unclean.leader.election.enable", "true"),
+        ]
         for topic, name, value in changes:
             alter(ours, topic, name, value)
     gone = arena.topics.check
@@ -143,9 +145,7 @@ EXPECTED = {
 }
 
 
-def test_everything_that_was_planted_is_found(
-    ill: Arena, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_that_was_planted_is_found(ill: Arena, doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TXLAYER_KAFKA_TRANSACTION_TIMEOUT", "61s")
 
     code, said = doctor(ill.servers, ill.namespace, "--topic", "never-created")
@@ -153,9 +153,7 @@ def test_everything_that_was_planted_is_found(
     assert 1 == code
     assert set(EXPECTED) <= found(said, "error", "warning")
     assert {} == {
-        check: reasons(said, *check)
-        for check, words in EXPECTED.items()
-        if words not in reasons(said, *check)
+        check: reasons(said, *check) for check, words in EXPECTED.items() if words not in reasons(said, *check)
     }
     assert all(f["mend"] for f in said["findings"] if f["level"] in ("error", "warning"))
 
@@ -164,7 +162,7 @@ def test_nothing_was_changed_by_looking(ill: Arena, doctor: Doctor) -> None:
     with KafkaAdmin(CoordinatorConfig(bootstrap_servers=ill.servers)) as admin:
         before = (admin.topic_names(), admin.describe_topics(ill.topics.all))
         doctor(ill.servers, ill.namespace, "--try")
-        after = (admin.topic_names() - {"__transaction_state"}, admin.describe_topics(ill.topics.all))  # fmt: skip
+        after = (admin.topic_names() - {"__transaction_state"}, admin.describe_topics(ill.topics.all))
 
     assert (before[0] - {"__transaction_state"}, before[1]) == after
 
@@ -174,9 +172,7 @@ def test_a_person_reads_the_worst_first(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
 
-    code, out, _ = run_command(
-        build_app(), "doctor", "-b", ill.servers, "-n", ill.namespace, capsys=capsys
-    )
+    code, out, _ = run_command(build_app(), "doctor", "-b", ill.servers, "-n", ill.namespace, capsys=capsys)
 
     assert 1 == code
     assert out.index("error") < out.index("warning")
@@ -188,9 +184,7 @@ def test_a_wrong_clock_is_found_by_what_the_broker_wrote(ill: Arena) -> None:
     config = CoordinatorConfig(bootstrap_servers=ill.servers, namespace=ill.namespace)
     slow = inspect(config, Asked(), wall_clock=lambda: time.time() - 3600)
     # What is said is the least that it can be: some milliseconds below what was made.
-    fast = inspect(
-        config, Asked(is_trying=True, attempt="test"), wall_clock=lambda: time.time() + 7200
-    )
+    fast = inspect(config, Asked(is_trying=True, attempt="test"), wall_clock=lambda: time.time() + 7200)
 
     shown = [
         (f.level.value, f.reason)
@@ -237,23 +231,21 @@ def test_a_cluster_in_order_has_no_error_and_warns_of_its_one_broker(
     arena = make_arena(broker.bootstrap_servers, partition_count=2, target_partitions=(1,))
     with CoordinatorProcess(
         arena.servers, arena.namespace, log_file=tmp_path / "log", settings={"session_timeout": "6s"}
-    ) as one:  # fmt: skip
+    ) as one:
         one.wait_for("partitions.taken_over")
 
         code, said = doctor(arena.servers, arena.namespace, "--topic", arena.targets[0], "--try")
         strict, _ = doctor(arena.servers, arena.namespace, "--strict")
 
     assert (0, set()) == (code, found(said, "error"))
-    assert {("topics.replication", "warning"), ("coordinator.group", "warning")} == found(said, "warning")  # fmt: skip
+    assert {("topics.replication", "warning"), ("coordinator.group", "warning")} == found(said, "warning")
     assert 1 == strict
     assert "Kafka 4.3" in reasons(said, "broker.version", "ok")
     assert "transaction.version=2" in reasons(said, "broker.transaction-version", "ok")
     assert "they differ by" in reasons(said, "clock.difference", "ok")
 
 
-def test_an_unreachable_cluster_is_told_as_by_every_command(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_unreachable_cluster_is_told_as_by_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     (port,) = free_ports(1)
 
     code, out, err = run_command(build_app(), "doctor", "-b", f"127.0.0.1:{port}", capsys=capsys)
@@ -276,11 +268,9 @@ def secured(local_config: LocalConfig, broker: Broker) -> Iterator[SecuredServer
 def allow(servers: str, kind: ResourceType, name: str, *operations: AclOperation) -> None:
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     wanted = [
-        AclBinding(
-            kind, name, ResourcePatternType.LITERAL, "User:guest", "*", operation, AclPermissionType.ALLOW
-        )
+        AclBinding(kind, name, ResourcePatternType.LITERAL, "User:guest", "*", operation, AclPermissionType.ALLOW)
         for operation in operations
-    ]  # fmt: skip
+    ]
     for future in admin.create_acls(wanted).values():
         future.result(timeout=30)
 
@@ -304,10 +294,13 @@ def test_what_these_credentials_lack_is_named_with_the_acl_that_mends_it(
     }
     assert 1 == code
     assert {
-        (f"topic {topics.op}", "Read"), (f"topic {topics.doubt}", "Read"), (f"topic {topics.doubt}", "Write"),
-        (f"topic {topics.op}", "Write"), (f"topic {topics.check}", "Write"),
+        (f"topic {topics.op}", "Read"),
+        (f"topic {topics.doubt}", "Read"),
+        (f"topic {topics.doubt}", "Write"),
+        (f"topic {topics.op}", "Write"),
+        (f"topic {topics.check}", "Write"),
         (f"group {topics.coordinator_group}", "Read"),
-    } <= refused  # fmt: skip
+    } <= refused
     assert (f"topic {topics.half}", "Read") not in refused
     assert any(about.startswith("transactional id") for about, _ in refused)
     mends = [f["mend"] for f in said["findings"] if f["check"] == "acl.coordinator"]

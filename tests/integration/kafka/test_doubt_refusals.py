@@ -8,13 +8,7 @@ from datetime import timedelta
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets them
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]  # its stub forgets them
 
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
@@ -24,14 +18,7 @@ from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
 from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
-from txlayer.core.messages import (
-    NO_OPTIONS,
-    HalfHeader,
-    HalfOptions,
-    OpMessage,
-    ParkReason,
-    Resolution,
-)
+from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, OpMessage, ParkReason, Resolution
 
 pytestmark = pytest.mark.kafka
 
@@ -46,9 +33,7 @@ def arena(broker: Broker) -> Arena:
     """Its doubt topic takes no more than half does, as one that `topics apply` did not make."""
     arena = make_arena(broker.bootstrap_servers, partition_count=1)
     admin = AdminClient({"bootstrap.servers": arena.servers, "log_level": 0})
-    entry = ConfigEntry(
-        "max.message.bytes", str(SMALL), incremental_operation=AlterConfigOpType.SET
-    )
+    entry = ConfigEntry("max.message.bytes", str(SMALL), incremental_operation=AlterConfigOpType.SET)
     doubt = ConfigResource(ResourceType.TOPIC, arena.topics.doubt, incremental_configs=[entry])
     admin.incremental_alter_configs([doubt])[doubt].result(30)
     return arena
@@ -57,24 +42,22 @@ def arena(broker: Broker) -> Arena:
 @pytest.fixture(scope="module")
 def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
     config = CoordinatorConfig(
-        bootstrap_servers=arena.servers, namespace=arena.namespace,
-        doubt_after=timedelta(seconds=2), session_timeout=timedelta(seconds=10),
-    )  # fmt: skip
+        bootstrap_servers=arena.servers,
+        namespace=arena.namespace,
+        doubt_after=timedelta(seconds=2),
+        session_timeout=timedelta(seconds=10),
+    )
     with RunningCoordinator(config) as running:
         yield running
 
 
 def write_squeezed(
-    arena: Arena,
-    topic: str,
-    value: bytes,
-    *,
-    headers: list[tuple[str, str | bytes | None]] | None = None,
+    arena: Arena, topic: str, value: bytes, *, headers: list[tuple[str, str | bytes | None]] | None = None
 ) -> int:
     """One record, compressed by zstd; its offset."""
     producer = Producer(
         {"bootstrap.servers": arena.servers, "compression.type": "zstd", "message.max.bytes": 100_000_000}
-    )  # fmt: skip
+    )
     offsets: list[int] = []
 
     def done(error: object, record: object) -> None:
@@ -112,17 +95,15 @@ def test_a_record_kept_aside_that_doubt_refuses_is_kept_as_its_origin_and_size(
 def test_a_large_undecided_transaction_stands_on_doubt_and_is_forwarded_from_half(
     arena: Arena, coordinator: RunningCoordinator
 ) -> None:
-    target = create_topic(arena.servers, unique_name("wide"), config={"max.message.bytes": "10000000"})  # fmt: skip
+    target = create_topic(arena.servers, unique_name("wide"), config={"max.message.bytes": "10000000"})
     raw = RawWriter(arena)
     key = raw.key_in(0)
     header = codec.encode_half_header(HalfHeader(key, GROUP, target, 0, 1, 5, NO_OPTIONS))
-    offset = write_squeezed(
-        arena, arena.topics.half, GARBAGE, headers=[("mine", b"x"), (codec.HALF_HEADER, header)]
-    )
+    offset = write_squeezed(arena, arena.topics.half, GARBAGE, headers=[("mine", b"x"), (codec.HALF_HEADER, header)])
     arena.wait_for_doubt(key)
     good_one_passes(arena)
 
-    raw.op(0, codec.encode_ops([codec.encode_op(OpMessage(Resolution.COMMIT, key, GROUP, offset, 5))]))  # fmt: skip
+    raw.op(0, codec.encode_ops([codec.encode_op(OpMessage(Resolution.COMMIT, key, GROUP, offset, 5))]))
 
     (record,) = arena.wait_until_visible(key.partition("/")[0], topics=[target])
     assert GARBAGE == record.value
@@ -130,14 +111,10 @@ def test_a_large_undecided_transaction_stands_on_doubt_and_is_forwarded_from_hal
     assert coordinator.failure is None
 
 
-def test_what_neither_doubt_nor_half_holds_any_more_is_parked(
-    arena: Arena, coordinator: RunningCoordinator
-) -> None:
+def test_what_neither_doubt_nor_half_holds_any_more_is_parked(arena: Arena, coordinator: RunningCoordinator) -> None:
     key = RawWriter(arena).key_in(0)
     header = codec.encode_half_header(HalfHeader(key, GROUP, arena.targets[0], 0, 1, 5, NO_OPTIONS))
-    offset = write_squeezed(
-        arena, arena.topics.half, GARBAGE, headers=[(codec.HALF_HEADER, header)]
-    )
+    offset = write_squeezed(arena, arena.topics.half, GARBAGE, headers=[(codec.HALF_HEADER, header)])
     arena.wait_for_doubt(key)
     good_one_passes(arena)
     assert coordinator.failure is None
@@ -167,9 +144,7 @@ def test_a_transaction_that_names_very_many_long_topics_stops_nobody(
     assert coordinator.failure is None
 
 
-def test_a_group_with_a_name_of_a_megabyte_stops_nobody(
-    arena: Arena, coordinator: RunningCoordinator
-) -> None:
+def test_a_group_with_a_name_of_a_megabyte_stops_nobody(arena: Arena, coordinator: RunningCoordinator) -> None:
     raw = RawWriter(arena)
     key = raw.key_in(0)
     header = codec.encode_half_header(
@@ -178,8 +153,5 @@ def test_a_group_with_a_name_of_a_megabyte_stops_nobody(
     offset = raw.half(0, b"v", headers=[(codec.HALF_HEADER, header)])
 
     good_one_passes(arena)
-    wait_until(
-        lambda: f"origin/{arena.topics.half}/0/{offset}" in arena.doubt().asides,
-        within=20, what="kept aside",
-    )  # fmt: skip
+    wait_until(lambda: f"origin/{arena.topics.half}/0/{offset}" in arena.doubt().asides, within=20, what="kept aside")
     assert coordinator.failure is None

@@ -34,9 +34,7 @@ def arena(broker: Broker) -> Arena:
 @pytest.fixture
 def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
     config = CoordinatorConfig(
-        bootstrap_servers=arena.servers,
-        namespace=arena.namespace,
-        session_timeout=timedelta(seconds=3),
+        bootstrap_servers=arena.servers, namespace=arena.namespace, session_timeout=timedelta(seconds=3)
     )
     with RunningCoordinator(config) as running:
         yield running
@@ -58,9 +56,7 @@ def test_a_parked_transaction_is_exported_whole_and_the_file_is_not_overwritten(
 ) -> None:
     good, bad = arena.targets[0], f"{arena.namespace}.half"
     headers = [("trace", b"1"), ("none", None)]
-    parked = raw.prepare(
-        (good, b"key", "Zoë".encode()), (good, BINARY, None), (bad, None, BINARY), headers=headers
-    )
+    parked = raw.prepare((good, b"key", "Zoë".encode()), (good, BINARY, None), (bad, None, BINARY), headers=headers)
     raw.commit(parked)
     arena.wait_for_doubt(parked.key, state="parked-committed")
     raw.prepare((good, b"key", b"open"), options=HalfOptions(immunity_ms=60_000))
@@ -81,20 +77,15 @@ def test_a_parked_transaction_is_exported_whole_and_the_file_is_not_overwritten(
     )
     assert parked.key == f"{row['txn_id']}/{row['nonce']}"
     assert [(good, 0), (good, 1), (bad, 2)] == [(m["topic"], m["index"]) for m in row["messages"]]
-    assert {"base64": base64.b64encode("Zoë".encode()).decode(), "text": "Zoë"} == row["messages"][
-        0
-    ]["value"]
+    assert {"base64": base64.b64encode("Zoë".encode()).decode(), "text": "Zoë"} == row["messages"][0]["value"]
     assert {"base64": "/wAB", "text": None} == row["messages"][1]["key"]
     assert (None, None) == (row["messages"][1]["value"], row["messages"][2]["key"])
-    assert [
-        {"name": "trace", "value": {"base64": "MQ==", "text": "1"}},
-        {"name": "none", "value": None},
-    ] == row["messages"][2]["headers"]
+    assert [{"name": "trace", "value": {"base64": "MQ==", "text": "1"}}, {"name": "none", "value": None}] == row[
+        "messages"
+    ][2]["headers"]
 
 
-def test_open_ones_are_exported_when_asked_for_young_and_on_doubt(
-    arena: Arena, raw: RawWriter, operator: Tx
-) -> None:
+def test_open_ones_are_exported_when_asked_for_young_and_on_doubt(arena: Arena, raw: RawWriter, operator: Tx) -> None:
     ids = {raw.prepare((arena.targets[0], b"k", b"%d" % n)).txn_id: b"%d" % n for n in range(5)}
 
     rows = lines(operator.run("export", "--output", "-", "--open")[1])
@@ -117,9 +108,7 @@ def test_what_was_exported_can_be_published_again_as_a_new_transaction(
 
     new_id = unique_name("again")
     with (
-        TransactionalProducer(
-            bootstrap_servers=arena.servers, namespace=arena.namespace, group="orders"
-        ) as producer,
+        TransactionalProducer(bootstrap_servers=arena.servers, namespace=arena.namespace, group="orders") as producer,
         producer.transaction(txn_id=new_id) as tx,
     ):
         for m in row["messages"]:
@@ -137,9 +126,7 @@ def test_what_was_exported_can_be_published_again_as_a_new_transaction(
     assert (b"key", BINARY) == (record.key, record.value)
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_a_broker_is_asked(
-    operator: Tx, tmp_path: Path
-) -> None:
+def test_a_place_that_cannot_be_written_is_refused_before_a_broker_is_asked(operator: Tx, tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "no" / "file"):
         code, out, err = operator.run("export", "--output", str(place))
         assert (2, "") == (code, out)

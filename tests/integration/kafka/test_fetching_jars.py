@@ -19,13 +19,7 @@ from txlayer.adapters.kafka.local.jars import (
     ivy_class_path,
     verify,
 )
-from txlayer.adapters.kafka.local.runtime import (
-    QUIET,
-    LocalConfig,
-    bundled_java,
-    find_java,
-    prepare_runtime,
-)
+from txlayer.adapters.kafka.local.runtime import QUIET, LocalConfig, bundled_java, find_java, prepare_runtime
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.errors import ConfigError
 
@@ -40,9 +34,7 @@ LOCK = JarLock(
     )
 )
 FILES = {
-    f"{jar.group.replace('.', '/')}/{jar.artifact}/{jar.version}/{jar.file_name}": CONTENT[
-        jar.artifact
-    ]
+    f"{jar.group.replace('.', '/')}/{jar.artifact}/{jar.version}/{jar.file_name}": CONTENT[jar.artifact]
     for jar in LOCK.jars
 }
 
@@ -94,9 +86,7 @@ def test_jars_come_through_ivy_once_and_then_from_the_cache(java: Path, tmp_path
     assert [folder.name] == names_in(tmp_path)
 
 
-def test_a_jar_with_other_bytes_is_refused_by_name_and_nothing_is_kept(
-    java: Path, tmp_path: Path
-) -> None:
+def test_a_jar_with_other_bytes_is_refused_by_name_and_nothing_is_kept(java: Path, tmp_path: Path) -> None:
     forged = {path: content.replace(b"o", b"0") for path, content in FILES.items()}
 
     with serve(forged) as repository, pytest.raises(WrongChecksumError) as refused:
@@ -111,12 +101,7 @@ def test_an_unreachable_repository_is_told_with_the_ways_out(java: Path, tmp_pat
     (port,) = free_ports(1)
 
     with pytest.raises(RepositoryUnreachableError, match="TXLAYER_MAVEN_URL") as failed:
-        fetch_jars(
-            LOCK,
-            cache=tmp_path,
-            sources=through_ivy(java, f"http://127.0.0.1:{port}"),
-            progress=QUIET,
-        )
+        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, f"http://127.0.0.1:{port}"), progress=QUIET)
 
     assert "TXLAYER_KAFKA_HOME" in str(failed.value)
     assert [] == names_in(tmp_path)
@@ -134,10 +119,7 @@ def test_a_jar_that_the_repository_lacks_is_told(java: Path, tmp_path: Path) -> 
 def test_two_who_fetch_at_once_fetch_once(java: Path, tmp_path: Path) -> None:
     with serve(FILES) as repository, ThreadPoolExecutor(max_workers=2) as pool:
         sources = through_ivy(java, repository.url)
-        both = [
-            pool.submit(fetch_jars, LOCK, cache=tmp_path, sources=sources, progress=QUIET)
-            for _ in range(2)
-        ]
+        both = [pool.submit(fetch_jars, LOCK, cache=tmp_path, sources=sources, progress=QUIET) for _ in range(2)]
 
     assert both[0].result() == both[1].result()
     assert {1} == set(repository.fetched.values())
@@ -173,9 +155,7 @@ def test_a_java_that_does_not_fit_is_passed_over_unless_it_was_named(tmp_path: P
     java.chmod(0o755)
     bundled = tmp_path / "bundled"
 
-    found = find_java(
-        LocalConfig(java_home=str(tmp_path), search_path=str(java.parent)), bundled=bundled
-    )
+    found = find_java(LocalConfig(java_home=str(tmp_path), search_path=str(java.parent)), bundled=bundled)
 
     assert bundled == found
     with pytest.raises(ConfigError, match="Java 11 there"):
@@ -195,10 +175,7 @@ def test_an_unpacked_kafka_is_used_as_it_is(local_config: LocalConfig, tmp_path:
 
     found = prepare_runtime(config)
 
-    assert (locked.kafka_version, tmp_path / "libs") == (
-        found.kafka_version,
-        found.command.jar_folder,
-    )
+    assert (locked.kafka_version, tmp_path / "libs") == (found.kafka_version, found.command.jar_folder)
 
 
 @pytest.mark.parametrize("jars", [[], ["kafka_2.13-3.8.1.jar"]])
@@ -210,8 +187,4 @@ def test_a_folder_without_a_kafka_that_is_supported_is_refused(
         (tmp_path / "libs" / name).touch()
 
     with pytest.raises(ConfigError, match=r"no Kafka 3\.9 or later there"):
-        prepare_runtime(
-            LocalConfig(
-                home=tmp_path, search_path=local_config.search_path, kafka_home=str(tmp_path)
-            )
-        )
+        prepare_runtime(LocalConfig(home=tmp_path, search_path=local_config.search_path, kafka_home=str(tmp_path)))

@@ -25,11 +25,7 @@ IMPOSSIBLE = ("two words", ".", "..", "x" * 250, "a\0b", "\0", "\x1b[2J", "a/b")
 
 @pytest.fixture(scope="module")
 def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
-    config = CoordinatorConfig(
-        bootstrap_servers=arena.servers,
-        namespace=arena.namespace,
-        session_timeout=SESSION,
-    )
+    config = CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace, session_timeout=SESSION)
     with RunningCoordinator(config) as running:
         yield running
         assert 0 == running.coordinator.measures.rebuild_count
@@ -68,9 +64,7 @@ def test_a_half_message_for_a_topic_that_cannot_be_stops_nobody(
     assert b"strange" == kept_aside(arena, offset)
 
 
-def test_a_thousand_headers_are_forwarded_as_they_are(
-    arena: Arena, coordinator: RunningCoordinator
-) -> None:
+def test_a_thousand_headers_are_forwarded_as_they_are(arena: Arena, coordinator: RunningCoordinator) -> None:
     raw = RawWriter(arena)
     headers: list[tuple[str, bytes | None]] = [(f"name-{n % 7}", b"%d" % n) for n in range(1_000)]
 

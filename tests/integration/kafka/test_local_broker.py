@@ -17,13 +17,7 @@ from tests.support.kafka_cluster import KafkaCluster
 from tests.support.records import read_all, write
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-from txlayer.adapters.kafka.local.server import (
-    PREFIX,
-    free_ports,
-    is_broker,
-    read_properties,
-    remove_orphans,
-)
+from txlayer.adapters.kafka.local.server import PREFIX, free_ports, is_broker, read_properties, remove_orphans
 from txlayer.errors import ConfigError, LifecycleError
 
 pytestmark = pytest.mark.kafka
@@ -79,9 +73,7 @@ def test_a_broker_ends_with_the_process_that_started_it_even_when_that_is_killed
     local_config: LocalConfig, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, local_config.home, data], stdout=subprocess.PIPE
-    ) as parent:
+    with subprocess.Popen([sys.executable, "-c", CHILD, local_config.home, data], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline().split()[0])
         properties_file = data / "node-1" / "server.properties"
@@ -90,9 +82,7 @@ def test_a_broker_ends_with_the_process_that_started_it_even_when_that_is_killed
         parent.send_signal(signal.SIGKILL)
 
     wait_until(
-        lambda: not is_broker(pid, properties_file=properties_file),
-        within=30,
-        what="the broker ends with its parent",
+        lambda: not is_broker(pid, properties_file=properties_file), within=30, what="the broker ends with its parent"
     )
 
 
@@ -110,10 +100,7 @@ def test_the_next_start_removes_what_a_killed_process_left_and_nothing_else(
     strange = own_tmp / f"{PREFIX}without-an-owner"
     strange.mkdir()
     line = [sys.executable, "-c", CHILD, str(local_config.home)]
-    with (
-        LocalBroker(config=local_config) as neighbour,
-        subprocess.Popen(line, stdout=subprocess.PIPE) as parent,
-    ):
+    with LocalBroker(config=local_config) as neighbour, subprocess.Popen(line, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid, folder = parent.stdout.readline().decode().split()
         properties_file = Path(folder) / "node-1" / "server.properties"
@@ -167,9 +154,7 @@ def test_a_java_unpacks_into_its_nodes_folder_and_the_next_start_clears_it(
         assert [broker.folder.parent] == list(own_tmp.iterdir())
 
 
-def test_a_kept_folder_goes_on_with_its_data_in_a_later_broker(
-    local_config: LocalConfig, tmp_path: Path
-) -> None:
+def test_a_kept_folder_goes_on_with_its_data_in_a_later_broker(local_config: LocalConfig, tmp_path: Path) -> None:
     with LocalBroker(config=local_config, data=tmp_path / "data") as broker:
         create_topic(broker.bootstrap_servers, "kept")
         write(broker.bootstrap_servers, "kept", b"value")
@@ -181,9 +166,7 @@ def test_a_kept_folder_goes_on_with_its_data_in_a_later_broker(
         assert [b"value"] == read_all(broker.bootstrap_servers, "kept")
 
 
-def test_a_proxied_listener_leads_its_clients_to_the_proxy(
-    local_config: LocalConfig,
-) -> None:
+def test_a_proxied_listener_leads_its_clients_to_the_proxy(local_config: LocalConfig) -> None:
     (proxy_port,) = free_ports(1)
     with KafkaCluster(brokers=1, config=local_config, proxied_listeners=[[proxy_port]]) as broker:
         # The broker's answer names the proxy, so the client goes there next.
@@ -217,10 +200,7 @@ def test_three_brokers_lose_one_and_go_on(local_config: LocalConfig) -> None:
             name: {len(p.replicas) for p in topics[name].partitions.values()}
             for name in (topic, "__transaction_state", "__consumer_offsets")
         }
-        metas = [
-            read_properties(folder / "node-1" / "data" / "meta.properties")
-            for folder in cluster.folders
-        ]
+        metas = [read_properties(folder / "node-1" / "data" / "meta.properties") for folder in cluster.folders]
         write(servers, topic, b"three")
 
         cluster.kill(2)

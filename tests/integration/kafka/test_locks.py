@@ -61,13 +61,10 @@ class Desk:
 
     def __init__(self, servers: str, capsys: pytest.CaptureFixture[str]) -> None:
         self.topics = SystemTopics(unique_name("ns"))
-        create_topic(
-            servers, self.topics.locks, partitions=4, config={"message.timestamp.type": "LogAppendTime"}
-        )  # fmt: skip
+        create_topic(servers, self.topics.locks, partitions=4, config={"message.timestamp.type": "LogAppendTime"})
         self._config = ConsumerConfig(
-            bootstrap_servers=servers, namespace=self.topics.namespace,
-            lease_renewal=RENEWAL, lease_expiry=EXPIRY,
-        )  # fmt: skip
+            bootstrap_servers=servers, namespace=self.topics.namespace, lease_renewal=RENEWAL, lease_expiry=EXPIRY
+        )
         self._where = ("-b", servers, "-n", self.topics.namespace, "--lease-expiry", "6s")
         self._capsys = capsys
         self.running: list[Running] = []
@@ -131,9 +128,7 @@ def test_a_lease_is_renewed_past_its_expiry_and_learned_by_who_comes_later(desk:
     token = desk.assign(a, 5)
     until = a.registry.valid_until(ORDERS)
     assert until is not None
-    desk.wait(
-        lambda: (a.registry.valid_until(ORDERS) or 0) > until + EXPIRY.total_seconds(), "renewals"
-    )
+    desk.wait(lambda: (a.registry.valid_until(ORDERS) or 0) > until + EXPIRY.total_seconds(), "renewals")
 
     b = desk.process("b")
     b.registry.assigned([ORDERS], generation=5)
@@ -170,9 +165,8 @@ def test_list_tells_who_holds_what_and_filters(desk: Desk) -> None:
 
     (row,) = desk.json("list")
     assert (NAME, GROUP, "orders", 3, "held", "host-1/4711", 5, token) == tuple(
-        row[name]
-        for name in ("queue", "group", "topic", "partition", "state", "holder", "generation", "token")
-    )  # fmt: skip
+        row[name] for name in ("queue", "group", "topic", "partition", "state", "holder", "generation", "token")
+    )
     assert 0 < row["expires_in_ms"] <= 6_000
     assert 1 == len(desk.json("list", "--group", GROUP, "--topic", "orders"))
     assert [] == desk.json("list", "--group", "another")
@@ -214,9 +208,7 @@ def test_a_released_lease_is_lost_by_its_holder_and_won_by_who_waits(desk: Desk)
     desk.wait(lambda: a.tokens[ORDERS] > 0, "the void claim is answered")
 
     row = desk.json("release", NAME, *WHY, "--yes")
-    assert ("released", "zoe@desk: ticket 12", True) == (
-        row["state"], row["reason"], row["is_written"],
-    )  # fmt: skip
+    assert ("released", "zoe@desk: ticket 12", True) == (row["state"], row["reason"], row["is_written"])
     desk.wait(lambda: b.tokens and not a.tokens, "the other has it")
 
     code, out, _ = desk.run("release", NAME, *WHY, "--yes")
@@ -240,9 +232,7 @@ def test_what_nobody_holds_is_not_released_again(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("command", [("show",), ("release", *WHY)])
-def test_a_queue_that_the_log_does_not_tell_of_is_a_finding(
-    desk: Desk, command: tuple[str, ...]
-) -> None:
+def test_a_queue_that_the_log_does_not_tell_of_is_a_finding(desk: Desk, command: tuple[str, ...]) -> None:
     code, out, err = desk.run(*command[:1], "loyalty/orders/9", *command[1:])
 
     assert (1, "") == (code, out)

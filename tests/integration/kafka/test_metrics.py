@@ -89,36 +89,40 @@ def started(stack: ExitStack, broker: Broker, folder: Path, ports: dict[str, int
     for name in (dead_letter_topic(group, topic), replay_topic(group, topic)):
         create_topic(arena.servers, name, partitions=partitions)
     (folder / "shop.py").write_text(
-        PROGRAM.format(servers=arena.servers, namespace=arena.namespace, topic=topic),
-        encoding="utf-8",
+        PROGRAM.format(servers=arena.servers, namespace=arena.namespace, topic=topic), encoding="utf-8"
     )
 
     (folder / "till.py").write_text(
         TILL.format(port=ports["producer"], servers=arena.servers, namespace=arena.namespace, topic=topic),
         encoding="utf-8",
-    )  # fmt: skip
+    )
 
     def at(role: str) -> list[str]:
         return ["--metrics-port", str(ports[role])]
 
     stack.enter_context(
         CoordinatorProcess(
-            arena.servers, arena.namespace, log_file=folder / "coordinator.log",
-            arguments=at("coordinator"), settings={"check_immunity": "1s"},
+            arena.servers,
+            arena.namespace,
+            log_file=folder / "coordinator.log",
+            arguments=at("coordinator"),
+            settings={"check_immunity": "1s"},
         )
-    )  # fmt: skip
+    )
     command = ["consumer", "run", "shop:consumer", *at("consumer")]
     stack.enter_context(TxlayerProcess(command, log_file=folder / "consumer.log", folder=folder))
     asker = Asker(arena)
     stack.enter_context(
         ResponderProcess(
-            arena.servers, arena.namespace, asker.group, folder=folder, name="responder",
+            arena.servers,
+            arena.namespace,
+            asker.group,
+            folder=folder,
+            name="responder",
             arguments=["--handler", "shop:check", *at("responder")],
         )
-    )  # fmt: skip
-    stack.enter_context(
-        TxlayerProcess([], log_file=folder / "till.log", folder=folder, module="till")
     )
+    stack.enter_context(TxlayerProcess([], log_file=folder / "till.log", folder=folder, module="till"))
     for role, port in ports.items():
         wait_until(lambda port=port: get(port, "/readyz")[0] == 200, within=PATIENCE_S, what=role)  # type: ignore[misc]  # a lambda's own argument
     load = arena.load(rate=50, seed=8)
@@ -191,9 +195,7 @@ def test_every_alert_is_evaluated_without_an_error(running: Running) -> None:
 
 def test_nothing_that_works_is_called_down_or_stalled(running: Running) -> None:
     def false_ones() -> list[dict[str, Any]]:
-        return running.prometheus.query(
-            'ALERTS{alertname=~"Txlayer(Down|Stalled|NotReady|NobodyForwards)"}'
-        )
+        return running.prometheus.query('ALERTS{alertname=~"Txlayer(Down|Stalled|NotReady|NobodyForwards)"}')
 
     # One scrape of a busy machine may be late: such an alert is pending, and goes.
     comes_true(lambda: not false_ones(), within=PATIENCE_S, poll_s=SCRAPE_S)
@@ -201,6 +203,8 @@ def test_nothing_that_works_is_called_down_or_stalled(running: Running) -> None:
 
 
 def test_counters_agree_with_what_was_read(running: Running) -> None:
-    forwarded = "txlayer_transaction_duration_seconds_count - on() txlayer_transactions_settled_total{decision='commit'}"
+    forwarded = (
+        "txlayer_transaction_duration_seconds_count - on() txlayer_transactions_settled_total{decision='commit'}"
+    )
 
     running.wait_for(f"abs({forwarded}) < 1")

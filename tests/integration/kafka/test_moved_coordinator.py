@@ -13,11 +13,7 @@ from txlayer.adapters.ports import StoredOffset
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError
 
-MOVED = [
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-]
+MOVED = [KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE]
 PLACES = [("half", 0), ("half", 1)]
 
 
@@ -33,18 +29,14 @@ def admin_of(cluster: MockCluster, *, timeout_ms: int = 10_000) -> KafkaAdmin:
     return KafkaAdmin(config, timeout_ms=timeout_ms)
 
 
-def test_stored_offsets_are_asked_for_until_the_groups_coordinator_is_found(
-    cluster: MockCluster,
-) -> None:
+def test_stored_offsets_are_asked_for_until_the_groups_coordinator_is_found(cluster: MockCluster) -> None:
     cluster.refuse(OFFSET_FETCH, *MOVED * 2)
 
     with admin_of(cluster) as admin:
         assert dict.fromkeys(PLACES) == admin.stored_offsets("group", PLACES)
 
 
-def test_offsets_are_stored_as_soon_as_the_groups_coordinator_is_found(
-    cluster: MockCluster,
-) -> None:
+def test_offsets_are_stored_as_soon_as_the_groups_coordinator_is_found(cluster: MockCluster) -> None:
     wanted = dict.fromkeys(PLACES, StoredOffset(0, ""))
     cluster.refuse(OFFSET_COMMIT, *MOVED * 2)
 
@@ -54,9 +46,7 @@ def test_offsets_are_stored_as_soon_as_the_groups_coordinator_is_found(
         assert wanted == admin.stored_offsets("group", PLACES)
 
 
-def test_a_coordinator_that_is_never_found_is_told_when_the_time_is_over(
-    cluster: MockCluster,
-) -> None:
+def test_a_coordinator_that_is_never_found_is_told_when_the_time_is_over(cluster: MockCluster) -> None:
     cluster.refuse(OFFSET_FETCH, *[KafkaError.NOT_COORDINATOR] * 1000)
     cluster.refuse(OFFSET_COMMIT, *[KafkaError.NOT_COORDINATOR] * 1000)
 

@@ -48,10 +48,7 @@ def loaded(arena: Arena, *, count: int) -> Load:
 
 def decisions(load: Load) -> dict[str, Resolution | None]:
     """{key: the first commit or rollback that was said}."""
-    return {
-        sent.key: next((r for r in sent.resolutions if r is not Resolution.UNKNOWN), None)
-        for sent in load.sent
-    }
+    return {sent.key: next((r for r in sent.resolutions if r is not Resolution.UNKNOWN), None) for sent in load.sent}
 
 
 def test_without_a_coordinator_everything_but_the_rolled_back_stands_open(broker: Broker) -> None:
@@ -91,9 +88,7 @@ def test_after_a_coordinator_was_killed_it_is_what_is_neither_rolled_back_nor_vi
 
     records = read_log(arena.servers, arena.targets)
     visible = {
-        (header(record.headers, "txl-id") or b"").decode()
-        for target in arena.targets
-        for record in records[target]
+        (header(record.headers, "txl-id") or b"").decode() for target in arena.targets for record in records[target]
     }
     expected = {
         key

@@ -16,16 +16,7 @@ from tests.support.logs import read_log
 from tests.support.producers import GROUP, halves, made_for, ops, resolutions
 from txlayer.core import codec
 from txlayer.core.ids import half_partition, key_hash, murmur2
-from txlayer.core.messages import (
-    COMMIT,
-    ROLLBACK,
-    UNKNOWN,
-    HalfHeader,
-    HalfOptions,
-    Message,
-    OpMessage,
-    OrderMode,
-)
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, HalfHeader, HalfOptions, Message, OpMessage, OrderMode
 from txlayer.core.transitions import TxnState
 from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.producer import TransactionalProducer
@@ -36,15 +27,11 @@ pytestmark = pytest.mark.kafka
 # --- what is stored ---------------------------------------------------------------------------------------------------
 
 
-def test_the_bytes_on_the_topics_are_those_of_the_codec(
-    arena: Arena, producer: TransactionalProducer
-) -> None:
+def test_the_bytes_on_the_topics_are_those_of_the_codec(arena: Arena, producer: TransactionalProducer) -> None:
     txn_id = unique_name("order")
     orders, loyalty = arena.targets
     with producer.transaction(txn_id, ordering_key="customer-7", order="prepare") as tx:
-        tx.send(
-            orders, key="customer-7", value="ä", headers=[("h", b"1"), ("h", None)], tags="TagA"
-        )
+        tx.send(orders, key="customer-7", value="ä", headers=[("h", b"1"), ("h", None)], tags="TagA")
         tx.send(loyalty, value=b"", partition=1, timestamp=1_700_000_000_000)
         tx.send(loyalty)
         tx.prepare()
@@ -56,12 +43,7 @@ def test_the_bytes_on_the_topics_are_those_of_the_codec(
     options = HalfOptions(key_hash(b"customer-7"), OrderMode.PREPARE)
     expected = HalfHeader(key, GROUP, orders, 0, 3, born.born_ms, options)
     assert (partition, b"customer-7", "ä".encode()) == (first.partition, first.key, first.value)
-    assert [
-        ("h", b"1"),
-        ("h", None),
-        ("tags", b"TagA"),
-        ("txl", codec.encode_half_header(expected)),
-    ] == first.headers
+    assert [("h", b"1"), ("h", None), ("tags", b"TagA"), ("txl", codec.encode_half_header(expected))] == first.headers
     placed = options._replace(partition=1, timestamp_ms=1_700_000_000_000)
     expected = HalfHeader(key, GROUP, loyalty, 1, 3, born.born_ms, placed)
     assert (None, b"") == (second.key, second.value)
@@ -70,9 +52,7 @@ def test_the_bytes_on_the_topics_are_those_of_the_codec(
     expected = HalfHeader(key, GROUP, loyalty, 2, 3, born.born_ms, by_key)
     assert (None, None) == (third.key, third.value)
     assert [("txl", codec.encode_half_header(expected))] == third.headers
-    assert [first.offset, first.offset + 1, first.offset + 2] == [
-        r.offset for r in (first, second, third)
-    ]
+    assert [first.offset, first.offset + 1, first.offset + 2] == [r.offset for r in (first, second, third)]
 
     ((record, op),) = ops(arena, txn_id)
     line = codec.encode_op(OpMessage(COMMIT, key, GROUP, third.offset, op.born_ms))
@@ -89,9 +69,7 @@ def test_the_bytes_on_the_topics_are_those_of_the_codec(
     )
 
 
-def test_every_way_of_sending_stores_the_same_bytes(
-    arena: Arena, producer: TransactionalProducer
-) -> None:
+def test_every_way_of_sending_stores_the_same_bytes(arena: Arena, producer: TransactionalProducer) -> None:
     """By a block, by publish, pipelined in the plain form and in the general one, and from asyncio."""
     orders = arena.targets[0]
     plain = Message(orders, b"k", b"v")
@@ -136,14 +114,10 @@ def test_every_way_of_sending_stores_the_same_bytes(
     assert 1 == len(seen)
 
 
-def test_null_keys_and_values_are_stored_as_they_are(
-    arena: Arena, producer: TransactionalProducer
-) -> None:
+def test_null_keys_and_values_are_stored_as_they_are(arena: Arena, producer: TransactionalProducer) -> None:
     result = producer.publish([Message(arena.targets[0]), Message(arena.targets[1], b"k")])
 
-    assert [(None, None), (b"k", None)] == [
-        (r.key, r.value) for r, _ in halves(arena, result.txn_id)
-    ]
+    assert [(None, None), (b"k", None)] == [(r.key, r.value) for r, _ in halves(arena, result.txn_id)]
 
 
 def test_one_id_twice_is_two_transactions(arena: Arena, producer: TransactionalProducer) -> None:
@@ -209,19 +183,14 @@ def test_many_threads_share_one_producer(arena: Arena, producer: TransactionalPr
         if isinstance(op, OpMessage) and op.key.startswith(prefix)
     }
     assert {
-        f"{prefix}-{n}-{count}": ROLLBACK if count % 5 == 4 else COMMIT
-        for n in range(16)
-        for count in range(20)
+        f"{prefix}-{n}-{count}": ROLLBACK if count % 5 == 4 else COMMIT for n in range(16) for count in range(20)
     } == said
 
 
 def test_close_loses_nothing_of_what_was_submitted(arena: Arena) -> None:
     txn_id = unique_name("bulk")
     producer = made_for(arena)
-    futures = [
-        producer.submit(Message(arena.targets[0], b"k", str(n)), txn_id=txn_id)
-        for n in range(3_000)
-    ]
+    futures = [producer.submit(Message(arena.targets[0], b"k", str(n)), txn_id=txn_id) for n in range(3_000)]
     producer.close()
 
     assert all(future.done() for future in futures)
@@ -260,9 +229,7 @@ def test_an_executor_runs_local_transactions(arena: Arena, producer: Transaction
             for n in range(300)
         ]
         results = [future.result(30) for future in futures]
-    assert [(COMMIT, ROLLBACK, UNKNOWN)[n % 3] for n in range(300)] == [
-        result.resolution for result in results
-    ]
+    assert [(COMMIT, ROLLBACK, UNKNOWN)[n % 3] for n in range(300)] == [result.resolution for result in results]
 
 
 def test_a_thousand_tasks_share_one_asyncio_producer(arena: Arena) -> None:
@@ -270,10 +237,7 @@ def test_a_thousand_tasks_share_one_asyncio_producer(arena: Arena) -> None:
 
     async def run() -> None:
         async with AsyncTransactionalProducer(
-            bootstrap_servers=arena.servers,
-            group=GROUP,
-            namespace=arena.namespace,
-            in_flight_max=300,
+            bootstrap_servers=arena.servers, group=GROUP, namespace=arena.namespace, in_flight_max=300
         ) as producer:
 
             async def work(number: int) -> None:
@@ -284,9 +248,7 @@ def test_a_thousand_tasks_share_one_asyncio_producer(arena: Arena) -> None:
                         tx.rollback()
 
             await asyncio.gather(*(work(n) for n in range(1_000)))
-            futures = [
-                await producer.submit(Message(arena.targets[1], b"k", b"v")) for _ in range(100)
-            ]
+            futures = [await producer.submit(Message(arena.targets[1], b"k", b"v")) for _ in range(100)]
             assert {COMMIT} == {r.resolution for r in await asyncio.gather(*futures)}
             assert 1_000 == len(await producer.status(txn_id))
 
@@ -295,9 +257,7 @@ def test_a_thousand_tasks_share_one_asyncio_producer(arena: Arena) -> None:
     assert (900, 100) == (said.count(COMMIT), said.count(ROLLBACK))
 
 
-def test_status_tells_what_became_of_a_transaction(
-    arena: Arena, producer: TransactionalProducer
-) -> None:
+def test_status_tells_what_became_of_a_transaction(arena: Arena, producer: TransactionalProducer) -> None:
     txn_id, keyed = unique_name("order"), unique_name("keyed")
     producer.publish(Message(arena.targets[0], b"k", b"1"), txn_id=txn_id)
     with producer.transaction(txn_id) as tx:
@@ -310,14 +270,8 @@ def test_status_tells_what_became_of_a_transaction(
     producer.publish(Message(arena.targets[0]), txn_id=keyed, ordering_key="c")
 
     assert (TxnState.COMMITTED, 1) == (committed.state, committed.message_count)
-    assert (TxnState.OPEN, 2, tx.nonce) == (
-        undecided.state,
-        undecided.message_count,
-        undecided.nonce,
-    )
-    assert [TxnState.COMMITTED, TxnState.ROLLED_BACK] == [
-        history.state for history in producer.status(txn_id)
-    ]
+    assert (TxnState.OPEN, 2, tx.nonce) == (undecided.state, undecided.message_count, undecided.nonce)
+    assert [TxnState.COMMITTED, TxnState.ROLLED_BACK] == [history.state for history in producer.status(txn_id)]
     (history,) = producer.status(keyed, ordering_key="c")
     assert [arena.targets[0]] == [half.topic for half in history.half_records]
     assert [] == producer.status(unique_name("nobody"))

@@ -24,13 +24,7 @@ from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.core.messages import COMMIT, Message
 from txlayer.core.transitions import TxnState
-from txlayer.errors import (
-    BrokerUnavailableError,
-    LifecycleError,
-    NotAuthorisedError,
-    OutcomeUnknownError,
-    TxLayerError,
-)
+from txlayer.errors import BrokerUnavailableError, LifecycleError, NotAuthorisedError, OutcomeUnknownError, TxLayerError
 from txlayer.producer.producer import TransactionalProducer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -46,9 +40,7 @@ def own_broker(broker: Broker, local_config: LocalConfig) -> Iterator[LocalBroke
 
 
 def made_for(arena: Arena, **settings: Any) -> TransactionalProducer:
-    return TransactionalProducer(
-        bootstrap_servers=arena.servers, group=GROUP, namespace=arena.namespace, **settings
-    )
+    return TransactionalProducer(bootstrap_servers=arena.servers, group=GROUP, namespace=arena.namespace, **settings)
 
 
 # --- brokers ----------------------------------------------------------------------------------------------------------
@@ -125,9 +117,7 @@ def test_wrong_credentials_and_missing_rights_are_told_at_the_start(
     secured: SecuredServers, password: str | None
 ) -> None:
     producer = TransactionalProducer(
-        bootstrap_servers=secured.secured_servers,
-        group=GROUP,
-        client_settings=credentials(password=password),
+        bootstrap_servers=secured.secured_servers, group=GROUP, client_settings=credentials(password=password)
     )
     began = time.monotonic()
 
@@ -210,9 +200,7 @@ with TransactionalProducer(
 
 def test_an_interrupt_ends_a_wait_for_a_broker_that_hangs(own_broker: LocalBroker) -> None:
     arena = make_arena(own_broker.bootstrap_servers)
-    command = [
-        sys.executable, "-c", PREPARE_FOR_EVER, arena.servers, arena.namespace, arena.targets[0],
-    ]  # fmt: skip
+    command = [sys.executable, "-c", PREPARE_FOR_EVER, arena.servers, arena.namespace, arena.targets[0]]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload] # of a mapping
         assert process.stdin is not None
@@ -264,11 +252,7 @@ def test_a_program_that_forgets_to_close_still_commits(arena: Arena, program: st
     txn_id = unique_name("forgotten")
     arguments = [arena.servers, arena.namespace, arena.targets[0], txn_id]
     answer = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [sys.executable, "-c", program, *arguments], check=True, capture_output=True, text=True, timeout=60
     )
 
     assert "" == answer.stderr

@@ -12,10 +12,7 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.producers import GROUP, half_end, halves
 from tests.support.waiting import wait_until
 from txlayer.core import codec
-from txlayer.core.messages import (
-    COMMIT,
-    Message,
-)
+from txlayer.core.messages import COMMIT, Message
 from txlayer.errors import (
     ForbiddenTopicError,
     RefusedRecordError,
@@ -32,9 +29,7 @@ pytestmark = pytest.mark.kafka
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_stored_of_what_is_refused(
-    arena: Arena, producer: TransactionalProducer
-) -> None:
+def test_nothing_is_stored_of_what_is_refused(arena: Arena, producer: TransactionalProducer) -> None:
     topic = arena.targets[0]
     good = Message(topic, b"k", b"v")
     refused: list[tuple[Message, type[TxLayerError]]] = [
@@ -92,29 +87,18 @@ def test_the_largest_message_that_passes_is_accepted_by_its_topic(
         except RefusedRecordError:
             high = size
 
-    origin = codec.encode_origin(
-        partition=999, offset=10**15, index=9_999, count=10_000, born_ms=1_700_000_000_000
-    )
+    origin = codec.encode_origin(partition=999, offset=10**15, index=9_999, count=10_000, born_ms=1_700_000_000_000)
     forwarded = [*headers, ("txl-id", b"i" * 128), ("txl-origin", origin.encode())]
     failed: list[Any] = []
     plain = Producer({"bootstrap.servers": arena.servers, "acks": "all"})
-    plain.produce(
-        topic,
-        b"x" * low,
-        b"k",
-        headers=forwarded,
-        on_delivery=lambda error, _: failed.append(error),
-    )
+    plain.produce(topic, b"x" * low, b"k", headers=forwarded, on_delivery=lambda error, _: failed.append(error))
     assert 0 == plain.flush(30)
     assert [None] == failed
     assert 9_500 < low < 10_000
 
 
 def test_a_topic_that_grew_is_noticed(arena: Arena, producer: TransactionalProducer) -> None:
-    from confluent_kafka.admin import (  # type: ignore[attr-defined] # its stub forgets NewPartitions
-        AdminClient,
-        NewPartitions,
-    )
+    from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined] # its stub forgets NewPartitions
 
     topic = create_topic(arena.servers, unique_name("growing"), partitions=1)
     producer.publish(Message(topic, b"k", b"v"))
@@ -134,9 +118,7 @@ def test_a_topic_that_grew_is_noticed(arena: Arena, producer: TransactionalProdu
 
 
 def test_a_namespace_that_was_never_made_names_the_command(arena: Arena) -> None:
-    producer = TransactionalProducer(
-        bootstrap_servers=arena.servers, group=GROUP, namespace=unique_name("nobody")
-    )
+    producer = TransactionalProducer(bootstrap_servers=arena.servers, group=GROUP, namespace=unique_name("nobody"))
 
     with pytest.raises(TopicMismatchError, match="txlayer topics apply"):
         producer.start()
@@ -146,9 +128,7 @@ def test_half_and_op_of_unlike_partition_counts_are_refused(arena: Arena) -> Non
     namespace = unique_name("ns")
     create_topic(arena.servers, f"{namespace}.half", partitions=2)
     create_topic(arena.servers, f"{namespace}.op", partitions=3)
-    producer = TransactionalProducer(
-        bootstrap_servers=arena.servers, group=GROUP, namespace=namespace
-    )
+    producer = TransactionalProducer(bootstrap_servers=arena.servers, group=GROUP, namespace=namespace)
 
     with pytest.raises(TopicMismatchError) as raised:
         producer.start()
@@ -159,12 +139,8 @@ def test_batches_stay_below_what_a_small_half_topic_takes(arena: Arena) -> None:
     namespace = unique_name("ns")
     for name in ("half", "op"):
         create_topic(arena.servers, f"{namespace}.{name}", config={"max.message.bytes": "5000"})
-    with TransactionalProducer(
-        bootstrap_servers=arena.servers, group=GROUP, namespace=namespace
-    ) as producer:
-        futures = [
-            producer.submit(Message(arena.targets[0], b"k", b"x" * 1_000)) for _ in range(500)
-        ]
+    with TransactionalProducer(bootstrap_servers=arena.servers, group=GROUP, namespace=namespace) as producer:
+        futures = [producer.submit(Message(arena.targets[0], b"k", b"x" * 1_000)) for _ in range(500)]
         assert {COMMIT} == {future.result(30).resolution for future in futures}
         with pytest.raises(RefusedRecordError):
             producer.submit(Message(arena.targets[0], b"k", b"x" * 4_500))

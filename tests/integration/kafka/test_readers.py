@@ -50,9 +50,7 @@ def values(reader: PlainReader | KafkaGroupReader, *, count: int) -> list[bytes]
     return found
 
 
-def test_a_reader_that_is_assigned_again_reads_what_it_had_paused(
-    config: ClientConfig, topic: str
-) -> None:
+def test_a_reader_that_is_assigned_again_reads_what_it_had_paused(config: ClientConfig, topic: str) -> None:
     reader = PlainReader(config)
     try:
         reader.assign({(topic, 0): 0})
@@ -66,9 +64,7 @@ def test_a_reader_that_is_assigned_again_reads_what_it_had_paused(
         reader.close()
 
 
-def test_a_member_that_starts_over_reads_what_it_had_paused(
-    member: KafkaGroupReader, topic: str
-) -> None:
+def test_a_member_that_starts_over_reads_what_it_had_paused(member: KafkaGroupReader, topic: str) -> None:
     member.start([topic])
 
     def assigned() -> bool:

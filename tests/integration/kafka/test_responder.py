@@ -64,9 +64,12 @@ def test_only_a_clear_word_decides_and_every_answer_names_its_question(asker: As
         all_are_answered.set()
 
     causes = {
-        "none": "returned NoneType", "text": "returned str", "number": "returned int",
-        "slow": "TimeoutError", "raises": "KeyError",
-    }  # fmt: skip
+        "none": "returned NoneType",
+        "text": "returned str",
+        "number": "returned int",
+        "slow": "TimeoutError",
+        "raises": "KeyError",
+    }
     assert (COMMIT, "") == (found["commit"].resolution, found["commit"].reason)
     assert (ROLLBACK, "") == (found["rollback"].resolution, found["rollback"].reason)
     for name, cause in causes.items():
@@ -84,9 +87,7 @@ class Instances:
 
     def __init__(self, asker: Asker) -> None:
         self.asked: list[list[str]] = [[], []]
-        self.producers = [
-            made(asker, check=self._check(0)), made(asker, check=self._check(1)),
-        ]  # fmt: skip
+        self.producers = [made(asker, check=self._check(0)), made(asker, check=self._check(1))]
 
     def _check(self, number: int) -> Any:
         def check(request: CheckRequest) -> Resolution:
@@ -184,9 +185,7 @@ def test_the_same_question_twice_is_answered_once_while_it_is_answered(asker: As
     assert 1 == len(asker.answers())
 
 
-def test_a_coroutine_function_answers_on_its_loop_while_that_does_other_things(
-    asker: Asker,
-) -> None:
+def test_a_coroutine_function_answers_on_its_loop_while_that_does_other_things(asker: Asker) -> None:
     loops: list[bool] = []
 
     async def check(request: CheckRequest) -> Resolution:
@@ -196,9 +195,12 @@ def test_a_coroutine_function_answers_on_its_loop_while_that_does_other_things(
 
     async def run() -> None:
         async with AsyncTransactionalProducer(
-            bootstrap_servers=asker.arena.servers, group=asker.group,
-            namespace=asker.arena.namespace, check=check, check_timeout=timedelta(seconds=QUICK_S),
-        ):  # fmt: skip
+            bootstrap_servers=asker.arena.servers,
+            group=asker.group,
+            namespace=asker.arena.namespace,
+            check=check,
+            check_timeout=timedelta(seconds=QUICK_S),
+        ):
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, asker.wait_for_members, 1)
             asker.ask(*(asker.question(name) for name in ("slow", "a", "b")))
@@ -207,9 +209,7 @@ def test_a_coroutine_function_answers_on_its_loop_while_that_does_other_things(
     asyncio.run(run())
 
     found = {op.key.split("/")[0]: (op.resolution, op.reason) for op in asker.answers()}
-    assert {
-        "slow": (UNKNOWN, "handler: TimeoutError"), "a": (ROLLBACK, ""), "b": (ROLLBACK, ""),
-    } == found  # fmt: skip
+    assert {"slow": (UNKNOWN, "handler: TimeoutError"), "a": (ROLLBACK, ""), "b": (ROLLBACK, "")} == found
     assert [True] * 3 == loops
 
 
@@ -230,9 +230,8 @@ class Shop:
 def test_a_listener_does_local_transactions_and_answers_for_them(asker: Asker) -> None:
     shop = Shop()
     with TransactionMQProducer(
-        listener=shop, bootstrap_servers=asker.arena.servers, group=asker.group,
-        namespace=asker.arena.namespace,
-    ) as producer:  # fmt: skip
+        listener=shop, bootstrap_servers=asker.arena.servers, group=asker.group, namespace=asker.arena.namespace
+    ) as producer:
         asker.wait_for_members(1)
         order = Message(asker.arena.targets[0], b"k", b"v")
         result = producer.send_message_in_transaction(order, {"order": 7})

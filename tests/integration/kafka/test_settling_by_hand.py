@@ -75,9 +75,7 @@ def test_a_parked_transaction_is_committed_by_hand_and_a_second_call_says_so(
 
 
 @pytest.mark.promise("P2")
-def test_two_operators_who_commit_the_same_parked_transaction_forward_it_once(
-    arena: Arena, crafted: Crafted
-) -> None:
+def test_two_operators_who_commit_the_same_parked_transaction_forward_it_once(arena: Arena, crafted: Crafted) -> None:
     txn_id = new_id()
     (placed,) = park(arena, crafted, [f"{txn_id}/00000001"], arena.targets[0])
 
@@ -92,9 +90,7 @@ def test_two_operators_who_commit_the_same_parked_transaction_forward_it_once(
     assert 1 == len(arena.visible(txn_id))
 
 
-def test_an_open_transaction_is_rolled_back_by_hand(
-    arena: Arena, crafted: Crafted, operator: Tx
-) -> None:
+def test_an_open_transaction_is_rolled_back_by_hand(arena: Arena, crafted: Crafted, operator: Tx) -> None:
     txn_id = new_id()
     placed = crafted.half(f"{txn_id}/00000001", arena.targets[0])
 
@@ -156,9 +152,7 @@ def test_a_rollback_of_what_was_committed_is_refused_and_writes_nothing(
     assert before == op_ends(arena)
 
 
-def test_what_is_committed_and_cannot_be_forwarded_is_abandoned(
-    arena: Arena, crafted: Crafted, operator: Tx
-) -> None:
+def test_what_is_committed_and_cannot_be_forwarded_is_abandoned(arena: Arena, crafted: Crafted, operator: Tx) -> None:
     topic = unique_name("missing")
     small = create_topic(arena.servers, unique_name("small"), config={"max.message.bytes": "9000"})
     held, parked = new_id(), new_id()
@@ -177,7 +171,7 @@ def test_what_is_committed_and_cannot_be_forwarded_is_abandoned(
     assert "so it is parked-committed on the doubt topic" in again[2]
     assert {held: ("done", "held", "rolled-back"), parked: ("done", "parked-committed", "rolled-back")} == {
         row["txn_id"]: (row["result"], row["state_before"], row["state"]) for row in rows
-    }  # fmt: skip
+    }
     assert 0 == second[0]
     create_topic(arena.servers, topic)
     arena.wait_until_applied(within=30)
@@ -185,9 +179,7 @@ def test_what_is_committed_and_cannot_be_forwarded_is_abandoned(
     assert [] == arena.visible(held, topics=[topic, small])
 
 
-def test_an_id_with_several_open_transactions_asks_which_nonce(
-    arena: Arena, crafted: Crafted, operator: Tx
-) -> None:
+def test_an_id_with_several_open_transactions_asks_which_nonce(arena: Arena, crafted: Crafted, operator: Tx) -> None:
     txn_id = new_id()
     crafted.half(f"{txn_id}/00000001", arena.targets[0])
     crafted.half(f"{txn_id}/00000002", arena.targets[0])
@@ -205,9 +197,7 @@ def test_an_id_with_several_open_transactions_asks_which_nonce(
     assert unchanged
     assert ("00000002", "done") == (row["nonce"], row["result"])
     assert 1 == missing[0]
-    assert ["00000001"] == [
-        row["nonce"] for row in operator.json("list") if row["txn_id"] == txn_id
-    ]
+    assert ["00000001"] == [row["nonce"] for row in operator.json("list") if row["txn_id"] == txn_id]
     # The other one is settled, so now the id says which is meant.
     assert "done" == operator.json("rollback", txn_id, *WHY)[0]["result"]
 
@@ -220,9 +210,7 @@ def test_an_unknown_id_is_said_to_be_unknown(operator: Tx) -> None:
     assert "--since" in err
 
 
-def test_check_now_leaves_the_decision_to_the_producer_group(
-    arena: Arena, crafted: Crafted, operator: Tx
-) -> None:
+def test_check_now_leaves_the_decision_to_the_producer_group(arena: Arena, crafted: Crafted, operator: Tx) -> None:
     txn_id, committed = new_id(), new_id()
     placed = crafted.half(f"{txn_id}/00000001", arena.targets[0])
     crafted.op(crafted.half(f"{committed}/00000001", arena.targets[0]), COMMIT)
@@ -244,9 +232,7 @@ def test_check_now_leaves_the_decision_to_the_producer_group(
     arena.wait_until_visible(txn_id)
 
 
-def test_a_dry_run_shows_the_line_and_writes_nothing(
-    arena: Arena, crafted: Crafted, operator: Tx
-) -> None:
+def test_a_dry_run_shows_the_line_and_writes_nothing(arena: Arena, crafted: Crafted, operator: Tx) -> None:
     txn_id = new_id()
     placed = crafted.half(f"{txn_id}/00000001", arena.targets[0])
     before = op_ends(arena)

@@ -46,16 +46,12 @@ def test_many_are_committed_by_filter_a_few_at_a_time_and_what_is_settled_is_lef
     assert {"done"} == {row["result"] for row in [*first, *rest]}
     assert set(ids[:10]) == {row["txn_id"] for row in [*first, *rest]}
     # One record per partition, however many lines.
-    assert {row["partition"] for row in rest} == {
-        row["partition"] for row in rest if row["written_at"]["line"] == 0
-    }
+    assert {row["partition"] for row in rest} == {row["partition"] for row in rest if row["written_at"]["line"] == 0}
     assert 7 > len({(row["partition"], row["written_at"]["offset"]) for row in rest})
     assert (0, "") == (code, err)
     assert "no transaction is as the filters say; nothing was written" in out
     wait_until(
-        lambda: all(1 == len(arena.visible(txn_id)) for txn_id in ids[:10]),
-        within=20,
-        what="all are visible once",
+        lambda: all(1 == len(arena.visible(txn_id)) for txn_id in ids[:10]), within=20, what="all are visible once"
     )
     assert set(ids[10:]) <= operator.states().keys()
     assert {"done"} == {r["result"] for r in operator.json("rollback", *ids[10:], *WHY)}
@@ -65,9 +61,18 @@ def test_a_person_is_shown_what_would_happen_and_asked(arena: Arena, crafted: Cr
     group, txn_id = unique_name("group"), new_id()
     park(arena, crafted, [f"{txn_id}/00000001"], arena.targets[0], group=group)
     words = (
-        "tx", "commit", "--all", "--parked", "--group", group, *WHY,
-        "--bootstrap-servers", arena.servers, "--namespace", arena.namespace,
-    )  # fmt: skip
+        "tx",
+        "commit",
+        "--all",
+        "--parked",
+        "--group",
+        group,
+        *WHY,
+        "--bootstrap-servers",
+        arena.servers,
+        "--namespace",
+        arena.namespace,
+    )
     before = op_ends(arena)
 
     refused, shown = run_at_terminal(*words, answer="n")
@@ -81,9 +86,7 @@ def test_a_person_is_shown_what_would_happen_and_asked(arena: Arena, crafted: Cr
     wait_until(lambda: 1 == len(arena.visible(txn_id)), within=20, what="it is visible once")
 
 
-def test_what_is_decided_already_is_skipped_and_counted(
-    arena: Arena, crafted: Crafted, operator: Tx
-) -> None:
+def test_what_is_decided_already_is_skipped_and_counted(arena: Arena, crafted: Crafted, operator: Tx) -> None:
     group, topic, txn_id = unique_name("group"), unique_name("missing"), new_id()
     crafted.op(crafted.half(f"{txn_id}/00000001", topic, group=group), COMMIT)
     arena.wait_for_doubt(f"{txn_id}/00000001", state="held")
@@ -97,9 +100,7 @@ def test_what_is_decided_already_is_skipped_and_counted(
     assert [(txn_id, "done")] == [(row["txn_id"], row["result"]) for row in rows]
 
 
-def test_list_filters_by_state_reason_topic_and_age(
-    arena: Arena, crafted: Crafted, operator: Tx
-) -> None:
+def test_list_filters_by_state_reason_topic_and_age(arena: Arena, crafted: Crafted, operator: Tx) -> None:
     group, txn_id, young = unique_name("group"), new_id(), new_id()
     (placed,) = park(arena, crafted, [f"{txn_id}/00000001"], arena.targets[0], group=group)
     crafted.half(f"{young}/00000001", arena.targets[1], group=group)

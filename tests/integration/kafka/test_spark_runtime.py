@@ -81,9 +81,7 @@ def test_own_jars_must_be_jars_with_the_connector_among_them(tmp_path: Path) -> 
 
 
 @pytest.mark.kafka
-def test_the_java_of_the_wheel_starts_with_sparks_argument_through_the_launcher(
-    tmp_path: Path,
-) -> None:
+def test_the_java_of_the_wheel_starts_with_sparks_argument_through_the_launcher(tmp_path: Path) -> None:
     java = bundled_java()
     assert java is not None
     asked = f"--add-modules={VECTOR_MODULE}"
@@ -101,9 +99,7 @@ def test_the_java_of_the_wheel_starts_with_sparks_argument_through_the_launcher(
     assert "a = b c" in started.stderr
 
 
-def test_a_launcher_that_stands_there_already_is_used_without_writing_beside_it(
-    tmp_path: Path,
-) -> None:
+def test_a_launcher_that_stands_there_already_is_used_without_writing_beside_it(tmp_path: Path) -> None:
     java = tmp_path / "java"
     home = write_launcher(tmp_path / "home", java)
     (home / ".lock").unlink()
@@ -116,9 +112,7 @@ def test_a_launcher_that_stands_there_already_is_used_without_writing_beside_it(
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_spark_runs_on_the_java_of_the_wheel(local_config: LocalConfig, tmp_path: Path) -> None:
-    without_java = dataclasses.replace(
-        local_config, named_java_home=None, java_home=None, search_path=str(tmp_path)
-    )
+    without_java = dataclasses.replace(local_config, named_java_home=None, java_home=None, search_path=str(tmp_path))
     runtime = prepare_connector(without_java)
     program = (
         "from txlayer_spark.session import build_session\n"
@@ -133,11 +127,7 @@ def test_spark_runs_on_the_java_of_the_wheel(local_config: LocalConfig, tmp_path
         text=True,
         timeout=120,
         check=True,
-        env={
-            "PATH": "/usr/bin:/bin",
-            "JAVA_HOME": str(runtime.java_home),
-            "PYTHONPATH": ":".join(sys.path),
-        },
+        env={"PATH": "/usr/bin:/bin", "JAVA_HOME": str(runtime.java_home), "PYTHONPATH": ":".join(sys.path)},
     )
 
     assert "rows 2" in done.stdout

@@ -24,14 +24,10 @@ HOLD_AFTER_S = 5
 def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on() -> None:
     with KafkaCluster(config=LOCAL_CONFIG) as cluster:
         arena = make_arena(cluster.bootstrap_servers, replication_factor=3)
-        fragile = create_topic(
-            arena.servers, unique_name("fragile"), replicas=3, config={"min.insync.replicas": "3"}
-        )
+        fragile = create_topic(arena.servers, unique_name("fragile"), replicas=3, config={"min.insync.replicas": "3"})
         raw = RawWriter(arena)
         config = CoordinatorConfig(
-            bootstrap_servers=arena.servers,
-            namespace=arena.namespace,
-            hold_after=timedelta(seconds=HOLD_AFTER_S),
+            bootstrap_servers=arena.servers, namespace=arena.namespace, hold_after=timedelta(seconds=HOLD_AFTER_S)
         )
         with RunningCoordinator(config) as running:
             first = raw.prepare((fragile, b"k", b"v"))

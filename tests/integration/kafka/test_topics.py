@@ -70,14 +70,12 @@ def test_apply_creates_every_topic_and_a_second_one_changes_nothing(
     assert [] == namespace.plan()
     states = admin.describe_topics(config.topics.all)
     assert [8, 8, 8, 4, 4] == [
-        states[f"{config.namespace}.{role}"].partition_count
-        for role in ("half", "op", "doubt", "check", "locks")
+        states[f"{config.namespace}.{role}"].partition_count for role in ("half", "op", "doubt", "check", "locks")
     ]
     assert "LogAppendTime" == states[config.topics.half].settings["message.timestamp.type"]
     assert "compact" == states[config.topics.doubt].settings["cleanup.policy"]
     half_bytes_max, doubt_bytes_max = (
-        int(states[topic].settings["max.message.bytes"])
-        for topic in (config.topics.half, config.topics.doubt)
+        int(states[topic].settings["max.message.bytes"]) for topic in (config.topics.half, config.topics.doubt)
     )
     assert doubt_bytes_max >= 2 * half_bytes_max
 
@@ -101,9 +99,7 @@ def test_apply_leaves_an_offset_that_is_stored_already(
 
     applied = namespace.apply()
 
-    stored = admin.stored_offsets(
-        group, [(t, p) for t in (topics.half, topics.op) for p in range(2)]
-    )
+    stored = admin.stored_offsets(group, [(t, p) for t in (topics.half, topics.op) for p in range(2)])
     assert {
         (topics.half, 0): StoredOffset(7, "1|mine"),
         (topics.half, 1): None,
@@ -111,9 +107,7 @@ def test_apply_leaves_an_offset_that_is_stored_already(
         (topics.op, 1): StoredOffset(0, ""),
     } == stored
     # Half was there before: whether nothing was read of its partition 1 is not ours to say.
-    assert [(topics.half, "1 of 2")] == [
-        (c.topic, c.found) for c in applied.left if isinstance(c, Difference)
-    ]
+    assert [(topics.half, "1 of 2")] == [(c.topic, c.found) for c in applied.left if isinstance(c, Difference)]
 
 
 def test_a_setting_that_somebody_lowered_is_raised_and_one_that_was_raised_stays(
@@ -130,9 +124,7 @@ def test_a_setting_that_somebody_lowered_is_raised_and_one_that_was_raised_stays
         (config.topics.half, "retention.ms", "1000", "604800000"),
         (config.topics.doubt, "max.message.bytes", "16777408", "18000000"),
     }
-    assert expected == {
-        (c.topic, c.setting, c.found, c.wanted) for c in planned if isinstance(c, AlterSetting)
-    }
+    assert expected == {(c.topic, c.setting, c.found, c.wanted) for c in planned if isinstance(c, AlterSetting)}
     assert (planned, []) == (applied.done, applied.left)
     states = admin.describe_topics(config.topics.all)
     assert "604800000" == states[config.topics.half].settings["retention.ms"]
@@ -146,21 +138,14 @@ def test_half_and_op_with_unequal_partitions_are_reported_and_left(
     namespace.apply(partition_count=2)
     client = AdminClient({"bootstrap.servers": config.bootstrap_servers, "log_level": 0})
     client.create_partitions([NewPartitions(config.topics.op, 3)])[config.topics.op].result(10)
-    wait_until(
-        lambda: admin.partition_count(config.topics.op) == 3, within=10, what="op has 3 partitions"
-    )
+    wait_until(lambda: admin.partition_count(config.topics.op) == 3, within=10, what="op has 3 partitions")
 
     applied = namespace.apply()
 
-    found = [
-        (c.topic, c.what, c.found, c.wanted) for c in applied.left if isinstance(c, Difference)
-    ]
+    found = [(c.topic, c.what, c.found, c.wanted) for c in applied.left if isinstance(c, Difference)]
     assert (config.topics.op, "partitions", "3", "2") in found
     assert [] == applied.done
-    assert (2, 3) == (
-        admin.partition_count(config.topics.half),
-        admin.partition_count(config.topics.op),
-    )
+    assert (2, 3) == (admin.partition_count(config.topics.half), admin.partition_count(config.topics.op))
 
 
 def test_more_replicas_than_brokers_are_refused_and_nothing_is_created(
@@ -172,9 +157,7 @@ def test_more_replicas_than_brokers_are_refused_and_nothing_is_created(
     assert {} == admin.describe_topics(config.topics.all)
 
 
-def test_a_topic_that_came_into_being_meanwhile_is_not_ours(
-    admin: KafkaAdmin, config: ClientConfig
-) -> None:
+def test_a_topic_that_came_into_being_meanwhile_is_not_ours(admin: KafkaAdmin, config: ClientConfig) -> None:
     create_topic(config.bootstrap_servers, config.topics.half)
 
     created = admin.create(
@@ -190,14 +173,10 @@ def test_a_topic_that_came_into_being_meanwhile_is_not_ours(
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_check_ends_with_1_until_apply_was_run(
-    config: ClientConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_ends_with_1_until_apply_was_run(config: ClientConfig, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("-b", config.bootstrap_servers, "-n", config.namespace, "--partitions", "1")
 
-    codes = [
-        run(capsys, command, *where)[0] for command in ("plan", "check", "apply", "check", "plan")
-    ]
+    codes = [run(capsys, command, *where)[0] for command in ("plan", "check", "apply", "check", "plan")]
 
     assert [0, 1, 0, 0, 0] == codes
 
@@ -280,9 +259,7 @@ def test_a_group_has_no_topics_for_one_that_is_missing(
     config: ClientConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = unique_name("missing")
-    code, _, err = run(
-        capsys, "apply", "-b", config.bootstrap_servers, "--group", "g", "--topic", missing
-    )
+    code, _, err = run(capsys, "apply", "-b", config.bootstrap_servers, "--group", "g", "--topic", missing)
 
     assert 2 == code
     assert missing in err

@@ -46,9 +46,7 @@ def looking(arena: Arena, capsys: pytest.CaptureFixture[str]) -> Tx:
 @pytest.fixture
 def coordinator(arena: Arena, tmp_path: Path) -> Iterator[CoordinatorProcess]:
     log_file = tmp_path / "coordinator.log"
-    with CoordinatorProcess(
-        arena.servers, arena.namespace, log_file=log_file, settings=QUICK
-    ) as started:
+    with CoordinatorProcess(arena.servers, arena.namespace, log_file=log_file, settings=QUICK) as started:
         started.wait_for("partitions.taken_over")
         yield started
 
@@ -89,15 +87,10 @@ def test_what_waits_for_its_key_shows_so(arena: Arena, crafted: Crafted, looking
     crafted.half("first/00000001", arena.targets[0], options=options)
     crafted.op(crafted.half("second/00000001", arena.targets[0], options=options), COMMIT)
 
-    assert {
-        "first": ("open", None, "half"),
-        "second": ("waiting", None, "half"),
-    } == looking.states()
+    assert {"first": ("open", None, "half"), "second": ("waiting", None, "half")} == looking.states()
 
 
-def test_list_filters_and_says_how_many_it_leaves_out(
-    arena: Arena, crafted: Crafted, looking: Tx
-) -> None:
+def test_list_filters_and_says_how_many_it_leaves_out(arena: Arena, crafted: Crafted, looking: Tx) -> None:
     for number in range(5):
         crafted.half(f"txn-{number}/00000001", arena.targets[0], group=f"group-{number % 2}")
 
@@ -156,9 +149,7 @@ def test_list_reads_from_the_low_water_mark_and_doubt_tells_the_rest(
     assert {"open": 2, "parked-committed": 1, "held": 1, "parked": 1} == rows
 
 
-def test_stats_count_states_and_say_how_far_each_partition_reaches(
-    arena: Arena, crafted: Crafted, looking: Tx
-) -> None:
+def test_stats_count_states_and_say_how_far_each_partition_reaches(arena: Arena, crafted: Crafted, looking: Tx) -> None:
     placed = [crafted.half(f"txn-{number}/00000001", arena.targets[0]) for number in range(4)]
     crafted.op(placed[0], COMMIT)
 
@@ -246,9 +237,7 @@ def test_nothing_kept_aside_is_said_so(arena: Arena, looking: Tx) -> None:
 
 
 @pytest.mark.usefixtures("coordinator")
-def test_show_tells_what_became_of_a_transaction_by_its_id(
-    arena: Arena, crafted: Crafted, looking: Tx
-) -> None:
+def test_show_tells_what_became_of_a_transaction_by_its_id(arena: Arena, crafted: Crafted, looking: Tx) -> None:
     target = arena.targets[0]
     committed = crafted.half("committed/00000001", target, arena.targets[1], value=b"a secret")
     crafted.op(committed, COMMIT)
@@ -293,9 +282,7 @@ def test_show_finds_a_transaction_by_the_origin_that_its_messages_carry(
     assert [row] == looking.json("show", f"{placed.partition}:{placed.offsets[0]}")
 
 
-def test_two_attempts_with_one_id_are_two_transactions(
-    arena: Arena, crafted: Crafted, looking: Tx
-) -> None:
+def test_two_attempts_with_one_id_are_two_transactions(arena: Arena, crafted: Crafted, looking: Tx) -> None:
     first = crafted.half("order-1/00000001", arena.targets[0])
     second = crafted.half("order-1/00000002", arena.targets[0])
     crafted.op(second, COMMIT)
@@ -307,18 +294,13 @@ def test_two_attempts_with_one_id_are_two_transactions(
     assert ("00000001", "open", None) == (row["nonce"], row["state"], row["is_applied"])
 
 
-def test_what_is_not_found_is_said_with_what_was_searched(
-    arena: Arena, crafted: Crafted, looking: Tx
-) -> None:
+def test_what_is_not_found_is_said_with_what_was_searched(arena: Arena, crafted: Crafted, looking: Tx) -> None:
     placed = crafted.half("1:0/00000001", arena.targets[0])
     partition = placed.partition
     name = f"{arena.topics.half}-{partition}"
 
     for arguments, said in [
-        (
-            ["nobody", "--since", "5m"],
-            "half, op and check of the last 5m, and doubt, of the namespace",
-        ),
+        (["nobody", "--since", "5m"], "half, op and check of the last 5m, and doubt, of the namespace"),
         ([f"{partition}:77"], f"{name} holds the offsets from 0 to before 1, not 77"),
         (["99:0"], f"{arena.topics.half} has the partitions 0 to 3, not 99"),
     ]:

@@ -47,17 +47,14 @@ def arena(broker: Broker) -> Arena:
 @contextmanager
 def coordinating(arena: Arena, namespace: str | None = None) -> Iterator[RunningCoordinator]:
     config = CoordinatorConfig(
-        bootstrap_servers=arena.servers, namespace=namespace or arena.namespace,
-        session_timeout=timedelta(seconds=6),
-    )  # fmt: skip
+        bootstrap_servers=arena.servers, namespace=namespace or arena.namespace, session_timeout=timedelta(seconds=6)
+    )
     with RunningCoordinator(config) as running:
         yield running
 
 
 def producing(arena: Arena, namespace: str | None = None) -> TransactionalProducer:
-    return TransactionalProducer(
-        bootstrap_servers=arena.servers, group="shop", namespace=namespace or arena.namespace
-    )
+    return TransactionalProducer(bootstrap_servers=arena.servers, group="shop", namespace=namespace or arena.namespace)
 
 
 def topics(arena: Arena, *words: str, capsys: Capsys) -> tuple[int, str, str]:
@@ -83,9 +80,7 @@ def test_what_is_open_is_told_and_drained_once_it_is_settled(arena: Arena, capsy
             code, found = topics_json(arena, "drain", "--timeout", "0s", capsys=capsys)
             assert (1, False, 1) == (code, found["is_drained"], found["half_unread"])
             (open_ones,) = found["open"]
-            assert ("shop", "open", 1) == tuple(
-                open_ones[n] for n in ("producer_group", "state", "count")
-            )
+            assert ("shop", "open", 1) == tuple(open_ones[n] for n in ("producer_group", "state", "count"))
             assert ["order-1"] == open_ones["txn_ids"]
             assert 1 == topics(arena, "drain", "--timeout", "0s", capsys=capsys)[0]
 
@@ -95,9 +90,7 @@ def test_what_is_open_is_told_and_drained_once_it_is_settled(arena: Arena, capsy
         assert (0, True, []) == (code, found["is_drained"], found["open"])
 
 
-def test_nothing_is_widened_while_a_coordinator_runs_or_something_is_open(
-    arena: Arena, capsys: Capsys
-) -> None:
+def test_nothing_is_widened_while_a_coordinator_runs_or_something_is_open(arena: Arena, capsys: Capsys) -> None:
     with coordinating(arena), producing(arena) as producer:
         code, _, err = topics(arena, "widen", "--partitions", "4", "--yes", capsys=capsys)
         assert (2, True) == (code, "stop them first" in err)
@@ -137,9 +130,7 @@ def test_a_namespace_is_widened_as_the_page_says(arena: Arena, capsys: Capsys) -
     assert {} == arena.doubt().asides
 
 
-def test_an_interrupted_widening_hurts_nobody_and_is_finished_by_the_same_command(
-    arena: Arena, capsys: Capsys
-) -> None:
+def test_an_interrupted_widening_hurts_nobody_and_is_finished_by_the_same_command(arena: Arena, capsys: Capsys) -> None:
     with coordinating(arena), producing(arena) as producer:
         producer.publish(Message(arena.targets[0], value=b"before"))
         code, out, err = topics(arena, "drain", capsys=capsys)

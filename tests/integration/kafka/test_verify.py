@@ -40,9 +40,18 @@ class Verify:
 
     def __call__(self, *more: str, grace: str = "0ms") -> tuple[int, dict[str, Any]]:
         code, out, err = run_command(
-            build_app(), "verify", "-b", self._field.servers, "-n", self._field.namespace,
-            "--grace", grace, "--json", *more, capsys=self._capsys,
-        )  # fmt: skip
+            build_app(),
+            "verify",
+            "-b",
+            self._field.servers,
+            "-n",
+            self._field.namespace,
+            "--grace",
+            grace,
+            "--json",
+            *more,
+            capsys=self._capsys,
+        )
         assert "" == err
         return code, json.loads(out)
 
@@ -79,12 +88,8 @@ def leaked_rolled_back(field: Field) -> Transaction:
 
 def leaked_in_an_aborted_kafka_transaction(field: Field) -> Transaction:
     txn = field.prepare()
-    origin = codec.encode_origin(
-        partition=txn.partition, offset=txn.offsets[0], index=0, count=1, born_ms=txn.born_ms
-    )
-    producer = Producer(
-        {"bootstrap.servers": field.servers, "transactional.id": unique_name("id"), "log_level": 0}
-    )
+    origin = codec.encode_origin(partition=txn.partition, offset=txn.offsets[0], index=0, count=1, born_ms=txn.born_ms)
+    producer = Producer({"bootstrap.servers": field.servers, "transactional.id": unique_name("id"), "log_level": 0})
     producer.init_transactions(30)
     producer.begin_transaction()
     headers: list[tuple[str, str | bytes | None]] = [
@@ -107,9 +112,7 @@ def torn(field: Field) -> Transaction:
 def orphan(field: Field) -> Transaction:
     txn = field.prepare()
     field.roll_back(txn)
-    stranger = Transaction(
-        "stranger/00000000", txn.partition, txn.messages, txn.options, txn.born_ms, txn.offsets
-    )
+    stranger = Transaction("stranger/00000000", txn.partition, txn.messages, txn.options, txn.born_ms, txn.offsets)
     field.forward(stranger)
     return stranger
 
@@ -224,9 +227,7 @@ def test_a_contrary_resolution_is_told_and_refutes_nothing(field: Field, verify:
 
     code, said = verify()
 
-    assert (0, [("conflicting", txn.txn_id)]) == (
-        code, [(f["verdict"], f["txn_id"]) for f in said["findings"]],
-    )  # fmt: skip
+    assert (0, [("conflicting", txn.txn_id)]) == (code, [(f["verdict"], f["txn_id"]) for f in said["findings"]])
 
 
 def test_what_is_younger_than_the_grace_is_undecidable(field: Field, verify: Verify) -> None:
@@ -244,14 +245,12 @@ def test_a_topic_that_was_not_read_decides_nothing(field: Field, verify: Verify)
 
     code, said = verify("--topics", field.orders)
 
-    assert (0, {"out_of_window": 1}, [field.stock]) == (code, said["verdicts"], said["unread_topics"])  # fmt: skip
+    assert (0, {"out_of_window": 1}, [field.stock]) == (code, said["verdicts"], said["unread_topics"])
 
 
 def test_an_open_kafka_transaction_is_named(field: Field, verify: Verify) -> None:
     field.whole()
-    producer = Producer(
-        {"bootstrap.servers": field.servers, "transactional.id": unique_name("id"), "log_level": 0}
-    )
+    producer = Producer({"bootstrap.servers": field.servers, "transactional.id": unique_name("id"), "log_level": 0})
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(field.orders, b"somebody's", partition=1)
@@ -265,18 +264,13 @@ def test_an_open_kafka_transaction_is_named(field: Field, verify: Verify) -> Non
 
 
 def test_a_person_reads_a_line_per_promise(
-    field: Field,
-    app: typer.Typer,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    field: Field, app: typer.Typer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "240")
     txn = duplicate(field)
     field.whole()
 
-    code, out, _ = run_command(
-        app, "verify", "-b", field.servers, "-n", field.namespace, capsys=capsys
-    )
+    code, out, _ = run_command(app, "verify", "-b", field.servers, "-n", field.namespace, capsys=capsys)
 
     assert 1 == code
     assert "refuted by 1 transactions; 1 keep it" in out
@@ -288,9 +282,7 @@ def test_a_person_reads_a_line_per_promise(
 def test_a_namespace_that_is_not_there_is_a_usage_error(
     broker: Broker, app: typer.Typer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, err = run_command(
-        app, "verify", "-b", broker.bootstrap_servers, "-n", unique_name("ns"), capsys=capsys
-    )
+    code, _, err = run_command(app, "verify", "-b", broker.bootstrap_servers, "-n", unique_name("ns"), capsys=capsys)
 
     assert 2 == code
     assert "txlayer topics apply" in err

@@ -37,11 +37,23 @@ def peak_mb(field: Field, topic: str) -> float:
     """The most memory that a verification of this topic had."""
     done = subprocess.run(
         [
-            sys.executable, "-c", PROGRAM, "verify", "-b", field.servers, "-n", field.namespace,
-            "--topics", topic, "--json",
+            sys.executable,
+            "-c",
+            PROGRAM,
+            "verify",
+            "-b",
+            field.servers,
+            "-n",
+            field.namespace,
+            "--topics",
+            topic,
+            "--json",
         ],
-        capture_output=True, text=True, check=True, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     return int(done.stderr.split()[-1]) / 1000
 
 

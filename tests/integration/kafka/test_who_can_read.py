@@ -21,9 +21,7 @@ from txlayer.errors import ConfigError
 
 pytestmark = [
     pytest.mark.kafka,
-    pytest.mark.filterwarnings(
-        "ignore:(read|open)_text is deprecated:DeprecationWarning"
-    ),  # kafka-python
+    pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),  # kafka-python
 ]
 
 COUNT, KILL_COUNT = 50, 4
@@ -31,15 +29,17 @@ READ_MS = 30_000
 Read = Callable[[str, str, int], list[tuple[bytes | None, bytes | None]]]
 
 
-def with_kafka_python(
-    servers: str, topic: str, count: int
-) -> list[tuple[bytes | None, bytes | None]]:
+def with_kafka_python(servers: str, topic: str, count: int) -> list[tuple[bytes | None, bytes | None]]:
     from kafka import KafkaConsumer
 
     consumer = KafkaConsumer(
-        topic, bootstrap_servers=servers, auto_offset_reset="earliest", group_id=None,
-        isolation_level="read_committed", consumer_timeout_ms=READ_MS,
-    )  # fmt: skip
+        topic,
+        bootstrap_servers=servers,
+        auto_offset_reset="earliest",
+        group_id=None,
+        isolation_level="read_committed",
+        consumer_timeout_ms=READ_MS,
+    )
     found = []
     for record in consumer:
         found.append((record.key, record.value))
@@ -55,7 +55,7 @@ def with_aiokafka(servers: str, topic: str, count: int) -> list[tuple[bytes | No
     async def read() -> list[tuple[bytes | None, bytes | None]]:
         async with AIOKafkaConsumer(
             topic, bootstrap_servers=servers, auto_offset_reset="earliest", isolation_level="read_committed"
-        ) as consumer:  # fmt: skip
+        ) as consumer:
             found: list[tuple[bytes | None, bytes | None]] = []
             while len(found) < count:
                 batches = await consumer.getmany(timeout_ms=READ_MS)
@@ -79,19 +79,13 @@ def test_a_client_without_extras_reads_what_was_forwarded(arena: Arena, read: Re
     with RunningCoordinator(config):
         for key, value in sorted(wanted):
             raw.commit(raw.prepare((topic, key, value)))
-        wait_until(
-            lambda: len(forwarded(arena, topic)) == COUNT,
-            within=READ_MS / 1000,
-            what="all forwarded",
-        )
+        wait_until(lambda: len(forwarded(arena, topic)) == COUNT, within=READ_MS / 1000, what="all forwarded")
 
     assert sorted(wanted) == sorted(forwarded(arena, topic))
     assert sorted(wanted) == sorted(read(arena.servers, topic, COUNT))
 
 
-def test_after_kills_other_clients_read_what_confluent_kafka_reads(
-    arena: Arena, tmp_path: Path
-) -> None:
+def test_after_kills_other_clients_read_what_confluent_kafka_reads(arena: Arena, tmp_path: Path) -> None:
     """Kills leave Kafka transactions that are given up: each client passes over them, and over the markers."""
     raw = RawWriter(arena)
     topic = create_topic(arena.servers, unique_name("read"), partitions=2)
@@ -107,10 +101,7 @@ def test_after_kills_other_clients_read_what_confluent_kafka_reads(
                 raw.commit(raw.prepare((topic, key, value)))
     config = CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
     with RunningCoordinator(config):
-        wait_until(
-            lambda: len(forwarded(arena, topic)) >= len(wanted),
-            within=READ_MS / 1000, what="all forwarded",
-        )  # fmt: skip
+        wait_until(lambda: len(forwarded(arena, topic)) >= len(wanted), within=READ_MS / 1000, what="all forwarded")
 
     found = sorted(forwarded(arena, topic))
     assert sorted(wanted) == found

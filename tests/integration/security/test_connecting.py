@@ -44,9 +44,12 @@ def token(name: str, *, lasts_s: float) -> tuple[str, float]:
 def publish(arena: Arena, settings: Mapping[str, Any], servers: str) -> None:
     """A transaction that is stored and resolved, and a check group that is joined."""
     with TransactionalProducer(
-        bootstrap_servers=servers, group="g", namespace=arena.namespace, client_settings=settings,
+        bootstrap_servers=servers,
+        group="g",
+        namespace=arena.namespace,
+        client_settings=settings,
         check=lambda _: COMMIT,
-    ) as producer:  # fmt: skip
+    ) as producer:
         result = producer.publish(Message(arena.targets[0], b"k", b"v"))
     assert COMMIT is result.resolution
 
@@ -63,18 +66,14 @@ def test_a_producer_connects_with_a_certificate(guarded: TlsBroker, arena: Arena
     publish(arena, guarded.mutual(), guarded.mutual_servers)
 
 
-def test_a_producer_connects_with_a_token_of_the_clients_own_making(
-    guarded: TlsBroker, arena: Arena
-) -> None:
+def test_a_producer_connects_with_a_token_of_the_clients_own_making(guarded: TlsBroker, arena: Arena) -> None:
     name = unique_name("token")
     guarded.allow_everything(f"User:{name}")
 
     publish(arena, guarded.unsecured_token(name), guarded.sasl_servers)
 
 
-def test_a_producer_connects_with_a_token_that_a_function_brings(
-    guarded: TlsBroker, arena: Arena
-) -> None:
+def test_a_producer_connects_with_a_token_that_a_function_brings(guarded: TlsBroker, arena: Arena) -> None:
     name, asked = unique_name("token"), []
     guarded.allow_everything(f"User:{name}")
 
@@ -83,18 +82,19 @@ def test_a_producer_connects_with_a_token_that_a_function_brings(
         return token(name, lasts_s=300)
 
     settings = {
-        **guarded.tls, "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.config": "whose=ours", "oauth_cb": bring,
-    }  # fmt: skip
+        **guarded.tls,
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.config": "whose=ours",
+        "oauth_cb": bring,
+    }
     publish(arena, settings, guarded.sasl_servers)
 
     assert {"whose=ours"} == set(asked)
 
 
 @pytest.mark.parametrize("wrong", ["password", "authority", "protocol", "no certificate"])
-def test_what_is_wrong_is_told_in_one_line_without_the_password(
-    guarded: TlsBroker, user: User, wrong: str
-) -> None:
+def test_what_is_wrong_is_told_in_one_line_without_the_password(guarded: TlsBroker, user: User, wrong: str) -> None:
     settings, servers = guarded.scram(user), guarded.sasl_servers
     if wrong == "password":
         settings["sasl.password"] = "s3ntinel"
@@ -106,9 +106,11 @@ def test_what_is_wrong_is_told_in_one_line_without_the_password(
         settings, servers = {**guarded.tls, "security.protocol": "SSL"}, guarded.mutual_servers
     config = ClientConfig(bootstrap_servers=servers, client_settings=settings)
     told = {
-        "password": "refused the credentials", "authority": "certificate verify failed",
-        "protocol": "no broker answered", "no certificate": "no broker answered",
-    }  # fmt: skip
+        "password": "refused the credentials",
+        "authority": "certificate verify failed",
+        "protocol": "no broker answered",
+        "no certificate": "no broker answered",
+    }
 
     # Refusals are told when they come; for an answer that never does the shorter time is enough.
     timeout_ms = 15_000 if wrong in ("password", "authority") else 3_000
@@ -130,17 +132,21 @@ def test_a_coordinator_takes_every_setting_from_the_environment_and_files(
     lines = [f"{name}={value}" for name, value in settings.items()]
     file.write_text("\n".join([*lines, f"sasl.password.file={secret}"]), "utf-8")
     process = CoordinatorProcess(
-        guarded.sasl_servers, arena.namespace, log_file=tmp_path / "log",
+        guarded.sasl_servers,
+        arena.namespace,
+        log_file=tmp_path / "log",
         arguments=["--target-topic", arena.targets[0]],
         settings={"client_settings_file": str(file), "session_timeout": "3s"},
-    )  # fmt: skip
+    )
 
     with process:
         process.wait_for("partitions.taken_over")
         with TransactionalProducer(
-            bootstrap_servers=guarded.sasl_servers, group="g", namespace=arena.namespace,
+            bootstrap_servers=guarded.sasl_servers,
+            group="g",
+            namespace=arena.namespace,
             client_settings=guarded.scram(user),
-        ) as producer:  # fmt: skip
+        ) as producer:
             done = producer.publish(Message(arena.targets[0], b"k", b"v"))
             elsewhere = producer.publish(Message(unique_elsewhere(guarded), b"k", b"v"))
         arena.wait_until_visible(done.txn_id)
@@ -160,6 +166,5 @@ def unique_elsewhere(guarded: TlsBroker) -> str:
 
 def _keys(arena: Arena, txn_id: str) -> list[str]:
     return wait_until(
-        lambda: [k for k in arena.doubt().summaries if k.startswith(f"{txn_id}/")],
-        within=30, what="parked",
-    )  # fmt: skip
+        lambda: [k for k in arena.doubt().summaries if k.startswith(f"{txn_id}/")], within=30, what="parked"
+    )

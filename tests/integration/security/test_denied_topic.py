@@ -52,9 +52,7 @@ def test_a_topic_that_may_be_described_and_not_written_is_held_and_the_others_go
     held = raw.prepare((stage.small, b"k", b"v"), (sealed, b"k", b"v"))
     good = raw.prepare((stage.small, b"k", b"v"), key=raw.key_in(held.partition))
     config = CoordinatorConfig(
-        session_timeout=timedelta(seconds=3),
-        hold_after=timedelta(seconds=1),
-        **stage.settings(user),
+        session_timeout=timedelta(seconds=3), hold_after=timedelta(seconds=1), **stage.settings(user)
     )
 
     with running(config) as coordinator:

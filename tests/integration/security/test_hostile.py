@@ -59,9 +59,7 @@ def test_a_role_may_write_and_read_what_it_needs_and_nothing_else(
     assert expected == allowed
 
 
-def test_a_producer_joins_its_own_check_group_and_no_other(
-    guarded: TlsBroker, stage: Stage, user: User
-) -> None:
+def test_a_producer_joins_its_own_check_group_and_no_other(guarded: TlsBroker, stage: Stage, user: User) -> None:
     granted(guarded, stage, "producer", user)
     prober = Prober(guarded.sasl_servers, guarded.scram(user))
     topics = stage.arena.topics
@@ -71,9 +69,7 @@ def test_a_producer_joins_its_own_check_group_and_no_other(
     assert not prober.may_join(topics.coordinator_group, topics.check)
 
 
-def test_nobody_but_its_holder_may_fence_a_transactional_id(
-    guarded: TlsBroker, stage: Stage, user: User
-) -> None:
+def test_nobody_but_its_holder_may_fence_a_transactional_id(guarded: TlsBroker, stage: Stage, user: User) -> None:
     granted(guarded, stage, "producer", user)
     coordinator = guarded.add_user()
     granted(guarded, stage, "coordinator", coordinator)
@@ -88,11 +84,7 @@ def test_a_consumer_may_fence_neither_a_namesake_nor_a_group_whose_name_begins_a
 ) -> None:
     namespace = stage.arena.namespace
     rights = RoleSpec.parse("consumer", read_acl_files()["consumer"]).wanted(
-        namespace=namespace,
-        group=namespace,
-        topics=stage.topics,
-        principal=user.principal,
-        host="*",
+        namespace=namespace, group=namespace, topics=stage.topics, principal=user.principal, host="*"
     )
     guarded.allow([right.acl for right in rights])
     prober = Prober(guarded.sasl_servers, guarded.scram(user))
@@ -105,14 +97,14 @@ def test_a_consumer_may_fence_neither_a_namesake_nor_a_group_whose_name_begins_a
 def quick(stage: Stage, user: User, **more: object) -> CoordinatorConfig:
     """A coordinator under the rights of its role."""
     return CoordinatorConfig(
-        session_timeout=timedelta(seconds=3), hold_after=timedelta(seconds=1),
-        **stage.settings(user), **more,  # type: ignore[arg-type]  # any field
-    )  # fmt: skip
+        session_timeout=timedelta(seconds=3),
+        hold_after=timedelta(seconds=1),
+        **stage.settings(user),
+        **more,  # type: ignore[arg-type]  # any field
+    )
 
 
-def test_a_producer_of_one_namespace_cannot_resolve_a_transaction_of_another(
-    guarded: TlsBroker, user: User
-) -> None:
+def test_a_producer_of_one_namespace_cannot_resolve_a_transaction_of_another(guarded: TlsBroker, user: User) -> None:
     mine, theirs = make_stage(guarded), make_stage(guarded)
     granted(guarded, mine, "producer", user)
     coordinator = guarded.add_user()

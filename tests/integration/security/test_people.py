@@ -14,9 +14,7 @@ from txlayer.core.acls import Acl
 pytestmark = pytest.mark.kafka
 
 WHY = ("--reason", "ticket 12", "--operator", "zoe@desk")
-LOOKING = (
-    ("tx", "list"), ("tx", "stats"), ("tx", "show", "{id}"), ("coordinator", "status"), ("locks", "list"),
-)  # fmt: skip
+LOOKING = (("tx", "list"), ("tx", "stats"), ("tx", "show", "{id}"), ("coordinator", "status"), ("locks", "list"))
 
 
 @pytest.fixture
@@ -27,13 +25,7 @@ def stage(guarded: TlsBroker) -> Stage:
 class Person:
     """Runs commands as one user."""
 
-    def __init__(
-        self,
-        stage: Stage,
-        user: User,
-        capsys: pytest.CaptureFixture[str],
-        patch: pytest.MonkeyPatch,
-    ) -> None:
+    def __init__(self, stage: Stage, user: User, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
         settings = stage.broker.scram(user)
         patch.setenv("TXLAYER_BOOTSTRAP_SERVERS", stage.broker.sasl_servers)
         patch.setenv("TXLAYER_CLIENT_SETTINGS", ";".join(f"{n}={v}" for n, v in settings.items()))
@@ -47,9 +39,7 @@ class Person:
 
 
 @pytest.fixture
-def person(
-    stage: Stage, user: User, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Person:
+def person(stage: Stage, user: User, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Person:
     return Person(stage, user, capsys, monkeypatch)
 
 
@@ -72,9 +62,7 @@ def test_who_looks_sees_transactions_coordinators_and_leases(
         assert code in (0, 1), said
 
 
-def test_a_reader_settles_nothing_and_an_operator_does(
-    stage: Stage, user: User, person: Person
-) -> None:
+def test_a_reader_settles_nothing_and_an_operator_does(stage: Stage, user: User, person: Person) -> None:
     raw = RawWriter(stage.arena)
     open_one = raw.prepare((stage.topics[0], b"k", b"v"))
     # Nobody coordinates here: that the line stands is all there is to wait for.
@@ -102,9 +90,7 @@ def test_an_operator_says_where_coordinators_begin_and_a_reader_does_not(
     assert 0 == after[0], after[1]
 
 
-def test_dead_letters_are_looked_at_with_a_consumers_rights(
-    stage: Stage, user: User, person: Person
-) -> None:
+def test_dead_letters_are_looked_at_with_a_consumers_rights(stage: Stage, user: User, person: Person) -> None:
     allow(stage, "consumer", user)
 
     for words in (("list", "--all"), ("list",)):

@@ -55,6 +55,4 @@ def working(guarded: TlsBroker, role: str, patience_s: float) -> list[str]:
 
     tried = ["", *sorted(reasons)]
     with ThreadPoolExecutor(len(tried)) as pool:
-        return [
-            why for why, does in zip(tried, pool.map(works_without, tried), strict=True) if does
-        ]
+        return [why for why, does in zip(tried, pool.map(works_without, tried), strict=True) if does]

@@ -33,16 +33,15 @@ def settings_of_page(guarded: TlsBroker, user: str, folder: Path, password: str)
     text = re.search(r"```text\n(security\.protocol.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert text is not None
     return (
-        text[1].replace("/etc/txlayer/ca.pem", str(guarded.authority.root))
-        .replace("/run/secrets/kafka-password", str(secret)).replace("=admin", f"={user}")
-    )  # fmt: skip
+        text[1]
+        .replace("/etc/txlayer/ca.pem", str(guarded.authority.root))
+        .replace("/run/secrets/kafka-password", str(secret))
+        .replace("=admin", f"={user}")
+    )
 
 
 def test_every_step_of_the_page_works_and_may_be_repeated(
-    guarded: TlsBroker,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    guarded: TlsBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     admin = guarded.add_user()
     guarded.allow_everything(admin.principal)
@@ -56,9 +55,7 @@ def test_every_step_of_the_page_works_and_may_be_repeated(
 
     for words in [*command_lines(), *command_lines()]:
         line = [w.replace("User:", f"User:{namespace}-") for w in words]
-        line = [
-            namespace if w == "shop" else f"orders{suffix}" if w == "orders" else w for w in line
-        ]
+        line = [namespace if w == "shop" else f"orders{suffix}" if w == "orders" else w for w in line]
         code, _, err = run_command(build_app(), *line, capsys=capsys)
         seen[" ".join(words)] = code
         assert "" == err
@@ -76,9 +73,7 @@ def test_what_is_more_or_missing_is_shown_and_nothing_is_taken_away(
 
     def run(command: str, *roles: str) -> tuple[int, list[str]]:
         given = [word for each in roles for word in ("--role", each)]
-        code, out, _ = run_command(
-            build_app(), "topics", "acls", command, *given, *role, capsys=capsys
-        )
+        code, out, _ = run_command(build_app(), "topics", "acls", command, *given, *role, capsys=capsys)
         return code, [change["change"] for change in json.loads(out)["changes"]]
 
     assert (0, ["CreateAcl"] * 6) == run("plan", "reader")
@@ -97,8 +92,17 @@ def test_rights_on_a_cluster_without_an_authorizer_are_refused(
 ) -> None:
     servers = broker.bootstrap_servers
     code, out, err = run_command(
-        build_app(), "topics", "acls", "apply", "--role", "reader", "--principal", "User:a",
-        "-b", servers, capsys=capsys,
-    )  # fmt: skip
+        build_app(),
+        "topics",
+        "acls",
+        "apply",
+        "--role",
+        "reader",
+        "--principal",
+        "User:a",
+        "-b",
+        servers,
+        capsys=capsys,
+    )
 
     assert (2, True) == (code, "no authorizer" in err), out + err

@@ -23,10 +23,16 @@ pytestmark = pytest.mark.kafka
 
 SENTINEL = "s3ntinel-nobody-sees"
 VALUES = {
-    "--group": "group", "--topic": "orders", "--to": "earliest", "--role": "reader",
-    "--principal": "User:somebody", "--handler": "json:loads", "--reason": "none", "--operator": "zoe@desk",
+    "--group": "group",
+    "--topic": "orders",
+    "--to": "earliest",
+    "--role": "reader",
+    "--principal": "User:somebody",
+    "--handler": "json:loads",
+    "--reason": "none",
+    "--operator": "zoe@desk",
     "place": "nowhere:consumer",
-}  # fmt: skip
+}
 """What a required option or argument gets; others get a word."""
 
 NO_CLUSTER = {"broker"}
@@ -101,9 +107,13 @@ def test_no_command_shows_a_password(
         # It takes the process for itself: signals, the log.
         done = subprocess.run(
             [sys.executable, "-m", "txlayer", *line, "--log-level", "DEBUG"],
-            env={**os.environ, **environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT,
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            env={**os.environ, **environ, "PYTHONPATH": str(ROOT)},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         said = done.stdout + done.stderr
     else:
         caplog.set_level(logging.DEBUG)
@@ -120,9 +130,7 @@ def test_a_password_on_a_command_line_ends_the_command_before_anybody_is_asked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for words in (("topics", "check"), ("coordinator", "run"), ("tx", "list")):
-        code, out, err = run_command(
-            build_app(), *words, "-X", f"sasl.password={SENTINEL}", capsys=capsys
-        )
+        code, out, err = run_command(build_app(), *words, "-X", f"sasl.password={SENTINEL}", capsys=capsys)
 
         assert 2 == code
         assert "sasl.password.file=PATH" in err

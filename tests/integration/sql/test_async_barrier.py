@@ -20,15 +20,9 @@ from txlayer.producer.aio import AsyncSubmittedTransaction, AsyncTransactionalPr
 
 pytestmark = [pytest.mark.sql]
 
-DRIVERS = {
-    "sqlite": "sqlite+aiosqlite",
-    "postgresql": "postgresql+psycopg",
-    "mysql": "mysql+aiomysql",
-}
+DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+aiomysql"}
 
-each_database = pytest.mark.parametrize(
-    "database_url", ["sqlite", "postgresql", "mariadb"], indirect=True
-)
+each_database = pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
 
 Use = Callable[[AsyncTransactionalProducer, AsyncEngine, AsyncSqlBarrier], Awaitable[None]]
 
@@ -57,9 +51,8 @@ def run(url: str, use: Use) -> None:
             barrier = AsyncSqlBarrier(engine, lock_wait=LOCK_WAIT)
             await barrier.create_table()
             async with AsyncTransactionalProducer(
-                bootstrap_servers=kafka.bootstrap_servers, group=GROUP, connect=kafka.connect_producer,
-                barrier=barrier,
-            ) as producer:  # fmt: skip
+                bootstrap_servers=kafka.bootstrap_servers, group=GROUP, connect=kafka.connect_producer, barrier=barrier
+            ) as producer:
                 await use(producer, engine, barrier)
 
     asyncio.run(main())
@@ -68,9 +61,7 @@ def run(url: str, use: Use) -> None:
 @each_database
 @pytest.mark.promise("P8")
 def test_a_joined_session_decides(database_url: str) -> None:
-    async def use(
-        producer: AsyncTransactionalProducer, engine: AsyncEngine, barrier: AsyncSqlBarrier
-    ) -> None:
+    async def use(producer: AsyncTransactionalProducer, engine: AsyncEngine, barrier: AsyncSqlBarrier) -> None:
         said = []
         for is_committed in (True, False):
             async with producer.transaction() as tx:
@@ -87,9 +78,7 @@ def test_a_joined_session_decides(database_url: str) -> None:
 
 @each_database
 def test_a_joined_connection_and_a_submitted_one_decide(database_url: str) -> None:
-    async def use(
-        producer: AsyncTransactionalProducer, engine: AsyncEngine, barrier: AsyncSqlBarrier
-    ) -> None:
+    async def use(producer: AsyncTransactionalProducer, engine: AsyncEngine, barrier: AsyncSqlBarrier) -> None:
         async def local_transaction(tx: AsyncSubmittedTransaction) -> None:
             async with engine.begin() as connection:
                 await tx.join(connection)
@@ -103,9 +92,7 @@ def test_a_joined_connection_and_a_submitted_one_decide(database_url: str) -> No
 
 @each_database
 def test_checks_are_answered_in_the_loop(database_url: str) -> None:
-    async def use(
-        _producer: AsyncTransactionalProducer, engine: AsyncEngine, barrier: AsyncSqlBarrier
-    ) -> None:
+    async def use(_producer: AsyncTransactionalProducer, engine: AsyncEngine, barrier: AsyncSqlBarrier) -> None:
         txn_id = new_id()
         async with AsyncSession(engine) as session:
             await barrier.write(session, txn_id=txn_id, nonce=NONCE, group=GROUP)
@@ -124,9 +111,7 @@ def test_checks_are_answered_in_the_loop(database_url: str) -> None:
 
 @each_database
 def test_what_cannot_be_joined_is_refused_in_the_loop(database_url: str) -> None:
-    async def use(
-        producer: AsyncTransactionalProducer, engine: AsyncEngine, barrier: AsyncSqlBarrier
-    ) -> None:
+    async def use(producer: AsyncTransactionalProducer, engine: AsyncEngine, barrier: AsyncSqlBarrier) -> None:
         autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
         with pytest.raises(UsageError, match="autocommit"):  # noqa: PT012 - the block is the subject
             async with AsyncSession(autocommit) as session, producer.transaction() as tx:

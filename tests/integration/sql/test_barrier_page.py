@@ -20,9 +20,7 @@ pytestmark = [pytest.mark.sql]
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "howto" / "barrier.md").read_text(encoding="utf-8")
-USE, ANSWER, ALEMBIC, PSYCOPG, DJANGO = re.findall(
-    r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
-)
+USE, ANSWER, ALEMBIC, PSYCOPG, DJANGO = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 (DDL,) = re.findall(r"^```sql\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 KAFKA = """
@@ -72,8 +70,11 @@ def run(program: str, *arguments: str) -> list[str]:
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", KAFKA + own, *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (0, "") == (ran.returncode, ran.stderr)
     return ran.stdout.splitlines()
 

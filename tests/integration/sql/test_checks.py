@@ -21,9 +21,7 @@ pytestmark = [pytest.mark.sql]
 
 OTHER = "ffffffff"
 
-each_database = pytest.mark.parametrize(
-    "database_url", ["sqlite", "postgresql", "mariadb"], indirect=True
-)
+each_database = pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
 
 
 def committed(shop: Shop, txn_id: str, nonce: str = NONCE) -> str:

@@ -31,9 +31,7 @@ from txlayer.errors import LeaseLostError, UsageError
 
 pytestmark = [pytest.mark.sql]
 
-each_database = pytest.mark.parametrize(
-    "database_url", ["sqlite", "postgresql", "mariadb"], indirect=True
-)
+each_database = pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
 each_server = pytest.mark.parametrize("database_url", ["postgresql", "mariadb"], indirect=True)
 
 POINTS = Table(
@@ -77,9 +75,7 @@ def customer(engine: Engine, *, fence: int | None = 0) -> str:
 def standing(engine: Engine, name: str) -> tuple[int, int | None]:
     """(points, fence)."""
     with engine.connect() as connection:
-        found = connection.execute(
-            select(POINTS.c.points, POINTS.c.fence).where(POINTS.c.customer == name)
-        )
+        found = connection.execute(select(POINTS.c.points, POINTS.c.fence).where(POINTS.c.customer == name))
         points, fence = found.one()
         return points, fence
 
@@ -90,8 +86,9 @@ def add(engine: Engine, *names: str, token: int, points: int = 1) -> int:
         return execute_fenced(
             session,
             update(POINTS).where(POINTS.c.customer.in_(names)).values(points=POINTS.c.points + points),
-            fence=POINTS.c.fence, token=token,
-        )  # fmt: skip
+            fence=POINTS.c.fence,
+            token=token,
+        )
 
 
 @each_database
@@ -118,9 +115,7 @@ def test_one_row_of_a_newer_holder_stops_all(engine: Engine) -> None:
 
 
 @each_database
-def test_a_row_without_a_token_is_free_and_one_that_is_not_there_changes_nothing(
-    engine: Engine,
-) -> None:
+def test_a_row_without_a_token_is_free_and_one_that_is_not_there_changes_nothing(engine: Engine) -> None:
     name = customer(engine, fence=None)
 
     assert [1, 0] == [add(engine, name, token=5), add(engine, "nobody", token=5)]
@@ -150,9 +145,7 @@ def test_the_condition_alone_serves_ones_own_statements(engine: Engine) -> None:
     with engine.connect() as connection:
         found = [
             connection.execute(
-                select(POINTS.c.customer).where(
-                    POINTS.c.customer == name, not_fenced(POINTS.c.fence, token)
-                )
+                select(POINTS.c.customer).where(POINTS.c.customer == name, not_fenced(POINTS.c.fence, token))
             ).first()
             is not None
             for token in (6, 7, 8)
@@ -170,17 +163,17 @@ def test_without_a_token_nothing_is_executed(engine: Engine) -> None:
 @each_server
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
 @pytest.mark.promise("P10")
-def test_a_stale_holder_that_waits_behind_a_newer_one_is_stopped(
-    engine: Engine, isolation: str
-) -> None:
+def test_a_stale_holder_that_waits_behind_a_newer_one_is_stopped(engine: Engine, isolation: str) -> None:
     name = customer(engine)
     stale = engine.execution_options(isolation_level=isolation)
     with beside() as pool:
         with Session(engine) as session, session.begin():
             execute_fenced(
-                session, update(POINTS).where(POINTS.c.customer == name).values(points=10),
-                fence=POINTS.c.fence, token=8,
-            )  # fmt: skip
+                session,
+                update(POINTS).where(POINTS.c.customer == name).values(points=10),
+                fence=POINTS.c.fence,
+                token=8,
+            )
             late = pool.submit(add, stale, name, token=7)
             wait_until(lambda: is_waiting(late), within=5, what="the stale holder waits")
         # PostgreSQL itself refuses the second change at REPEATABLE READ.
@@ -199,9 +192,11 @@ def test_a_stale_holder_whose_snapshot_is_older_is_stopped(engine: Engine) -> No
         add(engine, name, token=8)
         with pytest.raises((LeaseLostError, DBAPIError)):
             execute_fenced(
-                session, update(POINTS).where(POINTS.c.customer == name).values(points=10),
-                fence=POINTS.c.fence, token=7,
-            )  # fmt: skip
+                session,
+                update(POINTS).where(POINTS.c.customer == name).values(points=10),
+                fence=POINTS.c.fence,
+                token=7,
+            )
     assert (1, 8) == standing(engine, name)
 
 
@@ -216,9 +211,7 @@ def test_a_stale_token_changes_nothing_in_the_loop(engine: Engine) -> None:
         loop_engine = create_async_engine(url)
         statement = update(POINTS).where(POINTS.c.customer == name).values(points=3)
         async with AsyncSession(loop_engine) as session, session.begin():
-            assert 1 == await execute_fenced_async(
-                session, statement, fence=POINTS.c.fence, token=5
-            )
+            assert 1 == await execute_fenced_async(session, statement, fence=POINTS.c.fence, token=5)
         with pytest.raises(LeaseLostError):
             async with AsyncSession(loop_engine) as session, session.begin():
                 await execute_fenced_async(session, statement, fence=POINTS.c.fence, token=4)
@@ -243,9 +236,7 @@ def test_a_base_carries_tokens_over_to_a_new_lock_log(engine: Engine) -> None:
     with pytest.raises(LeaseLostError):
         write(3)  # the first tokens of a new log, as they are
     with engine.connect() as connection:
-        base = connection.execute(
-            select(POINTS.c.fence).where(POINTS.c.customer == name)
-        ).scalar_one()
+        base = connection.execute(select(POINTS.c.fence).where(POINTS.c.customer == name)).scalar_one()
 
     write(base + 3)
     for stale in (old_token, frozen_token):

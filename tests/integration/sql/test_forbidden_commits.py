@@ -18,9 +18,7 @@ from txlayer.errors import BarrierRefusedError, RollbackRequiredError
 
 pytestmark = [pytest.mark.sql]
 
-each_database = pytest.mark.parametrize(
-    "database_url", ["sqlite", "postgresql", "mariadb"], indirect=True
-)
+each_database = pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
 servers = pytest.mark.parametrize("database_url", ["postgresql", "mariadb"], indirect=True)
 
 
@@ -100,9 +98,7 @@ def test_a_deadlock_that_was_swallowed_does_not_commit_the_rest(shop: Shop) -> N
     """There, a deadlock rolls everything back, the row too, and the next statement begins another transaction."""
     one, two, txn_id = new_id(), new_id(), new_id()
     with shop.engine.begin() as connection:
-        connection.execute(
-            Tables.metadata.tables["shop_order"].insert(), [{"txn_id": one}, {"txn_id": two}]
-        )
+        connection.execute(Tables.metadata.tables["shop_order"].insert(), [{"txn_id": one}, {"txn_id": two}])
     lock = "SELECT txn_id FROM shop_order WHERE txn_id = '{}' FOR UPDATE"
     with beside() as other, Session(shop.engine) as session, shop.engine.connect() as rival:
         joined = shop.join(session, txn_id)

@@ -18,21 +18,14 @@ from tests.support.shop import GROUP, Order, Shop, beside, make_shop, new_id
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.sql import AsyncSqlBarrier
 from txlayer.core.messages import COMMIT, ROLLBACK, Message
-from txlayer.errors import (
-    BarrierRefusedError,
-    LifecycleError,
-    OutcomeUnknownError,
-    RollbackRequiredError,
-)
+from txlayer.errors import BarrierRefusedError, LifecycleError, OutcomeUnknownError, RollbackRequiredError
 from txlayer.producer.aio import AsyncSubmittedTransaction, AsyncTransactionalProducer
 from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.submitted import SubmittedTransaction
 
 pytestmark = [pytest.mark.sql]
 
-each_database = pytest.mark.parametrize(
-    "database_url", ["sqlite", "postgresql", "mariadb"], indirect=True
-)
+each_database = pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
@@ -47,9 +40,8 @@ def kafka() -> MemoryKafka:
 @pytest.fixture
 def producer(kafka: MemoryKafka, shop: Shop) -> Iterator[TransactionalProducer]:
     with TransactionalProducer(
-        bootstrap_servers=kafka.bootstrap_servers, group=GROUP, connect=kafka.connect_producer,
-        barrier=shop.barrier,
-    ) as made:  # fmt: skip
+        bootstrap_servers=kafka.bootstrap_servers, group=GROUP, connect=kafka.connect_producer, barrier=shop.barrier
+    ) as made:
         yield made
 
 
@@ -60,9 +52,7 @@ def sell(shop: Shop, txn_id: str) -> None:
 
 @each_database
 @pytest.mark.promise("P8")
-def test_a_local_transaction_that_did_not_join_is_not_committed(
-    shop: Shop, producer: TransactionalProducer
-) -> None:
+def test_a_local_transaction_that_did_not_join_is_not_committed(shop: Shop, producer: TransactionalProducer) -> None:
     txn_id = new_id()
     with pytest.raises(LifecycleError, match="join"), producer.transaction(txn_id) as tx:  # noqa: PT012 - the block raises
         tx.send("orders", value="v")
@@ -93,9 +83,7 @@ def test_a_submitted_local_transaction_that_did_not_join_is_not_committed(
 
 
 @pytest.mark.promise("P8")
-def test_a_local_transaction_of_a_task_that_did_not_join_is_not_committed(
-    kafka: MemoryKafka, tmp_path: Path
-) -> None:
+def test_a_local_transaction_of_a_task_that_did_not_join_is_not_committed(kafka: MemoryKafka, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'tasks.db'}"
     shop = make_shop(create_engine(url))
     forgotten, submitted, other = new_id(), new_id(), new_id()
@@ -111,9 +99,11 @@ def test_a_local_transaction_of_a_task_that_did_not_join_is_not_committed(
             await add(submitted)
 
         async with AsyncTransactionalProducer(
-            bootstrap_servers=kafka.bootstrap_servers, group=GROUP, connect=kafka.connect_producer,
+            bootstrap_servers=kafka.bootstrap_servers,
+            group=GROUP,
+            connect=kafka.connect_producer,
             barrier=AsyncSqlBarrier(engine),
-        ) as producer:  # fmt: skip
+        ) as producer:
             with pytest.raises(LifecycleError, match="join"):  # noqa: PT012 - the block is what raises
                 async with producer.transaction() as tx:
                     tx.send("orders", value="v")
@@ -131,9 +121,7 @@ def test_a_local_transaction_of_a_task_that_did_not_join_is_not_committed(
 
 
 @on_sqlite
-def test_commits_of_others_and_of_what_joined_go_on(
-    shop: Shop, producer: TransactionalProducer
-) -> None:
+def test_commits_of_others_and_of_what_joined_go_on(shop: Shop, producer: TransactionalProducer) -> None:
     inner, elsewhere, read = new_id(), new_id(), new_id()
     with producer.transaction() as tx:
         tx.send("orders", value="v")
@@ -157,9 +145,7 @@ def test_commits_of_others_and_of_what_joined_go_on(
 
 
 @on_sqlite
-def test_a_transaction_that_was_let_go_or_rolled_back_stops_nobody(
-    shop: Shop, producer: TransactionalProducer
-) -> None:
+def test_a_transaction_that_was_let_go_or_rolled_back_stops_nobody(shop: Shop, producer: TransactionalProducer) -> None:
     names = new_id(), new_id()
     with producer.transaction() as tx:
         tx.send("orders", value="v")
@@ -197,11 +183,7 @@ def again_in_another_session(shop: Shop, session: Session, txn_id: str) -> None:
 @pytest.mark.parametrize("again", [again_in_the_session, again_in_another_session])
 @pytest.mark.parametrize("is_prepared_first", [False, True])
 def test_a_sale_that_is_done_again_after_a_rollback_is_not_committed(
-    shop: Shop,
-    producer: TransactionalProducer,
-    again: Callable[[Shop, Session, str], None],
-    *,
-    is_prepared_first: bool,
+    shop: Shop, producer: TransactionalProducer, again: Callable[[Shop, Session, str], None], *, is_prepared_first: bool
 ) -> None:
     taken, txn_id = new_id(), new_id()
     sell(shop, taken)
@@ -322,9 +304,7 @@ def test_a_sale_that_is_done_again_after_a_refused_join_is_not_committed(
 
 
 @pytest.mark.promise("P8")
-def test_a_sale_that_a_task_does_again_after_a_rollback_is_not_committed(
-    kafka: MemoryKafka, tmp_path: Path
-) -> None:
+def test_a_sale_that_a_task_does_again_after_a_rollback_is_not_committed(kafka: MemoryKafka, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'tasks.db'}"
     shop = make_shop(create_engine(url))
     txn_id = new_id()
@@ -332,9 +312,11 @@ def test_a_sale_that_a_task_does_again_after_a_rollback_is_not_committed(
     async def main() -> None:
         engine = create_async_engine(url.replace("sqlite", "sqlite+aiosqlite"))
         async with AsyncTransactionalProducer(
-            bootstrap_servers=kafka.bootstrap_servers, group=GROUP, connect=kafka.connect_producer,
+            bootstrap_servers=kafka.bootstrap_servers,
+            group=GROUP,
+            connect=kafka.connect_producer,
             barrier=AsyncSqlBarrier(engine),
-        ) as producer:  # fmt: skip
+        ) as producer:
             with pytest.raises(RollbackRequiredError, match="was rolled back"):  # noqa: PT012 - the block is what raises
                 async with producer.transaction() as tx, AsyncSession(engine) as session:
                     tx.send("orders", value="v")

@@ -29,15 +29,9 @@ from txlayer.errors import RollbackRequiredError, UsageError
 pytestmark = [pytest.mark.sql]
 
 GROUP = "loyalty"
-ASYNC_DRIVERS = {
-    "sqlite": "sqlite+aiosqlite",
-    "postgresql": "postgresql+psycopg",
-    "mysql": "mysql+aiomysql",
-}
+ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+aiomysql"}
 
-each_database = pytest.mark.parametrize(
-    "database_url", ["sqlite", "postgresql", "mariadb"], indirect=True
-)
+each_database = pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
 each_server = pytest.mark.parametrize("database_url", ["postgresql", "mariadb"], indirect=True)
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -90,9 +84,7 @@ def test_a_message_that_comes_again_is_known(inbox: Inbox) -> None:
 
 
 @each_database
-def test_a_message_counts_as_handled_when_its_effects_are_durable(
-    engine: Engine, inbox: Inbox
-) -> None:
+def test_a_message_counts_as_handled_when_its_effects_are_durable(engine: Engine, inbox: Inbox) -> None:
     message, order_id = forwarded(new_id(), 0), new_id()
     with Session(engine) as session, inbox.once(session, message) as is_new:
         assert is_new
@@ -105,9 +97,7 @@ def test_a_message_counts_as_handled_when_its_effects_are_durable(
 
 
 @each_database
-def test_work_done_again_behind_a_savepoint_that_took_the_row_is_not_committed(
-    engine: Engine, inbox: Inbox
-) -> None:
+def test_work_done_again_behind_a_savepoint_that_took_the_row_is_not_committed(engine: Engine, inbox: Inbox) -> None:
     message, order_id = forwarded(new_id(), 0), new_id()
     with Session(engine) as session:
         savepoint = session.begin_nested()
@@ -124,9 +114,7 @@ def test_work_done_again_behind_a_savepoint_that_took_the_row_is_not_committed(
 
 
 @each_database
-def test_a_savepoint_that_holds_the_row_may_be_rolled_back_behind_the_block(
-    engine: Engine, inbox: Inbox
-) -> None:
+def test_a_savepoint_that_holds_the_row_may_be_rolled_back_behind_the_block(engine: Engine, inbox: Inbox) -> None:
     message, order_id, other_id = forwarded(new_id(), 0), new_id(), new_id()
     with Session(engine) as session, session.begin():
         savepoint = session.begin_nested()
@@ -158,9 +146,7 @@ def test_a_message_whose_handler_failed_is_new_again(engine: Engine, inbox: Inbo
 
 
 @each_database
-def test_a_block_that_failed_does_not_count_although_somebody_commits(
-    engine: Engine, inbox: Inbox
-) -> None:
+def test_a_block_that_failed_does_not_count_although_somebody_commits(engine: Engine, inbox: Inbox) -> None:
     message = forwarded(new_id(), 0)
     with Session(engine) as session, session.begin(), pytest.raises(ZeroDivisionError):  # noqa: SIM117 - caught inside the local transaction
         with inbox.once(session, message):
@@ -181,9 +167,7 @@ def test_a_known_message_stays_known_when_its_block_fails(engine: Engine, inbox:
 
 
 @each_database
-def test_the_error_of_the_block_is_told_also_when_the_database_gave_up(
-    engine: Engine, inbox: Inbox
-) -> None:
+def test_the_error_of_the_block_is_told_also_when_the_database_gave_up(engine: Engine, inbox: Inbox) -> None:
     message = forwarded(new_id(), 0)
     with (
         pytest.raises(SQLAlchemyError, match="nowhere"),
@@ -198,9 +182,7 @@ def test_the_error_of_the_block_is_told_also_when_the_database_gave_up(
 
 @each_server
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_who_comes_at_the_same_time_waits_for_the_first(
-    engine: Engine, inbox: Inbox, *, is_committed: bool
-) -> None:
+def test_who_comes_at_the_same_time_waits_for_the_first(engine: Engine, inbox: Inbox, *, is_committed: bool) -> None:
     message = forwarded(new_id(), 0)
     with beside() as pool:
         with Session(engine) as session:
@@ -318,9 +300,7 @@ def test_after_a_rollback_in_the_block_reading_goes_on_and_so_does_the_next_mess
 
 
 @each_database
-def test_a_savepoint_for_each_message_may_be_rolled_back_with_its_row(
-    engine: Engine, inbox: Inbox
-) -> None:
+def test_a_savepoint_for_each_message_may_be_rolled_back_with_its_row(engine: Engine, inbox: Inbox) -> None:
     taken, fine = new_id(), new_id()
     bad, good = forwarded(new_id(), 0), forwarded(new_id(), 0)
     with Session(engine) as session, session.begin():
@@ -328,18 +308,14 @@ def test_a_savepoint_for_each_message_may_be_rolled_back_with_its_row(
     with Session(engine) as session, session.begin():
         for message, order_id in ((bad, taken), (good, fine)):
             with suppress(IntegrityError), session.begin_nested(), inbox.once(session, message):
-                session.add(
-                    Order(txn_id=order_id)
-                )  # written at the savepoint's end, behind the block
+                session.add(Order(txn_id=order_id))  # written at the savepoint's end, behind the block
 
     assert has_order(engine, fine)
     assert [True, False] == [handle(inbox, bad), handle(inbox, good)]
 
 
 @each_database
-def test_what_is_done_behind_the_rows_savepoint_is_not_committed_without_it(
-    engine: Engine, inbox: Inbox
-) -> None:
+def test_what_is_done_behind_the_rows_savepoint_is_not_committed_without_it(engine: Engine, inbox: Inbox) -> None:
     order_id, message = new_id(), forwarded(new_id(), 0)
     with Session(engine) as session:
         savepoint = session.begin_nested()
@@ -378,14 +354,7 @@ def test_groups_that_share_a_table_do_not_see_each_other(engine: Engine, inbox: 
 def test_keys_differ_by_every_letter_and_long_ones_are_hashed(engine: Engine, inbox: Inbox) -> None:
     assert inbox.table.name == "txlayer_inbox"
     unique = new_id()
-    words = [
-        f"{unique}a",
-        f"{unique}A",
-        f"{unique}Zürich",
-        f"{unique}Zurich",
-        unique * 20,
-        unique * 21,
-    ]
+    words = [f"{unique}a", f"{unique}A", f"{unique}Zürich", f"{unique}Zurich", unique * 20, unique * 21]
     keyed = [Inbox(engine, group=GROUP, key=lambda _, word=word: word) for word in words]  # type: ignore[misc]  # one each
 
     assert [True] * 6 == [handle(each, HandledMessage()) for each in keyed]
@@ -406,10 +375,7 @@ def test_keys_that_differ_in_a_blank_at_the_end_are_two_messages(engine: Engine)
 @on_sqlite
 def test_an_id_that_was_prepared_and_committed_twice_is_two_messages(inbox: Inbox) -> None:
     origins = (b"3:1027|0/1|1700000000000", b"3:2051|0/1|1700000003500")
-    first, second = (
-        HandledMessage(headers=[("txl-id", b"order-1"), ("txl-origin", origin)])
-        for origin in origins
-    )
+    first, second = (HandledMessage(headers=[("txl-id", b"order-1"), ("txl-origin", origin)]) for origin in origins)
 
     assert [True, True] == [handle(inbox, first), handle(inbox, second)]
     assert [False, False] == [handle(inbox, first), handle(inbox, second)]
@@ -581,9 +547,7 @@ def test_a_message_is_handled_once_in_the_loop(inbox: Inbox) -> None:
 
 
 @each_database
-def test_what_is_done_again_after_a_rollback_is_not_committed_in_the_loop(
-    engine: Engine, inbox: Inbox
-) -> None:
+def test_what_is_done_again_after_a_rollback_is_not_committed_in_the_loop(engine: Engine, inbox: Inbox) -> None:
     names = [new_id(), new_id()]
 
     async def use(twin: AsyncInbox, engine: Any) -> None:

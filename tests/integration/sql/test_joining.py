@@ -22,9 +22,7 @@ from txlayer.errors import ConfigError, UsageError
 
 pytestmark = [pytest.mark.sql]
 
-each_database = pytest.mark.parametrize(
-    "database_url", ["sqlite", "postgresql", "mariadb"], indirect=True
-)
+each_database = pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
 servers = pytest.mark.parametrize("database_url", ["postgresql", "mariadb"], indirect=True)
 
 
@@ -33,9 +31,7 @@ servers = pytest.mark.parametrize("database_url", ["postgresql", "mariadb"], ind
 
 @pytest.mark.promise("P8")
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_a_session_of_another_user_whose_address_names_no_database_is_refused(
-    database_url: str,
-) -> None:
+def test_a_session_of_another_user_whose_address_names_no_database_is_refused(database_url: str) -> None:
     """PostgreSQL's driver takes the user's name for the database's then."""
     admin = create_engine(database_url, isolation_level="AUTOCOMMIT")
     names = [f"u{new_id()}" for _ in range(2)]
@@ -47,7 +43,7 @@ def test_a_session_of_another_user_whose_address_names_no_database_is_refused(
     first, second = (
         make_shop(create_engine(URL.create("postgresql+psycopg", name, None, admin.url.host, admin.url.port)))
         for name in names
-    )  # fmt: skip
+    )
     txn_id = new_id()
 
     with Session(second.engine) as session, pytest.raises(UsageError, match="another database"):
@@ -64,9 +60,7 @@ def test_a_session_of_another_user_whose_address_names_no_database_is_refused(
 
 @each_database
 @pytest.mark.parametrize("with_session", [True, False], ids=["session", "connection"])
-def test_autocommit_is_refused_before_anything_is_written(
-    shop: Shop, *, with_session: bool
-) -> None:
+def test_autocommit_is_refused_before_anything_is_written(shop: Shop, *, with_session: bool) -> None:
     engine = shop.at("AUTOCOMMIT")
     txn_id = new_id()
     with Session(engine) if with_session else engine.connect() as joinable:
@@ -135,16 +129,12 @@ def test_another_engine_of_the_same_database_may_be_joined(shop: Shop) -> None:
 
 
 @pytest.mark.promise("P8")
-def test_a_session_of_another_database_is_refused_also_when_a_creator_connects(
-    tmp_path: Path,
-) -> None:
+def test_a_session_of_another_database_is_refused_also_when_a_creator_connects(tmp_path: Path) -> None:
     """As with connectors of clouds: the addresses are equal, and say nothing."""
 
     def engine_of(name: str) -> Engine:
         file = tmp_path / name
-        return create_engine(
-            "sqlite:///db", creator=lambda: sqlite3.connect(file), poolclass=QueuePool
-        )
+        return create_engine("sqlite:///db", creator=lambda: sqlite3.connect(file), poolclass=QueuePool)
 
     shop, billing = make_shop(engine_of("shop")), make_shop(engine_of("billing"))
     with Session(billing.engine) as session, pytest.raises(UsageError, match="another database"):
@@ -168,9 +158,7 @@ def test_a_session_of_another_database_is_refused_also_when_a_creator_connects(
         ("sqlite:///:memory:", False),
     ],
 )
-def test_two_pools_are_of_one_database_when_the_address_says_so(
-    url: str, *, is_known: bool
-) -> None:
+def test_two_pools_are_of_one_database_when_the_address_says_so(url: str, *, is_known: bool) -> None:
     one, other = create_engine(url), create_engine(url)
 
     assert is_known is is_same_database(one, other)
@@ -203,11 +191,7 @@ def test_a_savepoint_is_refused(shop: Shop) -> None:
             shop.barrier.check_session(session)
         with pytest.raises(UsageError, match="begin_nested"):
             shop.barrier.write(session, txn_id=txn_id, nonce=NONCE, group=GROUP)
-    with (
-        shop.engine.begin() as connection,
-        connection.begin_nested(),
-        pytest.raises(UsageError, match="begin_nested"),
-    ):
+    with shop.engine.begin() as connection, connection.begin_nested(), pytest.raises(UsageError, match="begin_nested"):
         shop.barrier.check_session(connection)
 
     assert shop.barrier.read(txn_id, NONCE) is None
@@ -224,9 +208,7 @@ def test_what_is_no_session_is_refused(shop: Shop) -> None:
         shop.barrier.check_session(Session())
 
 
-@pytest.mark.parametrize(
-    "url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"]
-)
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"])
 def test_a_database_in_memory_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="file"):
         SqlBarrier(create_engine(url, poolclass=NullPool))

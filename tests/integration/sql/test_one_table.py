@@ -36,9 +36,7 @@ def tenant(shop: Shop) -> Iterator[str]:
 
 @on_servers
 @pytest.mark.promise("P8")
-def test_a_session_with_another_search_path_writes_where_checks_look(
-    shop: Shop, tenant: str
-) -> None:
+def test_a_session_with_another_search_path_writes_where_checks_look(shop: Shop, tenant: str) -> None:
     txn_id = new_id()
     with Session(shop.engine) as session, session.begin():
         session.execute(text(tenant))
@@ -51,9 +49,7 @@ def test_a_session_with_another_search_path_writes_where_checks_look(
 
 @on_servers
 @pytest.mark.promise("P8")
-def test_a_check_on_a_connection_that_was_led_elsewhere_finds_the_row(
-    shop: Shop, tenant: str
-) -> None:
+def test_a_check_on_a_connection_that_was_led_elsewhere_finds_the_row(shop: Shop, tenant: str) -> None:
     engine = create_engine(shop.engine.url, pool_size=1, max_overflow=0)
     txn_id, unseen = new_id(), new_id()
     with Session(shop.engine) as session, session.begin():
@@ -68,9 +64,7 @@ def test_a_check_on_a_connection_that_was_led_elsewhere_finds_the_row(
 
 
 @on_servers
-def test_an_inbox_knows_a_message_on_a_connection_that_was_led_elsewhere(
-    shop: Shop, tenant: str
-) -> None:
+def test_an_inbox_knows_a_message_on_a_connection_that_was_led_elsewhere(shop: Shop, tenant: str) -> None:
     engine = create_engine(shop.engine.url, pool_size=1, max_overflow=0)
     inbox, message = Inbox(engine, group=GROUP), forwarded(new_id(), 0)
     inbox.create_table()
@@ -102,9 +96,7 @@ def test_a_translated_schema_is_the_one_of_both_sides(shop: Shop, tenant: str) -
 def test_a_temporary_table_of_the_same_name_is_not_the_barrier(shop: Shop) -> None:
     txn_id = new_id()
     with Session(shop.engine) as session, session.begin():
-        session.execute(
-            text("CREATE TEMP TABLE txlayer_barrier AS SELECT * FROM main.txlayer_barrier")
-        )
+        session.execute(text("CREATE TEMP TABLE txlayer_barrier AS SELECT * FROM main.txlayer_barrier"))
         shop.join(session, txn_id)
 
     fresh = create_engine(shop.engine.url)
@@ -116,9 +108,7 @@ def test_a_temporary_table_of_the_same_name_is_not_the_barrier(shop: Shop) -> No
 @pytest.mark.promise("P8")
 def test_a_shared_cache_shows_no_check_a_row_that_is_not_committed(shop: Shop) -> None:
     path = shop.engine.url.database
-    engine = create_engine(
-        f"sqlite:///file:{path}?cache=shared&uri=true", isolation_level="READ UNCOMMITTED"
-    )
+    engine = create_engine(f"sqlite:///file:{path}?cache=shared&uri=true", isolation_level="READ UNCOMMITTED")
     shared, txn_id = make_shop(engine), new_id()
     with Session(engine) as session:
         shared.join(session, txn_id)

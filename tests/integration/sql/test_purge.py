@@ -17,9 +17,7 @@ from txlayer.errors import ConfigError, RetriableError, UsageError
 
 pytestmark = [pytest.mark.sql]
 
-each_database = pytest.mark.parametrize(
-    "database_url", ["sqlite", "postgresql", "mariadb"], indirect=True
-)
+each_database = pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
 
 
 def aged(shop: Shop, count: int, *, days: float) -> list[str]:
@@ -32,9 +30,7 @@ def aged(shop: Shop, count: int, *, days: float) -> list[str]:
         if shop.kind == "mysql":
             connection.execute(text("SET time_zone = '+00:00'"))
         for txn_id in ids:
-            connection.execute(
-                update(table).where(table.c.txn_id == txn_id).values(created_at=made)
-            )
+            connection.execute(update(table).where(table.c.txn_id == txn_id).values(created_at=made))
     return ids
 
 
@@ -94,9 +90,7 @@ def test_a_purge_keeps_each_transaction_short(shop: Shop) -> None:
 
 @pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
 def test_an_age_does_not_depend_on_a_sessions_time_zone(shop: Shop) -> None:
-    far_west = create_engine(
-        shop.engine.url, connect_args={"init_command": "SET time_zone='-12:00'"}
-    )
+    far_west = create_engine(shop.engine.url, connect_args={"init_command": "SET time_zone='-12:00'"})
     txn_id = new_id()
     SqlBarrier(far_west).resolve(txn_id, NONCE, group="orders")
 
@@ -169,9 +163,7 @@ def test_no_error_tells_the_password(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)
-def test_a_missing_table_names_the_command_that_makes_it(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_table_names_the_command_that_makes_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     name_database(shop, monkeypatch)
     with pytest.raises(UsageError, match="barrier create"):
         run("purge", "--table", "not_there")

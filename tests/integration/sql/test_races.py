@@ -35,11 +35,7 @@ each_place = pytest.mark.parametrize(
 def order(shop: Shop, txn_id: str, isolation: str) -> Resolution:
     """A whole local transaction, and what its producer says then."""
     joined = None
-    with (
-        suppress(BarrierRefusedError, DBAPIError),
-        Session(shop.at(isolation)) as session,
-        session.begin(),
-    ):
+    with suppress(BarrierRefusedError, DBAPIError), Session(shop.at(isolation)) as session, session.begin():
         joined = shop.join(session, txn_id)
         session.add(Order(txn_id=txn_id))
     return shop.decision(joined, txn_id)
@@ -150,10 +146,7 @@ def test_a_check_after_the_death_of_the_process_says_what_it_left(
     url = shop.engine.url.render_as_string(hide_password=False)
 
     died = subprocess.run(
-        [sys.executable, "-c", DYING, url, isolation, stage, txn_id],
-        cwd=ROOT,
-        check=False,
-        timeout=60,
+        [sys.executable, "-c", DYING, url, isolation, stage, txn_id], cwd=ROOT, check=False, timeout=60
     )
 
     assert 9 == died.returncode
@@ -165,9 +158,7 @@ def test_a_check_after_the_death_of_the_process_says_what_it_left(
 
 @each_place
 @pytest.mark.parametrize("ends_with_commit", [True, False], ids=["commit", "rollback"])
-def test_a_check_that_waits_for_the_row_hears_its_end(
-    shop: Shop, isolation: str, *, ends_with_commit: bool
-) -> None:
+def test_a_check_that_waits_for_the_row_hears_its_end(shop: Shop, isolation: str, *, ends_with_commit: bool) -> None:
     txn_id = new_id()
     with beside() as other, Session(shop.at(isolation)) as session:
         joined = shop.join(session, txn_id)
@@ -185,13 +176,9 @@ def test_a_check_that_waits_for_the_row_hears_its_end(
 
 
 @each_place
-def test_a_local_transaction_that_waits_for_the_check_hears_its_end(
-    shop: Shop, isolation: str
-) -> None:
+def test_a_local_transaction_that_waits_for_the_check_hears_its_end(shop: Shop, isolation: str) -> None:
     txn_id = new_id()
-    rolled_back = {
-        "txn_id": txn_id, "nonce": NONCE, "producer_group": "orders", "resolution": "R", "source": "check",
-    }  # fmt: skip
+    rolled_back = {"txn_id": txn_id, "nonce": NONCE, "producer_group": "orders", "resolution": "R", "source": "check"}
     with beside() as other, shop.engine.connect() as check:
         check.execute(shop.barrier.table.insert(), rolled_back)
         said = other.submit(order, shop, txn_id, isolation)

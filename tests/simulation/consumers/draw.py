@@ -24,10 +24,29 @@ HANG_TIMEOUT_S = 10.0
 _SALT = 0xC0_15_0E
 _KEYS = (b"red", b"red", b"red", b"blue", b"blue", b"green", None)
 _REQUESTS = (
-    "OffsetCommit", "OffsetCommit", "OffsetCommit", "EndTxn", "EndTxn", "TxnOffsetCommit", "AddOffsetsToTxn",
-    "AddPartitionsToTxn", "Produce", "Produce", "Produce", "InitProducerId", "OffsetFetch", "OffsetFetch", "Fetch",
-    "JoinGroup", "SyncGroup", "Heartbeat", "ListOffsets", "Metadata", "LeaveGroup", "",
-)  # fmt: skip
+    "OffsetCommit",
+    "OffsetCommit",
+    "OffsetCommit",
+    "EndTxn",
+    "EndTxn",
+    "TxnOffsetCommit",
+    "AddOffsetsToTxn",
+    "AddPartitionsToTxn",
+    "Produce",
+    "Produce",
+    "Produce",
+    "InitProducerId",
+    "OffsetFetch",
+    "OffsetFetch",
+    "Fetch",
+    "JoinGroup",
+    "SyncGroup",
+    "Heartbeat",
+    "ListOffsets",
+    "Metadata",
+    "LeaveGroup",
+    "",
+)
 _NUMBER_MAX = {"": 150, "Fetch": 20, "Produce": 12, "OffsetCommit": 16}
 _CODES = {
     "EndTxn": ("NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "CONCURRENT_TRANSACTIONS", "INVALID_PRODUCER_EPOCH"),
@@ -41,10 +60,17 @@ _CODES = {
     "JoinGroup": ("COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"),
     "Heartbeat": ("REBALANCE_IN_PROGRESS", "UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION"),
     "ListOffsets": ("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"),
-}  # fmt: skip
+}
 _AT_REQUEST = (
-    Harm.LOSE_REQUEST, Harm.LOSE_ANSWER, Harm.LATE, Harm.ECHO, Harm.DOUBLE, Harm.SLOW, Harm.SLOW, Harm.REFUSE,
-)  # fmt: skip
+    Harm.LOSE_REQUEST,
+    Harm.LOSE_ANSWER,
+    Harm.LATE,
+    Harm.ECHO,
+    Harm.DOUBLE,
+    Harm.SLOW,
+    Harm.SLOW,
+    Harm.REFUSE,
+)
 _UNFENCED = ("OffsetCommit", "")
 """One that arrives behind a later one of the same member puts the progress back, and nothing fences it (simulation.md, Limits)."""
 
@@ -62,26 +88,36 @@ class ConsumerPlanner:
         until_s = dice.uniform(2.0, 6.0)
         count = dice.choice((1, 1, 2, 2, 3))
         consumers = tuple(
-            0.0 if number == 0 or dice.random() < 0.4 else dice.uniform(0, until_s)
-            for number in range(count)
+            0.0 if number == 0 or dice.random() < 0.4 else dice.uniform(0, until_s) for number in range(count)
         )
         settings = self._settings()
         messages = self._messages(settings, until_s)
         requests: tuple[Request, ...] = ()
         if dice.random() < 0.7:
-            words = ("replay", "replay", "replay-all", "replay-all", "drop", "missing", "pause", "resume", "garbage", "again")  # fmt: skip
+            words = (
+                "replay",
+                "replay",
+                "replay-all",
+                "replay-all",
+                "drop",
+                "missing",
+                "pause",
+                "resume",
+                "garbage",
+                "again",
+            )
             requests = tuple(
                 Request(dice.uniform(0.5, until_s + 1), dice.choice(words), dice.randrange(1000))
                 for _ in range(dice.randint(1, 6))
             )
         faults = self._faults(count, until_s, settings)
-        return ConsumerPlan(
-            self._seed, settings, consumers, messages, requests, faults, until_s + 1.0
-        )
+        return ConsumerPlan(self._seed, settings, consumers, messages, requests, faults, until_s + 1.0)
 
     def _settings(self) -> ConsumerSettings:
         dice = self._dice
-        order = dice.choice((QueueOrder.KEY, QueueOrder.KEY, QueueOrder.KEY, QueueOrder.KEY, QueueOrder.PARTITION, QueueOrder.NONE))  # fmt: skip
+        order = dice.choice(
+            (QueueOrder.KEY, QueueOrder.KEY, QueueOrder.KEY, QueueOrder.KEY, QueueOrder.PARTITION, QueueOrder.NONE)
+        )
         is_parking = order is not QueueOrder.NONE and dice.random() < 0.5
         return ConsumerSettings(
             partition_count=dice.choice((1, 1, 2, 3)),
@@ -122,7 +158,7 @@ class ConsumerPlanner:
         for _ in range(count):
             if dice.random() < 0.5:
                 at_s += dice.expovariate(count / until_s / 0.7)
-            found.append(self._message(settings, min(at_s, until_s), failing_share, slow_share, is_bundled=is_bundled))  # fmt: skip
+            found.append(self._message(settings, min(at_s, until_s), failing_share, slow_share, is_bundled=is_bundled))
         return self._with_hung(tuple(found), settings)
 
     def _with_hung(
@@ -136,13 +172,7 @@ class ConsumerPlanner:
         return (*messages[:at], replace(messages[at], hangs=True), *messages[at + 1 :])
 
     def _message(
-        self,
-        settings: ConsumerSettings,
-        at_s: float,
-        failing_share: float,
-        slow_share: float,
-        *,
-        is_bundled: bool,
+        self, settings: ConsumerSettings, at_s: float, failing_share: float, slow_share: float, *, is_bundled: bool
     ) -> PlannedMessage:
         dice = self._dice
         failing = dice.random() < failing_share
@@ -164,25 +194,11 @@ class ConsumerPlanner:
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
-    def _faults(
-        self, consumers: int, until_s: float, settings: ConsumerSettings
-    ) -> tuple[Fault, ...]:
+    def _faults(self, consumers: int, until_s: float, settings: ConsumerSettings) -> tuple[Fault, ...]:
         dice = self._dice
         # Swarm: each world has its own few kinds, so that they meet each other often.
         kinds = dice.sample(
-            (
-                "request",
-                "request",
-                "haunt",
-                "die",
-                "die",
-                "freeze",
-                "freeze",
-                "leave",
-                "cut",
-                "down",
-                "topic",
-            ),
+            ("request", "request", "haunt", "die", "die", "freeze", "freeze", "leave", "cut", "down", "topic"),
             k=dice.randint(1, 5),
         )
         return tuple(
@@ -208,9 +224,7 @@ class ConsumerPlanner:
             return Fault(Harm.DIE, slot, at_s=at_s, seconds=self._away())
         if kind == "freeze":
             seconds = dice.choice((0.3, 1.0, 2.0, 4.0, settings.lease_expiry_s + 0.5))
-            return Fault(
-                Harm.FREEZE, slot, at_s=at_s, seconds=seconds, is_beating=dice.random() < 0.3
-            )
+            return Fault(Harm.FREEZE, slot, at_s=at_s, seconds=seconds, is_beating=dice.random() < 0.3)
         if kind == "leave":
             return Fault(Harm.LEAVE, slot, at_s=at_s, seconds=self._away())
         if kind == "cut":
@@ -218,9 +232,8 @@ class ConsumerPlanner:
         if kind == "down":
             return Fault(Harm.DOWN, "", at_s=at_s, seconds=dice.choice((0.1, 1.0, 3.0)))
         return Fault(
-            Harm.LEADERLESS, dice.choice(world_topics(settings.topic_count)), at_s=at_s,
-            seconds=dice.choice((0.3, 2.0)),
-        )  # fmt: skip
+            Harm.LEADERLESS, dice.choice(world_topics(settings.topic_count)), at_s=at_s, seconds=dice.choice((0.3, 2.0))
+        )
 
     def _at_request(self, slot: str) -> Fault:
         dice = self._dice

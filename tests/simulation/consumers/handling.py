@@ -14,15 +14,7 @@ from tests.support.consumer_history import Effect, HandlerCall
 from txlayer.adapters.memory import ClientCrashedError
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.engine import DeadLetterRecord
-from txlayer.consumer.pools import (
-    THREAD_CHUNK_S,
-    THREAD_JOB_COUNT,
-    Chunk,
-    HungHandlers,
-    JobOutcome,
-    give_up,
-    items_of,
-)
+from txlayer.consumer.pools import THREAD_CHUNK_S, THREAD_JOB_COUNT, Chunk, HungHandlers, JobOutcome, give_up, items_of
 from txlayer.core.retry import Ack, HandlerResult, Reject, Retry
 
 if TYPE_CHECKING:
@@ -89,9 +81,7 @@ class SimulatedPool:
         self._begun_count += 1
         self._running_count += 1
         self._begun[chunk] = None
-        self._world.begin_aside(
-            self._process, partial(self._work, chunk), after_s=self._world.random.random() * 0.0005
-        )
+        self._world.begin_aside(self._process, partial(self._work, chunk), after_s=self._world.random.random() * 0.0005)
 
     def take(self) -> list[JobOutcome]:
         """What ended since the last call."""
@@ -110,8 +100,8 @@ class SimulatedPool:
         found = []
         for chunk in list(self._begun):
             given_up = self._hung.has_room and give_up(
-                chunk, timeout_s=self._attempt_timeout_s, now=now, wall_now=self._world.wall_clock(), why="it hangs",
-            )  # fmt: skip
+                chunk, timeout_s=self._attempt_timeout_s, now=now, wall_now=self._world.wall_clock(), why="it hangs"
+            )
             if given_up:
                 del self._begun[chunk]
                 self._hung.add(chunk, given_up.failed[-1].job, now)
@@ -189,9 +179,18 @@ class Handling:
         for message in messages:
             record = message._record
             call = HandlerCall(
-                self._process.name, chunk.owner.queues.writer, society.tenure(chunk.owner), message.topic, message.partition, message.offset,
-                message.key, context.attempt, context.token, society.now_ms, batch,
-            )  # fmt: skip
+                self._process.name,
+                chunk.owner.queues.writer,
+                society.tenure(chunk.owner),
+                message.topic,
+                message.partition,
+                message.offset,
+                message.key,
+                context.attempt,
+                context.token,
+                society.now_ms,
+                batch,
+            )
             if isinstance(record, DeadLetterRecord):
                 call.letter_offset = record._record.offset()
                 call.request_offset = items[id(record)].offset
@@ -228,10 +227,15 @@ class Handling:
         is_accepted = self._society.table.write(row, call.token)
         self._society.effects.append(
             Effect(
-                self._society.now_ms, call.process, row, call.offset, call.token, is_accepted,
+                self._society.now_ms,
+                call.process,
+                row,
+                call.offset,
+                call.token,
+                is_accepted,
                 call.letter_offset is not None,
             )
-        )  # fmt: skip
+        )
 
 
 class FencedTable:

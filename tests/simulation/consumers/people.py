@@ -59,9 +59,7 @@ class Feeder:
         value = str(number).encode()
         while True:
             try:
-                society.kafka.append(
-                    message.topic, value, partition=message.partition, key=message.key
-                )
+                society.kafka.append(message.topic, value, partition=message.partition, key=message.key)
                 break
             except (TxLayerError, NoAnswerError):  # no leader, no broker
                 world.pause(0.2)
@@ -76,14 +74,12 @@ class Feeder:
                 writer.initialise(timeout_s=2.0)
                 writer.begin()
                 for number, message in bundle:
-                    writer.produce(
-                        message.topic, str(number).encode(), message.key, message.partition
-                    )
+                    writer.produce(message.topic, str(number).encode(), message.key, message.partition)
                 writer.flush(timeout_s=2.0)
                 if bundle[0][1].bundle == "kept":
                     writer.commit(timeout_s=2.0)
                 else:
-                    connections.make_writer("feeder", batch_bytes_max=10_000).initialise(timeout_s=2.0)  # fmt: skip
+                    connections.make_writer("feeder", batch_bytes_max=10_000).initialise(timeout_s=2.0)
             except TxLayerError:
                 society.world.pause(0.5)
             else:
@@ -106,9 +102,7 @@ def _ask(society: ConsumerSociety, request: Request) -> None:
     topic = topics[request.number % len(topics)]
     partition = request.number // 7 % count
     name = f"r{society.next_number()}"
-    letters = [
-        r for r in society.records(dead_letter_topic(GROUP, topic)) if r.partition() == partition
-    ]
+    letters = [r for r in society.records(dead_letter_topic(GROUP, topic)) if r.partition() == partition]
     word = request.word
     if word in ("pause", "resume"):
         kind = ReplayKind.PAUSE if word == "pause" else ReplayKind.RESUME
@@ -132,9 +126,7 @@ def _ask(society: ConsumerSociety, request: Request) -> None:
     society.world.acted("Produce")
 
 
-def _write(
-    society: ConsumerSociety, topic: str, partition: int, key: bytes | None, record: ReplayRecord
-) -> None:
+def _write(society: ConsumerSociety, topic: str, partition: int, key: bytes | None, record: ReplayRecord) -> None:
     value = encode_replay(record)
     society.kafka.append(replay_topic(GROUP, topic), value, partition=partition, key=key)
 
@@ -168,19 +160,13 @@ class Closer:
         if self._is_waiting(place):
             return
         topic, partition = place
-        letters = [
-            r
-            for r in self._society.records(dead_letter_topic(GROUP, topic))
-            if r.partition() == partition
-        ]
+        letters = [r for r in self._society.records(dead_letter_topic(GROUP, topic)) if r.partition() == partition]
         by_partition = self._society.plan.settings.order.value == "partition"
         keys = {letter.key() for letter in letters if letter.offset() in lasts}
         ended = self._ended(place)
         name = self._name()
         for letter in letters:
-            if (by_partition or letter.key() in keys) and (
-                letter.offset() not in ended or letter.offset() in lasts
-            ):
+            if (by_partition or letter.key() in keys) and (letter.offset() not in ended or letter.offset() in lasts):
                 record = ReplayRecord(ReplayKind.REPLAY, name, letter.offset(), text="op: healed")
                 _write(self._society, topic, partition, letter.key(), record)
 

@@ -93,9 +93,7 @@ class ConsumerPlan:
     requests: tuple[Request, ...]
     faults: tuple[Fault, ...]
     until_s: float
-    unkind: UnkindToConsumers | None = (
-        None  # beside faults, the cluster does nothing that it need not
-    )
+    unkind: UnkindToConsumers | None = None  # beside faults, the cluster does nothing that it need not
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.simulation.consumers.plan import GROUP, ConsumerPlan
-from tests.simulation.consumers.society import (
-    REAL,
-    SYSTEM_TOPICS,
-    ConsumerSociety,
-    ConsumerVariant,
-)
+from tests.simulation.consumers.society import REAL, SYSTEM_TOPICS, ConsumerSociety, ConsumerVariant
 from tests.simulation.people import seen
 from tests.simulation.play import FENCES, LOOK_S, REST_WITHIN_S, Played, quietly
 from tests.simulation.world import EndlessError
@@ -28,10 +23,7 @@ RESTLESS_COUNT_MAX = 100
 
 
 def play_consumers(
-    plan: ConsumerPlan,
-    *,
-    variant: ConsumerVariant = REAL,
-    look: Callable[[ConsumerSociety], object] | None = None,
+    plan: ConsumerPlan, *, variant: ConsumerVariant = REAL, look: Callable[[ConsumerSociety], object] | None = None
 ) -> Played[ConsumerPlan]:
     """Let it all happen; `look` is shown everybody before it begins."""
     society = ConsumerSociety(plan, variant=variant)
@@ -101,9 +93,7 @@ def unrest(society: ConsumerSociety) -> bool:
                 return True
         for place, held in stored.items():
             found = decode(held.offset, held.metadata)
-            if place[0] == topic and (
-                isinstance(found, Foreign) or found.parked or found.is_paused
-            ):
+            if place[0] == topic and (isinstance(found, Foreign) or found.parked or found.is_paused):
                 return True
     return False
 
@@ -138,8 +128,5 @@ def history_of(society: ConsumerSociety) -> ConsumerHistory:
         effects=society.effects,
         learned=society.learned,
         holders=society.holders,
-        ends={
-            place: (p.last_stable_offset, p.next_offset)
-            for place, p in kafka._cluster.partitions.items()
-        },
+        ends={place: (p.last_stable_offset, p.next_offset) for place, p in kafka._cluster.partitions.items()},
     )

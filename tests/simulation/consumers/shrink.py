@@ -14,9 +14,7 @@ from tests.support.checker import Kind
 from txlayer.core.key_queue import QueueOrder
 
 
-def shrink_consumers(
-    plan: ConsumerPlan, *, variant: ConsumerVariant = REAL, play_count_max: int = 600
-) -> ConsumerPlan:
+def shrink_consumers(plan: ConsumerPlan, *, variant: ConsumerVariant = REAL, play_count_max: int = 600) -> ConsumerPlan:
     """A smaller plan with a finding of the same kind, as small as so many tries find it; `plan` itself if none is."""
 
     def kinds_of(tried: ConsumerPlan) -> set[Kind]:
@@ -39,14 +37,19 @@ def _smaller(plan: ConsumerPlan) -> Iterator[ConsumerPlan]:
     for i in range(len(plan.messages)):
         yield replace(plan, messages=plan.messages[:i] + plan.messages[i + 1 :])
     calm: dict[str, Any] = {
-        "slow_share": 0.0, "marker_delay_s": 0.0, "partition_count": 1, "topic_count": 1, "lateness": 0.1,
-        "skews": (1.0,) * 3, "wall_skews": (0.0,) * 3, "metadata_bytes_max": 4096, "batch_count_max": 0,
-    }  # fmt: skip
+        "slow_share": 0.0,
+        "marker_delay_s": 0.0,
+        "partition_count": 1,
+        "topic_count": 1,
+        "lateness": 0.1,
+        "skews": (1.0,) * 3,
+        "wall_skews": (0.0,) * 3,
+        "metadata_bytes_max": 4096,
+        "batch_count_max": 0,
+    }
     settings = plan.settings
     for name, value in calm.items():
-        if getattr(settings, name) != value and not (
-            name == "topic_count" and settings.order is QueueOrder.NONE
-        ):
+        if getattr(settings, name) != value and not (name == "topic_count" and settings.order is QueueOrder.NONE):
             yield replace(
                 plan,
                 settings=replace(settings, **{name: value}),

@@ -105,9 +105,7 @@ class ConsumerSociety(Stage):
         self.holders: dict[str, str] = {}
         self.engines: list[Engine] = []
         self._number = 0
-        self._tenures: dict[
-            int, tuple[OwnedPartition, int]
-        ] = {}  # kept, so that no id is another's
+        self._tenures: dict[int, tuple[OwnedPartition, int]] = {}  # kept, so that no id is another's
         self._deaths: set[tuple[str, int, int]] = set()
         self._failed_replays: dict[tuple[str, int, int], set[int]] = {}
         self._last_stored: dict[TopicPartition, StoredOffset] = {}
@@ -250,23 +248,31 @@ class ConsumerSociety(Stage):
         unhurried = Unhurried(plain, world, tells_end=bool(self.plan.seed % 2))
         connections = variant.wrap(cast("ConsumerConnections", unhurried))
         pool = SimulatedPool(
-            self, process, worker_count=settings.worker_count, attempt_timeout_s=settings.attempt_timeout_s,
+            self,
+            process,
+            worker_count=settings.worker_count,
+            attempt_timeout_s=settings.attempt_timeout_s,
             hung=variant.hung(count_max=HUNG_MAX),
-        )  # fmt: skip
+        )
         handling = Handling(self, process, pool)
         handlers = HandlerSet(is_async=False)
         policy = RetryPolicy(
-            attempt_count_max=settings.attempt_count_max, backoff_first_ms=int(settings.backoff_s * 1000),
-            backoff_max_ms=1_000, after_exhausted=settings.after_exhausted,
-        )  # fmt: skip
+            attempt_count_max=settings.attempt_count_max,
+            backoff_first_ms=int(settings.backoff_s * 1000),
+            backoff_max_ms=1_000,
+            after_exhausted=settings.after_exhausted,
+        )
         handlers.add(
             handling.handle_batch if settings.batch_count_max else handling.handle,
-            topics=(), tags="*", retry=policy, batch_count_max=settings.batch_count_max,
-        )  # fmt: skip
+            topics=(),
+            tags="*",
+            retry=policy,
+            batch_count_max=settings.batch_count_max,
+        )
         routes = handlers.routes(self.plan.topics)
         caller = variant.caller(
-            routes, attempt_timeout_s=settings.attempt_timeout_s, clock=world.monotonic, wall_clock=world.wall_clock,
-        )  # fmt: skip
+            routes, attempt_timeout_s=settings.attempt_timeout_s, clock=world.monotonic, wall_clock=world.wall_clock
+        )
 
         def run(chunk: Chunk) -> JobOutcome:
             return caller.run(chunk)
@@ -275,17 +281,25 @@ class ConsumerSociety(Stage):
         return variant.engine(
             self.config,
             consumer_plan.ConsumerPlan(
-                group=GROUP, topics=self.plan.topics, routes=routes, order=settings.order,
-                null_keys=settings.null_keys, start_at="earliest", policy=policy,
+                group=GROUP,
+                topics=self.plan.topics,
+                routes=routes,
+                order=settings.order,
+                null_keys=settings.null_keys,
+                start_at="earliest",
+                policy=policy,
             ),
             connections=connections,
             pool=pool,
             make_leases=partial(self._leases, process, connections),
             environment=Environment(
-                clock=world.monotonic, wall_clock=world.wall_clock, sleep=world.pause, draw=world.random.random,
+                clock=world.monotonic,
+                wall_clock=world.wall_clock,
+                sleep=world.pause,
+                draw=world.random.random,
                 draw_name=lambda: f"{world.random.getrandbits(64):016x}",
             ),
-        )  # fmt: skip
+        )
 
     def _leases(self, process: Process, connections: ConsumerConnections) -> LeaseKeeper:
         if not self.plan.settings.is_leased:
@@ -298,16 +312,18 @@ class ConsumerSociety(Stage):
             """Tells what it has read."""
 
             def _fold(self, entry: LockEntry) -> None:
-                society.learned.append(
-                    Learned(society.now_ms, process.name, entry.partition, entry.offset)
-                )
+                society.learned.append(Learned(society.now_ms, process.name, entry.partition, entry.offset))
                 super()._fold(entry)
 
         return Watched(
-            connections, group=GROUP, holder=holder, topics=SYSTEM_TOPICS,
+            connections,
+            group=GROUP,
+            holder=holder,
+            topics=SYSTEM_TOPICS,
             lease_renewal_ms=milliseconds(self.config.lease_renewal),
-            lease_expiry_ms=milliseconds(self.config.lease_expiry), clock=self.world.monotonic,
-        )  # fmt: skip
+            lease_expiry_ms=milliseconds(self.config.lease_expiry),
+            clock=self.world.monotonic,
+        )
 
     @property
     def figures(self) -> Counter[str]:

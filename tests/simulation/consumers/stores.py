@@ -57,9 +57,7 @@ class UnhurriedReader(Through):
         """True once after it was acknowledged."""
         return not self._held and bool(self._connections.take_stored())
 
-    def store_offsets(
-        self, offsets: Mapping[TopicPartition, StoredOffset], *, timeout_s: float
-    ) -> None:
+    def store_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], *, timeout_s: float) -> None:
         """What was begun lands first."""
         if self._held:
             held, self._held = self._held, {}

@@ -7,12 +7,7 @@ from typing import Any
 
 from tests.simulation.consumers.plan import GROUP, ConsumerPlan
 from tests.simulation.consumers.play import play_consumers
-from tests.simulation.consumers.society import (
-    REAL,
-    SYSTEM_TOPICS,
-    ConsumerSociety,
-    ConsumerVariant,
-)
+from tests.simulation.consumers.society import REAL, SYSTEM_TOPICS, ConsumerSociety, ConsumerVariant
 from tests.simulation.play import Played
 from txlayer.core.dead_letters import dead_letter_of
 from txlayer.core.progress import Foreign, decode
@@ -71,9 +66,7 @@ def play_consumers_for_people(
 ) -> tuple[Played[ConsumerPlan], list[str]]:
     """The world again, and its table."""
     recorders: list[ConsumerRecorder] = []
-    played = play_consumers(
-        plan, variant=variant, look=lambda society: recorders.append(ConsumerRecorder(society))
-    )
+    played = play_consumers(plan, variant=variant, look=lambda society: recorders.append(ConsumerRecorder(society)))
     return played, list(_table(played, recorders[0].records))
 
 

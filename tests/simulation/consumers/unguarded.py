@@ -82,9 +82,7 @@ class UnfencedConnections(Through):
     """Dead letters with metadata of no member."""
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:
-        return _UnfencedWriter(
-            self._connections.make_writer(transactional_id, batch_bytes_max=batch_bytes_max)
-        )
+        return _UnfencedWriter(self._connections.make_writer(transactional_id, batch_bytes_max=batch_bytes_max))
 
 
 class _UnfencedWriter(Through):
@@ -96,9 +94,7 @@ class TwoStepConnections(Through):
     """Dead letters first, and their offsets in a Kafka transaction of their own."""
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:
-        return _TwoStepWriter(
-            self._connections.make_writer(transactional_id, batch_bytes_max=batch_bytes_max)
-        )
+        return _TwoStepWriter(self._connections.make_writer(transactional_id, batch_bytes_max=batch_bytes_max))
 
 
 class _TwoStepWriter(Through):
@@ -117,9 +113,7 @@ class TrustingConnections(Through):
     """Ends nothing that a former owner's dead-letter writer left open."""
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:
-        return _LateWriter(
-            self._connections.make_writer(transactional_id, batch_bytes_max=batch_bytes_max)
-        )
+        return _LateWriter(self._connections.make_writer(transactional_id, batch_bytes_max=batch_bytes_max))
 
 
 class _LateWriter(Through):

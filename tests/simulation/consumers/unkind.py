@@ -76,8 +76,6 @@ class _Retention:
 
     def _passed_so_far(self) -> dict[tuple[str, int], int]:
         society = self._society
-        cleaned = {
-            name for topic in society.plan.topics for name in (topic, replay_topic(GROUP, topic))
-        }
+        cleaned = {name for topic in society.plan.topics for name in (topic, replay_topic(GROUP, topic))}
         stored = society.kafka.stored_offsets(GROUP)
         return {place: found.offset for place, found in stored.items() if place[0] in cleaned}

@@ -28,20 +28,14 @@ _RESOURCES: dict[AclResource, ResourceType] = {
     AclResource.TRANSACTIONAL_ID: ResourceType.TRANSACTIONAL_ID,
     AclResource.CLUSTER: ResourceType.BROKER,  # so the client calls it
 }
-_OURS_OF_RESOURCES: dict[object, AclResource] = {
-    theirs: ours for ours, theirs in _RESOURCES.items()
-}
+_OURS_OF_RESOURCES: dict[object, AclResource] = {theirs: ours for ours, theirs in _RESOURCES.items()}
 _PATTERNS: dict[AclPattern, ResourcePatternType] = {
     AclPattern.LITERAL: ResourcePatternType.LITERAL,
     AclPattern.PREFIXED: ResourcePatternType.PREFIXED,
 }
 _OURS_OF_PATTERNS: dict[object, AclPattern] = {theirs: ours for ours, theirs in _PATTERNS.items()}
-_OPERATIONS: dict[Operation, AclOperation] = {
-    o: AclOperation[o.name] for o in Operation if o is not Operation.OTHER
-}
-_OURS_OF_OPERATIONS: dict[object, Operation] = {
-    theirs: ours for ours, theirs in _OPERATIONS.items()
-}
+_OPERATIONS: dict[Operation, AclOperation] = {o: AclOperation[o.name] for o in Operation if o is not Operation.OTHER}
+_OURS_OF_OPERATIONS: dict[object, Operation] = {theirs: ours for ours, theirs in _OPERATIONS.items()}
 
 
 class KafkaAcls:
@@ -61,10 +55,7 @@ class KafkaAcls:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -99,16 +90,11 @@ class KafkaAcls:
         """Create these; one that is there already stays as it is."""
         if not acls:
             return
-        futures = self._connection.client().create_acls(
-            [_theirs(acl) for acl in acls], **self._connection.limits()
-        )
+        futures = self._connection.client().create_acls([_theirs(acl) for acl in acls], **self._connection.limits())
         for binding, future in futures.items():
             try:
                 self._connection.wait(
-                    future,
-                    resource=binding.name,
-                    operation="create ACLs",
-                    foreseen={Code.SECURITY_DISABLED},
+                    future, resource=binding.name, operation="create ACLs", foreseen={Code.SECURITY_DISABLED}
                 )
             except KafkaException as exc:
                 raise _without_authorizer() from exc
@@ -139,6 +125,4 @@ def _ours(binding: AclBinding) -> Acl:
 
 
 def _without_authorizer() -> UsageError:
-    return UsageError(
-        "the brokers have no authorizer, everybody may do everything: set authorizer.class.name on them"
-    )
+    return UsageError("the brokers have no authorizer, everybody may do everything: set authorizer.class.name on them")

@@ -32,29 +32,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
 )
 
 from txlayer.adapters.errors import MOVED_COORDINATOR_CODES, NOT_AUTHORISED_CODES
-from txlayer.adapters.kafka.client import (
-    base_settings,
-    kafka_error,
-    new_client,
-    plain_consumer,
-    translate,
-)
-from txlayer.adapters.ports import (
-    GroupMember,
-    GroupState,
-    StoredOffset,
-    TopicLimits,
-    TopicPartition,
-)
+from txlayer.adapters.kafka.client import base_settings, kafka_error, new_client, plain_consumer, translate
+from txlayer.adapters.ports import GroupMember, GroupState, StoredOffset, TopicLimits, TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.core.topics import AlterSetting, CreateTopic, TopicState
-from txlayer.errors import (
-    BrokerUnavailableError,
-    LifecycleError,
-    NotAuthorisedError,
-    RetriableError,
-    TxLayerError,
-)
+from txlayer.errors import BrokerUnavailableError, LifecycleError, NotAuthorisedError, RetriableError, TxLayerError
 
 logger = logging.getLogger("txlayer.admin")
 
@@ -107,9 +89,7 @@ class AdminConnection:
         """
         client = self.client()
         if not self._has_answered:
-            self.wait(
-                client.describe_cluster(**self.limits()), resource="cluster", operation="describe"
-            )
+            self.wait(client.describe_cluster(**self.limits()), resource="cluster", operation="describe")
         return client
 
     def doubt(self, errors: Sequence[Exception]) -> None:
@@ -120,12 +100,7 @@ class AdminConnection:
             self.close()
 
     def wait(
-        self,
-        future: concurrent.futures.Future[Any],
-        *,
-        resource: str,
-        operation: str,
-        foreseen: Collection[int] = (),
+        self, future: concurrent.futures.Future[Any], *, resource: str, operation: str, foreseen: Collection[int] = ()
     ) -> Any:
         """The answer to a question about `resource`.
 
@@ -150,9 +125,7 @@ class AdminConnection:
         self._refusal, self._trouble, self._has_answered = None, "", True
         return answer
 
-    def translated(
-        self, error: KafkaException | KafkaError, *, resource: str, operation: str
-    ) -> TxLayerError:
+    def translated(self, error: KafkaException | KafkaError, *, resource: str, operation: str) -> TxLayerError:
         """Our error for the cluster's refusal."""
         return translate(
             error,
@@ -325,10 +298,7 @@ class KafkaAdmin:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -345,14 +315,10 @@ class KafkaAdmin:
         if not found:
             return {}
         resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in found}
-        futures = self._connection.client().describe_configs(
-            list(resources.values()), **self._connection.limits()
-        )
+        futures = self._connection.client().describe_configs(list(resources.values()), **self._connection.limits())
         states = {}
         for name, description in found.items():
-            entries = self._connection.wait(
-                futures[resources[name]], resource=name, operation="describe configs"
-            )
+            entries = self._connection.wait(futures[resources[name]], resource=name, operation="describe configs")
             states[name] = TopicState(
                 partition_count=len(description.partitions),
                 replication_factor=min(len(p.replicas) for p in description.partitions),
@@ -428,9 +394,7 @@ class KafkaAdmin:
         """
         by_topic: dict[str, list[ConfigEntry]] = {}
         for change in changes:
-            entry = ConfigEntry(
-                change.setting, change.wanted, incremental_operation=AlterConfigOpType.SET
-            )
+            entry = ConfigEntry(change.setting, change.wanted, incremental_operation=AlterConfigOpType.SET)
             by_topic.setdefault(change.topic, []).append(entry)
         if not by_topic:
             return
@@ -439,9 +403,7 @@ class KafkaAdmin:
             for topic, entries in by_topic.items()
         ]
         for resource, future in (
-            self._connection.client()
-            .incremental_alter_configs(resources, **self._connection.limits())
-            .items()
+            self._connection.client().incremental_alter_configs(resources, **self._connection.limits()).items()
         ):
             self._connection.wait(future, resource=resource.name, operation="alter configs")
         self._wait_until_seen(changes)
@@ -450,25 +412,15 @@ class KafkaAdmin:
 
     def group(self, group: str) -> GroupState:
         """The members of a consumer group, and what each reads."""
-        future = self._connection.client().describe_consumer_groups(
-            [group], **self._connection.limits()
-        )[group]
+        future = self._connection.client().describe_consumer_groups([group], **self._connection.limits())[group]
         try:
             answer = self._connection.wait(
-                future,
-                resource=group,
-                operation="describe group",
-                foreseen={KafkaError.GROUP_ID_NOT_FOUND},
+                future, resource=group, operation="describe group", foreseen={KafkaError.GROUP_ID_NOT_FOUND}
             )
         except KafkaException:
             return GroupState("dead", ())
         members = tuple(
-            GroupMember(
-                m.member_id,
-                m.client_id,
-                m.host.removeprefix("/"),
-                _partitions(m.assignment.topic_partitions),
-            )
+            GroupMember(m.member_id, m.client_id, m.host.removeprefix("/"), _partitions(m.assignment.topic_partitions))
             for m in answer.members
         )
         return GroupState(answer.state.name.lower(), members)
@@ -506,30 +458,22 @@ class KafkaAdmin:
         deadline = self._connection.deadline()
         while offsets:
             request = ConsumerGroupTopicPartitions(
-                group,
-                [
-                    ClientPartition(t, p, stored.offset, stored.metadata)
-                    for (t, p), stored in offsets.items()
-                ],
+                group, [ClientPartition(t, p, stored.offset, stored.metadata) for (t, p), stored in offsets.items()]
             )
-            future = self._connection.client().alter_consumer_group_offsets(
-                [request], **self._connection.limits()
-            )[group]
+            future = self._connection.client().alter_consumer_group_offsets([request], **self._connection.limits())[
+                group
+            ]
             answer = self._connection.wait(future, resource=group, operation="store offsets")
             failed = [p for p in answer.topic_partitions if p.error is not None]
             if not failed:
                 return
             error = failed[0].error
             if error.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS):
-                raise LifecycleError(
-                    f"the group {group} has active members; stop them first", state="active"
-                )
+                raise LifecycleError(f"the group {group} has active members; stop them first", state="active")
             # A topic that was just created is not known to every broker at once, a group's coordinator may be moving.
             is_passing = error.code() in _MISSING | MOVED_COORDINATOR_CODES
             if not is_passing or time.monotonic() > deadline:
-                raise self._connection.translated(
-                    error, resource=failed[0].topic, operation="store offsets"
-                )
+                raise self._connection.translated(error, resource=failed[0].topic, operation="store offsets")
             time.sleep(LOOK_S)
 
     def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -543,9 +487,7 @@ class KafkaAdmin:
         found = self._list_offsets(partitions, OffsetSpec.latest(), is_committed=is_committed)  # type: ignore[no-untyped-call]  # the same
         return _known(found)
 
-    def offsets_at(
-        self, partitions: Collection[TopicPartition], *, at_ms: int
-    ) -> dict[TopicPartition, int]:
+    def offsets_at(self, partitions: Collection[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
         """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
         found = self._list_offsets(partitions, OffsetSpec.for_timestamp(at_ms))
         after = [p for p, offset in found.items() if offset < 0]
@@ -563,10 +505,7 @@ class KafkaAdmin:
         for name, future in futures.items():
             try:
                 self._connection.wait(
-                    future,
-                    resource=name,
-                    operation="create",
-                    foreseen={KafkaError.TOPIC_ALREADY_EXISTS},
+                    future, resource=name, operation="create", foreseen={KafkaError.TOPIC_ALREADY_EXISTS}
                 )
             except KafkaException:
                 continue
@@ -578,24 +517,18 @@ class KafkaAdmin:
             return {}
         found: dict[str, Any] = {}
         futures = self._connection.client().describe_topics(
-            TopicCollection(list(names)),
-            include_authorized_operations=True,
-            **self._connection.limits(),
+            TopicCollection(list(names)), include_authorized_operations=True, **self._connection.limits()
         )
         for name, future in futures.items():
             try:
-                found[name] = self._connection.wait(
-                    future, resource=name, operation="describe", foreseen=_MISSING
-                )
+                found[name] = self._connection.wait(future, resource=name, operation="describe", foreseen=_MISSING)
             except KafkaException:
                 found[name] = None
         return found
 
     def _settings_of(self, topic: str) -> dict[str, Any] | None:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        future = self._connection.client().describe_configs(
-            [resource], **self._connection.limits()
-        )[resource]
+        future = self._connection.client().describe_configs([resource], **self._connection.limits())[resource]
         try:
             entries: dict[str, Any] = self._connection.wait(
                 future,
@@ -609,9 +542,7 @@ class KafkaAdmin:
 
     def _wait_for_leaders(self, names: Collection[str]) -> None:
         deadline = self._connection.deadline()
-        while not all(
-            d is not None and _has_leaders(d) for d in self._descriptions(names).values()
-        ):
+        while not all(d is not None and _has_leaders(d) for d in self._descriptions(names).values()):
             if time.monotonic() > deadline:
                 raise RetriableError(f"created, but without a leader yet: {', '.join(names)}")
             time.sleep(LOOK_S)
@@ -619,22 +550,13 @@ class KafkaAdmin:
     def _wait_until_seen(self, changes: Sequence[AlterSetting]) -> None:
         # Brokers follow the log of the controller: for some milliseconds a broker still shows the old value.
         deadline = self._connection.deadline()
-        while not all(
-            self.describe_topics([c.topic])[c.topic].settings.get(c.setting) == c.wanted
-            for c in changes
-        ):
+        while not all(self.describe_topics([c.topic])[c.topic].settings.get(c.setting) == c.wanted for c in changes):
             if time.monotonic() > deadline:
-                raise RetriableError(
-                    f"altered, but not yet in effect: {', '.join(sorted({c.topic for c in changes}))}"
-                )
+                raise RetriableError(f"altered, but not yet in effect: {', '.join(sorted({c.topic for c in changes}))}")
             time.sleep(LOOK_S)
 
     def _list_offsets(
-        self,
-        partitions: Collection[TopicPartition],
-        spec: OffsetSpec,
-        *,
-        is_committed: bool = True,
+        self, partitions: Collection[TopicPartition], spec: OffsetSpec, *, is_committed: bool = True
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
@@ -653,17 +575,13 @@ class KafkaAdmin:
     def _offsets_once(
         self, partitions: Collection[TopicPartition], spec: OffsetSpec, *, is_committed: bool
     ) -> dict[TopicPartition, int]:
-        isolation = (
-            IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
-        )
+        isolation = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
         request = {ClientPartition(*p): spec for p in partitions}
         futures = self._connection.connected_client().list_offsets(
             request, isolation_level=isolation, **self._connection.limits()
         )
         return {
-            (p.topic, p.partition): self._connection.wait(
-                future, resource=p.topic, operation="list offsets"
-            ).offset
+            (p.topic, p.partition): self._connection.wait(future, resource=p.topic, operation="list offsets").offset
             for p, future in futures.items()
         }
 
@@ -700,9 +618,7 @@ def _partitions(assigned: Sequence[ClientPartition]) -> tuple[TopicPartition, ..
     return tuple(sorted((p.topic, p.partition) for p in assigned))
 
 
-def widen_topics(
-    config: ClientConfig, counts: Mapping[str, int], *, timeout_ms: int = ANSWER_TIMEOUT_MS
-) -> None:
+def widen_topics(config: ClientConfig, counts: Mapping[str, int], *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
     """Give each topic so many partitions, more than it has, one topic after the other, and wait until that is known.
 
     Raises:
@@ -712,9 +628,7 @@ def widen_topics(
     connection = AdminConnection(config, timeout_ms=timeout_ms)
     try:
         for topic, count in counts.items():
-            future = connection.client().create_partitions(
-                [NewPartitions(topic, count)], **connection.limits()
-            )[topic]
+            future = connection.client().create_partitions([NewPartitions(topic, count)], **connection.limits())[topic]
             connection.wait(future, resource=topic, operation="create partitions")
             _wait_until_seen(connection, topic, count)
     finally:
@@ -729,9 +643,7 @@ def _wait_until_seen(connection: AdminConnection, topic: str, count: int) -> Non
         if len(led) >= count:
             return
         if time.monotonic() > deadline:
-            raise BrokerUnavailableError(
-                f"{topic} shows {len(led)} of {count} partitions", waited_ms=ANSWER_TIMEOUT_MS
-            )
+            raise BrokerUnavailableError(f"{topic} shows {len(led)} of {count} partitions", waited_ms=ANSWER_TIMEOUT_MS)
         time.sleep(LOOK_S)
 
 

@@ -104,9 +104,7 @@ _OTHER_NAMES = {
     "sasl.mechanisms": "sasl.mechanism",
 }
 """The client's own name of a setting, which its errors use: the name that people know."""
-_COMMON_VALUES = frozenset(
-    ("SSL", "SASL_SSL", "PLAINTEXT", "SASL_PLAINTEXT", "PLAIN", "OAUTHBEARER", "GSSAPI")
-)
+_COMMON_VALUES = frozenset(("SSL", "SASL_SSL", "PLAINTEXT", "SASL_PLAINTEXT", "PLAIN", "OAUTHBEARER", "GSSAPI"))
 _VALUE_PARTS = re.compile(r"[\s,;=:\"'`]+")
 _SAID_MAX = 400
 """The client cuts its sentences at 512 characters; a value that was cut could not be recognised."""
@@ -120,20 +118,14 @@ def refused_setting(settings: Mapping[str, Any], error: Exception) -> ConfigErro
     if "No such configuration property" in said or "not settable" in said:
         # A name without a dot may be the rest of a password that holds the separator.
         name = name if "." in name else "client_settings"
-        return ConfigError(
-            "the client has no such setting", name=name, expected="a librdkafka setting"
-        )
+        return ConfigError("the client has no such setting", name=name, expected="a librdkafka setting")
     if name.endswith(".location") and (trouble := _unreadable(settings.get(name))):
         return ConfigError(f"cannot be read: {trouble}", name=name, expected="a file")
     values = {str(value) for value in settings.values() if not callable(value)}
     parts = {part for value in values for part in (value, *_VALUE_PARTS.split(value))}
-    is_telling = len(said) > _SAID_MAX or any(
-        len(part) > 2 and part in said for part in parts - _COMMON_VALUES
-    )
+    is_telling = len(said) > _SAID_MAX or any(len(part) > 2 and part in said for part in parts - _COMMON_VALUES)
     return ConfigError(
-        "the client refuses the value" if is_telling else said,
-        name=name,
-        expected="a value of librdkafka",
+        "the client refuses the value" if is_telling else said, name=name, expected="a value of librdkafka"
     )
 
 
@@ -165,11 +157,7 @@ def _unreadable(path: Any) -> str:
 
 
 def half_producer(
-    config: ClientConfig,
-    *,
-    message_timeout_ms: int,
-    batch_bytes_max: int,
-    on_error: Callable[[KafkaError], None],
+    config: ClientConfig, *, message_timeout_ms: int, batch_bytes_max: int, on_error: Callable[[KafkaError], None]
 ) -> Producer:
     """An idempotent producer for half and op records; they always name their partition.
 
@@ -195,12 +183,7 @@ def half_producer(
 
 
 def transactional_producer(
-    config: ClientConfig,
-    *,
-    transactional_id: str,
-    timeout_ms: int,
-    batch_bytes_max: int,
-    compression: str = "none",
+    config: ClientConfig, *, transactional_id: str, timeout_ms: int, batch_bytes_max: int, compression: str = "none"
 ) -> Producer:
     """A transactional producer, not initialised yet."""
     return new_client(
@@ -323,9 +306,7 @@ def plain_consumer(
 
 def client_partitions(offsets: Mapping[TopicPartition, int]) -> list[ClientPartition]:
     """{(topic, partition): offset} in the client's form."""
-    return [
-        ClientPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()
-    ]
+    return [ClientPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
 
 
 def assign(consumer: Consumer, positions: Mapping[TopicPartition, int]) -> None:
@@ -352,9 +333,7 @@ def watermarks(
     try:
         low, high = consumer.get_watermark_offsets(ClientPartition(*partition), timeout=timeout_s)
     except KafkaException as exc:
-        raise translate_unknown_end(
-            kafka_error(exc), bootstrap_servers=config.bootstrap_servers
-        ) from exc
+        raise translate_unknown_end(kafka_error(exc), bootstrap_servers=config.bootstrap_servers) from exc
     return low, high
 
 
@@ -413,9 +392,7 @@ class PlainReader:
         is_sparing: bool = False,
     ) -> None:
         self._config = config
-        self._consumer = plain_consumer(
-            config, isolation=isolation, fetch_wait_ms=fetch_wait_ms, is_sparing=is_sparing
-        )
+        self._consumer = plain_consumer(config, isolation=isolation, fetch_wait_ms=fetch_wait_ms, is_sparing=is_sparing)
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions from these offsets."""

@@ -17,13 +17,7 @@ from txlayer.adapters.kafka.group import KafkaGroupReader, KafkaStoringGroupRead
 from txlayer.adapters.kafka.writers import KafkaHalfWriter, KafkaTransactionalWriter
 from txlayer.adapters.ports import AdminAnswers, TopicLimits
 from txlayer.adapters.readers import LogHistoryReader
-from txlayer.config import (
-    ClientConfig,
-    ConsumerConfig,
-    CoordinatorConfig,
-    ProducerConfig,
-    milliseconds,
-)
+from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig, milliseconds
 from txlayer.errors import BrokerUnavailableError
 
 logger = logging.getLogger("txlayer.kafka")
@@ -88,9 +82,7 @@ class KafkaCoordinatorConnections(AdminAnswers):
             bootstrap_servers=self._config.bootstrap_servers,
         )
 
-    def make_writer(
-        self, transactional_id: str, *, batch_bytes_max: int
-    ) -> KafkaTransactionalWriter:
+    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> KafkaTransactionalWriter:
         """A writer, not initialised yet."""
         return KafkaTransactionalWriter(
             self._config,
@@ -168,9 +160,7 @@ class KafkaConsumerConnections(AdminAnswers):
             instance_id=self._config.instance_id,
         )
 
-    def make_writer(
-        self, transactional_id: str, *, batch_bytes_max: int
-    ) -> KafkaTransactionalWriter:
+    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> KafkaTransactionalWriter:
         """A writer, not initialised yet."""
         return KafkaTransactionalWriter(
             self._config,
@@ -182,9 +172,7 @@ class KafkaConsumerConnections(AdminAnswers):
     def make_log_writer(self, *, batch_bytes_max: int) -> KafkaHalfWriter:
         """An idempotent writer of independent records."""
         return KafkaHalfWriter(
-            self._config,
-            batch_bytes_max=batch_bytes_max,
-            message_timeout_ms=milliseconds(self._config.store_timeout),
+            self._config, batch_bytes_max=batch_bytes_max, message_timeout_ms=milliseconds(self._config.store_timeout)
         )
 
     def make_reader(self, isolation: str) -> PlainReader:
@@ -196,11 +184,7 @@ class KafkaHistoryReader(LogHistoryReader):
     """Each call makes clients of its own, so any thread may call it."""
 
     def __init__(self, config: ClientConfig) -> None:
-        super().__init__(
-            config,
-            make_admin=lambda: KafkaAdmin(config),
-            make_reader=lambda: PlainReader(config),
-        )
+        super().__init__(config, make_admin=lambda: KafkaAdmin(config), make_reader=lambda: PlainReader(config))
 
 
 CHECK_FETCH_WAIT_MS = 500
@@ -255,18 +239,14 @@ class KafkaProducerConnections:
                 waited_s = self._clock() - began
                 if self._is_closed or waited_s + _PAUSE_S >= patience_s:
                     raise BrokerUnavailableError(
-                        exc.detail,
-                        bootstrap_servers=exc.bootstrap_servers,
-                        waited_ms=int(waited_s * 1000),
+                        exc.detail, bootstrap_servers=exc.bootstrap_servers, waited_ms=int(waited_s * 1000)
                     ) from exc
             time.sleep(_PAUSE_S)
 
     def make_half_writer(self, *, batch_bytes_max: int) -> KafkaHalfWriter:
         """A writer of half and op records."""
         return KafkaHalfWriter(
-            self._config,
-            batch_bytes_max=batch_bytes_max,
-            message_timeout_ms=milliseconds(self._config.prepare_timeout),
+            self._config, batch_bytes_max=batch_bytes_max, message_timeout_ms=milliseconds(self._config.prepare_timeout)
         )
 
     def make_check_member(self, producer_group: str) -> KafkaGroupReader:
@@ -281,12 +261,7 @@ class KafkaProducerConnections:
         )
 
     def serialize(
-        self,
-        serializer: Any,
-        value: Any,
-        *,
-        topic: str,
-        headers: list[tuple[str, bytes | None]],
+        self, serializer: Any, value: Any, *, topic: str, headers: list[tuple[str, bytes | None]]
     ) -> bytes | None:
         """A value as the user's serializer writes it."""
         # The list itself, not a copy: a serializer may append to it.

@@ -24,15 +24,7 @@ from txlayer.adapters.errors import (
     translate_read_error,
     translate_store_error,
 )
-from txlayer.adapters.kafka.client import (
-    Deadline,
-    assign,
-    group_consumer,
-    kafka_error,
-    readable,
-    translate,
-    watermarks,
-)
+from txlayer.adapters.kafka.client import Deadline, assign, group_consumer, kafka_error, readable, translate, watermarks
 from txlayer.adapters.ports import Assignment, OnRevoke, StoredOffset, TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, InvariantError, LifecycleError, TxLayerError
@@ -106,10 +98,7 @@ class KafkaGroupReader:
     def start(self, topics: Sequence[str]) -> None:
         """Join the group; the assignment comes from within a later `read`."""
         self._consumer.subscribe(
-            list(topics),
-            on_assign=self._on_assign,
-            on_revoke=self._on_revoke,
-            on_lost=self._on_revoke,
+            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )
 
     def take_assignment(self) -> Assignment | None:
@@ -145,9 +134,7 @@ class KafkaGroupReader:
         # poll, then consume(n, 0): consume(n, t) would wait for all n (docs/explanation/kafka.md, Reading).
         try:
             first = self._consumer.poll(timeout_s)
-            records = (
-                [] if first is None else [first, *self._consumer.consume(record_count_max - 1, 0)]
-            )
+            records = [] if first is None else [first, *self._consumer.consume(record_count_max - 1, 0)]
         except KafkaException as exc:
             raise translate(exc, bootstrap_servers=self._config.bootstrap_servers) from exc
         if self._failure is not None:
@@ -281,13 +268,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
     """
 
     def __init__(
-        self,
-        config: ClientConfig,
-        *,
-        group: str,
-        session_timeout_ms: int,
-        fetch_wait_ms: int,
-        instance_id: str,
+        self, config: ClientConfig, *, group: str, session_timeout_ms: int, fetch_wait_ms: int, instance_id: str
     ) -> None:
         super().__init__(
             config,
@@ -302,9 +283,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         self._group = group
         self._is_static = bool(instance_id)
         self._hook: OnRevoke | None = None
-        self._under_way: deque[_Store] = (
-            deque()
-        )  # the client answers in order, also what is no longer waited for
+        self._under_way: deque[_Store] = deque()  # the client answers in order, also what is no longer waited for
         self._begun: _Store | None = None
         self._is_in_callback = False
         self._deadline = Deadline("txlayer-store-offsets")
@@ -313,10 +292,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         """Join the group; `on_revoke` is called before the group goes on without this member's partitions."""
         self._hook = on_revoke
         self._consumer.subscribe(
-            list(topics),
-            on_assign=self._on_assign,
-            on_revoke=self._on_taken,
-            on_lost=self._on_lost,
+            list(topics), on_assign=self._on_assign, on_revoke=self._on_taken, on_lost=self._on_lost
         )
 
     def take_reached(self) -> Mapping[TopicPartition, int]:
@@ -353,9 +329,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
             raise begun.failure
         return True
 
-    def store_offsets(
-        self, offsets: Mapping[TopicPartition, StoredOffset], *, timeout_s: float
-    ) -> None:
+    def store_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], *, timeout_s: float) -> None:
         """Store these and wait for the acknowledgement; what was begun before lands before.
 
         Raises:
@@ -408,9 +382,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         # is dropped calls nothing and sends nothing: its threads end here.
         del self._consumer
 
-    def _on_commit(
-        self, error: KafkaError | None, partitions: Sequence[ClientPartition] | None
-    ) -> None:
+    def _on_commit(self, error: KafkaError | None, partitions: Sequence[ClientPartition] | None) -> None:
         # A client's callback: it must not raise.
         if not self._under_way:
             return
@@ -421,9 +393,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
             store.failure = self._translated(failed)
 
     def _translated(self, error: KafkaError) -> TxLayerError:
-        return translate_store_error(
-            error, group=self._group, bootstrap_servers=self._config.bootstrap_servers
-        )
+        return translate_store_error(error, group=self._group, bootstrap_servers=self._config.bootstrap_servers)
 
     def _on_taken(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
         self._tell(is_lost=False)

@@ -12,12 +12,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets to export them
-    AclOperation,
-    ConfigResource,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # its stub forgets to export them
 
 from txlayer.adapters.errors import NOT_AUTHORISED_CODES
 from txlayer.adapters.kafka.admin import ANSWER_TIMEOUT_MS, AdminConnection, KafkaAdmin
@@ -92,12 +87,8 @@ class ClusterQuestions:
     def broker_settings(self, broker_id: int) -> dict[str, str]:
         """Every setting in effect on one broker."""
         resource = ConfigResource(ResourceType.BROKER, str(broker_id))
-        future = self._connection.client().describe_configs(
-            [resource], **self._connection.limits()
-        )[resource]
-        entries = self._connection.wait(
-            future, resource=f"broker {broker_id}", operation="describe configs"
-        )
+        future = self._connection.client().describe_configs([resource], **self._connection.limits())[resource]
+        entries = self._connection.wait(future, resource=f"broker {broker_id}", operation="describe configs")
         return {name: entry.value or "" for name, entry in entries.items()}
 
     def features(self, node: Node) -> Features | str:
@@ -112,9 +103,7 @@ class ClusterQuestions:
         if not names:
             return {}
         futures = self._connection.client().describe_topics(
-            TopicCollection(list(names)),
-            include_authorized_operations=True,
-            **self._connection.limits(),
+            TopicCollection(list(names)), include_authorized_operations=True, **self._connection.limits()
         )
         found: dict[str, Described | str] = {}
         for name, future in futures.items():
@@ -136,9 +125,7 @@ class ClusterQuestions:
         )[group]
         foreseen = _REFUSED | {KafkaError.GROUP_ID_NOT_FOUND}
         try:
-            answer = self._connection.wait(
-                future, resource=group, operation="describe group", foreseen=foreseen
-            )
+            answer = self._connection.wait(future, resource=group, operation="describe group", foreseen=foreseen)
         except KafkaException as exc:
             # A group that never was has no operations, and is not refused either.
             is_missing = kafka_error(exc).code() == KafkaError.GROUP_ID_NOT_FOUND
@@ -164,10 +151,7 @@ class ClusterQuestions:
         What it leaves: an entry in Kafka's own list of transactional ids, which expires there.
         """
         producer: Producer = transactional_producer(
-            self._config,
-            transactional_id=transactional_id,
-            timeout_ms=_TRIED_TRANSACTION_MS,
-            batch_bytes_max=1_000_000,
+            self._config, transactional_id=transactional_id, timeout_ms=_TRIED_TRANSACTION_MS, batch_bytes_max=1_000_000
         )
         before_ms = wall_clock() * 1000
         try:
@@ -200,17 +184,13 @@ class ClusterQuestions:
             name=answer.name,
             replicas=tuple(tuple(node.id for node in p.replicas) for p in partitions),
             in_sync=tuple(tuple(node.id for node in p.isr) for p in partitions),
-            leaders=tuple(
-                None if p.leader is None or p.leader.id < 0 else p.leader.id for p in partitions
-            ),
+            leaders=tuple(None if p.leader is None or p.leader.id < 0 else p.leader.id for p in partitions),
             settings=self._topic_settings(answer.name),
         )
 
     def _topic_settings(self, name: str) -> Mapping[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, name)
-        future = self._connection.client().describe_configs(
-            [resource], **self._connection.limits()
-        )[resource]
+        future = self._connection.client().describe_configs([resource], **self._connection.limits())[resource]
         try:
             entries = self._connection.wait(
                 future, resource=name, operation="describe configs", foreseen=_REFUSED | _MISSING
@@ -256,9 +236,7 @@ class _Found:
     rights: list[Right] = field(default_factory=list)
 
 
-def inspect(
-    config: CoordinatorConfig, asked: Asked, *, wall_clock: Callable[[], float] = time.time
-) -> ClusterFacts:
+def inspect(config: CoordinatorConfig, asked: Asked, *, wall_clock: Callable[[], float] = time.time) -> ClusterFacts:
     """Gather the facts.
 
     Raises:
@@ -309,9 +287,7 @@ class _Inspection:
             missing_real_topics=missing,
             changes=tuple(self._changes()),
             partitions=partitions,
-            group=None
-            if group is None
-            else GroupFacts(topics.coordinator_group, group.state, len(group.members)),
+            group=None if group is None else GroupFacts(topics.coordinator_group, group.state, len(group.members)),
             clock=clock,
             rights=tuple(found.rights),
             untold=found.untold,
@@ -331,9 +307,7 @@ class _Inspection:
             self._found.untold[f"features of {about}"] = features
             return BrokerFacts(node.broker_id, settings, None)
         supported = features.supported.get("metadata.version")
-        return BrokerFacts(
-            node.broker_id, settings, features.finalized, supported[1] if supported else None
-        )
+        return BrokerFacts(node.broker_id, settings, features.finalized, supported[1] if supported else None)
 
     def _described(self, names: Collection[str]) -> dict[str, Described]:
         found: dict[str, Described] = {}
@@ -362,8 +336,7 @@ class _Inspection:
         matching = {
             name
             for name in there
-            if not topics.is_system(name)
-            and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+            if not topics.is_system(name) and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
         }
         named = self._recently_named(own) | set(self._asked.topics)
         wanted = sorted(name for name in matching | named if not topics.is_system(name))
@@ -398,9 +371,7 @@ class _Inspection:
             self._found.untold[f"group {topics.coordinator_group}"] = str(exc)
             return None
 
-    def _partitions(
-        self, own: dict[str, Described], group: GroupState | None
-    ) -> tuple[PartitionFacts, ...]:
+    def _partitions(self, own: dict[str, Described], group: GroupState | None) -> tuple[PartitionFacts, ...]:
         topics = self._config.topics
         if topics.half not in own or topics.op not in own:
             return ()
@@ -414,9 +385,7 @@ class _Inspection:
             self._found.untold["positions of the coordinators"] = str(exc)
             return ()
         low = {p: None if (at := stored[p]) is None else at.offset for p in halves}
-        still_there = {
-            p: at for p, at in low.items() if at is not None and starts[p] <= at < ends[p]
-        }
+        still_there = {p: at for p, at in low.items() if at is not None and starts[p] <= at < ends[p]}
         stored_at = self._stored_at(still_there) if self._may_read_half(own) else {}
         owners = {
             p: member.client_id or member.member_id
@@ -458,9 +427,7 @@ class _Inspection:
         self._read({p: (offset, offset + 1) for p, offset in places.items()}, note)
         return found
 
-    def _read(
-        self, ranges: dict[TopicPartition, tuple[int, int]], on_record: Callable[[Record], None]
-    ) -> None:
+    def _read(self, ranges: dict[TopicPartition, tuple[int, int]], on_record: Callable[[Record], None]) -> None:
         with closing(PlainReader(self._config)) as reader:
             read_ranges(reader, ranges, on_record, patience_s=_PATIENCE_S)
 
@@ -523,9 +490,7 @@ class _Inspection:
                 described = own.get(name) or real.get(name)
                 if described is not None:
                     is_allowed = operation.upper() in described.operations
-                    self._found.rights.append(
-                        Right(role, operation, "topic", name, is_allowed, _ASKED)
-                    )
+                    self._found.rights.append(Right(role, operation, "topic", name, is_allowed, _ASKED))
         group = topics.coordinator_group
         is_allowed = "READ" in self._questions.group_operations(group)
         self._found.rights.append(Right("coordinator", "Read", "group", group, is_allowed, _ASKED))

@@ -23,9 +23,7 @@ T = TypeVar("T")
 class Features(NamedTuple):
     """The features of a broker and of its cluster."""
 
-    supported: Mapping[
-        str, tuple[int, int]
-    ]  # {feature: lowest and highest level its software knows}
+    supported: Mapping[str, tuple[int, int]]  # {feature: lowest and highest level its software knows}
     finalized: Mapping[str, int]  # {feature: level in force in the cluster}
 
 
@@ -52,9 +50,7 @@ def tls_of(settings: Mapping[str, str]) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(cafile=settings.get("ssl.ca.location"))
     if certificate := settings.get("ssl.certificate.location"):
-        context.load_cert_chain(
-            certificate, settings.get("ssl.key.location"), settings.get("ssl.key.password")
-        )
+        context.load_cert_chain(certificate, settings.get("ssl.key.location"), settings.get("ssl.key.password"))
     if settings.get("ssl.endpoint.identification.algorithm") == "none":
         context.check_hostname = False
     return context
@@ -96,9 +92,7 @@ def read_features(answer: bytes) -> Features:
 
 
 def _ask(door: Door, body: bytes) -> bytes:
-    header = (
-        struct.pack(">hhih", _API_VERSIONS, _VERSION, _CORRELATION, len(_CLIENT)) + _CLIENT + b"\0"
-    )
+    header = struct.pack(">hhih", _API_VERSIONS, _VERSION, _CORRELATION, len(_CLIENT)) + _CLIENT + b"\0"
     message = header + body
     with socket.create_connection((door.host, door.port), timeout=door.timeout_s) as plain:
         link = plain if door.tls is None else door.tls.wrap_socket(plain, server_hostname=door.host)

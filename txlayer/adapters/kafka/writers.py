@@ -25,12 +25,7 @@ from txlayer.adapters.errors import (
     translate_writer_error,
     unanswered_commit,
 )
-from txlayer.adapters.kafka.client import (
-    Deadline,
-    half_producer,
-    kafka_error,
-    transactional_producer,
-)
+from txlayer.adapters.kafka.client import Deadline, half_producer, kafka_error, transactional_producer
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, TxLayerError
@@ -122,9 +117,7 @@ class KafkaTransactionalWriter:
             return error if cause.code() == KafkaError._STATE else cause
         return error
 
-    def send_offsets(
-        self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float
-    ) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:
         """Make the offsets part of the Kafka transaction, fenced by the member's generation.
 
         Raises:
@@ -201,9 +194,7 @@ class KafkaTransactionalWriter:
 
     def _as_ours(self, error: KafkaError) -> TxLayerError:
         return translate_writer_error(
-            error,
-            bootstrap_servers=self._config.bootstrap_servers,
-            transactional_id=self.transactional_id,
+            error, bootstrap_servers=self._config.bootstrap_servers, transactional_id=self.transactional_id
         )
 
 
@@ -216,16 +207,11 @@ _PURGE_S = 1.0
 class KafkaHalfWriter:
     """One client, used by all threads of one producer; `poll` and `close` by one of them."""
 
-    def __init__(
-        self, config: ClientConfig, *, batch_bytes_max: int, message_timeout_ms: int
-    ) -> None:
+    def __init__(self, config: ClientConfig, *, batch_bytes_max: int, message_timeout_ms: int) -> None:
         self._failure: TxLayerError | None = None
         self._is_refusal_logged = False
         self._producer: Producer = half_producer(
-            config,
-            message_timeout_ms=message_timeout_ms,
-            batch_bytes_max=batch_bytes_max,
-            on_error=self._on_error,
+            config, message_timeout_ms=message_timeout_ms, batch_bytes_max=batch_bytes_max, on_error=self._on_error
         )
         # Bound once: these are called for every record and every round.
         self.produce: Callable[..., None] = self._producer.produce
@@ -249,9 +235,7 @@ class KafkaHalfWriter:
         if len(self._producer):
             self._producer.purge()
             self._producer.flush(_PURGE_S)
-        with contextlib.suppress(
-            KafkaException
-        ):  # raised again after a fatal error, which was told already
+        with contextlib.suppress(KafkaException):  # raised again after a fatal error, which was told already
             self._producer.close()
 
     def _on_error(self, error: KafkaError) -> None:

@@ -11,13 +11,7 @@ from txlayer.adapters.memory.cluster import Topic
 from txlayer.adapters.memory.link import RETRY_BACKOFF_S, Link
 from txlayer.adapters.memory.log import Partition, in_effect
 from txlayer.adapters.memory.world import ClientError, NoAnswerError, RefusedError
-from txlayer.adapters.ports import (
-    GroupMember,
-    GroupState,
-    StoredOffset,
-    TopicLimits,
-    TopicPartition,
-)
+from txlayer.adapters.ports import GroupMember, GroupState, StoredOffset, TopicLimits, TopicPartition
 from txlayer.core.topics import AlterSetting, CreateTopic, TopicState
 from txlayer.errors import BrokerUnavailableError, LifecycleError
 
@@ -38,10 +32,7 @@ class MemoryAdmin:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -56,17 +47,13 @@ class MemoryAdmin:
         for name in names:
             topic = self._look_at(name, "describe configs")
             if topic is not None:
-                found[name] = TopicState(
-                    len(topic.partitions), topic.replication_factor, in_effect(topic.told)
-                )
+                found[name] = TopicState(len(topic.partitions), topic.replication_factor, in_effect(topic.told))
         return found
 
     def topic_names(self) -> frozenset[str]:
         """The names of all topics."""
         cluster = self._link.cluster
-        return self._ask(
-            "Metadata", lambda: frozenset(cluster.topics), resource="topics", operation="list"
-        )
+        return self._ask("Metadata", lambda: frozenset(cluster.topics), resource="topics", operation="list")
 
     def partition_count(self, topic: str) -> int | None:
         """How many partitions a topic has, None when there is no such topic."""
@@ -131,8 +118,7 @@ class MemoryAdmin:
             cluster.begin()
             found = cluster.group(group)
             members = tuple(
-                GroupMember(m.member_id, m.client, "memory", tuple(sorted(m.assigned)))
-                for m in found.members.values()
+                GroupMember(m.member_id, m.client, "memory", tuple(sorted(m.assigned))) for m in found.members.values()
             )
             return GroupState(found.state, members)
 
@@ -167,9 +153,7 @@ class MemoryAdmin:
                         bootstrap_servers=link.bootstrap_servers,
                         waited_ms=int(waited_s * 1000),
                     ) from exc
-            link.world.wait(
-                lambda: self._is_stable(group, partitions), timeout_s=self._timeout_s - waited_s
-            )
+            link.world.wait(lambda: self._is_stable(group, partitions), timeout_s=self._timeout_s - waited_s)
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """Store offsets for a group without members; it need not exist.
@@ -189,9 +173,7 @@ class MemoryAdmin:
                 foreseen={Code.UNKNOWN_MEMBER_ID, Code.REBALANCE_IN_PROGRESS},
             )
         except RefusedError as exc:
-            raise LifecycleError(
-                f"the group {group} has active members; stop them first", state="active"
-            ) from exc
+            raise LifecycleError(f"the group {group} has active members; stop them first", state="active") from exc
 
     def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that is still there, per partition."""
@@ -203,9 +185,7 @@ class MemoryAdmin:
         """The next offset per partition: as a `read_committed` reader sees it, else the high watermark."""
         return self._offsets(partitions, lambda p: p.end(is_committed=is_committed))
 
-    def offsets_at(
-        self, partitions: Collection[TopicPartition], *, at_ms: int
-    ) -> dict[TopicPartition, int]:
+    def offsets_at(self, partitions: Collection[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
         """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
         found = self._offsets(partitions, lambda p: p.offset_at(at_ms, is_committed=True))
         after = [place for place, offset in found.items() if offset < 0]
@@ -220,9 +200,7 @@ class MemoryAdmin:
 
     def _look_at(self, name: str, operation: str) -> Topic | None:
         cluster = self._link.cluster
-        return self._ask(
-            "Metadata", lambda: cluster.look_at(name), resource=name, operation=operation
-        )
+        return self._ask("Metadata", lambda: cluster.look_at(name), resource=name, operation=operation)
 
     def _create(self, wanted: CreateTopic) -> bool:
         cluster = self._link.cluster
@@ -237,11 +215,7 @@ class MemoryAdmin:
 
         try:
             self._ask(
-                "CreateTopics",
-                create,
-                resource=wanted.topic,
-                operation="create",
-                foreseen={Code.TOPIC_ALREADY_EXISTS},
+                "CreateTopics", create, resource=wanted.topic, operation="create", foreseen={Code.TOPIC_ALREADY_EXISTS}
             )
         except RefusedError:
             return False
@@ -266,13 +240,7 @@ class MemoryAdmin:
         return not any(found.is_pending(place) for place in partitions)
 
     def _ask(
-        self,
-        request: str,
-        act: Callable[[], T],
-        *,
-        resource: str,
-        operation: str,
-        foreseen: Collection[Code] = (),
+        self, request: str, act: Callable[[], T], *, resource: str, operation: str, foreseen: Collection[Code] = ()
     ) -> T:
         """The answer.
 

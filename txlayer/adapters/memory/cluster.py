@@ -189,9 +189,7 @@ class Topic:
 class Cluster:
     """All brokers, seen as one."""
 
-    def __init__(
-        self, world: World, *, broker_count: int, marker_delay_ms: Callable[[], float]
-    ) -> None:
+    def __init__(self, world: World, *, broker_count: int, marker_delay_ms: Callable[[], float]) -> None:
         self.topics: dict[str, Topic] = {}
         self.partitions: dict[TopicPartition, Partition] = {}
         self.groups: dict[str, Group] = {}
@@ -294,12 +292,7 @@ class Cluster:
     # --- topics -------------------------------------------------------------------------------------------------------
 
     def create_topic(
-        self,
-        name: str,
-        *,
-        partition_count: int,
-        replication_factor: int,
-        settings: Mapping[str, str],
+        self, name: str, *, partition_count: int, replication_factor: int, settings: Mapping[str, str]
     ) -> None:
         """Create a topic.
 
@@ -474,11 +467,7 @@ class Broker:
         """
         now_ms = self._cluster.begin()
         partition = self._cluster.partition(place)
-        if (
-            transactional_id is not None
-            and mark is not None
-            and not partition.is_open(mark.producer_id)
-        ):
+        if transactional_id is not None and mark is not None and not partition.is_open(mark.producer_id):
             # As long as the partition knows it as open the coordinator is not asked.
             self._transaction(transactional_id).check_part(mark.producer_id, mark.epoch, place)
         return partition.append(records, now_ms=now_ms, mark=mark)
@@ -492,9 +481,7 @@ class Broker:
         for place, position in positions:
             try:
                 partition = self._cluster.partition(place)
-                records, next_position = partition.read(
-                    position, count_max=count_max, is_committed=is_committed
-                )
+                records, next_position = partition.read(position, count_max=count_max, is_committed=is_committed)
             except RefusedError as exc:
                 if exc.code not in _PASSED_OVER:
                     answers.append(Fetched.refused(place, position, exc.code))
@@ -542,11 +529,7 @@ class Broker:
         return transaction.producer_id, transaction.epoch
 
     def add_partitions(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        epoch: int,
-        places: Collection[TopicPartition],
+        self, transactional_id: str, producer_id: int, epoch: int, places: Collection[TopicPartition]
     ) -> None:
         """The Kafka transaction is going to write there.
 
@@ -592,9 +575,7 @@ class Broker:
             self._append_count += 1
             pending[place] = (self._append_count, offset)
 
-    def end_transaction(
-        self, transactional_id: str, producer_id: int, epoch: int, *, is_commit: bool
-    ) -> None:
+    def end_transaction(self, transactional_id: str, producer_id: int, epoch: int, *, is_commit: bool) -> None:
         """EndTxn: decide the open Kafka transaction; its markers are written later.
 
         Raises:
@@ -605,14 +586,7 @@ class Broker:
         if transaction.end(producer_id, epoch, is_commit=is_commit):
             self._cluster.send_markers(transaction, now_ms)
 
-    def _add(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        epoch: int,
-        places: Iterable[Place],
-        now_ms: int,
-    ) -> None:
+    def _add(self, transactional_id: str, producer_id: int, epoch: int, places: Iterable[Place], now_ms: int) -> None:
         transaction = self._transaction(transactional_id)
         transaction.add(producer_id, epoch, places, now_ms)
         self._cluster.due_at(transaction.due_ms)
@@ -675,13 +649,9 @@ class Broker:
         group = self._cluster.group(name)
         if is_stable and any(group.is_pending(place) for place in places):
             raise RefusedError(Code.UNSTABLE_OFFSET_COMMIT)
-        return {
-            place: group.stored[place][1] if place in group.stored else None for place in places
-        }
+        return {place: group.stored[place][1] if place in group.stored else None for place in places}
 
-    def store_as_member(
-        self, fence: MemberMetadata, offsets: Mapping[TopicPartition, StoredOffset]
-    ) -> None:
+    def store_as_member(self, fence: MemberMetadata, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """OffsetCommit of a member: of its own group, for any partition.
 
         Raises:

@@ -41,13 +41,7 @@ class Member:
     )
 
     def __init__(
-        self,
-        member_id: str,
-        client: str,
-        *,
-        session_ms: int,
-        rebalance_ms: int,
-        is_beating: Callable[[], bool],
+        self, member_id: str, client: str, *, session_ms: int, rebalance_ms: int, is_beating: Callable[[], bool]
     ) -> None:
         self.member_id = member_id
         self.client = client
@@ -192,9 +186,7 @@ class Group:
         self.is_rebalancing = False
         self.generation += 1
         topics = {topic for member in self.members.values() for topic in member.topics}
-        shares = assign_ranges(
-            {m.member_id: m.topics for m in self.members.values()}, self._counts(topics)
-        )
+        shares = assign_ranges({m.member_id: m.topics for m in self.members.values()}, self._counts(topics))
         for member in self.members.values():
             member.assigned = shares[member.member_id]
 

@@ -11,31 +11,14 @@ from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.cluster import Broker, Cluster
 from txlayer.adapters.memory.link import Link
 from txlayer.adapters.memory.log import CREATE_TIME, MemoryRecord
-from txlayer.adapters.memory.readers import (
-    MemoryGroupReader,
-    MemoryLogReader,
-    MemoryStoringGroupReader,
-)
+from txlayer.adapters.memory.readers import MemoryGroupReader, MemoryLogReader, MemoryStoringGroupReader
 from txlayer.adapters.memory.world import ClientError, RefusedError, ThreadWorld, World
 from txlayer.adapters.memory.writers import MemoryHalfWriter, MemoryTransactionalWriter
 from txlayer.adapters.namespace import Namespace
-from txlayer.adapters.ports import (
-    AdminAnswers,
-    HistoryReader,
-    StoredOffset,
-    TopicLimits,
-    TopicPartition,
-)
+from txlayer.adapters.ports import AdminAnswers, HistoryReader, StoredOffset, TopicLimits, TopicPartition
 from txlayer.adapters.readers import LogHistoryReader
 from txlayer.adapters.topic_files import read_topic_files
-from txlayer.config import (
-    ClientConfig,
-    ConsumerConfig,
-    CoordinatorConfig,
-    ProducerConfig,
-    SystemTopics,
-    milliseconds,
-)
+from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig, SystemTopics, milliseconds
 from txlayer.core.messages import Headers
 from txlayer.core.topics import CreateTopic
 from txlayer.errors import ForbiddenTopicError
@@ -67,9 +50,7 @@ class MemoryProducerConnections:
     def make_half_writer(self, *, batch_bytes_max: int) -> MemoryHalfWriter:
         """A writer of half and op records."""
         return MemoryHalfWriter(
-            self._link,
-            batch_bytes_max=batch_bytes_max,
-            message_timeout_s=self._config.prepare_timeout.total_seconds(),
+            self._link, batch_bytes_max=batch_bytes_max, message_timeout_s=self._config.prepare_timeout.total_seconds()
         )
 
     def make_check_member(self, producer_group: str) -> MemoryGroupReader:
@@ -83,12 +64,7 @@ class MemoryProducerConnections:
         )
 
     def serialize(
-        self,
-        serializer: Any,
-        value: Any,
-        *,
-        topic: str,
-        headers: list[tuple[str, bytes | None]],
+        self, serializer: Any, value: Any, *, topic: str, headers: list[tuple[str, bytes | None]]
     ) -> bytes | None:
         """A value as the user's serializer writes it."""
         written: bytes | None = serializer(value, ValueContext(topic, "value", headers))
@@ -119,9 +95,7 @@ class MemoryCoordinatorConnections(AdminAnswers):
         """
         MemoryAdmin(self._link, timeout_s=timeout_s).partition_count(self._config.topics.half)
 
-    def make_writer(
-        self, transactional_id: str, *, batch_bytes_max: int
-    ) -> MemoryTransactionalWriter:
+    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> MemoryTransactionalWriter:
         """A writer, not initialised yet."""
         return MemoryTransactionalWriter(
             self._link,
@@ -182,14 +156,10 @@ class MemoryConsumerConnections(AdminAnswers):
     def make_group_reader(self, group: str) -> MemoryStoringGroupReader:
         """A member of the consumer group, not started yet."""
         return MemoryStoringGroupReader(
-            self._link,
-            group=group,
-            session_timeout_ms=milliseconds(self._config.session_timeout),
+            self._link, group=group, session_timeout_ms=milliseconds(self._config.session_timeout)
         )
 
-    def make_writer(
-        self, transactional_id: str, *, batch_bytes_max: int
-    ) -> MemoryTransactionalWriter:
+    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> MemoryTransactionalWriter:
         """A writer, not initialised yet."""
         return MemoryTransactionalWriter(
             self._link,
@@ -201,9 +171,7 @@ class MemoryConsumerConnections(AdminAnswers):
     def make_log_writer(self, *, batch_bytes_max: int) -> MemoryHalfWriter:
         """An idempotent writer of independent records."""
         return MemoryHalfWriter(
-            self._link,
-            batch_bytes_max=batch_bytes_max,
-            message_timeout_s=self._config.store_timeout.total_seconds(),
+            self._link, batch_bytes_max=batch_bytes_max, message_timeout_s=self._config.store_timeout.total_seconds()
         )
 
     def make_reader(self, isolation: str) -> MemoryLogReader:
@@ -237,16 +205,10 @@ class MemoryKafka:
     """
 
     def __init__(
-        self,
-        world: World | None = None,
-        *,
-        broker_count: int = 1,
-        marker_delay_ms: Callable[[], float] = at_once,
+        self, world: World | None = None, *, broker_count: int = 1, marker_delay_ms: Callable[[], float] = at_once
     ) -> None:
         self.world: World = ThreadWorld() if world is None else world
-        self._cluster = Cluster(
-            self.world, broker_count=broker_count, marker_delay_ms=marker_delay_ms
-        )
+        self._cluster = Cluster(self.world, broker_count=broker_count, marker_delay_ms=marker_delay_ms)
         self._broker = Broker(self._cluster)
         self._broker_count = broker_count
         self._numbers = count(1)
@@ -260,9 +222,7 @@ class MemoryKafka:
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
-    def connect_producer(
-        self, config: ProducerConfig, *, client: str | None = None
-    ) -> MemoryProducerConnections:
+    def connect_producer(self, config: ProducerConfig, *, client: str | None = None) -> MemoryProducerConnections:
         """What `TransactionalProducer(connect=…)` takes; `client` is its name for faults (producer-1, …)."""
         return MemoryProducerConnections(self._link(client, "producer"), config)
 
@@ -272,9 +232,7 @@ class MemoryKafka:
         """What a `Coordinator` takes; `client` is its name for faults (coordinator-1, …)."""
         return MemoryCoordinatorConnections(self._link(client, "coordinator"), config)
 
-    def connect_consumer(
-        self, config: ConsumerConfig, *, client: str | None = None
-    ) -> MemoryConsumerConnections:
+    def connect_consumer(self, config: ConsumerConfig, *, client: str | None = None) -> MemoryConsumerConnections:
         """What `OrderedConsumer(connect=…)` takes; `client` is its name for faults (consumer-1, …)."""
         return MemoryConsumerConnections(self._link(client, "consumer"), config)
 
@@ -292,23 +250,11 @@ class MemoryKafka:
 
     def _link(self, client: str | None, role: str) -> Link:
         name = client or f"{role}-{next(self._numbers)}"
-        return Link(
-            self.world,
-            self._cluster,
-            self._broker,
-            client=name,
-            bootstrap_servers=BOOTSTRAP_SERVERS,
-        )
+        return Link(self.world, self._cluster, self._broker, client=name, bootstrap_servers=BOOTSTRAP_SERVERS)
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        settings: Mapping[str, str] | None = None,
-    ) -> None:
+    def create_topic(self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
         """Create a topic with settings as Kafka names them (`cleanup.policy`, `retention.ms`, `message.timestamp.type`, …).
 
         Raises:
@@ -328,9 +274,7 @@ class MemoryKafka:
         try:
             self.do(lambda: self._cluster.delete_topic(name))
         except RefusedError as exc:
-            raise ForbiddenTopicError(
-                "no such topic", topic=name, reason=exc.code.kafka_name
-            ) from exc
+            raise ForbiddenTopicError("no such topic", topic=name, reason=exc.code.kafka_name) from exc
 
     def create_namespace(
         self,
@@ -344,9 +288,7 @@ class MemoryKafka:
         `files` are the topic files, for tests that make many clusters: reading them takes most of the time.
         """
         Namespace(
-            self.admin(),
-            topics=SystemTopics(namespace),
-            files=read_topic_files() if files is None else files,
+            self.admin(), topics=SystemTopics(namespace), files=read_topic_files() if files is None else files
         ).apply(partition_count=partitions, replication_factor=self._broker_count)
 
     def deny(self, topic: str, *, is_denied: bool = True) -> None:
@@ -416,9 +358,7 @@ class MemoryKafka:
         Raises:
             ForbiddenTopicError, RefusedRecordError: it was not written.
         """
-        record = MemoryRecord(
-            topic, partition, key, value, headers or None, (CREATE_TIME, timestamp_ms)
-        )
+        record = MemoryRecord(topic, partition, key, value, headers or None, (CREATE_TIME, timestamp_ms))
         try:
             return self.do(lambda: self._broker.produce((topic, partition), [record]))
         except RefusedError as exc:
@@ -446,8 +386,4 @@ class MemoryKafka:
 
     def stored_offsets(self, group: str) -> dict[TopicPartition, StoredOffset]:
         """Every offset that a group stored and that counts."""
-        return self.do(
-            lambda: {
-                place: offset for place, (_, offset) in self._cluster.group(group).stored.items()
-            }
-        )
+        return self.do(lambda: {place: offset for place, (_, offset) in self._cluster.group(group).stored.items()})

@@ -11,13 +11,7 @@ from typing import TypeVar
 
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.cluster import Broker, Cluster
-from txlayer.adapters.memory.world import (
-    ClientError,
-    ClientFailureError,
-    NoAnswerError,
-    RefusedError,
-    World,
-)
+from txlayer.adapters.memory.world import ClientError, ClientFailureError, NoAnswerError, RefusedError, World
 
 T = TypeVar("T")
 
@@ -75,18 +69,10 @@ FATAL: dict[str, frozenset[Code]] = {
     ),
     "Produce": frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH}),
     "AddOffsetsToTxn": frozenset(
-        {
-            Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            Code.INVALID_PRODUCER_EPOCH,
-            Code.INVALID_TXN_STATE,
-        }
+        {Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.INVALID_PRODUCER_EPOCH, Code.INVALID_TXN_STATE}
     ),
     "TxnOffsetCommit": frozenset(
-        {
-            Code.INVALID_PRODUCER_EPOCH,
-            Code.INVALID_PRODUCER_ID_MAPPING,
-            Code.INVALID_TXN_STATE,
-        }
+        {Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING, Code.INVALID_TXN_STATE}
     ),
     "EndTxn": frozenset(
         {
@@ -105,9 +91,7 @@ class Link:
 
     __slots__ = ("bootstrap_servers", "broker", "client", "cluster", "world")
 
-    def __init__(
-        self, world: World, cluster: Cluster, broker: Broker, *, client: str, bootstrap_servers: str
-    ) -> None:
+    def __init__(self, world: World, cluster: Cluster, broker: Broker, *, client: str, bootstrap_servers: str) -> None:
         self.world = world
         self.cluster = cluster
         self.broker = broker
@@ -141,9 +125,7 @@ class Link:
                 if exc.code not in inside:
                     raise
                 if request == "InitProducerId":
-                    code = (
-                        exc.code
-                    )  # of this request alone the client tells in the end what the last answer was
+                    code = exc.code  # of this request alone the client tells in the end what the last answer was
             left_s = deadline - self.world.monotonic()
             if left_s <= 0:
                 raise ClientFailureError(ClientError(code))

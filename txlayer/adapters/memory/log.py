@@ -183,9 +183,7 @@ class MemoryRecord:
         """The record at its place in the log: itself, or a copy when it is in the log already."""
         record = self
         if self.place >= 0:
-            record = MemoryRecord(
-                self._topic, self._partition, self._key, self._value, self._headers
-            )
+            record = MemoryRecord(self._topic, self._partition, self._key, self._value, self._headers)
         record.place, record._stamp = offset, stamp
         return record
 
@@ -202,9 +200,7 @@ class OffsetUnknownRecord(MemoryRecord):
     __slots__ = ()
 
     def __init__(self, record: MemoryRecord) -> None:
-        super().__init__(
-            record.topic(), record.partition(), record.key(), record.value(), record.headers()
-        )
+        super().__init__(record.topic(), record.partition(), record.key(), record.value(), record.headers())
 
     def offset(self) -> None:  # type: ignore[override]  # only readers of reports meet one
         """None."""
@@ -290,9 +286,7 @@ class Partition:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def append(
-        self, records: Sequence[MemoryRecord], *, now_ms: int, mark: ProducerMark | None = None
-    ) -> int:
+    def append(self, records: Sequence[MemoryRecord], *, now_ms: int, mark: ProducerMark | None = None) -> int:
         """Append a batch, whole or not at all; the offset of its first record.
 
         The same batch of the same producer again changes nothing.
@@ -375,9 +369,7 @@ class Partition:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def read(
-        self, position: int, *, count_max: int, is_committed: bool
-    ) -> tuple[list[MemoryRecord], int]:
+    def read(self, position: int, *, count_max: int, is_committed: bool) -> tuple[list[MemoryRecord], int]:
         """Records from `position` on, and where to go on.
 
         Raises:
@@ -400,9 +392,7 @@ class Partition:
 
     def visible(self, *, is_committed: bool) -> list[MemoryRecord]:
         """Every record, as a reader of this isolation sees it."""
-        return self.read(
-            self.first_offset, count_max=len(self._records) + 1, is_committed=is_committed
-        )[0]
+        return self.read(self.first_offset, count_max=len(self._records) + 1, is_committed=is_committed)[0]
 
     def offset_at(self, at_ms: int, *, is_committed: bool) -> int:
         """The first offset whose record is of `at_ms` or later; -1: there is none."""
@@ -466,9 +456,6 @@ class Partition:
             record
             for record in self._records[:dirty_count]
             if newest.get(record.key()) == record.place
-            and (
-                record.value() is not None
-                or record.timestamp()[1] >= now_ms - settings.tombstone_ms
-            )
+            and (record.value() is not None or record.timestamp()[1] >= now_ms - settings.tombstone_ms)
         ]
         self._records[:dirty_count] = kept

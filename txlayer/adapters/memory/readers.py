@@ -32,15 +32,7 @@ _TOLD_CODES = NOT_AUTHORISED_CODES | {Code.OFFSET_OUT_OF_RANGE}
 class Reading:
     """One client's positions. One thread uses it."""
 
-    __slots__ = (
-        "_ended_at",
-        "_is_committed",
-        "_link",
-        "_paused",
-        "_positions",
-        "_refused",
-        "tells_end",
-    )
+    __slots__ = ("_ended_at", "_is_committed", "_link", "_paused", "_positions", "_refused", "tells_end")
 
     def __init__(self, link: Link, *, is_committed: bool, tells_end: bool) -> None:
         self._link = link
@@ -68,10 +60,7 @@ class Reading:
 
     def read_to(self, place: TopicPartition) -> int:
         """The position in a partition of which nothing is left to read; -1: something is."""
-        position, partition = (
-            self._positions.get(place, -1),
-            self._link.cluster.partitions.get(place),
-        )
+        position, partition = (self._positions.get(place, -1), self._link.cluster.partitions.get(place))
         if place in self._paused or partition is None:
             return -1
         return position if partition.end(is_committed=self._is_committed) == position else -1
@@ -113,10 +102,7 @@ class Reading:
         wanted = wanted[first:] + wanted[:first]
         try:
             answers = link.ask(
-                "Fetch",
-                lambda: link.broker.fetch(
-                    wanted, count_max=count_max, is_committed=self._is_committed
-                ),
+                "Fetch", lambda: link.broker.fetch(wanted, count_max=count_max, is_committed=self._is_committed)
             )
         except NoAnswerError:
             link.pause(link.jittered(RETRY_BACKOFF_S))
@@ -137,11 +123,7 @@ class Reading:
             code = Code.LOCAL_AUTO_OFFSET_RESET if out_of_range else answer.refusal
             return [_telling(place, answer.next_position, code)]
         self._positions[place] = answer.next_position
-        if (
-            self.tells_end
-            and answer.is_at_end
-            and self._ended_at.get(place) != answer.next_position
-        ):
+        if self.tells_end and answer.is_at_end and self._ended_at.get(place) != answer.next_position:
             self._ended_at[place] = answer.next_position
             end = _telling(place, answer.next_position, Code.LOCAL_PARTITION_EOF)
             return [*answer.records, end]
@@ -413,9 +395,7 @@ class MemoryGroupReader:
         self._generation, partitions = share
         self._state = Membership.IN
         self._assignment = Assignment(
-            tuple(sorted(partitions)),
-            MemberMetadata(self._group, member_id, self._generation),
-            self._generation,
+            tuple(sorted(partitions)), MemberMetadata(self._group, member_id, self._generation), self._generation
         )
 
     def _beat(self) -> None:
@@ -461,11 +441,7 @@ class MemoryStoringGroupReader(MemoryGroupReader):
 
     def __init__(self, link: Link, *, group: str, session_timeout_ms: int) -> None:
         super().__init__(
-            link,
-            group=group,
-            session_timeout_ms=session_timeout_ms,
-            tells_end=True,
-            reader=f"the group {group}",
+            link, group=group, session_timeout_ms=session_timeout_ms, tells_end=True, reader=f"the group {group}"
         )
         self._hook: OnRevoke | None = None
         self._hook_failure: Exception | None = None
@@ -578,7 +554,5 @@ class MemoryStoringGroupReader(MemoryGroupReader):
             link.ask("OffsetCommit", lambda: link.broker.store_as_member(fence, offsets))
         except RefusedError as exc:
             raise translate_store_error(
-                ClientError(exc.code),
-                group=self._group,
-                bootstrap_servers=link.bootstrap_servers,
+                ClientError(exc.code), group=self._group, bootstrap_servers=link.bootstrap_servers
             ) from exc

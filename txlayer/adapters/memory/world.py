@@ -40,9 +40,7 @@ class ClientError:
 
     __slots__ = ("_code", "_is_abortable", "_is_fatal", "_text")
 
-    def __init__(
-        self, code: Code, text: str = "", *, is_fatal: bool = False, is_abortable: bool = False
-    ) -> None:
+    def __init__(self, code: Code, text: str = "", *, is_fatal: bool = False, is_abortable: bool = False) -> None:
         self._code = code
         self._text = text or code.kafka_name.strip("_").lower().replace("_", " ")
         self._is_fatal = is_fatal
@@ -146,14 +144,7 @@ class FaultPlan:
         with self._lock:
             self._plans.append(_Plan(fault, request, client, times, Code.NO_ERROR, seconds))
 
-    def refuse(
-        self,
-        request: str | None,
-        code: Code | str,
-        *,
-        client: str | None = None,
-        times: int = 1,
-    ) -> None:
+    def refuse(self, request: str | None, code: Code | str, *, client: str | None = None, times: int = 1) -> None:
         """The next `times` requests that fit are answered with this code ("NOT_COORDINATOR") and not done."""
         named = code if isinstance(code, Code) else Code[code]
         with self._lock:
@@ -196,9 +187,7 @@ class FaultPlan:
 
     # --- happening ----------------------------------------------------------------------------------------------------
 
-    def pass_on(
-        self, client: str, request: str, act: Callable[[], T], *, pause: Callable[[float], None]
-    ) -> T:
+    def pass_on(self, client: str, request: str, act: Callable[[], T], *, pause: Callable[[float], None]) -> T:
         """Do one exchange, with what is planned for it.
 
         Raises:

@@ -31,12 +31,7 @@ from txlayer.adapters.memory.log import (
     OffsetUnknownRecord,
     ProducerMark,
 )
-from txlayer.adapters.memory.world import (
-    ClientError,
-    ClientFailureError,
-    NoAnswerError,
-    RefusedError,
-)
+from txlayer.adapters.memory.world import ClientError, ClientFailureError, NoAnswerError, RefusedError
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition
 from txlayer.core.ids import murmur2
 from txlayer.core.messages import Headers
@@ -110,9 +105,7 @@ class Outbox:
         self._known_counts: dict[str, int] = {}
         self._batches: dict[TopicPartition, deque[Batch]] = {}
         self._batched_count = 0
-        self._reports: deque[tuple[DeliveryReport | None, ClientError | None, MemoryRecord]] = (
-            deque()
-        )
+        self._reports: deque[tuple[DeliveryReport | None, ClientError | None, MemoryRecord]] = deque()
 
     def put(
         self,
@@ -133,12 +126,7 @@ class Outbox:
         if len(self._queue) >= self._queue_max:
             raise BufferError("the queue is full")
         record = MemoryRecord(
-            topic,
-            partition,
-            _encoded(key),
-            _encoded(value),
-            _headers(headers),
-            (CREATE_TIME, timestamp),
+            topic, partition, _encoded(key), _encoded(value), _headers(headers), (CREATE_TIME, timestamp)
         )
         queued = (record, callback or on_delivery)
         self._link.world.change(partial(self._queue.append, queued))
@@ -246,9 +234,7 @@ class Outbox:
         if partition == ANY_PARTITION:
             key = record.key()
             # murmur2_random, as the coordinator's client is set.
-            partition = (
-                self._link.world.random.randrange(count) if key is None else murmur2(key) % count
-            )
+            partition = self._link.world.random.randrange(count) if key is None else murmur2(key) % count
             record.move_to(partition)
         elif not 0 <= partition < count:
             return Code.LOCAL_UNKNOWN_PARTITION
@@ -338,9 +324,7 @@ class WriterState(Enum):
 class MemoryTransactionalWriter:
     """The `TransactionalWriter` of a cluster in memory. One thread uses it."""
 
-    def __init__(
-        self, link: Link, *, transactional_id: str, timeout_ms: int, batch_bytes_max: int
-    ) -> None:
+    def __init__(self, link: Link, *, transactional_id: str, timeout_ms: int, batch_bytes_max: int) -> None:
         self.transactional_id = transactional_id
         self.batch_bytes_max = batch_bytes_max
         self._link = link
@@ -396,9 +380,7 @@ class MemoryTransactionalWriter:
         with self._errors_as_ours():
             return self._flush(timeout_s)
 
-    def send_offsets(
-        self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float
-    ) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:
         """Make the offsets part of the Kafka transaction, fenced by the member's generation.
 
         Raises:
@@ -414,11 +396,7 @@ class MemoryTransactionalWriter:
             self._require(WriterState.OPEN)
             deadline = self._link.world.monotonic() + timeout_s
             if fence.group not in self._added:
-                self._persist(
-                    "AddOffsetsToTxn",
-                    lambda: broker.add_offsets(*who, fence.group),
-                    timeout_s=timeout_s,
-                )
+                self._persist("AddOffsetsToTxn", lambda: broker.add_offsets(*who, fence.group), timeout_s=timeout_s)
                 self._added.add(fence.group)
             self._persist(
                 "TxnOffsetCommit",
@@ -530,15 +508,8 @@ class MemoryTransactionalWriter:
     def _end(self, *, is_commit: bool, timeout_s: float) -> None:
         # Nothing was written: the brokers never heard of it.
         if self._added:
-            broker, who = (
-                self._link.broker,
-                (self.transactional_id, self._producer_id, self._epoch),
-            )
-            self._persist(
-                "EndTxn",
-                lambda: broker.end_transaction(*who, is_commit=is_commit),
-                timeout_s=timeout_s,
-            )
+            broker, who = (self._link.broker, (self.transactional_id, self._producer_id, self._epoch))
+            self._persist("EndTxn", lambda: broker.end_transaction(*who, is_commit=is_commit), timeout_s=timeout_s)
         self._state = WriterState.READY
 
     def _send(self, batch: Batch, records: list[MemoryRecord]) -> int | None:
@@ -547,9 +518,7 @@ class MemoryTransactionalWriter:
             self._add(place)
         sequence = self._sequences.get(place, 0)
         mark = ProducerMark(self._producer_id, self._epoch, sequence, is_transactional=True)
-        base = send_batch(
-            link, lambda: link.broker.produce(place, records, mark, self.transactional_id)
-        )
+        base = send_batch(link, lambda: link.broker.produce(place, records, mark, self.transactional_id))
         self._sequences[place] = sequence + len(records)
         return base
 
@@ -581,9 +550,7 @@ class MemoryTransactionalWriter:
 
     def _persist(self, request: str, act: Callable[[], T], *, timeout_s: float) -> T:
         try:
-            return self._link.persist(
-                request, act, deadline=self._link.world.monotonic() + timeout_s
-            )
+            return self._link.persist(request, act, deadline=self._link.world.monotonic() + timeout_s)
         except RefusedError as exc:
             self._fail(exc.code, is_fatal=exc.code in FATAL[request])
 
@@ -618,9 +585,7 @@ class MemoryTransactionalWriter:
 
     def _as_ours(self, error: ClientError) -> TxLayerError:
         return translate_writer_error(
-            error,
-            bootstrap_servers=self._link.bootstrap_servers,
-            transactional_id=self.transactional_id,
+            error, bootstrap_servers=self._link.bootstrap_servers, transactional_id=self.transactional_id
         )
 
 
@@ -681,9 +646,7 @@ class MemoryHalfWriter:
     def _send(self, batch: Batch, records: list[MemoryRecord]) -> int | None:
         link, place = self._link, batch.place
         if self._producer_id < 0:
-            self._producer_id, _ = link.ask(
-                "InitProducerId", lambda: link.broker.init_producer_id(None, 0)
-            )
+            self._producer_id, _ = link.ask("InitProducerId", lambda: link.broker.init_producer_id(None, 0))
         epoch, sequence = self._positions.get(place, (0, 0))
         mark = ProducerMark(self._producer_id, epoch, sequence, is_transactional=False)
         base = send_batch(link, lambda: link.broker.produce(place, records, mark))

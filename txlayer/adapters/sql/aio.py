@@ -43,11 +43,7 @@ class AsyncSqlBarrier:
             )
         # SQLAlchemy's asyncio runs its plain code in a greenlet that awaits where the driver would block; so does this.
         self._plain = SqlBarrier(
-            engine.sync_engine,
-            table=table,
-            schema=schema,
-            lock_wait=lock_wait,
-            transaction_age_max=transaction_age_max,
+            engine.sync_engine, table=table, schema=schema, lock_wait=lock_wait, transaction_age_max=transaction_age_max
         )
 
     @property
@@ -68,19 +64,12 @@ class AsyncSqlBarrier:
     ) -> Purged:
         """As `SqlBarrier.purge`."""
         return await greenlet_spawn(
-            self._plain.purge,
-            older_than,
-            is_dry_run=is_dry_run,
-            is_younger_allowed=is_younger_allowed,
+            self._plain.purge, older_than, is_dry_run=is_dry_run, is_younger_allowed=is_younger_allowed
         )
 
-    async def resolve(
-        self, txn_id: str, nonce: str, *, group: str, born_at_ms: int | None = None
-    ) -> Resolution:
+    async def resolve(self, txn_id: str, nonce: str, *, group: str, born_at_ms: int | None = None) -> Resolution:
         """As `SqlBarrier.resolve`."""
-        return await greenlet_spawn(
-            self._plain.resolve, txn_id, nonce, group=group, born_at_ms=born_at_ms
-        )
+        return await greenlet_spawn(self._plain.resolve, txn_id, nonce, group=group, born_at_ms=born_at_ms)
 
     async def resolve_many(self, doubtful: Sequence[Doubtful], *, group: str) -> list[Resolution]:
         """As `SqlBarrier.resolve_many`."""
@@ -102,13 +91,9 @@ class AsyncSqlBarrier:
         """As in `Barrier`."""
         await greenlet_spawn(self._plain.check_session, plain_of(session))
 
-    async def write(
-        self, session: Any, *, txn_id: str, nonce: str, group: str
-    ) -> JoinedTransaction:
+    async def write(self, session: Any, *, txn_id: str, nonce: str, group: str) -> JoinedTransaction:
         """As in `Barrier`."""
-        return await greenlet_spawn(
-            self._plain.write, plain_of(session), txn_id=txn_id, nonce=nonce, group=group
-        )
+        return await greenlet_spawn(self._plain.write, plain_of(session), txn_id=txn_id, nonce=nonce, group=group)
 
 
 def plain_of(session: Any) -> Any:
@@ -146,9 +131,7 @@ class AsyncInbox:
         key: MessageKey = message_key,
     ) -> None:
         if not isinstance(engine, AsyncEngine):
-            raise UsageError(
-                f"this inbox needs an AsyncEngine, not {type(engine).__name__} (Inbox takes an Engine)"
-            )
+            raise UsageError(f"this inbox needs an AsyncEngine, not {type(engine).__name__} (Inbox takes an Engine)")
         self._plain = Inbox(engine.sync_engine, group=group, table=table, schema=schema, key=key)
 
     @property

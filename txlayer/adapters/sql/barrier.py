@@ -74,13 +74,7 @@ class Checks:
     """Reads and writes rows on behalf of checks. Thread-safe."""
 
     def __init__(
-        self,
-        engine: Engine,
-        located: LocatedTable,
-        rules: DialectRules,
-        *,
-        lock_wait_ms: int,
-        absence_age_max_ms: int,
+        self, engine: Engine, located: LocatedTable, rules: DialectRules, *, lock_wait_ms: int, absence_age_max_ms: int
     ) -> None:
         self._engine = engine.execution_options(**OWN_WORK)
         self._located = located
@@ -121,9 +115,7 @@ class Checks:
         rows = self._read([one.txn_id for one in chunk])
         now_ms = time.time_ns() // 1_000_000
         absent = {
-            one.txn_id: one
-            for one in reversed(chunk)
-            if one.txn_id not in rows and not self._is_too_old(one, now_ms)
+            one.txn_id: one for one in reversed(chunk) if one.txn_id not in rows and not self._is_too_old(one, now_ms)
         }
         if not absent:
             return rows
@@ -149,9 +141,7 @@ class Checks:
     def _is_too_old(self, one: Doubtful, now_ms: int) -> bool:
         return one.born_at_ms is not None and now_ms - one.born_at_ms > self._absence_age_max_ms
 
-    def _insert(
-        self, values: Sequence[Mapping[str, str]], *, wait_ms: int, give_up_at: float
-    ) -> None:
+    def _insert(self, values: Sequence[Mapping[str, str]], *, wait_ms: int, give_up_at: float) -> None:
         try:
             with self._transaction(wait_ms=wait_ms, is_writing=True) as connection:
                 table, options = self._located.find()
@@ -191,10 +181,7 @@ class Checks:
             with self._engine.connect() as connection:
                 if self._rules.isolation is not None:
                     connection.execution_options(isolation_level=self._rules.isolation)
-                with (
-                    connection.begin(),
-                    self._rules.bounded(connection, wait_ms=wait_ms, is_writing=is_writing),
-                ):
+                with connection.begin(), self._rules.bounded(connection, wait_ms=wait_ms, is_writing=is_writing):
                     yield connection
         except (SQLAlchemyError, OSError) as exc:
             # A deadlock, a serialisation failure, a lock time-out or a lost connection decides nothing.
@@ -276,14 +263,9 @@ class SqlBarrier:
             raise UsageError(
                 f"a barrier needs an Engine, not {type(engine).__name__} (AsyncSqlBarrier takes an AsyncEngine)"
             )
-        for name, length in (
-            ("lock_wait", lock_wait),
-            ("transaction_age_max", transaction_age_max),
-        ):
+        for name, length in (("lock_wait", lock_wait), ("transaction_age_max", transaction_age_max)):
             if length < timedelta(milliseconds=1):
-                raise ConfigError(
-                    "not possible as a limit", name=name, value=length, expected="1 ms or more"
-                )
+                raise ConfigError("not possible as a limit", name=name, value=length, expected="1 ms or more")
         self.table = barrier_table(table, schema=schema)
         self._engine = engine
         oldest_check = IMMUNITY_MAX + transaction_age_max
@@ -321,9 +303,7 @@ class SqlBarrier:
         with self._engine.connect() as connection:
             connection.execute(select(table.c.txn_id).limit(1), execution_options=options)
 
-    def purge(
-        self, older_than: timedelta, *, is_dry_run: bool = False, is_younger_allowed: bool = False
-    ) -> Purged:
+    def purge(self, older_than: timedelta, *, is_dry_run: bool = False, is_younger_allowed: bool = False) -> Purged:
         """Delete rows older than `older_than` by the database's clock, in transactions of bounded size.
 
         Raises:
@@ -331,15 +311,11 @@ class SqlBarrier:
                 was deleted.
             SQLAlchemyError: the database refused; rows deleted before stay deleted.
         """
-        return self._purge.run(
-            older_than, is_dry_run=is_dry_run, is_younger_allowed=is_younger_allowed
-        )
+        return self._purge.run(older_than, is_dry_run=is_dry_run, is_younger_allowed=is_younger_allowed)
 
     # --- a check ------------------------------------------------------------------------------------------------------
 
-    def resolve(
-        self, txn_id: str, nonce: str, *, group: str, born_at_ms: int | None = None
-    ) -> Resolution:
+    def resolve(self, txn_id: str, nonce: str, *, group: str, born_at_ms: int | None = None) -> Resolution:
         """The first writer's resolution of a transaction; without a row, write ROLLBACK and return it once it is durable.
 
         UNKNOWN if the other side's row is still open after `lock_wait`, or the database does not answer. A row of another
@@ -498,6 +474,4 @@ def _two_phase() -> UsageError:
 
 
 def _savepoint() -> UsageError:
-    return UsageError(
-        "join before begin_nested(): a savepoint can be rolled back alone, and the barrier's row with it"
-    )
+    return UsageError("join before begin_nested(): a savepoint can be rolled back alone, and the barrier's row with it")

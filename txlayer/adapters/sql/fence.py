@@ -26,9 +26,7 @@ def not_fenced(fence: Fence, token: int) -> ColumnElement[bool]:
     return or_(fence <= token, fence.is_(None))
 
 
-def execute_fenced(
-    session: Any, statement: Update | Delete, *, fence: Fence, token: int | None
-) -> int:
+def execute_fenced(session: Any, statement: Update | Delete, *, fence: Fence, token: int | None) -> int:
     """Run an update or delete under a fencing token; returns the number of changed rows.
 
     An update writes the token into the changed rows. It changes all rows of its `where` or none: one row with a newer
@@ -56,18 +54,12 @@ def execute_fenced(
     # last commit at every isolation level.
     newest = session.execute(
         select(fence).where(*conditions, fence > token).order_by(fence.desc()).limit(1).with_for_update()
-    ).scalar()  # fmt: skip
+    ).scalar()
     if newest is not None:
-        raise LeaseLostError(
-            "a newer holder of the queue has changed this row", token=token, current_token=newest
-        )
+        raise LeaseLostError("a newer holder of the queue has changed this row", token=token, current_token=newest)
     return changed_count
 
 
-async def execute_fenced_async(
-    session: Any, statement: Update | Delete, *, fence: Fence, token: int | None
-) -> int:
+async def execute_fenced_async(session: Any, statement: Update | Delete, *, fence: Fence, token: int | None) -> int:
     """`execute_fenced` for an AsyncSession or AsyncConnection."""
-    return await greenlet_spawn(
-        execute_fenced, plain_of(session), statement, fence=fence, token=token
-    )
+    return await greenlet_spawn(execute_fenced, plain_of(session), statement, fence=fence, token=token)

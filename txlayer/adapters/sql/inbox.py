@@ -9,17 +9,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Engine,
-    MetaData,
-    NestedTransaction,
-    Table,
-    delete,
-    select,
-)
+from sqlalchemy import Column, ColumnElement, Connection, Engine, MetaData, NestedTransaction, Table, delete, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
 
@@ -94,9 +84,7 @@ def message_key(message: InboxMessage) -> str:
     return f"at:{message.topic}/{message.partition}/{message.offset}"
 
 
-def inbox_table(
-    name: str = INBOX_NAME, *, schema: str | None = None, metadata: MetaData | None = None
-) -> Table:
+def inbox_table(name: str = INBOX_NAME, *, schema: str | None = None, metadata: MetaData | None = None) -> Table:
     """The table, in `metadata` or in new metadata, for migration tools.
 
     Raises:
@@ -154,9 +142,7 @@ class Inbox:
         key: MessageKey = message_key,
     ) -> None:
         if not isinstance(engine, Engine):
-            raise UsageError(
-                f"an inbox needs an Engine, not {type(engine).__name__} (AsyncInbox takes an AsyncEngine)"
-            )
+            raise UsageError(f"an inbox needs an Engine, not {type(engine).__name__} (AsyncInbox takes an AsyncEngine)")
         rules = rules_of_dialect(engine.dialect.name, what="an inbox")
         self.table = inbox_table(table, schema=schema)
         self._engine = engine
@@ -260,9 +246,7 @@ class Inbox:
         else:
             connection = session
         if not is_same_database(connection.engine, self._engine):
-            raise UsageError(
-                "the session is of another database than the inbox: one could commit without the other"
-            )
+            raise UsageError("the session is of another database than the inbox: one could commit without the other")
         if not connection.in_transaction():
             connection.begin()
         if is_in_autocommit(connection):

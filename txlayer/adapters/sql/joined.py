@@ -77,9 +77,7 @@ class JoinedTransaction:
     def is_lost(self) -> bool:
         """True if it ended without a reported commit: work that is done again has no row."""
         state = self.state
-        return state is LocalState.ROLLED_BACK or (
-            state is LocalState.UNCLEAR and self._has_commit_failed
-        )
+        return state is LocalState.ROLLED_BACK or (state is LocalState.UNCLEAR and self._has_commit_failed)
 
     def forbid_commit(self, reason: str) -> None:
         """As in `Joined`."""
@@ -105,8 +103,7 @@ class JoinedTransaction:
 
     def _failed_error(self) -> RollbackRequiredError:
         return RollbackRequiredError(
-            f"{self._row} was rolled back with a failed statement or a savepoint: roll back",
-            txn_id=self._txn_id,
+            f"{self._row} was rolled back with a failed statement or a savepoint: roll back", txn_id=self._txn_id
         )
 
     def leave(self) -> None:
@@ -176,20 +173,14 @@ class Watch:
 
     def __init__(self, rules: DialectRules) -> None:
         self._rules = rules
-        self._joined: weakref.WeakKeyDictionary[Connection, list[JoinedTransaction]] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._of_sessions: weakref.WeakKeyDictionary[Session, list[JoinedTransaction]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._joined: weakref.WeakKeyDictionary[Connection, list[JoinedTransaction]] = weakref.WeakKeyDictionary()
+        self._of_sessions: weakref.WeakKeyDictionary[Session, list[JoinedTransaction]] = weakref.WeakKeyDictionary()
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._dialects: weakref.WeakSet[Any] = weakref.WeakSet()
         self._expected: weakref.WeakKeyDictionary[Any, ExpectedJoins] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def expect(
-        self, owner: object, engine: Engine, joined: JoinedTransaction | None = None
-    ) -> None:
+    def expect(self, owner: object, engine: Engine, joined: JoinedTransaction | None = None) -> None:
         """Refuse commits of this thread or task without a row, until `forget`; with `joined`, from the loss of its row on."""
         self._listen(engine)
         with self._lock:
@@ -200,9 +191,7 @@ class Watch:
         with self._lock:
             self._expected.pop(owner, None)
 
-    def add(
-        self, connection: Connection, session: Session | None, joined: JoinedTransaction
-    ) -> None:
+    def add(self, connection: Connection, session: Session | None, joined: JoinedTransaction) -> None:
         """Pass the events of its connection and its session to `joined`."""
         self._listen(connection.engine)
         with self._lock:
@@ -239,9 +228,7 @@ class Watch:
     def _before_twophase(self, connection: Connection, *_: Any) -> None:
         self._before_commit(connection)
 
-    def _check_expected(
-        self, connection: Connection, of_connection: Sequence[JoinedTransaction]
-    ) -> None:
+    def _check_expected(self, connection: Connection, of_connection: Sequence[JoinedTransaction]) -> None:
         if any(joined.state is LocalState.OPEN for joined in of_connection):
             return
         if OWN_WORK.items() <= connection.get_execution_options().items():
@@ -294,13 +281,7 @@ def _this_thread_or_task() -> object:
     return threading.get_ident() if task is None else task
 
 
-def _append(
-    watched: weakref.WeakKeyDictionary[K, list[JoinedTransaction]],
-    key: K,
-    joined: JoinedTransaction,
-) -> None:
+def _append(watched: weakref.WeakKeyDictionary[K, list[JoinedTransaction]], key: K, joined: JoinedTransaction) -> None:
     # Several transactions may join one local transaction in turn; the earlier ones are over.
-    open_ones: list[JoinedTransaction] = [
-        j for j in watched.get(key, ()) if j.state is LocalState.OPEN
-    ]
+    open_ones: list[JoinedTransaction] = [j for j in watched.get(key, ()) if j.state is LocalState.OPEN]
     watched[key] = [*open_ones, joined]

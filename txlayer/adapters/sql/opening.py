@@ -34,15 +34,11 @@ def opened_barrier(
         UsageError: the database refused the statement: a missing table or a missing right.
     """
     with _opened(url, create_command="txlayer barrier create") as engine:
-        yield SqlBarrier(
-            engine, table=table, schema=schema, transaction_age_max=transaction_age_max
-        )
+        yield SqlBarrier(engine, table=table, schema=schema, transaction_age_max=transaction_age_max)
 
 
 @contextmanager
-def opened_inbox(
-    url: str, *, group: str, table: str = INBOX_NAME, schema: str | None = None
-) -> Iterator[Inbox]:
+def opened_inbox(url: str, *, group: str, table: str = INBOX_NAME, schema: str | None = None) -> Iterator[Inbox]:
     """An inbox in the database at `url`; like `opened_barrier`.
 
     Raises:
@@ -58,16 +54,12 @@ def _opened(url: str, *, create_command: str) -> Iterator[Engine]:
         engine = create_engine(make_url(url), hide_parameters=True)
     except ImportError as exc:
         raise ConfigError(
-            f"the driver {exc.name or 'of this database'} is not installed",
-            name="url",
-            expected="an installed driver",
+            f"the driver {exc.name or 'of this database'} is not installed", name="url", expected="an installed driver"
         ) from exc
     except (ArgumentError, NoSuchModuleError, ValueError):
         # The original error texts quote the address.
         raise ConfigError(
-            "no address of a database",
-            name="url",
-            expected="DIALECT+DRIVER://USER:PASSWORD@HOST/DATABASE",
+            "no address of a database", name="url", expected="DIALECT+DRIVER://USER:PASSWORD@HOST/DATABASE"
         ) from None
     try:
         yield engine

@@ -81,23 +81,16 @@ def delete_old(  # one loop: read a page, delete it, count it
     while True:
         with engine.begin() as connection:
             if bound is None:
-                now = connection.execute(
-                    select(func.current_timestamp(type_=DateTime(timezone=True)))
-                ).scalar_one()
+                now = connection.execute(select(func.current_timestamp(type_=DateTime(timezone=True)))).scalar_one()
                 bound = now - older_than
             page = connection.execute(
-                select(key, made_at < bound)
-                .where(key > last_key, *where)
-                .order_by(key)
-                .limit(PAGE_COUNT_MAX)
+                select(key, made_at < bound).where(key > last_key, *where).order_by(key).limit(PAGE_COUNT_MAX)
             ).all()
             if not page:
                 return Purged(row_count, purged_count)
             old = [found for found, is_old in page if is_old]
             if old and not is_dry_run:
-                connection.execute(
-                    delete(table).where(key.between(old[0], old[-1]), made_at < bound, *where)
-                )
+                connection.execute(delete(table).where(key.between(old[0], old[-1]), made_at < bound, *where))
         row_count += len(page)
         purged_count += len(old)
         last_key = page[-1][0]

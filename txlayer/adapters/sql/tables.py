@@ -11,18 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    DateTime,
-    Dialect,
-    Engine,
-    MetaData,
-    String,
-    Table,
-    insert,
-    text,
-)
+from sqlalchemy import Column, Connection, DateTime, Dialect, Engine, MetaData, String, Table, insert, text
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
@@ -194,9 +183,7 @@ def _set_session(connection: Connection, names: tuple[str, ...], values: Any) ->
 @contextmanager
 def fresh_connection(engine: Engine) -> Iterator[Connection]:
     """A new connection of the engine: settings of an earlier session would survive in a pooled one."""
-    fresh = Engine(
-        engine.pool.recreate(), engine.dialect, engine.url, hide_parameters=engine.hide_parameters
-    )
+    fresh = Engine(engine.pool.recreate(), engine.dialect, engine.url, hide_parameters=engine.hide_parameters)
     try:
         with fresh.connect() as connection:
             yield connection
@@ -372,9 +359,7 @@ def _now_of_postgresql(_element: DatabaseNow, _compiler: Any, **_more: Any) -> s
     return "clock_timestamp()"
 
 
-def barrier_table(
-    name: str = DEFAULT_NAME, *, schema: str | None = None, metadata: MetaData | None = None
-) -> Table:
+def barrier_table(name: str = DEFAULT_NAME, *, schema: str | None = None, metadata: MetaData | None = None) -> Table:
     """The table, in `metadata` or in new metadata, for migration tools.
 
     Raises:

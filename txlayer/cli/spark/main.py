@@ -49,22 +49,12 @@ app = typer.Typer(
 )
 
 Data = Annotated[
-    str,
-    option(
-        "--data -d",
-        "Where bronze and ledger are kept: a folder, or any address that Spark knows.",
-        "FOLDER",
-    ),
+    str, option("--data -d", "Where bronze and ledger are kept: a folder, or any address that Spark knows.", "FOLDER")
 ]
 Grace = Annotated[
-    str,
-    option(
-        "--grace", "What is younger may still be on its way, and is called neither lost nor torn."
-    ),
+    str, option("--grace", "What is younger may still be on its way, and is called neither lost nor torn.")
 ]
-Overdue = Annotated[
-    str, option("--overdue", "Age at which an undecided or held transaction is overdue.")
-]
+Overdue = Annotated[str, option("--overdue", "Age at which an undecided or held transaction is overdue.")]
 Page = Annotated[Path, option("--page", "The HTML file; JSON is written beside it.")]
 
 
@@ -75,8 +65,7 @@ class SourceOptions(Bundle):
     bootstrap_servers: BootstrapServers = None
     namespace: Namespace = None
     topics: Annotated[
-        list[str] | None,
-        option("--topics", "Real topics; default: those that half records name.", "TOPIC,…"),
+        list[str] | None, option("--topics", "Real topics; default: those that half records name.", "TOPIC,…")
     ] = None
     kafka_option: Annotated[
         list[str] | None,
@@ -95,9 +84,7 @@ class SourceOptions(Bundle):
         Raises:
             ConfigError: a setting has the wrong form, or plain text may not go to that address.
         """
-        options = with_secrets(
-            command_line_settings("--kafka-option", list(self.kafka_option or ()))
-        )
+        options = with_secrets(command_line_settings("--kafka-option", list(self.kafka_option or ())))
         protocol = {k: v for k, v in options.items() if k == "security.protocol"}
         # Whether plain text may go to that address is judged as everywhere else.
         config = client_config(
@@ -121,15 +108,10 @@ class SourceOptions(Bundle):
 class SessionOptions(Bundle):
     """Where and how Spark runs."""
 
-    master: Annotated[
-        str, option("--master", "Where Spark runs; left to spark-submit under that.")
-    ] = "local[*]"
-    memory: Annotated[
-        str, option("--memory", "Memory of the driver; with a local master, of everything.")
-    ] = "2g"
+    master: Annotated[str, option("--master", "Where Spark runs; left to spark-submit under that.")] = "local[*]"
+    memory: Annotated[str, option("--memory", "Memory of the driver; with a local master, of everything.")] = "2g"
     spark_setting: Annotated[
-        list[str] | None,
-        option("--spark-setting", "A setting of Spark; may be repeated.", "NAME=VALUE"),
+        list[str] | None, option("--spark-setting", "A setting of Spark; may be repeated.", "NAME=VALUE")
     ] = None
 
     def open(self) -> AbstractContextManager[SparkSession]:
@@ -170,8 +152,7 @@ def bronze(
     source: SourceOptions,
     data: Data = _DATA,
     every: Annotated[
-        str | None,
-        option("--every", "Go on, and read what is new after this time (30s, 5m), until Ctrl-C."),
+        str | None, option("--every", "Go on, and read what is new after this time (30s, 5m), until Ctrl-C.")
     ] = None,
     session: SessionOptions,
 ) -> None:
@@ -191,24 +172,17 @@ def compact(
     data: Data = _DATA,
     keep: Annotated[
         str | None,
-        option(
-            "--keep",
-            "Forget what is older (90d): records of bronze by day, settled rows of the ledger.",
-        ),
+        option("--keep", "Forget what is older (90d): records of bronze by day, settled rows of the ledger."),
     ] = None,
     session: SessionOptions,
 ) -> None:
     """Fold many small files of bronze and of the ledger into few."""
     keep_ms = milliseconds(parse_duration("--keep", keep)) if keep else None
     with session.open() as spark:
-        ended = (
-            0 if keep_ms is None else compaction.expire(spark, _bronze_root(data), keep_ms=keep_ms)
-        )
+        ended = 0 if keep_ms is None else compaction.expire(spark, _bronze_root(data), keep_ms=keep_ms)
         written = compaction.compact(spark, _bronze_root(data))
         run = compaction.compact_ledger(spark, _ledger_root(data), keep_ms=keep_ms)
-    typer.echo(
-        f"folders written: {len(written)}, days ended: {ended}; ledger folded up to run {run}"
-    )
+    typer.echo(f"folders written: {len(written)}, days ended: {ended}; ledger folded up to run {run}")
 
 
 @command(app)
@@ -221,8 +195,7 @@ def compare(
     published_id: Annotated[
         str,
         option(
-            "--published-id",
-            "SQL over txn_id, key and value: the business id, as get_json_object(value, '$.order').",
+            "--published-id", "SQL over txn_id, key and value: the business id, as get_json_object(value, '$.order')."
         ),
     ] = "txn_id",
     data: Data = _DATA,
@@ -230,19 +203,11 @@ def compare(
 ) -> None:
     """Compare the business ids of your database with what was published; exit code 1 when one side lacks some."""
     settings = AgainstSettings(
-        bronze=_bronze_root(data),
-        topic=topic,
-        published_id=published_id,
-        source=against,
-        table=table,
-        column=column,
+        bronze=_bronze_root(data), topic=topic, published_id=published_id, source=against, table=table, column=column
     )
     with session.open() as spark:
         found = against_job.compare(spark, settings).persist()
-        counts = {
-            row.finding: row["n"]
-            for row in found.groupBy("finding").agg(F.count("*").alias("n")).collect()
-        }
+        counts = {row.finding: row["n"] for row in found.groupBy("finding").agg(F.count("*").alias("n")).collect()}
         for row in found.orderBy("finding", "id").limit(_SHOWN_MAX).collect():
             place = "" if row.offset is None else f" {topic}-{row.partition}@{row.offset}"
             typer.echo(printable(f"{row.finding:>8} {row.id}{place}"))
@@ -251,13 +216,7 @@ def compare(
 
 
 @command(app)
-def ledger(
-    *,
-    data: Data = _DATA,
-    grace: Grace = "1m",
-    overdue: Overdue = "15m",
-    session: SessionOptions,
-) -> None:
+def ledger(*, data: Data = _DATA, grace: Grace = "1m", overdue: Overdue = "15m", session: SessionOptions) -> None:
     """Fold what is new in bronze into one row per transaction, with its verdict."""
     settings = _ledger(data, grace, overdue)
     with session.open() as spark:
@@ -295,8 +254,7 @@ def program() -> None:
 
 def _ledger(data: str, grace: str, overdue: str) -> LedgerSettings:
     lengths: dict[str, timedelta] = {
-        name: parse_duration(f"--{name}", text)
-        for name, text in (("grace", grace), ("overdue", overdue))
+        name: parse_duration(f"--{name}", text) for name, text in (("grace", grace), ("overdue", overdue))
     }
     return LedgerSettings(
         bronze=_bronze_root(data),

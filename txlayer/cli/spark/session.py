@@ -32,11 +32,7 @@ def connector(config: LocalConfig | None = None) -> SparkRuntime:
 
 @contextmanager
 def spark_session(
-    *,
-    master: str,
-    memory: str = "2g",
-    settings: Mapping[str, str] | None = None,
-    config: LocalConfig | None = None,
+    *, master: str, memory: str = "2g", settings: Mapping[str, str] | None = None, config: LocalConfig | None = None
 ) -> Iterator[SparkSession]:
     """A session for the time of the block; under `spark-submit` the one that it started.
 

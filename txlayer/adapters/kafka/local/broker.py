@@ -97,10 +97,7 @@ class LocalBroker:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -134,9 +131,7 @@ class LocalBroker:
         check_port(server.port)
         self._end(None)  # clears away a process that ended by itself
         child = self._process = processes.launch_child(runtime.command, folder, flags=self._flags)
-        processes.wait_until_ready(
-            server.address, check_alive=lambda: _check_child(child, folder, server)
-        )
+        processes.wait_until_ready(server.address, check_alive=lambda: _check_child(child, folder, server))
 
     def kill(self) -> None:
         """SIGKILL: what was acknowledged is in the page cache and survives."""
@@ -159,9 +154,7 @@ class LocalBroker:
         if self._data is None:
             remove_orphans()
             self._temporary = TemporaryFolder()
-        folder = DataFolder(
-            self._temporary.data if self._temporary else Path(self._data or "").resolve()
-        )
+        folder = DataFolder(self._temporary.data if self._temporary else Path(self._data or "").resolve())
         try:
             server = folder.open(kafka_version=runtime.kafka_version, cluster_id=self._cluster_id)
             if folder.living_pid() is not None:
@@ -177,9 +170,7 @@ class LocalBroker:
 
     def _started(self) -> tuple[DataFolder, Server, Runtime]:
         if self._opened is None:
-            raise LifecycleError(
-                "the broker is not running: call start() or use `with`", state="closed"
-            )
+            raise LifecycleError("the broker is not running: call start() or use `with`", state="closed")
         return self._opened
 
     def _end(self, number: signal.Signals | None) -> None:
@@ -219,14 +210,10 @@ class BackgroundBroker:
         if server is None:
             return None
         pid = self._folder.living_pid()
-        is_answering = pid is not None and processes.answers(
-            server.address, timeout_s=ANSWER_TIMEOUT_S
-        )
+        is_answering = pid is not None and processes.answers(server.address, timeout_s=ANSWER_TIMEOUT_S)
         return BrokerStatus(server, pid, self._folder.log_file, is_answering)
 
-    def start(
-        self, runtime: Callable[[], Runtime], *, port: int | None, properties: Mapping[str, str]
-    ) -> BrokerStatus:
+    def start(self, runtime: Callable[[], Runtime], *, port: int | None, properties: Mapping[str, str]) -> BrokerStatus:
         """Start the broker and wait until it is ready; a running one is left as it is.
 
         Args:
@@ -337,16 +324,12 @@ class BackgroundBroker:
     def _check_alive(self) -> None:
         if self._folder.living_pid() is None:
             log_file = self._folder.log_file
-            raise BrokerUnavailableError(
-                f"broker 1 ended: {processes.log_tail(log_file)}; see {log_file}"
-            )
+            raise BrokerUnavailableError(f"broker 1 ended: {processes.log_tail(log_file)}; see {log_file}")
 
     def _stop(self) -> int:
         pid = self._folder.living_pid()
         if pid is not None:
-            processes.end(
-                pid, is_alive=lambda: self._folder.living_pid() == pid, timeout_s=STOP_TIMEOUT_S
-            )
+            processes.end(pid, is_alive=lambda: self._folder.living_pid() == pid, timeout_s=STOP_TIMEOUT_S)
         self._folder.pid_file.unlink(missing_ok=True)
         return int(pid is not None)
 

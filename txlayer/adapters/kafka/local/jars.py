@@ -133,9 +133,7 @@ def parse_lock(text: str, purpose: JarPurpose = BROKER) -> JarLock:
         if not parts or line.startswith("#"):
             continue
         if len(parts) != _FIELDS_PER_LINE or parts[0].count(":") != 2 or not parts[1].isdigit():
-            raise InvariantError(
-                f"line {number} of the jar lock is not `group:artifact:version size sha256`"
-            )
+            raise InvariantError(f"line {number} of the jar lock is not `group:artifact:version size sha256`")
         group, artifact, version = parts[0].split(":")
         jars.append(Jar(group, artifact, version, int(parts[1]), parts[2]))
     if not any(jar.artifact == purpose.artifact for jar in jars):
@@ -145,9 +143,7 @@ def parse_lock(text: str, purpose: JarPurpose = BROKER) -> JarLock:
 
 def read_lock(purpose: JarPurpose = BROKER) -> JarLock:
     """The lock that ships with this version of txlayer."""
-    return parse_lock(
-        resources.files(__package__).joinpath(purpose.file).read_text("utf-8"), purpose
-    )
+    return parse_lock(resources.files(__package__).joinpath(purpose.file).read_text("utf-8"), purpose)
 
 
 def has_all_sizes(folder: Path, jars: Iterable[Jar]) -> bool:
@@ -228,9 +224,7 @@ def key_store(certificates: Sequence[bytes]) -> bytes:
     """
     body = struct.pack(">III", _MAGIC, _VERSION, len(certificates))
     for number, certificate in enumerate(certificates):
-        body += (
-            struct.pack(">I", _TRUSTED_CERTIFICATE) + _text(f"ca{number}") + struct.pack(">Q", 0)
-        )
+        body += struct.pack(">I", _TRUSTED_CERTIFICATE) + _text(f"ca{number}") + struct.pack(">Q", 0)
         body += _text("X.509") + struct.pack(">I", len(certificate)) + certificate
     return body + hashlib.sha1(_PASSWORD.encode("utf-16-be") + _SALT + body).digest()  # noqa: S324 - the form's own sum
 
@@ -420,7 +414,5 @@ def ivy_class_path() -> str | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     folder = Path(spec.submodule_search_locations[0]) / "jars"
-    found = [
-        sorted(folder.glob(pattern)) for pattern in ("ivy-[0-9]*.jar", "commons-cli-[0-9]*.jar")
-    ]
+    found = [sorted(folder.glob(pattern)) for pattern in ("ivy-[0-9]*.jar", "commons-cli-[0-9]*.jar")]
     return ":".join(str(files[-1]) for files in found) if all(found) else None

@@ -26,14 +26,7 @@ from txlayer.adapters.kafka.local.jars import (
     read_lock,
     work_folder,
 )
-from txlayer.adapters.kafka.local.server import (
-    BRIEF,
-    DataFolder,
-    JavaCommand,
-    Server,
-    free_ports,
-    new_id,
-)
+from txlayer.adapters.kafka.local.server import BRIEF, DataFolder, JavaCommand, Server, free_ports, new_id
 from txlayer.errors import ConfigError, TxLayerError
 
 OLDEST_RELEASE = (3, 9)
@@ -131,12 +124,7 @@ def prepare_runtime(config: LocalConfig, *, progress: Progress = QUIET) -> Runti
         folder = Path(config.kafka_home).absolute() / "libs"
         return Runtime(JavaCommand(java, folder), installed_version(folder))
     lock = read_lock()
-    folder = fetch_jars(
-        lock,
-        cache=cache,
-        sources=Sources(ivy_class_path(), java, config.maven_url),
-        progress=progress,
-    )
+    folder = fetch_jars(lock, cache=cache, sources=Sources(ivy_class_path(), java, config.maven_url), progress=progress)
     command = with_archive(JavaCommand(java, folder), cache=cache, announce=progress.preparing)
     return Runtime(command, lock.version)
 
@@ -148,9 +136,7 @@ def installed_version(folder: Path) -> str:
         ConfigError: there is none, or an older one than txlayer supports.
     """
     names = sorted(folder.glob(f"{KAFKA_ARTIFACT}-*.jar"))
-    version = (
-        names[-1].name.removeprefix(f"{KAFKA_ARTIFACT}-").removesuffix(".jar") if names else None
-    )
+    version = names[-1].name.removeprefix(f"{KAFKA_ARTIFACT}-").removesuffix(".jar") if names else None
     oldest = ".".join(map(str, OLDEST_RELEASE))
     if version is None or _release(version) < OLDEST_RELEASE:
         raise ConfigError(
@@ -196,10 +182,7 @@ def prepare_connector(config: LocalConfig, *, progress: Progress = QUIET) -> Spa
         return SparkRuntime(java_home, own_jars(config.spark_jars))
     check_version(installed, lock)
     folder = fetch_jars(
-        lock,
-        cache=home / "jars",
-        sources=Sources(ivy_class_path(), java, config.maven_url),
-        progress=progress,
+        lock, cache=home / "jars", sources=Sources(ivy_class_path(), java, config.maven_url), progress=progress
     )
     return SparkRuntime(java_home, tuple(folder / jar.file_name for jar in lock.jars))
 
@@ -346,11 +329,7 @@ def java_version(java: Path) -> int | None:
     """The major version that a `java` reports; None when it cannot be run or reports nothing known."""
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own Java
-            [java, "-version"],
-            capture_output=True,
-            text=True,
-            timeout=_JAVA_TIMEOUT_S,
-            check=False,
+            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -399,16 +378,12 @@ def with_archive(command: JavaCommand, *, cache: Path, announce: Callable[[], No
                 _make(command, archive)
     if archive.stat().st_size == 0:
         return command
-    return replace(
-        command, flags=(*command.flags, f"-XX:SharedArchiveFile={archive}", "-Xshare:auto")
-    )
+    return replace(command, flags=(*command.flags, f"-XX:SharedArchiveFile={archive}", "-Xshare:auto"))
 
 
 def _key(command: JavaCommand) -> str:
     java = command.java.resolve()
-    return hashlib.sha256(
-        f"{java}|{java.stat().st_mtime_ns}|{command.jar_folder}".encode()
-    ).hexdigest()[:12]
+    return hashlib.sha256(f"{java}|{java.stat().st_mtime_ns}|{command.jar_folder}".encode()).hexdigest()[:12]
 
 
 def _make(command: JavaCommand, archive: Path) -> None:

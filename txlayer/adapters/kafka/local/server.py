@@ -250,9 +250,7 @@ class DataFolder:
                 f"{self.path} of Kafka {found.kafka_version}",
                 f"Kafka {kafka_version} or earlier",
             )
-        stored = (
-            read_properties(self.meta_file).get("cluster.id") if self.meta_file.is_file() else None
-        )
+        stored = read_properties(self.meta_file).get("cluster.id") if self.meta_file.is_file() else None
         if stored not in (None, found.cluster_id):
             raise _wrong_data(
                 "node-1 holds the data of another cluster; put the right data back, "
@@ -269,11 +267,7 @@ class DataFolder:
             UsageError: Kafka refused to format. The record is written; the next start goes on from here.
         """
         self.node.mkdir(parents=True, exist_ok=True)
-        ports = {
-            "node_id": 1,
-            "client_port": server.port,
-            "controller_port": server.controller_port,
-        }
+        ports = {"node_id": 1, "client_port": server.port, "controller_port": server.controller_port}
         record = {
             "format": _RECORD_FORMAT,
             "cluster_id": server.cluster_id,
@@ -316,9 +310,7 @@ def new_id() -> str:
 
 
 def _version_key(version: str) -> tuple[int, ...]:
-    return tuple(
-        int(part) for part in version.split("-", maxsplit=1)[0].split(".") if part.isdigit()
-    )
+    return tuple(int(part) for part in version.split("-", maxsplit=1)[0].split(".") if part.isdigit())
 
 
 def server_settings(server: Server, *, log_folder: Path, more: Mapping[str, str]) -> dict[str, str]:
@@ -410,13 +402,7 @@ def _format(command: JavaCommand, *, cluster_id: str, properties_file: Path) -> 
         cluster_id,
         "-c",
         str(properties_file),
-        flags=(
-            "-Xmx128m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            "-XX:-UsePerfData",
-            _LOG_LEVEL_FLAG,
-        ),
+        flags=("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", _LOG_LEVEL_FLAG),
     )
     answer = subprocess.run(  # noqa: S603 - our own command line
         line, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False
@@ -426,9 +412,7 @@ def _format(command: JavaCommand, *, cluster_id: str, properties_file: Path) -> 
         raise UsageError(f"Kafka refuses the settings in {properties_file}; it says: {said}")
 
 
-def launch_child(
-    command: JavaCommand, folder: DataFolder, *, flags: Sequence[str]
-) -> subprocess.Popen[bytes]:
+def launch_child(command: JavaCommand, folder: DataFolder, *, flags: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start a broker that is killed when this process ends in any way; it is not ready yet.
 
     It has a session of its own, so a Ctrl-C at the terminal does not reach it. `end_child` ends it.
@@ -511,9 +495,7 @@ def wait_until_ready(address: str, *, check_alive: Callable[[], None]) -> None:
         # Side by side: each makes the broker create an internal topic.
         with ThreadPoolExecutor(max_workers=len(unserved)) as pool:
             served = list(pool.map(lambda serves: serves(address), unserved))
-        unserved = [
-            serves for serves, is_served in zip(unserved, served, strict=True) if not is_served
-        ]
+        unserved = [serves for serves, is_served in zip(unserved, served, strict=True) if not is_served]
         if not unserved:
             unserved, following = following, []
         elif time.monotonic() > deadline:
@@ -551,9 +533,7 @@ def _serves_groups(address: str) -> bool:
 
 
 def _serves_kafka_transactions(address: str) -> bool:
-    producer = Producer(
-        {"bootstrap.servers": address, "transactional.id": _WARM_UP_NAME, **_QUIET_CLIENT}
-    )
+    producer = Producer({"bootstrap.servers": address, "transactional.id": _WARM_UP_NAME, **_QUIET_CLIENT})
     try:
         producer.init_transactions(_ATTEMPT_S)
     except KafkaException:
@@ -596,10 +576,7 @@ def _command_line(pid: int) -> str:
     if not Path("/proc/self").exists():
         # Systems without /proc.
         answer = subprocess.run(  # noqa: S603 - a number is the only argument
-            ["/bin/ps", "-ww", "-o", "command=", "-p", str(pid)],
-            capture_output=True,
-            text=True,
-            check=False,
+            ["/bin/ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
         )
         return answer.stdout
     # For a moment of its exec a living process has no words: a shell that becomes Java, or Java that starts itself anew.
