@@ -25,8 +25,7 @@ from harness import Child, Figure, broker, settings_line, show_figures, wait_for
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker
-from txlayer.adapters.namespace import Namespace
-from txlayer.adapters.topic_files import read_topic_files
+from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.config import ClientConfig
 from txlayer.core.progress import Foreign, decode
 from txlayer.operate.topics import GroupTopics

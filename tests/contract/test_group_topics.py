@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
+from txlayer.adapters.namespace import read_topic_files
 from txlayer.adapters.ports import StoredOffset
-from txlayer.adapters.topic_files import read_topic_files
 from txlayer.core.topics import AlterSetting, CreateTopic, Difference
 from txlayer.errors import TopicMismatchError, UsageError
 from txlayer.operate.topics import GroupTopics

@@ -13,9 +13,8 @@ from tests.contract.clients import TIMEOUT_S, open_writer, seen, write_committed
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.adapters.namespace import Namespace
+from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.adapters.ports import StoredOffset, TopicLimits
-from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import SystemTopics
 from txlayer.core.ids import murmur2
 from txlayer.core.topics import AlterSetting, CreateTopic, Difference, StoreFirstOffsets

@@ -20,8 +20,7 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
-from txlayer.adapters.namespace import Namespace
-from txlayer.adapters.topic_files import read_topic_files
+from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.config import ClientConfig, SystemTopics
 
 HOWTO = "docs/howto/"

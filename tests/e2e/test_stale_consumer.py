@@ -19,7 +19,7 @@ from tests.support.processes import TxlayerProcess
 from tests.support.records import write
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.topic_files import read_topic_files
+from txlayer.adapters.namespace import read_topic_files
 from txlayer.config import ClientConfig
 from txlayer.operate.topics import GroupTopics
 

@@ -15,8 +15,13 @@ import pytest
 from tests.support.databases import free_port
 from tests.support.prometheus import get
 from tests.support.waiting import wait_until
-from txlayer.adapters.exposition import PAGE_KEPT_S
-from txlayer.adapters.http import CONNECTION_COUNT_MAX, READER_TIMEOUT_S, REQUEST_BYTES_MAX, MetricsServer
+from txlayer.adapters.exposition import (
+    CONNECTION_COUNT_MAX,
+    PAGE_KEPT_S,
+    READER_TIMEOUT_S,
+    REQUEST_BYTES_MAX,
+    MetricsServer,
+)
 from txlayer.adapters.metrics import Health, Histogram, Sample, counter, gauge, histogram
 from txlayer.config import MetricsConfig
 from txlayer.errors import ConfigError

@@ -16,8 +16,7 @@ from tests.support.logs import Seen, ends, hanging, header, partition_counts, re
 from tests.support.run_checker import missing_from
 from tests.support.waiting import TimedOutError, wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.namespace import Namespace
-from txlayer.adapters.topic_files import read_topic_files
+from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core.codec import ID_HEADER
 from txlayer.core.messages import DoubtSummary

@@ -17,7 +17,7 @@ from tests.support.commands import run_command
 from tests.support.logs import Seen, read_log
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader
-from txlayer.adapters.topic_files import read_topic_files
+from txlayer.adapters.namespace import read_topic_files
 from txlayer.cli.main import build_app
 from txlayer.config import ClientConfig
 from txlayer.core.dead_letters import (

@@ -31,7 +31,7 @@ from tests.support.shop import make_shop
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker
-from txlayer.adapters.topic_files import read_topic_files
+from txlayer.adapters.namespace import read_topic_files
 from txlayer.config import ClientConfig
 from txlayer.core.dead_letters import dead_letter_topic
 from txlayer.core.messages import Resolution

@@ -23,7 +23,7 @@ from tests.support.running import RunningCoordinator
 from tests.support.tls_broker import TlsBroker, User
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.topic_files import read_acl_files, read_topic_files
+from txlayer.adapters.namespace import read_acl_files, read_topic_files
 from txlayer.config import ClientConfig, CoordinatorConfig, ResponderConfig
 from txlayer.consumer.consumer import OrderedConsumer
 from txlayer.core.acls import RoleSpec, WantedAcl

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from tests.support.fake_records import half_header, op_line
 from tests.support.still_world import StillWorld
 from txlayer.adapters.memory import MemoryKafka
-from txlayer.adapters.namespace import Namespace
-from txlayer.adapters.topic_files import read_topic_files
+from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core.codec import HALF_HEADER, decode_summary, parse_doubt_key

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.support.threats import THREATS
-from txlayer.adapters.topic_files import read_acl_files
+from txlayer.adapters.namespace import read_acl_files
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "explanation" / "security.md"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from txlayer import OrderedConsumer
-from txlayer.adapters.topic_files import read_acl_files
+from txlayer.adapters.namespace import read_acl_files
 from txlayer.config import SystemTopics
 from txlayer.core.acls import Acl, AclPattern, AclResource, CreateAcl, Operation, OtherAcl, RoleSpec, WantedAcl, plan
 from txlayer.core.dead_letters import writer_name

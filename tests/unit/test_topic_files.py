@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from txlayer.adapters.topic_files import GROUP_ROLES, NAMESPACE_ROLES, read_topic_files
+from txlayer.adapters.namespace import GROUP_ROLES, NAMESPACE_ROLES, read_topic_files
 from txlayer.config import SystemTopics
 from txlayer.core.topics import SETTING_RULES, FollowsSetting, PartitionSource, Setting, TopicSpec
 from txlayer.errors import ConfigError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txlayer.adapters.topic_files import NAMESPACE_ROLES, read_topic_files
+from txlayer.adapters.namespace import NAMESPACE_ROLES, read_topic_files
 from txlayer.core.topics import (
     PARTITION_COUNT,
     AlterSetting,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txlayer.adapters.kafka.wire import WireError, read_features
+from txlayer.adapters.kafka.inspection import WireError, read_features
 
 FEATURES = (
     b"\0\0\x02\0\x12\0\0\0\x04\0\0\0\0\0\x03\0\x17\x02\x11metadata.version\0\x07\0\x1e\0\x01\x08\0\0\0\0\0\0\0\x2a"

@@ -1,13 +1,27 @@
-"""Samples in Prometheus' formats. Needs the extra `metrics`; no other module of txlayer imports its client.
+"""One port with `/metrics`, `/livez` and `/readyz`. It shows no user's values and changes nothing.
 
-Metrics are read at each scrape; nothing is computed between two scrapes.
+Needs the extra `metrics`; no other module of txlayer imports Prometheus' client. Metrics are read at each scrape; nothing is
+computed between two scrapes.
+
+The port accepts requests from any client, so one thread serves all connections, and the bytes and time of each are
+bounded. If all places are taken, a new connection replaces the oldest one of the address that has the most. A probe is
+therefore answered, whatever another address does. Neither the servers of Python and of Prometheus' client nor waitress
+promise that: they give each connection a thread, or stop accepting.
 """
 
 from __future__ import annotations
 
+import logging
+import selectors
+import socket
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from threading import Lock
+from email.utils import formatdate
+from http import HTTPStatus
+from types import TracebackType
+from typing import Self
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -17,6 +31,10 @@ from prometheus_client.registry import Collector
 
 from txlayer.adapters.metrics import Family, FamilyKind, HistogramView, Measured, Observed, Sample
 from txlayer.adapters.telemetry import printable
+from txlayer.config import MetricsConfig
+from txlayer.errors import ConfigError
+
+logger = logging.getLogger("txlayer.metrics")
 
 _TOTAL = "_total"
 
@@ -44,7 +62,7 @@ class Page:
         self._registry = CollectorRegistry()
         self._registry.register(SampleCollector(observed))
         ProcessCollector(registry=self._registry)
-        self._lock = Lock()
+        self._lock = threading.Lock()
 
     def render(self, accept: str) -> tuple[bytes, str]:
         """(body, content type); `accept` is the reader's Accept header."""
@@ -115,3 +133,258 @@ def _labels(sample: Sample) -> list[str]:
 def _number(sample: Sample) -> float:
     assert not isinstance(sample.value, HistogramView), sample.family.name
     return sample.value
+
+
+# --- the port ---------------------------------------------------------------------------------------------------------
+
+CONNECTION_COUNT_MAX = 16
+"""Readers at a time. A scraper, two probes and a person need four."""
+REQUEST_BYTES_MAX = 8 * 1024
+"""Size of a request with all its headers; Prometheus sends about 300 bytes."""
+HEADER_COUNT_MAX = 64
+READER_TIMEOUT_S = 5.0
+"""Longest time from the connection to the last byte of the answer."""
+LOOK_S = 0.2
+"""How often the server checks whether to end, and which connections have timed out."""
+BACKLOG = 128
+"""Connections that the kernel queues; the server accepts all of them in one turn."""
+TEXT = "text/plain; charset=utf-8"
+
+Render = Callable[[str], tuple[bytes, str]]
+
+
+class MetricsServer:
+    """Serves the port from its own thread, from `with` to the end of the block.
+
+    Args:
+        config: the address and port.
+        observed: the source of metrics and health.
+        clock: seconds, for time-outs of readers.
+
+    Raises, at `start`:
+        ConfigError: the port is not available. Nothing was started.
+    """
+
+    def __init__(
+        self, config: MetricsConfig, observed: Observed, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._config = config
+        self._observed = observed
+        self._clock = clock
+        self._server: _Server | None = None
+
+    def start(self) -> None:
+        """Listen, and answer from now on."""
+        if self._server is not None:
+            return
+        render = Page(self._observed, clock=self._clock).render
+        try:
+            server = _Server(self._config, _Pages(self._observed, render), self._clock)
+        except (OSError, OverflowError) as exc:
+            raise ConfigError(
+                f"cannot listen for readers of metrics: {exc}",
+                name="--metrics-host, --metrics-port",
+                value=f"{self._config.host}:{self._config.port}",
+                expected="an address of this machine and a free port",
+            ) from exc
+        self._server = server
+        server.start()
+        logger.info("metrics.started", extra={"host": self._config.host, "port": self._config.port})
+
+    def close(self) -> None:
+        """Stop listening, and close every connection."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Pages:
+    """Makes the answers to requests, without sockets."""
+
+    def __init__(self, observed: Observed, render: Render) -> None:
+        self._observed = observed
+        self._render = render
+
+    def answer(self, request: bytes) -> bytes:
+        """The complete answer to a complete request: its first line and its headers."""
+        first, *lines = request.decode("latin-1").splitlines()
+        words = first.split()
+        headers = [line.partition(":") for line in lines if line]
+        if len(words) != 3 or not words[2].startswith("HTTP/") or len(headers) > HEADER_COUNT_MAX:
+            return _answer(HTTPStatus.BAD_REQUEST)
+        if words[0] not in ("GET", "HEAD"):
+            return _answer(HTTPStatus.NOT_IMPLEMENTED)
+        accept = ",".join(value.strip() for name, _, value in headers if name.lower() == "accept")
+        status, body, content_type = self._page(words[1].partition("?")[0], accept)
+        return _answer(status, body, content_type, has_body=words[0] == "GET")
+
+    def _page(self, path: str, accept: str) -> tuple[HTTPStatus, bytes, str]:
+        if path == "/metrics":
+            return HTTPStatus.OK, *self._render(accept)
+        if path in ("/livez", "/readyz"):
+            health = self._observed.health()
+            reason = health.stalled or (health.waiting if path == "/readyz" else "")
+            status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK
+            return status, f"{printable(reason) or 'ok'}\n".encode(), TEXT
+        return HTTPStatus.NOT_FOUND, b"there are /metrics, /livez and /readyz\n", TEXT
+
+
+def _answer(status: HTTPStatus, body: bytes = b"", content_type: str = TEXT, *, has_body: bool = True) -> bytes:
+    head = (
+        f"HTTP/1.0 {status.value} {status.phrase}\r\nServer: txlayer\r\nDate: {formatdate(usegmt=True)}\r\n"
+        f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\nCache-Control: no-store\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode("latin-1") + (body if has_body else b"")
+
+
+class _Connection:
+    """One connection: its request so far, the rest of its answer, and its deadline."""
+
+    __slots__ = ("address", "asked", "deadline", "left", "sock")
+
+    def __init__(self, sock: socket.socket, address: str, deadline: float) -> None:
+        self.sock = sock
+        self.address = address
+        self.deadline = deadline
+        self.asked = b""
+        self.left: memoryview | None = None
+        """None: the request is not complete."""
+
+    def receive(self) -> bytes | None:
+        """The request once it is complete or too large; None before.
+
+        Raises:
+            OSError: the reader closed the connection.
+        """
+        came = self.sock.recv(REQUEST_BYTES_MAX + 1 - len(self.asked))
+        if not came:
+            raise ConnectionResetError
+        self.asked += came
+        is_whole = b"\r\n\r\n" in self.asked or b"\n\n" in self.asked
+        return self.asked if is_whole or self.is_too_large else None
+
+    @property
+    def is_too_large(self) -> bool:
+        """True if the request exceeds the limit."""
+        return len(self.asked) > REQUEST_BYTES_MAX
+
+
+class _Server:
+    """The thread, the listening socket and the connections, oldest first."""
+
+    def __init__(self, config: MetricsConfig, pages: _Pages, clock: Callable[[], float]) -> None:
+        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+        self._listener = socket.create_server((config.host, config.port), family=family, backlog=BACKLOG)
+        self._listener.settimeout(0)
+        self._pages = pages
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._connections: dict[_Connection, None] = {}
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="txlayer-metrics", daemon=True)
+
+    def start(self) -> None:
+        """Answer from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; the port is free afterwards."""
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.is_set():
+                # Serve open connections before accepting new ones.
+                ready = [key.data for key, _ in self._selector.select(LOOK_S)]
+                for connection in filter(None, ready):
+                    self._serve(connection)
+                if None in ready:
+                    self._accept_all()
+                now = self._clock()
+                for connection in [c for c in self._connections if c.deadline <= now]:
+                    self._drop(connection)
+        finally:
+            for connection in list(self._connections):
+                self._drop(connection)
+            self._selector.close()
+            self._listener.close()
+
+    def _accept_all(self) -> None:
+        """Accept all pending connections in one turn, so that a probe does not wait behind others."""
+        for _ in range(BACKLOG):
+            if not self._accept():
+                return
+
+    def _accept(self) -> bool:
+        try:
+            sock, (address, *_) = self._listener.accept()
+        except BlockingIOError:
+            return False
+        except OSError:
+            # No file descriptor is left, for example; the listener would be ready again at once.
+            self._ending.wait(LOOK_S)
+            return False
+        if len(self._connections) >= CONNECTION_COUNT_MAX:
+            self._drop(self._first_to_give_way())
+        sock.settimeout(0)
+        connection = _Connection(sock, address, self._clock() + READER_TIMEOUT_S)
+        self._connections[connection] = None
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+        # The request has usually arrived together with the connection.
+        self._serve(connection)
+        return True
+
+    def _first_to_give_way(self) -> _Connection:
+        """The oldest connection of the address that has the most."""
+        counts = Counter(connection.address for connection in self._connections)
+        most = max(counts.values())
+        return next(c for c in self._connections if counts[c.address] == most)
+
+    def _serve(self, connection: _Connection) -> None:
+        if connection not in self._connections:
+            return
+        try:
+            if connection.left is None:
+                request = connection.receive()
+                if request is None:
+                    return
+                if connection.is_too_large:
+                    answer = _answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+                else:
+                    answer = self._answer(request)
+                connection.left = memoryview(answer)
+                self._selector.modify(connection.sock, selectors.EVENT_WRITE, connection)
+            connection.left = connection.left[connection.sock.send(connection.left) :]
+            if not connection.left:
+                connection.sock.shutdown(socket.SHUT_WR)
+                self._drop(connection)
+        except BlockingIOError:
+            return
+        except OSError:
+            # A reader that closed its connection needs no handling.
+            self._drop(connection)
+
+    def _answer(self, request: bytes) -> bytes:
+        try:
+            return self._pages.answer(request)
+        except Exception:
+            # One page failed; the next reader gets an answer.
+            logger.exception("metrics.failed")
+            return _answer(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _drop(self, connection: _Connection) -> None:
+        del self._connections[connection]
+        self._selector.unregister(connection.sock)
+        connection.sock.close()

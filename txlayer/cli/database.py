@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +18,7 @@ from txlayer.errors import ConfigError
 if TYPE_CHECKING:
     from txlayer.adapters.sql.barrier import SqlBarrier
     from txlayer.adapters.sql.inbox import Inbox
-    from txlayer.adapters.sql.purge import Purged
+    from txlayer.adapters.sql.tables import Purged
 
 barrier_app = typer.Typer(
     no_args_is_help=True,
@@ -118,7 +118,8 @@ def purge_inbox(
     _show_purged(done, is_dry_run=dry_run, as_json=as_json)
 
 
-def opened_barrier(url: str | None, *, option: str = "--url", **given: Any) -> AbstractContextManager[SqlBarrier]:
+@contextmanager
+def opened_barrier(url: str | None, *, option: str = "--url", **given: Any) -> Iterator[SqlBarrier]:
     """A barrier in the database at `url`, closed at the end of the block, whose errors are ours and name no address.
 
     Raises:
@@ -126,15 +127,20 @@ def opened_barrier(url: str | None, *, option: str = "--url", **given: Any) -> A
     """
     found = database_url(url, name=BARRIER_URL, option=option)
     with _needing_sql("the barrier"):
-        from txlayer.adapters.sql import opening
-    return opening.opened_barrier(found, **given)
+        from txlayer.adapters.sql.barrier import SqlBarrier
+        from txlayer.adapters.sql.tables import opened_engine
+    with opened_engine(found, create_command="txlayer barrier create") as engine:
+        yield SqlBarrier(engine, **given)
 
 
-def _opened_inbox(url: str | None, *, group: str = "any", **given: Any) -> AbstractContextManager[Inbox]:
+@contextmanager
+def _opened_inbox(url: str | None, *, group: str = "any", **given: Any) -> Iterator[Inbox]:
     found = database_url(url, name=INBOX_URL)
     with _needing_sql("the inbox"):
-        from txlayer.adapters.sql import opening
-    return opening.opened_inbox(found, group=group, **given)
+        from txlayer.adapters.sql.inbox import Inbox
+        from txlayer.adapters.sql.tables import opened_engine
+    with opened_engine(found, create_command="txlayer inbox create") as engine:
+        yield Inbox(engine, group=group, **given)
 
 
 def database_url(url: str | None, *, name: str, option: str = "--url") -> str:

@@ -112,8 +112,12 @@ def observed(config: MetricsConfig, make: Callable[[], Observed]) -> Iterator[No
     if not config.port:
         yield
         return
-    from txlayer.adapters.http import MetricsServer
-
+    try:
+        from txlayer.adapters.exposition import MetricsServer
+    except ModuleNotFoundError as exc:
+        if exc.name != "prometheus_client":
+            raise
+        raise ConfigError('metrics need their extra: pip install "txlayer[metrics]"', name="--metrics-port") from exc
     with MetricsServer(config, make()):
         yield
 

@@ -8,10 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from txlayer.adapters.namespace import START_OF_LOG, Applied, Namespace
+from txlayer.adapters.namespace import GROUP_ROLES, START_OF_LOG, Applied, Namespace, read_acl_files, read_topic_files
 from txlayer.adapters.ports import Administration, CoordinatorConnections, TopicPartition
 from txlayer.adapters.readers import Range
-from txlayer.adapters.topic_files import GROUP_ROLES, read_acl_files, read_topic_files
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.core import acls
 from txlayer.core.acls import Acl, AclChange, CreateAcl, RoleSpec, WantedAcl

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from types import EllipsisType, TracebackType
 from typing import Any, Self
 
-from txlayer.adapters.namespace import Namespace
+from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.adapters.ports import CoordinatorConnections, TopicPartition, TransactionalWriter
 from txlayer.adapters.readers import read_ranges
-from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import CoordinatorConfig
 from txlayer.consumer.context import ReceivedMessage
 from txlayer.core.messages import Headers, txn_id_of

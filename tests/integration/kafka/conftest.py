@@ -14,8 +14,7 @@ from tests.support.operating import Tx, quick_coordinator
 from tests.support.producers import made_for
 from tests.support.running import RunningCoordinator
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.namespace import Namespace
-from txlayer.adapters.topic_files import read_topic_files
+from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.config import ClientConfig
 from txlayer.producer.producer import TransactionalProducer
 

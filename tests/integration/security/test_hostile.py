@@ -11,7 +11,7 @@ from tests.support.probes import Prober
 from tests.support.raw import RawWriter
 from tests.support.role_acts import Stage, make_stage, running
 from tests.support.tls_broker import TlsBroker, User
-from txlayer.adapters.topic_files import read_acl_files
+from txlayer.adapters.namespace import read_acl_files
 from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.acls import AclResource, Operation, RoleSpec

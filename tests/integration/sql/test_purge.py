@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, event, text, update
 
 from tests.support.shop import NONCE, Shop, new_id
 from txlayer.adapters.sql import Doubtful, SqlBarrier
-from txlayer.adapters.sql.purge import PAGE_COUNT_MAX
+from txlayer.adapters.sql.tables import PAGE_COUNT_MAX
 from txlayer.cli.main import build_app
 from txlayer.core.messages import ROLLBACK
 from txlayer.errors import ConfigError, RetriableError, UsageError

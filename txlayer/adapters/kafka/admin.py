@@ -279,7 +279,7 @@ _STATES_WITH_MEMBERS = {
     ConsumerGroupState.PREPARING_REBALANCING,
     ConsumerGroupState.COMPLETING_REBALANCING,
 }
-_MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+MISSING_CODES = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
 class KafkaAdmin:
@@ -471,7 +471,7 @@ class KafkaAdmin:
             if error.code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS):
                 raise LifecycleError(f"the group {group} has active members; stop them first", state="active")
             # A topic that was just created is not known to every broker at once, a group's coordinator may be moving.
-            is_passing = error.code() in _MISSING | MOVED_COORDINATOR_CODES
+            is_passing = error.code() in MISSING_CODES | MOVED_COORDINATOR_CODES
             if not is_passing or time.monotonic() > deadline:
                 raise self._connection.translated(error, resource=failed[0].topic, operation="store offsets")
             time.sleep(LOOK_S)
@@ -521,7 +521,7 @@ class KafkaAdmin:
         )
         for name, future in futures.items():
             try:
-                found[name] = self._connection.wait(future, resource=name, operation="describe", foreseen=_MISSING)
+                found[name] = self._connection.wait(future, resource=name, operation="describe", foreseen=MISSING_CODES)
             except KafkaException:
                 found[name] = None
         return found

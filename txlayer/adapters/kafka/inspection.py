@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import io
+import socket
 import ssl
+import struct
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
@@ -15,13 +18,11 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AclOperation, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # its stub forgets to export them
 
 from txlayer.adapters.errors import NOT_AUTHORISED_CODES
-from txlayer.adapters.kafka.admin import ANSWER_TIMEOUT_MS, AdminConnection, KafkaAdmin
+from txlayer.adapters.kafka.admin import ANSWER_TIMEOUT_MS, MISSING_CODES, AdminConnection, KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader, kafka_error, transactional_producer
-from txlayer.adapters.kafka.wire import Door, Features, WireError, ask_features, tls_of
-from txlayer.adapters.namespace import Namespace
+from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.adapters.ports import GroupState, Record, TopicPartition
 from txlayer.adapters.readers import read_ranges
-from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import ClientConfig, CoordinatorConfig, SystemTopics
 from txlayer.core import codec
 from txlayer.core.cluster_facts import (
@@ -39,9 +40,14 @@ from txlayer.core.topics import Change
 from txlayer.errors import NotAuthorisedError
 
 _WIRE_TIMEOUT_S = 5.0
-_REFUSED = frozenset(NOT_AUTHORISED_CODES)
-_MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 _TRIED_TRANSACTION_MS = 2_000
+
+
+class Features(NamedTuple):
+    """The features of a broker and of its cluster."""
+
+    supported: Mapping[str, tuple[int, int]]  # lowest and highest level that its software knows
+    finalized: Mapping[str, int]  # the level in force in the cluster
 
 
 class Node(NamedTuple):
@@ -94,7 +100,8 @@ class ClusterQuestions:
     def features(self, node: Node) -> Features | str:
         """A broker's features, or a sentence why it did not report them."""
         try:
-            return ask_features(self._door(node))
+            tls = tls_of(self._config.client_settings)
+            return ask_features(node.host, node.port, tls=tls, timeout_s=_WIRE_TIMEOUT_S)
         except (OSError, ssl.SSLError, WireError) as exc:
             return f"{node.host}:{node.port}: {exc}"
 
@@ -109,10 +116,10 @@ class ClusterQuestions:
         for name, future in futures.items():
             try:
                 answer = self._connection.wait(
-                    future, resource=name, operation="describe", foreseen=_MISSING | _REFUSED
+                    future, resource=name, operation="describe", foreseen=MISSING_CODES | NOT_AUTHORISED_CODES
                 )
             except KafkaException as exc:
-                if kafka_error(exc).code() in _REFUSED:
+                if kafka_error(exc).code() in NOT_AUTHORISED_CODES:
                     found[name] = "describing it is refused to these credentials"
                 continue
             found[name] = Described(self._topic_facts(answer), _names(answer.authorized_operations))
@@ -123,7 +130,7 @@ class ClusterQuestions:
         future = self._connection.client().describe_consumer_groups(
             [group], include_authorized_operations=True, **self._connection.limits()
         )[group]
-        foreseen = _REFUSED | {KafkaError.GROUP_ID_NOT_FOUND}
+        foreseen = NOT_AUTHORISED_CODES | {KafkaError.GROUP_ID_NOT_FOUND}
         try:
             answer = self._connection.wait(future, resource=group, operation="describe group", foreseen=foreseen)
         except KafkaException as exc:
@@ -158,7 +165,7 @@ class ClusterQuestions:
             producer.init_transactions(self._connection.limits()["request_timeout"])
         except KafkaException as exc:
             error = kafka_error(exc)
-            return Tried(None if error.code() not in _REFUSED else False, error.str(), NO_CLOCK)
+            return Tried(None if error.code() not in NOT_AUTHORISED_CODES else False, error.str(), NO_CLOCK)
         after_ms = wall_clock() * 1000
         at_ms = self._noted_ms()
         if at_ms is None:
@@ -193,14 +200,11 @@ class ClusterQuestions:
         future = self._connection.client().describe_configs([resource], **self._connection.limits())[resource]
         try:
             entries = self._connection.wait(
-                future, resource=name, operation="describe configs", foreseen=_REFUSED | _MISSING
+                future, resource=name, operation="describe configs", foreseen=MISSING_CODES | NOT_AUTHORISED_CODES
             )
         except KafkaException:
             return {}
         return {key: entry.value or "" for key, entry in entries.items()}
-
-    def _door(self, node: Node) -> Door:
-        return Door(node.host, node.port, tls_of(self._config.client_settings), _WIRE_TIMEOUT_S)
 
 
 def _names(operations: Collection[AclOperation] | None) -> frozenset[str]:
@@ -494,3 +498,104 @@ class _Inspection:
         group = topics.coordinator_group
         is_allowed = "READ" in self._questions.group_operations(group)
         self._found.rights.append(Right("coordinator", "Read", "group", group, is_allowed, _ASKED))
+
+
+# --- features ---------------------------------------------------------------------------------------------------------
+
+# A question that librdkafka does not ask: the features tell Kafka's version and the protocol of its transactions. It is one
+# request over a connection of its own, which a broker answers before a client signs in.
+# Source: the Kafka protocol guide, ApiVersions (key 18, version 3).
+_CLIENT = b"txlayer-doctor"
+_CORRELATION = 7
+_HEAD = struct.pack(">hhih", 18, 3, _CORRELATION, len(_CLIENT)) + _CLIENT + b"\0"
+_QUESTION = _HEAD + bytes([len(_CLIENT) + 1]) + _CLIENT + b"\x021\0"  # lengths of texts plus one
+_ANSWER_BYTES_MAX = 16 * 1024 * 1024
+
+
+class WireError(Exception):
+    """The broker's answer does not have the form of the protocol; it stays inside this module."""
+
+
+def tls_of(settings: Mapping[str, str]) -> ssl.SSLContext | None:
+    """TLS as the client's settings ask for it; None: plain text.
+
+    Raises:
+        OSError, ssl.SSLError: a file of certificates cannot be read.
+    """
+    if settings.get("security.protocol", "PLAINTEXT").upper() not in ("SSL", "SASL_SSL"):
+        return None
+    context = ssl.create_default_context(cafile=settings.get("ssl.ca.location"))
+    if certificate := settings.get("ssl.certificate.location"):
+        context.load_cert_chain(certificate, settings.get("ssl.key.location"), settings.get("ssl.key.password"))
+    if settings.get("ssl.endpoint.identification.algorithm") == "none":
+        context.check_hostname = False
+    return context
+
+
+def ask_features(host: str, port: int, *, tls: ssl.SSLContext | None, timeout_s: float) -> Features:
+    """What the broker supports and what is in force.
+
+    Raises:
+        OSError, WireError: no answer, or none that can be read.
+    """
+    with socket.create_connection((host, port), timeout=timeout_s) as plain:
+        link = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+        with link, link.makefile("rb") as answers:
+            link.sendall(struct.pack(">i", len(_QUESTION)) + _QUESTION)
+            (size,) = struct.unpack(">i", _Answer(answers.read(4)).take(4))
+            if not 4 <= size <= _ANSWER_BYTES_MAX:
+                raise WireError(f"an answer of {size} bytes")
+            answer = _Answer(answers.read(size)).take(size)
+    if struct.unpack(">i", answer[:4])[0] != _CORRELATION:
+        raise WireError("an answer to another question")
+    return read_features(answer[4:])
+
+
+def read_features(body: bytes) -> Features:
+    """The features in the body of an ApiVersions answer.
+
+    Raises:
+        WireError: it has another form.
+    """
+    answer = _Answer(body)
+    (code,) = struct.unpack(">h", answer.take(2))
+    if code:
+        raise WireError(f"the broker refused with error {code}")
+    for _ in range(answer.number() - 1):
+        answer.take(6)  # a kind of request, and its versions
+        answer.tags()
+    answer.take(4)
+    tagged = answer.tags()
+    supported = _Answer(tagged.get(0, b"\1")).levels()
+    # Supported: (lowest, highest). Finalized: (highest, lowest).
+    finalized = _Answer(tagged.get(2, b"\1")).levels()
+    return Features(supported, {name: levels[0] for name, levels in finalized.items()})
+
+
+class _Answer(io.BytesIO):
+    """Kafka's compact types, one behind the other."""
+
+    def take(self, size: int) -> bytes:
+        found = self.read(max(size, 0))
+        if len(found) != size:
+            raise WireError("an answer that ends too early")
+        return found
+
+    def number(self) -> int:
+        """An unsigned varint."""
+        found = shift = 0
+        while (byte := self.take(1)[0]) >= 128:
+            found |= (byte & 127) << shift
+            shift += 7
+        return found | byte << shift
+
+    def tags(self) -> dict[int, bytes]:
+        return {self.number(): self.take(self.number()) for _ in range(self.number())}
+
+    def levels(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        for _ in range(self.number() - 1):
+            name = self.take(self.number() - 1).decode("utf-8", "replace")
+            found[name] = struct.unpack(">hh", self.take(4))
+            self.tags()
+        return found

@@ -14,10 +14,9 @@ from txlayer.adapters.memory.log import CREATE_TIME, MemoryRecord
 from txlayer.adapters.memory.readers import MemoryGroupReader, MemoryLogReader, MemoryStoringGroupReader
 from txlayer.adapters.memory.world import ClientError, RefusedError, ThreadWorld, World
 from txlayer.adapters.memory.writers import MemoryHalfWriter, MemoryTransactionalWriter
-from txlayer.adapters.namespace import Namespace
+from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.adapters.ports import AdminAnswers, HistoryReader, StoredOffset, TopicLimits, TopicPartition
 from txlayer.adapters.readers import LogHistoryReader
-from txlayer.adapters.topic_files import read_topic_files
 from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig, SystemTopics, milliseconds
 from txlayer.core.messages import Headers
 from txlayer.core.topics import CreateTopic

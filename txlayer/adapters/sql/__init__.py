@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from txlayer.adapters.sql.aio import AsyncInbox, AsyncSqlBarrier
+from txlayer.adapters.sql.aio import AsyncInbox, AsyncSqlBarrier, execute_fenced_async
 from txlayer.adapters.sql.barrier import Doubtful, SqlBarrier
-from txlayer.adapters.sql.fence import execute_fenced, execute_fenced_async, not_fenced
-from txlayer.adapters.sql.inbox import Inbox, message_key
+from txlayer.adapters.sql.inbox import Inbox, execute_fenced, message_key, not_fenced
 
 __all__ = [
     "AsyncInbox",

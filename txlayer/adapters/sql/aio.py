@@ -1,4 +1,4 @@
-"""`AsyncSqlBarrier` and `AsyncInbox`: the barrier and the inbox for asyncio."""
+"""Barrier, inbox and fencing for asyncio."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+from sqlalchemy.sql.dml import Delete, Update
 from sqlalchemy.util import greenlet_spawn
 
-from txlayer.adapters.sql.barrier import LOCK_WAIT, Doubtful, SqlBarrier
-from txlayer.adapters.sql.inbox import INBOX_NAME, Inbox, InboxMessage, MessageKey, message_key
+from txlayer.adapters.sql.barrier import LOCK_WAIT, TRANSACTION_AGE_MAX, Doubtful, SqlBarrier
+from txlayer.adapters.sql.inbox import INBOX_NAME, Fence, Inbox, InboxMessage, MessageKey, execute_fenced, message_key
 from txlayer.adapters.sql.joined import JoinedTransaction
-from txlayer.adapters.sql.purge import TRANSACTION_AGE_MAX, Purged
-from txlayer.adapters.sql.tables import DEFAULT_NAME
+from txlayer.adapters.sql.tables import DEFAULT_NAME, Purged
 from txlayer.core.messages import Resolution
 from txlayer.errors import UsageError
 
@@ -159,3 +159,8 @@ class AsyncInbox:
     async def purge(self, older_than: timedelta, *, is_dry_run: bool = False) -> Purged:
         """As `Inbox.purge`."""
         return await greenlet_spawn(self._plain.purge, older_than, is_dry_run=is_dry_run)
+
+
+async def execute_fenced_async(session: Any, statement: Update | Delete, *, fence: Fence, token: int | None) -> int:
+    """`execute_fenced` for an AsyncSession or AsyncConnection."""
+    return await greenlet_spawn(execute_fenced, plain_of(session), statement, fence=fence, token=token)

@@ -12,22 +12,24 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine, TwoPhaseTransaction, select
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError, UnboundExecutionError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError, UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
 
 from txlayer.adapters.sql.joined import OWN_WORK, JoinedTransaction, Watch
-from txlayer.adapters.sql.purge import AGE_MARGIN, TRANSACTION_AGE_MAX, Purge, Purged
 from txlayer.adapters.sql.tables import (
     DEFAULT_NAME,
     DialectRules,
     DriverInsert,
     LocatedTable,
+    Purged,
     barrier_table,
+    delete_old,
     is_in_autocommit,
     is_same_database,
     rules_of,
+    told,
 )
-from txlayer.config import IMMUNITY_MAX, milliseconds
+from txlayer.config import IMMUNITY_MAX, CoordinatorConfig, milliseconds
 from txlayer.core.ids import check_group, check_txn_id
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution, Source
 from txlayer.errors import BarrierRefusedError, ConfigError, UsageError
@@ -196,15 +198,6 @@ def judge(one: Doubtful, row: BarrierRow | None) -> Resolution | None:
     return row.resolution if row.nonce == one.nonce else ROLLBACK
 
 
-def told(error: BaseException | None) -> str:
-    """An error by its kind and number: its text may contain addresses, statements or users' values."""
-    below = error.orig if isinstance(error, DBAPIError) else error
-    number = getattr(below, "sqlstate", None) or getattr(below, "sqlite_errorname", None)
-    if number is None and below is not None and below.args and isinstance(below.args[0], int):
-        number = below.args[0]
-    return f"{type(below).__name__} {number}" if number else type(below).__name__
-
-
 def _resolution(said: str) -> Resolution:
     try:
         return Resolution(said)
@@ -227,6 +220,12 @@ ROW = ("txn_id", "nonce", "producer_group", "resolution", "source")
 
 LOCK_WAIT = timedelta(seconds=2)
 """Worth waiting for a local transaction that is about to end; a longer one is checked again later."""
+
+TRANSACTION_AGE_MAX = CoordinatorConfig().transaction_age_max
+"""Counted from the end of the immunity; older transactions are not checked."""
+
+AGE_MARGIN = timedelta(days=1)
+"""Margin for differing clocks, and for the time between the half messages and the row."""
 
 
 class SqlBarrier:
@@ -278,7 +277,7 @@ class SqlBarrier:
             lock_wait_ms=milliseconds(lock_wait),
             absence_age_max_ms=milliseconds(oldest_check),
         )
-        self._purge = Purge(engine, self._located, age_min=oldest_check + AGE_MARGIN)
+        self._purged_age_min = oldest_check + AGE_MARGIN
         self._insert: DriverInsert | None = None
         self._watch = Watch(rules)
         self._transactional: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -311,7 +310,20 @@ class SqlBarrier:
                 was deleted.
             SQLAlchemyError: the database refused; rows deleted before stay deleted.
         """
-        return self._purge.run(older_than, is_dry_run=is_dry_run, is_younger_allowed=is_younger_allowed)
+        if older_than < self._purged_age_min and not is_younger_allowed:
+            raise UsageError(
+                f"rows younger than {self._purged_age_min / timedelta(days=1):g} days may still be needed by a check: without "
+                "its row a committed transaction would be rolled back. None was deleted"
+            )
+        table, options = self._located.find()
+        return delete_old(
+            self._engine.execution_options(**options, **OWN_WORK),
+            table,
+            key=table.c.txn_id,  # the primary key, so that no further index slows down every insert
+            made_at=table.c.created_at,
+            older_than=older_than,
+            is_dry_run=is_dry_run,
+        )
 
     # --- a check ------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,9 @@
-"""`Inbox`: the effects of a message exactly once, with one row per message in the user's own database."""
+"""What a handler writes in the user's own database at most once: a row per message, and changes under a fencing token.
+
+A table that handlers change has a column for the token, `BIGINT NOT NULL DEFAULT 0`; null counts as 0. Tokens of one
+queue only increase. A row keeps the highest token that changed it, so the update of a stale holder matches no row. Rows
+that several queues change need one column per queue: tokens of different queues cannot be compared.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +14,32 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Column, ColumnElement, Connection, Engine, MetaData, NestedTransaction, Table, delete, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    MetaData,
+    NestedTransaction,
+    Table,
+    delete,
+    or_,
+    select,
+)
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import InstrumentedAttribute, Session, scoped_session
+from sqlalchemy.sql.dml import Delete, Update
 
 from txlayer.adapters.ports import LocalState
 from txlayer.adapters.sql.joined import OWN_WORK, JoinedTransaction, Watch
-from txlayer.adapters.sql.purge import Purged, delete_old
 from txlayer.adapters.sql.tables import (
     GROUP_LENGTH_MAX,
     DatabaseNow,
     LocatedTable,
+    Purged,
     check_names,
     check_pool,
+    delete_old,
     exact_text,
     instant,
     is_in_autocommit,
@@ -31,7 +49,7 @@ from txlayer.adapters.sql.tables import (
 from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
 from txlayer.core.ids import check_group
 from txlayer.core.messages import Headers, Undecodable
-from txlayer.errors import UsageError
+from txlayer.errors import LeaseLostError, UsageError
 
 INBOX_NAME = "txlayer_inbox"
 
@@ -289,3 +307,48 @@ class Inbox:
 
     def _is_row(self, table: Table, key: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
         return table.c.consumer_group == self._group, table.c.message_key == key
+
+
+# --- fencing tokens ---------------------------------------------------------------------------------------------------
+
+Fence = ColumnElement[Any] | InstrumentedAttribute[Any]
+"""The token column, of a Table or of a mapped class."""
+
+
+def not_fenced(fence: Fence, token: int) -> ColumnElement[bool]:
+    """The condition under which a holder with this token may change a row; for your own statements."""
+    return or_(fence <= token, fence.is_(None))
+
+
+def execute_fenced(session: Any, statement: Update | Delete, *, fence: Fence, token: int | None) -> int:
+    """Run an update or delete under a fencing token; returns the number of changed rows.
+
+    An update writes the token into the changed rows. It changes all rows of its `where` or none: one row with a newer
+    token stops the whole statement.
+
+    Args:
+        session: a Session or a Connection, in the local transaction.
+        statement: an update or delete with its `where`, without the fence.
+        fence: the token column of the statement's table.
+        token: `context.token`.
+
+    Raises:
+        LeaseLostError: a row has a newer token. Roll back and stop: another process has the queue.
+        UsageError: the token is None (as in a consumer without order). Nothing was executed.
+    """
+    if token is None:
+        raise UsageError("there is no fencing token: only ordered consumers hold leases")
+    fenced = statement.where(not_fenced(fence, token))
+    if isinstance(fenced, Update):
+        fenced = fenced.values({fence: token})
+    changed_count: int = session.execute(fenced).rowcount
+    where = statement.whereclause
+    conditions = [] if where is None else [where]
+    # After the change, which waits for a newer holder's open transaction, and with a locking read, which sees the
+    # last commit at every isolation level.
+    newest = session.execute(
+        select(fence).where(*conditions, fence > token).order_by(fence.desc()).limit(1).with_for_update()
+    ).scalar()
+    if newest is not None:
+        raise LeaseLostError("a newer holder of the queue has changed this row", token=token, current_token=newest)
+    return changed_count

@@ -1,4 +1,4 @@
-"""The tables of barrier and inbox, and the differences between databases: bounded waits, and inserts of absent rows.
+"""The tables of barrier and inbox, their purge, and the differences between databases: bounded waits, inserts of absent rows.
 
 A row of the barrier's table is not changed once it is written.
 """
@@ -9,10 +9,29 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple, Protocol
 
-from sqlalchemy import Column, Connection, DateTime, Dialect, Engine, MetaData, String, Table, insert, text
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    DateTime,
+    Dialect,
+    Engine,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    delete,
+    func,
+    insert,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -20,7 +39,7 @@ from sqlalchemy.sql.dml import Insert
 from sqlalchemy.sql.functions import FunctionElement
 
 from txlayer.core.ids import NONCE_LENGTH, TXN_ID_LENGTH_MAX
-from txlayer.errors import UsageError
+from txlayer.errors import ConfigError, RetriableError, UsageError
 
 Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
 
@@ -404,3 +423,110 @@ def instant() -> DateTime:
     """A moment, independent of the session's time zone."""
     # MySQL's DATETIME is wall-clock time in the time zone of the writing session.
     return DateTime(timezone=True).with_variant(mysql.TIMESTAMP(), "mysql", "mariadb")
+
+
+# --- old rows ---------------------------------------------------------------------------------------------------------
+
+PAGE_COUNT_MAX = 5_000
+"""Rows that one transaction of a purge reads; the maximum that it deletes."""
+
+
+class Purged(NamedTuple):
+    """What a purge deleted, or would delete."""
+
+    row_count: int
+    """Rows that it read."""
+    purged_count: int
+
+
+def delete_old(  # one loop: read a page, delete it, count it
+    engine: Engine,
+    table: Table,
+    *,
+    key: Column[Any],
+    made_at: Column[Any],
+    older_than: timedelta,
+    is_dry_run: bool,
+    where: Sequence[ColumnElement[bool]] = (),
+) -> Purged:
+    """Delete rows by the database's clock, page by page along `key`, which is unique among the rows of `where`.
+
+    Raises:
+        UsageError: `older_than` is not a valid age. No row was deleted.
+        SQLAlchemyError: the database refused; rows deleted before stay deleted.
+    """
+    if older_than <= timedelta(0):
+        raise UsageError("an age is more than 0. None was deleted")
+    bound: datetime | None = None
+    row_count = purged_count = 0
+    last_key = ""
+    while True:
+        with engine.begin() as connection:
+            if bound is None:
+                now = connection.execute(select(func.current_timestamp(type_=DateTime(timezone=True)))).scalar_one()
+                bound = now - older_than
+            page = connection.execute(
+                select(key, made_at < bound).where(key > last_key, *where).order_by(key).limit(PAGE_COUNT_MAX)
+            ).all()
+            if not page:
+                return Purged(row_count, purged_count)
+            old = [found for found, is_old in page if is_old]
+            if old and not is_dry_run:
+                connection.execute(delete(table).where(key.between(old[0], old[-1]), made_at < bound, *where))
+        row_count += len(page)
+        purged_count += len(old)
+        last_key = page[-1][0]
+
+
+# --- from a URL -------------------------------------------------------------------------------------------------------
+
+
+def told(error: BaseException | None) -> str:
+    """An error by its kind and number: its text may contain addresses, statements or users' values."""
+    below = error.orig if isinstance(error, DBAPIError) else error
+    number = getattr(below, "sqlstate", None) or getattr(below, "sqlite_errorname", None)
+    if number is None and below is not None and below.args and isinstance(below.args[0], int):
+        number = below.args[0]
+    return f"{type(below).__name__} {number}" if number else type(below).__name__
+
+
+@contextmanager
+def opened_engine(url: str, *, create_command: str) -> Iterator[Engine]:
+    """An engine for the database at `url` (SQLAlchemy's form), whose connections are closed at the end of the block.
+
+    Database errors inside the block become txlayer errors with kind and number, without addresses, users and passwords.
+
+    Raises:
+        ConfigError: `url` cannot be used.
+        RetriableError: the database does not answer, or refused temporarily.
+        UsageError: the database refused the statement: a missing table (`create_command` makes it) or a missing right.
+    """
+    try:
+        engine = create_engine(make_url(url), hide_parameters=True)
+    except ImportError as exc:
+        raise ConfigError(
+            f"the driver {exc.name or 'of this database'} is not installed", name="url", expected="an installed driver"
+        ) from exc
+    except (ArgumentError, NoSuchModuleError, ValueError):
+        # The original error texts quote the address.
+        raise ConfigError(
+            "no address of a database", name="url", expected="DIALECT+DRIVER://USER:PASSWORD@HOST/DATABASE"
+        ) from None
+    try:
+        yield engine
+    except DBAPIError as exc:
+        raise _ours(exc, create_command) from None
+    except SQLAlchemyError as exc:
+        raise RetriableError(f"the database did not answer: {type(exc).__name__}") from None
+    finally:
+        engine.dispose()
+
+
+def _ours(error: DBAPIError, create_command: str) -> UsageError | RetriableError:
+    kind = type(error).__name__
+    if kind == "ProgrammingError" or "no such table" in str(error.orig):
+        return UsageError(
+            f"the database refused the statement ({told(error)}): is the table there (`{create_command}`), "
+            "and may this user use it?"
+        )
+    return RetriableError(f"the database did not answer, or refused for now ({told(error)})")
