@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from tests.support.waiting import hang, wait_until
 from txlayer.consumer import process_pool
 from txlayer.consumer.context import Context, Deserializer, Lease, ReceivedMessage
 from txlayer.consumer.handlers import HandlerSet
-from txlayer.consumer.pools import Caller, Chunk, JobOutcome
+from txlayer.consumer.pools import Caller, Chunk, JobOutcome, untold
 from txlayer.consumer.process_pool import ProcessPool, SentRecord
 from txlayer.core.key_queue import Item
 
@@ -47,28 +49,44 @@ class PoolStage:
         handlers.add(act, topics=(), tags="*", retry=None, batch_count_max=0)
         caller = Caller(handlers.routes(("orders",)), deserializer=deserializer, attempt_timeout_s=attempt_timeout_s)
         self.pool = ProcessPool(caller, worker_count=1)
-        self._outcomes: list[JobOutcome] = []
+        self._chunks: list[Chunk] = []
+        self._outcomes: dict[Chunk, JobOutcome] = {}
 
     def begin(self, *words: bytes) -> Chunk:
         """A chunk under a lease of its own."""
         chunk = Chunk(None, Lease("g", "orders", 0, token=1), [item_of(word) for word in words])
         self.pool.submit(chunk)
+        self._chunks.append(chunk)
         return chunk
 
     def outcomes(self, count: int) -> list[JobOutcome]:
-        """The first ones, when there are so many."""
+        """Those of the first chunks, when so many have ended; what was told in parts stands together."""
 
         def has_all() -> bool:
-            self._outcomes += self.pool.take()
-            return len(self._outcomes) >= count
+            for outcome in filter(None, map(untold, self.pool.take())):
+                found = self._outcomes.setdefault(outcome.chunk, JobOutcome(outcome.chunk, ()))
+                self._outcomes[outcome.chunk] = found._replace(
+                    done=[*found.done, *outcome.done],
+                    failed=[*found.failed, *outcome.failed],
+                    not_run=[*found.not_run, *outcome.not_run],
+                )
+            return len(self.ended()) >= count
 
         wait_until(has_all, within=WITHIN_S, what=f"{count} chunks ended")
-        return self._outcomes
+        return self.ended()
+
+    def ended(self) -> list[JobOutcome]:
+        """The chunks of which everything was told, in the order in which they began."""
+        found = [self._outcomes[chunk] for chunk in self._chunks if chunk in self._outcomes]
+        return [o for o in found if len([*o.done, *o.failed, *o.not_run]) == len(o.chunk.jobs)]
 
 
 def item_of(word: bytes) -> Item[Any]:
-    """A message that says so."""
-    return Item(SentRecord(("orders", 0, 0), None, word, None, (1, 0)), 0, None, 1)
+    """A message that says so, with a key of its own."""
+    return Item(SentRecord(("orders", 0, 0), None, word, None, (1, 0)), 0, next(_chains), 1)
+
+
+_chains = count()
 
 
 def words(jobs: Sequence[Any]) -> list[bytes]:
@@ -238,6 +256,56 @@ def test_a_lease_that_is_lost_before_its_turn_is_known_behind_another_chunk(stag
     _, unrun = stage.outcomes(2)
 
     assert [b"a", b"b"] == words(unrun.not_run)
+
+
+@pytest.mark.promise("P9")
+def test_what_stands_behind_a_message_that_takes_long_goes_back_and_what_ended_is_told(
+    stage: PoolStage, tmp_path: Path
+) -> None:
+    stage.begin(b"go", b"go")
+    stage.outcomes(1)
+    begun = tmp_path / "begun"
+    long = stage.begin(b"first", b"fail", bytes(begun), b"behind")
+    stage.begin(b"a", b"b")
+
+    _, behind = stage.outcomes(2)
+    part = wait_until(lambda: long.part, within=WITHIN_S, what="a part")
+    assert part is not None
+
+    assert [b"a", b"b"] == words(behind.not_run)
+    assert ([b"first"], [b"behind"]) == (words(part.done), words(part.not_run))
+    assert [(b"fail", "ValueError")] == failures(part)
+    long.lease.lost.set()
+    ended = stage.outcomes(3)[1]
+    assert [b"first", bytes(begun)] == words(ended.done)
+    assert [(b"fail", "ValueError")] == failures(ended)
+
+
+@pytest.mark.promise("P9")
+def test_what_is_cut_begins_in_no_process(stage: PoolStage, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    cut = stage.begin(bytes(begun), b"not run")
+    wait_until(begun.exists, within=WITHIN_S, what="the first message in its handler")
+
+    cut.is_cut = True
+    wait_until(lambda: cut.part, within=WITHIN_S, what="the cut is passed on")
+    cut.lease.lost.set()
+    (outcome,) = stage.outcomes(1)
+
+    assert ([bytes(begun)], [b"not run"]) == (words(outcome.done), words(outcome.not_run))
+
+
+@pytest.mark.promise("P9")
+def test_no_chunk_of_a_process_is_taken_for_one_that_hangs(stage: PoolStage, tmp_path: Path) -> None:
+    # A later message may have begun by now; one that hangs ends with its process.
+    begun = tmp_path / "begun"
+    chunk = stage.begin(b"first", bytes(begun))
+    wait_until(begun.exists, within=WITHIN_S, what="the second message in its handler")
+
+    has_begun_long_ago = 0 < chunk.begun_at < time.monotonic()
+
+    chunk.lease.lost.set()
+    assert not has_begun_long_ago
 
 
 def test_a_pool_that_is_closed_lets_what_was_begun_end(stage: PoolStage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -89,31 +90,45 @@ def test_before_its_deadline_nobody_is_given_up() -> None:
     assert table.chunk.end()
 
 
+class Rest(deque[Any]):
+    """What has not begun; when the engine's thread begins to take it, the worker does something first."""
+
+    def __init__(self, jobs: Any, first: Callable[[], object]) -> None:
+        super().__init__(jobs)
+        self._first: list[Callable[[], object]] = [first]
+
+    def pop(self) -> Any:  # type: ignore[override]  # of a deque without an index
+        while self._first:
+            self._first.pop()()
+        return super().pop()
+
+
 def test_a_worker_that_comes_back_at_this_very_moment_says_how_its_chunk_ended() -> None:
-    class Rest:
-        """The engine's thread takes what has not begun; at that moment the handler comes back."""
-
-        def __init__(self, chunk: Chunk) -> None:
-            self._chunk, self._turns = chunk, chunk.turns
-
-        def __iter__(self) -> Any:
-            rest = list(self._turns)
-            self._chunk.begun_at += TIMEOUT_S
-            return iter(rest)
-
     def meanwhile(table: Table) -> None:
         table.now += TIMEOUT_S
-        turns, table.chunk.turns = table.chunk.turns, Rest(table.chunk)  # type: ignore[assignment]  # for one look
         table.look()
-        table.chunk.turns = turns
+
+    def come_back() -> None:
+        table.chunk.begun_at += TIMEOUT_S
 
     table = Table(b"now", b"behind", meanwhile=meanwhile)
+    table.chunk.turns = Rest(table.chunk.jobs, come_back)
 
     outcome = table.caller.run(table.chunk)
 
     assert table.given_up is None
     assert table.chunk.end()
     assert ([b"now"], [b"behind"]) == (words(outcome.done), words(outcome.not_run))
+
+
+def test_what_a_worker_takes_while_the_rest_is_taken_belongs_to_the_worker() -> None:
+    table = Table(b"a", b"b", b"c", b"d", meanwhile=lambda _: None)
+    turns = table.chunk.turns = Rest(table.chunk.jobs, lambda: taken.append(turns.popleft()))
+    taken = [turns.popleft()]
+
+    rest = table.chunk.take_rest()
+
+    assert ([b"a", b"b"], [b"c", b"d"]) == (words(taken), words(rest))
 
 
 def test_a_chunk_that_has_not_begun_is_not_given_up() -> None:

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+import pytest
+
 from tests.support.queue_stage import FAILED, TOPIC, QueueStage
 from txlayer.consumer.context import Context, Lease, ReceivedMessage
 from txlayer.consumer.dispatch import Dispatcher
 from txlayer.consumer.handlers import HandlerSet
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition
-from txlayer.consumer.pools import Caller, Chunk, ThreadPool
+from txlayer.consumer.pools import Caller, Chunk, ThreadPool, take_apart
 from txlayer.consumer.process_pool import SentRecord
 from txlayer.core.key_queue import KeyQueues, QueueSettings, Start
 from txlayer.core.retry import RetryPolicy
@@ -71,6 +73,8 @@ class OneWorker:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
         self._begun: list[Chunk] = []
+        self._running: Chunk | None = None
+        self._parts: list[Any] = []
         self.is_free = True
 
     def start(self) -> None:
@@ -84,7 +88,18 @@ class OneWorker:
 
     def take(self) -> list[Any]:
         begun, self._begun = self._begun, []
-        return [self._caller.run(chunk) for chunk in begun]
+        ended = []
+        for chunk in begun:
+            self._running = chunk
+            ended.append(self._caller.run(chunk))
+        parts, self._parts = self._parts, []
+        return parts + ended
+
+    def take_apart(self) -> None:
+        """What can be told of the running chunk is told next."""
+        assert self._running is not None
+        if self._running.part is None and (part := take_apart(self._running, 0.1)) is not None:
+            self._parts.append(part)
 
     def wait(self, timeout_s: float) -> None:
         """Nothing runs."""
@@ -106,7 +121,7 @@ class Handling:
         self.during: dict[int, Callable[[], None]] = {}
         """What happens while the message at this offset is handled."""
         self.lease = Lease("loyalty", "orders", 0)
-        pool = OneWorker(Caller(routes, attempt_timeout_s=60.0, clock=lambda: next(ticks) / 1e6))
+        self.pool = pool = OneWorker(Caller(routes, attempt_timeout_s=60.0, clock=lambda: next(ticks) / 1e6))
         self.queues: KeyQueues[Any] = KeyQueues(
             topic=Start(0), replays=Start(0), settings=QueueSettings(policy=AT_ONCE), now_ms=0
         )
@@ -198,3 +213,60 @@ def test_a_chunk_that_began_long_ago_is_waited_for_when_its_job_has_just_begun()
     assert [0, 1] == handling.seen
     assert [False, True] == found
     assert handling.dispatcher.is_clear(("orders", 0), since=0.0)
+
+
+def test_of_a_chunk_that_is_taken_apart_other_keys_go_on_and_the_running_one_waits() -> None:
+    handling = Handling([A, B, A, b"c", A, B], failing=set())
+    meanwhile: list[Any] = []
+
+    def look() -> None:
+        handling.pool.take_apart()
+        handling.dispatcher.take()
+        meanwhile.append((handling.queues.snapshot(TOPIC).offset, handling.queues.in_flight_count))
+        meanwhile.append(handling.queues.ready_count)
+
+    handling.during[1] = look
+    handling.turn()
+
+    assert [0, 1] == handling.seen[:2]
+    assert [(1, 2), 2] == meanwhile, "the first is stored, B and what is behind it wait, A and c go on"
+    for _ in range(3):
+        handling.turn()
+    assert [0, 1] == handling.seen[:2]
+    assert [[0, 2, 4], [1, 5], [3]] == [[n for n in handling.seen if n in k] for k in ({0, 2, 4}, {1, 5}, {3})]
+    assert (0, 0) == (handling.queues.in_flight_count, handling.queues.count)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_wherever_a_chunk_is_taken_apart_each_key_is_handled_in_order_and_once(seed: int) -> None:
+    draw = random.Random(seed)
+    keys = [draw.choice([A, B, b"c", b"d"]) for _ in range(20)]
+    handling = Handling(keys, failing={n for n in range(20) if draw.random() < 0.2})
+
+    def look() -> None:
+        handling.pool.take_apart()
+        handling.dispatcher.take()
+
+    handling.during = {n: look for n in range(20) if draw.random() < 0.2}
+    failing, handling._failing = handling._failing, set()
+    done: list[int] = []
+    for n in failing:  # once each
+        before = handling.during.get(n, list)
+
+        def fail_once(n: int = n, before: Callable[[], object] = before) -> None:
+            before()
+            if handling.seen.count(n) == 1:
+                raise ValueError("once")
+
+        handling.during[n] = fail_once
+    for _ in range(200):
+        handling.turn()
+        handling.queues.stored(TOPIC, handling.queues.snapshot(TOPIC).version)
+    done = [n for n in handling.seen if n not in failing]
+
+    assert sorted(done) == [n for n in range(20) if n not in failing]
+    for key in (A, B, b"c", b"d"):
+        of_key = [n for n in dict.fromkeys(handling.seen) if keys[n] == key]
+        assert of_key == sorted(of_key)
+    assert all(handling.seen.count(n) == 2 for n in failing)
+    assert (0, 0, 0) == (handling.queues.in_flight_count, handling.queues.count, handling.dispatcher.in_flight_count)

@@ -10,7 +10,7 @@ from typing import Any
 
 from txlayer.adapters.ports import TopicPartition
 from txlayer.consumer.offsets import OwnedPartition
-from txlayer.consumer.pools import ATTEMPT_TIMEOUT, Chunk, Failed, Job, JobOutcome, Pool, items_of, place_of
+from txlayer.consumer.pools import ATTEMPT_TIMEOUT, Chunk, Failed, Job, JobOutcome, Pool, items_of, place_of, untold
 from txlayer.core.key_queue import Chain, Failure, Item
 
 SIDE_BY_SIDE_COUNT_MAX = 250
@@ -145,17 +145,19 @@ class Dispatcher:
         """Process what has ended; returns the number of outcomes."""
         outcomes = self._pool.take()
         for outcome in outcomes:
-            self._take(outcome)
+            if (rest := untold(outcome)) is not None:
+                self._take(rest)
         return len(outcomes)
 
     def wait(self, timeout_s: float) -> None:
         """Return when a chunk has ended, or after `timeout_s`."""
         self._pool.wait(timeout_s)
 
-    def cut(self) -> int:
-        """Start no more of the queued jobs; wait only for the running ones. Returns the number of messages not started."""
+    def cut(self, owned: OwnedPartition | None = None) -> int:
+        """Start no more of the queued jobs, or of those of one queue; the running ones go on. Returns the number of messages in flight."""
         for chunk in self._begun:
-            chunk.is_cut = True
+            if owned is None or chunk.owner is owned:
+                chunk.is_cut = True
         return self.in_flight_count
 
     def is_clear(self, place: TopicPartition, *, since: float) -> bool:
@@ -191,7 +193,7 @@ class Dispatcher:
             self._clear(owned, chunk, left)
             return
         self._count(owned, outcome, done)
-        if chunk.lasts is not None and not_run_count + failed_count:
+        if chunk.lasts is not None and (not_run_count or failed_count or chunk.part):
             self._take_cut(owned, outcome, done, chunk.lasts)
             return
         if done:
@@ -204,7 +206,7 @@ class Dispatcher:
     def _take_cut(
         self, owned: OwnedPartition, outcome: JobOutcome, done: list[Item[Any]], lasts: Sequence[Item[Any]]
     ) -> None:
-        """Some messages of a chunk were not handled: for each key, the first of them goes next, or has failed."""
+        """Not all messages of a chunk were handled so far: for each key, the first that was not goes next, has failed, or runs."""
         queues, ended = owned.queues, set(map(id, done))
         queues.handled(done, [item for item in lasts if id(item) in ended])
         behind: dict[Chain, list[Item[Any]]] = {}
@@ -234,7 +236,7 @@ class Dispatcher:
         if job_count:
             together = job_count if self._pool.chunk_s else 1
             tally.durations.observe(outcome.seconds / together, job_count)
-        if job_count and self._pool.chunk_s:
+        if self._pool.chunk_s:
             owned.chunk_size.learn(job_count, outcome.seconds)
         if self._key_group is not None:
             groups = tally.by_key_group

@@ -338,9 +338,17 @@ CUT_COUNT_MAX = 10_000
 class Completions:
     """Writes dead letters and answers that are due. The engine's thread uses it."""
 
-    def __init__(self, *, group: str, now_ms: Callable[[], int], kafka_transaction_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        *,
+        group: str,
+        now_ms: Callable[[], int],
+        cut: Callable[[OwnedPartition], object],
+        kafka_transaction_timeout_ms: int,
+    ) -> None:
         self._group = group
         self._now_ms = now_ms
+        self._cut_chunks = cut
         self._long_ms = kafka_transaction_timeout_ms // 2
         self._size = BatchSize()
         self._turn = 0
@@ -375,16 +383,7 @@ class Completions:
         due = self._due(list(queues))
         if not due:
             return
-        letters: list[GivenUpMessage] = []
-        answers: list[Answered] = []
-        for owned, items in due:
-            for item in items:
-                if isinstance(_end_of(item), DeadLetterReason):
-                    letter = self._letter(owned, item)
-                    cut = self._cut.get(letter.origin, Truncation.NOTHING)
-                    letters.append(GivenUpMessage(item.record, letter, cut))
-                else:
-                    answers.append(_answer(owned, item))
+        letters, answers = self._records(due)
         ended: list[tuple[OwnedPartition, list[Item[Any]], list[int], Snapshots]] = []
 
         def offsets(places: list[int]) -> Mapping[TopicPartition, StoredOffset]:
@@ -418,6 +417,24 @@ class Completions:
             for item, offset in zip(items, own, strict=True):
                 if offset >= 0:
                     self._log_letter(owned, item, offset)
+
+    def _records(
+        self, due: list[tuple[OwnedPartition, list[Item[Any]]]]
+    ) -> tuple[list[GivenUpMessage], list[Answered]]:
+        """Dead letters and answers, in order. Behind the answer to a pause no handler begins."""
+        letters: list[GivenUpMessage] = []
+        answers: list[Answered] = []
+        for owned, items in due:
+            for item in items:
+                if isinstance(_end_of(item), DeadLetterReason):
+                    letter = self._letter(owned, item)
+                    cut = self._cut.get(letter.origin, Truncation.NOTHING)
+                    letters.append(GivenUpMessage(item.record, letter, cut))
+                else:
+                    if item.more and item.more.request and item.more.request.kind is ReplayKind.PAUSE:
+                        self._cut_chunks(owned)
+                    answers.append(_answer(owned, item))
+        return letters, answers
 
     def _due(self, queues: list[OwnedPartition]) -> list[tuple[OwnedPartition, list[Item[Any]]]]:
         """The due ends for one Kafka transaction, beginning with the queue that waits longest; answers and dead letters in turn."""
@@ -649,7 +666,9 @@ class Engine:
         self._letters = DeadLetterReader(connections, clock=self._clock)
         self._intake = Ingest(group=plan.group, letters=self._letters, now_ms=self._now_ms)
         timeout_ms = milliseconds(config.kafka_transaction_timeout)
-        self._ends = Completions(group=plan.group, now_ms=self._now_ms, kafka_transaction_timeout_ms=timeout_ms)
+        self._ends = Completions(
+            group=plan.group, now_ms=self._now_ms, cut=self._dispatcher.cut, kafka_transaction_timeout_ms=timeout_ms
+        )
         self._limits = ReadLimits(
             self._reader, record_count_max=config.record_count_max, record_bytes_max=config.record_bytes_max
         )

@@ -12,8 +12,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
@@ -45,6 +45,18 @@ def items_of(job: Job) -> list[Item[Any]]:
     return job if isinstance(job, list) else [job]
 
 
+class Turns(Protocol):
+    """The jobs of a chunk that have not begun, as a deque."""
+
+    def popleft(self) -> Job:
+        """The next one, which begins now; IndexError: there is none."""
+        ...
+
+    def pop(self) -> Job:
+        """The last one, which does not begin; IndexError: there is none."""
+        ...
+
+
 class Chunk:
     """Jobs of one queue that go to a worker together, to be done one after the other."""
 
@@ -59,6 +71,8 @@ class Chunk:
         "lease",
         "not_run",
         "owner",
+        "part",
+        "rest",
         "turns",
     )
 
@@ -75,13 +89,24 @@ class Chunk:
         """When the job that runs began, of the monotonic clock; 0: none has begun."""
         self.is_cut = False
         """True: what has not begun shall not begin."""
-        self.turns: Iterator[tuple[int, Job]] = enumerate(jobs)
-        """The jobs with their places. Whoever takes one begins it; what another thread takes does not begin."""
+        self.turns: Turns = deque(jobs)
+        """The jobs that have not begun. The worker takes them from the left; what another thread takes from the right does not begin."""
         self.given: dict[int, int] = {}
         """Messages of a batch that its handler was given, by the identity of the job; only of batches that were not given whole."""
         self.failed: list[Failed] = []
         self.not_run: list[Job] = []
+        self.rest: list[Job] = []
+        """What `take_rest` took."""
+        self.part: JobOutcome | None = None
+        """What was told of it before its end."""
         self._words: list[None] = [None]
+
+    def take_rest(self) -> list[Job]:
+        """The jobs that have not begun. They do not begin any more, and the worker calls them not run."""
+        with suppress(IndexError):
+            while True:  # from the right: what the worker takes meanwhile stands before it
+                self.rest.insert(0, self.turns.pop())
+        return self.rest
 
     def end(self) -> bool:
         """True for the first caller, of any thread: it alone says how the chunk ended."""
@@ -107,7 +132,7 @@ class Failed(NamedTuple):
 
 
 class JobOutcome(NamedTuple):
-    """How jobs of a chunk ended; asynchronous handlers tell of a chunk in parts."""
+    """How jobs of a chunk ended; it may be told in parts."""
 
     chunk: Chunk
     done: Sequence[Job]
@@ -161,12 +186,15 @@ class Caller:
         chunk.begun_at = now  # before a turn is taken: `give_up` sees by it that another job may have begun
         is_lost = lease.lost.is_set
         taken_count = 0
-        for place, job in chunk.turns:
-            taken_count = place + 1
-            valid_until = lease.valid_until
-            if now >= valid_until or chunk.is_cut or is_lost():
-                taken_count = place
+        next_job = chunk.turns.popleft
+        while True:
+            try:
+                job = next_job()
+            except IndexError:
                 break
+            if now >= lease.valid_until or chunk.is_cut or is_lost():
+                break
+            taken_count += 1
             if failed and _is_behind_one_of(failed, job, chunk):
                 not_run.append(job)
                 continue
@@ -388,7 +416,7 @@ def give_up(chunk: Chunk, *, timeout_s: float, now: float, wall_now: float, why:
     begun_at, jobs = chunk.begun_at, chunk.jobs
     if not begun_at or now - begun_at < timeout_s:
         return None
-    rest = [job for _, job in chunk.turns]
+    rest = chunk.take_rest()
     # A worker that comes back notes the time before it takes another turn: an old time means that it runs the last one taken.
     if chunk.begun_at != begun_at or len(rest) == len(jobs) or not chunk.end():
         return None
@@ -403,6 +431,38 @@ def give_up(chunk: Chunk, *, timeout_s: float, now: float, wall_now: float, why:
     gone = {id(job) for job in (*not_run, *(f.job for f in failed))}
     done = [job for job in jobs[: len(jobs) - len(rest)] if id(job) not in gone]
     return JobOutcome(chunk, done, failed, [*not_run, *rest], now - begun_at)
+
+
+def take_apart(chunk: Chunk, seconds: float) -> JobOutcome | None:
+    """What can be told of a chunk while its job runs: what ended, and what does not begin any more. None: nothing.
+
+    The running job and others of its key wait for the end of the chunk, so that their order stays. Call it once.
+    """
+    jobs, rest = chunk.jobs, chunk.take_rest()
+    ended = jobs[: len(jobs) - len(rest)]
+    running = {items_of(job)[0].chain for job in ended[-1:]}
+    failed = [f for f in chunk.failed if items_of(f.job)[0].chain not in running]
+    not_run = [job for job in (*chunk.not_run, *rest) if items_of(job)[0].chain not in running]
+    gone = {id(job) for job in (*chunk.not_run, *(f.job for f in chunk.failed), *ended[-1:])}
+    done = [job for job in ended if id(job) not in gone]
+    if done or failed or not_run:
+        chunk.part = JobOutcome(chunk, done, failed, not_run, seconds)
+    return chunk.part
+
+
+def untold(outcome: JobOutcome) -> JobOutcome | None:
+    """The outcome without what was told before; None: nothing is left."""
+    part = outcome.chunk.part
+    if part is None or part is outcome:
+        return outcome
+    told = {id(job) for job in (*part.done, *part.not_run, *(f.job for f in part.failed))}
+    done = [job for job in outcome.done if id(job) not in told]
+    failed = [f for f in outcome.failed if id(f.job) not in told]
+    not_run = [job for job in outcome.not_run if id(job) not in told]
+    if not (done or failed or not_run):
+        return None
+    seconds = max(outcome.seconds - part.seconds, 0.0)
+    return JobOutcome(outcome.chunk, done, failed, not_run, seconds)
 
 
 def timed_out(job: Job, *, why: str, started_ms: int, count: int = 0) -> Failed:
@@ -420,7 +480,7 @@ def _is_behind_one_of(failed: Sequence[Failed], job: Job, chunk: Chunk) -> bool:
 START_PAUSE_S = 1.0
 """Pause after a thread or a process could not be started, before another one is."""
 LOOK_S = 0.05
-"""How often it is looked for handlers that hang."""
+"""How often it is looked for handlers that hang, and for chunks that take long: one that two looks find is taken apart."""
 THREAD_CHUNK_S = 0.001
 """Work of one chunk for a thread: handing over costs some 20 µs, and who waits behind a chunk waits for so long."""
 THREAD_JOB_COUNT = 10
@@ -575,7 +635,7 @@ class Workers(ABC):
     def take(self) -> list[JobOutcome]:
         """What ended since the last call."""
         outcomes = self._outcomes.take()
-        self._begun_count -= len(outcomes)
+        self._begun_count -= sum(outcome.chunk.part is not outcome for outcome in outcomes)
         if not self._chunks.empty():
             self._add_thread()  # the machine may have refused the one that these wait for
         return outcomes
@@ -630,7 +690,7 @@ class ThreadPool(Workers):
         self._run = run
         self._attempt_timeout_s = attempt_timeout_s
         self._hung = HungHandlers(count_max=hung_max)
-        self._begun: dict[Chunk, None] = {}
+        self._begun: dict[Chunk, bool] = {}  # True: the last look found it begun
         self._at: dict[Chunk, threading.Thread] = {}
         self._look_at = 0.0
 
@@ -641,7 +701,7 @@ class ThreadPool(Workers):
 
     def submit(self, chunk: Chunk) -> None:
         """Begin a chunk."""
-        self._begun[chunk] = None
+        self._begun[chunk] = False
         super().submit(chunk)
 
     def take(self) -> list[JobOutcome]:
@@ -653,7 +713,16 @@ class ThreadPool(Workers):
         if now >= self._look_at:
             self._look_at = now + LOOK_S
             outcomes += self._give_up(now)
+            outcomes += self._take_apart()
         return outcomes
+
+    def _take_apart(self) -> list[JobOutcome]:
+        found = []
+        for chunk, is_long in self._begun.items():
+            self._begun[chunk] = chunk.begun_at > 0
+            if is_long and chunk.part is None and len(chunk.jobs) > 1:
+                found.append(take_apart(chunk, LOOK_S))
+        return [part for part in found if part is not None]
 
     def _give_up(self, now: float) -> list[JobOutcome]:
         for late in self._outcomes.take_late():

@@ -3,7 +3,8 @@
 Each process has a thread here that sends it chunks and waits for the outcomes. A process that dies is replaced as soon as
 the machine can start another one. The message that it was handling counts as a failed attempt, because it may have caused
 the crash. A process whose handler has not returned by its deadline is killed. In shared memory a process notes when it begins
-a message, so that no other message of its chunk counts as failed.
+a message, so that no other message of its chunk counts as failed, and reads before each how many of the chunk may begin:
+what a chunk that takes long, is cut, or has lost its lease holds goes back while its message runs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,18 @@ from typing import Any, NamedTuple
 
 from txlayer.consumer.context import Lease
 from txlayer.consumer.offsets import CHUNK_COUNT_MAX
-from txlayer.consumer.pools import START_PAUSE_S, Caller, Chunk, Failed, Job, JobOutcome, Workers, items_of, timed_out
+from txlayer.consumer.pools import (
+    START_PAUSE_S,
+    Caller,
+    Chunk,
+    Failed,
+    Job,
+    JobOutcome,
+    Workers,
+    items_of,
+    take_apart,
+    timed_out,
+)
 from txlayer.core.key_queue import Item, ItemExtras
 from txlayer.core.messages import Headers
 from txlayer.core.retry import Reject, Retry
@@ -45,7 +57,9 @@ PIPE_SHARE = 4
 """The share of a pipe's buffer that is sure to fit into the empty pipe; the buffer also holds bookkeeping: 52 KiB on Linux. A
 larger chunk would block the sender on a reader that may itself be blocked."""
 LOOK_S = 0.05
-"""How often a thread that waits for its process checks whether the lease was lost."""
+"""How often a thread looks after what its process holds."""
+LONG_S = 4 * PROCESS_CHUNK_S
+"""A chunk that runs for so long is taken apart."""
 START_S = 60.0
 """How long a process may take until it begins a message, imports included; then it is killed and replaced."""
 END_S = 1.0
@@ -199,6 +213,8 @@ class ProcessPool(Workers):
                 if outcome is not None:
                     self._outcomes.put(outcome)
             else:
+                for outcome in process.look():
+                    self._outcomes.put(outcome)
                 process.kill_if_hung(self._attempt_timeout_s)
 
     def _bury(self, process: _Process) -> None:
@@ -227,6 +243,19 @@ class ProcessPool(Workers):
         return None
 
 
+class Shared(NamedTuple):
+    """Memory that is shared with a process, for one of the chunks that it holds."""
+
+    lost: Any
+    """Event: the lease is lost."""
+    begun: Any
+    """When each job began; 0: not begun."""
+    counts: Any
+    """How many messages of a batch its handler was given; 0: all."""
+    limit: Any
+    """So many jobs may begin."""
+
+
 class _Process:
     """One process and its pipe. Not thread-safe."""
 
@@ -235,14 +264,18 @@ class _Process:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         with _starting_safely():
-            self._lost = [context.Event() for _ in range(GIVEN_COUNT_MAX)]
-            self._begun = [context.RawArray("d", CHUNK_COUNT_MAX) for _ in range(GIVEN_COUNT_MAX)]
-            self._counts = [context.RawArray("i", CHUNK_COUNT_MAX) for _ in range(GIVEN_COUNT_MAX)]
+            self._begins = context.Lock()  # for `begun` and `limit`, so that no job begins that goes back
+            self._shared = [
+                Shared(
+                    context.Event(),
+                    context.RawArray("d", CHUNK_COUNT_MAX),
+                    context.RawArray("i", CHUNK_COUNT_MAX),
+                    context.RawValue("i"),
+                )
+                for _ in range(GIVEN_COUNT_MAX)
+            ]
             self._process = context.Process(
-                target=serve,
-                args=(theirs, self._lost, self._begun, self._counts, caller),
-                name="txlayer-handlers",
-                daemon=True,
+                target=serve, args=(theirs, self._shared, self._begins, caller), name="txlayer-handlers", daemon=True
             )
             self._process.start()
         theirs.close()
@@ -258,6 +291,8 @@ class _Process:
         self._number = 0  # of chunks that were sent
         self._failed: list[SentFailure] = []  # of the first chunk
         self._place = 0  # of the first chunk's running job
+        self._turn_at = 0.0  # when the first chunk became the first
+        self._look_at = 0.0
         self._killed_at: tuple[Chunk, int] | None = None  # the chunk and job whose handler hung
 
     @property
@@ -274,40 +309,77 @@ class _Process:
         if len(self.given) == GIVEN_COUNT_MAX or self._held is not None or self.is_last:
             return False
         # A single job may be slow, or kill the process, so no chunk waits behind it.
-        return len(self.given[0].jobs) > 1
+        return len(self.given[0].jobs) > 1 and self.given[0].part is None
 
     def give(self, chunk: Chunk) -> None:
         """Send a chunk; one that may not fit into the pipe is sent once the process waits for it."""
         self.given.append(chunk)
-        lost = self._number % GIVEN_COUNT_MAX  # its previous user has answered
+        place = self._number % GIVEN_COUNT_MAX  # its previous user has answered
         self._number += 1
-        flag = self._lost[lost]
-        if chunk.lease.lost.is_set():
-            flag.set()
+        count, shared = len(chunk.jobs), self._shared[place]
+        is_lost = chunk.lease.lost.is_set()
+        if is_lost:
+            shared.lost.set()
         else:
-            flag.clear()
-        self._begun[lost][: len(chunk.jobs)] = [0.0] * len(chunk.jobs)
-        self._counts[lost][: len(chunk.jobs)] = [0] * len(chunk.jobs)
+            shared.lost.clear()
+        shared.begun[:count] = [0.0] * count
+        shared.counts[:count] = [0] * count
+        shared.limit.value = 0 if is_lost or chunk.is_cut else count
         jobs = [_sent_job(job) for job in chunk.jobs]
-        sent = pickle.dumps((_lease_fields(chunk.lease), jobs, lost), pickle.HIGHEST_PROTOCOL)
+        sent = pickle.dumps((_lease_fields(chunk.lease), jobs, place), pickle.HIGHEST_PROTOCOL)
         if len(self.given) > 1 and len(sent) > self._bytes_max:
             self._held = sent
             return
         if len(self.given) == 1:
-            chunk.begun_at = time.monotonic()
+            self._turn_at = time.monotonic()
         self._pipe.send_bytes(sent)
 
     def wait(self) -> bool:
-        """Wait a moment; True if there is an answer. Passes lost leases on to the process."""
+        """Wait a moment; True if there is an answer, False if it is time to look."""
         if self._held is not None and len(self.given) == 1:
             held, self._held = self._held, None
             self._pipe.send_bytes(held)
-        if self._pipe.poll(LOOK_S):
+        rest_s = self._look_at - time.monotonic()
+        if rest_s > 0 and self._pipe.poll(rest_s):
             return True
-        for back, chunk in enumerate(reversed(self.given), start=1):  # the next one before the first
-            if chunk.lease.lost.is_set():
-                self._lost[(self._number - back) % GIVEN_COUNT_MAX].set()
+        self._look_at = time.monotonic() + LOOK_S
         return False
+
+    def look(self) -> Iterator[JobOutcome]:
+        """Take apart what takes long, is cut, or has lost its lease; returns that, and what has ended."""
+        now, held = time.monotonic(), list(zip(self.given, self._shared_of_given(), strict=True))
+        began_at = held[0][1].begun[0]
+        is_long = 0 < began_at <= now - LONG_S
+        closed = []
+        for chunk, shared in reversed(held):  # the next one first: the first may end just now
+            is_lost = chunk.lease.lost.is_set()
+            if is_lost:
+                shared.lost.set()
+            is_over = is_long or is_lost or chunk.is_cut
+            if is_over and chunk.part is None and self._close(chunk, shared):
+                closed.append(chunk)
+        yield from self.drained()  # failures of what it began, too
+        for chunk in closed:
+            if chunk in self.given:
+                is_first = chunk is self.given[0]
+                chunk.failed = self._failures(chunk) if is_first else []
+                part = take_apart(chunk, now - began_at if is_first and began_at else 0.0)
+                if part is not None:
+                    yield part
+
+    def _close(self, chunk: Chunk, shared: Shared) -> bool:
+        """Let no further job begin. False: the process was stopped in between, or died."""
+        if not self._begins.acquire(timeout=LOOK_S):
+            return False
+        shared.limit.value = 0
+        self._begins.release()
+        begun = shared.begun[: len(chunk.jobs)]
+        chunk.turns, chunk.rest = deque(), list(chunk.jobs[len(begun) - begun.count(0.0) :])
+        return True
+
+    def _shared_of_given(self) -> list[Shared]:
+        first = self._number - len(self.given)
+        return [self._shared[n % GIVEN_COUNT_MAX] for n in range(first, self._number)]
 
     def take(self) -> JobOutcome | None:
         """The outcome of its first chunk; None: it has sent a part of it."""
@@ -316,8 +388,7 @@ class _Process:
             self._failed.append(answer)
             return None
         chunk = self.given.popleft()
-        if self.given:
-            self.given[0].begun_at = time.monotonic()
+        self._turn_at = time.monotonic()
         return self._outcome(chunk, answer.ran_count, answer.seconds)
 
     def drained(self) -> Iterator[JobOutcome]:
@@ -330,9 +401,11 @@ class _Process:
 
     def kill_if_hung(self, timeout_s: float) -> None:
         """Kill it if its handler takes longer than `timeout_s`; outcomes that it has sent can still be taken."""
+        if not self.given:
+            return
         place, begun_at = self._running()
         limit_s = timeout_s if begun_at else START_S
-        begun_at = begun_at or self.given[0].begun_at
+        begun_at = begun_at or self._turn_at
         if time.monotonic() - begun_at >= limit_s and self._killed_at is None:
             self._killed_at = self.given[0], place
             logger.error("process.hung", extra={"pid": self.pid, "limit_s": limit_s})
@@ -344,42 +417,44 @@ class _Process:
         place, begun_at = self._running()
         if not begun_at and self._killed_at is not None:
             return JobOutcome(chunk, (), not_run=chunk.jobs)
-        started_ms = int((time.time() - (now - (begun_at or chunk.begun_at))) * 1000)
+        started_ms = int((time.time() - (now - (begun_at or self._turn_at))) * 1000)
         text = f"the handler's process ended with {code}"
-        count = self._counts[(self._number - len(self.given)) % GIVEN_COUNT_MAX][place]
+        count = self._shared_of_given()[0].counts[place]
         last = Failed(chunk.jobs[place], Retry(reason=text), "ProcessDied", text, started_ms, given_count=count)
         if not begun_at:
             # One is charged, so that what kills each process before it begins comes to an end.
-            return JobOutcome(chunk, (), [last], chunk.jobs[1:], now - chunk.begun_at)
+            return JobOutcome(chunk, (), [last], chunk.jobs[1:], now - self._turn_at)
         has_failed = any(sent.place == place for sent in self._failed)
         if has_failed or self._killed_at not in (None, (chunk, place)):  # it died behind that one
-            return self._outcome(chunk, place + has_failed, now - chunk.begun_at)
+            return self._outcome(chunk, place + has_failed, now - self._turn_at)
         if self._killed_at is not None:
             why = f"no answer within {timeout_s:g} s (attempt_timeout): its process was killed"
             last = timed_out(chunk.jobs[place], why=why, started_ms=started_ms, count=count)
-        outcome = self._outcome(chunk, place, now - chunk.begun_at)
+        outcome = self._outcome(chunk, place, now - self._turn_at)
         return outcome._replace(failed=[*outcome.failed, last], not_run=list(outcome.not_run)[1:])
 
     def _running(self) -> tuple[int, float]:
         """(index of the running job, its start); (0, 0.0): no job of the first chunk has begun."""
         if not self.given:
             return 0, 0.0
-        begun = self._begun[(self._number - len(self.given)) % GIVEN_COUNT_MAX]
+        begun = self._shared_of_given()[0].begun
         count = len(self.given[0].jobs)
         while self._place + 1 < count and begun[self._place + 1]:
             self._place += 1
         return self._place, begun[self._place]
 
     def _outcome(self, chunk: Chunk, ran_count: int, seconds: float) -> JobOutcome:
-        jobs = chunk.jobs
-        sent, self._failed, self._place = self._failed, [], 0
-        failed = [
-            Failed(jobs[f.place], *f[1:-1], error=RaisedElsewhereError(f.traceback) if f.traceback else None)
-            for f in sent
-        ]
-        gone = {f.place for f in sent}
+        jobs, failed = chunk.jobs, self._failures(chunk)
+        gone = {f.place for f in self._failed}
+        self._failed, self._place = [], 0
         done = [job for place, job in enumerate(jobs[:ran_count]) if place not in gone]
         return JobOutcome(chunk, done, failed, jobs[ran_count:], seconds)
+
+    def _failures(self, chunk: Chunk) -> list[Failed]:
+        return [
+            Failed(chunk.jobs[f.place], *f[1:-1], error=RaisedElsewhereError(f.traceback) if f.traceback else None)
+            for f in self._failed
+        ]
 
     def end(self, timeout_s: float) -> None:
         with contextlib.suppress(OSError):
@@ -414,22 +489,29 @@ def _starting_safely() -> Iterator[None]:
 class _Turns:
     """The jobs of a chunk in their process: each is noted before it begins, after earlier failures were sent."""
 
-    def __init__(self, chunk: Chunk, begun: Any, pipe: Connection) -> None:
+    def __init__(self, chunk: Chunk, shared: Shared, begins: Any, pipe: Connection) -> None:
         self._chunk = chunk
-        self._begun = begun
+        self._shared = shared
+        self._begins = begins
         self._pipe = pipe
         self._sent_count = 0
         self._places = {id(job): place for place, job in enumerate(chunk.jobs)}
-        self._rest = enumerate(chunk.jobs)
+        self._place = 0
 
-    def __iter__(self) -> _Turns:
-        return self
-
-    def __next__(self) -> tuple[int, Job]:
+    def popleft(self) -> Job:
+        """The next job, which begins now."""
         self.send_failed()
-        place, job = next(self._rest)
-        self._begun[place] = time.monotonic()
-        return place, job
+        place, shared = self._place, self._shared
+        with self._begins:
+            if place >= shared.limit.value:
+                raise IndexError
+            shared.begun[place] = time.monotonic()
+        self._place += 1
+        return self._chunk.jobs[place]
+
+    def pop(self) -> Job:
+        """Nothing: the parent says how many may begin."""
+        raise IndexError
 
     def send_failed(self) -> None:
         """Send the failures that were not sent yet."""
@@ -452,7 +534,7 @@ class _Given(dict[int, int]):
         self._counts[self._places[name]] = count
 
 
-def serve(pipe: Connection, lost: Sequence[Any], begun: Sequence[Any], counts: Sequence[Any], caller: bytes) -> None:
+def serve(pipe: Connection, shared: Sequence[Shared], begins: Any, caller: bytes) -> None:
     """The main function of a process: run chunks until the pipe closes, which also happens when the parent dies."""
     # Ctrl-C goes to the whole process group; the parent decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -468,11 +550,11 @@ def serve(pipe: Connection, lost: Sequence[Any], begun: Sequence[Any], counts: S
         group, topic, partition, token, valid_until = fields
         lease = Lease(group, topic, partition, token=token)
         lease.valid_until = valid_until
-        lease.lost = lost[number]
+        lease.lost = shared[number].lost
         jobs = [_job(records, attempt_count) for records, attempt_count in sent]
         chunk = Chunk(None, lease, jobs)
-        chunk.turns = turns = _Turns(chunk, begun[number], pipe)
-        chunk.given = _Given(jobs, counts[number])
+        chunk.turns = turns = _Turns(chunk, shared[number], begins, pipe)
+        chunk.given = _Given(jobs, shared[number].counts)
         try:
             outcome = calls.run(chunk)
             turns.send_failed()
