@@ -34,9 +34,9 @@ from txlayer.adapters.kafka.local.server import free_ports
 
 BROKER_COUNT = 3
 SESSION_S = 1.5
-ADVANCE_S = 120.0
-"""After healing something must go on within this time, again and again until all is at rest: longer than a Kafka
-transaction that hangs, the longest pause between two rebuilds and a rebalance together."""
+ADVANCE_S = 330.0
+"""After healing something must go on within this time, again and again until all is at rest: longer than the longest pause of
+questions (300 s), and than a Kafka transaction that hangs, the longest pause between two rebuilds and a rebalance together."""
 TARGET_PARTITIONS = (4, 2, 3)
 """Of the real topics; the last one has consumers."""
 CONSUMER_COUNT, RESPONDER_COUNT = 3, 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -116,3 +117,33 @@ def test_the_size_of_a_question_that_was_refused_is_tried_again_after_ten_minute
     texts = {question.number: question.text for question in check.questions}
     assert "" == texts[1]
     assert MANY_TOPICS == texts[max(texts)]
+
+
+@pytest.mark.promise("P7")
+def test_the_pause_of_questions_ends_with_an_outage_of_all_topics() -> None:
+    stage = StillCoordinator(hold_after=timedelta(hours=1))
+    check = CheckTopic(stage, Code.NOT_ENOUGH_REPLICAS)
+    broker: Any = stage.kafka._broker
+    produce, healed_at_s, is_committed = broker.produce, 400.0, False
+
+    def refuse(place: Any, records: Any, *arguments: Any) -> Any:
+        if check.is_refusing and place[0] == "orders":
+            raise RefusedError(Code.NOT_ENOUGH_REPLICAS)
+        return produce(place, records, *arguments)
+
+    broker.produce = refuse
+    stage.half(OPEN)
+
+    def goes_on() -> bool:
+        nonlocal is_committed
+        now = stage.world.passed_s
+        check.is_refusing = now < healed_at_s
+        if now > 370 and not is_committed:  # questions are paused until 610 by now
+            is_committed = True
+            stage.commit(GOOD, stage.half(GOOD))
+        return now > healed_at_s + 60 or bool(check.questions)
+
+    stage.coordinator.run(should_stop=goes_on)
+
+    assert [OPEN] == [question.key for question in check.questions]
+    assert [GOOD.partition("/")[0]] == stage.visible()

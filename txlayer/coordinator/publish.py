@@ -642,7 +642,7 @@ ASK_AGAIN_S = 600.0
 ASK_PAUSE_S = 1.0
 ASK_PAUSE_MAX_S = 300.0
 """While the check topic refuses for another reason nothing is asked for 1 s, then for growing intervals, at most 300 s: a try may
-make all partitions wait for a time-out."""
+make all partitions wait for a time-out. The pause ends early with an outage that concerned other topics, too."""
 
 _SIZE_REASONS = {Code.MSG_SIZE_TOO_LARGE.kafka_name, Code.RECORD_LIST_TOO_LARGE.kafka_name}
 
@@ -665,6 +665,7 @@ class Refusals:
         self._question_bytes_max, self._is_limited_until = NO_LIMIT, float("-inf")
         self._ask_pause_s = 0.0  # the last one; 0: the check topic takes questions
         self._ask_again_at = float("-inf")
+        self._is_outage = False  # while questions are paused, others got no answer either
         self.is_clock_doubted = False
         """A topic refused a timestamp: this machine's clock may be ahead of its broker's."""
         self._bisections: dict[int, Bisection] = {}
@@ -712,7 +713,9 @@ class Refusals:
     def passed(self, partition: int, batch: Batch, *, is_asked: bool = True) -> None:
         """A batch went through; without `is_asked` its questions were left out."""
         if batch.checks and is_asked:
-            self._ask_pause_s = 0.0
+            self._ask_pause_s, self._is_outage = 0.0, False
+        elif self._is_outage:  # it is over, and may have been all that was wrong with the check topic
+            self._is_outage, self._ask_pause_s, self._ask_again_at = False, ASK_PAUSE_S, self._clock()
         self._watch_count = max(0, self._watch_count - 1)
         self._unexplained.pop(partition, None)
         self._quiet_since.pop(partition, None)
@@ -755,6 +758,8 @@ class Refusals:
             book.unanswered({*unanswered} - {self._check_topic})
             if self._check_topic in unanswered:
                 self._pause_questions(error)
+            elif self._ask_pause_s:
+                self._is_outage = True
         elif isinstance(error, RefusedRecordError) and error.doubt_key is not None:
             self.doubt_keys.add(error.doubt_key)
             self._bisections.clear()
