@@ -98,6 +98,7 @@ class Evidence:
         self.requests: dict[Place, list[Letter]] = {queue: [] for queue in self.queues}
         self.answers: dict[Place, list[Letter]] = {queue: [] for queue in self.queues}
         self._sort_replays()
+        self._keys = self._sort_keys()
         self.calls: dict[Place, list[HandlerCall]] = {queue: [] for queue in self.queues}
         for call in history.calls:
             self.calls[call.topic, call.partition].append(call)
@@ -113,18 +114,30 @@ class Evidence:
 
     def _finished_above(self, place: Place, offset: int, said: StoredProgress) -> frozenset[int]:
         runs = {at for first, end in said.finished for at in range(first, end)}
-        records = self.records.get(place)
-        if records is None:
-            return frozenset(runs)  # requests: nobody looks up their keys
+        keys = self._keys.get(place, {})
         if said.waiting is not None:
             # By the protocol page: a record is unfinished when its key's hash is named at its offset or before.
             firsts = said.waiting.keys
             for at in range(offset, said.waiting.until):
-                key = records[at].key if at in records else None
+                key = keys.get(at)
                 name = bytes(8) if key is None else blake2b(key, digest_size=8).digest()
+                if key is None and bytes([0] * 7 + [1]) in firsts:  # each record without a key by its offset
+                    name = bytes([128]) + at.to_bytes(7, "big")
                 if firsts.get(name, at + 1) > at:
                     runs.add(at)
-        return frozenset(runs & records.keys())  # an offset without a record is nobody's
+        return frozenset(runs & keys.keys())  # an offset without a record is nobody's
+
+    def _sort_keys(self) -> dict[Place, dict[int, bytes | None]]:
+        """What each record waits for by the protocol page; a pause or resume waits for nothing."""
+        found = {queue: {at: seen.key for at, seen in records.items()} for queue, records in self.records.items()}
+        for queue, requests in self.requests.items():
+            found[self.replay_place(queue)] = {
+                r.seen.offset: r.seen.key
+                if r.said.kind in (ReplayKind.REPLAY, ReplayKind.DROP)
+                else b"\0request %d" % r.seen.offset
+                for r in requests
+            }
+        return found
 
     def _letters(self) -> dict[Place, list[Letter]]:
         found: dict[Place, list[Letter]] = {queue: [] for queue in self.queues}

@@ -217,6 +217,8 @@ class QueueWorld:
 
         def is_ended(offset: int, key: bytes | None) -> bool:
             name = bytes(8) if key is None else blake2b(key, digest_size=8).digest()
+            if key is None and bytes([0] * 7 + [1]) in firsts:  # each record without a key by its offset
+                name = bytes([128]) + offset.to_bytes(7, "big")
             if offset < stored or any(a <= offset < b for a, b in known.finished):
                 return True
             return offset < until and firsts.get(name, until) > offset

@@ -315,3 +315,22 @@ def test_requests_are_needed_where_keys_to_be_parked_hold_all_places_for_counts(
 
     assert ([], []) == (stage.write_due(), stage.taken())
     assert stage.queue.needs_requests
+
+
+@pytest.mark.promise("P9")
+def test_one_failing_message_without_a_key_and_one_failing_key_delay_nobody_else() -> None:
+    dice = random.Random(1)
+    keys = [None, b"bad", *(b"bad" if dice.random() < 0.5 else b"%d" % n for n in range(40_000))]
+    policy = RetryPolicy(backoff_first_ms=300_000)
+    stage = QueueStage(keys[:2], QueueSettings(policy=policy, null_keys=NullKeys.FREE))
+    for item in stage.take():
+        stage.fail(item)
+    stage.store()
+
+    for start in range(2, len(keys), 1_000):
+        stage.append(*keys[start : start + 1_000])
+        while items := stage.take():
+            stage.queue.handled(items)
+        assert not stage.store(), f"full after {start} messages"
+    stage.append(*(b"new-%d" % n for n in range(100)))
+    assert 100 == len(stage.take())

@@ -31,7 +31,9 @@ LIMIT = 4096
 SECOND = st.integers(0, 2**40)
 
 
-def text_of(offset: int, progress: StoredProgress, *, bytes_max: int = LIMIT) -> tuple[str, bool]:
+def text_of(
+    offset: int, progress: StoredProgress, *, bytes_max: int = LIMIT, is_replay: bool = False
+) -> tuple[str, bool]:
     """(its metadata, whether runs had no room)."""
     fixed = fixed_part(
         offset,
@@ -42,6 +44,7 @@ def text_of(offset: int, progress: StoredProgress, *, bytes_max: int = LIMIT) ->
         stuck=progress.stuck,
         token=progress.token,
         waiting=progress.waiting,
+        is_replay=is_replay,
     )
     text, is_cut, run_count = encode(offset, progress.finished, fixed, bytes_max=bytes_max)
     assert is_cut == (run_count < len(progress.finished))
@@ -115,7 +118,9 @@ def test_metadata_are_those_on_the_protocol_page() -> None:
 
         assert progress == decode(vector["offset"], vector["metadata"])
         if not vector.get("is_only_read"):
-            assert (vector["metadata"], False) == text_of(vector["offset"], progress)
+            assert (vector["metadata"], False) == text_of(
+                vector["offset"], progress, is_replay=vector.get("is_replay", False)
+            )
 
 
 def test_the_page_has_a_vector_of_each_form() -> None:

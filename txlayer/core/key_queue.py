@@ -691,14 +691,18 @@ class QueueSources:
     def __init__(self, *, topic: Start, replays: Start, settings: QueueSettings, now_ms: int) -> None:
         limit = settings.metadata_bytes_max
         self._policy, self._taken_over_ms = settings.policy, now_ms
+        by_key = settings.order is QueueOrder.KEY
+        orders_null_keys = settings.null_keys is NullKeys.ORDERED
         self.topic = Progress(
             *topic,
             metadata_bytes_max=limit,
             parked_keys_max=settings.parked_keys_max,
-            ends_by_key=settings.order is QueueOrder.KEY,
-            orders_null_keys=settings.null_keys is NullKeys.ORDERED,
+            ends_by_key=by_key,
+            orders_null_keys=orders_null_keys,
         )
-        self.replays = Progress(*replays, metadata_bytes_max=limit)
+        self.replays = Progress(
+            *replays, metadata_bytes_max=limit, ends_by_key=by_key, orders_null_keys=orders_null_keys, is_replay=True
+        )
         self.is_paused = topic.stored.is_paused
         self.writer = ""
         self.token = topic.stored.token
@@ -866,11 +870,12 @@ class KeyQueues(Generic[R]):
         `record` is its dead letter. `outcome` is the answer if there is nothing to handle: `MISSING`, `UNKNOWN`.
         Do not add results of others' requests.
         """
-        if not self._sources.replays.read([offset]):
+        is_alone = request.kind in PARTITION_REQUESTS
+        # One that waits for no other counts as a key of its own.
+        if not self._sources.replays.read([offset], [b"\0request %d" % offset if is_alone else key]):
             return False
         # Negative: a request without an order must not share a chain with a record of the topic.
         alone = -1 - offset
-        is_alone = request.kind in PARTITION_REQUESTS
         chain = alone if is_alone else chains_of([key], [alone], self._settings)[0]
         item = Item(record, offset, chain, size_bytes)
         item.more = ItemExtras(request=request, end=outcome or SETTLED_REQUESTS.get(request.kind))

@@ -35,6 +35,8 @@ KEY_HASH_BYTES = 8
 """BLAKE2b of the key with that digest size. Two of a million keys collide once in thirty million years of parking."""
 NO_KEY = bytes(KEY_HASH_BYTES)
 """Represents null keys, and a partition that is one chain."""
+LONE = bytes(KEY_HASH_BYTES - 1) + b"\x01"
+"""Says among waiting keys that each unfinished record without a key is named by itself."""
 BITMAP = "~"
 """Prefix of runs encoded as a compressed bitmap; not a base64url character."""
 BITMAP_BYTES_MAX = 32 * 1024
@@ -65,7 +67,12 @@ class WaitingKeys(NamedTuple):
 
     until: int
     keys: Mapping[bytes, int]
-    """Offset of the key's first unfinished record, by hash of the key."""
+    """Offset of the key's first unfinished record, by hash of the key, or by `lone_name`."""
+
+    def first(self, key: bytes | None, offset: int) -> int:
+        """From where on records like this one are unfinished; `until` if none is."""
+        is_lone = key is None and LONE in self.keys
+        return self.keys.get(lone_name(offset) if is_lone else hash_of_key(key), self.until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +126,11 @@ def fixed_part(
     stuck: Mapping[bytes, int] = NO_KEYS,
     token: int | None = None,
     waiting: WaitingKeys | None = None,
+    is_replay: bool = False,
 ) -> tuple[str, str]:
     """The fields before and behind the runs.
 
-    Offsets in `attempts` and `waiting` are `offset` or higher; keys in `stuck` are in `parked`.
+    Offsets in `attempts` and `waiting` are `offset` or higher; keys in `stuck` are in `parked`. `is_replay`: of requests.
     """
     assert writer.isascii(), writer
     assert "|" not in writer, writer
@@ -135,7 +143,7 @@ def fixed_part(
     if token is not None or waiting is not None:
         behind += f"|{'' if token is None else token}"
     if waiting is not None:
-        behind += f"|{_text(_waiting_bytes(offset, waiting))}"
+        behind += f"|{'|' * is_replay}{_text(_waiting_bytes(offset, waiting))}"
     return f"{NEXT_VERSION}|{writer}|{flags}|", behind
 
 
@@ -171,7 +179,8 @@ def decode(offset: int, text: str) -> StoredProgress | Foreign:
         found = _decode_parked(parked)
         stuck = _decode_stuck(fields[_FIELDS], found) if len(fields) > _FIELDS else {}
         token = _decode_token(fields[_FIELDS + 1]) if len(fields) > _FIELDS + 1 else None
-        waiting = _decode_waiting(offset, fields[_FIELDS + 2]) if len(fields) > _FIELDS + 2 else None
+        told = [field for field in fields[_FIELDS + 2 : _FIELDS + 4] if field]
+        waiting = _decode_waiting(offset, told[0]) if told else None
         return StoredProgress(writer, flags == _PAUSED, finished, failed, found, stuck, token, waiting)
     except ValueError as exc:  # binascii.Error is a ValueError; zlib.error is converted to one
         return Foreign(str(exc))
@@ -402,6 +411,11 @@ def hash_of_key(key: bytes | None) -> bytes:
     return NO_KEY if key is None else blake2b(key, digest_size=KEY_HASH_BYTES).digest()
 
 
+def lone_name(offset: int) -> bytes:
+    """Eight bytes that represent one record, among the hashes of keys; the first bit is set."""
+    return (1 << 63 | offset).to_bytes(KEY_HASH_BYTES)
+
+
 def _put(out: bytearray, number: int) -> None:
     """Append a varint: seven bits a byte, lowest first; the eighth bit means that more bytes follow (LEB128)."""
     while number > 0x7F:
@@ -485,7 +499,7 @@ class Progress:
 
     `offset` and `stored` are the start: the stored offset and its decoded metadata. `parked_keys_max` is the number of
     keys that its snapshots may contain as parked. `ends_by_key`: the records of one key end in order;
-    `orders_null_keys`: records without a key do so, too.
+    `orders_null_keys`: records without a key do so, too. `is_replay`: the records are requests.
 
     Raises:
         ConfigError: `metadata_bytes_max` has no room for this number of parked keys and a few failing records.
@@ -500,8 +514,10 @@ class Progress:
         parked_keys_max: int = 0,
         ends_by_key: bool = False,
         orders_null_keys: bool = False,
+        is_replay: bool = False,
     ) -> None:
         self._metadata_bytes_max = metadata_bytes_max
+        self._is_replay = is_replay
         self._ends_by_key = ends_by_key
         self._orders_null_keys = orders_null_keys
         self._attempts_max = attempt_records_max(metadata_bytes_max=metadata_bytes_max, parked_keys_max=parked_keys_max)
@@ -650,6 +666,7 @@ class Progress:
                 stuck=stuck,
                 token=token,
                 waiting=waiting,
+                is_replay=self._is_replay,
             )
             bytes_max, fixed_bytes = self._metadata_bytes_max, sum(map(len, fixed))
             if fixed_bytes > bytes_max:
@@ -690,27 +707,38 @@ class Progress:
         if not self._ends_by_key:
             return None
         count_max = int(self._metadata_bytes_max * _WAITING_SHARE) // _WAITING_BYTES_MAX
-        firsts: dict[bytes | None, int] = {}
+        firsts: dict[bytes | int | None, int] = {}
+        lone: list[int] = []
         highest = max(self._highest, max(ended, default=0))
         until = self._position
         for at, key in self._unfinished.items():
-            if at not in ended and key not in firsts:
-                is_known = key is not None or self._orders_null_keys
-                if at > highest or len(firsts) == count_max or not is_known:
+            chain = at if key is None and not self._orders_null_keys else key
+            if at not in ended and chain not in firsts:
+                # The first one alone needs two further names.
+                if at > highest or len(firsts) + 2 * bool(lone or chain is at) >= count_max:
                     until = at
                     break
-                firsts[key] = at
+                firsts[chain] = at
+                if chain is at:
+                    lone.append(at)
         if until <= offset or not firsts:
             return None
-        return WaitingKeys(until, {hash_of_key(key): first for key, first in firsts.items()})
+        # A release that does not know `LONE` takes records without a key from the first of them on for unfinished.
+        names = {LONE: lone[0], NO_KEY: lone[0]} if lone else {}
+        for chain, first in firsts.items():
+            names[lone_name(first) if isinstance(chain, int) else hash_of_key(chain)] = first
+        return WaitingKeys(until, names)
 
     def _still_waiting(self, waiting: WaitingKeys, ended: Collection[int]) -> WaitingKeys:
         """For records that were read again since the restart, the current state; for the others, the stored one."""
         firsts: dict[bytes | None, int] = {}
+        found = {}
         for at, key in self._unfinished.items():
             if at not in ended:
                 firsts.setdefault(key, at)
-        found = {hash_of_key(key): first for key, first in firsts.items()}
+                if key is None and LONE in waiting.keys:
+                    found[lone_name(at)] = at
+        found |= {hash_of_key(key): first for key, first in firsts.items()}
         keys = {name: found.get(name, max(first, self._position)) for name, first in waiting.keys.items()}
         return WaitingKeys(waiting.until, {n: at for n, at in keys.items() if at < waiting.until})
 
@@ -778,10 +806,11 @@ class Progress:
         fresh = []
         ahead = iter(self._ahead)
         start, end = next(ahead, _FAR)
-        until, waiting = self._waiting or (0, NO_KEYS)
+        waiting = self._waiting
+        until = 0 if waiting is None else waiting.until
         for offset, key in known.items():
             if offset < until:
-                is_unfinished = waiting.get(hash_of_key(key), until) <= offset
+                is_unfinished = waiting is not None and waiting.first(key, offset) <= offset
             else:
                 while offset >= end:
                     start, end = next(ahead, _FAR)
