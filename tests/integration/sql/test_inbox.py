@@ -315,6 +315,50 @@ def test_a_savepoint_for_each_message_may_be_rolled_back_with_its_row(engine: En
 
 
 @each_database
+def test_a_savepoint_that_is_rolled_back_behind_a_failed_block_brings_no_row_back(inbox: Inbox) -> None:
+    message = forwarded(new_id(), 0)
+    with Session(inbox._engine) as session, session.begin():
+        savepoint = None
+        with suppress(ZeroDivisionError), inbox.once(session, message):
+            savepoint = session.begin_nested()
+            session.execute(text("SELECT 1"))
+            raise ZeroDivisionError
+        assert savepoint is not None
+        savepoint.rollback()
+        with pytest.raises(RollbackRequiredError, match="left a savepoint open"), inbox.once(session, message):
+            pass
+
+    assert [True, False] == [handle(inbox, message), handle(inbox, message)]
+
+
+@on_sqlite
+def test_a_row_in_a_savepoint_that_is_the_first_statement_is_rolled_back_with_the_rest(
+    engine: Engine, inbox: Inbox
+) -> None:
+    message, order_id = forwarded(new_id(), 0), new_id()
+    with suppress(ZeroDivisionError), Session(engine) as session, session.begin():
+        with session.begin_nested(), inbox.once(session, message) as is_new:
+            assert is_new
+            session.add(Order(txn_id=order_id))
+        raise ZeroDivisionError
+
+    assert not has_order(engine, order_id)
+    assert [True, False] == [handle(inbox, message), handle(inbox, message)]
+
+
+@on_sqlite
+@pytest.mark.usefixtures("inbox")
+def test_a_savepoint_is_as_durable_as_before_in_autocommit(engine: Engine) -> None:
+    order_id = new_id()
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with connection.begin_nested():
+            connection.execute(insert(Order).values(txn_id=order_id))
+        connection.rollback()
+
+    assert has_order(engine, order_id)
+
+
+@each_database
 def test_what_is_done_behind_the_rows_savepoint_is_not_committed_without_it(engine: Engine, inbox: Inbox) -> None:
     order_id, message = new_id(), forwarded(new_id(), 0)
     with Session(engine) as session:

@@ -7,6 +7,7 @@ that several queues change need one column per queue: tokens of different queues
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -49,7 +50,7 @@ from txlayer.adapters.sql.tables import (
 from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
 from txlayer.core.ids import check_group
 from txlayer.core.messages import Headers, Undecodable
-from txlayer.errors import LeaseLostError, UsageError
+from txlayer.errors import LeaseLostError, RollbackRequiredError, UsageError
 
 INBOX_NAME = "txlayer_inbox"
 
@@ -169,6 +170,8 @@ class Inbox:
         self._rules = rules
         self._located = LocatedTable(engine, self.table, rules)
         self._watch = Watch(rules)
+        self._watch.listen(engine)
+        self._left: weakref.WeakKeyDictionary[Connection, dict[str, JoinedTransaction]] = weakref.WeakKeyDictionary()
 
     def create_table(self) -> None:
         """Create the table if it does not exist.
@@ -244,6 +247,11 @@ class Inbox:
             )
         connection = self._connection_of(session)
         key = self.key_of(message)
+        left = self._left.get(connection, {}).get(key)
+        if left is not None and left.state is LocalState.OPEN:
+            raise RollbackRequiredError(
+                f"a block of this message failed and left a savepoint open, which may hold {ROW}: roll back"
+            )
         row = {"consumer_group": self._group, "message_key": key}
         table, options = self._located.find()
         # SQLAlchemy drops the row count of an insert unless it is asked to keep it.
@@ -280,10 +288,13 @@ class Inbox:
             return
         # A transaction that the database has aborted cannot commit the row, and the block's error is the one to raise.
         with suppress(SQLAlchemyError):
-            table, options = self._located.find()
-            own = delete(table).where(*self._is_row(table, seen.key))
-            seen.connection.execute(own, execution_options=options)
-        seen.joined.forget_row()
+            self._delete_row(seen.key, seen.connection)
+        if seen.connection.get_nested_transaction() in (None, seen.savepoint):
+            seen.joined.forget_row()
+            return
+        # A savepoint of the block is open: its rollback brings the row back.
+        seen.joined.forget_row_at_commit(partial(self._delete_row, seen.key))
+        self._left.setdefault(seen.connection, {})[seen.key] = seen.joined
 
     def leave(self, seen: Seen) -> None:
         """End of the block: refuse the commit if the row was rolled back meanwhile; later work may commit."""
@@ -299,6 +310,10 @@ class Inbox:
             another = JoinedTransaction(connection, None, has_row=None, row=ROW)
             another.refuse(seen.joined.lost_error())
             self._watch.add(connection, None, another)
+
+    def _delete_row(self, key: str, connection: Connection) -> None:
+        table, options = self._located.find()
+        connection.execute(delete(table).where(*self._is_row(table, key)), execution_options=options)
 
     def _has_row(self, key: str, connection: Connection) -> bool:
         table, options = self._located.find()

@@ -16,7 +16,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.orm import Session
 
 from txlayer.adapters.ports import LocalState
-from txlayer.adapters.sql.tables import DialectRules
+from txlayer.adapters.sql.tables import DialectRules, driver_connection, is_in_autocommit
 from txlayer.errors import LifecycleError, RollbackRequiredError, TxLayerError
 
 K = TypeVar("K", Connection, Session)
@@ -49,6 +49,7 @@ class JoinedTransaction:
         self._row = row
         self._txn_id = txn_id
         self._veto: TxLayerError | None = None
+        self._delete_row: Callable[[Connection], None] | None = None
         self._has_failed_statement = False
         self._has_commit_begun = False
         self._has_commit_failed = False
@@ -119,6 +120,10 @@ class JoinedTransaction:
         """The row was deleted: the local transaction is free again, unless its commit was refused before."""
         self._is_rolled_back = self._veto is None
 
+    def forget_row_at_commit(self, delete_row: Callable[[Connection], None]) -> None:
+        """The row was deleted, but a savepoint may bring it back: delete it again before the commit."""
+        self._delete_row = delete_row
+
     # --- called by SQLAlchemy, and by the watch of the connection ---------------------------------------------------------
 
     def before_commit(self, connection: Connection) -> None:
@@ -136,6 +141,9 @@ class JoinedTransaction:
     def _check_row(self, connection: Connection) -> None:
         if self._veto is not None:
             raise self._veto
+        if self._delete_row is not None:
+            self._delete_row(connection)
+            return
         has_savepoint_ended = self._savepoint is not None and not self._savepoint.is_active
         if self._has_row is None or not (self._has_failed_statement or has_savepoint_ended):
             return
@@ -182,7 +190,7 @@ class Watch:
 
     def expect(self, owner: object, engine: Engine, joined: JoinedTransaction | None = None) -> None:
         """Refuse commits of this thread or task without a row, until `forget`; with `joined`, from the loss of its row on."""
-        self._listen(engine)
+        self.listen(engine)
         with self._lock:
             self._expected[owner] = ExpectedJoins(_this_thread_or_task(), joined)
 
@@ -193,7 +201,7 @@ class Watch:
 
     def add(self, connection: Connection, session: Session | None, joined: JoinedTransaction) -> None:
         """Pass the events of its connection and its session to `joined`."""
-        self._listen(connection.engine)
+        self.listen(connection.engine)
         with self._lock:
             _append(self._joined, connection, joined)
             if session is None:
@@ -202,7 +210,8 @@ class Watch:
                 event.listen(session, "after_commit", self._after_commit)
             _append(self._of_sessions, session, joined)
 
-    def _listen(self, engine: Engine) -> None:
+    def listen(self, engine: Engine) -> None:
+        """Register the listeners, once per engine."""
         if engine in self._engines:
             return
         with self._lock:
@@ -213,6 +222,8 @@ class Watch:
             event.listen(engine, "prepare_twophase", self._before_twophase)
             event.listen(engine, "commit_twophase", self._before_twophase)
             event.listen(engine, "rollback", self._before_rollback)
+            if engine.dialect.name == "sqlite":
+                event.listen(engine, "savepoint", _begin_before_savepoint)
             self._engines.add(engine)
             if engine.dialect not in self._dialects:
                 event.listen(engine, "handle_error", self._failed)
@@ -264,6 +275,12 @@ class Watch:
         has_ended = self._rules.has_ended(connection, context.original_exception)
         for joined in of_connection:
             joined.statement_failed(is_commit=context.statement is None, has_ended=has_ended)
+
+
+def _begin_before_savepoint(connection: Connection, _name: str) -> None:
+    # Python's driver begins no transaction for a savepoint: its release would commit what it holds, the row among it.
+    if not driver_connection(connection).in_transaction and not is_in_autocommit(connection):
+        connection.exec_driver_sql("BEGIN")
 
 
 def _end(connection: Connection) -> None:
