@@ -22,12 +22,8 @@ from tests.support.faultproxy import (
 )
 from tests.support.logs import Seen, read_log
 from tests.support.waiting import wait_until
+from txlayer.adapters.connect import connect_consumer, connect_coordinator, connect_producer
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.kafka.connections import (
-    KafkaConsumerConnections,
-    KafkaCoordinatorConnections,
-    KafkaProducerConnections,
-)
 from txlayer.adapters.ports import Administration, ConsumerConnections, CoordinatorConnections, ProducerConnections
 from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig
 
@@ -51,7 +47,7 @@ class Closing(Protocol):
         ...
 
 
-Opened = TypeVar("Opened", KafkaAdmin, KafkaConsumerConnections, KafkaCoordinatorConnections, KafkaProducerConnections)
+Opened = TypeVar("Opened", KafkaAdmin, ConsumerConnections, CoordinatorConnections, ProducerConnections)
 
 
 class KafkaLab:
@@ -77,7 +73,7 @@ class KafkaLab:
         create_topic(self._servers, name, partitions=partitions, config=settings)
 
     def connect_consumer(self, config: ConsumerConfig) -> ConsumerConnections:
-        return KafkaConsumerConnections(config)
+        return connect_consumer(config)
 
     def delete_topic(self, name: str) -> None:
         self._admin.delete_topics([name], operation_timeout=PATIENCE_S)[name].result(PATIENCE_S)
@@ -127,15 +123,15 @@ class KafkaLab:
 
     def coordinator(self, namespace: str, **settings: Any) -> CoordinatorConnections:
         config = CoordinatorConfig(bootstrap_servers=self._servers, namespace=namespace, **settings)
-        return self._kept(KafkaCoordinatorConnections(config))
+        return self._kept(connect_coordinator(config))
 
     def producer(self, **settings: Any) -> ProducerConnections:
         config = ProducerConfig(bootstrap_servers=self._servers, **settings)
-        return self._kept(KafkaProducerConnections(config))
+        return self._kept(connect_producer(config))
 
     def consumer(self, **settings: Any) -> ConsumerConnections:
         config = ConsumerConfig(bootstrap_servers=self._servers, **settings)
-        return self._kept(KafkaConsumerConnections(config))
+        return self._kept(connect_consumer(config))
 
     def nobody(self, group: str) -> Any:
         consumer = Consumer({"bootstrap.servers": self._servers, "group.id": group, "log_level": 0})
@@ -165,11 +161,11 @@ class KafkaLab:
 
     def distant(self, namespace: str, **settings: Any) -> CoordinatorConnections:
         config = CoordinatorConfig(bootstrap_servers=self._distant_servers, namespace=namespace, **settings)
-        return self._kept(KafkaCoordinatorConnections(config))
+        return self._kept(connect_coordinator(config))
 
     def distant_consumer(self, **settings: Any) -> ConsumerConnections:
         config = ConsumerConfig(bootstrap_servers=self._distant_servers, **settings)
-        return self._kept(KafkaConsumerConnections(config))
+        return self._kept(connect_consumer(config))
 
     def lose_answer(self, request: str) -> None:
         self._way.acted.clear()

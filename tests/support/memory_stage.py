@@ -37,8 +37,9 @@ class Stage:
 
     def half_writer(self, **settings: Any) -> MemoryHalfWriter:
         config = ProducerConfig(**settings)
-        made = self.kafka.connect_producer(config, client="p")
-        return made.make_half_writer(batch_bytes_max=1000)
+        made: Any = self.kafka.connect_producer(config, client="p")
+        writer: MemoryHalfWriter = made.make_half_writer(batch_bytes_max=1000)
+        return writer
 
     def member(self, client: str = "c") -> MemoryGroupReader:
         made: MemoryGroupReader = self.connections(client).make_group_reader()

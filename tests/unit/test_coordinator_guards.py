@@ -5,7 +5,7 @@ The coordinator is the real one on the cluster in memory; without a guard one pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -152,7 +152,7 @@ class LateCommit(un.Through):
         self._happen: Callable[[], None] | None = happen
 
     def stored_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
+        self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool = False
     ) -> dict[TopicPartition, StoredOffset | None]:
         if is_stable and self._happen is not None:
             happen, self._happen = self._happen, None

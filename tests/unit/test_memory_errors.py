@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.still_world import StillWorld
@@ -119,10 +121,10 @@ class Stage:
         self.kafka.create_topic("orders")
         self.kafka.create_topic("source")
         config = CoordinatorConfig(bootstrap_servers=self.kafka.bootstrap_servers)
-        self.connections = self.kafka.connect_coordinator(config, client="c")
+        self.connections: Any = self.kafka.connect_coordinator(config, client="c")
 
     def writer(self) -> MemoryTransactionalWriter:
-        writer = self.connections.make_writer("id", batch_bytes_max=10_000)
+        writer: MemoryTransactionalWriter = self.connections.make_writer("id", batch_bytes_max=10_000)
         writer.initialise(timeout_s=10)
         return writer
 

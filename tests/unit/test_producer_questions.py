@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import count
 
 import pytest
 
-from txlayer.adapters.kafka.connections import QUESTION_TIMEOUT_MS, KafkaProducerConnections
+from txlayer.adapters.connect import QUESTION_TIMEOUT_MS, ConnectedProducer
+from txlayer.adapters.kafka.connections import SharedAdmin, kafka_clients
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.errors import BrokerUnavailableError, TopicMismatchError
@@ -41,11 +44,12 @@ def silence() -> BrokerUnavailableError:
     return BrokerUnavailableError("no broker answered", bootstrap_servers="127.0.0.1:1", waited_ms=QUESTION_TIMEOUT_MS)
 
 
-def connections_of(admin: Admin, *, start_timeout_s: int = 60) -> KafkaProducerConnections:
+def connections_of(admin: Admin, *, start_timeout_s: int = 60) -> ConnectedProducer:
     """Each look at the clock comes five seconds after the one before."""
     seconds = count(step=QUESTION_TIMEOUT_MS / 1000)
     config = ProducerConfig(bootstrap_servers="127.0.0.1:1", start_timeout=timedelta(seconds=start_timeout_s))
-    return KafkaProducerConnections(config, make_admin=admin, clock=lambda: next(seconds))
+    shared = partial(SharedAdmin, config, make_admin=admin, clock=lambda: next(seconds))
+    return ConnectedProducer(replace(kafka_clients(config), shared_questions=shared), config)
 
 
 def test_a_client_that_gets_no_answer_is_not_waited_for_as_long_as_a_start_may_take() -> None:

@@ -1,25 +1,243 @@
-"""Make the clients of a cluster from settings; the Kafka client is imported on the first call.
+"""What producers, coordinators and consumers ask of a cluster, over the clients of real Kafka or of a cluster in memory.
 
-Services take these functions as arguments, so that tests and notebooks can use another log.
+Services take the `connect` functions as arguments, so that tests and notebooks can use another log. The Kafka client is
+imported on the first call.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from txlayer.adapters.ports import ConsumerConnections, CoordinatorConnections, ProducerConnections
-from txlayer.config import ConsumerConfig, CoordinatorConfig, ProducerConfig
+from txlayer.adapters.errors import RESPONDER_ADVICE
+from txlayer.adapters.ports import (
+    Administration,
+    ConsumerConnections,
+    CoordinatorConnections,
+    GroupReader,
+    HalfWriter,
+    LogReader,
+    ProducerConnections,
+    StoringGroupReader,
+    TopicLimits,
+    TransactionalWriter,
+)
+from txlayer.adapters.readers import LogHistoryReader
+from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig, milliseconds
 
 ConnectProducer = Callable[[ProducerConfig], ProducerConnections]
 ConnectCoordinator = Callable[[CoordinatorConfig], CoordinatorConnections]
 ConnectConsumer = Callable[[ConsumerConfig], ConsumerConnections]
 
+ANSWER_MS = 3_000
+"""How long one question waits: a service asks again, and meanwhile it must serve its group."""
+ANSWER_TIMEOUT_MS = 10_000
+"""How long one question of a command waits, connecting included: a person waits for it."""
+QUESTION_TIMEOUT_MS = 5_000
+"""How long a producer's question waits. A client that learned of a controller which has died since asks that one for as long
+as it may, beside brokers that live (measured: docs/explanation/kafka.md). After this it is given up, and a new one asks again."""
+
+FETCH_WAIT_MS = 50
+"""A record ends the wait; a partition that is read again waits for at most so long behind an idle one. Each consumer reads
+the requests to replay and the lock log, idle most of the time: at 10 ms that was 100 fetches a second for nothing."""
+CHECK_FETCH_WAIT_MS = 500
+"""A question ends the wait; an idle responder should not ask a hundred times a second."""
+
+
+class SharedQuestions(Protocol):
+    """An administrator's view for any thread."""
+
+    @property
+    def topic_limits(self) -> Callable[[str], TopicLimits | None]:
+        """The current limits of a topic; None if it does not exist."""
+        ...
+
+    @property
+    def groups_with_members(self) -> Callable[..., frozenset[str]]:
+        """Those of the given groups that have a member."""
+        ...
+
+    def close(self) -> None:
+        """Close the clients."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clients:
+    """What makes the clients of one cluster; Kafka's and those in memory take the same arguments, by keyword."""
+
+    config: ClientConfig
+    admin: Callable[..., Administration]
+    shared_questions: Callable[..., SharedQuestions]
+    reader: Callable[..., LogReader]
+    writer: Callable[..., TransactionalWriter]
+    half_writer: Callable[..., HalfWriter]
+    group_reader: Callable[..., GroupReader]
+    storing_group_reader: Callable[..., StoringGroupReader]
+    serialize: Callable[..., bytes | None]
+    wait_for: Callable[..., None]
+    """Called with an administrator's view, a topic and `timeout_s`: return when a broker answers."""
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+
+    def history(self) -> LogHistoryReader:
+        """The reader of transaction histories; it makes clients for each call, so any thread may call it."""
+        return LogHistoryReader(
+            self.config, make_admin=self.admin, make_reader=self.reader, clock=self.clock, wall_clock=self.wall_clock
+        )
+
+
+class ConnectedProducer:
+    """The `ProducerConnections` over any clients."""
+
+    def __init__(self, clients: Clients, config: ProducerConfig) -> None:
+        self._clients = clients
+        self._config = config
+        # A client of its own: the writing client's metadata requests may create a mistyped topic on clusters that allow it.
+        patience_ms = milliseconds(config.start_timeout)
+        self._questions = clients.shared_questions(
+            timeout_ms=min(patience_ms, QUESTION_TIMEOUT_MS), patience_ms=patience_ms
+        )
+        self.topic_limits = self._questions.topic_limits
+        self.serialize = clients.serialize
+        self.history = clients.history
+
+    def make_half_writer(self, *, batch_bytes_max: int) -> HalfWriter:
+        """As in `ProducerConnections`."""
+        return self._clients.half_writer(
+            batch_bytes_max=batch_bytes_max, message_timeout_ms=milliseconds(self._config.prepare_timeout)
+        )
+
+    def make_check_member(self, producer_group: str) -> GroupReader:
+        """As in `ProducerConnections`."""
+        return self._clients.group_reader(
+            group=self._config.topics.check_group(producer_group),
+            session_timeout_ms=milliseconds(self._config.check_session_timeout),
+            fetch_wait_ms=CHECK_FETCH_WAIT_MS,
+            reader="the responder",
+            advice=RESPONDER_ADVICE,
+        )
+
+    def close(self) -> None:
+        """As in `ProducerConnections`."""
+        self._questions.close()
+
+
+class _Connected:
+    """What coordinators and consumers have in common; one administrator's view answers all questions."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        config: CoordinatorConfig | ConsumerConfig,
+        *,
+        timeout_ms: int = ANSWER_MS,
+        **reading: Any,
+    ) -> None:
+        self._clients = clients
+        self._transaction_timeout_ms = milliseconds(config.kafka_transaction_timeout)
+        self._reading = reading
+        self._admin = admin = clients.admin(timeout_ms=timeout_ms)
+        self.stored_offsets = admin.stored_offsets
+        self.start_offsets = admin.start_offsets
+        self.end_offsets = admin.end_offsets
+        self.offsets_at = admin.offsets_at
+        self.topic_limits = admin.topic_limits
+
+    def make_writer(
+        self, transactional_id: str, *, batch_bytes_max: int, compression: str = "none"
+    ) -> TransactionalWriter:
+        """A writer, not initialised yet."""
+        return self._clients.writer(
+            transactional_id=transactional_id,
+            timeout_ms=self._transaction_timeout_ms,
+            batch_bytes_max=batch_bytes_max,
+            compression=compression,
+        )
+
+    def make_reader(self, isolation: str) -> LogReader:
+        """A reader that assigns partitions itself."""
+        return self._clients.reader(isolation=isolation, **self._reading)
+
+    def close(self) -> None:
+        """Close the shared clients."""
+        self._admin.close()
+
+
+class ConnectedCoordinator(_Connected):
+    """The `CoordinatorConnections` over any clients."""
+
+    def __init__(self, clients: Clients, config: CoordinatorConfig, *, timeout_ms: int = ANSWER_MS) -> None:
+        super().__init__(clients, config, timeout_ms=timeout_ms)
+        self._config = config
+        self._aside = clients.shared_questions(timeout_ms=timeout_ms)
+        self.groups_with_members = self._aside.groups_with_members
+        self.topic_limits_aside = self._aside.topic_limits
+
+    def wait_until_reachable(self, *, timeout_s: float) -> None:
+        """As in `CoordinatorConnections`."""
+        self._clients.wait_for(self._admin, self._config.topics.half, timeout_s=timeout_s)
+
+    def make_writer(
+        self, transactional_id: str, *, batch_bytes_max: int, compression: str | None = None
+    ) -> TransactionalWriter:
+        """As in `CoordinatorConnections`."""
+        return super().make_writer(
+            transactional_id, batch_bytes_max=batch_bytes_max, compression=compression or self._config.compression
+        )
+
+    def make_group_reader(self) -> GroupReader:
+        """As in `CoordinatorConnections`."""
+        return self._clients.group_reader(
+            group=self._config.topics.coordinator_group,
+            session_timeout_ms=milliseconds(self._config.session_timeout),
+            tells_end=True,
+        )
+
+    def close(self) -> None:
+        """As in `CoordinatorConnections`."""
+        super().close()
+        self._aside.close()
+
+
+class ConnectedConsumer(_Connected):
+    """The `ConsumerConnections` over any clients."""
+
+    def __init__(self, clients: Clients, config: ConsumerConfig) -> None:
+        super().__init__(clients, config, fetch_wait_ms=FETCH_WAIT_MS)
+        self._config = config
+
+    def wait_until_reachable(self, *, topic: str, timeout_s: float) -> None:
+        """As in `ConsumerConnections`."""
+        self._clients.wait_for(self._admin, topic, timeout_s=timeout_s)
+
+    def make_group_reader(self, group: str) -> StoringGroupReader:
+        """As in `ConsumerConnections`."""
+        return self._clients.storing_group_reader(
+            group=group,
+            session_timeout_ms=milliseconds(self._config.session_timeout),
+            fetch_wait_ms=FETCH_WAIT_MS,
+            instance_id=self._config.instance_id,
+        )
+
+    def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
+        """As in `ConsumerConnections`."""
+        return self._clients.half_writer(
+            batch_bytes_max=batch_bytes_max, message_timeout_ms=milliseconds(self._config.store_timeout)
+        )
+
+
+def _kafka(config: ClientConfig) -> Clients:
+    from txlayer.adapters.kafka.connections import kafka_clients
+
+    return kafka_clients(config)
+
 
 def connect_producer(config: ProducerConfig) -> ProducerConnections:
     """A producer's calls to a real Kafka; it connects at the first question."""
-    from txlayer.adapters.kafka.connections import KafkaProducerConnections
-
-    return KafkaProducerConnections(config)
+    return ConnectedProducer(_kafka(config), config)
 
 
 def connect_coordinator(config: CoordinatorConfig, *, is_one_shot: bool = False) -> CoordinatorConnections:
@@ -27,13 +245,15 @@ def connect_coordinator(config: CoordinatorConfig, *, is_one_shot: bool = False)
 
     A coordinator repeats its questions, so each one waits for 3 s; with `is_one_shot` it waits as long as in a command.
     """
-    from txlayer.adapters.kafka.connections import KafkaCoordinatorConnections
-
-    return KafkaCoordinatorConnections(config, is_one_shot=is_one_shot)
+    timeout_ms = ANSWER_TIMEOUT_MS if is_one_shot else ANSWER_MS
+    return ConnectedCoordinator(_kafka(config), config, timeout_ms=timeout_ms)
 
 
 def connect_consumer(config: ConsumerConfig) -> ConsumerConnections:
     """A consumer's calls to a real Kafka; it connects at the first question."""
-    from txlayer.adapters.kafka.connections import KafkaConsumerConnections
+    return ConnectedConsumer(_kafka(config), config)
 
-    return KafkaConsumerConnections(config)
+
+def connect_history(config: ClientConfig) -> LogHistoryReader:
+    """What reads the histories of transactions from a real Kafka."""
+    return _kafka(config).history()

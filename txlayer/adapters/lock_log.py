@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from txlayer.adapters.errors import PASSING_CODES, Code, translate_error
-from txlayer.adapters.ports import HalfWriter, LogReader, TopicLimits, TopicPartition, append_time_of, no_append_time
+from txlayer.adapters.ports import (
+    HalfWriter,
+    LockConnections,
+    LogReader,
+    TopicPartition,
+    append_time_of,
+    no_append_time,
+)
 from txlayer.core.leases import HISTORY_EXPIRY_COUNT, decode_lock, encode_lock, lock_partition
 from txlayer.core.messages import Undecodable
 from txlayer.core.retry import LockRecord
@@ -27,36 +34,6 @@ BATCH_BYTES_MAX = 100_000
 
 PATIENCE_S = 10.0
 """How long reading the newest record may take at start."""
-
-
-class LockConnections(Protocol):
-    """The calls to a cluster that the lock log needs; `ConsumerConnections` has them."""
-
-    def make_reader(self, isolation: str) -> LogReader:
-        """A reader that assigns partitions itself."""
-        ...
-
-    def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
-        """An idempotent writer of single records."""
-        ...
-
-    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still in the log, per partition."""
-        ...
-
-    def end_offsets(
-        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
-    ) -> dict[TopicPartition, int]:
-        """The next offset per partition."""
-        ...
-
-    def offsets_at(self, partitions: Sequence[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
-        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
-        ...
-
-    def topic_limits(self, topic: str) -> TopicLimits | None:
-        """The current limits of a topic; None if it does not exist."""
-        ...
 
 
 class LockEntry(NamedTuple):

@@ -356,7 +356,44 @@ class GroupReader(Protocol):
         ...
 
 
-class CoordinatorConnections(Protocol):
+class Questions(Protocol):
+    """What any service may ask of a cluster.
+
+    Every question, here and in the classes below, may also raise:
+        BrokerUnavailableError: no answer in time; ask again. A change may have happened, so read the state.
+        NotAuthorisedError: credentials or rights were refused; nothing was changed.
+    """
+
+    def stored_offsets(
+        self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool = False
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        """The offsets that a group stored; None for a partition without one.
+
+        With `is_stable` the answer waits for offsets of open Kafka transactions: no answer in time may mean that some are
+        still pending.
+        """
+        ...
+
+    def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that is still in the log, per partition."""
+        ...
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], *, is_committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        """The next offset per partition: as a `read_committed` reader sees it, else the high watermark."""
+        ...
+
+    def topic_limits(self, topic: str) -> TopicLimits | None:
+        """The current limits of a topic; None if it does not exist."""
+        ...
+
+    def close(self) -> None:
+        """Close the shared clients."""
+        ...
+
+
+class CoordinatorConnections(Questions, Protocol):
     """The calls to a cluster that a coordinator needs."""
 
     def wait_until_reachable(self, *, timeout_s: float) -> None:
@@ -379,40 +416,12 @@ class CoordinatorConnections(Protocol):
         """A member of the coordinator group, not started yet."""
         ...
 
-    def stored_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
-    ) -> dict[TopicPartition, StoredOffset | None]:
-        """The offsets that a group stored; with `is_stable` the answer waits for pending transactional offsets.
-
-        Raises:
-            BrokerUnavailableError: no answer in time, for instance because offsets are pending; ask again.
-        """
-        ...
-
-    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still in the log, per partition."""
-        ...
-
-    def end_offsets(
-        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
-    ) -> dict[TopicPartition, int]:
-        """The next offset per partition: the last stable one, or without `is_committed` the high watermark."""
-        ...
-
-    def topic_limits(self, topic: str) -> TopicLimits | None:
-        """The current limits of a topic; None if it does not exist."""
-        ...
-
     def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
         """The groups that have a member, else a `TxLayerError`. Another thread than the coordinator's may call it."""
         ...
 
     def topic_limits_aside(self, topic: str) -> TopicLimits | None:
         """`topic_limits` for another thread than the coordinator's."""
-        ...
-
-    def close(self) -> None:
-        """Close the shared clients."""
         ...
 
 
@@ -469,7 +478,23 @@ class StoringGroupReader(GroupReader, Protocol):
         ...
 
 
-class ConsumerConnections(Protocol):
+class LockConnections(Questions, Protocol):
+    """The calls to a cluster that the lock log needs."""
+
+    def offsets_at(self, partitions: Collection[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
+        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
+        ...
+
+    def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
+        """An idempotent writer of single records (locks, requests); the caller names their partition."""
+        ...
+
+    def make_reader(self, isolation: str) -> LogReader:
+        """A reader that assigns partitions itself; `read_committed` or `read_uncommitted`."""
+        ...
+
+
+class ConsumerConnections(LockConnections, Protocol):
     """The calls to a cluster that a consumer needs. Not thread-safe."""
 
     def wait_until_reachable(self, *, topic: str, timeout_s: float) -> None:
@@ -486,46 +511,6 @@ class ConsumerConnections(Protocol):
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
         """A writer, not initialised yet."""
-        ...
-
-    def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
-        """An idempotent writer of single records (locks, requests); the caller names their partition."""
-        ...
-
-    def make_reader(self, isolation: str) -> LogReader:
-        """A reader that assigns partitions itself; `read_committed` or `read_uncommitted`."""
-        ...
-
-    def stored_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
-    ) -> dict[TopicPartition, StoredOffset | None]:
-        """The offsets that a group stored; with `is_stable` the answer waits for pending transactional offsets.
-
-        Raises:
-            BrokerUnavailableError: no answer in time, for instance because offsets are pending; ask again.
-        """
-        ...
-
-    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still in the log, per partition."""
-        ...
-
-    def end_offsets(
-        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
-    ) -> dict[TopicPartition, int]:
-        """The next offset per partition: the last stable one, or without `is_committed` the high watermark."""
-        ...
-
-    def offsets_at(self, partitions: Sequence[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
-        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
-        ...
-
-    def topic_limits(self, topic: str) -> TopicLimits | None:
-        """The current limits of a topic; None if it does not exist."""
-        ...
-
-    def close(self) -> None:
-        """Close the shared clients."""
         ...
 
 
@@ -550,13 +535,8 @@ class GroupState(NamedTuple):
         return bool(self.members) or self.state not in ("dead", "empty")
 
 
-class Administration(Protocol):
-    """The administrator's view of one cluster, for one thread at a time; it connects at the first question.
-
-    Every question raises, besides the errors in its own docstring:
-        BrokerUnavailableError: no answer in time; a change may have happened, so read the state.
-        NotAuthorisedError: credentials or rights were refused; nothing was changed.
-    """
+class Administration(Questions, Protocol):
+    """The administrator's view of one cluster, for one thread at a time; it connects at the first question."""
 
     def describe_topics(self, names: Collection[str]) -> dict[str, TopicState]:
         """{name: state} of those of `names` that exist, with every effective setting."""
@@ -568,10 +548,6 @@ class Administration(Protocol):
 
     def partition_count(self, topic: str) -> int | None:
         """Partition count of a topic; None if it does not exist."""
-        ...
-
-    def topic_limits(self, topic: str) -> TopicLimits | None:
-        """The limits of a topic; None if it does not exist."""
         ...
 
     def create(self, topics: Sequence[CreateTopic]) -> list[str]:
@@ -594,15 +570,6 @@ class Administration(Protocol):
         """The members of a consumer group and what they read."""
         ...
 
-    def stored_offsets(
-        self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool = False
-    ) -> dict[TopicPartition, StoredOffset | None]:
-        """The offsets that `group` stored for `partitions`; None for a partition without one.
-
-        Without `is_stable` the answer does not wait for offsets of an open Kafka transaction.
-        """
-        ...
-
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """Store offsets for a group without members; the group need not exist.
 
@@ -611,63 +578,9 @@ class Administration(Protocol):
         """
         ...
 
-    def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still in the log, per partition."""
-        ...
-
-    def end_offsets(
-        self, partitions: Collection[TopicPartition], *, is_committed: bool = True
-    ) -> dict[TopicPartition, int]:
-        """The next offset per partition: as a `read_committed` reader sees it, else the high watermark."""
-        ...
-
     def offsets_at(self, partitions: Collection[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
         """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
         ...
-
-    def close(self) -> None:
-        """Close the clients."""
-        ...
-
-
-class AdminAnswers:
-    """Answers the questions that coordinators and consumers ask of a cluster, through one administrator's view.
-
-    Every question raises:
-        BrokerUnavailableError: no answer in time; ask again.
-        NotAuthorisedError: this principal may not ask.
-    """
-
-    def __init__(self, admin: Administration) -> None:
-        self._admin = admin
-
-    def stored_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
-    ) -> dict[TopicPartition, StoredOffset | None]:
-        """The offsets that a group stored; with `is_stable` the answer waits for pending transactional offsets."""
-        return self._admin.stored_offsets(group, partitions, is_stable=is_stable)
-
-    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still in the log, per partition."""
-        return self._admin.start_offsets(partitions)
-
-    def end_offsets(
-        self, partitions: Sequence[TopicPartition], *, is_committed: bool = True
-    ) -> dict[TopicPartition, int]:
-        """The next offset per partition: the last stable one, or without `is_committed` the high watermark."""
-        return self._admin.end_offsets(partitions, is_committed=is_committed)
-
-    def offsets_at(self, partitions: Sequence[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
-        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
-        return self._admin.offsets_at(partitions, at_ms=at_ms)
-
-    def topic_limits(self, topic: str) -> TopicLimits | None:
-        """The current limits of a topic; None if it does not exist."""
-        return self._admin.topic_limits(topic)
-
-    def close(self) -> None:
-        """Close the administrator's view."""
-        self._admin.close()
 
 
 class LocalState(Enum):

@@ -210,7 +210,7 @@ def show(
 
     One id may have had several attempts, each with its nonce: every one is shown. Exit code 1 when nothing is found.
     """
-    from txlayer.adapters.kafka.connections import KafkaHistoryReader
+    from txlayer.adapters.connect import connect_history
     from txlayer.operate import history as histories
 
     config = connection.config(CoordinatorConfig)
@@ -220,7 +220,7 @@ def show(
         wanted = Origin(config.topics.half, *place), None
     if wanted is not None and _show_aside(config, wanted, as_json=as_json):
         return
-    reader = KafkaHistoryReader(config)
+    reader = connect_history(config)
     found: Sequence[TransactionHistory] = []
     if place is not None:
         found, searched = histories.histories_at(reader, *place)
@@ -442,13 +442,13 @@ for _word in HELP:
 def _plan(
     order: SettlementOrder, hands: ManualSettlement, config: CoordinatorConfig, *, since_ms: int
 ) -> SettlementPlan:
-    from txlayer.adapters.kafka.connections import KafkaHistoryReader
+    from txlayer.adapters.connect import connect_history
     from txlayer.cli.tx_sentences import candidates
     from txlayer.operate.settle import plan_of
 
     def read_histories(txn_id: str) -> list[TransactionHistory]:
         start = HistoryStart(current_ms() - since_ms)
-        return KafkaHistoryReader(config).read(txn_id, start=start)
+        return connect_history(config).read(txn_id, start=start)
 
     plan = plan_of(order, hands, read_histories=read_histories, now_ms=current_ms())
     if plan.ambiguous:

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from txlayer.adapters.lock_log import LockConnections, LockEntry, LockLog
-from txlayer.adapters.ports import TopicPartition
+from txlayer.adapters.lock_log import LockEntry, LockLog
+from txlayer.adapters.ports import LockConnections, TopicPartition
 from txlayer.config import SystemTopics
 from txlayer.consumer.context import FOR_EVER
 from txlayer.core.leases import LeaseEffect, LeaseTable, QueueLease, queue_name

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
-from txlayer.adapters.lock_log import LockConnections, LockEntry, LockLog
+from txlayer.adapters.lock_log import LockEntry, LockLog
+from txlayer.adapters.ports import LockConnections
 from txlayer.config import SystemTopics
 from txlayer.core.leases import LeaseEffect, LeaseTable, QueueLease, parse_queue
 from txlayer.core.retry import LockKind, LockRecord

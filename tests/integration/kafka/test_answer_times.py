@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txlayer.adapters.connect import connect_coordinator
-from txlayer.adapters.kafka import connections
+from txlayer.adapters import connect
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.config import CoordinatorConfig
 from txlayer.errors import BrokerUnavailableError
@@ -17,9 +16,9 @@ def test_a_command_waits_as_long_as_a_command_and_a_coordinator_as_it_does(
 ) -> None:
     (port,) = free_ports(1)
     config = CoordinatorConfig(bootstrap_servers=f"127.0.0.1:{port}")
-    monkeypatch.setattr(connections, "ANSWER_MS", 300)
-    monkeypatch.setattr(connections, "ANSWER_TIMEOUT_MS", 1_500)
-    asking = connect_coordinator(config, is_one_shot=is_one_shot)
+    monkeypatch.setattr(connect, "ANSWER_MS", 300)
+    monkeypatch.setattr(connect, "ANSWER_TIMEOUT_MS", 1_500)
+    asking = connect.connect_coordinator(config, is_one_shot=is_one_shot)
     try:
         with pytest.raises(BrokerUnavailableError) as caught:
             asking.start_offsets([(config.topics.half, 0)])

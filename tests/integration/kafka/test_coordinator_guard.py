@@ -20,7 +20,7 @@ from tests.support.faultproxy import END_TXN, TXN_OFFSET_COMMIT, FaultProxy, Rul
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.logs import read_log
 from tests.support.waiting import wait_until
-from txlayer.adapters.kafka.connections import KafkaCoordinatorConnections
+from txlayer.adapters.connect import connect_coordinator
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.adapters.kafka.writers import KafkaTransactionalWriter
@@ -86,7 +86,7 @@ class Stage:
         self.config = CoordinatorConfig(
             bootstrap_servers=broker.proxied_servers(listener=1), recycle_after=recycle_after
         )
-        self.connections = KafkaCoordinatorConnections(self.config)
+        self.connections = connect_coordinator(self.config)
         self.before_second_topic: Any = None
         self.before_commit: Any = None
         self.book = Targets(self.config, self.connections)

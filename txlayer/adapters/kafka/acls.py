@@ -16,8 +16,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
     ResourceType,
 )
 
+from txlayer.adapters.connect import ANSWER_TIMEOUT_MS
 from txlayer.adapters.errors import Code
-from txlayer.adapters.kafka.admin import ANSWER_TIMEOUT_MS, AdminConnection
+from txlayer.adapters.kafka.admin import AdminConnection
 from txlayer.config import ClientConfig
 from txlayer.core.acls import Acl, AclPattern, AclResource, Operation
 from txlayer.errors import UsageError

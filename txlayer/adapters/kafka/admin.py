@@ -31,6 +31,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
     ResourceType,
 )
 
+from txlayer.adapters.connect import ANSWER_TIMEOUT_MS
 from txlayer.adapters.errors import MOVED_COORDINATOR_CODES, NOT_AUTHORISED_CODES
 from txlayer.adapters.kafka.client import base_settings, kafka_error, new_client, plain_consumer, translate
 from txlayer.adapters.ports import GroupMember, GroupState, StoredOffset, TopicLimits, TopicPartition
@@ -39,9 +40,6 @@ from txlayer.core.topics import AlterSetting, CreateTopic, TopicState
 from txlayer.errors import BrokerUnavailableError, LifecycleError, NotAuthorisedError, RetriableError, TxLayerError
 
 logger = logging.getLogger("txlayer.admin")
-
-ANSWER_TIMEOUT_MS = 10_000
-"""How long one question waits for its answer, connecting included: a person waits for it."""
 
 DOUBTED_AFTER_S = 30.0
 """A client that misses something is not believed for longer than this: it may know the cluster as it was once."""

@@ -17,8 +17,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollectio
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AclOperation, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # its stub forgets to export them
 
+from txlayer.adapters.connect import ANSWER_TIMEOUT_MS
 from txlayer.adapters.errors import NOT_AUTHORISED_CODES
-from txlayer.adapters.kafka.admin import ANSWER_TIMEOUT_MS, MISSING_CODES, AdminConnection, KafkaAdmin
+from txlayer.adapters.kafka.admin import MISSING_CODES, AdminConnection, KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader, kafka_error, transactional_producer
 from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.adapters.ports import GroupState, Record, TopicPartition

@@ -157,15 +157,6 @@ class KafkaTransactionalWriter:
                     raise unanswered from exc
                 raise
 
-    def abort(self, *, timeout_s: float) -> None:
-        """Give the open Kafka transaction up; best effort, the next holder of the id ends it for certain.
-
-        Raises:
-            TxLayerError: it did not work; the next holder of the id does it.
-        """
-        with self._errors_as_ours():
-            self._producer.abort_transaction(timeout_s)
-
     def close(self) -> None:
         """Close the client. After a fatal error the client raises here, which adds no information.
 

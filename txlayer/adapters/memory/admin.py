@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
+from txlayer.adapters.connect import ANSWER_TIMEOUT_MS
 from txlayer.adapters.errors import UNAVAILABLE_CODES, Code, translate_error
 from txlayer.adapters.memory.cluster import Topic
 from txlayer.adapters.memory.link import RETRY_BACKOFF_S, Link
@@ -17,16 +18,13 @@ from txlayer.errors import BrokerUnavailableError, LifecycleError
 
 T = TypeVar("T")
 
-ANSWER_S = 10.0
-"""How long one question waits for its answer."""
-
 
 class MemoryAdmin:
     """The `Administration` of a cluster in memory, for one thread at a time."""
 
-    def __init__(self, link: Link, *, timeout_s: float = ANSWER_S) -> None:
+    def __init__(self, link: Link, *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
         self._link = link
-        self._timeout_s = timeout_s
+        self._timeout_s = timeout_ms / 1000
 
     def __enter__(self) -> Self:
         return self

@@ -1,12 +1,14 @@
-"""`MemoryKafka`, a cluster in memory as its user sees it, and the connections that it gives to services."""
+"""`MemoryKafka`, a cluster in memory as its user sees it, and what makes its clients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from txlayer.adapters.errors import RESPONDER_ADVICE, translate_error
+from txlayer.adapters.connect import Clients, ConnectedConsumer, ConnectedCoordinator, ConnectedProducer
+from txlayer.adapters.errors import translate_error
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.cluster import Broker, Cluster
 from txlayer.adapters.memory.link import Link
@@ -15,15 +17,18 @@ from txlayer.adapters.memory.readers import MemoryGroupReader, MemoryLogReader, 
 from txlayer.adapters.memory.world import ClientError, RefusedError, ThreadWorld, World
 from txlayer.adapters.memory.writers import MemoryHalfWriter, MemoryTransactionalWriter
 from txlayer.adapters.namespace import Namespace, read_topic_files
-from txlayer.adapters.ports import AdminAnswers, HistoryReader, StoredOffset, TopicLimits, TopicPartition
-from txlayer.adapters.readers import LogHistoryReader
-from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig, SystemTopics, milliseconds
+from txlayer.adapters.ports import (
+    ConsumerConnections,
+    CoordinatorConnections,
+    HistoryReader,
+    ProducerConnections,
+    StoredOffset,
+    TopicPartition,
+)
+from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig, SystemTopics
 from txlayer.core.messages import Headers
 from txlayer.core.topics import CreateTopic
 from txlayer.errors import ForbiddenTopicError
-
-ANSWER_S = 3.0
-"""How long one question of a coordinator waits, as in the real adapter."""
 
 
 class ValueContext(NamedTuple):
@@ -34,148 +39,36 @@ class ValueContext(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
-class MemoryProducerConnections:
-    """What a producer needs of a cluster; any thread may use it."""
-
-    def __init__(self, link: Link, config: ProducerConfig) -> None:
-        self._link = link
-        self._config = config
-        self._admin = MemoryAdmin(link, timeout_s=config.start_timeout.total_seconds())
-
-    def topic_limits(self, topic: str) -> TopicLimits | None:
-        """What the broker says of a topic now; None: there is no such topic."""
-        return self._admin.topic_limits(topic)
-
-    def make_half_writer(self, *, batch_bytes_max: int) -> MemoryHalfWriter:
-        """A writer of half and op records."""
-        return MemoryHalfWriter(
-            self._link, batch_bytes_max=batch_bytes_max, message_timeout_s=self._config.prepare_timeout.total_seconds()
-        )
-
-    def make_check_member(self, producer_group: str) -> MemoryGroupReader:
-        """A member of the producer group's check group, not started yet."""
-        return MemoryGroupReader(
-            self._link,
-            group=self._config.topics.check_group(producer_group),
-            session_timeout_ms=milliseconds(self._config.check_session_timeout),
-            reader="the responder",
-            advice=RESPONDER_ADVICE,
-        )
-
-    def serialize(
-        self, serializer: Any, value: Any, *, topic: str, headers: list[tuple[str, bytes | None]]
-    ) -> bytes | None:
-        """A value as the user's serializer writes it."""
-        written: bytes | None = serializer(value, ValueContext(topic, "value", headers))
-        return written
-
-    def history(self) -> LogHistoryReader:
-        """What reads a transaction's traces."""
-        return make_history(self._link, self._config)
-
-    def close(self) -> None:
-        """Nothing is shared."""
-
-
-class MemoryCoordinatorConnections(AdminAnswers):
-    """What a coordinator needs of a cluster. One thread uses it."""
-
-    def __init__(self, link: Link, config: CoordinatorConfig) -> None:
-        self._view = MemoryAdmin(link, timeout_s=ANSWER_S)
-        super().__init__(self._view)
-        self._link = link
-        self._config = config
-
-    def wait_until_reachable(self, *, timeout_s: float) -> None:
-        """Return when a broker answers.
-
-        Raises:
-            BrokerUnavailableError: none did within `timeout_s`.
-        """
-        MemoryAdmin(self._link, timeout_s=timeout_s).partition_count(self._config.topics.half)
-
-    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> MemoryTransactionalWriter:
-        """A writer, not initialised yet."""
-        return MemoryTransactionalWriter(
-            self._link,
-            transactional_id=transactional_id,
-            timeout_ms=milliseconds(self._config.kafka_transaction_timeout),
-            batch_bytes_max=batch_bytes_max,
-        )
-
-    def make_reader(self, isolation: str) -> MemoryLogReader:
-        """A reader that assigns itself."""
-        return MemoryLogReader(self._link, isolation=isolation)
-
-    def make_group_reader(self) -> MemoryGroupReader:
-        """A member of the coordinator group, not started yet."""
-        return MemoryGroupReader(
-            self._link,
-            group=self._config.topics.coordinator_group,
-            session_timeout_ms=milliseconds(self._config.session_timeout),
-        )
-
-    def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
-        """Those consumer groups that have a member."""
-        return self._view.groups_with_members(groups)
-
-    def topic_limits_aside(self, topic: str) -> TopicLimits | None:
-        """`topic_limits`."""
-        return self._admin.topic_limits(topic)
-
-
-def make_history(link: Link, config: ClientConfig) -> LogHistoryReader:
-    """A reader of transactions' traces."""
+def memory_clients(link: Link, config: ClientConfig) -> Clients:
+    """Clients of a cluster in memory; `config` is what a service was given."""
     world = link.world
-    return LogHistoryReader(
-        config,
-        make_admin=lambda: MemoryAdmin(link),
-        make_reader=lambda: MemoryLogReader(link, isolation="read_committed"),
+    return Clients(
+        config=config,
+        admin=partial(MemoryAdmin, link),
+        shared_questions=partial(_shared_admin, link),
+        reader=partial(MemoryLogReader, link),
+        writer=partial(MemoryTransactionalWriter, link),
+        half_writer=partial(MemoryHalfWriter, link),
+        group_reader=partial(MemoryGroupReader, link),
+        storing_group_reader=partial(MemoryStoringGroupReader, link),
+        serialize=_serialize,
+        wait_for=partial(_wait_for_answer, link),
         clock=world.monotonic,
         wall_clock=lambda: world.now_ms() / 1000,
     )
 
 
-class MemoryConsumerConnections(AdminAnswers):
-    """What a consumer needs of a cluster. One thread uses it."""
+def _serialize(serializer: Any, value: Any, *, topic: str, headers: list[tuple[str, bytes | None]]) -> bytes | None:
+    written: bytes | None = serializer(value, ValueContext(topic, "value", headers))
+    return written
 
-    def __init__(self, link: Link, config: ConsumerConfig) -> None:
-        super().__init__(MemoryAdmin(link, timeout_s=ANSWER_S))
-        self._link = link
-        self._config = config
 
-    def wait_until_reachable(self, *, topic: str, timeout_s: float) -> None:
-        """Return when a broker answers.
+def _shared_admin(link: Link, *, timeout_ms: int, patience_ms: int = 0) -> MemoryAdmin:
+    return MemoryAdmin(link, timeout_ms=max(timeout_ms, patience_ms))
 
-        Raises:
-            BrokerUnavailableError: none did within `timeout_s`.
-        """
-        MemoryAdmin(self._link, timeout_s=timeout_s).partition_count(topic)
 
-    def make_group_reader(self, group: str) -> MemoryStoringGroupReader:
-        """A member of the consumer group, not started yet."""
-        return MemoryStoringGroupReader(
-            self._link, group=group, session_timeout_ms=milliseconds(self._config.session_timeout)
-        )
-
-    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> MemoryTransactionalWriter:
-        """A writer, not initialised yet."""
-        return MemoryTransactionalWriter(
-            self._link,
-            transactional_id=transactional_id,
-            timeout_ms=milliseconds(self._config.kafka_transaction_timeout),
-            batch_bytes_max=batch_bytes_max,
-        )
-
-    def make_log_writer(self, *, batch_bytes_max: int) -> MemoryHalfWriter:
-        """An idempotent writer of independent records."""
-        return MemoryHalfWriter(
-            self._link, batch_bytes_max=batch_bytes_max, message_timeout_s=self._config.store_timeout.total_seconds()
-        )
-
-    def make_reader(self, isolation: str) -> MemoryLogReader:
-        """A reader that assigns itself."""
-        return MemoryLogReader(self._link, isolation=isolation)
+def _wait_for_answer(link: Link, _admin: MemoryAdmin, topic: str, *, timeout_s: float) -> None:
+    MemoryAdmin(link, timeout_ms=int(timeout_s * 1000)).partition_count(topic)
 
 
 BOOTSTRAP_SERVERS = "127.0.0.1:0"
@@ -221,19 +114,17 @@ class MemoryKafka:
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
-    def connect_producer(self, config: ProducerConfig, *, client: str | None = None) -> MemoryProducerConnections:
+    def connect_producer(self, config: ProducerConfig, *, client: str | None = None) -> ProducerConnections:
         """What `TransactionalProducer(connect=…)` takes; `client` is its name for faults (producer-1, …)."""
-        return MemoryProducerConnections(self._link(client, "producer"), config)
+        return ConnectedProducer(memory_clients(self._link(client, "producer"), config), config)
 
-    def connect_coordinator(
-        self, config: CoordinatorConfig, *, client: str | None = None
-    ) -> MemoryCoordinatorConnections:
+    def connect_coordinator(self, config: CoordinatorConfig, *, client: str | None = None) -> CoordinatorConnections:
         """What a `Coordinator` takes; `client` is its name for faults (coordinator-1, …)."""
-        return MemoryCoordinatorConnections(self._link(client, "coordinator"), config)
+        return ConnectedCoordinator(memory_clients(self._link(client, "coordinator"), config), config)
 
-    def connect_consumer(self, config: ConsumerConfig, *, client: str | None = None) -> MemoryConsumerConnections:
+    def connect_consumer(self, config: ConsumerConfig, *, client: str | None = None) -> ConsumerConnections:
         """What `OrderedConsumer(connect=…)` takes; `client` is its name for faults (consumer-1, …)."""
-        return MemoryConsumerConnections(self._link(client, "consumer"), config)
+        return ConnectedConsumer(memory_clients(self._link(client, "consumer"), config), config)
 
     def admin(self, *, client: str | None = None) -> MemoryAdmin:
         """The administrator's view."""
@@ -241,7 +132,7 @@ class MemoryKafka:
 
     def history(self, config: ClientConfig, *, client: str | None = None) -> HistoryReader:
         """What reads a transaction's traces."""
-        return make_history(self._link(client, "history"), config)
+        return memory_clients(self._link(client, "history"), config).history()
 
     def do(self, act: Callable[[], T]) -> T:
         """Do something to the cluster at once, without a network; nothing else touches it meanwhile."""

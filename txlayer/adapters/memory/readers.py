@@ -144,7 +144,7 @@ STEPS_MAX = 8
 class MemoryLogReader:
     """Reads partitions that it names itself and reports the end of each. One thread uses it."""
 
-    def __init__(self, link: Link, *, isolation: str) -> None:
+    def __init__(self, link: Link, *, isolation: str = "read_committed", **_fetching: object) -> None:
         self._link = link
         self._is_committed = isolation == "read_committed"
         self._reading = Reading(link, is_committed=self._is_committed, tells_end=True)
@@ -169,7 +169,7 @@ class MemoryLogReader:
         Raises:
             BrokerUnavailableError: not answered within `timeout_s`.
         """
-        admin = MemoryAdmin(self._link, timeout_s=timeout_s)
+        admin = MemoryAdmin(self._link, timeout_ms=int(timeout_s * 1000))
         return admin.watermarks(partition, is_committed=self._is_committed)
 
     def close(self) -> None:
@@ -195,15 +195,15 @@ class MemoryGroupReader:
         *,
         group: str,
         session_timeout_ms: int,
-        tells_end: bool = False,
         reader: str = "the coordinator",
         advice: str = COORDINATOR_ADVICE,
+        **_fetching: object,
     ) -> None:
         self._link = link
         self._group = group
         self._session_ms = session_timeout_ms
         self._poll_s_max = max(POLL_INTERVAL_MAX_MS, session_timeout_ms) / 1000
-        self._reading = Reading(link, is_committed=True, tells_end=tells_end)
+        self._reading = Reading(link, is_committed=True, tells_end=False)
         self._reader_name = reader
         self._advice = advice
         self._reached: dict[TopicPartition, int] = {}
@@ -290,7 +290,7 @@ class MemoryGroupReader:
         Raises:
             BrokerUnavailableError: not answered within `timeout_s`.
         """
-        return MemoryAdmin(self._link, timeout_s=timeout_s).watermarks(partition, is_committed=True)
+        return MemoryAdmin(self._link, timeout_ms=int(timeout_s * 1000)).watermarks(partition, is_committed=True)
 
     def read_to(self, partition: TopicPartition) -> int:
         """The position, when it is at the end of the partition; else -1."""
@@ -439,10 +439,9 @@ Offsets = Mapping[TopicPartition, StoredOffset]
 class MemoryStoringGroupReader(MemoryGroupReader):
     """A member that stores offsets. One thread uses it. A store that was begun is sent with the next read, and again while no answer comes."""
 
-    def __init__(self, link: Link, *, group: str, session_timeout_ms: int) -> None:
-        super().__init__(
-            link, group=group, session_timeout_ms=session_timeout_ms, tells_end=True, reader=f"the group {group}"
-        )
+    def __init__(self, link: Link, *, group: str, session_timeout_ms: int, **_fetching: object) -> None:
+        super().__init__(link, group=group, session_timeout_ms=session_timeout_ms, reader=f"the group {group}")
+        self._reading.tells_end = True
         self._hook: OnRevoke | None = None
         self._hook_failure: Exception | None = None
         self._begun: dict[TopicPartition, StoredOffset] | None = None

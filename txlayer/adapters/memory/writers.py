@@ -324,7 +324,15 @@ class WriterState(Enum):
 class MemoryTransactionalWriter:
     """The `TransactionalWriter` of a cluster in memory. One thread uses it."""
 
-    def __init__(self, link: Link, *, transactional_id: str, timeout_ms: int, batch_bytes_max: int) -> None:
+    def __init__(
+        self,
+        link: Link,
+        *,
+        transactional_id: str,
+        timeout_ms: int,
+        batch_bytes_max: int,
+        compression: str = "none",  # noqa: ARG002 - the real client's
+    ) -> None:
         self.transactional_id = transactional_id
         self.batch_bytes_max = batch_bytes_max
         self._link = link
@@ -596,14 +604,14 @@ HALF_QUEUE_MAX = 100_000
 class MemoryHalfWriter:
     """The `HalfWriter` of a cluster in memory. Any thread may `produce`; `poll` and `close` belong to one."""
 
-    def __init__(self, link: Link, *, batch_bytes_max: int, message_timeout_s: float) -> None:
+    def __init__(self, link: Link, *, batch_bytes_max: int, message_timeout_ms: int) -> None:
         self._link = link
         self._outbox = Outbox(
             link,
             send=self._send,
             on_failed=self._on_failed,
             batch_bytes_max=batch_bytes_max,
-            message_timeout_s=message_timeout_s,
+            message_timeout_s=message_timeout_ms / 1000,
             queue_max=HALF_QUEUE_MAX,
         )
         self._producer_id = -1
