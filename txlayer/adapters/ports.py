@@ -244,15 +244,26 @@ class TransactionalWriter(Protocol):
         ...
 
     def flush(self, *, timeout_s: float) -> int:
-        """Wait until every record is acknowledged; returns the number still waiting."""
+        """Wait until every record is acknowledged or refused; returns the number still waiting.
+
+        Raises:
+            TxLayerError: the writer failed for good, most often because a newer holder of the id fenced it.
+        """
         ...
 
     def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:
-        """Add the offsets to the Kafka transaction, fenced by the member's generation."""
+        """Add the offsets to the Kafka transaction, fenced by the member's generation.
+
+        Raises:
+            MemberFencedError: the group went on without this member.
+            RefusedRecordError, ForbiddenTopicError: a record before was refused; the Kafka transaction must be given up.
+            BrokerUnavailableError: not answered within `timeout_s`; the client may never come back from it.
+            TxLayerError: anything else; the Kafka transaction must be given up.
+        """
         ...
 
     def poll(self) -> None:
-        """Serve reports, which frees room in the queue."""
+        """Serve reports, which frees room in the queue; raises as `flush`."""
         ...
 
     def failure(self, exc: Exception) -> TxLayerError:
@@ -268,6 +279,7 @@ class TransactionalWriter(Protocol):
 
         Raises:
             RetriableError: not answered yet; call again.
+            TxLayerError: as `send_offsets`.
         """
         ...
 

@@ -204,12 +204,7 @@ class GroupOffsets:
     def read(
         self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool
     ) -> dict[TopicPartition, StoredOffset | None]:
-        """What `group` stored for each of `partitions`, None where nothing is; `is_stable` waits for what is pending.
-
-        Raises:
-            BrokerUnavailableError: no answer in time, for instance because offsets are pending; ask again.
-            NotAuthorisedError: this principal may not read the group.
-        """
+        """What `group` stored for each of `partitions`, None where nothing is; `is_stable` waits for what is pending."""
         started = time.monotonic()
         wanted = [ClientPartition(*p) for p in partitions]
         consumer = self._consumer(group, is_stable=is_stable)
@@ -365,9 +360,6 @@ class KafkaAdmin:
         """Create topics and wait until each has its leaders; the names of those that this call created.
 
         One that came into being meanwhile is left as it is and not among them.
-
-        Raises:
-            UsageError: the cluster refuses a topic's form (more replicas than brokers, …); nothing was created.
         """
         wanted = [
             NewTopic(
@@ -385,11 +377,7 @@ class KafkaAdmin:
         return created
 
     def alter_settings(self, changes: Sequence[AlterSetting]) -> None:
-        """Set these settings and no other, and wait until they are in effect.
-
-        Raises:
-            UsageError: the cluster refuses a value; what was asked for other topics may have happened.
-        """
+        """Set these settings and no other, and wait until they are in effect."""
         by_topic: dict[str, list[ConfigEntry]] = {}
         for change in changes:
             entry = ConfigEntry(change.setting, change.wanted, incremental_operation=AlterConfigOpType.SET)
@@ -448,11 +436,7 @@ class KafkaAdmin:
         return self._group_offsets.read(group, partitions, is_stable=is_stable)
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Store offsets for a group without members; it need not exist.
-
-        Raises:
-            LifecycleError: the group has active members; nothing was stored.
-        """
+        """Store offsets for a group without members; it need not exist."""
         deadline = self._connection.deadline()
         while offsets:
             request = ConsumerGroupTopicPartitions(

@@ -125,12 +125,7 @@ class KafkaGroupReader:
         self._consumer.resume([ClientPartition(*p) for p in partitions])
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
-        """Records as they come, none with an error; serves the group's callbacks.
-
-        Raises:
-            TxLayerError: the stored offset is gone (OFFSET_OUT_OF_RANGE), access is denied, or a callback failed.
-                Nothing that was read counts: rebuild from the stored offsets.
-        """
+        """Records as they come, none with an error; serves the group's callbacks."""
         # poll, then consume(n, 0): consume(n, t) would wait for all n (docs/explanation/kafka.md, Reading).
         try:
             first = self._consumer.poll(timeout_s)
@@ -301,11 +296,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         return taken
 
     def begin_store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Store offsets without waiting; `take_stored` tells how it ended.
-
-        Raises:
-            LifecycleError: the result of the one before was not taken yet.
-        """
+        """Store offsets without waiting; `take_stored` tells how it ended."""
         if self._begun is not None:
             raise LifecycleError("a store of offsets is under way", state="storing")
         try:
@@ -316,11 +307,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         self._under_way.append(self._begun)
 
     def take_stored(self) -> bool:
-        """True once after the store that was begun was acknowledged.
-
-        Raises:
-            TxLayerError: it failed; see the port.
-        """
+        """True once after the store that was begun was acknowledged."""
         begun = self._begun
         if begun is None or not begun.is_done:
             return False
@@ -330,12 +317,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         return True
 
     def store_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], *, timeout_s: float) -> None:
-        """Store these and wait for the acknowledgement; what was begun before lands before.
-
-        Raises:
-            BrokerUnavailableError: not acknowledged within `timeout_s`; it may still happen.
-            TxLayerError: it failed; see the port.
-        """
+        """Store these and wait for the acknowledgement; what was begun before lands before."""
         self._begun = None
         partitions = _partitions(offsets)
 

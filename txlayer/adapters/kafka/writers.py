@@ -57,11 +57,7 @@ class KafkaTransactionalWriter:
         self.produce: Callable[..., None] = self._producer.produce
 
     def initialise(self, *, timeout_s: float) -> None:
-        """Fence every earlier holder of the id and end what it left open.
-
-        Raises:
-            ProducerFencedError, NotAuthorisedError, BrokerUnavailableError: no Kafka transaction can begin.
-        """
+        """Fence every earlier holder of the id and end what it left open."""
         with self._errors_as_ours():
             # Connect first: an init without a connection waits for the client's own timer of 500 ms in 5-40 % of tries.
             self._producer.list_topics(topic="__transaction_state", timeout=timeout_s)
@@ -73,11 +69,7 @@ class KafkaTransactionalWriter:
             self._producer.begin_transaction()
 
     def flush(self, *, timeout_s: float) -> int:
-        """Wait until every record is acknowledged or refused; the number still waiting.
-
-        Raises:
-            TxLayerError: the writer failed for good, most often because a newer holder of the id fenced it.
-        """
+        """Wait until every record is acknowledged or refused; the number still waiting."""
         with self._errors_as_ours():
             return int(self._producer.flush(timeout_s))
 
@@ -118,14 +110,7 @@ class KafkaTransactionalWriter:
         return error
 
     def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:
-        """Make the offsets part of the Kafka transaction, fenced by the member's generation.
-
-        Raises:
-            MemberFencedError: the group went on without this member.
-            RefusedRecordError, ForbiddenTopicError: a record before was refused; the Kafka transaction must be given up.
-            BrokerUnavailableError: not answered within `timeout_s`; the client may never come back from it.
-            TxLayerError: anything else; the Kafka transaction must be given up.
-        """
+        """Make the offsets part of the Kafka transaction, fenced by the member's generation."""
         partitions = [ClientPartition(t, p, o.offset, o.metadata) for (t, p), o in offsets.items()]
 
         def send() -> None:
@@ -142,12 +127,7 @@ class KafkaTransactionalWriter:
                 ) from exc
 
     def commit(self, *, timeout_s: float) -> None:
-        """End the Kafka transaction; when it returns, a `read_committed` reader will see all of it.
-
-        Raises:
-            RetriableError: not answered yet; call again.
-            TxLayerError: as `send_offsets`.
-        """
+        """End the Kafka transaction; when it returns, a `read_committed` reader will see all of it."""
         with self._errors_as_ours():
             try:
                 self._producer.commit_transaction(timeout_s)

@@ -71,19 +71,11 @@ class MemoryAdmin:
         )
 
     def create(self, topics: Sequence[CreateTopic]) -> list[str]:
-        """Create topics; the names of those that this call created.
-
-        Raises:
-            UsageError: the cluster refuses a topic's form; nothing of it was created.
-        """
+        """Create topics; the names of those that this call created."""
         return [wanted.topic for wanted in topics if self._create(wanted)]
 
     def alter_settings(self, changes: Sequence[AlterSetting]) -> None:
-        """Set these settings and no other.
-
-        Raises:
-            UsageError: the cluster refuses a value; what was asked for other topics may have happened.
-        """
+        """Set these settings and no other."""
         cluster = self._link.cluster
         by_topic: dict[str, dict[str, str]] = {}
         for change in changes:
@@ -125,11 +117,7 @@ class MemoryAdmin:
     def stored_offsets(
         self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool = False
     ) -> dict[TopicPartition, StoredOffset | None]:
-        """What `group` stored for each of `partitions`, None where nothing is.
-
-        Raises:
-            BrokerUnavailableError: with `is_stable`, offsets stayed pending all the time; ask again.
-        """
+        """What `group` stored for each of `partitions`, None where nothing is."""
         if not partitions:
             return {}
         link = self._link
@@ -154,11 +142,7 @@ class MemoryAdmin:
             link.world.wait(lambda: self._is_stable(group, partitions), timeout_s=self._timeout_s - waited_s)
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Store offsets for a group without members; it need not exist.
-
-        Raises:
-            LifecycleError: the group has active members; nothing was stored.
-        """
+        """Store offsets for a group without members; it need not exist."""
         broker, wanted = self._link.broker, dict(offsets)
         if not wanted:
             return
@@ -240,12 +224,7 @@ class MemoryAdmin:
     def _ask(
         self, request: str, act: Callable[[], T], *, resource: str, operation: str, foreseen: Collection[Code] = ()
     ) -> T:
-        """The answer.
-
-        Raises:
-            RefusedError: a `foreseen` one, whose meaning the caller knows.
-            TxLayerError: any other refusal, or no answer in time.
-        """
+        """The answer."""
         link, started = self._link, self._link.world.monotonic()
         while True:
             try:

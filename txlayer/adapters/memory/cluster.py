@@ -2,6 +2,9 @@
 
 Transactions time out, sessions end, markers land and logs are cleaned when a request arrives. The world supplies the time
 and sees to it that requests do not overlap.
+
+Every request may raise `RefusedError`, with the code that Kafka answers, and `NoAnswerError` while the brokers are down.
+Then nothing was changed.
 """
 
 from __future__ import annotations
@@ -72,11 +75,7 @@ class KafkaTransaction:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def reopen(self, timeout_ms: int, new_producer_id: int) -> bool:
-        """InitProducerId: a newer holder. True when something is open and must be given up first (`give_up`).
-
-        Raises:
-            RefusedError: CONCURRENT_TRANSACTIONS: the last one's markers are not all written; ask again.
-        """
+        """InitProducerId: a newer holder. True when something is open and must be given up first (`give_up`)."""
         if self.state is ENDING:
             raise RefusedError(Code.CONCURRENT_TRANSACTIONS)
         if self.state is ONGOING:
@@ -90,11 +89,7 @@ class KafkaTransaction:
         return False
 
     def add(self, producer_id: int, epoch: int, places: Iterable[Place], now_ms: int) -> None:
-        """AddPartitionsToTxn, AddOffsetsToTxn: what the Kafka transaction is going to write to.
-
-        Raises:
-            RefusedError: the producer is fenced, or the last one's markers are not all written.
-        """
+        """AddPartitionsToTxn, AddOffsetsToTxn: what the Kafka transaction is going to write to."""
         self.check(producer_id, epoch)
         if self.state is ENDING:
             raise RefusedError(Code.CONCURRENT_TRANSACTIONS)
@@ -105,21 +100,13 @@ class KafkaTransaction:
         self.places.update(dict.fromkeys(places))
 
     def check_part(self, producer_id: int, epoch: int, place: Place) -> None:
-        """What a write is verified for (KIP-890, part 1).
-
-        Raises:
-            RefusedError: the producer is fenced, or its Kafka transaction does not hold the place.
-        """
+        """What a write is verified for (KIP-890, part 1)."""
         self.check(producer_id, epoch)
         if self.state is not ONGOING or place not in self.places:
             raise RefusedError(Code.INVALID_TXN_STATE)
 
     def end(self, producer_id: int, epoch: int, *, is_commit: bool) -> bool:
-        """EndTxn; True when markers are to be written, False when it ended so before.
-
-        Raises:
-            RefusedError: the producer is fenced, markers are being written, or it ended otherwise.
-        """
+        """EndTxn; True when markers are to be written, False when it ended so before."""
         self.check(producer_id, epoch)
         if self.state is ONGOING:
             self._decide(is_commit=is_commit)
@@ -131,11 +118,7 @@ class KafkaTransaction:
         return False
 
     def check(self, producer_id: int, epoch: int) -> None:
-        """Is it the present holder that asks?
-
-        Raises:
-            RefusedError: INVALID_PRODUCER_ID_MAPPING or INVALID_PRODUCER_EPOCH.
-        """
+        """Is it the present holder that asks?"""
         if producer_id != self.producer_id:
             raise RefusedError(Code.INVALID_PRODUCER_ID_MAPPING)
         if epoch != self.epoch:
@@ -251,11 +234,7 @@ class Cluster:
         self.is_up = True
 
     def begin(self) -> int:
-        """What every request does first: the time.
-
-        Raises:
-            NoAnswerError: the brokers are down.
-        """
+        """What every request does first: the time."""
         if not self.is_up:
             raise NoAnswerError("no broker is up")
         now_ms = self._world.now_ms()
@@ -294,11 +273,7 @@ class Cluster:
     def create_topic(
         self, name: str, *, partition_count: int, replication_factor: int, settings: Mapping[str, str]
     ) -> None:
-        """Create a topic.
-
-        Raises:
-            RefusedError: it exists, or its form is none. Nothing was created.
-        """
+        """Create a topic."""
         self.begin()
         if name in self.topics:
             raise RefusedError(Code.TOPIC_ALREADY_EXISTS)
@@ -317,11 +292,7 @@ class Cluster:
         self._rebalance_readers_of(name)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and every offset stored for it.
-
-        Raises:
-            RefusedError: there is none.
-        """
+        """Delete a topic and every offset stored for it."""
         self.begin()
         topic = self.topic(name)
         del self.topics[name]
@@ -333,11 +304,7 @@ class Cluster:
         self._rebalance_readers_of(name)
 
     def alter_topic(self, name: str, settings: Mapping[str, str]) -> None:
-        """Set these settings and no other.
-
-        Raises:
-            RefusedError: there is no such topic or setting. Nothing was changed.
-        """
+        """Set these settings and no other."""
         self.begin()
         topic = self.topic(name)
         told = {**topic.told, **settings}
@@ -347,11 +314,7 @@ class Cluster:
             partition.settings = topic.settings
 
     def topic(self, name: str) -> Topic:
-        """One topic.
-
-        Raises:
-            RefusedError: there is none, or it is denied.
-        """
+        """One topic."""
         if name in self.denied:
             raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED)
         topic = self.topics.get(name)
@@ -374,11 +337,7 @@ class Cluster:
                 self.due_at(group.expire(now_ms))
 
     def partition(self, place: TopicPartition) -> Partition:
-        """One partition that has a leader.
-
-        Raises:
-            RefusedError: it has none, is denied, or is not there.
-        """
+        """One partition that has a leader."""
         partition = self.partitions.get(place)
         if place[0] in self.denied:
             raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED)
@@ -460,11 +419,7 @@ class Broker:
         mark: ProducerMark | None = None,
         transactional_id: str | None = None,
     ) -> int:
-        """Append a batch; the offset of its first record.
-
-        Raises:
-            RefusedError: nothing of it was appended.
-        """
+        """Append a batch; the offset of its first record."""
         now_ms = self._cluster.begin()
         partition = self._cluster.partition(place)
         if transactional_id is not None and mark is not None and not partition.is_open(mark.producer_id):
@@ -496,22 +451,14 @@ class Broker:
     def offsets(
         self, places: Collection[TopicPartition], find: Callable[[Partition], int]
     ) -> dict[TopicPartition, int]:
-        """What `find` says of each of them.
-
-        Raises:
-            RefusedError: one of them is not there.
-        """
+        """What `find` says of each of them."""
         self._cluster.begin()
         return {place: find(self._cluster.partition(place)) for place in places}
 
     # --- Kafka transactions -------------------------------------------------------------------------------------------
 
     def init_producer_id(self, transactional_id: str | None, timeout_ms: int) -> tuple[int, int]:
-        """(producer id, epoch) of a new holder; what an older one left open is given up first.
-
-        Raises:
-            RefusedError: CONCURRENT_TRANSACTIONS: it is being given up, ask again.
-        """
+        """(producer id, epoch) of a new holder; what an older one left open is given up first."""
         now_ms = self._cluster.begin()
         self._producer_count += 1
         if transactional_id is None:
@@ -531,11 +478,7 @@ class Broker:
     def add_partitions(
         self, transactional_id: str, producer_id: int, epoch: int, places: Collection[TopicPartition]
     ) -> None:
-        """The Kafka transaction is going to write there.
-
-        Raises:
-            RefusedError: nothing was added.
-        """
+        """The Kafka transaction is going to write there."""
         now_ms = self._cluster.begin()
         for place in places:
             if place[0] in self._cluster.denied:
@@ -545,11 +488,7 @@ class Broker:
         self._add(transactional_id, producer_id, epoch, places, now_ms)
 
     def add_offsets(self, transactional_id: str, producer_id: int, epoch: int, group: str) -> None:
-        """The Kafka transaction is going to store offsets of a group.
-
-        Raises:
-            RefusedError: nothing was added.
-        """
+        """The Kafka transaction is going to store offsets of a group."""
         self._add(transactional_id, producer_id, epoch, [group], self._cluster.begin())
 
     def commit_offsets(
@@ -560,11 +499,7 @@ class Broker:
         fence: MemberMetadata,
         offsets: Mapping[TopicPartition, StoredOffset],
     ) -> None:
-        """TxnOffsetCommit: offsets that count when the Kafka transaction commits.
-
-        Raises:
-            RefusedError: none was stored.
-        """
+        """TxnOffsetCommit: offsets that count when the Kafka transaction commits."""
         self._cluster.begin()
         self._transaction(transactional_id).check_part(producer_id, epoch, fence.group)
         group = self._cluster.group(fence.group)
@@ -576,11 +511,7 @@ class Broker:
             pending[place] = (self._append_count, offset)
 
     def end_transaction(self, transactional_id: str, producer_id: int, epoch: int, *, is_commit: bool) -> None:
-        """EndTxn: decide the open Kafka transaction; its markers are written later.
-
-        Raises:
-            RefusedError: it was not ended by this request.
-        """
+        """EndTxn: decide the open Kafka transaction; its markers are written later."""
         now_ms = self._cluster.begin()
         transaction = self._transaction(transactional_id)
         if transaction.end(producer_id, epoch, is_commit=is_commit):
@@ -607,11 +538,7 @@ class Broker:
         self._cluster.due_at(group.expire(now_ms))
 
     def sync(self, name: str, member_id: str) -> tuple[int, tuple[TopicPartition, ...]] | None:
-        """(generation, partitions) of a member; None: not every member has joined yet.
-
-        Raises:
-            RefusedError: it is no member, or must join again.
-        """
+        """(generation, partitions) of a member; None: not every member has joined yet."""
         now_ms = self._cluster.begin()
         group = self._cluster.group(name)
         member = group.member(member_id)
@@ -623,11 +550,7 @@ class Broker:
         return None
 
     def heartbeat(self, name: str, member_id: str, generation: int) -> None:
-        """A member shows that it lives.
-
-        Raises:
-            RefusedError: it lost its place, or must join again.
-        """
+        """A member shows that it lives."""
         self._cluster.group(name).heartbeat(member_id, generation, self._cluster.begin())
 
     def leave(self, name: str, member_id: str) -> None:
@@ -640,11 +563,7 @@ class Broker:
     def stored_offsets(
         self, name: str, places: Collection[TopicPartition], *, is_stable: bool
     ) -> dict[TopicPartition, StoredOffset | None]:
-        """What a group stored.
-
-        Raises:
-            RefusedError: UNSTABLE_OFFSET_COMMIT: `is_stable`, and an offset waits for the end of its Kafka transaction.
-        """
+        """What a group stored."""
         self._cluster.begin()
         group = self._cluster.group(name)
         if is_stable and any(group.is_pending(place) for place in places):
@@ -652,11 +571,7 @@ class Broker:
         return {place: group.stored[place][1] if place in group.stored else None for place in places}
 
     def store_as_member(self, fence: MemberMetadata, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """OffsetCommit of a member: of its own group, for any partition.
-
-        Raises:
-            RefusedError: the group went on without the member, or a store cannot be. Nothing was stored.
-        """
+        """OffsetCommit of a member: of its own group, for any partition."""
         self._cluster.begin()
         group = self._cluster.group(fence.group)
         group.check_fence(fence)
@@ -673,11 +588,7 @@ class Broker:
                 raise RefusedError(Code.OFFSET_METADATA_TOO_LARGE)
 
     def store_offsets(self, name: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Store offsets by an administrator's word.
-
-        Raises:
-            RefusedError: the group has members, or a partition is not there. Nothing was stored.
-        """
+        """Store offsets by an administrator's word."""
         self._cluster.begin()
         group = self._cluster.group(name)
         if group.members:

@@ -1,7 +1,8 @@
 """Consumer groups of the classic protocol: members, generations, range assignment, stored offsets.
 
 The rounds of JoinGroup and SyncGroup are one step here: when every member has joined, the group has its next generation
-and each member its share. A member that does not join again in time is left out.
+and each member its share. A member that does not join again in time is left out. A `RefusedError` holds
+the code that Kafka answers; then nothing was changed.
 """
 
 from __future__ import annotations
@@ -100,11 +101,7 @@ class Group:
             self._lost_one(now_ms)
 
     def heartbeat(self, member_id: str, generation: int, now_ms: int) -> None:
-        """A member shows that it lives.
-
-        Raises:
-            RefusedError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION: it lost its place. REBALANCE_IN_PROGRESS: join again.
-        """
+        """A member shows that it lives."""
         member = self.member(member_id)
         member.seen_ms = now_ms
         if self.is_rebalancing and not member.has_joined:
@@ -113,11 +110,7 @@ class Group:
             raise RefusedError(Code.ILLEGAL_GENERATION)
 
     def member(self, member_id: str) -> Member:
-        """One of the members.
-
-        Raises:
-            RefusedError: UNKNOWN_MEMBER_ID.
-        """
+        """One of the members."""
         member = self.members.get(member_id)
         if member is None:
             raise RefusedError(Code.UNKNOWN_MEMBER_ID)
@@ -133,11 +126,7 @@ class Group:
         return generation != self.generation
 
     def check_fence(self, fence: MemberMetadata) -> None:
-        """What a store of offsets within a Kafka transaction is checked for: neither ownership nor the group's state.
-
-        Raises:
-            RefusedError: UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION.
-        """
+        """What a store of offsets within a Kafka transaction is checked for: neither ownership nor the group's state."""
         if fence.generation < 0 and not fence.member_id:
             return  # the known hole
         if fence.member_id not in self.members:

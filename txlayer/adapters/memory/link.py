@@ -99,11 +99,7 @@ class Link:
         self.bootstrap_servers = bootstrap_servers
 
     def ask(self, request: str, act: Callable[[], T]) -> T:
-        """One request and its answer.
-
-        Raises:
-            RefusedError, NoAnswerError: as the world and the cluster say.
-        """
+        """One request and its answer."""
         return self.world.exchange(self.client, request, act)
 
     def persist(self, request: str, act: Callable[[], T], *, deadline: float) -> T:

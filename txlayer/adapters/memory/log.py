@@ -1,7 +1,7 @@
 """One partition: its settings, its records, the offsets that markers take, the last stable offset.
 
 `read_uncommitted` sees what a Kafka transaction wrote at once. `read_committed` ends at the first offset of the oldest
-open transaction, and skips what was aborted.
+open transaction, and skips what was aborted. A `RefusedError` holds the code that Kafka answers; then nothing was changed.
 """
 
 from __future__ import annotations
@@ -57,11 +57,7 @@ class TopicSettings:
 
     @staticmethod
     def of(settings: Mapping[str, str]) -> TopicSettings:
-        """The settings, over Kafka's defaults.
-
-        Raises:
-            RefusedError: INVALID_CONFIG: a setting is unknown or its value is none. Nothing was changed.
-        """
+        """The settings, over Kafka's defaults."""
         if not settings.keys() <= DEFAULTS.keys() | WITHOUT_EFFECT.keys():
             raise RefusedError(Code.INVALID_CONFIG)
         values = {**DEFAULTS, **settings}
@@ -290,9 +286,6 @@ class Partition:
         """Append a batch, whole or not at all; the offset of its first record.
 
         The same batch of the same producer again changes nothing.
-
-        Raises:
-            RefusedError: the batch is too large or not allowed here, or its producer is fenced or out of order.
         """
         if mark is not None:
             repeated = self._check_producer(mark)
@@ -370,11 +363,7 @@ class Partition:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, position: int, *, count_max: int, is_committed: bool) -> tuple[list[MemoryRecord], int]:
-        """Records from `position` on, and where to go on.
-
-        Raises:
-            RefusedError: OFFSET_OUT_OF_RANGE: nothing is there, neither now nor next.
-        """
+        """Records from `position` on, and where to go on."""
         if not self.first_offset <= position <= self.next_offset:
             raise RefusedError(Code.OFFSET_OUT_OF_RANGE)
         end = self.end(is_committed=is_committed)

@@ -164,11 +164,7 @@ class MemoryLogReader:
         self._reading.pause([partition])
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
-        """(first offset, next offset as the isolation level sees it).
-
-        Raises:
-            BrokerUnavailableError: not answered within `timeout_s`.
-        """
+        """(first offset, next offset as the isolation level sees it)."""
         admin = MemoryAdmin(self._link, timeout_ms=int(timeout_s * 1000))
         return admin.watermarks(partition, is_committed=self._is_committed)
 
@@ -248,12 +244,7 @@ class MemoryGroupReader:
         self._reading.resume(partitions)
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
-        """Records as they come, none with an error; serves the group.
-
-        Raises:
-            ConfigError: the stored offset is not in the log any more.
-            TxLayerError: anything else that stops reading. Rebuild from the stored offsets.
-        """
+        """Records as they come, none with an error; serves the group."""
         self._check_poll_interval()
         if not self._wait(timeout_s):
             return ()
@@ -285,11 +276,7 @@ class MemoryGroupReader:
         return self._advice
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
-        """(first offset, last stable offset).
-
-        Raises:
-            BrokerUnavailableError: not answered within `timeout_s`.
-        """
+        """(first offset, last stable offset)."""
         return MemoryAdmin(self._link, timeout_ms=int(timeout_s * 1000)).watermarks(partition, is_committed=True)
 
     def read_to(self, partition: TopicPartition) -> int:
@@ -471,33 +458,20 @@ class MemoryStoringGroupReader(MemoryGroupReader):
         self._reading.tells_end = False
 
     def begin_store(self, offsets: Offsets) -> None:
-        """Store offsets without waiting; `take_stored` tells how it ended.
-
-        Raises:
-            LifecycleError: the result of the one before was not taken yet.
-        """
+        """Store offsets without waiting; `take_stored` tells how it ended."""
         if self._begun is not None or self._end is not False:
             raise LifecycleError("a store of offsets is under way", state="storing")
         self._begun = dict(offsets)
 
     def take_stored(self) -> bool:
-        """True once after the store that was begun was acknowledged.
-
-        Raises:
-            TxLayerError: it failed; see the port.
-        """
+        """True once after the store that was begun was acknowledged."""
         end, self._end = self._end, False
         if isinstance(end, TxLayerError):
             raise end
         return end
 
     def store_offsets(self, offsets: Offsets, *, timeout_s: float) -> None:
-        """Store these and wait for the acknowledgement; what was begun is older, and given up.
-
-        Raises:
-            BrokerUnavailableError: not acknowledged within `timeout_s`; it may still happen.
-            TxLayerError: it failed; see the port.
-        """
+        """Store these and wait for the acknowledgement; what was begun is older, and given up."""
         self._begun, self._end = None, False
         link = self._link
         deadline = link.world.monotonic() + timeout_s

@@ -356,11 +356,7 @@ class MemoryTransactionalWriter:
     # --- the port -----------------------------------------------------------------------------------------------------
 
     def initialise(self, *, timeout_s: float) -> None:
-        """Fence every earlier holder of the id and end what it left open.
-
-        Raises:
-            ProducerFencedError, NotAuthorisedError, BrokerUnavailableError: no Kafka transaction can begin.
-        """
+        """Fence every earlier holder of the id and end what it left open."""
         broker = self._link.broker
         with self._errors_as_ours():
             self._require(WriterState.NEW, WriterState.READY)
@@ -380,23 +376,12 @@ class MemoryTransactionalWriter:
         self._has_lost_records = False
 
     def flush(self, *, timeout_s: float) -> int:
-        """Wait until every record is acknowledged or refused; the number still waiting.
-
-        Raises:
-            TxLayerError: the writer failed for good, most often because a newer holder of the id fenced it.
-        """
+        """Wait until every record is acknowledged or refused; the number still waiting."""
         with self._errors_as_ours():
             return self._flush(timeout_s)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:
-        """Make the offsets part of the Kafka transaction, fenced by the member's generation.
-
-        Raises:
-            MemberFencedError: the group went on without this member.
-            RefusedRecordError, ForbiddenTopicError: a record before was refused; the Kafka transaction must be given up.
-            BrokerUnavailableError: not answered within `timeout_s`.
-            TxLayerError: anything else; the Kafka transaction must be given up.
-        """
+        """Make the offsets part of the Kafka transaction, fenced by the member's generation."""
         fence: MemberMetadata = member
         who = (self.transactional_id, self._producer_id, self._epoch)
         broker, wanted = self._link.broker, dict(offsets)
@@ -418,11 +403,7 @@ class MemoryTransactionalWriter:
             self._flush(0.01)
 
     def failure(self, exc: Exception) -> TxLayerError:
-        """Our error for what `produce` raised.
-
-        Raises:
-            Exception: `exc` itself, when the client did not raise it.
-        """
+        """Our error for what `produce` raised."""
         if isinstance(exc, ClientFailureError):
             return self._as_ours(self._cause(exc.error))
         raise exc
@@ -442,12 +423,7 @@ class MemoryTransactionalWriter:
         )
 
     def commit(self, *, timeout_s: float) -> None:
-        """End the Kafka transaction; when it returns, a `read_committed` reader will see all of it.
-
-        Raises:
-            RetriableError: not answered yet; call again.
-            TxLayerError: as `send_offsets`.
-        """
+        """End the Kafka transaction; when it returns, a `read_committed` reader will see all of it."""
         with self._errors_as_ours():
             try:
                 self._commit(timeout_s)
@@ -458,11 +434,7 @@ class MemoryTransactionalWriter:
                 raise
 
     def abort(self, *, timeout_s: float) -> None:
-        """Give the open Kafka transaction up; best effort, the next holder of the id ends it for certain.
-
-        Raises:
-            TxLayerError: it did not work; the next holder of the id does it.
-        """
+        """Give the open Kafka transaction up; best effort, the next holder of the id ends it for certain."""
         with self._errors_as_ours():
             self._require(WriterState.OPEN, WriterState.ABORTABLE)
             self._outbox.purge()
