@@ -8,8 +8,10 @@ every answer as retriable, forever (docs/explanation/kafka.md, Errors).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from txlayer.errors import (
     BrokerUnavailableError,
@@ -323,11 +325,56 @@ def translate_refusal(
     return translate_writer_error(error, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id)
 
 
-def unanswered_commit(error: ClientError) -> RetriableError | None:
-    """The error of a commit that is only unanswered so far; None: the commit failed."""
-    if not error.fatal() and not error.txn_requires_abort() and error.retriable():
-        return RetriableError(detail_of(error))
-    return None
+class TranslatedWriter:
+    """A transactional client whose errors are txlayer's, whatever client it is.
+
+    A subclass says what its client's exceptions hold, and why a Kafka transaction cannot go on.
+    """
+
+    def __init__(self, *, transactional_id: str, batch_bytes_max: int, bootstrap_servers: str) -> None:
+        self.transactional_id = transactional_id
+        self.batch_bytes_max = batch_bytes_max
+        self._bootstrap_servers = bootstrap_servers
+
+    def _error_in(self, exc: Exception) -> ClientError | None:
+        raise NotImplementedError
+
+    def _cause(self, error: ClientError) -> ClientError:
+        raise NotImplementedError
+
+    def failure(self, exc: Exception) -> TxLayerError:
+        """As in `TransactionalWriter`."""
+        error = self._error_in(exc)
+        if error is None:
+            raise exc
+        return self._as_ours(self._cause(error))
+
+    def refusal(self, error: Any, *, topic: str, txn_key: str) -> TxLayerError:
+        """As in `TransactionalWriter`."""
+        return translate_refusal(
+            self._cause(error),
+            topic=topic,
+            txn_key=txn_key,
+            bootstrap_servers=self._bootstrap_servers,
+            transactional_id=self.transactional_id,
+        )
+
+    @contextmanager
+    def _errors_as_ours(self, *, is_commit: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except Exception as exc:
+            error = self._error_in(exc)
+            if error is None:
+                raise
+            if is_commit and not error.fatal() and not error.txn_requires_abort() and error.retriable():
+                raise RetriableError(detail_of(error)) from exc  # unanswered so far; it has not failed
+            raise self._as_ours(error) from exc
+
+    def _as_ours(self, error: ClientError) -> TxLayerError:
+        return translate_writer_error(
+            error, bootstrap_servers=self._bootstrap_servers, transactional_id=self.transactional_id
+        )
 
 
 # --- a writer of half and op records ----------------------------------------------------------------------------------

@@ -8,13 +8,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from txlayer.adapters.errors import Code, translate_error
+from txlayer.adapters.errors import (
+    PASSING_CODES,
+    ClientError,
+    Code,
+    consumer_advice,
+    translate_error,
+    translate_read_error,
+    translate_store_error,
+)
 from txlayer.adapters.ports import (
     Administration,
     Assignment,
     GroupReader,
     HistoryStart,
     LogReader,
+    OnRevoke,
     Record,
     TopicPartition,
 )
@@ -23,7 +32,7 @@ from txlayer.core import codec
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer.core.history import HistoryFold, TransactionHistory
 from txlayer.core.messages import HalfHeader, Undecodable, nonce_of, txn_id_of
-from txlayer.errors import BrokerUnavailableError, RetriableError, TopicMismatchError
+from txlayer.errors import BrokerUnavailableError, RetriableError, TopicMismatchError, TxLayerError
 
 READ_COUNT_MAX = 20_000
 """Records per read; it limits the time between two calls of `is_still_ours`."""
@@ -316,6 +325,72 @@ def _place(record: Record, where: str) -> HalfPlace | str:
     if isinstance(header, Undecodable):
         return f"{where} is no half message: {header.why}"
     return HalfPlace(txn_id_of(header.key), nonce_of(header.key), header.index, record.timestamp()[1])
+
+
+class TranslatedMember:
+    """What a member of a group keeps between two reads, whatever its client: a share, ends that were reached, a failure.
+
+    A `reader` that lost its offset is told `advice`; without one, how to reset a consumer of this group.
+    """
+
+    def __init__(self, *, group: str, bootstrap_servers: str, reader: str, advice: str) -> None:
+        self._group = group
+        self._bootstrap_servers = bootstrap_servers
+        self._reader_name = reader
+        self._advice = advice
+        self._reached: dict[TopicPartition, int] = {}
+        self._assignment: Assignment | None = None
+        self._is_revoked = False
+        self._hook: OnRevoke | None = None
+        self._failure: Exception | None = None
+
+    def take_assignment(self) -> Assignment | None:
+        """As in `GroupReader`."""
+        taken, self._assignment = self._assignment, None
+        return taken
+
+    def take_revocation(self) -> bool:
+        """As in `GroupReader`."""
+        taken, self._is_revoked = self._is_revoked, False
+        return taken
+
+    def take_reached(self) -> Mapping[TopicPartition, int]:
+        """As in `StoringGroupReader`."""
+        taken, self._reached = self._reached, {}
+        return taken
+
+    def _is_error(self, record: Any) -> bool:
+        error = record.error()
+        if error is None:
+            return False
+        if error.code() == Code.LOCAL_PARTITION_EOF:
+            self._reached[record.topic(), record.partition()] = record.offset()
+        elif error.code() not in PASSING_CODES:
+            raise self._read_error(error, topic=record.topic() or "")
+        return True
+
+    def _read_error(self, error: ClientError, *, topic: str = "") -> TxLayerError:
+        return translate_read_error(
+            error,
+            bootstrap_servers=self._bootstrap_servers,
+            reader=self._reader_name,
+            advice=self._advice or consumer_advice(self._group, topic),
+        )
+
+    def _store_error(self, error: ClientError) -> TxLayerError:
+        return translate_store_error(error, group=self._group, bootstrap_servers=self._bootstrap_servers)
+
+    def _call_hook(self, *, is_lost: bool) -> None:
+        try:
+            if self._hook is not None:
+                self._hook(is_lost)
+        except Exception as exc:  # noqa: BLE001 - a client's callback: the next read raises it
+            self._failure = exc
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
 
 
 logger = logging.getLogger("txlayer.responder")

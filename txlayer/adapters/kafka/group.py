@@ -16,16 +16,10 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from txlayer.adapters.errors import (
-    COORDINATOR_ADVICE,
-    PASSING_CODES,
-    Code,
-    consumer_advice,
-    translate_read_error,
-    translate_store_error,
-)
+from txlayer.adapters.errors import COORDINATOR_ADVICE
 from txlayer.adapters.kafka.client import Deadline, assign, group_consumer, kafka_error, readable, translate, watermarks
 from txlayer.adapters.ports import Assignment, OnRevoke, StoredOffset, TopicPartition
+from txlayer.adapters.readers import TranslatedMember
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, InvariantError, LifecycleError, TxLayerError
 
@@ -59,7 +53,7 @@ def parse_member(metadata: bytes) -> tuple[int, str]:
 _error_of = Message.error
 
 
-class KafkaGroupReader:
+class KafkaGroupReader(TranslatedMember):
     """The `GroupReader` of real Kafka."""
 
     def __init__(
@@ -75,9 +69,8 @@ class KafkaGroupReader:
         reader: str = "the coordinator",
         advice: str = COORDINATOR_ADVICE,
     ) -> None:
+        super().__init__(group=group, bootstrap_servers=config.bootstrap_servers, reader=reader, advice=advice)
         self._config = config
-        self._reader_name = reader
-        self._advice = advice
         self._consumer: Consumer = group_consumer(
             config,
             group=group,
@@ -88,28 +81,14 @@ class KafkaGroupReader:
             on_commit=on_commit,
             tells_end=tells_end,
         )
-        self._reached: dict[TopicPartition, int] = {}
-        self._assignment: Assignment | None = None
-        self._is_revoked = False
         self._holds_share = False  # the group has given one, empty or not, and not taken it back
         self._is_closed = False
-        self._failure: Exception | None = None
 
     def start(self, topics: Sequence[str]) -> None:
         """Join the group; the assignment comes from within a later `read`."""
         self._consumer.subscribe(
             list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )
-
-    def take_assignment(self) -> Assignment | None:
-        """The newest assignment that was not taken yet; it assigns nothing, `resume_at` does."""
-        taken, self._assignment = self._assignment, None
-        return taken
-
-    def take_revocation(self) -> bool:
-        """True once after the group took its partitions back, or the session was lost."""
-        taken, self._is_revoked = self._is_revoked, False
-        return taken
 
     def resume_at(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read the assigned partitions from here."""
@@ -132,9 +111,7 @@ class KafkaGroupReader:
             records = [] if first is None else [first, *self._consumer.consume(record_count_max - 1, 0)]
         except KafkaException as exc:
             raise translate(exc, bootstrap_servers=self._config.bootstrap_servers) from exc
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+        self._raise_failure()
         if any(map(_error_of, records)):
             records = [r for r in records if not self._is_error(r)]
         return readable(records)
@@ -223,25 +200,6 @@ class KafkaGroupReader:
         except Exception as exc:  # noqa: BLE001 - a client's callback: the next read raises it
             self._failure = exc
 
-    def _is_error(self, record: Any) -> bool:
-        error = record.error()
-        if error is None:
-            return False
-        if error.code() in PASSING_CODES:
-            return True
-        if error.code() == Code.LOCAL_PARTITION_EOF:
-            self._reached[record.topic(), record.partition()] = record.offset()
-            return True
-        raise translate_read_error(
-            error,
-            bootstrap_servers=self._config.bootstrap_servers,
-            reader=self._reader_name,
-            advice=self._advice_for(record.topic() or ""),
-        )
-
-    def _advice_for(self, topic: str) -> str:  # noqa: ARG002 - for those that read several
-        return self._advice
-
 
 class _Store:
     """A store that was begun."""
@@ -274,10 +232,9 @@ class KafkaStoringGroupReader(KafkaGroupReader):
             on_commit=self._on_commit,
             tells_end=True,
             reader=f"the group {group}",
+            advice="",
         )
-        self._group = group
         self._is_static = bool(instance_id)
-        self._hook: OnRevoke | None = None
         self._under_way: deque[_Store] = deque()  # the client answers in order, also what is no longer waited for
         self._begun: _Store | None = None
         self._is_in_callback = False
@@ -290,11 +247,6 @@ class KafkaStoringGroupReader(KafkaGroupReader):
             list(topics), on_assign=self._on_assign, on_revoke=self._on_taken, on_lost=self._on_lost
         )
 
-    def take_reached(self) -> Mapping[TopicPartition, int]:
-        """The positions at which reading reached the end of partitions since the last call."""
-        taken, self._reached = self._reached, {}
-        return taken
-
     def begin_store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """Store offsets without waiting; `take_stored` tells how it ended."""
         if self._begun is not None:
@@ -302,7 +254,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         try:
             self._consumer.commit(offsets=_partitions(offsets), asynchronous=True)
         except KafkaException as exc:
-            raise self._translated(kafka_error(exc)) from exc
+            raise self._store_error(kafka_error(exc)) from exc
         self._begun = _Store()
         self._under_way.append(self._begun)
 
@@ -338,7 +290,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
                 waited_ms=int(timeout_s * 1000),
             ) from exc
         except KafkaException as exc:
-            raise self._translated(kafka_error(exc)) from exc
+            raise self._store_error(kafka_error(exc)) from exc
 
     def close(self) -> None:
         """Leave the group; `on_revoke` is called first when there are partitions to give back.
@@ -372,10 +324,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         store.is_done = True
         failed = error or next((p.error for p in partitions or () if p.error is not None), None)
         if failed is not None:
-            store.failure = self._translated(failed)
-
-    def _translated(self, error: KafkaError) -> TxLayerError:
-        return translate_store_error(error, group=self._group, bootstrap_servers=self._config.bootstrap_servers)
+            store.failure = self._store_error(failed)
 
     def _on_taken(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
         self._tell(is_lost=False)
@@ -386,22 +335,12 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         self._begun = None  # fenced by its generation
         self._on_revoke(consumer, partitions)
 
-    def _advice_for(self, topic: str) -> str:
-        return consumer_advice(self._group, topic)
-
     def _tell(self, *, is_lost: bool) -> None:
         self._is_in_callback = True
         try:
             self._call_hook(is_lost=is_lost)
         finally:
             self._is_in_callback = False
-
-    def _call_hook(self, *, is_lost: bool) -> None:
-        try:
-            if self._hook is not None:
-                self._hook(is_lost)
-        except Exception as exc:  # noqa: BLE001 - a client's callback: the next read raises it
-            self._failure = exc
 
 
 def _partitions(offsets: Mapping[TopicPartition, StoredOffset]) -> list[ClientPartition]:

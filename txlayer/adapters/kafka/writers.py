@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -19,11 +18,10 @@ from confluent_kafka import TopicPartition as ClientPartition
 from txlayer.adapters.errors import (
     GIVEN_UP_CODES,
     NOT_AUTHORISED_CODES,
+    ClientError,
+    TranslatedWriter,
     translate_fatal,
-    translate_refusal,
     translate_unwritten,
-    translate_writer_error,
-    unanswered_commit,
 )
 from txlayer.adapters.kafka.client import Deadline, half_producer, kafka_error, transactional_producer
 from txlayer.adapters.ports import StoredOffset, TopicPartition
@@ -31,7 +29,7 @@ from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, TxLayerError
 
 
-class KafkaTransactionalWriter:
+class KafkaTransactionalWriter(TranslatedWriter):
     """The `TransactionalWriter` of real Kafka. One thread uses it."""
 
     def __init__(
@@ -43,9 +41,11 @@ class KafkaTransactionalWriter:
         batch_bytes_max: int,
         compression: str = "none",
     ) -> None:
-        self.transactional_id = transactional_id
-        self.batch_bytes_max = batch_bytes_max
-        self._config = config
+        super().__init__(
+            transactional_id=transactional_id,
+            batch_bytes_max=batch_bytes_max,
+            bootstrap_servers=config.bootstrap_servers,
+        )
         self._producer: Producer = transactional_producer(
             config,
             transactional_id=transactional_id,
@@ -78,27 +78,7 @@ class KafkaTransactionalWriter:
         with self._errors_as_ours():
             self._producer.poll(0.01)
 
-    def refusal(self, error: KafkaError, *, topic: str, txn_key: str) -> TxLayerError:
-        """Our error for a delivery report's: whose fault it is, the record's, its topic's or the cluster's."""
-        return translate_refusal(
-            self._cause(error),
-            topic=topic,
-            txn_key=txn_key,
-            bootstrap_servers=self._config.bootstrap_servers,
-            transactional_id=self.transactional_id,
-        )
-
-    def failure(self, exc: Exception) -> TxLayerError:
-        """Our error for what `produce` raised.
-
-        Raises:
-            Exception: `exc` itself, when the client did not raise it.
-        """
-        if isinstance(exc, KafkaException):
-            return self._as_ours(self._cause(kafka_error(exc)))
-        raise exc
-
-    def _cause(self, error: KafkaError) -> KafkaError:
+    def _cause(self, error: ClientError) -> ClientError:
         """Why the Kafka transaction cannot go on, where `error` says no more than that it cannot."""
         if error.code() not in GIVEN_UP_CODES:
             return error
@@ -121,21 +101,13 @@ class KafkaTransactionalWriter:
                 self._deadline.call(send, within_s=timeout_s)
             except TimeoutError as exc:
                 raise BrokerUnavailableError(
-                    f"send_offsets: {exc}",
-                    bootstrap_servers=self._config.bootstrap_servers,
-                    waited_ms=int(timeout_s * 1000),
+                    f"send_offsets: {exc}", bootstrap_servers=self._bootstrap_servers, waited_ms=int(timeout_s * 1000)
                 ) from exc
 
     def commit(self, *, timeout_s: float) -> None:
         """End the Kafka transaction; when it returns, a `read_committed` reader will see all of it."""
-        with self._errors_as_ours():
-            try:
-                self._producer.commit_transaction(timeout_s)
-            except KafkaException as exc:
-                unanswered = unanswered_commit(kafka_error(exc))
-                if unanswered is not None:
-                    raise unanswered from exc
-                raise
+        with self._errors_as_ours(is_commit=True):
+            self._producer.commit_transaction(timeout_s)
 
     def close(self) -> None:
         """Close the client. After a fatal error the client raises here, which adds no information.
@@ -150,23 +122,11 @@ class KafkaTransactionalWriter:
         except (KafkaException, RuntimeError, SystemError) as exc:
             raise TxLayerError(f"closing {self.transactional_id}: {exc}") from exc
 
-    @contextmanager
-    def _errors_as_ours(self) -> Iterator[None]:
-        try:
-            yield
-        except KafkaException as exc:
-            raise self._as_ours(kafka_error(exc)) from exc
-        except SystemError as exc:
-            # The client raises a fatal error out of `poll` and `flush`, whatever callbacks there are. When it still has
-            # a log line or a report to hand over, that call runs into the error that is set, and Python says this.
-            if isinstance(exc.__cause__, KafkaException):
-                raise self._as_ours(kafka_error(exc.__cause__)) from exc
-            raise
-
-    def _as_ours(self, error: KafkaError) -> TxLayerError:
-        return translate_writer_error(
-            error, bootstrap_servers=self._config.bootstrap_servers, transactional_id=self.transactional_id
-        )
+    def _error_in(self, exc: Exception) -> ClientError | None:
+        # The client raises a fatal error out of `poll` and `flush`, whatever callbacks there are. When it still has a log
+        # line or a report to hand over, that call runs into the error that is set, and Python says SystemError.
+        found = exc.__cause__ if isinstance(exc, SystemError) else exc
+        return kafka_error(found) if isinstance(found, KafkaException) else None
 
 
 logger = logging.getLogger("txlayer.kafka")

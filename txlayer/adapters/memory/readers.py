@@ -7,15 +7,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from txlayer.adapters.errors import (
-    COORDINATOR_ADVICE,
-    NOT_AUTHORISED_CODES,
-    PASSING_CODES,
-    Code,
-    consumer_advice,
-    translate_read_error,
-    translate_store_error,
-)
+from txlayer.adapters.errors import COORDINATOR_ADVICE, NOT_AUTHORISED_CODES, PASSING_CODES, Code
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.cluster import Fetched
 from txlayer.adapters.memory.groups import Member, MemberMetadata
@@ -23,6 +15,7 @@ from txlayer.adapters.memory.link import RETRY_BACKOFF_S, Link
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.memory.world import ClientError, NoAnswerError, RefusedError
 from txlayer.adapters.ports import Assignment, OnRevoke, StoredOffset, TopicPartition
+from txlayer.adapters.readers import TranslatedMember
 from txlayer.errors import BrokerUnavailableError, LifecycleError, TxLayerError
 
 _TOLD_CODES = NOT_AUTHORISED_CODES | {Code.OFFSET_OUT_OF_RANGE}
@@ -182,7 +175,7 @@ class Membership(Enum):
     IN = "in"  #: it has its share
 
 
-class MemoryGroupReader:
+class MemoryGroupReader(TranslatedMember):
     """A member of a group. One thread uses it; its heartbeats count as sent while its client runs."""
 
     def __init__(
@@ -195,20 +188,15 @@ class MemoryGroupReader:
         advice: str = COORDINATOR_ADVICE,
         **_fetching: object,
     ) -> None:
+        super().__init__(group=group, bootstrap_servers=link.bootstrap_servers, reader=reader, advice=advice)
         self._link = link
-        self._group = group
         self._session_ms = session_timeout_ms
         self._poll_s_max = max(POLL_INTERVAL_MAX_MS, session_timeout_ms) / 1000
         self._reading = Reading(link, is_committed=True, tells_end=False)
-        self._reader_name = reader
-        self._advice = advice
-        self._reached: dict[TopicPartition, int] = {}
         self._topics: tuple[str, ...] = ()
         self._state = Membership.IDLE
         self._member_id = ""
         self._generation = -1
-        self._assignment: Assignment | None = None
-        self._is_revoked = False
         self._ask_again_at = 0.0
         self._read_at = 0.0
 
@@ -219,16 +207,6 @@ class MemoryGroupReader:
         self._topics = tuple(topics)
         self._state = Membership.OUT
         self._read_at = self._link.world.monotonic()
-
-    def take_assignment(self) -> Assignment | None:
-        """The newest assignment that was not taken yet; it assigns nothing, `resume_at` does."""
-        taken, self._assignment = self._assignment, None
-        return taken
-
-    def take_revocation(self) -> bool:
-        """True once after the group took its partitions back, or the session was lost."""
-        taken, self._is_revoked = self._is_revoked, False
-        return taken
 
     def resume_at(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read the assigned partitions from here."""
@@ -253,27 +231,6 @@ class MemoryGroupReader:
             return ()
         records = self._reading.fetch(record_count_max)
         return [record for record in records if not self._is_error(record)]
-
-    def _is_error(self, record: MemoryRecord) -> bool:
-        error = record.error()
-        if error is None:
-            return False
-        if error.code() == Code.LOCAL_PARTITION_EOF:
-            self._reached[record.topic(), record.partition()] = record.offset()
-        elif error.code() not in PASSING_CODES:
-            raise self._translated(error, topic=record.topic())
-        return True
-
-    def _translated(self, error: ClientError, *, topic: str = "") -> TxLayerError:
-        return translate_read_error(
-            error,
-            bootstrap_servers=self._link.bootstrap_servers,
-            reader=self._reader_name,
-            advice=self._advice_for(topic),
-        )
-
-    def _advice_for(self, topic: str) -> str:  # noqa: ARG002 - for those that read several
-        return self._advice
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
         """(first offset, last stable offset)."""
@@ -309,7 +266,7 @@ class MemoryGroupReader:
         self._read_at = now
         if is_late and self._state in (Membership.JOINING, Membership.IN):
             self._on_refusal(Code.UNKNOWN_MEMBER_ID)  # the client itself left the group
-            raise self._translated(ClientError(Code.LOCAL_MAX_POLL_EXCEEDED))
+            raise self._read_error(ClientError(Code.LOCAL_MAX_POLL_EXCEEDED))
 
     def _wait(self, timeout_s: float) -> bool:
         world = self._link.world
@@ -394,7 +351,7 @@ class MemoryGroupReader:
             self._rest()
             return
         if code in NOT_AUTHORISED_CODES:
-            raise self._translated(ClientError(code))
+            raise self._read_error(ClientError(code))
         if self._state is Membership.IN:
             self._before_revocation(is_lost=code is not Code.REBALANCE_IN_PROGRESS)
             self._assignment = None
@@ -427,10 +384,10 @@ class MemoryStoringGroupReader(MemoryGroupReader):
     """A member that stores offsets. One thread uses it. A store that was begun is sent with the next read, and again while no answer comes."""
 
     def __init__(self, link: Link, *, group: str, session_timeout_ms: int, **_fetching: object) -> None:
-        super().__init__(link, group=group, session_timeout_ms=session_timeout_ms, reader=f"the group {group}")
+        super().__init__(
+            link, group=group, session_timeout_ms=session_timeout_ms, reader=f"the group {group}", advice=""
+        )
         self._reading.tells_end = True
-        self._hook: OnRevoke | None = None
-        self._hook_failure: Exception | None = None
         self._begun: dict[TopicPartition, StoredOffset] | None = None
         self._end: TxLayerError | bool = False
 
@@ -443,15 +400,8 @@ class MemoryStoringGroupReader(MemoryGroupReader):
         """As every member reads; what `on_revoke` raised is raised here."""
         self._send_begun()
         records = super().read(record_count_max=record_count_max, timeout_s=timeout_s)
-        if self._hook_failure is not None:
-            failure, self._hook_failure = self._hook_failure, None
-            raise failure
+        self._raise_failure()
         return records
-
-    def take_reached(self) -> Mapping[TopicPartition, int]:
-        """The positions at which reading reached the end of partitions since the last call."""
-        taken, self._reached = self._reached, {}
-        return taken
 
     def hide_ends(self) -> None:
         """From now on it never tells of an end: a client is asked again before it could."""
@@ -495,15 +445,8 @@ class MemoryStoringGroupReader(MemoryGroupReader):
             self._before_revocation(is_lost=False)
         super().close()
 
-    def _advice_for(self, topic: str) -> str:
-        return consumer_advice(self._group, topic)
-
     def _before_revocation(self, *, is_lost: bool) -> None:
-        try:
-            if self._hook is not None:
-                self._hook(is_lost)
-        except Exception as exc:  # noqa: BLE001 - as a client's callback: the next read raises it
-            self._hook_failure = exc
+        self._call_hook(is_lost=is_lost)
         # What a lost session left under way is fenced by its generation.
         self._begun, self._end = None, False
 
@@ -526,6 +469,4 @@ class MemoryStoringGroupReader(MemoryGroupReader):
         try:
             link.ask("OffsetCommit", lambda: link.broker.store_as_member(fence, offsets))
         except RefusedError as exc:
-            raise translate_store_error(
-                ClientError(exc.code), group=self._group, bootstrap_servers=link.bootstrap_servers
-            ) from exc
+            raise self._store_error(ClientError(exc.code)) from exc

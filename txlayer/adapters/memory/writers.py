@@ -6,8 +6,7 @@ A client in memory has no thread: its records leave when it polls, flushes or co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -16,11 +15,9 @@ from txlayer.adapters.errors import (
     FENCED_CODES,
     GIVEN_UP_CODES,
     Code,
+    TranslatedWriter,
     translate_fatal,
-    translate_refusal,
     translate_unwritten,
-    translate_writer_error,
-    unanswered_commit,
 )
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.memory.link import CONCURRENT_BACKOFF_S, FATAL, INSIDE, RETRY_BACKOFF_S, Link
@@ -321,7 +318,7 @@ class WriterState(Enum):
     CLOSED = "closed"  #: nothing
 
 
-class MemoryTransactionalWriter:
+class MemoryTransactionalWriter(TranslatedWriter):
     """The `TransactionalWriter` of a cluster in memory. One thread uses it."""
 
     def __init__(
@@ -333,8 +330,9 @@ class MemoryTransactionalWriter:
         batch_bytes_max: int,
         compression: str = "none",  # noqa: ARG002 - the real client's
     ) -> None:
-        self.transactional_id = transactional_id
-        self.batch_bytes_max = batch_bytes_max
+        super().__init__(
+            transactional_id=transactional_id, batch_bytes_max=batch_bytes_max, bootstrap_servers=link.bootstrap_servers
+        )
         self._link = link
         self._timeout_ms = timeout_ms
         self._state = WriterState.NEW
@@ -402,36 +400,14 @@ class MemoryTransactionalWriter:
         with self._errors_as_ours():
             self._flush(0.01)
 
-    def failure(self, exc: Exception) -> TxLayerError:
-        """Our error for what `produce` raised."""
-        if isinstance(exc, ClientFailureError):
-            return self._as_ours(self._cause(exc.error))
-        raise exc
-
     def _cause(self, error: Any) -> Any:
         has_failed = self._state in (WriterState.ABORTABLE, WriterState.FATAL)
         return self._error if has_failed and error.code() in GIVEN_UP_CODES else error
 
-    def refusal(self, error: Any, *, topic: str, txn_key: str) -> TxLayerError:
-        """Our error for a delivery report's."""
-        return translate_refusal(
-            self._cause(error),
-            topic=topic,
-            txn_key=txn_key,
-            bootstrap_servers=self._link.bootstrap_servers,
-            transactional_id=self.transactional_id,
-        )
-
     def commit(self, *, timeout_s: float) -> None:
         """End the Kafka transaction; when it returns, a `read_committed` reader will see all of it."""
-        with self._errors_as_ours():
-            try:
-                self._commit(timeout_s)
-            except ClientFailureError as exc:
-                unanswered = unanswered_commit(exc.error)
-                if unanswered is not None:
-                    raise unanswered from exc
-                raise
+        with self._errors_as_ours(is_commit=True):
+            self._commit(timeout_s)
 
     def abort(self, *, timeout_s: float) -> None:
         """Give the open Kafka transaction up; best effort, the next holder of the id ends it for certain."""
@@ -556,17 +532,8 @@ class MemoryTransactionalWriter:
             error = self._error if self._state in failed else ClientError(Code.LOCAL_STATE)
             raise ClientFailureError(error)
 
-    @contextmanager
-    def _errors_as_ours(self) -> Iterator[None]:
-        try:
-            yield
-        except ClientFailureError as exc:
-            raise self._as_ours(exc.error) from exc
-
-    def _as_ours(self, error: ClientError) -> TxLayerError:
-        return translate_writer_error(
-            error, bootstrap_servers=self._link.bootstrap_servers, transactional_id=self.transactional_id
-        )
+    def _error_in(self, exc: Exception) -> ClientError | None:
+        return exc.error if isinstance(exc, ClientFailureError) else None
 
 
 HALF_QUEUE_MAX = 100_000
