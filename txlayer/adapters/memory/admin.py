@@ -8,8 +8,7 @@ from typing import Self, TypeVar
 
 from txlayer.adapters.connect import ANSWER_TIMEOUT_MS
 from txlayer.adapters.errors import UNAVAILABLE_CODES, Code, translate_error
-from txlayer.adapters.memory.cluster import Topic
-from txlayer.adapters.memory.link import RETRY_BACKOFF_S, Link
+from txlayer.adapters.memory.cluster import RETRY_BACKOFF_S, Link, Topic
 from txlayer.adapters.memory.log import Partition, in_effect
 from txlayer.adapters.memory.world import ClientError, NoAnswerError, RefusedError
 from txlayer.adapters.ports import GroupMember, GroupState, StoredOffset, TopicLimits, TopicPartition

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.groups import Group, Member, MemberMetadata
@@ -598,3 +598,38 @@ class Broker:
         for place, offset in offsets.items():
             self._append_count += 1
             group.stored[place] = (self._append_count, offset)
+
+
+T = TypeVar("T")
+
+RETRY_BACKOFF_S = 0.1
+"""`retry.backoff.ms` of every client of ours."""
+
+
+class Link:
+    """How one client process reaches the cluster."""
+
+    __slots__ = ("bootstrap_servers", "broker", "client", "cluster", "world")
+
+    def __init__(self, world: World, cluster: Cluster, broker: Broker, *, client: str, bootstrap_servers: str) -> None:
+        self.world = world
+        self.cluster = cluster
+        self.broker = broker
+        self.client = client
+        self.bootstrap_servers = bootstrap_servers
+
+    def ask(self, request: str, act: Callable[[], T]) -> T:
+        """One request and its answer."""
+        return self.world.exchange(self.client, request, act)
+
+    def jittered(self, seconds: float) -> float:
+        """As clients do: 20 % around it."""
+        return seconds * (0.8 + 0.4 * self.world.random.random())
+
+    def pause(self, seconds: float) -> None:
+        """Let others run for so long."""
+        self.world.wait(_never, timeout_s=seconds)
+
+
+def _never() -> bool:
+    return False

@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from txlayer.adapters.connect import Clients, ConnectedConsumer, ConnectedCoordinator, ConnectedProducer
 from txlayer.adapters.errors import translate_error
 from txlayer.adapters.memory.admin import MemoryAdmin
-from txlayer.adapters.memory.cluster import Broker, Cluster
-from txlayer.adapters.memory.link import Link
+from txlayer.adapters.memory.cluster import Broker, Cluster, Link
 from txlayer.adapters.memory.log import CREATE_TIME, MemoryRecord
 from txlayer.adapters.memory.readers import MemoryGroupReader, MemoryLogReader, MemoryStoringGroupReader
 from txlayer.adapters.memory.world import ClientError, RefusedError, ThreadWorld, World

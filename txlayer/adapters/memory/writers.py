@@ -19,8 +19,8 @@ from txlayer.adapters.errors import (
     translate_fatal,
     translate_unwritten,
 )
+from txlayer.adapters.memory.cluster import RETRY_BACKOFF_S, Link
 from txlayer.adapters.memory.groups import MemberMetadata
-from txlayer.adapters.memory.link import CONCURRENT_BACKOFF_S, FATAL, INSIDE, RETRY_BACKOFF_S, Link
 from txlayer.adapters.memory.log import (
     BATCH_OVERHEAD_BYTES,
     CREATE_TIME,
@@ -33,6 +33,76 @@ from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition
 from txlayer.core.ids import murmur2
 from txlayer.core.messages import Headers
 from txlayer.errors import TxLayerError
+
+# Which codes a client keeps to itself, and which end a Kafka transaction or the client, was measured request by request
+# (docs/explanation/kafka.md, Errors).
+CONCURRENT_BACKOFF_S = 0.02
+"""The client's fixed pause while the markers of the last Kafka transaction are written."""
+
+_MOVED = {
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_COORDINATOR,
+    Code.CONCURRENT_TRANSACTIONS,
+    Code.REQUEST_TIMED_OUT,
+}
+
+INSIDE: dict[str, frozenset[Code]] = {
+    "InitProducerId": frozenset({*_MOVED, Code.UNKNOWN}),
+    "AddPartitionsToTxn": frozenset({*_MOVED, Code.UNKNOWN_TOPIC_OR_PART}),
+    "Produce": frozenset(
+        {
+            Code.UNKNOWN_TOPIC_OR_PART,
+            Code.NOT_LEADER_FOR_PARTITION,
+            Code.LEADER_NOT_AVAILABLE,
+            Code.REQUEST_TIMED_OUT,
+            Code.INVALID_MSG,
+            Code.NOT_ENOUGH_REPLICAS,
+            Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            Code.KAFKA_STORAGE_ERROR,
+        }
+    ),
+    "AddOffsetsToTxn": frozenset(_MOVED),
+    "TxnOffsetCommit": frozenset({*_MOVED, Code.UNKNOWN_TOPIC_OR_PART}),
+    "EndTxn": frozenset(_MOVED),
+}
+"""Codes after which the client asks again by itself."""
+
+FATAL: dict[str, frozenset[Code]] = {
+    "InitProducerId": frozenset(
+        {
+            Code.INVALID_TRANSACTION_TIMEOUT,
+            Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            Code.CLUSTER_AUTHORIZATION_FAILED,
+            Code.INVALID_PRODUCER_EPOCH,
+            Code.PRODUCER_FENCED,
+        }
+    ),
+    "AddPartitionsToTxn": frozenset(
+        {
+            Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            Code.INVALID_PRODUCER_EPOCH,
+            Code.PRODUCER_FENCED,
+            Code.INVALID_TXN_STATE,
+        }
+    ),
+    "Produce": frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH}),
+    "AddOffsetsToTxn": frozenset(
+        {Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.INVALID_PRODUCER_EPOCH, Code.INVALID_TXN_STATE}
+    ),
+    "TxnOffsetCommit": frozenset(
+        {Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING, Code.INVALID_TXN_STATE}
+    ),
+    "EndTxn": frozenset(
+        {
+            Code.INVALID_PRODUCER_EPOCH,
+            Code.PRODUCER_FENCED,
+            Code.INVALID_TXN_STATE,
+            Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        }
+    ),
+}
+"""Codes after which a transactional client is of no use any more; every other code means: abort."""
 
 ANY_PARTITION = -1
 
@@ -505,10 +575,26 @@ class MemoryTransactionalWriter(TranslatedWriter):
     # --- states and errors --------------------------------------------------------------------------------------------
 
     def _persist(self, request: str, act: Callable[[], T], *, timeout_s: float) -> T:
-        try:
-            return self._link.persist(request, act, deadline=self._link.world.monotonic() + timeout_s)
-        except RefusedError as exc:
-            self._fail(exc.code, is_fatal=exc.code in FATAL[request])
+        """Ask again while no answer comes, or one that the client keeps to itself.
+
+        The very same request is sent again: one that was only late arrives as well.
+        """
+        link, code = self._link, Code.LOCAL_TIMED_OUT
+        deadline = link.world.monotonic() + timeout_s
+        while True:
+            try:
+                return link.ask(request, act)
+            except NoAnswerError:
+                pass
+            except RefusedError as exc:
+                if exc.code not in INSIDE[request]:
+                    self._fail(exc.code, is_fatal=exc.code in FATAL[request])
+                if request == "InitProducerId":
+                    code = exc.code  # of this request alone the client tells in the end what the last answer was
+            left_s = deadline - link.world.monotonic()
+            if left_s <= 0:
+                raise ClientFailureError(ClientError(code))
+            link.pause(min(link.jittered(RETRY_BACKOFF_S), left_s))
 
     def _fail(self, code: Code, *, is_fatal: bool) -> NoReturn:
         self._turn(code, is_fatal=is_fatal)
