@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from email.utils import formatdate
 from http import HTTPStatus
-from types import TracebackType
 from typing import Self
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -201,9 +200,7 @@ class MetricsServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

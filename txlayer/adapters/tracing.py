@@ -89,17 +89,7 @@ class NoTracing:
 
     is_on = False
 
-    def start(
-        self,
-        name: str,  # noqa: ARG002 - the protocol's
-        role: SpanRole,  # noqa: ARG002 - the protocol's
-        *,
-        attributes: Attributes,  # noqa: ARG002 - the protocol's
-        cause: TraceContext | None = None,  # noqa: ARG002 - the protocol's
-        age_ms: int = 0,  # noqa: ARG002 - the protocol's
-        links: Sequence[TraceContext] = (),  # noqa: ARG002 - the protocol's
-        started_ns: int | None = None,  # noqa: ARG002 - the protocol's
-    ) -> Span:
+    def start(self, *_: object, **_named: object) -> Span:
         """A `NoSpan`."""
         return NoSpan()
 

@@ -6,7 +6,6 @@ import concurrent.futures
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import (
@@ -290,9 +289,7 @@ class KafkaAdmin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
