@@ -25,7 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
 from tests.support.broker import unique_name
 from tests.support.certificates import Authority, Signed
 from tests.support.waiting import wait_until
-from txlayer.adapters.kafka.acls import KafkaAcls
+from txlayer.adapters.kafka.admin import KafkaAcls
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.config import ClientConfig

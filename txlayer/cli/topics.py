@@ -203,7 +203,7 @@ def check_acls(*, rights: Rights, connection: Connection, as_json: AsJson = Fals
 
 
 def _compare_acls(rights: Rights, connection: Connection, *, as_json: bool, creates: bool = False) -> list[AclChange]:
-    from txlayer.adapters.kafka.acls import KafkaAcls
+    from txlayer.adapters.kafka.admin import KafkaAcls
 
     config = connection.config(ClientConfig)
     wanted = WantedRights.of(

@@ -1,4 +1,4 @@
-"""Asks a Kafka cluster about topics, groups and offsets, and changes them."""
+"""Asks a Kafka cluster about topics, groups, offsets and access rights, and changes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub forgets to export them
+    AclBinding,
+    AclBindingFilter,
     AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -27,16 +30,25 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    ResourcePatternType,
     ResourceType,
 )
 
 from txlayer.adapters.connect import ANSWER_TIMEOUT_MS
-from txlayer.adapters.errors import MOVED_COORDINATOR_CODES, NOT_AUTHORISED_CODES
+from txlayer.adapters.errors import MOVED_COORDINATOR_CODES, NOT_AUTHORISED_CODES, Code
 from txlayer.adapters.kafka.client import base_settings, kafka_error, new_client, plain_consumer, translate
 from txlayer.adapters.ports import GroupMember, GroupState, StoredOffset, TopicLimits, TopicPartition
 from txlayer.config import ClientConfig
+from txlayer.core.acls import Acl, AclPattern, AclResource, Operation
 from txlayer.core.topics import AlterSetting, CreateTopic, TopicState
-from txlayer.errors import BrokerUnavailableError, LifecycleError, NotAuthorisedError, RetriableError, TxLayerError
+from txlayer.errors import (
+    BrokerUnavailableError,
+    LifecycleError,
+    NotAuthorisedError,
+    RetriableError,
+    TxLayerError,
+    UsageError,
+)
 
 logger = logging.getLogger("txlayer.admin")
 
@@ -649,3 +661,110 @@ def remove(config: ClientConfig, *, topics: Collection[str], groups: Collection[
         except KafkaException:
             continue  # of a foreseen code: it never was, or is gone already
     connection.close()
+
+
+# --- access rights ----------------------------------------------------------------------------------------------------
+
+
+_RESOURCES: dict[AclResource, ResourceType] = {
+    AclResource.TOPIC: ResourceType.TOPIC,
+    AclResource.GROUP: ResourceType.GROUP,
+    AclResource.TRANSACTIONAL_ID: ResourceType.TRANSACTIONAL_ID,
+    AclResource.CLUSTER: ResourceType.BROKER,  # so the client calls it
+}
+_OURS_OF_RESOURCES: dict[object, AclResource] = {theirs: ours for ours, theirs in _RESOURCES.items()}
+_PATTERNS: dict[AclPattern, ResourcePatternType] = {
+    AclPattern.LITERAL: ResourcePatternType.LITERAL,
+    AclPattern.PREFIXED: ResourcePatternType.PREFIXED,
+}
+_OURS_OF_PATTERNS: dict[object, AclPattern] = {theirs: ours for ours, theirs in _PATTERNS.items()}
+_OPERATIONS: dict[Operation, AclOperation] = {o: AclOperation[o.name] for o in Operation if o is not Operation.OTHER}
+_OURS_OF_OPERATIONS: dict[object, Operation] = {theirs: ours for ours, theirs in _OPERATIONS.items()}
+
+
+class KafkaAcls:
+    """The rights on one cluster, for one thread at a time; it connects at the first question.
+
+    Every question raises:
+        UsageError: the brokers have no authorizer; nothing was changed. Only `create` finds that out: to the question
+            which rights there are, the client answers "none" there.
+        BrokerUnavailableError: no answer in time; a change may have happened, ask again.
+        NotAuthorisedError: this principal may not see, or not change, rights; nothing was changed.
+    """
+
+    def __init__(self, config: ClientConfig, *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
+        self._connection = AdminConnection(config, timeout_ms=timeout_ms)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the client back."""
+        self._connection.close()
+
+    def read(self) -> frozenset[Acl]:
+        """Every right that there is."""
+        any_value: Any = None  # the client's stub wants a text
+        everything = AclBindingFilter(
+            ResourceType.ANY,
+            any_value,
+            ResourcePatternType.ANY,
+            any_value,
+            any_value,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        try:
+            bindings = self._connection.wait(
+                self._connection.client().describe_acls(everything, **self._connection.limits()),
+                resource="cluster",
+                operation="describe ACLs",
+                foreseen={Code.SECURITY_DISABLED},
+            )
+        except KafkaException as exc:
+            raise _without_authorizer() from exc
+        return frozenset(_ours(binding) for binding in bindings)
+
+    def create(self, acls: Sequence[Acl]) -> None:
+        """Create these; one that is there already stays as it is."""
+        if not acls:
+            return
+        futures = self._connection.client().create_acls([_theirs(acl) for acl in acls], **self._connection.limits())
+        for binding, future in futures.items():
+            try:
+                self._connection.wait(
+                    future, resource=binding.name, operation="create ACLs", foreseen={Code.SECURITY_DISABLED}
+                )
+            except KafkaException as exc:
+                raise _without_authorizer() from exc
+
+
+def _theirs(acl: Acl) -> AclBinding:
+    return AclBinding(
+        _RESOURCES[acl.resource],
+        acl.name,
+        _PATTERNS[acl.pattern],
+        acl.principal,
+        acl.host,
+        _OPERATIONS[acl.operation],
+        AclPermissionType.DENY if acl.is_denied else AclPermissionType.ALLOW,
+    )
+
+
+def _ours(binding: AclBinding) -> Acl:
+    return Acl(
+        _OURS_OF_RESOURCES.get(binding.restype, AclResource.OTHER),
+        binding.name,
+        _OURS_OF_PATTERNS.get(binding.resource_pattern_type, AclPattern.LITERAL),
+        _OURS_OF_OPERATIONS.get(binding.operation, Operation.OTHER),
+        binding.principal,
+        binding.host,
+        is_denied=binding.permission_type is AclPermissionType.DENY,
+    )
+
+
+def _without_authorizer() -> UsageError:
+    return UsageError("the brokers have no authorizer, everybody may do everything: set authorizer.class.name on them")
