@@ -149,91 +149,6 @@ BACKLOG = 128
 """Connections that the kernel queues; the server accepts all of them in one turn."""
 TEXT = "text/plain; charset=utf-8"
 
-Render = Callable[[str], tuple[bytes, str]]
-
-
-class MetricsServer:
-    """Serves the port from its own thread, from `with` to the end of the block.
-
-    Args:
-        config: the address and port.
-        observed: the source of metrics and health.
-        clock: seconds, for time-outs of readers.
-
-    Raises, at `start`:
-        ConfigError: the port is not available. Nothing was started.
-    """
-
-    def __init__(
-        self, config: MetricsConfig, observed: Observed, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._config = config
-        self._observed = observed
-        self._clock = clock
-        self._server: _Server | None = None
-
-    def start(self) -> None:
-        """Listen, and answer from now on."""
-        if self._server is not None:
-            return
-        render = Page(self._observed, clock=self._clock).render
-        try:
-            server = _Server(self._config, _Pages(self._observed, render), self._clock)
-        except (OSError, OverflowError) as exc:
-            raise ConfigError(
-                f"cannot listen for readers of metrics: {exc}",
-                name="--metrics-host, --metrics-port",
-                value=f"{self._config.host}:{self._config.port}",
-                expected="an address of this machine and a free port",
-            ) from exc
-        self._server = server
-        server.start()
-        logger.info("metrics.started", extra={"host": self._config.host, "port": self._config.port})
-
-    def close(self) -> None:
-        """Stop listening, and close every connection."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _Pages:
-    """Makes the answers to requests, without sockets."""
-
-    def __init__(self, observed: Observed, render: Render) -> None:
-        self._observed = observed
-        self._render = render
-
-    def answer(self, request: bytes) -> bytes:
-        """The complete answer to a complete request: its first line and its headers."""
-        first, *lines = request.decode("latin-1").splitlines()
-        words = first.split()
-        headers = [line.partition(":") for line in lines if line]
-        if len(words) != 3 or not words[2].startswith("HTTP/") or len(headers) > HEADER_COUNT_MAX:
-            return _answer(HTTPStatus.BAD_REQUEST)
-        if words[0] not in ("GET", "HEAD"):
-            return _answer(HTTPStatus.NOT_IMPLEMENTED)
-        accept = ",".join(value.strip() for name, _, value in headers if name.lower() == "accept")
-        status, body, content_type = self._page(words[1].partition("?")[0], accept)
-        return _answer(status, body, content_type, has_body=words[0] == "GET")
-
-    def _page(self, path: str, accept: str) -> tuple[HTTPStatus, bytes, str]:
-        if path == "/metrics":
-            return HTTPStatus.OK, *self._render(accept)
-        if path in ("/livez", "/readyz"):
-            health = self._observed.health()
-            reason = health.stalled or (health.waiting if path == "/readyz" else "")
-            status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK
-            return status, f"{printable(reason) or 'ok'}\n".encode(), TEXT
-        return HTTPStatus.NOT_FOUND, b"there are /metrics, /livez and /readyz\n", TEXT
-
 
 def _answer(status: HTTPStatus, body: bytes = b"", content_type: str = TEXT, *, has_body: bool = True) -> bytes:
     head = (
@@ -276,29 +191,92 @@ class _Connection:
         return len(self.asked) > REQUEST_BYTES_MAX
 
 
-class _Server:
-    """The thread, the listening socket and the connections, oldest first."""
+class MetricsServer:
+    """Serves the port from its own thread, from `with` to the end of the block.
 
-    def __init__(self, config: MetricsConfig, pages: _Pages, clock: Callable[[], float]) -> None:
-        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        self._listener = socket.create_server((config.host, config.port), family=family, backlog=BACKLOG)
-        self._listener.settimeout(0)
-        self._pages = pages
+    Args:
+        config: the address and port.
+        observed: the source of metrics and health.
+        clock: seconds, for time-outs of readers.
+
+    Raises, at `start`:
+        ConfigError: the port is not available. Nothing was started.
+    """
+
+    def __init__(
+        self, config: MetricsConfig, observed: Observed, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._config = config
+        self._observed = observed
         self._clock = clock
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._connections: dict[_Connection, None] = {}
+        self._connections: dict[_Connection, None] = {}  # oldest first
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="txlayer-metrics", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Listen, and answer from now on."""
+        if self._thread is not None:
+            return
+        host, port = self._config.host, self._config.port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        except (OSError, OverflowError) as exc:
+            raise ConfigError(
+                f"cannot listen for readers of metrics: {exc}",
+                name="--metrics-host, --metrics-port",
+                value=f"{host}:{port}",
+                expected="an address of this machine and a free port",
+            ) from exc
+        self._listener.settimeout(0)
+        self._render = Page(self._observed, clock=self._clock).render
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._ending.clear()
+        self._thread = threading.Thread(target=self._run, name="txlayer-metrics", daemon=True)
         self._thread.start()
+        logger.info("metrics.started", extra={"host": host, "port": port})
 
     def close(self) -> None:
-        """End the thread; the port is free afterwards."""
-        self._ending.set()
-        self._thread.join()
+        """Stop listening, and close every connection; the port is free afterwards."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._ending.set()
+            thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def _answer_to(self, request: bytes) -> bytes:
+        """The complete answer to a complete request: its first line and its headers."""
+        first, *lines = request.decode("latin-1").splitlines()
+        words = first.split()
+        headers = [line.partition(":") for line in lines if line]
+        if len(words) != 3 or not words[2].startswith("HTTP/") or len(headers) > HEADER_COUNT_MAX:
+            return _answer(HTTPStatus.BAD_REQUEST)
+        if words[0] not in ("GET", "HEAD"):
+            return _answer(HTTPStatus.NOT_IMPLEMENTED)
+        accept = ",".join(value.strip() for name, _, value in headers if name.lower() == "accept")
+        status, body, content_type = self._page(words[1].partition("?")[0], accept)
+        return _answer(status, body, content_type, has_body=words[0] == "GET")
+
+    def _page(self, path: str, accept: str) -> tuple[HTTPStatus, bytes, str]:
+        if path == "/metrics":
+            return HTTPStatus.OK, *self._render(accept)
+        if path in ("/livez", "/readyz"):
+            health = self._observed.health()
+            reason = health.stalled or (health.waiting if path == "/readyz" else "")
+            status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK
+            return status, f"{printable(reason) or 'ok'}\n".encode(), TEXT
+        return HTTPStatus.NOT_FOUND, b"there are /metrics, /livez and /readyz\n", TEXT
+
+    # --- connections --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -375,7 +353,7 @@ class _Server:
 
     def _answer(self, request: bytes) -> bytes:
         try:
-            return self._pages.answer(request)
+            return self._answer_to(request)
         except Exception:
             # One page failed; the next reader gets an answer.
             logger.exception("metrics.failed")

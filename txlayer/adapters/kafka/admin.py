@@ -134,6 +134,15 @@ class AdminConnection:
         self._refusal, self._trouble, self._has_answered = None, "", True
         return answer
 
+    def settings(
+        self, kind: ResourceType, name: str, *, about: str | None = None, foreseen: Collection[int] = ()
+    ) -> dict[str, str]:
+        """Every setting in effect of one topic or broker; errors as `wait`."""
+        resource = ConfigResource(kind, name)
+        future = self.client().describe_configs([resource], **self.limits())[resource]
+        entries = self.wait(future, resource=about or name, operation="describe configs", foreseen=foreseen)
+        return {key: entry.value or "" for key, entry in entries.items()}
+
     def translated(self, error: KafkaException | KafkaError, *, resource: str, operation: str) -> TxLayerError:
         """Our error for the cluster's refusal."""
         return translate(
@@ -355,14 +364,16 @@ class KafkaAdmin:
             is_reachable=_has_leaders(description),
             is_writable=_may_write(description),
         )
-        settings = self._settings_of(topic)
-        if settings is None:
+        unreadable = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART}
+        try:
+            settings = self._connection.settings(ResourceType.TOPIC, topic, foreseen=unreadable)
+        except KafkaException:
             return limits
-        in_sync_min = int(settings["min.insync.replicas"].value)
+        in_sync_min = int(settings["min.insync.replicas"])
         return limits._replace(
             is_reachable=limits.is_reachable and _has_enough_in_sync(description, in_sync_min),
-            message_bytes_max=int(settings["max.message.bytes"].value),
-            is_append_time=settings["message.timestamp.type"].value == "LogAppendTime",
+            message_bytes_max=int(settings["max.message.bytes"]),
+            is_append_time=settings["message.timestamp.type"] == "LogAppendTime",
         )
 
     def create(self, topics: Sequence[CreateTopic]) -> list[str]:
@@ -516,20 +527,6 @@ class KafkaAdmin:
             except KafkaException:
                 found[name] = None
         return found
-
-    def _settings_of(self, topic: str) -> dict[str, Any] | None:
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        future = self._connection.client().describe_configs([resource], **self._connection.limits())[resource]
-        try:
-            entries: dict[str, Any] = self._connection.wait(
-                future,
-                resource=topic,
-                operation="describe configs",
-                foreseen={KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART},
-            )
-        except KafkaException:
-            return None
-        return entries
 
     def _wait_for_leaders(self, names: Collection[str]) -> None:
         deadline = self._connection.deadline()

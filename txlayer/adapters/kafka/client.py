@@ -29,24 +29,9 @@ def kafka_error(error: KafkaException | KafkaError) -> KafkaError:
     return error
 
 
-def translate(  # the arguments of `translate_error`, for an exception as well
-    error: KafkaException | KafkaError,
-    *,
-    bootstrap_servers: str | None = None,
-    waited_ms: int | None = None,
-    topic: str | None = None,
-    resource: str | None = None,
-    operation: str | None = None,
-) -> TxLayerError:
-    """Our error for a client's; raise it `from` the original."""
-    return translate_error(
-        kafka_error(error),
-        bootstrap_servers=bootstrap_servers,
-        waited_ms=waited_ms,
-        topic=topic,
-        resource=resource,
-        operation=operation,
-    )
+def translate(error: KafkaException | KafkaError, **context: Any) -> TxLayerError:
+    """`translate_error` for an exception as well."""
+    return translate_error(kafka_error(error), **context)
 
 
 logger = logging.getLogger("txlayer.kafka")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AclOperation, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # its stub forgets to export them
+from confluent_kafka.admin import AclOperation, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # its stub forgets to export them
 
 from txlayer.adapters.connect import ANSWER_TIMEOUT_MS
 from txlayer.adapters.errors import NOT_AUTHORISED_CODES
@@ -93,10 +93,7 @@ class ClusterQuestions:
 
     def broker_settings(self, broker_id: int) -> dict[str, str]:
         """Every setting in effect on one broker."""
-        resource = ConfigResource(ResourceType.BROKER, str(broker_id))
-        future = self._connection.client().describe_configs([resource], **self._connection.limits())[resource]
-        entries = self._connection.wait(future, resource=f"broker {broker_id}", operation="describe configs")
-        return {name: entry.value or "" for name, entry in entries.items()}
+        return self._connection.settings(ResourceType.BROKER, str(broker_id), about=f"broker {broker_id}")
 
     def features(self, node: Node) -> Features | str:
         """A broker's features, or a sentence why it did not report them."""
@@ -197,15 +194,10 @@ class ClusterQuestions:
         )
 
     def _topic_settings(self, name: str) -> Mapping[str, str]:
-        resource = ConfigResource(ResourceType.TOPIC, name)
-        future = self._connection.client().describe_configs([resource], **self._connection.limits())[resource]
         try:
-            entries = self._connection.wait(
-                future, resource=name, operation="describe configs", foreseen=MISSING_CODES | NOT_AUTHORISED_CODES
-            )
+            return self._connection.settings(ResourceType.TOPIC, name, foreseen=MISSING_CODES | NOT_AUTHORISED_CODES)
         except KafkaException:
             return {}
-        return {key: entry.value or "" for key, entry in entries.items()}
 
 
 def _names(operations: Collection[AclOperation] | None) -> frozenset[str]:

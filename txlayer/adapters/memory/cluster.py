@@ -505,10 +505,7 @@ class Broker:
         group = self._cluster.group(fence.group)
         group.check_fence(fence)
         self._check_offsets(offsets)
-        pending = group.pending.setdefault(producer_id, {})
-        for place, offset in offsets.items():
-            self._append_count += 1
-            pending[place] = (self._append_count, offset)
+        self._append(offsets, group.pending.setdefault(producer_id, {}))
 
     def end_transaction(self, transactional_id: str, producer_id: int, epoch: int, *, is_commit: bool) -> None:
         """EndTxn: decide the open Kafka transaction; its markers are written later."""
@@ -576,9 +573,14 @@ class Broker:
         group = self._cluster.group(fence.group)
         group.check_fence(fence)
         self._check_offsets(offsets)
+        self._append(offsets, group.stored)
+
+    def _append(
+        self, offsets: Mapping[TopicPartition, StoredOffset], log: dict[TopicPartition, tuple[int, StoredOffset]]
+    ) -> None:
         for place, offset in offsets.items():
             self._append_count += 1
-            group.stored[place] = (self._append_count, offset)
+            log[place] = (self._append_count, offset)
 
     def _check_offsets(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         for place, offset in offsets.items():
@@ -595,9 +597,7 @@ class Broker:
             raise RefusedError(Code.UNKNOWN_MEMBER_ID)
         if not offsets.keys() <= self._cluster.partitions.keys():
             raise RefusedError(Code.UNKNOWN_TOPIC_OR_PART)
-        for place, offset in offsets.items():
-            self._append_count += 1
-            group.stored[place] = (self._append_count, offset)
+        self._append(offsets, group.stored)
 
 
 T = TypeVar("T")
