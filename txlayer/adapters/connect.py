@@ -128,6 +128,8 @@ class ConnectedProducer:
 class _Connected:
     """What coordinators and consumers have in common; one administrator's view answers all questions."""
 
+    _compression = "none"
+
     def __init__(
         self,
         clients: Clients,
@@ -146,15 +148,13 @@ class _Connected:
         self.offsets_at = admin.offsets_at
         self.topic_limits = admin.topic_limits
 
-    def make_writer(
-        self, transactional_id: str, *, batch_bytes_max: int, compression: str = "none"
-    ) -> TransactionalWriter:
+    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
         """A writer, not initialised yet."""
         return self._clients.writer(
             transactional_id=transactional_id,
             timeout_ms=self._transaction_timeout_ms,
             batch_bytes_max=batch_bytes_max,
-            compression=compression,
+            compression=self._compression,
         )
 
     def make_reader(self, isolation: str) -> LogReader:
@@ -171,6 +171,7 @@ class ConnectedCoordinator(_Connected):
 
     def __init__(self, clients: Clients, config: CoordinatorConfig, *, timeout_ms: int = ANSWER_MS) -> None:
         super().__init__(clients, config, timeout_ms=timeout_ms)
+        self._compression = config.compression
         self._config = config
         self._aside = clients.shared_questions(timeout_ms=timeout_ms)
         self.groups_with_members = self._aside.groups_with_members
@@ -179,14 +180,6 @@ class ConnectedCoordinator(_Connected):
     def wait_until_reachable(self, *, timeout_s: float) -> None:
         """As in `CoordinatorConnections`."""
         self._clients.wait_for(self._admin, self._config.topics.half, timeout_s=timeout_s)
-
-    def make_writer(
-        self, transactional_id: str, *, batch_bytes_max: int, compression: str | None = None
-    ) -> TransactionalWriter:
-        """As in `CoordinatorConnections`."""
-        return super().make_writer(
-            transactional_id, batch_bytes_max=batch_bytes_max, compression=compression or self._config.compression
-        )
 
     def make_group_reader(self) -> GroupReader:
         """As in `CoordinatorConnections`."""

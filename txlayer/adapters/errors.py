@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, Protocol
 
+from txlayer.adapters.ports import RecordError
 from txlayer.errors import (
     BrokerUnavailableError,
     ConfigError,
@@ -218,16 +219,8 @@ PASSING_CODES = frozenset(
 )
 
 
-class ClientError(Protocol):
+class ClientError(RecordError, Protocol):
     """The methods of a client's error that txlayer uses."""
-
-    def code(self) -> int:
-        """Kafka's error number."""
-        ...
-
-    def name(self) -> str:
-        """Kafka's error name."""
-        ...
 
     def str(self) -> str:
         """A message for people."""

@@ -10,7 +10,7 @@ import struct
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
@@ -225,14 +225,6 @@ class Asked:
     """Part of the transactional id that is tried."""
 
 
-@dataclass(slots=True)
-class _Found:
-    """What one inspection collects on its way."""
-
-    untold: dict[str, str] = field(default_factory=dict)
-    rights: list[Right] = field(default_factory=list)
-
-
 def inspect(config: CoordinatorConfig, asked: Asked, *, wall_clock: Callable[[], float] = time.time) -> ClusterFacts:
     """Gather the facts.
 
@@ -260,10 +252,11 @@ class _Inspection:
         self._questions = questions
         self._admin = admin
         self._wall_clock = wall_clock
-        self._found = _Found()
+        self._untold: dict[str, str] = {}
+        self._rights: list[Right] = []
 
     def facts(self) -> ClusterFacts:
-        topics, found = self._config.topics, self._found
+        topics = self._config.topics
         nodes = self._questions.nodes()
         brokers = tuple(self._broker(node) for node in nodes)
         own = self._described(sorted(topics.all))
@@ -286,8 +279,8 @@ class _Inspection:
             partitions=partitions,
             group=None if group is None else GroupFacts(topics.coordinator_group, group.state, len(group.members)),
             clock=clock,
-            rights=tuple(found.rights),
-            untold=found.untold,
+            rights=tuple(self._rights),
+            untold=self._untold,
         )
 
     # --- brokers and topics -------------------------------------------------------------------------------------------
@@ -298,10 +291,10 @@ class _Inspection:
         try:
             settings = self._questions.broker_settings(node.broker_id)
         except NotAuthorisedError as exc:
-            self._found.untold[f"settings of {about}"] = str(exc)
+            self._untold[f"settings of {about}"] = str(exc)
         features = self._questions.features(node)
         if isinstance(features, str):
-            self._found.untold[f"features of {about}"] = features
+            self._untold[f"features of {about}"] = features
             return BrokerFacts(node.broker_id, settings, None)
         supported = features.supported.get("metadata.version")
         return BrokerFacts(node.broker_id, settings, features.finalized, supported[1] if supported else None)
@@ -310,11 +303,11 @@ class _Inspection:
         found: dict[str, Described] = {}
         for name, described in self._questions.topics(names).items():
             if isinstance(described, str):
-                self._found.untold[name] = described
+                self._untold[name] = described
             else:
                 found[name] = described
                 if not described.facts.settings:
-                    self._found.untold[f"settings of {name}"] = "refused to these credentials"
+                    self._untold[f"settings of {name}"] = "refused to these credentials"
         return found
 
     def _changes(self) -> list[Change]:
@@ -322,7 +315,7 @@ class _Inspection:
         try:
             return namespace.plan(replication_factor=self._asked.replication_factor)
         except NotAuthorisedError as exc:
-            self._found.untold["topics against topics/"] = str(exc)
+            self._untold["topics against topics/"] = str(exc)
             return []
 
     def _real(self, own: dict[str, Described]) -> tuple[dict[str, Described], tuple[str, ...]]:
@@ -339,7 +332,7 @@ class _Inspection:
         wanted = sorted(name for name in matching | named if not topics.is_system(name))
         found = self._described(wanted)
         # What these credentials may not describe looks as if it were not there.
-        return found, tuple(sorted(named - there - self._found.untold.keys()))
+        return found, tuple(sorted(named - there - self._untold.keys()))
 
     def _recently_named(self, own: dict[str, Described]) -> set[str]:
         half = self._config.topics.half
@@ -365,7 +358,7 @@ class _Inspection:
         try:
             return self._admin.group(topics.coordinator_group)
         except NotAuthorisedError as exc:
-            self._found.untold[f"group {topics.coordinator_group}"] = str(exc)
+            self._untold[f"group {topics.coordinator_group}"] = str(exc)
             return None
 
     def _partitions(self, own: dict[str, Described], group: GroupState | None) -> tuple[PartitionFacts, ...]:
@@ -379,7 +372,7 @@ class _Inspection:
             ends = self._admin.end_offsets([*halves, *ops])
             stored = self._admin.stored_offsets(topics.coordinator_group, [*halves, *ops])
         except NotAuthorisedError as exc:
-            self._found.untold["positions of the coordinators"] = str(exc)
+            self._untold["positions of the coordinators"] = str(exc)
             return ()
         low = {p: None if (at := stored[p]) is None else at.offset for p in halves}
         still_there = {p: at for p, at in low.items() if at is not None and starts[p] <= at < ends[p]}
@@ -410,7 +403,7 @@ class _Inspection:
         if half not in own:
             return False
         if "READ" not in own[half].operations:
-            self._found.untold[f"records of {half}"] = "reading is refused to these credentials"
+            self._untold[f"records of {half}"] = "reading is refused to these credentials"
             return False
         return True
 
@@ -434,7 +427,7 @@ class _Inspection:
         if self._asked.is_trying:
             transactional_id = self._config.topics.transactional_id(f"doctor-{self._asked.attempt}")
             tried = self._questions.try_transaction(transactional_id, wall_clock=self._wall_clock)
-            self._found.rights.append(
+            self._rights.append(
                 Right(
                     "coordinator",
                     "Write",
@@ -457,7 +450,7 @@ class _Inspection:
         try:
             newest_ms = self._questions.newest_ms([*logs, *self._offset_log()])
         except NotAuthorisedError as exc:
-            self._found.untold["the broker's clock"] = str(exc)
+            self._untold["the broker's clock"] = str(exc)
             return NO_CLOCK
         if newest_ms is None:
             return NO_CLOCK
@@ -487,10 +480,10 @@ class _Inspection:
                 described = own.get(name) or real.get(name)
                 if described is not None:
                     is_allowed = operation.upper() in described.operations
-                    self._found.rights.append(Right(role, operation, "topic", name, is_allowed, _ASKED))
+                    self._rights.append(Right(role, operation, "topic", name, is_allowed, _ASKED))
         group = topics.coordinator_group
         is_allowed = "READ" in self._questions.group_operations(group)
-        self._found.rights.append(Right("coordinator", "Read", "group", group, is_allowed, _ASKED))
+        self._rights.append(Right("coordinator", "Read", "group", group, is_allowed, _ASKED))
 
 
 # --- features ---------------------------------------------------------------------------------------------------------
