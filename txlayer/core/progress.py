@@ -7,7 +7,7 @@ determined only when it is stored. Offsets that were never read (Kafka transacti
 If the finished runs outgrow the metadata, the metadata list the unfinished records instead: per key the first one, because the
 records of a key end in order. So a key that fails for hours takes a few bytes, however many of its records wait.
 
-The metadata are ASCII within the broker's limit: `1|writer|flags|runs|attempts|parked`, or with up to three more fields for
+The metadata are ASCII within the broker's limit: `1|writer|flags|runs|attempts|parked`, or with up to four more fields for
 failed replays, the last fencing token and waiting keys `2|…|parked|stuck|token|waiting`. The test vectors are in
 docs/explanation/protocol.md. Other programs may store offsets of the same group: foreign text decodes to the value `Foreign`,
 never raises, and cannot keep a consumer busy for long.

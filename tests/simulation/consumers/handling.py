@@ -14,7 +14,17 @@ from tests.support.consumer_history import Effect, HandlerCall
 from txlayer.adapters.memory import ClientCrashedError
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.engine import DeadLetterRecord
-from txlayer.consumer.pools import THREAD_CHUNK_S, THREAD_JOB_COUNT, Chunk, HungHandlers, JobOutcome, give_up, items_of
+from txlayer.consumer.pools import (
+    LOOK_S,
+    THREAD_CHUNK_S,
+    THREAD_JOB_COUNT,
+    Chunk,
+    HungHandlers,
+    JobOutcome,
+    give_up,
+    items_of,
+    take_apart,
+)
 from txlayer.core.retry import Ack, HandlerResult, Reject, Retry
 
 if TYPE_CHECKING:
@@ -48,7 +58,8 @@ class SimulatedPool:
         self._world = society.world
         self._attempt_timeout_s = attempt_timeout_s
         self._hung = hung
-        self._begun: dict[Chunk, None] = {}
+        self._begun: dict[Chunk, bool] = {}  # True: the last look found it begun
+        self._look_at = 0.0
         self._late: list[JobOutcome] = []
         self._process = process
         self._worker_count = worker_count
@@ -80,7 +91,7 @@ class SimulatedPool:
         """Begin a chunk; it takes a moment until a worker sees it."""
         self._begun_count += 1
         self._running_count += 1
-        self._begun[chunk] = None
+        self._begun[chunk] = False
         self._world.begin_aside(self._process, partial(self._work, chunk), after_s=self._world.random.random() * 0.0005)
 
     def take(self) -> list[JobOutcome]:
@@ -90,7 +101,17 @@ class SimulatedPool:
             del self._begun[outcome.chunk]
         ended += self._give_up()
         self._begun_count -= len(ended)
-        return ended
+        return ended + self._take_apart()
+
+    def _take_apart(self) -> list[JobOutcome]:
+        now, found = self._world.monotonic(), []
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            for chunk, is_long in self._begun.items():
+                self._begun[chunk] = chunk.begun_at > 0
+                if is_long and chunk.part is None:
+                    found.append(take_apart(chunk, LOOK_S))
+        return [part for part in found if part is not None]
 
     def _give_up(self) -> list[JobOutcome]:
         now = self._world.monotonic()

@@ -222,7 +222,8 @@ class HeedlessCaller(Caller):
     def run(self, chunk: Chunk) -> JobOutcome:
         lease = chunk.lease
         chunk.lease = Lease(lease.group, lease.topic, lease.partition, token=lease.token)
-        return super().run(chunk)
+        own = Chunk(chunk.owner, chunk.lease, chunk.jobs, lasts=chunk.lasts)  # nobody takes the rest of it away
+        return super().run(own)._replace(chunk=chunk)
 
 
 class _LastWins(LeaseTable):
