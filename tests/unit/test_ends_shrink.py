@@ -96,7 +96,7 @@ def owned_queue(partition: int, due_count: int, *, size_bytes: int = 0) -> Owned
 @pytest.mark.promise("P11")
 def test_dead_letters_that_take_too_long_together_go_fewer_at_once() -> None:
     writer = SlowWriter()
-    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)
+    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, cut=id, kafka_transaction_timeout_ms=TIMEOUT_MS)
     queues = [owned_queue(partition, 600) for partition in range(3)]
 
     for _ in range(1_000):
@@ -110,7 +110,7 @@ def test_dead_letters_that_take_too_long_together_go_fewer_at_once() -> None:
 
 def test_no_queue_waits_for_all_others_while_few_go_at_once() -> None:
     writer = SlowWriter()
-    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)
+    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, cut=id, kafka_transaction_timeout_ms=TIMEOUT_MS)
     queues = [owned_queue(partition, 100_000) for partition in range(3)]
 
     for _ in range(30):
@@ -145,7 +145,7 @@ class OriginEnds(PlainEnds):
 @pytest.mark.promise("P9")
 def test_ends_that_cannot_be_written_wait_ever_longer_and_hold_up_no_other_queue() -> None:
     writer = DeafWriter()
-    ends = OriginEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)
+    ends = OriginEnds(group="g", now_ms=lambda: writer.now_ms, cut=id, kafka_transaction_timeout_ms=TIMEOUT_MS)
     queues = [owned_queue(0, 1), owned_queue(1, 30), owned_queue(2, 30)]
 
     spent_ms = []
@@ -163,7 +163,7 @@ def test_ends_that_cannot_be_written_wait_ever_longer_and_hold_up_no_other_queue
 @pytest.mark.promise("P11")
 def test_dead_letters_of_one_kafka_transaction_are_bounded_in_bytes() -> None:
     writer = SlowWriter()
-    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, kafka_transaction_timeout_ms=TIMEOUT_MS)
+    ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, cut=id, kafka_transaction_timeout_ms=TIMEOUT_MS)
 
     ends.write([owned_queue(0, 100, size_bytes=4 * 1024 * 1024)], cast("DeadLetterWriter", writer), None)
 
