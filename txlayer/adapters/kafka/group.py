@@ -134,18 +134,6 @@ class KafkaGroupReader(TranslatedMember):
             return None
         return high if high >= 0 else None
 
-    def partition_count(self, topic: str, *, timeout_s: float) -> int:
-        """Partitions of a topic, 0 when there is no such topic.
-
-        Raises:
-            BrokerUnavailableError: not answered within `timeout_s`.
-        """
-        try:
-            found = self._consumer.list_topics(topic, timeout=timeout_s).topics.get(topic)
-        except KafkaException as exc:
-            raise translate(exc, bootstrap_servers=self._config.bootstrap_servers) from exc
-        return len(found.partitions) if found is not None and found.error is None else 0
-
     def close(self) -> None:
         """Leave the group."""
         if not self._is_closed:
