@@ -205,3 +205,36 @@ def read_behind_a_late_writer(recovery: type[Recovery]) -> list[bytes | None]:
 def test_a_writer_whose_name_was_stored_during_the_recovery_holds_no_reader_up() -> None:
     assert [b"of another transaction"] == read_behind_a_late_writer(Recovery)
     assert [] == read_behind_a_late_writer(un.OnceAskingRecovery)
+
+
+# --- a client that hangs when it is closed ----------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P7")
+def test_a_successor_does_not_wait_for_the_close_of_the_producers_that_fence() -> None:
+    stage = StillCoordinator()
+    stage.work(seconds=2)  # its name stands in the stored offsets
+    connections: Any = stage.coordinator._connections
+    make_writer = connections.make_writer
+
+    def hang() -> None:
+        raise KilledError
+
+    def make(*arguments: Any, **named: Any) -> Any:
+        writer = make_writer(*arguments, **named)
+        writer.close = hang
+        return writer
+
+    connections.make_writer = make
+    key = key_in(0, "a")
+    stage.commit(key, stage.half(key))
+
+    def stop_when_visible() -> bool:
+        if stage.visible() or stage.world.passed_s > 60:
+            raise KilledError  # a clean end would wait for a close
+        return False
+
+    with pytest.raises(KilledError):
+        stage.coordinator.run(should_stop=stop_when_visible)
+
+    assert [key[: -1 - NONCE_LENGTH]] == stage.visible()

@@ -1,4 +1,4 @@
-"""What a publisher counts: a Kafka transaction that did not go through forwarded nothing."""
+"""What a publisher counts, and what it waits for: a Kafka transaction that did not go through forwarded nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_records import FakeRecord
+from tests.support.still_coordinator import AtOnce
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
 from txlayer.core.batch import Batch
@@ -52,7 +53,13 @@ class Writer:
         self._world.now += 4
 
     def close(self) -> None:
-        """Nothing."""
+        """Hangs if the world lets clients hang."""
+        if self._world.do_closes_hang:
+            raise HangsError
+
+
+class HangsError(Exception):
+    """Whoever called waits for ever."""
 
 
 class World:
@@ -61,13 +68,14 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.lost_count = 0
+        self.do_closes_hang = False
         book: Any = self
         self.publisher = Publisher(
             CoordinatorConfig(),
             name="w",
             make_writer=self._make_writer,
             book=book,
-            environment=Environment(clock=lambda: self.now),
+            environment=Environment(clock=lambda: self.now, background=AtOnce()),
         )
         self.batch_bytes_max = 1
         self.publisher.start()
@@ -123,3 +131,13 @@ def test_each_stage_of_a_kafka_transaction_is_timed() -> None:
     totals = {name: found.view().total for name, found in publisher.stats.stage_seconds.items()}
     assert {"write": 4.0, "flush": 2.0, "offsets": 3.0, "commit": 4.0} == totals
     assert (13.0, 13.0) == (publisher.stats.seconds.view().total, publisher.stats.ended_at)
+
+
+def test_no_one_waits_for_the_close_of_a_producer_that_was_replaced() -> None:
+    world = World()
+    world.do_closes_hang = True
+
+    for _ in range(4):  # each commit takes so long that the producer is replaced before its next turn
+        world.publisher.publish([(0, batch())], {}, None)
+
+    assert 2 == world.publisher.stats.replaced_count

@@ -264,8 +264,7 @@ class Publisher:
         successor = self._new_writer(old.transactional_id)
         successor.initialise(timeout_s=self._timeout_s)
         self._writers[self._turn] = successor
-        # A close after a fatal error may hang, as in `abandon`.
-        self._background.start(partial(close_quietly, old), name="txlayer-close")
+        self._close_aside(old)
         self.stats.replaced_count += 1
         logger.info("producer.replaced", extra={"transactional_id": successor.transactional_id})
         return successor
@@ -299,8 +298,12 @@ class Publisher:
     def _successor_of(self, old: TransactionalWriter) -> TransactionalWriter:
         successor = self._new_writer(old.transactional_id)
         successor.initialise(timeout_s=self._timeout_s)  # from now on every stale request of the old one is fenced
-        close_quietly(old)
+        self._close_aside(old)
         return successor
+
+    def _close_aside(self, old: TransactionalWriter) -> None:
+        # A close may hang, as in `abandon`, and whoever waits for the successor must not wait for it.
+        self._background.start(partial(close_quietly, old), name="txlayer-close")
 
     def _next_writer(self) -> TransactionalWriter:
         turn = self._turn

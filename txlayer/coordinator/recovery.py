@@ -195,7 +195,8 @@ class Recovery:
             # may begin another one, the group's generation fences it.
             logger.warning("recovery.still_ending", extra={"transactional_id": transactional_id, "reason": str(exc)})
         finally:
-            close_quietly(writer)
+            # A close may hang: the recovery does not wait for it.
+            self._background.start(partial(close_quietly, writer), name="txlayer-close")
 
     def _stored(self, partitions: Sequence[int], *, is_stable: bool) -> dict[int, StoredPositions]:
         topics = self._config.topics
