@@ -238,3 +238,30 @@ def test_a_successor_does_not_wait_for_the_close_of_the_producers_that_fence() -
         stage.coordinator.run(should_stop=stop_when_visible)
 
     assert [key[: -1 - NONCE_LENGTH]] == stage.visible()
+
+
+# --- a transaction marker at the end of op ----------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P7")
+def test_time_goes_on_behind_a_marker_in_op_while_another_partition_is_never_idle() -> None:
+    stage = StillCoordinator(doubt_after=timedelta(seconds=2))
+    decided, left = key_in(0, "decided"), key_in(0, "left")
+    line = op_line("C", decided, stage.half(decided))
+    stranger = stage.kafka.connect_coordinator(stage.config, client="stranger")
+    writer = stranger.make_writer("stranger", batch_bytes_max=10_000)
+    writer.initialise(timeout_s=5)
+    writer.begin()
+    writer.produce(stage.topics.op, line.encode(), None, 0)
+    writer.flush(timeout_s=5)
+    writer.commit(timeout_s=5)
+    stage.half(left)
+
+    def brings_more() -> bool:
+        stage.half(key_in(1, f"{stage.world.passed_s}"), partition=1)
+        stage.world.advance(ms=100)
+        return stage.world.passed_s > 20
+
+    stage.coordinator.run(should_stop=brings_more)
+
+    assert left in stage.on_doubt()

@@ -185,9 +185,11 @@ class Shard:
         ledger = self.ledger
         # While half is paused, time goes on: check-backs for what was read must continue, or the pause would never end.
         is_half_read = self.is_half_paused or self.half_read_to(group, topics) >= self.half_end
+        is_all_applied = is_idle or ledger.ops_read_to == ledger.op_next[0]
         return is_half_read and (
             ledger.op_next[0] >= self.op_end
-            or (is_idle and group.read_to((topics.op, ledger.partition)) >= self.op_end)
+            # A marker at op's end is never read; other partitions may bring records for ever.
+            or (is_all_applied and group.read_to((topics.op, ledger.partition)) >= self.op_end)
         )
 
     def peak_ms(self, group: GroupReader, topics: SystemTopics) -> int | None:
