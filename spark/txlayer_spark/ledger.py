@@ -701,9 +701,9 @@ def decision_offset() -> Column:
     return F.shiftright(decision(), LINE_BITS + SOURCE_BITS)
 
 
-def doubt_state() -> Column:
+def doubt_state(last: str = "d_last") -> Column:
     """What doubt says of the transaction now; empty when it is settled there, null when it never stood there."""
-    code = F.shiftright("d_last", REASON_BITS).bitwiseAND((1 << STATE_BITS) - 1)
+    code = F.shiftright(last, REASON_BITS).bitwiseAND((1 << STATE_BITS) - 1)
     return F.get(F.array(*map(F.lit, STATES)), code.cast("int"))
 
 
@@ -744,7 +744,6 @@ def is_keyed(*, doubt_from_ms: int, aside: str = "") -> Column:
         F.isnotnull("h_key")
         & (F.col("verdict") != "out_of_window")
         & (F.col("v_n") > 0)
-        & F.isnotnull("o_commit")
         & F.isnull(f"{aside}d_parked_ms")
         & F.isnull(f"{aside}o_abandon_ms")
     )
@@ -777,22 +776,36 @@ def reversed_ids(happened: DataFrame, rows: DataFrame) -> DataFrame:
     return found.where(F.col("idx") < F.col("_before")).select("txn_id", "nonce").distinct()
 
 
-def waiting(rows: DataFrame) -> DataFrame:
-    """The attempts among rows that wait rightly: committed, and before them in half an undecided one of their key goes first.
+def undecided(rows: DataFrame, *, doubt_from_ms: int) -> DataFrame:
+    """Where among rows the first undecided one of each ordering key stands in half, whether one of them stands on doubt, and `told_from_ms`.
+
+    None that was parked: it has given up its place. `doubt_from_ms`: as of `is_keyed`.
+    """
+    is_told = F.isnull("d_last") | (F.coalesce("h_first_ms", F.lit(0)) >= doubt_from_ms)
+    is_first = F.isnull(decision()) & F.isnotnull("h_key") & F.isnull("d_parked_ms") & is_told
+    first = rows.where(is_first & (F.col("verdict") != "out_of_window")).groupBy("h_key", "half_partition")
+    is_on_doubt = F.coalesce(doubt_state(), F.lit("")) != ""
+    return first.agg(
+        F.min("h_first").alias("first"),
+        F.max(is_on_doubt).alias("is_on_doubt"),
+        F.lit(doubt_from_ms).cast("bigint").alias("told_from_ms"),
+    )
+
+
+def with_undecided(stored: DataFrame, ahead: DataFrame) -> DataFrame:
+    """Stored rows with `_waits`: whether they wait rightly for an undecided one, and `_ahead`: whether they went before it.
 
     Who waits behind one that is on doubt stands there itself.
     """
-    columns = (F.col("h_key"), F.col("half_partition"))
-    waits = rows.where((F.col("verdict") == "lost") & is_prepare_order() & F.isnull("d_last"))
-    waits = waits.select("txn_id", F.col("nonce_max").alias("nonce"), *columns, "h_first")
-    first = F.isnull(decision()) & F.isnotnull("h_key")
-    ahead = rows.where(first & ~F.coalesce(doubt_state(), F.lit("")).isin("parked"))
-    ahead = ahead.groupBy(*columns).agg(
-        F.min("h_first").alias("_first"), F.max(F.isnotnull("d_last")).alias("_on_doubt")
-    )
-    found = waits.join(ahead, ["h_key", "half_partition"])
-    is_waiting = (F.col("_first") < F.col("h_first")) & ~F.col("_on_doubt")
-    return found.where(is_waiting).select("txn_id", "nonce").distinct()
+    first = F.coalesce("more.h_first", "h_last")
+    is_behind = is_prepare_order() & (F.col("first") < first)
+    state = doubt_state("more.d_last")
+    is_waiting = is_behind & ~F.col("is_on_doubt") & (F.coalesce(state, F.lit("")) == "")
+    stored_ms = F.coalesce("more.h_first_ms", "h_last_ms")
+    is_told = F.isnull("more.d_last") | (stored_ms >= F.col("told_from_ms"))
+    is_in_place = is_told & F.isnull("more.d_parked_ms")
+    found = stored.join(F.broadcast(ahead), ["h_key", "half_partition"], "left")
+    return found.withColumns({"_waits": is_waiting, "_ahead": is_behind & is_in_place}).drop(*ahead.columns[2:])
 
 
 def _whose() -> tuple[Column, ...]:
@@ -827,7 +840,7 @@ def visible_alone(rows: DataFrame) -> DataFrame:
 def _order() -> tuple[Column, ...]:
     return (
         F.col("h_key").alias("key"),
-        F.when(~is_prepare_order(), decision()).alias("decided_now"),
+        F.when(is_committed() & ~is_prepare_order(), decision()).alias("decided_now"),
         is_prepare_order().alias("is_prepare"),
         # Of its messages the first one has the place in half: those of two transactions may be mixed there.
         F.col("h_first").alias("stored_now"),

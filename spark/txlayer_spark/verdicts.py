@@ -16,7 +16,16 @@ from pyspark.sql import functions as F
 
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer_spark.events import PLACE_BITS, by_number
-from txlayer_spark.ledger import decision_offset, doubt_state, immunity_ms, is_abandoned, is_committed, is_rolled_back
+from txlayer_spark.ledger import (
+    decision,
+    decision_offset,
+    doubt_state,
+    immunity_ms,
+    is_abandoned,
+    is_committed,
+    is_prepare_order,
+    is_rolled_back,
+)
 
 
 class Severity(Enum):
@@ -126,6 +135,8 @@ def _may_lack_lines(judging: Judging) -> Column:
     return found
 
 
+MAY_WAIT = "may_wait"
+"""Stored instead of `out_of_window` of what is so only because it may have been visible, and may wait for an undecided one of its key."""
 _NEVER = 1 << 60
 """Later than any time."""
 
@@ -174,9 +185,11 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     is_certain = reduce(lambda found, each: found | _sure(each), faults.values(), F.lit(False))
     uncertain = ~is_known | unknown | (is_gone & _has("gone_n"))
     is_parked = (undecided & (state == "parked")) | (committed & (state == "parked-committed"))
+    in_order = is_prepare_order() & F.isnotnull("h_key") & hidden & released
     return {
         **faults,
         "out_of_window": cut_off | (_sure(uncertain) & ~is_certain),
+        MAY_WAIT: in_order & is_known & ~unknown & ~cut_off,
         # Order is compared behind the judgement: `with_late`.
         _LATE: F.lit(False),
         "parked": hidden & is_parked & ~_sure(abandoned) & F.col("is_kept"),
@@ -189,7 +202,18 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
 
 
 SETTLED = frozenset(
-    {"ok", "rolled_back", "conflicting", "leaked", "duplicate", "orphan", "corrupt", "out_of_order", "out_of_window"}
+    {
+        "ok",
+        "rolled_back",
+        "conflicting",
+        "leaked",
+        "duplicate",
+        "orphan",
+        "corrupt",
+        "out_of_order",
+        "out_of_window",
+        MAY_WAIT,
+    }
 )
 """Verdicts that only a further record of the transaction could change; the others are judged again by every run."""
 
@@ -199,14 +223,17 @@ def is_final(judging: Judging) -> Column:
     edge_ms = judging.cut_ms - judging.grace_ms
     # While it is young nothing that is missing makes it torn, which goes before.
     may_be_torn = (F.coalesce("released_ms", "o_commit_ms") >= edge_ms) & _has("lost_n")
-    return F.col("verdict").isin(*SETTLED) & ~((F.col("verdict") == "corrupt") & _sure(may_be_torn))
+    # Others may wait for what is undecided.
+    is_undecided = (F.col("verdict") == "leaked") & F.isnull(decision())
+    return F.col("verdict").isin(*SETTLED) & ~((F.col("verdict") == "corrupt") & _sure(may_be_torn)) & ~is_undecided
 
 
 def verdict_column(judging: Judging) -> Column:
     """The verdict of a core."""
     conditions = _conditions(judging)
     first, *others = VERDICTS
-    chosen = F.when(_sure(conditions[first.name]), first.name)
+    name = F.when(_sure(conditions[MAY_WAIT]), MAY_WAIT).otherwise(first.name)
+    chosen = F.when(_sure(conditions[first.name]), name)
     return reduce(lambda found, v: found.when(_sure(conditions[v.name]), v.name), others, chosen)
 
 

@@ -790,6 +790,51 @@ def overtaken_and_compaction_may_have_taken_that_it_was_parked(log: Log) -> None
     _ends_on_doubt(log, [_overtaken(log, is_on_doubt=True)])
 
 
+AHEAD = "ahead/0000000c"
+PREPARE_ORDER = f"k{HASH},op"
+
+
+@case("out_of_order")
+def visible_before_an_undecided_one_of_its_ordering_key(log: Log) -> None:
+    log.half(AHEAD, options=PREPARE_ORDER)
+    half = log.half(options=PREPARE_ORDER)
+    log.op(("C", half))
+    log.show(half)
+
+
+@case("ok")
+def visible_before_a_parked_one_of_its_ordering_key(log: Log) -> None:
+    ahead, half = log.half(AHEAD, options=PREPARE_ORDER), log.half(options=PREPARE_ORDER)
+    log.summary("parked", ahead, key=AHEAD, reason="checks-exhausted")
+    log.content(ahead, key=AHEAD)
+    log.op(("C", half))
+    log.show(half)
+
+
+@case("ok")
+def visible_before_an_undecided_one_in_the_order_of_decisions(log: Log) -> None:
+    log.half(AHEAD, options=f"k{HASH}")
+    half = log.half(options=f"k{HASH}")
+    log.op(("C", half))
+    log.show(half)
+
+
+@case("out_of_order")
+def overtaken_by_an_undecided_one_of_its_ordering_key(log: Log) -> None:
+    half, later = log.half(options=PREPARE_ORDER), log.half(AHEAD, options=PREPARE_ORDER)
+    log.show(later)
+    log.op(("C", half))
+    log.show(half)
+
+
+@case("open")
+def behind_an_undecided_one_of_its_ordering_key_and_its_real_topic_shortened(log: Log) -> None:
+    log.half(AHEAD, options=PREPARE_ORDER)
+    half = log.half(options=PREPARE_ORDER)
+    log.op(("C", half))
+    log.starts["shop"] = 5
+
+
 @case("ok")
 def messages_of_different_keys_reversed(log: Log) -> None:
     first, last = log.half(numbers="0/2", key=b"a"), log.half(numbers="1/2", key=b"b")

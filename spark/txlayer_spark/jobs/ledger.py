@@ -19,7 +19,6 @@ from txlayer_spark.ledger import (
     first_ms,
     fold,
     fold_exactly,
-    is_prepare_order,
     is_shown_otherwise,
     is_stranger,
     may_be_reversed,
@@ -31,7 +30,7 @@ from txlayer_spark.ledger import (
 from txlayer_spark.schemas import TopicKind, kind_of
 from txlayer_spark.session import done_again
 from txlayer_spark.shelf import EVERY, Run, Shelf, State, to_stored, unfolded
-from txlayer_spark.verdicts import Judging, is_final, is_transaction, verdict_column, with_less_fault
+from txlayer_spark.verdicts import MAY_WAIT, Judging, is_final, is_transaction, verdict_column, with_less_fault
 
 ORDER_KEPT_MS = 7 * 24 * 3600 * 1000
 """How long an ordering key's place is remembered after its last message: as long as half records are kept."""
@@ -151,9 +150,10 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     halfless = F.count_if(_is_orphan()).alias("orphans")
     crowded = F.count_if(_is_crowded_row()).alias("crowded")
     repeated = F.count_if(_may_be_repeated()).alias("repeated")
-    behind = F.count_if((F.col("verdict") == "lost") & is_prepare_order()).alias("behind")
+    is_open = F.col("is_settled") == int(State.OPEN)
+    undecided = F.count_if(is_open & F.isnotnull("h_key") & F.isnull("o_commit")).alias("undecided")
     rows = rows.observe(
-        counted, *ledger.counts(_is_keyed_row(edges), _is_several_row()), halfless, crowded, repeated, behind
+        counted, *ledger.counts(_is_keyed_row(edges), _is_several_row()), halfless, crowded, repeated, undecided
     )
     columns = shelf.put_rows(rows, number, options=_WRITING)
     asked = shelf.stored(number, columns, State.ASKED) if shelf.has(number, State.ASKED) else None
@@ -181,10 +181,10 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
         # Several messages on one topic have an order of their own.
         shown = sources.forwarded() if few is None else sources.forwarded().unionByName(few)
         turned = ledger.reversed_ids(shown, unfolded(stored).where(_is_crowded()))
-    has_waiting = False
-    if counted.get["behind"] or exact is not None:
-        waiting = ledger.waiting(unfolded(stored.where(F.col("is_settled") == int(State.OPEN))))
-        has_waiting = not shelf.put(waiting, "waiting", number).isEmpty()
+    has_undecided = False
+    if counted.get["undecided"] or exact is not None:
+        ahead = ledger.undecided(unfolded(stored.where(is_open)), doubt_from_ms=edges.doubt_from_ms)
+        has_undecided = not shelf.put(ahead, "undecided", number).isEmpty()
     late = _union(compared, turned)
     has_late = late is not None and not shelf.put(late.distinct(), "late", number).isEmpty()
     run = Run(
@@ -200,7 +200,7 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
         revised=revised,
         late=(*last.late, *([number] if has_late else [])),
         columns=columns,
-        has_waiting=has_waiting,
+        has_undecided=has_undecided,
         unread=tuple(sorted(set(state.topics) - state.judged_topics)),
         bronze_id=bronze_id,
     )
@@ -419,7 +419,7 @@ def _judged_too_early(
 ) -> DataFrame:
     """The ids that were settled as `out_of_window` when those topics were not read, and `first_ms`."""
     bits = _bits(at for at, topic in enumerate(state.topics) if topic in read_now)
-    rows = shelf.settled_since(last, at_ms=0).where(F.col("verdict") == "out_of_window")
+    rows = shelf.settled_since(last, at_ms=0).where(F.col("verdict").isin("out_of_window", MAY_WAIT))
     rows = rows.where(F.col("topics").bitwiseAND(bits) != 0)
     if asked is not None:
         rows = rows.join(asked.select("txn_id"), "txn_id", "left_anti")
