@@ -62,15 +62,25 @@ def named(rows: DataFrame, *, groups: Sequence[str], topics: Sequence[str]) -> C
     return F.when(is_half & ~is_known & line.rlike(lines.HALF), both)
 
 
-def subscription(real_topics: Sequence[str]) -> str:
-    """The pattern of real topics with their dead letters and replays; one that is missing is no error."""
-    quoted = "|".join(rf"\Q{topic}\E" for topic in real_topics)
-    return rf"(?:{quoted})|[A-Za-z0-9._-]+\.(?:{quoted})\.(?:dlq|replay)"
+def subscription(real_topics: Sequence[str], *, but: Sequence[str] = ()) -> str:
+    """The pattern of real topics with their dead letters and replays, but those of others; one that is missing is no error."""
+    besides = rf"(?!{_beside(but)}$)" if but else ""
+    return rf"(?:{_any(real_topics)})|{besides}{_beside(real_topics)}"
 
 
-def is_subscribed(topic: str, real_topics: Sequence[str]) -> bool:
+def _beside(real_topics: Sequence[str]) -> str:
+    return rf"[A-Za-z0-9._-]+\.(?:{_any(real_topics)})\.(?:dlq|replay)"
+
+
+def _any(topics: Sequence[str]) -> str:
+    return "|".join(rf"\Q{topic}\E" for topic in topics)
+
+
+def is_subscribed(topic: str, real_topics: Sequence[str], *, but: Sequence[str] = ()) -> bool:
     """Whether the pattern fits a topic."""
     name, _, suffix = topic.rpartition(".")
-    return topic in real_topics or (
-        suffix in ("dlq", "replay") and any(name.endswith(f".{t}") and len(name) > len(t) + 1 for t in real_topics)
-    )
+
+    def is_beside(topics: Sequence[str]) -> bool:
+        return any(name.endswith(f".{t}") and len(name) > len(t) + 1 for t in topics)
+
+    return topic in real_topics or (suffix in ("dlq", "replay") and is_beside(real_topics) and not is_beside(but))

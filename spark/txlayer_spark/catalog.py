@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -233,6 +234,33 @@ class ReadState:
     def next_number(self) -> int:
         """The number of a further reader."""
         return max((r.number for r in self.readers), default=-1) + 1
+
+    def line_of(self, reader: Reader) -> list[Reader]:
+        """The reader, and those whose place it took, the newest first."""
+        by_number, found = {r.number: r for r in self.readers}, [reader]
+        while (before := found[-1].follows) is not None:
+            found.append(by_number[before])
+        return found
+
+    def incarnations(self) -> dict[str, dict[int, int]]:
+        """{real topic that was made anew: {number of a reader: how often it had been when that one read it}}."""
+        found: dict[str, dict[int, int]] = {}
+        for reader in self.active:
+            times: dict[str, int] = {}
+            line = self.line_of(reader)[::-1]
+            for before, now in pairwise(line):
+                for topic, known in before.topic_ids.items():
+                    times[topic] = times.get(topic, 0) + (now.topic_ids.get(topic, known) != known)
+                for topic in times.keys() & now.topic_ids.keys():
+                    if times[topic] and not reader.is_system:
+                        found.setdefault(topic, {})[now.number] = times[topic]
+        return found
+
+    def earlier_topics(self, reader: Reader) -> list[str]:
+        """The real topics that others read before this one began."""
+        first = self.line_of(reader)[-1].number
+        others = (r for r in self.active if not r.is_system and self.line_of(r)[-1].number < first)
+        return sorted(t for r in others for t in r.topics)
 
     @property
     def active(self) -> tuple[Reader, ...]:

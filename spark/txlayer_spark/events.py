@@ -26,6 +26,10 @@ from txlayer_spark.schemas import TopicKind
 TOPIC_BITS = 63
 """Real topics that a row can tell apart; further ones share the last bit."""
 LINE_BITS, SOURCE_BITS, PLACE_BITS, REASON_BITS, STATE_BITS = 16, 4, 44, 8, 4
+PARTITION_BITS = 14
+"""Of a real partition's number; above it stands which one of its name the topic was."""
+INCARNATIONS_MAX = 31
+"""Topics of one name that are told apart; further ones share the last number."""
 SOURCES = tuple(source.value for source in Source)
 STATES = ("", *(state.value for state in TxnState))
 """Of a doubt summary, by number; 0 is its end."""
@@ -99,6 +103,7 @@ class Names:
         topics: Sequence[str],
         half_partitions: int = 0,
         half_gaps: Mapping[int, Sequence[tuple[int, int]]] = MappingProxyType({}),
+        incarnations: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
     ) -> None:
         """The position of a name is its number for ever.
 
@@ -108,11 +113,24 @@ class Names:
             topics: Real topics.
             half_partitions: How many there are; 0: unknown, and no half record is misplaced.
             half_gaps: {half partition: offsets from and up to which nobody could read}.
+            incarnations: As `ReadState.incarnations` says.
         """
         self.groups, self.topics = tuple(groups), tuple(topics)
         self.half_partitions = half_partitions
         self._gaps = half_gaps
+        self._incarnations = incarnations
         self._spark = spark
+
+    def lane(self) -> Column:
+        """The real partition of a row of bronze, packed with which one of its name its topic was."""
+        partition = F.col("partition").cast("bigint")
+        reader = F.split_part("folder", F.lit("-"), F.lit(1)).cast("int")
+        for topic, times in self._incarnations.items():
+            for number, count in times.items():
+                above = min(count, INCARNATIONS_MAX) << PARTITION_BITS
+                is_it = (F.col("topic") == topic) & (reader == number)
+                partition = F.when(is_it, F.col("partition") + F.lit(above)).otherwise(partition)
+        return partition
 
     def is_in_gap(self, partition: Column, offset: Column) -> Column:
         """Whether the half record that would stand there was gone before it could be read."""
@@ -377,7 +395,7 @@ _FORWARDED_HEADERS = 2
 
 def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     """partition, pos: of the half record; n: count; a: 1 when the headers say nothing that can be read; b: number of the topic;
-    c: partition and offset where it is visible; hash: as of a half record; g: append time, null where a producer sets the
+    c: partition, as `Names.lane` has it, and offset where it is visible; hash: as of a half record; g: append time, null where a producer sets the
     time; key: 1 when its half record was gone before it could be read; w: of its partition; d: of the message's key;
     t: of its time, null where the broker sets that.
     """
@@ -391,6 +409,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
         _at_ms=F.when(of_broker, F.unix_millis("timestamp")),
         _timed=F.when(~F.col("is_append_time"), F.unix_millis("timestamp")),
         _lane=F.when(F.isnotnull("key"), F.xxhash64("key")),
+        _lane_number=names.lane(),
         # What only looks like a copy of a dead letter counts: the mark is one header more.
         _mark=F.coalesce(F.try_element_at(headers, F.lit(-1))["key"] == REPLAY_HEADER, F.lit(False)),
     )
@@ -398,7 +417,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     rows = found.where(F.isnotnull("_id") | F.isnotnull("_line"))
     rows = rows.withColumn("_f", F.when(F.col("_line").rlike(lines.ORIGIN), lines.fields(F.col("_line"))))
     rows = names.number(rows.drop("_line").withColumn("_name", F.col("topic")), names.topics, "_topic")
-    place = F.shiftleft(F.col("partition").cast("bigint"), PLACE_BITS).bitwiseOR(F.col("offset"))
+    place = F.shiftleft(F.col("_lane_number"), PLACE_BITS).bitwiseOR(F.col("offset"))
     origin, part, born_ms = _field(0), _field(1), lines.whole(_field(2))
     index, count = lines.whole(lines.before(part, "/")), lines.whole(lines.after(part, "/"))
     half_partition, offset = (lines.partition(lines.before(origin, ":")), lines.whole(lines.after(origin, ":")))

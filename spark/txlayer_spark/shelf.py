@@ -35,7 +35,16 @@ from txlayer.core.messages import OrderMode, Resolution
 from txlayer.errors import UsageError
 from txlayer_spark import lines
 from txlayer_spark.catalog import WRITING, Folder, Turn
-from txlayer_spark.events import LINE_BITS, PLACE_BITS, REASON_BITS, REASONS, SOURCE_BITS, SOURCES, Names
+from txlayer_spark.events import (
+    LINE_BITS,
+    PARTITION_BITS,
+    PLACE_BITS,
+    REASON_BITS,
+    REASONS,
+    SOURCE_BITS,
+    SOURCES,
+    Names,
+)
 from txlayer_spark.ledger import (
     COMPARED,
     core_columns,
@@ -186,7 +195,7 @@ def to_ledger(stored: DataFrame, names: Names, *beside: str) -> DataFrame:  # on
         F.coalesce("v_n", F.lit(0)).cast("int").alias("visible_count"),
         F.coalesce("v_distinct", F.lit(0)).cast("int").alias("visible_messages"),
         names.texts(F.coalesce("v_topics", F.lit(0))).alias("visible_topics"),
-        F.shiftright(place, PLACE_BITS).cast("int").alias("visible_partition"),
+        F.shiftright(place, PLACE_BITS).bitwiseAND((1 << PARTITION_BITS) - 1).cast("int").alias("visible_partition"),
         place.bitwiseAND((1 << PLACE_BITS) - 1).alias("visible_offset"),
         F.coalesce("c_asked", F.lit(0)).cast("int").alias("checked_count"),
         _time("c_first_ms").alias("first_checked_at"),
@@ -308,6 +317,17 @@ class Shelf:
     def path(self, kind: str, run: int) -> str:
         """Where a run writes something."""
         return self.folder.at(kind, f"run={run}")
+
+    def put_ids(self, found: DataFrame | None, kind: str, run: int, before: tuple[int, ...]) -> tuple[int, ...]:
+        """Put ids down beside those of the runs before; the runs that hold all of them, which become one when there are many."""
+        if found is None:
+            return before
+        is_many = len(before) >= RUNS_KEPT
+        if is_many:
+            found = found.unionByName(self.ids(kind, before).drop("run"))
+        if self.put(found.distinct(), kind, run).isEmpty():
+            return before
+        return (run,) if is_many else (*before, run)
 
     def put(self, rows: DataFrame, kind: str, run: int) -> DataFrame:
         """The rows out of a file that they are written to: what follows is planned from there, not from the beginning."""
@@ -454,8 +474,12 @@ class Shelf:
         for name in self.folder.names("folded"):
             if name != f"run={before}":
                 self.folder.remove("folded", name)
-        for number in range(1, before + 1):
-            self.folder.remove("rows", f"run={number}")
+        named: Mapping[str, tuple[int, ...]] = {"rows": (), "revised": (), "orphans": last.orphans, "late": last.late}
+        for kind, kept in named.items():
+            for name in self.folder.names(kind):
+                number = name.removeprefix("run=")
+                if number.isdigit() and int(number) <= before and int(number) not in kept:
+                    self.folder.remove(kind, name)
         up_to = last.number - 1
         if up_to > before:
             # What is visible may have a time of its writer's: alone it says nothing of how old it is.

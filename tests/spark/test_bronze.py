@@ -367,6 +367,26 @@ def test_a_topic_is_subscribed_to_as_the_pattern_says() -> None:
 
     assert [bool(pattern.fullmatch(t)) for t in topics] == [is_subscribed(t, real) for t in topics]
 
+    later = re.compile(subscription(["x.a.b"], but=real).replace(r"\Q", "").replace(r"\E", ""))
+    topics = ["x.a.b", "a.b", "g.x.a.b.dlq", "g.a.b.dlq", "x.a.b.dlq"]
+    assert [True, False, False, False, False] == [bool(later.fullmatch(t)) for t in topics]
+    assert [True, False, False, False, False] == [is_subscribed(t, ["x.a.b"], but=real) for t in topics]
+
+
+@pytest.mark.kafka
+def test_a_dead_letter_is_read_once_also_where_a_real_topics_name_ends_with_anothers(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    others = create_topic(field.servers, f"x.{field.orders}")
+    letters = create_topic(field.servers, f"g.{others}.dlq")
+    write_records(field.servers, [Record(letters, b"letter")])
+    field.whole()
+    read_new(spark, settings_of(field, tmp_path), now_ms=clock)
+    field.whole(Message(others))
+    read_new(spark, settings_of(field, tmp_path), now_ms=clock)
+
+    assert in_topics(field, field.orders, others, letters) == places(spark, tmp_path)
+
 
 PROGRAM = """
 import sys

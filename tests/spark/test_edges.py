@@ -259,15 +259,16 @@ def test_a_topic_that_was_made_anew_and_is_longer_now_is_read_from_its_beginning
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     field = Field(broker.bootstrap_servers)
-    before = [field.whole() for _ in range(2)]
+    before = [field.whole(ordering_key=b"k") for _ in range(2)]
     ledger_of(spark, field, tmp_path)
     make_anew(field, field.orders)
-    after = [field.whole() for _ in range(4)]
+    after = [field.whole(ordering_key=b"k") for _ in range(4)]
 
     said = ledger_of(spark, field, tmp_path)
 
     assert {txn.txn_id: "ok" for txn in (*before, *after)} == said
     assert said == ledger_of(spark, field, tmp_path)
+    assert said == ledger_of(spark, field, tmp_path, name="built-anew")
 
     # What the op log of before said is not known any more.
     make_anew(field, field.topic("op"))

@@ -248,7 +248,7 @@ class _Reading:
         if not reader.is_system:
             # A half record may name a topic that is not there; dead letters come when a consumer has some.
             del options["subscribe"]
-            options["subscribePattern"] = subscription(reader.topics)
+            options["subscribePattern"] = subscription(reader.topics, but=self._state.earlier_topics(reader))
         begin = "earliest"
         if reader.follows is not None and reader.end_offsets:
             begin = json.dumps(self._begin(reader))
@@ -268,7 +268,9 @@ class _Reading:
         """The topics that a reader reads now."""
         if reader.is_system:
             return list(reader.topics)
-        return [t for t in brokers.topics() if is_subscribed(t, reader.topics)]
+        # Where a real topic's name ends with another's, dead letters are of both.
+        but = self._state.earlier_topics(reader)
+        return [t for t in brokers.topics() if is_subscribed(t, reader.topics, but=but)]
 
     def _note(self, said: str) -> None:
         """Keep what half records name (lines of `group|topic`); stored when something of it is new."""

@@ -132,8 +132,8 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
             f"{catalog.folder.path} was begun anew, and {shelf.folder.path} was made from the bronze before: what both hold "
             "cannot be told apart. Name another folder for the ledger, or remove it. Nothing was changed"
         )
-    orphans = shelf.ids("orphans", last.orphans).select("txn_id").distinct() if last.orphans else None
-    sources, folders = _sources(spark, catalog, state, last, orphans, settings)
+    known = shelf.ids("orphans", last.orphans).select("txn_id").distinct() if last.orphans else None
+    sources, folders = _sources(spark, catalog, state, last, known, settings)
     number, edges = last.number + 1, sources.edges
     judging = Judging(
         cut_ms=state.cut_ms,
@@ -167,8 +167,12 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     few = None
     if exact is not None:
         few = _fold_exactly(exact, asked, copies, sources, judging, shelf, last)
-    revised = last.revised if few is None or sources.is_first else (*last.revised, number)
-    has_orphans = _orphans(shelf, number, columns, is_sure=bool(counted.get["orphans"]), asked=exact)
+    # What was folded has been revised by the runs up to there.
+    revised = tuple(n for n in last.revised if n > shelf.folded(last))
+    revised = revised if few is None or sources.is_first else (*revised, number)
+    orphans = None
+    if counted.get["orphans"] or exact is not None:
+        orphans = shelf.stored(number, columns, State.SETTLED).where(_is_orphan()).select("txn_id")
     again = [cores.select("txn_id") for cores in (carried, exact) if cores is not None]
     stored = shelf.counting(number, columns, revised, State.OPEN, State.SETTLED)
     keyed = _keyed(stored, sources, again)
@@ -185,8 +189,6 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     if counted.get["undecided"] or exact is not None:
         ahead = ledger.undecided(unfolded(stored.where(is_open)), doubt_from_ms=edges.doubt_from_ms)
         has_undecided = not shelf.put(ahead, "undecided", number).isEmpty()
-    late = _union(compared, turned)
-    has_late = late is not None and not shelf.put(late.distinct(), "late", number).isEmpty()
     run = Run(
         number,
         state.cut_ms,
@@ -196,9 +198,9 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
         topics=state.topics,
         has_order=has_order,
         has_carried=any(shelf.has(number, s) for s in (State.OPEN, State.ASKED, State.ALONE)),
-        orphans=(*last.orphans, *([number] if has_orphans else [])),
+        orphans=shelf.put_ids(orphans, "orphans", number, last.orphans),
         revised=revised,
-        late=(*last.late, *([number] if has_late else [])),
+        late=shelf.put_ids(_union(compared, turned), "late", number, last.late),
         columns=columns,
         has_undecided=has_undecided,
         unread=tuple(sorted(set(state.topics) - state.judged_topics)),
@@ -230,7 +232,14 @@ def _sources(
 ) -> tuple[_Sources, list[BatchFolder]]:
     counting = catalog.cut(state)
     half_partitions, half_gaps = _half(state)
-    names = Names(spark, groups=state.groups, topics=state.topics, half_partitions=half_partitions, half_gaps=half_gaps)
+    names = Names(
+        spark,
+        groups=state.groups,
+        topics=state.topics,
+        half_partitions=half_partitions,
+        half_gaps=half_gaps,
+        incarnations=state.incarnations(),
+    )
     edges = _edges(catalog, counting, state, last, settings)
     done = {int(reader): batch for reader, batch in last.batches.items()}
     folders = [f for f in counting if f.last > done.get(f.reader, -1)]
@@ -549,14 +558,6 @@ def _is_orphan() -> Column:
     """Whether a stored row was settled without a half record that may come yet."""
     is_settled = F.col("is_settled") == int(State.SETTLED)
     return is_settled & F.isnull("h_last") & (F.col("verdict") != "out_of_window")
-
-
-def _orphans(shelf: Shelf, number: int, columns: Mapping[str, Any], *, is_sure: bool, asked: DataFrame | None) -> bool:
-    """Put down the ids that this run settled without a half record; whether there are any."""
-    if not is_sure and asked is None:
-        return False
-    found = shelf.stored(number, columns, State.SETTLED).where(_is_orphan()).select("txn_id")
-    return not shelf.put(found, "orphans", number).isEmpty()
 
 
 def _is_keyed_row(edges: _Edges) -> Column:
