@@ -65,7 +65,8 @@ def named(rows: DataFrame, *, groups: Sequence[str], topics: Sequence[str]) -> C
 def subscription(real_topics: Sequence[str], *, but: Sequence[str] = ()) -> str:
     """The pattern of real topics with their dead letters and replays, but those of others; one that is missing is no error."""
     besides = rf"(?!{_beside(but)}$)" if but else ""
-    return rf"(?:{_any(real_topics)})|{besides}{_beside(real_topics)}"
+    # Spark takes a topic of which a part fits, too.
+    return rf"^(?:(?:{_any(real_topics)})|{besides}{_beside(real_topics)})$"
 
 
 def _beside(real_topics: Sequence[str]) -> str:

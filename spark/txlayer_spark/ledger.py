@@ -371,8 +371,9 @@ def fold_exactly(  # its steps, in their order
     is_told = F.max(is_row).over(of_id) & (F.col("v_gone") >= F.col("v_n"))
     is_repeated = (F.col("nonce") == STRAY) & F.coalesce(is_told, F.lit(False))
     rows = rows.withColumn("_repeated", is_repeated).where(~F.col("_repeated")).drop("_repeated")
-    of_attempt = F.when((F.col("nonce") != STRAY) & (F.col("reading") == 0), F.col("v_n"))
-    visible = F.sum((of_attempt > 0).cast("bigint")).over(of_id)
+    # What retention took the beginning of is not judged, nor is another one for its sake.
+    is_judged = (F.col("nonce") != STRAY) & (F.col("reading") == 0) & ~F.coalesce(is_cut_off(), F.lit(False))
+    visible = F.sum((F.when(is_judged, F.col("v_n")) > 0).cast("bigint")).over(of_id)
     return rows.withColumns(
         {
             "attempts_visible": F.greatest(F.coalesce(visible, F.lit(0)), F.lit(1)),
@@ -672,6 +673,13 @@ def _kept(messages: DataFrame, contents: DataFrame, doubts: DataFrame) -> DataFr
 
 
 # --- what a core says ---------------------------------------------------------------------------------------------------
+
+
+def is_cut_off() -> Column:
+    """Whether half has its first record no more, or lacks one of those that were there when it was committed."""
+    is_gone = F.isnull("h_n") & F.isnotnull("d_last")
+    lacks_some = F.isnotnull("released") & (F.coalesce("h_distinct", F.lit(0)) < F.col("h_count"))
+    return is_gone | (F.shiftright("h_begin", PLACE_BITS) > 0) | lacks_some
 
 
 def is_committed() -> Column:

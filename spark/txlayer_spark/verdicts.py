@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
-from txlayer_spark.events import PLACE_BITS, by_number
+from txlayer_spark.events import by_number
 from txlayer_spark.ledger import (
     decision,
     decision_offset,
@@ -23,6 +23,7 @@ from txlayer_spark.ledger import (
     immunity_ms,
     is_abandoned,
     is_committed,
+    is_cut_off,
     is_prepare_order,
     is_rolled_back,
 )
@@ -168,12 +169,7 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     forgotten = undecided & F.isnotnull("d_last") & (state == "") & ~seen_young
     contradicted = undecided & state.isin("held", "waiting", "parked-committed") & ~seen_young
     contrary = (committed & F.isnotnull("o_rollback")) | (rolled_back & F.isnotnull("o_commit"))
-    # Without its first half record, or without one of those that were there when it was committed.
-    cut_off = is_known & (
-        (_none("h_n") & F.isnotnull("d_last"))
-        | (F.shiftright("h_begin", PLACE_BITS) > 0)
-        | (released & (F.coalesce("h_distinct", F.lit(0)) < F.col("h_count")))
-    )
+    cut_off = is_known & is_cut_off()
     faults = {
         "orphan": visible & ~is_known & ~(F.coalesce("v_gone", F.lit(0)) >= F.col("v_n")),
         "leaked": visible & is_known & ~unknown & (~released | early),

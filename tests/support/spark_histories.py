@@ -279,6 +279,9 @@ class TogetherJudged:
         kinds = {finding.kind for finding in txn.findings}
         hidden = {t for (t, _), b in self._bounds_of[name].items() if b.stable_end is not None}
         missing_topics = {kind: _topics(txn, kind) for kind in (Kind.LOST, Kind.NOT_JUDGED)}
+        is_unsure = any(counts == "maybe" for _, counts in txn.lines)
+        if is_unsure and hidden & {message.topic for message in txn.messages.values()}:
+            return "?"  # what is hidden may be there, and then nothing is wrong in the other reading
         if expected in ("lost", "torn") and _is_within(missing_topics[Kind.LOST], hidden):
             # What is missing may be there: what else is wrong is certain as before.
             left = {"corrupt": {Kind.CORRUPT, Kind.WRONG_PARTITION}, "lost": {Kind.NOT_WHOLE}}

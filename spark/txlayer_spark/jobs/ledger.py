@@ -152,9 +152,8 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     repeated = F.count_if(_may_be_repeated()).alias("repeated")
     is_open = F.col("is_settled") == int(State.OPEN)
     undecided = F.count_if(is_open & F.isnotnull("h_key") & F.isnull("o_commit")).alias("undecided")
-    rows = rows.observe(
-        counted, *ledger.counts(_is_keyed_row(edges), _is_several_row()), halfless, crowded, repeated, undecided
-    )
+    counts = ledger.counts(_is_keyed_row(edges), _is_several_row())
+    rows = rows.observe(counted, *counts, halfless, crowded, repeated, undecided)
     columns = shelf.put_rows(rows, number, options=_WRITING)
     asked = shelf.stored(number, columns, State.ASKED) if shelf.has(number, State.ASKED) else None
     copies = None
@@ -177,9 +176,9 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     stored = shelf.counting(number, columns, revised, State.OPEN, State.SETTLED)
     keyed = _keyed(stored, sources, again)
     # What was written has been counted on its way, where no rows came behind it.
-    counts = _counts(keyed) if again else counted.get
-    has_order = bool(counts["keyed"]) or last.has_order
-    compared = _order(spark, sources, keyed, counts, shelf, last, judging) if has_order else None
+    found = _counts(keyed) if again else counted.get
+    has_order = bool(found["keyed"]) or last.has_order
+    compared = _order(spark, sources, keyed, found, shelf, last, judging) if has_order else None
     turned = None
     if counted.get["crowded"] or exact is not None:
         # Several messages on one topic have an order of their own.
