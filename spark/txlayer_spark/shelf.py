@@ -474,12 +474,8 @@ class Shelf:
         for name in self.folder.names("folded"):
             if name != f"run={before}":
                 self.folder.remove("folded", name)
-        named: Mapping[str, tuple[int, ...]] = {"rows": (), "revised": (), "orphans": last.orphans, "late": last.late}
-        for kind, kept in named.items():
-            for name in self.folder.names(kind):
-                number = name.removeprefix("run=")
-                if number.isdigit() and int(number) <= before and int(number) not in kept:
-                    self.folder.remove(kind, name)
+        for number in range(1, before + 1):
+            self.folder.remove("rows", f"run={number}")
         up_to = last.number - 1
         if up_to > before:
             # What is visible may have a time of its writer's: alone it says nothing of how old it is.

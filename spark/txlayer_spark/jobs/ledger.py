@@ -166,9 +166,7 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     few = None
     if exact is not None:
         few = _fold_exactly(exact, asked, copies, sources, judging, shelf, last)
-    # What was folded has been revised by the runs up to there.
-    revised = tuple(n for n in last.revised if n > shelf.folded(last))
-    revised = revised if few is None or sources.is_first else (*revised, number)
+    revised = last.revised if few is None or sources.is_first else (*last.revised, number)
     orphans = None
     if counted.get["orphans"] or exact is not None:
         orphans = shelf.stored(number, columns, State.SETTLED).where(_is_orphan()).select("txn_id")
