@@ -27,7 +27,7 @@ Together = tuple[TogetherJudged, list[Row]]
 def together(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Together:
     """All cases, and what one run of the ledger says of them."""
     histories = {name: each.history() for name, each in CASES.items()}
-    histories |= {f"seed {seed}": make(seed).history for seed in SEEDS}
+    histories |= {f"seed {seed}": make(seed).history for seed in (*SEEDS, *range(EACH_TIME))}
     return judge_together(spark, histories, tmp_path_factory.mktemp("model"))
 
 
@@ -76,6 +76,8 @@ def test_a_history_that_was_judged_otherwise_is_judged_alike(seed: int, judged: 
 
 
 HISTORIES = 60
+EACH_TIME = 20
+"""Of them as many are judged with the cases, whenever these are."""
 # Read when the file is: while a test runs nothing of TXLAYER_ is set.
 FIRST = int(os.environ.get("TXLAYER_DIFFERENTIAL_SEED", "0"))
 COUNT = int(os.environ.get("TXLAYER_DIFFERENTIAL_COUNT", str(HISTORIES)))
@@ -83,6 +85,11 @@ AT_ONCE = 120
 """Histories of one run: each has topics of its own, and names are looked up by a literal list."""
 
 
+def test_some_random_histories_are_judged_alike(judged: dict[str, list[Judged]]) -> None:
+    assert [] == [str(a) for seed in range(EACH_TIME) for a in judged[f"seed {seed}"] if a.expected != a.found]
+
+
+@pytest.mark.nightly
 def test_random_histories_are_judged_alike(spark: SparkSession, tmp_path: Path) -> None:
     first, count = FIRST, COUNT
     wrong: list[str] = []

@@ -41,6 +41,7 @@ def verdicts(spark: SparkSession, field: Field, root: Path) -> dict[str, str]:
     return {row.txn_id: row.verdict for row in shelf.rows(shelf.last()).collect()}
 
 
+@pytest.mark.nightly
 def test_records_of_ten_megabytes_are_read_kept_and_judged_like_any_other(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from txlayer.adapters.kafka.local.runtime import SparkRuntime, prepare_connector
 from txlayer.core import codec
 from txlayer.core.messages import OpMessage, Resolution
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly]
 
 PROGRAM = """
 import runpy, sys

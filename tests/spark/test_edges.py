@@ -157,6 +157,7 @@ def test_what_was_visible_on_a_topic_that_was_deleted_before_it_was_read_is_not_
     assert {field.stock} == {gap["topic"] for gap in summary.gaps}
 
 
+@pytest.mark.nightly
 def test_a_real_topic_whose_name_ends_with_half_hides_no_phantom(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
@@ -177,7 +178,7 @@ def take(field: Field, *places: TopicPartition) -> None:
         done.result(30)
 
 
-@pytest.mark.parametrize("times", ["CreateTime", "LogAppendTime"])
+@pytest.mark.parametrize("times", ["CreateTime", pytest.param("LogAppendTime", marks=pytest.mark.nightly)])
 def test_what_is_lost_after_a_gap_was_seen_is_lost_also_where_nothing_tells_how_old_the_gap_is(
     times: str, spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
@@ -198,6 +199,7 @@ def test_what_is_lost_after_a_gap_was_seen_is_lost_also_where_nothing_tells_how_
     assert "out_of_window" == said[taken.txn_id]
 
 
+@pytest.mark.nightly
 def test_what_was_gone_of_an_added_partition_before_it_was_read_is_not_lost(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
@@ -218,6 +220,7 @@ def test_what_was_gone_of_an_added_partition_before_it_was_read_is_not_lost(
     assert "out_of_window" == ledger_of(spark, field, tmp_path)[txn.txn_id]
 
 
+@pytest.mark.nightly
 def test_a_transaction_of_a_topic_that_was_not_read_is_judged_when_it_is(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
@@ -255,6 +258,7 @@ def test_what_a_cluster_says_of_the_file_that_ends_a_write_hides_nothing(
     assert {lost.txn_id: "lost"} == said
 
 
+@pytest.mark.nightly
 def test_a_topic_that_was_made_anew_and_is_longer_now_is_read_from_its_beginning(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:

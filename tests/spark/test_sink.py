@@ -122,6 +122,7 @@ def test_what_cannot_be_published_is_refused_before_anything_is_written(spark: S
     assert Outcome.EMPTY is nothing.outcome
 
 
+@pytest.mark.nightly
 def test_a_real_topic_that_coordinators_refuse_is_refused_as_producers_refuse_it(
     spark: SparkSession, arena: Arena
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_message_that_the_half_topic_refuses_is_named_and_the_epoch_is_publish
     assert Outcome.PUBLISHED is done.outcome
 
 
+@pytest.mark.nightly
 def test_a_batch_is_split_into_parts_that_are_the_same_when_it_is_computed_again(
     spark: SparkSession, arena: Arena
 ) -> None:
@@ -186,6 +188,7 @@ def crafted(arena: Arena) -> Crafted:
     return Crafted(arena.servers, arena.topics, partition_count=arena.partition_count)
 
 
+@pytest.mark.nightly
 def test_an_attempt_that_nobody_decided_is_rolled_back_and_the_epoch_published_by_a_new_one(
     spark: SparkSession, arena: Arena
 ) -> None:
@@ -235,6 +238,7 @@ def test_of_two_runs_of_one_epoch_the_one_whose_half_records_are_complete_first_
     assert {Resolution.ROLLBACK: 1} == resolved(arena, "race-0")
 
 
+@pytest.mark.nightly
 def test_two_runs_that_begin_in_the_same_millisecond_publish_their_epoch_once(
     spark: SparkSession, arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +271,7 @@ def test_a_message_that_its_topic_does_not_take_is_refused_before_anything_is_wr
     assert not attempts_in(arena, "large-0")
 
 
+@pytest.mark.nightly
 def test_a_second_copy_of_a_task_that_still_writes_hides_nothing(spark: SparkSession, arena: Arena) -> None:
     class Twice(Sink):
         def store(self, log: EpochLog, placed: DataFrame, *named: Any) -> None:
@@ -329,6 +334,7 @@ def test_an_attempt_that_no_rollback_ends_any_more_stops_its_epoch_until_it_is_a
     assert 2 == len(arena.visible("stuck-0"))
 
 
+@pytest.mark.nightly
 def test_a_run_whose_epoch_was_taken_over_before_its_commit_says_so(spark: SparkSession, arena: Arena) -> None:
     class Frozen(Sink):
         def commit(self, log: EpochLog, mine: list[Attempt]) -> None:

@@ -20,6 +20,8 @@ from txlayer_spark.jobs.ledger import read_ledger
 from txlayer_spark.report import write_report
 from txlayer_spark.summary import Summary, summarise
 
+pytestmark = pytest.mark.nightly
+
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 OK = [("order-1", "5f3a90c2", "ok")]
 DAY_MS = 86_400_000
