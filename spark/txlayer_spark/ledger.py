@@ -311,7 +311,12 @@ _READING = (*_ATTEMPT, "reading")
 
 
 def fold_exactly(  # its steps, in their order
-    happened: DataFrame, excused: DataFrame, *, shortened_partitions: Sequence[int], clock_error_ms: int
+    happened: DataFrame,
+    excused: DataFrame,
+    *,
+    shortened_partitions: Sequence[int],
+    clock_error_ms: int,
+    put: Callable[[DataFrame, str], DataFrame],
 ) -> DataFrame:
     """What happened to some ids → a core per id, attempt (`nonce`), half partition and `reading`, with `JUDGED_COLUMNS`.
 
@@ -324,22 +329,23 @@ def fold_exactly(  # its steps, in their order
             gone, and `is_hidden`: what is missing may be where nobody can read.
         shortened_partitions: Half partitions in which a transaction may begin with a later message.
         clock_error_ms: By how much the clocks of two brokers may differ.
+        put: Writes rows down under a name, and gives them as they are read from there.
 
     A half record belongs to its attempt when its index is due; an op line counts when it names such a record and its producer
     group; a forwarded record belongs to the attempt whose half record it names.
     """
-    # Steps of which each reads the ones before several times: what is read is small, and is planned once.
+    # Steps of which each reads the ones before several times: what is not put down is planned anew for each.
     asides = happened.where(F.col("kind") == int(Kind.ASIDE))
     every_half = _not_kept_aside(happened.where(F.col("kind") == int(Kind.HALF)), asides)
-    half = _belonging(every_half, shortened_partitions)
+    half = put(_belonging(every_half, shortened_partitions), "half")
     doubts = happened.where(F.col("kind") == int(Kind.DOUBT))
     held = happened.where(F.col("kind") == int(Kind.CONTENT))
     contents = _newest(held).where(F.col("a") != int(Held.ENDED))
-    messages = _messages(half, _newest(held.where(F.col("a") != int(Held.ENDED))))
+    messages = put(_messages(half, _newest(held.where(F.col("a") != int(Held.ENDED)))), "messages")
     ops = _not_given_up(happened.where(F.col("kind") == int(Kind.OP)), asides)
     known = _known_offsets(half, doubts, held)
     named = _naming_halves(ops, half, known, clock_error_ms=clock_error_ms)
-    counting = _with_unsure(named.unionByName(_naming_doubts(ops, known, doubts)))
+    counting = put(_with_unsure(named.unionByName(_naming_doubts(ops, known, doubts))), "counting")
     unsure = counting.where("_is_unsure").select(*_ATTEMPT, "_is_unsure").distinct()
     counting = _in_readings(counting)
     counting = counting.where(F.col("_is_certain") | (F.col("reading") == 0))
@@ -347,7 +353,7 @@ def fold_exactly(  # its steps, in their order
     there = messages.select(*_ATTEMPT).union(counting.select(*_ATTEMPT)).distinct()
     alone = ops.join(there, list(_ATTEMPT), "left_anti")
     forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
-    forwarded = _attached(forwarded, half, messages, known)
+    forwarded = put(_attached(forwarded, half, messages, known), "attached")
     shown = _shown(forwarded)
     missing = _missing(messages, shown, _claims(forwarded), decided, excused)
     kept = _kept(messages, contents, doubts)

@@ -471,7 +471,11 @@ def _fold_exactly(
         ]
         excused = spark.range(1).select(F.inline(F.array(*structs)))
     folded = fold_exactly(
-        few, excused, shortened_partitions=edges.shortened_partitions, clock_error_ms=judging.clock_error_ms
+        few,
+        excused,
+        shortened_partitions=edges.shortened_partitions,
+        clock_error_ms=judging.clock_error_ms,
+        put=lambda rows, step: shelf.put(rows, step, number),
     )
     found = shelf.put(folded, "exact", number)
     rows = found.where(is_transaction()).withColumn("verdict", verdict_column(judging))
