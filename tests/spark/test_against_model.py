@@ -15,8 +15,27 @@ from tests.support.seed import say
 from tests.support.spark_histories import Judged, TogetherJudged
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 
-SEEDS = (770004, 770010, 770029, 770035, 770042, 770048, 880019, 880149, 990047, 990057, 990104, 990137, 990139)
-SEEDS += (1200261, 1200362, 1200450, 1200655, 1200682, 1300081)
+SEEDS = (
+    770004,
+    770010,
+    770029,
+    770035,
+    770042,
+    770048,
+    880019,
+    880149,
+    990047,
+    990057,
+    990104,
+    990137,
+    990139,
+    1200261,
+    1200362,
+    1200450,
+    1200655,
+    1200682,
+    1300081,
+)
 """Random histories that the two once judged otherwise."""
 
 

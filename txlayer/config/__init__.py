@@ -13,23 +13,29 @@ from txlayer.config.client import (
     check_transport,
     is_secret,
 )
-from txlayer.config.consumer import ConsumerConfig
-from txlayer.config.coordinator import CoordinatorConfig
-from txlayer.config.metrics import MetricsConfig, metrics_config
-from txlayer.config.producer import IMMUNITY_MAX, AnsweringConfig, ProducerConfig, ResponderConfig
 from txlayer.config.reading import (
     ENVIRONMENT_PREFIX,
     KNOWN_NAMES,
     OTHER_NAMES,
     ROLES,
+    MetricsConfig,
     check_names,
     environment_names,
     from_environ,
+    metrics_config,
     milliseconds,
     parse_duration,
     parse_settings,
     parse_settings_file,
     parse_value,
+)
+from txlayer.config.roles import (
+    IMMUNITY_MAX,
+    AnsweringConfig,
+    ConsumerConfig,
+    CoordinatorConfig,
+    ProducerConfig,
+    ResponderConfig,
 )
 
 __all__ = [
