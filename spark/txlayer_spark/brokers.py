@@ -47,7 +47,7 @@ class Brokers:
     """An administrator of the job's cluster; use as a context manager."""
 
     def __init__(self, spark: SparkSession, place: Place) -> None:
-        """Nobody is asked yet."""
+        """No broker is asked yet."""
         # The JVM has no Python types.
         self._jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark gives Python no other way to the client
         self._servers = place.bootstrap_servers
@@ -71,7 +71,7 @@ class Brokers:
 
         Raises:
             TopicMismatchError: one is not there.
-            BrokerUnavailableError: nobody answered.
+            BrokerUnavailableError: no broker answered.
         """
         found = self._described(topics)
         return {str(topic): len(found[topic].partitions()) for topic in found}
@@ -81,7 +81,7 @@ class Brokers:
 
         Raises:
             TopicMismatchError: one is not there.
-            BrokerUnavailableError: nobody answered.
+            BrokerUnavailableError: no broker answered.
         """
         found = self._described(topics)
         return {str(topic): str(found[topic].topicId()) for topic in found}
@@ -96,7 +96,7 @@ class Brokers:
         """The topics that there are.
 
         Raises:
-            BrokerUnavailableError: nobody answered.
+            BrokerUnavailableError: no broker answered.
         """
         return [str(name) for name in self._answer(self._admin.listTopics().names())]
 
@@ -104,7 +104,7 @@ class Brokers:
         """{topic: {partition: its log's start, and its end for readers of committed records}} of those that are there.
 
         Raises:
-            BrokerUnavailableError: nobody answered.
+            BrokerUnavailableError: no broker answered.
         """
         counts = self.partition_counts(set(topics) & set(self.topics()))
         earliest = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest()
@@ -120,7 +120,7 @@ class Brokers:
         records comes to their end.
 
         Raises:
-            BrokerUnavailableError: nobody answered.
+            BrokerUnavailableError: no broker answered.
         """
         found = []
         for topic, count in self.partition_counts(topics).items():
@@ -133,10 +133,10 @@ class Brokers:
         return found
 
     def compacted(self, topics: Collection[str]) -> list[str]:
-        """Those topics of which compaction takes records; of those whose settings may not be asked for nobody knows.
+        """Those topics of which compaction takes records; of those whose settings may not be read this is unknown.
 
         Raises:
-            BrokerUnavailableError: nobody answered.
+            BrokerUnavailableError: no broker answered.
         """
         found = self.settings(topics, "cleanup.policy")
         return [topic for topic, policy in found.items() if "compact" in policy]
@@ -145,7 +145,7 @@ class Brokers:
         """{topic: that setting of it}; those whose settings may not be asked for are left out.
 
         Raises:
-            BrokerUnavailableError: nobody answered.
+            BrokerUnavailableError: no broker answered.
         """
         resource = self._jvm.org.apache.kafka.common.config.ConfigResource
         of_topic = getattr(self._jvm, "org.apache.kafka.common.config.ConfigResource$Type").TOPIC
@@ -167,7 +167,7 @@ class Brokers:
         """What was appended at that time or later, up to the end; behind it nothing is hidden by an open Kafka transaction.
 
         Raises:
-            BrokerUnavailableError: nobody answered, or a Kafka transaction stayed open for too long.
+            BrokerUnavailableError: no broker answered, or a Kafka transaction stayed open for too long.
         """
         # Ends first: a record that comes meanwhile is behind them, never before the start.
         ends = self.ends(topic, partitions)
@@ -178,7 +178,7 @@ class Brokers:
         """Where each partition ends for everybody, once all before it can be read with `read_committed`.
 
         Raises:
-            BrokerUnavailableError: nobody answered, or a Kafka transaction stayed open for too long.
+            BrokerUnavailableError: no broker answered, or a Kafka transaction stayed open for too long.
         """
         ends = self._offsets(topic, partitions)
         give_up_at = time.monotonic() + STABLE_WITHIN_S

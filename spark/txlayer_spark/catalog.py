@@ -10,7 +10,7 @@
 A folder holds the batches from `first` to `last` of one reader, and counts when it is complete (`_SUCCESS`) and no other
 complete folder covers it: so a batch that is written again, or was folded into a larger folder, is never read twice.
 
-Whoever reads bronze reads the *cut*: the batches up to the last one that each reader had when all of them had read. What is
+A reader of bronze reads the *cut*: the batches up to the last one that each reader had when all of them had read. What is
 younger may hold what became visible without what it came from (docs/howto/reconcile.md).
 """
 
@@ -101,7 +101,7 @@ class Turn:
     """Which run of a job writes a folder: the one that began last. An earlier one ends before it writes further."""
 
     def __init__(self, folder: Folder, job: str) -> None:
-        """Nobody has begun; `job` is what errors call it."""
+        """No run has begun; `job` is what errors call it."""
         self._folder, self._job, self._mine = folder, job, ""
 
     def begin(self) -> None:
@@ -217,11 +217,11 @@ class ReadState:
     gaps: tuple[Gap, ...] = ()
     """What retention had taken before it was read, at a log's start or later."""
     noted_ms: Mapping[str, int] = field(default_factory=dict)
-    """{name of a gap: when it was there at the latest}: what was written later stands behind it."""
+    """{name of a gap: when it was there at the latest}: what was written later is behind it."""
     compacted: tuple[str, ...] = ()
     """Real topics of which compaction takes records."""
     hidden: tuple[str, ...] = ()
-    """Real topics whose end lies behind a Kafka transaction that has been open for long: nobody can read it."""
+    """Real topics whose end lies behind a Kafka transaction that has been open for long: it cannot be read."""
     doubt_lag_ms: int | None = None
     """How long doubt keeps every state that a transaction passed, before compaction takes some; None: for ever."""
 
@@ -287,7 +287,7 @@ class ReadState:
 
     @property
     def cut_ms(self) -> int | None:
-        """Everything older than this is in the cut, wherever it stands; None before all readers have read once."""
+        """Everything older than this is in the cut, wherever it is; None before all readers have read once."""
         if self.system is None or self.system.last_batch is None:
             return None
         times = [r.at_ms for r in self.active if r.last_batch is not None]
@@ -340,7 +340,7 @@ class Catalog:
             return ReadState()
         found: dict[str, Any] = self.folder.read_json(_READS, names[-1])
         readers = tuple(
-            # Of an earlier release the first reader is the system's, and nobody's last batch is known.
+            # Of an earlier release the first reader is the system's, and no last batch is known.
             Reader(**{"is_system": not r["number"], **r, "topics": tuple(r["topics"])})
             for r in found["readers"]
         )

@@ -69,7 +69,7 @@ class Attempt:
 
     @property
     def is_open(self) -> bool:
-        """Nobody has decided it: a commit may still come."""
+        """It is undecided: a commit may still come."""
         return self.decision is None and not self.is_settled
 
 
@@ -205,7 +205,7 @@ def fold(
 
 
 def in_question(attempts: Attempts, ops: Iterable[Row]) -> set[tuple[str, int]]:
-    """(id/nonce, half offset) that lines name, and of which what was read does not say whether a half record stands there."""
+    """(id/nonce, half offset) that lines name, and of which what was read does not say whether a half record is there."""
     named = ((f"{row.txn_id}/{row.nonce}", row.last_offset) for row in ops)
     return {
         (key, offset)

@@ -27,7 +27,7 @@ TOPIC_BITS = 63
 """Real topics that a row can tell apart; further ones share the last bit."""
 LINE_BITS, SOURCE_BITS, PLACE_BITS, REASON_BITS, STATE_BITS = 16, 4, 44, 8, 4
 PARTITION_BITS = 14
-"""Of a real partition's number; above it stands which one of its name the topic was."""
+"""Of a real partition's number; above it is which one of its name the topic was."""
 INCARNATIONS_MAX = 31
 """Topics of one name that are told apart; further ones share the last number."""
 SOURCES = tuple(source.value for source in Source)
@@ -112,7 +112,7 @@ class Names:
             groups: Producer groups.
             topics: Real topics.
             half_partitions: How many there are; 0: unknown, and no half record is misplaced.
-            half_gaps: {half partition: offsets from and up to which nobody could read}.
+            half_gaps: {half partition: offsets from and up to which nothing could be read}.
             incarnations: As `ReadState.incarnations` says.
         """
         self.groups, self.topics = tuple(groups), tuple(topics)
@@ -164,7 +164,7 @@ class Names:
         return F.get(F.array(*(F.lit(name) for name in names)), number.cast("int"))
 
     def texts(self, bits: Column) -> Column:
-        """The topics whose bits are set; `…` stands for those that share the last bit."""
+        """The topics whose bits are set; `…` means those that share the last bit."""
         shown = [*self.topics[:TOPIC_BITS], *(["…"] if len(self.topics) > TOPIC_BITS else [])]
         named = [F.when(bits.bitwiseAND(F.lit(signed(1 << at))) != 0, F.lit(name)) for at, name in enumerate(shown)]
         nothing = F.array().cast("array<string>")
@@ -196,7 +196,7 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
     d: of the content; t: of the timestamp that it names.
     """
     line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
-    # One header is ours: a further one makes the record one that nobody takes.
+    # One header is ours: a further one makes the record one that is not taken.
     rows = _split(_narrow(records, _line=line).where(F.col("_ours") == 1), lines.HALF)
     rows = names.number(rows.withColumn("_name", _field(2)), names.groups, "_group")
     rows = names.number(rows.withColumn("_name", _field(3)), names.topics, "_topic")
@@ -212,7 +212,7 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
     digits = [F.when(F.col("_key") != "", F.substring("_key", at, 8)) for at in (1, 9)]
     halves = [F.conv(digit, 16, 10).cast("bigint") for digit in digits]
     prepare = F.coalesce(lines.option_or_empty(options, "o", "p") == "p", F.lit(False))
-    # What is no number costs an exception that nobody sees.
+    # What is no number costs a hidden exception.
     immunity = F.when(F.col("_immunity") != "", lines.whole(F.col("_immunity")))
     immunity = F.least(F.coalesce(immunity, F.lit(0)), F.lit(IMMUNITY_MS_MAX))
     wanted = F.when(F.col("_wanted") != "", lines.whole(F.col("_wanted")))
@@ -257,7 +257,7 @@ def _op(records: DataFrame, names: Names) -> DataFrame:
     """pos: offset, line and source packed; n: last half offset; a: what it says; g: hash of group and partition; w: 1 when
     that half record was gone before it could be read.
     """
-    # What is not ASCII as a whole is no op record: nobody knows where its lines end.
+    # What is not ASCII as a whole is no op record: the ends of its lines are unknown.
     records = records.where(lines.text(F.col("value")).rlike(lines.ASCII))
     each = F.split(lines.text(F.col("value")), "\n")
     rows = records.select("partition", "offset", "timestamp", F.posexplode(each).alias("_at", "_line"))

@@ -283,7 +283,7 @@ JUDGED_COLUMNS = (
 )
 """What a verdict needs beside the core: messages stored and visible; attempts of the id that are visible; the op line from which
 on it may be visible; whether what is visible differs from what was stored; whether doubt has all of it; messages that are
-missing, those that may have been visible and be gone, and those that may be where nobody can read."""
+missing, those that may have been visible and be gone, and those that may be where no reader can see it."""
 
 
 def with_distinct(core: DataFrame) -> DataFrame:
@@ -326,7 +326,7 @@ def fold_exactly(  # its steps, in their order
     Args:
         happened: `events.COLUMNS`, everything that is known of those ids.
         excused: `b` (the number of a real topic), `until_ms`: what was decided up to then may have been visible there and be
-            gone, and `is_hidden`: what is missing may be where nobody can read.
+            gone, and `is_hidden`: what is missing may be where no reader can see it.
         shortened_partitions: Half partitions in which a transaction may begin with a later message.
         clock_error_ms: By how much the clocks of two brokers may differ.
         put: Writes rows down under a name, and gives them as they are read from there.
@@ -664,7 +664,7 @@ def _missing(
 
 
 def _kept(messages: DataFrame, contents: DataFrame, doubts: DataFrame) -> DataFrame:
-    """Per attempt, whether doubt has every half record that it says to have (`is_kept`); what it cut stands in half."""
+    """Per attempt, whether doubt has every half record that it says to have (`is_kept`); what it cut is in half."""
     by = list(_ATTEMPT)
     newest = Window.partitionBy(*by).orderBy(F.desc("pos"))
     now = doubts.withColumn("_at", F.row_number().over(newest)).where(F.col("_at") == 1)
@@ -696,7 +696,7 @@ def is_committed() -> Column:
 
 
 def is_rolled_back() -> Column:
-    """Whether the decision is a rollback, or an abandon of what nobody had decided."""
+    """Whether the decision is a rollback, or an abandon of what was undecided."""
     return F.isnotnull(decision()) & ~is_committed()
 
 
@@ -774,7 +774,7 @@ def is_several() -> Column:
 
 
 def reversed_ids(happened: DataFrame, rows: DataFrame) -> DataFrame:
-    """The ids of those transactions of whose messages a later one stands before an earlier one of its key."""
+    """The ids of those transactions of whose messages a later one is before an earlier one of its key."""
     forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
     messages = forwarded.select("txn_id", "partition", "pos", "b", "c", "idx", "d")
     messages = _of_rows(messages, rows.select(*_whose(), "h_key"))
@@ -791,7 +791,7 @@ def reversed_ids(happened: DataFrame, rows: DataFrame) -> DataFrame:
 
 
 def undecided(rows: DataFrame, *, doubt_from_ms: int) -> DataFrame:
-    """Where among rows the first undecided one of each ordering key stands in half, whether one of them stands on doubt, and `told_from_ms`.
+    """Where among rows the first undecided one of each ordering key is in half, whether one of them is on doubt, and `told_from_ms`.
 
     None that was parked: it has given up its place. `doubt_from_ms`: as of `is_keyed`.
     """
@@ -809,7 +809,7 @@ def undecided(rows: DataFrame, *, doubt_from_ms: int) -> DataFrame:
 def with_undecided(stored: DataFrame, ahead: DataFrame) -> DataFrame:
     """Stored rows with `_waits`: whether they wait rightly for an undecided one, and `_ahead`: whether they went before it.
 
-    Who waits behind one that is on doubt stands there itself.
+    What waits behind one that is on doubt is there itself.
     """
     first = F.coalesce("more.h_first", "h_last")
     is_behind = is_prepare_order() & (F.col("first") < first)

@@ -80,7 +80,7 @@ LOCK = _record(
     rf"[{_OF_A_HOLDER}]\|{_NUMBER}\|{_FIELD}+\|{_FIELD}*\|{_NUMBER})\|{_FIELD}*"
 )
 QUEUE = rf"\A((?s:.+))/(?!\.{{1,2}}/)([A-Za-z0-9._-]{{1,249}})/({_NUMBER})\z"
-"""group/topic/partition; the group is whatever stands before the last two."""
+"""group/topic/partition; the group is whatever is before the last two."""
 _REASONS = "|".join(reason.value for reason in DeadLetterReason)
 DEAD_LETTER = _record(
     rf"(?:{_REASONS})\|{_TOPIC}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|"
@@ -174,7 +174,7 @@ def unquoted(field: Column) -> Column:
 def header(headers: Column, name: str, *, usual_place: int = -1) -> Column:
     """The value of the last header of that name; null without one.
 
-    `usual_place` is where ours nearly always stands, from the end: one look instead of a walk that Spark does not compile.
+    `usual_place` is where ours nearly always is, from the end: one look instead of a walk that Spark does not compile.
     """
     usual = F.try_element_at(headers, F.lit(usual_place))
     others = [F.try_element_at(headers, F.lit(at)) for at in range(usual_place + 1, 0)]

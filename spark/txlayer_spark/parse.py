@@ -28,7 +28,7 @@ PLACE = ("topic", "partition", "offset", "timestamp")
 def judged(
     decoded: DataFrame, is_good: Column, what: str, *, columns: Sequence[str], is_versioned: bool = True
 ) -> DataFrame:
-    """`error` says why `_line` is none of ours; then `columns` are null, so that nobody trusts half of one."""
+    """`error` says why `_line` is none of ours; then `columns` are null, so that half of one is never used."""
     line = F.col("_line")
     version = F.split_part(line, F.lit("|"), F.lit(1))
     error = (
@@ -238,7 +238,7 @@ _HALF_COLUMNS = (
 
 
 def _op(raw: DataFrame) -> DataFrame:
-    # What is not ASCII as a whole is no op record: nobody knows where its lines end.
+    # What is not ASCII as a whole is no op record: the ends of its lines are unknown.
     value = lines.text(F.col("value"))
     found = F.when(value.rlike(lines.ASCII) & (value != ""), F.split(value, "\n"))
     exploded = raw.select(*PLACE, F.posexplode_outer(found).alias("line", "_line"))

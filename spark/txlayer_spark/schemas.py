@@ -55,7 +55,7 @@ TEXT, NUMBER, BYTES = StringType(), LongType(), BinaryType()
 HEADERS = ArrayType(_struct(*_columns(key=TEXT, value=BYTES)))
 
 PLACE = _columns(topic=TEXT, partition=IntegerType(), offset=NUMBER, timestamp=TimestampType())
-"""Where a record stands, and since when: the first columns of everything that is read."""
+"""The place of a record, and since when it is there: the first columns of everything that is read."""
 USER = _columns(key=BYTES, value=BYTES, headers=HEADERS)
 """What belongs to the user, without our headers."""
 ERROR = StructField("error", TEXT)

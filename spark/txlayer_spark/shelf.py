@@ -221,7 +221,7 @@ def _time(ms: Column | str) -> Column:
 
 
 LEDGER_VERSION = 6
-"""Part of every path of the ledger; one of an earlier version is not read: all of it stands in bronze."""
+"""Part of every path of the ledger; one of an earlier version is not read: all of it is in bronze."""
 RUNS_KEPT = 20
 """Notes of runs that are kept: the newest counts, and a job that reads now may have another one."""
 FOLDED_FILES = 16
@@ -409,7 +409,7 @@ class Shelf:
         """Stored rows with `_late`: whether a run found their attempt out of order, whichever run judged it last."""
         late = self.ids("late", run.late).select("txn_id", F.col("nonce").alias("nonce_max"))
         late = F.broadcast(late.distinct().withColumn("_late", F.lit(True)))
-        # Parked or abandoned since: then it held nobody up.
+        # Parked or abandoned since: then it held no other up.
         is_free = F.isnull("more.d_parked_ms") & F.isnull("more.o_abandon_ms")
         found = stored.join(late, ["txn_id", "nonce_max"], "left")
         return found.withColumn("_late", F.col("_late") & is_free)
@@ -453,7 +453,7 @@ class Shelf:
         cuts = {
             int(name.partition(".")[0]): self.folder.read_json("runs", name)["cut_ms"] for name in self._run_files()
         }
-        # Of runs that are no longer noted nobody knows the cut.
+        # Of runs that are no longer noted the cut is unknown.
         first = min((n for n, cut_ms in cuts.items() if cut_ms >= at_ms), default=run.number)
         is_noted = first > min(cuts, default=0)
         return self._settled(run).where(F.col("run") >= (first if is_noted else 0))

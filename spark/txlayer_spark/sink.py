@@ -44,7 +44,7 @@ _TOPIC = r"\A(?!\.{1,2}\z)[A-Za-z0-9._-]{1,249}\z"
 class Measure(NamedTuple):
     """A batch in numbers."""
 
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed
     bytes: int
     topics: Mapping[str, int]
     """{real topic: the highest partition that a message names, else -1}."""
@@ -221,7 +221,7 @@ def half_records(placed: DataFrame, *, producer_group: str, born_ms: int, partit
     ordered = placed.withColumn("_index", F.row_number().over(mine.orderBy("_row")) - 1).withColumn(
         "_count", F.count("*").over(mine)
     )
-    # Behind the windows, so in the task that writes; what stands before them, all its copies would read from one shuffle.
+    # Behind the windows, so in the task that writes; what is before them, all its copies would read from one shuffle.
     drawn = F.substring(F.reflect(F.lit("java.util.UUID"), F.lit("randomUUID")), 1, 8)
     ordered = ordered.withColumn("_drawn", drawn).withColumn("_nonce", F.first("_drawn").over(mine))
     partition = F.col("target_partition")

@@ -333,6 +333,6 @@ def _finish(figure: Figure, axes: Axes, *, over_time: bool = False) -> str:
 def _svg(figure: Figure) -> str:
     text = io.StringIO()
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    # What stands before the element belongs to a file of its own.
+    # What is before the element belongs to a file of its own.
     drawn = text.getvalue()
     return drawn[drawn.index("<svg") :]

@@ -42,7 +42,7 @@ class Judging:
     """What a judgement depends on beside the records."""
 
     cut_ms: int
-    """Everything older than this was read, wherever it stands."""
+    """Everything older than this was read, wherever it is."""
     grace_ms: int = 60_000
     """What is younger than this before the cut may still be on its way."""
     overdue_ms: int = 900_000

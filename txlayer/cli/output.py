@@ -35,7 +35,7 @@ _ENDLESS = 10_000
 """Columns of a terminal in which every table fits."""
 
 WIDE = 240
-"""Columns when nobody sees a terminal: a file or a pipe wants whole ids on one line."""
+"""Columns without a terminal: a file or a pipe wants whole ids on one line."""
 
 
 def console() -> Console:

@@ -139,7 +139,7 @@ ALONE_WAIT_MAX_MS = 5_000
 """Longest pause between two tries to take a queue over while no queue is owned: no handler waits then."""
 APART_S = 600.0
 """How long a consumer bears that a topic and its replay topic are assigned apart: twice the interval at which clients look for
-new partitions. Whoever adds partitions needs time for both topics, and a rebalance may come in between."""
+new partitions. Adding partitions to both topics takes time, and a rebalance may come in between."""
 STORE_LOOK_S = 0.002
 """How long one check for the acknowledgement of a store waits."""
 ENDS_S = 1.0
@@ -183,7 +183,7 @@ class Assignments:
         self._assigned: dict[TopicPartition, None] = {}  # an ordered set, the same in every process
         self._former_writers: list[str] = []  # to be ended by the next take-over
         self._harmless: dict[str, None] = {}  # what they left open stores no offset
-        self._left_open: list[str] = []  # harmless ones that nobody has tried to end
+        self._left_open: list[str] = []  # harmless ones that were not ended yet
         self._holds = Holds(now_ms)  # of queues that could not be taken over
         self._apart: TopicMismatchError | None = None
         self._apart_until = 0.0

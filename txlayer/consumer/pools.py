@@ -104,7 +104,7 @@ class Chunk:
     def take_rest(self) -> list[Job]:
         """The jobs that have not begun. They do not begin any more, and the worker calls them not run."""
         with suppress(IndexError):
-            while True:  # from the right: what the worker takes meanwhile stands before it
+            while True:  # from the right: what the worker takes meanwhile is before it
                 self.rest.insert(0, self.turns.pop())
         return self.rest
 
@@ -324,7 +324,7 @@ class Caller:
                 chunk.given[id(job)] = max(len(messages), 1)
                 if not messages:
                     raise unreadable from exc
-                return handler, messages, unreadable  # what stands before it is handled first
+                return handler, messages, unreadable  # what is before it is handled first
         return handler, messages, None
 
     # --- how it ended -------------------------------------------------------------------------------------------------
@@ -381,7 +381,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def place_of(record: Any) -> dict[str, object]:
-    """Where a record stands, for log lines; its key and value are the user's, and stay out of them."""
+    """The place of a record, for log lines; its key and value are the user's, and stay out of them."""
     topic, partition, offset = record.topic(), record.partition(), record.offset()
     return {"topic": topic, "partition": partition, "offset": offset}
 
@@ -410,7 +410,7 @@ async def _ended(told: Any) -> None:
 def give_up(chunk: Chunk, *, timeout_s: float, now: float, wall_now: float, why: str) -> JobOutcome | None:
     """The outcome of a chunk whose handler has not come back within `timeout_s`; None: there is no such handler.
 
-    Its attempt has failed, what was before it has ended as it did, what stands behind it was not run. None of that begins any more,
+    Its attempt has failed, what was before it has ended as it did, what is behind it was not run. None of that begins any more,
     and what its worker says later counts for nothing. `chunk` is done by `Caller.run` on another thread.
     """
     begun_at, jobs = chunk.begun_at, chunk.jobs
@@ -484,7 +484,7 @@ LOOK_S = 0.05
 THREAD_CHUNK_S = 0.001
 """Work of one chunk for a thread: handing over costs some 20 µs, and who waits behind a chunk waits for so long."""
 THREAD_JOB_COUNT = 10
-"""Jobs of 0.1 ms are that many a chunk. What is quicker waits for nobody, so the interpreter's lock lets one thread at a time
+"""Jobs of 0.1 ms are that many a chunk. A quicker one never waits, so the interpreter's lock lets one thread at a time
 run it, and jobs for the others make nothing quicker."""
 
 
@@ -524,7 +524,7 @@ class Pool(Protocol):
         ...
 
     def close(self, timeout_s: float) -> None:
-        """End; wait for at most so long for what runs. It may go on beyond that, and is told to nobody."""
+        """End; wait for at most so long for what runs. What still runs then may go on, and is not reported."""
         ...
 
 

@@ -114,7 +114,7 @@ class ConsumerService(ABC, Generic[H, B]):
 
         It is called with a `ReceivedMessage` and a `Context`, and returns nothing (or `Ack`), `Retry` or `Reject`; an exception
         is a `Retry`, and so is any other value, whose reason then says what was returned. Of several handlers of a topic the
-        first whose tags accept a message gets it; what nobody accepts counts as handled.
+        first whose tags accept a message gets it; a message that none accepts counts as handled.
 
         Args:
             function: what is decorated.
@@ -287,7 +287,7 @@ class ConsumerService(ABC, Generic[H, B]):
     def _run_engine(self, engine: Engine, is_waited_for: bool) -> None:  # noqa: FBT001 - a thread's argument
         try:
             engine.run(should_stop=self._stopping.is_set)
-        except BaseException as exc:  # border of a thread: whoever waits for the end gets it
+        except BaseException as exc:  # border of a thread: `join` and `close` raise it
             self._failure = exc
             if not is_waited_for:
                 logger.critical("consumer.failed", exc_info=exc, extra={"group": self._group})
@@ -305,7 +305,7 @@ class ConsumerService(ABC, Generic[H, B]):
             raise self._failure
 
     def _raise_untold_failure(self) -> None:
-        if not self._is_failure_told:  # whoever closes what has failed in `run` or `join` knows it already
+        if not self._is_failure_told:  # `run` or `join` has raised it already
             self._raise_failure()
 
 
@@ -315,7 +315,7 @@ def make_caller(tracing: Tracing) -> Callable[..., Caller]:
 
 
 def make_leases(config: ConsumerConfig, connections: ConsumerConnections, *, group: str) -> LeaseKeeper:
-    """A lock registry under a name that nobody had before; `txlayer locks` shows it, so it says where the holder is."""
+    """A lock registry under a new name; `txlayer locks` shows it, so it says where the holder is."""
     return LockRegistry(
         connections,
         group=group,
@@ -331,7 +331,7 @@ def check_topic_names(topics: Sequence[str]) -> tuple[str, ...]:
     """The topics themselves.
 
     Raises:
-        UsageError: there is none, one stands there twice, or Kafka would not accept a name.
+        UsageError: there is none, one is given twice, or Kafka would not accept a name.
     """
     if isinstance(topics, str):
         raise UsageError(f"topics={topics!r} is one text; a list of topics is needed")

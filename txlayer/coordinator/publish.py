@@ -235,7 +235,7 @@ class Publisher:
         waiting = writer.flush(timeout_s=self._timeout_s)
         raise_if_unacknowledged(waiting, waited_s=self._timeout_s)
         if any(None in places.values() for places in kept.values()):
-            # It is stored, and its Kafka transaction would commit: but whoever must know its place cannot go on.
+            # It is stored, and its Kafka transaction would commit: but what must know its place cannot go on.
             raise RetriableError("nobody told where on doubt a transaction was stored")
         started = self._clock()
         writer.send_offsets(offsets, member, timeout_s=self._timeout_s)
@@ -255,7 +255,7 @@ class Publisher:
     def may_be_fenced_idle(self, idle_s: float) -> bool:
         """True when the broker itself may have fenced a writer that was idle for `idle_s`.
 
-        A late request opens a Kafka transaction that nobody ends; the broker gives that up after its time-out, and fences.
+        A late request opens a Kafka transaction that no client ends; the broker gives that up after its time-out, and fences.
         """
         return idle_s >= self._timeout_s
 
@@ -274,7 +274,7 @@ class Publisher:
         return may_have_stale_requests(offsets_s=offsets_s, commit_s=commit_s, recycle_after_s=self._recycle_after_s)
 
     def abandon(self) -> None:
-        """Give both writers up; what they left open is ended by whoever initialises their ids next."""
+        """Give both writers up; what they left open is ended by the next one to initialise their ids."""
         # A close after a fatal error may hang (librdkafka #4674): it must not hang the coordinator.
         self._background.start(self.close, name="txlayer-close")
 
@@ -302,7 +302,7 @@ class Publisher:
         return successor
 
     def _close_aside(self, old: TransactionalWriter) -> None:
-        # A close may hang, as in `abandon`, and whoever waits for the successor must not wait for it.
+        # A close may hang, as in `abandon`, and the loop, which waits for the successor, must not wait for it.
         self._background.start(partial(close_quietly, old), name="txlayer-close")
 
     def _next_writer(self) -> TransactionalWriter:
@@ -351,7 +351,7 @@ class Publisher:
         for check in batch.checks.values():
             line, short = codec.encode_check(check), codec.encode_check(check._replace(text=""))
             if len(short) > limits.bytes_max:
-                continue  # nobody can be asked: the transaction grows old as one that nobody answers for
+                continue  # the question cannot be asked: the transaction grows old as one without an answer
             headers = None
             if observer is not None:
                 keep = batch.keeps.get(check.key)
@@ -568,7 +568,7 @@ class _NoteOffset:
 
     def __call__(self, error: Any, record: Any) -> None:
         if error is None:
-            self._kept[self._key] = record.offset()  # None: stored, and nobody knows where
+            self._kept[self._key] = record.offset()  # None: stored, at an unknown offset
 
 
 class _Answers:
@@ -709,7 +709,7 @@ class Refusals:
     def partition_in_turn(self, busy: Collection[int]) -> int | None:
         """Which of the partitions that have something to do goes alone now, because it is suspected; None: all go.
 
-        One that has nothing to do keeps its suspicion, and nobody waiting.
+        One that has nothing to do stays suspected, and delays no other.
         """
         return next((p for p, b in self._bisections.items() if b.is_active and p in busy), None)
 

@@ -267,7 +267,7 @@ class Targets:
             now = self._clock()
             since, seen_at = self._unreachable.get(topic, (now, now))
             if now - seen_at >= TRUST_AGAIN_S:
-                since = now  # nobody has asked for long: it may have been reachable meanwhile
+                since = now  # not asked for long: it may have been reachable meanwhile
             self._unreachable[topic] = since, now
             if now - since >= self._config.hold_after.total_seconds():
                 return Target(0, refusal=ParkReason.TOPIC_UNREACHABLE)

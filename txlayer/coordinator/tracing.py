@@ -39,7 +39,7 @@ class CoordinatorSpans:
         self._questions: list[Span] = []
 
     def begun(self) -> None:
-        """A Kafka transaction begins; the spans of one that was not published are never ended, so nobody sees them."""
+        """A Kafka transaction begins; the spans of one that was not published are never ended, so they are never exported."""
         self._started_ns = time.time_ns()
         self._questions = []
 

@@ -304,7 +304,7 @@ def groups_over_limit(
     """{group: open transactions} of the groups that have too many and whose members do not decide them.
 
     Half records may name any group, but check-backs go to members only. So a group that decides what it is asked about never
-    has too many, whoever writes half records in its name. With very many, the rate does not allow asking about all of them:
+    has too many, whichever principal writes half records in its name. With very many, the rate does not allow asking about all of them:
     half as many undecided ones as can be asked about in one interval are sufficient evidence. `asleep` counts, by group, open
     transactions that are not in `transactions`, and those of them with a check-back. A limited group stays limited until a tenth
     of the limit is free, so that it does not alternate between accepting and refusing.

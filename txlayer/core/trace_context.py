@@ -18,7 +18,7 @@ HEADER_BYTES = len(TRACEPARENT) + 55
 """Bytes that `traceparent` adds to a message, name and value."""
 
 STATE_BYTES_MAX = 512
-"""A longer `tracestate` is dropped: W3C asks nobody to pass on more."""
+"""A longer `tracestate` is dropped: W3C requires no more to be passed on."""
 
 PARENT_BYTES_MAX = 256
 """A longer `traceparent` is malformed. Version 00 has 55 bytes; a later one may add fields."""

@@ -251,10 +251,10 @@ class DeadLetterResult(Enum):
     """What became of one dead letter that was asked for, or why it was not, in the words of --json."""
 
     PLANNED = "planned"  #: it would be asked for
-    REQUESTED = "requested"  #: asked for, and nobody answered yet
+    REQUESTED = "requested"  #: asked for, and not answered yet
     HANDLED = "handled"  #: its handler succeeded
     FAILED = "failed"  #: its handler failed again, and it stays
-    DROPPED = "dropped"  #: nobody will handle it
+    DROPPED = "dropped"  #: it will not be handled
     REPUBLISHED = "republished"  #: a copy is in the topic that was asked for
     ALREADY = "already"  #: it was handled or dropped before
     REQUESTED_ALREADY = "requested-already"  #: another request about it has no answer yet
@@ -381,7 +381,7 @@ def choose(
 def newcomers(
     logs: Mapping[str, DeadLetterLog], handled: Iterable[Chosen], others: Iterable[Chosen], *, request_id: str
 ) -> DeadLetterSelection:
-    """What followed the parked keys of `handled` into the dead letters since, and nobody has asked for.
+    """What followed the parked keys of `handled` into the dead letters since, and was not asked for.
 
     Not of a key that is among `others`: an earlier one of it was not handled.
     """
@@ -397,7 +397,7 @@ def newcomers(
 def still_able(
     logs: Mapping[str, DeadLetterLog], chosen: Iterable[Chosen], *, is_again: bool
 ) -> tuple[list[Chosen], list[Chosen]]:
-    """(those that nobody asked for meanwhile, the others); both as they stand now."""
+    """(those that were not asked for meanwhile, the others); both as they are now."""
     for log in logs.values():
         log.follow()
     able: list[Chosen] = []

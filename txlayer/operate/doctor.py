@@ -595,7 +595,7 @@ def rights(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         elif right.is_allowed is None:
             found = info(about, f"{operation} could not be found out: {right.detail}")
         else:
-            # Whoever runs doctor need not be every role at once.
+            # The user of doctor need not have the rights of every role.
             say = error if right.role == "coordinator" else warning
             option = {"topic": "--topic", "group": "--group"}.get(right.kind, "--transactional-id")
             reason = f"{operation} is refused to these credentials ({right.tried})"

@@ -51,7 +51,7 @@ def are_applied(
         try:
             positions = decode_stored(half, op, partition=history.partition).positions
         except ConfigError:
-            yield None  # stored by somebody else: nobody knows what it means
+            yield None  # stored by another program: its meaning is unknown
         else:
             yield history.decided_at < (positions.op_offset, positions.op_line)
 
@@ -214,7 +214,7 @@ def read_with_contents(
     with closing(connections.make_reader("read_committed")) as reader:
         for start in range(0, len(found), FETCH_COUNT):
             part = found[start : start + FETCH_COUNT]
-            # Nobody has a half record of one that stands on an op line's word alone.
+            # There is no half record of one that is known from an op line alone.
             wanted = [(s.partition, s.txn, s.txn.seen) for s in part if s.txn.seen]
             contents = fetch_contents(
                 reader,

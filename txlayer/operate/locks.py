@@ -24,10 +24,10 @@ PATIENCE_S = 30.0
 
 
 class LockState(Enum):
-    """How a queue's newest lease stands."""
+    """The state of a queue's newest lease."""
 
     HELD = "held"  #: its holder renews it
-    EXPIRED = "expired"  #: nobody renewed it in time; the next claim wins
+    EXPIRED = "expired"  #: not renewed in time; the next claim wins
     RELEASED = "released"  #: its holder, or a person, ended it
 
 
@@ -57,7 +57,7 @@ class LocksByHand:
         topics: of the namespace.
         expiry_ms: as the consumers have it.
         clock: monotonic, in seconds.
-        wall_clock: tells how old a lease is that nobody renews; the log itself has no newer time then.
+        wall_clock: tells the age of a lease that is not renewed; the log itself has no newer time then.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class UnsettledTransaction(NamedTuple):
 
 
 class Overview:
-    """Reads what stands open. Memory: what a coordinator needs for the same transactions, without their content."""
+    """Reads what is open. Memory: what a coordinator needs for the same transactions, without their content."""
 
     def __init__(
         self, config: CoordinatorConfig, connections: CoordinatorConnections, *, slice_max: int = SLICE_MAX
@@ -105,7 +105,7 @@ class Overview:
     def kept_aside(self, partitions: Iterable[int] | None = None) -> list[QuarantinedRecord]:
         """Every record kept aside of these partitions (None: of all), the oldest first in each.
 
-        Doubt is read from its beginning: nobody waits for such a record, so no low-water mark holds it back.
+        Doubt is read from its beginning: no transaction waits for such a record, so no low-water mark holds it back.
 
         Raises:
             TopicMismatchError: the namespace's topics are not there.

@@ -250,7 +250,7 @@ class Republisher:
         """Publish in this order, at most `rate_max` a second, those of one key in one partition.
 
         Raises:
-            TxLayerError: those that `on_progress` was told of are published; of the batch under way nobody knows. The
+            TxLayerError: those that `on_progress` was told of are published; of the batch under way it is unknown. The
                 same request id, started again, tells by the replay topic.
         """
         done_count, due = 0, self._clock()

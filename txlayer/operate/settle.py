@@ -39,12 +39,12 @@ class SettlementResult(Enum):
 
     DONE = "done"  #: it took effect
     ALREADY = "already"  #: it was so before
-    NOT_FORWARDED = "not-forwarded"  #: committed, but it cannot be forwarded: it stands on doubt
+    NOT_FORWARDED = "not-forwarded"  #: committed, but it cannot be forwarded: it is on doubt
     REFUSED = "refused"  #: the contrary decision came first and stands
     IGNORED = "ignored"  #: the line counts for nothing: half records came meanwhile; say it again
     WRITTEN = "written"  #: the line is stored, and no coordinator has come to it yet
     PLANNED = "planned"  #: a dry run: nothing was written
-    NOT_FOUND = "not-found"  #: nothing stands under this id, and nothing was read about it
+    NOT_FOUND = "not-found"  #: nothing is stored under this id, and nothing was read about it
 
 
 GOOD = frozenset({SettlementResult.DONE, SettlementResult.ALREADY, SettlementResult.PLANNED})
@@ -62,7 +62,7 @@ _RESOLUTIONS = {
 
 
 class RecordedLine(NamedTuple):
-    """One op line, where it stands."""
+    """One op line and its place."""
 
     position: OpPosition
     appended_ms: int
@@ -77,8 +77,8 @@ class SettlementOutcome(NamedTuple):
     partition: int | None
     before: str | None  # the state that it was found in; None: it was settled
     result: SettlementResult
-    state: str | None = None  # now; None: settled, and nobody knows how
-    reason: str = ""  # why it stands on doubt now, a ParkReason's value
+    state: str | None = None  # now; None: settled, in an unknown way
+    reason: str = ""  # why it is on doubt now, a ParkReason's value
     written_at: OpPosition | None = None  # of the operator's line
     decision: RecordedLine | None = None  # what decided, as far as it was read
     decided_ms: int | None = None  # when, as far as it is known
@@ -101,7 +101,7 @@ def line_of(act: OperatorAction, found: UnsettledTransaction, signature: Signatu
         _RESOLUTIONS[act],
         txn.key,
         txn.group,
-        max(txn.last_offset, 0),  # nobody knows it when no half record came
+        max(txn.last_offset, 0),  # unknown when no half record came
         txn.summary().born_ms,
         Source.OPERATOR,
         is_abandon=act is OperatorAction.ABANDON,
@@ -115,7 +115,7 @@ def known_before(act: OperatorAction, state: str) -> SettlementResult | None:
         return None
     if act is OperatorAction.COMMIT:
         return None if state in _STUCK else SettlementResult.ALREADY
-    # Of what a coordinator is just forwarding nobody can say whether it could be given up still.
+    # What a coordinator is just forwarding may be past giving up.
     if act is OperatorAction.ABANDON and state != COMMITTING:
         return None
     return SettlementResult.REFUSED
@@ -262,7 +262,7 @@ class Picture:
 
 
 class Line(NamedTuple):
-    """An op line to write for a transaction that stands."""
+    """An op line to write for a transaction that exists."""
 
     found: UnsettledTransaction
     op: OpMessage
@@ -302,7 +302,7 @@ class ManualSettlement:
         self._pause = pause
 
     def look(self, is_wanted: Callable[[UnsettledTransaction], bool]) -> Picture:
-        """What stands now and is wanted, in no promised order; everything in the op log so far is in it.
+        """What is there now and wanted, in no promised order; everything in the op log so far is in it.
 
         Raises: as `Overview.standing`.
         """
@@ -388,7 +388,7 @@ class ManualSettlement:
     def outcomes(
         self, act: OperatorAction, written: Sequence[WrittenLine], picture: Picture, *, reached: Collection[int]
     ) -> list[SettlementOutcome]:
-        """What became of each; of those in partitions that nobody `reached`, that they are written."""
+        """What became of each; of those in partitions that were not `reached`, that they are written."""
         told = [w for w in written if w.found.partition in reached]
         keys = {w.found.txn.key for w in told}
         now: dict[str, UnsettledTransaction] = {}
@@ -405,7 +405,7 @@ class ManualSettlement:
         ]
 
     def said_at(self, partition: int, position: OpPosition) -> RecordedLine | None:
-        """The op line that stands there; None when it is not there any more."""
+        """The op line at that place; None when it is not there any more."""
         found: list[RecordedLine] = []
 
         def take(record: Any) -> None:

@@ -198,7 +198,7 @@ class OpenOnes(NamedTuple):
 
     producer_group: str
     state: str
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed
     oldest_ms: int  # age of the oldest
     txn_ids: tuple[str, ...]  # some of them, the oldest first
 
@@ -320,7 +320,7 @@ def _left(
     if set(counts.values()) == {known}:
         found = look(config, connections, partition_count=known)
         return None if found.is_drained else found
-    # An earlier widening was interrupted behind its own look: since then nobody could begin anything.
+    # An earlier widening was interrupted behind its own look: since then no role could start.
     half, op, ends = unread(config, connections, partition_count=known)
     return Drain((), half, op, ends) if half or op else None
 
@@ -331,7 +331,7 @@ def _known_count(admin: Administration, topics: SystemTopics, counts: Mapping[st
     places = [(t, p) for t in (topics.half, topics.op) for p in shared]
     stored = admin.stored_offsets(topics.coordinator_group, places)
     known = [p for p in shared if stored[topics.half, p] and stored[topics.op, p]]
-    # Without the first one nothing was ever stored, or it was lost: whoever reads the positions says so.
+    # Without the first one nothing was ever stored, or it was lost: the reader of the positions says so.
     return max(len(known), 1)
 
 

@@ -176,7 +176,7 @@ class TraceRecords:
         self.is_past = False
         """Whether half goes on behind what was read of it."""
         self.stable_ends: Mapping[TopicPartition, int] = {}
-        """Of the real topics: behind it nobody sees yet what becomes of a record."""
+        """Of the real topics: behind it the end of a record is not known yet."""
         self.op_firsts: dict[TopicPartition, int] = {}
         """{op partition: the append time of the first record that was read}."""
         self.real_first_ms: dict[TopicPartition, int] = {}
@@ -295,7 +295,7 @@ class TraceRecords:
         self._shelf.keep(txn_id, found)
 
     def _aside(self, record: Record) -> None:
-        """What a coordinator kept aside is no part of the transaction that it names; of most nobody knows one."""
+        """What a coordinator kept aside is no part of the transaction that it names; most name none."""
         kept = codec.parse_kept_aside_key(record.key())
         if kept is None or record.value() is None:
             return
@@ -343,7 +343,7 @@ class TraceRecords:
             return  # somebody else's
         origin = codec.decode_origin(origins[0] or b"") if len(origins) == 1 else None
         if len(ids) != 1 or ids[0] is None or origin is None or isinstance(origin, Undecodable):
-            # whoever writes our headers in another form writes a phantom
+            # a record with our headers in another form is a phantom
             origin = (-1, -1, 0, 0, 0)
         partition, offset, index, count, born_ms = origin
         if index >= count:
@@ -388,7 +388,7 @@ class TraceRecords:
 def content_of(topic: str, index: int, key: bytes | None, value: bytes | None, headers: Headers | None) -> int:
     """64 bits that stand for what must be the same in a half message, on doubt, and in what is forwarded of it.
 
-    They are Python's own hash, of which nobody outside can know the seed: they are compared within one process alone.
+    They are Python's own hash, whose seed is secret: they are compared within one process alone.
     """
     ours: Any = tuple(user_headers(headers))
     return hash((topic, index, key, value, ours))
@@ -707,7 +707,7 @@ def verify(
     on_read: Callable[[int, int], None] = lambda _done, _total: None,
     on_judged: Callable[[int], None] = lambda _count: None,
 ) -> Verification:
-    """Read a window and judge it; `folder` is where its file stands meanwhile, else the system's own for such files.
+    """Read a window and judge it; `folder` is where its file is meanwhile, else the system's own for such files.
 
     Raises:
         TopicMismatchError: the namespace's topics, or one that was asked for, do not exist.
@@ -723,7 +723,7 @@ def verify(
 
 
 def prove(shelf: TraceShelf, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None) -> Proof:
-    """The verdicts on everything that stands on the shelf."""
+    """The verdicts on everything that is on the shelf."""
     proof = Proof()
     for found in judgements(shelf, window, on_judged=on_judged):
         if isinstance(found, Late):

@@ -384,7 +384,7 @@ class AsyncTransactionalProducer:
 
     def _task_ended(self, flight: PendingTransaction, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        # A task may be cancelled before its first step, too: then nobody else gives the place in flight back.
+        # A task may be cancelled before its first step, too: then nothing else gives the place in flight back.
         if isinstance(flight, AsyncSubmittedTransaction):
             flight.queue.pipeline.post(flight.abandon)
 

@@ -84,7 +84,7 @@ class OffsetLookup:
             self._start(partial(self._look_up, partition, sought))
 
     def end(self) -> None:
-        """The producer ends: whoever is still sought is told that nobody found out."""
+        """The producer ends: the places still sought are reported as not found."""
         self._is_over.set()
         for flight in list(self._sought):
             self._told(flight, UNSTORED)
@@ -242,7 +242,7 @@ class Engine:
 
         Raises:
             ForbiddenTopicError: there is no such topic. Nothing was sent.
-            BrokerUnavailableError, NotAuthorisedError: nobody said. Nothing was sent.
+            BrokerUnavailableError, NotAuthorisedError: no answer. Nothing was sent.
         """
         with self._asking:
             # A thousand tasks begin with the same topic: one asks, the others find the answer here.
@@ -257,12 +257,12 @@ class Engine:
         return self.connections.history().read(
             txn_id,
             start=HistoryStart(at_ms),
-            # Its own id places a transaction only when it had no ordering key, and that is what nobody knows here.
+            # Its own id places a transaction only when it had no ordering key, and that is not known here.
             partitions=None if place.partition is None else [place.partition],
         )
 
     def decision(self, flight: PendingTransaction) -> Resolution | None:
-        """What was decided about a transaction whose op line is stored: what stands before that line is read; blocks."""
+        """What was decided about a transaction whose op line is stored: what is before that line is read; blocks."""
         position = (flight.half_partition, flight.first_offset)
         histories = self.connections.history().read(
             flight.txn_id,
@@ -286,9 +286,9 @@ def open_engine(
     """Connect, check the namespace's topics, and start the producer's thread, and its responder's; blocks.
 
     Raises:
-        BrokerUnavailableError: nobody answered within `start_timeout`.
+        BrokerUnavailableError: no broker answered within `start_timeout`.
         NotAuthorisedError: credentials or rights were refused.
-        TopicMismatchError: half and op are missing or have unlike partition counts, or nobody can be asked.
+        TopicMismatchError: half and op are missing or have unlike partition counts, or no broker can be asked.
     """
     connections = connect(config)
     try:

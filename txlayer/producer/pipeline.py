@@ -36,7 +36,7 @@ from txlayer.producer.waiting import Bell, Waker
 
 
 class TransactionSendResult(NamedTuple):
-    """An acknowledged resolution: what this producer said stands in the op log, whatever happens to this process.
+    """An acknowledged resolution: what this producer said is in the op log, whatever happens to this process.
 
     The first commit or rollback in the op log decides, and another one may have come first: an answer to a check-back, an
     operator's word, that of anybody who may write op. `result(with_decision=True)` reads what was decided. Nor is it visibility.
@@ -70,7 +70,7 @@ STORING, PREPARED, FAILED, ACKNOWLEDGED = PendingStage
 UNSTORED = -1
 """Instead of an offset: not acknowledged."""
 OFFSET_UNKNOWN = -2
-"""Instead of an offset: acknowledged, and nobody told where (ports.py, `DeliveryReport`)."""
+"""Instead of an offset: acknowledged, at an unknown place (ports.py, `DeliveryReport`)."""
 
 
 class PendingTransaction:
@@ -118,7 +118,7 @@ class PendingTransaction:
 
     @property
     def trace_id(self) -> str:
-        """The trace that its messages carry; "" where nobody traces."""
+        """The trace that its messages carry; "" without tracing."""
         return ""
 
     @property
@@ -128,7 +128,7 @@ class PendingTransaction:
 
     @property
     def last_half_offset(self) -> int:
-        """Offset of its last half record, -1 while nobody knows it."""
+        """Offset of its last half record, -1 while it is unknown."""
         return max(self.last_offset, UNSTORED)
 
     @property
@@ -193,7 +193,7 @@ class PendingTransaction:
             self.prepared()
 
     def placed(self, offset: int) -> None:
-        """Whoever looked found its last half record there; `UNSTORED`: nobody found out."""
+        """Its last half record was found there; `UNSTORED`: it was not found."""
         if offset < 0 and self.error is None:
             self.error = OutcomeUnknownError(
                 "its messages are stored, and nobody could tell where. Nothing was decided",
@@ -228,7 +228,7 @@ class PendingTransaction:
         self.fail(error)
 
     def abandon(self) -> None:
-        """Whoever began it went away without a word, so nobody can say what its local transaction did."""
+        """Its caller went away without a word, so what its local transaction did is unknown."""
         if self.resolution is None and not self.is_over:
             self.resolution = UNKNOWN
             if self.stage is PREPARED:
@@ -277,7 +277,7 @@ class OpQueue:
 
     def write(self) -> None:
         """Write what is ready, unless another thread does so just now: then that one takes this too."""
-        # Whoever finds the lock taken may go: its holder looks again after letting go.
+        # A thread that finds the lock taken may go: its holder looks again after letting go.
         while self.waiting and self._lock.acquire(blocking=False):
             try:
                 is_written = self._write_one_record()
@@ -330,7 +330,7 @@ class OpRecord:
             pipeline.produce(pipeline.op_topic, codec.encode_ops(lines), None, self.queue.partition, self.reported)
         except BufferError:
             return False
-        except Exception as exc:  # noqa: BLE001 - border to the client: whoever waits for the flights is told
+        except Exception as exc:  # noqa: BLE001 - border to the client: those who wait for the flights get it
             pipeline.post(partial(self._not_acknowledged, exc))
         return True
 
@@ -490,7 +490,7 @@ class Pipeline:
         self._running: Runnable | None = None
         self.to_wake: list[Waker] = []
         self.offset_unknown: list[PendingTransaction] = []
-        """Stored, and nobody told where: `find` looks for them."""
+        """Stored, at an unknown place: `find` looks for them."""
         self.finder: OffsetSearch | None = None
         # Closed while reports are served. The client takes and gives back Python's lock for every single report; with
         # another thread of ours waiting for that lock each report costs a wake-up, more than all the rest together.
@@ -699,7 +699,7 @@ class Pipeline:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def begin_round(self) -> None:
-        """The first report of a round: whoever wants to send now waits at the gate rather than for Python's lock."""
+        """The first report of a round: a thread that wants to send now waits at the gate rather than for Python's lock."""
         self.gate.acquire()
         self.is_serving = True
 

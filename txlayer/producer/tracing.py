@@ -45,7 +45,7 @@ class TransactionSpans:
         self._prepare.end(error=error, attributes=place)
 
     def resolved(self, flight: PendingTransaction, *, started_ns: int, op_offset: int = -1, error: str = "") -> None:
-        """The op line is acknowledged at `op_offset`, or nobody knows."""
+        """The op line is acknowledged at `op_offset`, or the place is unknown."""
         if flight.resolution is None:
             return
         word = flight.resolution.name.lower()
@@ -227,7 +227,7 @@ def assemble_traced(tracing: Tracing) -> Assemble:
 
 
 def traced_handling(handling: Handling | None, tracing: Tracing, *, check_topic: str) -> Handling | None:
-    """The same handling with a span around each call; itself where nobody traces."""
+    """The same handling with a span around each call; itself without tracing."""
     if handling is None or not tracing.is_on:
         return handling
     begin = partial(_answering, tracing, check_topic)

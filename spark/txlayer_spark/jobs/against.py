@@ -30,7 +30,7 @@ def differences(ours: DataFrame, theirs: DataFrame) -> DataFrame:
     """`published` and a database's `id` → `finding`, `id`, `partition`, `offset`; each id once.
 
     `missing`: the database has it and nothing was published; `unknown`: published, and the database does not know it. A null
-    id is `unknown`: nobody can tell what was published there.
+    id is `unknown`: what was published there is not known.
     """
     once = ours.groupBy("id").agg(F.min_by(F.struct("partition", "offset"), "offset").alias("place"))
     wanted = theirs.select(F.col("id").cast("string")).where(F.isnotnull("id")).distinct()

@@ -29,7 +29,7 @@ _WRITING = {
         f"parquet.enable.dictionary#{column}": "false"
         for column in ("offset", "timestamp", "key", "value", "headers.list.element.value")
     },
-    # Nobody looks for records by the smallest and largest of these.
+    # No reader looks for records by the smallest and largest of these.
     **{f"parquet.column.statistics.enabled#{column}": "false" for column in _CONTENT},
 }
 
@@ -97,7 +97,7 @@ class _Reading:
         self._store(self._state.with_readers(*added))
 
     def _read_topics(self, topics: Sequence[str]) -> bool:
-        """Add a reader for those real topics that nobody reads yet; whether there were some."""
+        """Add a reader for those real topics that no reader has yet; whether there were some."""
         missing = sorted(set(topics) - self._state.real_topics)
         if missing:
             self._add(Reader(self._state.next_number(), tuple(missing)))
@@ -149,7 +149,7 @@ class _Reading:
             reader = follower
         back = {topic for topic in reader.absent if ids.get(topic) == known.get(topic, "")}
         if back:
-            # Nobody could see it for a while. A stream that meets it now would read it from its beginning.
+            # It could not be seen for a while. A stream that meets it now would read it from its beginning.
             reader = self._follower(reader, back=back) or reader
         return replace(reader, topic_ids={**known, **ids})
 
@@ -286,7 +286,7 @@ class _Reading:
         """A reader that goes on where this one stood in the cut, behind what is gone; None when a system topic was made anew.
 
         What was taken before it was read is noted as a gap, and a topic that was deleted as gone: the ledger judges nothing that
-        it might have told. Locks are not judged. A topic that nobody could see and that is back goes on where it stood.
+        it might have told. Locks are not judged. A topic that could not be seen and is back goes on where it was.
         """
         ends = {**reader.end_offsets, **{topic: reader.absent[topic] for topic in back}}
         absent = {topic: at for topic, at in reader.absent.items() if topic not in back}

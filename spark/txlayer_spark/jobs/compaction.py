@@ -27,7 +27,7 @@ def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -
     catalog = Catalog(spark, root)
     complete, state = catalog.complete(), catalog.state()
     counting = catalog.cut(state)
-    # What is behind the cut is left as it is: whoever reads the cut would else miss what was folded into it.
+    # What is behind the cut is left as it is: a reader of the cut would else miss what was folded into it.
     ended = {r.follows for r in state.readers}
     for folder in set(complete) - set(counting):
         is_covered = any(other.covers(folder) for other in counting)

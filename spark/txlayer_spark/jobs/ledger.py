@@ -97,7 +97,7 @@ class _Edges:
     excused: Mapping[int, int]
     """{number of a real topic: what was decided up to this time may have been visible there and be gone}."""
     hidden: Sequence[int]
-    """Numbers of the real topics whose end nobody can read."""
+    """Numbers of the real topics whose end cannot be read."""
     doubt_from_ms: int
     """Of what was stored earlier compaction may have taken states on doubt before they were read."""
 
@@ -265,7 +265,7 @@ def _sources(
 
 
 def _half(state: ReadState) -> tuple[int, dict[int, list[tuple[int, int]]]]:
-    """How many partitions half has (0: nobody knows), and the gaps of each."""
+    """How many partitions half has (0: unknown), and the gaps of each."""
     offsets = {} if state.system is None else state.system.end_offsets
     count = next((len(ends) for topic, ends in offsets.items() if topic.endswith(".half")), 0)
     gaps: dict[int, list[tuple[int, int]]] = {}
@@ -315,7 +315,7 @@ _ALWAYS = 1 << 60
 
 
 def _until_ms(gap: Gap, times: Mapping[str, int], state: ReadState) -> int | None:
-    """No record of a gap was written later: neither than the first one behind it, nor than the gap was seen; None: nobody knows."""
+    """No record of a gap was written later: neither than the first one behind it, nor than the gap was seen; None: unknown."""
     known = (found.get(gap.name) for found in (times, state.noted_ms))
     return min((at_ms for at_ms in known if at_ms is not None), default=None)
 
@@ -523,7 +523,7 @@ def _every_record(exact: DataFrame, sources: _Sources, shelf: Shelf, number: int
 def _gone(few: DataFrame, asked: DataFrame, shelf: Shelf, last: Run) -> DataFrame | None:
     """The last rows of open transactions of which bronze does not hold every half record any more; None without any.
 
-    They stay as they are until something more comes of them: then nobody can judge them.
+    They stay as they are until something more comes of them: then they cannot be judged.
     """
     here = few.where(F.col("kind") == int(Kind.HALF)).groupBy("txn_id")
     known = asked.join(here.agg(F.count("*").alias("_here")), "txn_id", "left")

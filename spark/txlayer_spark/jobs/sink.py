@@ -4,11 +4,11 @@ An epoch is one transaction id, every attempt to publish it has a nonce of its o
 half and op. So the log itself says which of them counts (docs/howto/spark-jobs.md tells it at length)::
 
     look up     who tried this epoch before: op and half since `window`, doubt as a whole
-    take over   an attempt that nobody decided is rolled back, unless its commit turns out to be first: then the epoch is published
+    take over   an undecided attempt is rolled back, unless its commit turns out to be first: then the epoch is published
     store       half records, by Spark's own Kafka sink; each copy of a task writes an attempt of its own
     read back   they are all there; an attempt that was complete before is somebody's who lives: it wins
     commit      one op record, by the same sink
-    confirm     it is the first decision of this attempt: nobody took over meanwhile
+    confirm     it is the first decision of this attempt: no other run took over meanwhile
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def write_transactional(
         RefusedRecordError: a message is larger than its topic or the half topic allows, or names a partition that its topic
             does not have; nothing was committed.
         NotAuthorisedError: half or op may not be written.
-        BrokerUnavailableError, OutcomeUnknownError: try the same epoch again; what stands in the topics is found then.
+        BrokerUnavailableError, OutcomeUnknownError: try the same epoch again; what is in the topics is found then.
         FencedError: another run of this query publishes this epoch; end this one.
     """
     return Sink(batch.sparkSession, settings).write(batch, query=query, epoch=epoch, since_ms=since_ms)
@@ -244,7 +244,7 @@ class Sink:
         return attempts
 
     def take_over(self, log: EpochLog, attempts: Attempts) -> Attempts:
-        """Roll back what nobody decided; the same attempts, each decided.
+        """Roll back what is undecided; the same attempts, each decided.
 
         Raises:
             OutcomeUnknownError: one was decided before what was read. Nothing was written.
@@ -355,7 +355,7 @@ class Sink:
 
 
 def _check_sizes(rows: DataFrame, allowed: Mapping[str, str]) -> None:
-    """Coordinators park what its topic does not take; of a topic whose settings may not be asked for nobody knows."""
+    """Coordinators park what its topic does not take; of a topic whose settings may not be read this is unknown."""
     found = sink.too_large(rows, {topic: int(most) for topic, most in allowed.items()})
     if found is not None:
         topic, size = found
