@@ -14,7 +14,7 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.consumer_history import ConsumerHistory, ConsumerLogs, Effect, Stored
 from tests.support.fenced_table import FencedTable
 from tests.support.lease_judge import queues_without_holder
-from tests.support.logs import ends, read_log
+from tests.support.logs import Seen, ends, read_log
 from tests.support.nemesis import OFFSETS_TOPIC
 from tests.support.offsets_log import stored_by
 from tests.support.processes import TxlayerProcess
@@ -106,10 +106,13 @@ class ConsumerSide:
         def at_rest() -> ConsumerHistory | None:
             nonlocal done
             try:
-                last[:], done = self._behind()
+                last[:], done, needed = self._behind()
                 if last:
                     return None
                 history = self.history()
+                if needed != needed_ends(history.logs.topics, history.logs.replays):
+                    last[:] = ["something more came meanwhile"]
+                    return None
             except (TxLayerError, KafkaException) as exc:
                 last[:] = [str(exc)]
                 return None
@@ -124,15 +127,10 @@ class ConsumerSide:
         assert found is not None
         return found
 
-    def _behind(self) -> tuple[list[str], int]:
-        """What is still to be done, as far as one can see without judging; and how much is."""
-        needed: dict[tuple[str, int], int] = {}
-        for records in read_log(self._arena.servers, [self.topic, self.requests]).values():
-            for record in records:
-                said = decode_replay(record.value) if record.topic == self.requests else None
-                # Answers are passed over at leisure.
-                if said is None or isinstance(said, Undecodable) or said.kind is not ReplayKind.RESULT:
-                    needed[record.topic, record.partition] = record.offset + 1
+    def _behind(self) -> tuple[list[str], int, dict[TopicPartition, int]]:
+        """What is still to be done, as far as one can see without judging; how much is; and up to where there is something to do."""
+        read = read_log(self._arena.servers, [self.topic, self.requests])
+        needed = needed_ends(read[self.topic], read[self.requests])
         with KafkaAdmin(ClientConfig(bootstrap_servers=self._arena.servers)) as admin:
             stored = admin.stored_offsets(self.group, self._places)
         at = {place: offset.offset for place, offset in stored.items() if offset is not None}
@@ -142,7 +140,7 @@ class ConsumerSide:
             if at.get((topic, p), 0) < end
         ]
         parked = sum(len(parked_in(offset)) for offset in stored.values())
-        return behind + [f"{parked} keys are parked"] * bool(parked), sum(at.values())
+        return behind + [f"{parked} keys are parked"] * bool(parked), sum(at.values()), needed
 
     def history(self) -> ConsumerHistory:
         """Everything that is known of it, for its judge."""
@@ -167,6 +165,17 @@ class ConsumerSide:
             effects=self._table.effects(),
             ends={place: (stable[place], end) for place, end in whole.items()},
         )
+
+
+def needed_ends(messages: Sequence[Seen], requests: Sequence[Seen]) -> dict[TopicPartition, int]:
+    """Behind the last record of each partition that a consumer has to handle: answers are passed over at leisure."""
+    asked = [r for r in requests if not _is_answer(r)]
+    return {(r.topic, r.partition): r.offset + 1 for r in (*messages, *asked)}
+
+
+def _is_answer(record: Seen) -> bool:
+    said = decode_replay(record.value)
+    return not isinstance(said, Undecodable) and said.kind is ReplayKind.RESULT
 
 
 def recorded_history(
