@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,10 +47,6 @@ def coordinator(arena: Arena, log_file: Path, **settings: str) -> Iterator[Coord
 
 def summaries(arena: Arena) -> dict[str, DoubtSummary]:
     return read_doubt(arena.servers, arena.topics.doubt).summaries
-
-
-def heard(group: Listener, number: int) -> bool:
-    return number in [question.number for question in group.listen()]
 
 
 def visible(arena: Arena) -> list[str]:
@@ -113,14 +108,15 @@ def test_after_check_max_unknown_answers_it_is_parked_and_a_later_commit_settles
 ) -> None:
     placed = crafted.half("left/00000001", arena.targets[0])
     with coordinator(arena, tmp_path / "log", check_max="2"), Listener(arena.servers, arena.topics, GROUP) as group:
-        for number in (1, 2):
-            wait_until(partial(heard, group, number), within=30, what="a question")
-            crafted.op(placed, UNKNOWN, source=Source.CHECK, check_number=number)
-        wait_until(
-            lambda: [s.reason for s in summaries(arena).values()] == ["checks-exhausted"],
-            within=30,
-            what="it is parked",
-        )
+
+        def is_parked() -> bool:
+            """An answer to the newest question alone counts: a slow machine may be late with one, and answers the next."""
+            asked = [question.number for question in group.listen()]
+            if asked:
+                crafted.op(placed, UNKNOWN, source=Source.CHECK, check_number=max(asked))
+            return [(s.reason, s.answered_count) for s in summaries(arena).values()] == [("checks-exhausted", 2)]
+
+        wait_until(is_parked, within=30, what="it is parked")
         assert [] == visible(arena)
 
         crafted.op(placed, COMMIT)
