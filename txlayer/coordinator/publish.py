@@ -40,6 +40,7 @@ from txlayer.errors import (
 )
 from txlayer.runtime.environment import REAL, Environment, Running
 from txlayer.runtime.kafka_transactions import (
+    close_aside,
     close_quietly,
     commit,
     may_have_stale_requests,
@@ -264,7 +265,7 @@ class Publisher:
         successor = self._new_writer(old.transactional_id)
         successor.initialise(timeout_s=self._timeout_s)
         self._writers[self._turn] = successor
-        self._close_aside(old)
+        close_aside(old, self._background)
         self.stats.replaced_count += 1
         logger.info("producer.replaced", extra={"transactional_id": successor.transactional_id})
         return successor
@@ -298,12 +299,8 @@ class Publisher:
     def _successor_of(self, old: TransactionalWriter) -> TransactionalWriter:
         successor = self._new_writer(old.transactional_id)
         successor.initialise(timeout_s=self._timeout_s)  # from now on every stale request of the old one is fenced
-        self._close_aside(old)
+        close_aside(old, self._background)
         return successor
-
-    def _close_aside(self, old: TransactionalWriter) -> None:
-        # A close may hang, as in `abandon`, and the loop, which waits for the successor, must not wait for it.
-        self._background.start(partial(close_quietly, old), name="txlayer-close")
 
     def _next_writer(self) -> TransactionalWriter:
         turn = self._turn

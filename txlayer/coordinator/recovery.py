@@ -29,7 +29,7 @@ from txlayer.core.doubt import DoubtFold
 from txlayer.core.ledger import NEVER, Ledger
 from txlayer.errors import BrokerUnavailableError, ConfigError, RetriableError
 from txlayer.runtime.environment import REAL, Environment
-from txlayer.runtime.kafka_transactions import close_quietly
+from txlayer.runtime.kafka_transactions import close_aside
 
 _OP_FIELDS = 6
 
@@ -195,8 +195,7 @@ class Recovery:
             # may begin another one, the group's generation fences it.
             logger.warning("recovery.still_ending", extra={"transactional_id": transactional_id, "reason": str(exc)})
         finally:
-            # A close may hang: the recovery does not wait for it.
-            self._background.start(partial(close_quietly, writer), name="txlayer-close")
+            close_aside(writer, self._background)
 
     def _stored(self, partitions: Sequence[int], *, is_stable: bool) -> dict[int, StoredPositions]:
         topics = self._config.topics

@@ -12,12 +12,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.errors import REFUSED_RECORD_CODES
 from txlayer.adapters.ports import StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.core.messages import Headers
 from txlayer.errors import BrokerUnavailableError, LifecycleError, RetriableError, TxLayerError
+from txlayer.runtime.environment import Background
 
 logger = logging.getLogger("txlayer.kafka")
 
@@ -251,3 +253,8 @@ def close_quietly(writer: TransactionalWriter) -> None:
         writer.close()
     except TxLayerError as exc:
         logger.info("producer.close", extra={"reason": str(exc)})
+
+
+def close_aside(writer: TransactionalWriter, background: Background) -> None:
+    """Close the writer in the background: after a fatal error a client's close may hang (librdkafka #4674)."""
+    background.start(partial(close_quietly, writer), name="txlayer-close")
