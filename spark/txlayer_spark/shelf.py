@@ -228,7 +228,7 @@ FOLDED_FILES = 16
 """Files that settled rows are folded into."""
 EVERY = -2
 """Stands for the nonce where all rows of an id are revised."""
-WORK = ("new", "copies", "few", "all", "half", "messages", "counting", "attached", "exact")
+WORK = ("new", "copies", "few", "all", "steps", "exact")
 """What a run puts down on its way; ended with it."""
 _PASSING = {"compression": "snappy", "parquet.enable.dictionary": "false", "parquet.column.statistics.enabled": "false"}
 """Read a few times as a whole and ended soon: what packs it better costs more than it saves."""

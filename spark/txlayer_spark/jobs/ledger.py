@@ -475,7 +475,7 @@ def _fold_exactly(
         excused,
         shortened_partitions=edges.shortened_partitions,
         clock_error_ms=judging.clock_error_ms,
-        put=lambda rows, step: shelf.put(rows, step, number),
+        put=lambda rows, step: shelf.put(rows, f"steps/{step}", number),
     )
     found = shelf.put(folded, "exact", number)
     rows = found.where(is_transaction()).withColumn("verdict", verdict_column(judging))
