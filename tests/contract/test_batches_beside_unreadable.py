@@ -36,13 +36,7 @@ def run(stage: Stage, act: Any, *, attempt_count_max: int) -> list[int]:
     """The batch handler's calls over the messages 1, one that nobody can read, and 3."""
     stage.write(b"1", b"?", b"3")
     handled: list[int] = []
-    consumer = OrderedConsumer(
-        group=stage.group,
-        topics=[stage.topic],
-        connect=stage.lab.connect_consumer,
-        bootstrap_servers=stage.lab.servers,
-        start_at="earliest",
-        namespace=stage.namespace,
+    consumer: OrderedConsumer = stage.plain(
         retry=RetryPolicy(attempt_count_max=attempt_count_max, backoff_first_ms=5, backoff_max_ms=5),
         deserializer=lambda raw, _: int(raw or b""),
     )
@@ -93,16 +87,7 @@ def test_a_message_that_cannot_be_read_just_now_is_no_attempt_of_others_of_its_b
             raise OSError("not a gzipped file")
         return int(raw or b"0")
 
-    consumer = OrderedConsumer(
-        group=stage.group,
-        topics=[stage.topic],
-        connect=stage.lab.connect_consumer,
-        bootstrap_servers=stage.lab.servers,
-        start_at="earliest",
-        namespace=stage.namespace,
-        retry=RetryPolicy(attempt_count_max=1),
-        deserializer=read,
-    )
+    consumer: OrderedConsumer = stage.plain(retry=RetryPolicy(attempt_count_max=1), deserializer=read)
 
     @consumer.batch_handler(count_max=10)
     def note(messages: list[ReceivedMessage], _context: Context) -> HandlerResult:

@@ -24,13 +24,8 @@ def test_a_coroutine_within_its_time_is_not_cancelled_while_close_waits_for_it()
 
     async def main() -> None:
         has_begun = asyncio.Event()
-        consumer = AsyncOrderedConsumer(
-            group=stage.group,
-            topics=[stage.topic],
-            connect=stage.lab.connect_consumer,
-            bootstrap_servers=stage.lab.servers,
-            start_at="earliest",
-            namespace=stage.namespace,
+        consumer: AsyncOrderedConsumer = stage.plain(
+            AsyncOrderedConsumer,
             retry=RetryPolicy(attempt_count_max=4),
             lease_renewal=timedelta(seconds=1.3),
             lease_expiry=timedelta(seconds=4),
@@ -67,15 +62,7 @@ def test_close_waits_until_the_last_cancelled_coroutine_has_cleaned_up() -> None
 
     async def main() -> None:
         has_begun = asyncio.Event()
-        consumer = AsyncOrderedConsumer(
-            group=stage.group,
-            topics=[stage.topic],
-            connect=stage.lab.connect_consumer,
-            bootstrap_servers=stage.lab.servers,
-            start_at="earliest",
-            namespace=stage.namespace,
-            close_timeout=timedelta(seconds=0.1),
-        )
+        consumer: AsyncOrderedConsumer = stage.plain(AsyncOrderedConsumer, close_timeout=timedelta(seconds=0.1))
 
         @consumer.handler
         async def handle(message: ReceivedMessage, _context: Context) -> Any:

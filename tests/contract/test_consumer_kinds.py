@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.consumers import PATIENCE_S, QUICK, Stage
+from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
-from txlayer.consumer.consumer import OrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import dead_letter_of, decode_replay, encode_replay
 from txlayer.core.messages import Undecodable
@@ -35,18 +34,6 @@ def stage(lab: Lab) -> Iterator[Stage]:
     made.close()
 
 
-def plain(stage: Stage, kind: type[Any] = OrderedConsumer, **settings: Any) -> Any:
-    """A consumer of the stage without a handler."""
-    given = {"start_at": "earliest", "retry": QUICK, "namespace": stage.namespace, **settings}
-    return kind(
-        group=stage.group,
-        topics=[stage.topic],
-        connect=stage.lab.connect_consumer,
-        bootstrap_servers=stage.lab.servers,
-        **given,
-    )
-
-
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
@@ -55,7 +42,7 @@ def test_what_nobody_can_read_of_a_batch_is_a_dead_letter_at_once_with_its_reaso
     stage: Stage, values: list[bytes]
 ) -> None:
     stage.write(*values)
-    consumer = plain(stage, deserializer=lambda raw, _: int(raw))
+    consumer = stage.plain(deserializer=lambda raw, _: int(raw))
     handled: list[int] = []
 
     def note(messages: list[ReceivedMessage], _context: Context) -> None:
@@ -97,7 +84,7 @@ def refuse(message: ReceivedMessage, context: Context) -> None:
 
 def test_a_process_that_dies_is_a_failed_attempt_and_is_replaced(stage: Stage) -> None:
     stage.write(b"0", b"deadly", b"2")
-    consumer = plain(stage, workers="processes", worker_count=1)
+    consumer = stage.plain(workers="processes", worker_count=1)
     consumer.handler(die_once)
 
     with consumer:
@@ -124,7 +111,7 @@ def test_a_process_that_cannot_be_started_just_then_stops_no_key_for_good(
     monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", start_or_not)
     stage.write(b"deadly")
     stage.write(b"1", key=b"other")
-    consumer = plain(stage, workers="processes", worker_count=1)
+    consumer = stage.plain(workers="processes", worker_count=1)
     consumer.handler(die_once)
 
     with consumer:
@@ -150,7 +137,7 @@ def test_a_thread_that_cannot_be_started_just_then_ends_no_consumer(
 
     monkeypatch.setattr(threading.Thread, "start", start_or_not)
     stage.write(b"1")
-    consumer = plain(stage, workers=workers, worker_count=1)
+    consumer = stage.plain(workers=workers, worker_count=1)
     consumer.handler(look)
 
     with consumer:
@@ -162,7 +149,7 @@ def test_a_thread_that_cannot_be_started_just_then_ends_no_consumer(
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_how_long_each_attempt_took_is_counted_by_size(stage: Stage, workers: str) -> None:
     stage.write(b"0", b"1", b"2", b"3")
-    consumer = plain(stage, workers=workers, worker_count=1)
+    consumer = stage.plain(workers=workers, worker_count=1)
     consumer.handler(look)
 
     with consumer:
@@ -182,7 +169,7 @@ def test_a_message_that_always_kills_its_process_becomes_a_dead_letter_and_its_n
     stage.write(b"deadly")
     for n in range(10):
         stage.write(b"%d" % n, key=b"l%d" % n)
-    consumer = plain(stage, workers="processes", worker_count=1)
+    consumer = stage.plain(workers="processes", worker_count=1)
     consumer.handler(die_always)
 
     with consumer:
@@ -195,7 +182,7 @@ def test_a_message_that_always_kills_its_process_becomes_a_dead_letter_and_its_n
 
 def test_what_a_handler_in_a_process_raises_stands_in_the_dead_letter(stage: Stage) -> None:
     stage.write(b"0")
-    consumer = plain(stage, workers="processes", worker_count=1)
+    consumer = stage.plain(workers="processes", worker_count=1)
     consumer.handler(refuse)
 
     with consumer:
@@ -209,7 +196,7 @@ def test_what_a_handler_in_a_process_raises_stands_in_the_dead_letter(stage: Sta
 
 
 def test_a_handler_that_cannot_go_to_another_process_is_a_wrong_setting(stage: Stage) -> None:
-    consumer = plain(stage, workers="processes")
+    consumer = stage.plain(workers="processes")
     consumer.handler(lambda *_: None)
 
     with pytest.raises(ConfigError, match="cannot go to another process"):
@@ -227,7 +214,7 @@ def test_coroutines_run_side_by_side_and_in_order_by_key(stage: Stage) -> None:
     together = most = 0
 
     async def run() -> None:
-        consumer = plain(stage, AsyncOrderedConsumer, in_flight_max=20)
+        consumer = stage.plain(AsyncOrderedConsumer, in_flight_max=20)
         are_many = asyncio.Event()
 
         @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
@@ -258,7 +245,7 @@ def test_a_coroutine_whose_deadline_is_over_is_cancelled_and_has_failed(stage: S
     attempts: list[int] = []
 
     async def run() -> None:
-        consumer = plain(stage, AsyncOrderedConsumer, attempt_timeout=timedelta(milliseconds=100))
+        consumer = stage.plain(AsyncOrderedConsumer, attempt_timeout=timedelta(milliseconds=100))
 
         @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
         async def handle(_: ReceivedMessage, context: Context) -> None:
@@ -276,7 +263,7 @@ def test_a_coroutine_whose_deadline_is_over_is_cancelled_and_has_failed(stage: S
 
 def test_a_plain_handler_would_stop_the_loop_and_is_refused(stage: Stage) -> None:
     with pytest.raises(ConfigError, match="event loop"):
-        plain(stage, AsyncOrderedConsumer).handler(print)
+        stage.plain(AsyncOrderedConsumer).handler(print)
 
 
 # --- dead letters -----------------------------------------------------------------------------------------------------

@@ -91,15 +91,7 @@ def test_a_wrong_result_of_a_coroutine_is_a_failed_attempt(stage: Stage) -> None
     stage.write(b"slip", b"good")
 
     async def run() -> None:
-        consumer = AsyncOrderedConsumer(
-            group=stage.group,
-            topics=[stage.topic],
-            connect=stage.lab.connect_consumer,
-            bootstrap_servers=stage.lab.servers,
-            start_at="earliest",
-            namespace=stage.namespace,
-            retry=ONCE_MORE,
-        )
+        consumer: AsyncOrderedConsumer = stage.plain(AsyncOrderedConsumer, retry=ONCE_MORE)
 
         @consumer.handler
         async def handle(message: ReceivedMessage, _context: Context) -> HandlerResult:

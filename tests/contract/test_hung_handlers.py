@@ -8,15 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from tests.support.consumers import PATIENCE_S, QUICK, Stage
+from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab import Lab
 from tests.support.waiting import hang, wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
-from txlayer.consumer.consumer import OrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.metrics import health_of
 from txlayer.core.dead_letters import dead_letter_of
@@ -147,18 +145,6 @@ def test_a_closing_consumer_does_not_wait_for_hung_handlers(stage: Stage, hangin
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
-def plain(stage: Stage, kind: type[Any] = OrderedConsumer, **settings: Any) -> Any:
-    """A consumer of the stage without a handler."""
-    given = {"start_at": "earliest", "retry": QUICK, "namespace": stage.namespace, **settings}
-    return kind(
-        group=stage.group,
-        topics=[stage.topic],
-        connect=stage.lab.connect_consumer,
-        bootstrap_servers=stage.lab.servers,
-        **given,
-    )
-
-
 def hang_always(message: ReceivedMessage, _context: Context) -> None:
     """Never comes back from one message."""
     if message.value == b"hang":
@@ -172,7 +158,7 @@ def test_a_process_that_hangs_is_killed_and_its_neighbours_are_charged_with_noth
     stage.write(b"hang", b"behind")
     for n in range(10):
         stage.write(b"%d" % n, key=b"l%d" % n)
-    consumer = plain(stage, workers="processes", worker_count=1, retry=TWICE, attempt_timeout=timedelta(seconds=1))
+    consumer = stage.plain(workers="processes", worker_count=1, retry=TWICE, attempt_timeout=timedelta(seconds=1))
     consumer.handler(hang_always)
 
     with consumer:
@@ -195,7 +181,7 @@ def test_a_coroutine_that_ignores_its_cancellation_fails_its_attempt(stage: Stag
     seen: list[bytes | None] = []
 
     async def run() -> None:
-        consumer: AsyncOrderedConsumer = plain(stage, AsyncOrderedConsumer, attempt_timeout=SHORTLY)
+        consumer: AsyncOrderedConsumer = stage.plain(AsyncOrderedConsumer, attempt_timeout=SHORTLY)
         released = asyncio.Event()
 
         @consumer.handler
@@ -221,7 +207,7 @@ def test_a_cancelled_coroutine_may_clean_up_in_peace(stage: Stage) -> None:
     ended: list[str] = []
 
     async def run() -> None:
-        consumer: AsyncOrderedConsumer = plain(stage, AsyncOrderedConsumer, attempt_timeout=SHORTLY)
+        consumer: AsyncOrderedConsumer = stage.plain(AsyncOrderedConsumer, attempt_timeout=SHORTLY)
 
         @consumer.handler
         async def handle(_message: ReceivedMessage, _context: Context) -> None:
@@ -246,8 +232,8 @@ def test_a_coroutine_may_take_longer_than_a_lease_that_is_renewed(stage: Stage) 
     attempts: list[int] = []
 
     async def run() -> None:
-        consumer: AsyncOrderedConsumer = plain(
-            stage, AsyncOrderedConsumer, lease_renewal=timedelta(seconds=1), lease_expiry=timedelta(seconds=3)
+        consumer: AsyncOrderedConsumer = stage.plain(
+            AsyncOrderedConsumer, lease_renewal=timedelta(seconds=1), lease_expiry=timedelta(seconds=3)
         )
 
         @consumer.handler

@@ -81,6 +81,18 @@ class Stage:
     def write(self, *values: bytes, key: bytes | None = b"k", partition: int = 0) -> None:
         self.lab.write(self.topic, *values, key=key, partition=partition)
 
+    def plain(self, kind: type[Any] = OrderedConsumer, **settings: Any) -> Any:
+        """A consumer of the topic from its beginning, of any kind, without a handler; not started."""
+        given = {
+            "start_at": "earliest",
+            "retry": QUICK,
+            "namespace": self.namespace,
+            "connect": self.lab.connect_consumer,
+            "bootstrap_servers": self.lab.servers,
+            **settings,
+        }
+        return kind(group=self.group, topics=[self.topic], **given)
+
     def consumer(
         self,
         act: Callable[[ReceivedMessage, Context], Any] = lambda *_: None,
@@ -89,15 +101,9 @@ class Stage:
         **settings: Any,
     ) -> Any:
         """A consumer that keeps the journal and then does `act`; not started."""
-        settings = {
-            "start_at": "earliest",
-            "retry": QUICK,
-            "store_interval": timedelta(milliseconds=20),
-            "namespace": self.namespace,
-            "connect": self.lab.connect_consumer,
-            **settings,
-        }
-        consumer = kind(group=self.group, topics=[self.topic], bootstrap_servers=self.lab.servers, **settings)
+        consumer: OrderedConsumer | ConcurrentConsumer = self.plain(
+            kind, **{"store_interval": timedelta(milliseconds=20), **settings}
+        )
         journal = self.journal
 
         @consumer.handler
