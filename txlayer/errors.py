@@ -5,8 +5,7 @@
     TxLayerError
     ├─ RetriableError            it did not happen          → the same call again
     │  ├─ BrokerUnavailableError       .bootstrap_servers .waited_ms
-    │  ├─ OpenTransactionLimitError    .producer_group .partitions .open_count
-    │  └─ LeaseHeldError               .queue .holder .expires_at_ms
+    │  └─ OpenTransactionLimitError    .producer_group .partitions .open_count
     ├─ OutcomeUnknownError       it may have happened       → do not repeat; the check settles it
     │                                  .txn_id .step
     ├─ RollbackRequiredError     this transaction is lost   → roll back locally; the producer goes on
@@ -18,9 +17,7 @@
     │  └─ LeaseLostError               .queue .token .current_token
     ├─ PoisonMessageError        it never succeeds          → park or dead-letter it, go on
     │  │                               .origin .reason
-    │  ├─ DecodeError                  .schema_version
-    │  ├─ RefusedRecordError           .topic .size_bytes .size_bytes_max .txn_key .doubt_key
-    │  └─ AttemptsExhaustedError       .attempt_count
+    │  └─ RefusedRecordError           .topic .size_bytes .size_bytes_max .txn_key .doubt_key
     ├─ UsageError                the caller is wrong        → fix code or settings
     │  ├─ ConfigError                  .name .value .expected
     │  ├─ TopicMismatchError           .topic .expected .found
@@ -90,15 +87,6 @@ class OpenTransactionLimitError(RetriableError):
     open_count: int | None
 
 
-class LeaseHeldError(RetriableError):
-    """Another consumer holds the queue."""
-
-    field_names = ("queue", "holder", "expires_at_ms")
-    queue: str | None
-    holder: str | None
-    expires_at_ms: int | None
-
-
 class OutcomeUnknownError(TxLayerError):
     """The operation may have happened: do not repeat it; the check-back settles it."""
 
@@ -156,13 +144,6 @@ class PoisonMessageError(TxLayerError):
     reason: str | None
 
 
-class DecodeError(PoisonMessageError):
-    """Bytes that are not a txlayer record, found at an edge (inside loops they are a value)."""
-
-    field_names = ("origin", "reason", "schema_version")
-    schema_version: str | None
-
-
 class RefusedRecordError(PoisonMessageError):
     """The broker, or a check before it, refuses this record: too large, invalid, or its topic does not exist."""
 
@@ -172,13 +153,6 @@ class RefusedRecordError(PoisonMessageError):
     size_bytes_max: int | None
     txn_key: str | None
     doubt_key: bytes | None
-
-
-class AttemptsExhaustedError(PoisonMessageError):
-    """A handler failed as often as allowed; `__cause__` is its last error."""
-
-    field_names = ("origin", "reason", "attempt_count")
-    attempt_count: int | None
 
 
 class UsageError(TxLayerError):
