@@ -441,6 +441,23 @@ def copy_of_one_message_and_the_last_record_is_gone(log: Log) -> None:
     log.starts[HALF] = 2
 
 
+@case("out_of_window")
+def copy_of_one_message_is_left_and_no_message_is_visible(log: Log) -> None:
+    """The commit names a half record that is gone, so the records do not show that the transaction is undecided."""
+    _, last = _whole(log)
+    log.op(("C", last))
+    log.half(KEY, "0/2")
+    log.starts[HALF] = 2
+
+
+@case("out_of_window")
+def copy_of_one_message_is_left_in_the_order_of_half(log: Log) -> None:
+    _, last = _whole(log, options=PREPARE_ORDER)
+    log.op(("C", last))
+    log.half(KEY, "0/2", options=PREPARE_ORDER)
+    log.starts[HALF] = 2
+
+
 @case("ok")
 def copies_whose_first_records_are_gone_of_one_on_doubt(log: Log) -> None:
     """Doubt names the last half record, and what is visible may name any between the first and that one."""

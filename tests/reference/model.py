@@ -7,7 +7,8 @@ Three ideas carry it:
 
 1. Half and op decide. What must be visible follows from them; doubt only says where a transaction waits, and with what.
 2. A line of op may be impossible to place (its half record is gone, for example). Then both readings are tried, and the
-   transaction is blamed only for what is wrong in both.
+   transaction is blamed only for what is wrong in both. Where it counts and half lacks a part of the transaction, nothing is
+   certain: it is out of the window.
 3. A fault must be certain. What retention or compaction may have taken is NOT_JUDGED: neither lost nor fine.
 
 What the model decides where the page is silent:
@@ -194,8 +195,11 @@ class Transaction:
     @property
     def is_cut_off(self) -> bool:
         """Whether half has its first record no more, or lacks one of those that were there."""
+        return self.is_cut_off_in(self.reading)
+
+    def is_cut_off_in(self, reading: Reading) -> bool:
         here = {message.index for message in self.at.values()}
-        return 0 not in here or (self.reading.released is not None and len(here) < self.count)
+        return 0 not in here or (reading.released is not None and len(here) < self.count)
 
     @property
     def is_first_known(self) -> bool:
@@ -570,7 +574,9 @@ def judge(history: History) -> Report:
         readings = [decide(world, txn, is_counting_maybe=flag) for flag in (True, False)]
         for reading in readings:
             judge_one(world, txn, reading, queue)
-        txn.reading = readings[readings[0].is_broken and not readings[1].is_broken]
+        # Of what half lacks a part of nothing is certain, so no other reading is the better one.
+        is_wrong = readings[0].is_broken and not txn.is_cut_off_in(readings[0])
+        txn.reading = readings[is_wrong and not readings[1].is_broken]
         acquire_slot(txn, queue)
         queue.transactions.append(txn)
     for queue in queues.values():

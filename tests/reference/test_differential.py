@@ -16,7 +16,8 @@ from tests.reference.model import judge
 
 FRESH_COUNT = 300
 FOUND = {
-    611001421: "verify took an attempt for visible whose half records retention had taken but for a late second copy"
+    611001421: "verify took an attempt for visible whose half records retention had taken but for a late second copy",
+    2555806529: "the model took an attempt for open whose commit names a half record that retention had taken",
 }
 """Seeds of histories about which two judges differed, and who was wrong."""
 #: A fault that breaks no promise: what is settled and still on doubt is told, no more.

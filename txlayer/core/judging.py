@@ -435,7 +435,9 @@ def _is_claimed(half: HalfTrace, forward: ForwardTrace) -> bool:
 def _reading_of(attempt: _Attempt, window: Window) -> _Reading:
     """Return the reading of its lines with the least fault."""
     reading = _read(attempt, window, is_counting_all=True)
-    if reading.is_broken and any(not is_certain for _, is_certain in attempt.lines):
+    # If half lacks a part of it, nothing about it is certain, and no reading has less fault.
+    is_wrong = reading.is_broken and not _is_cut_off(attempt, reading)
+    if is_wrong and any(not is_certain for _, is_certain in attempt.lines):
         other = _read(attempt, window, is_counting_all=False)
         if not other.is_broken and _is_broken(reading.faults):
             reading = other
