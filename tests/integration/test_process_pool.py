@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -35,6 +39,12 @@ def act(message: ReceivedMessage, context: Context) -> None:
         assert context.lease_lost.wait(WITHIN_S)
     if word == b"hang":
         hang()
+    if word.startswith(b"until "):
+        file = Path(os.fsdecode(word.removeprefix(b"until ")))
+        file.with_suffix(".begun").touch()
+        wait_until(file.exists, within=WITHIN_S, what="the test lets it go on")
+    if word.startswith(b"touch "):
+        Path(os.fsdecode(word.removeprefix(b"touch "))).touch()
     if word == b"is lost":
         assert not context.lease_lost.is_set()
     if word == b"fail":
@@ -317,3 +327,64 @@ def test_a_pool_that_is_closed_lets_what_was_begun_end(stage: PoolStage) -> None
     stage.pool.close(WITHIN_S)
 
     assert [b"go", b"a", b"b", b"c", b"d"] == words([job for outcome in stage.outcomes(3) for job in outcome.done])
+
+
+@pytest.mark.promise("P11")
+def test_nothing_of_a_process_that_died_stays_open(stage: PoolStage) -> None:
+    """With what each kept, a consumer had as many files open after 400 deaths as a process may have."""
+    stage.begin(b"die")
+    stage.outcomes(1)
+    stage.begin(b"go")
+    stage.outcomes(2)
+    before = open_file_count()
+
+    stage.begin(b"die")
+    stage.outcomes(3)
+    stage.begin(b"go")
+    stage.outcomes(4)
+    kill_idle_processes()
+    stage.begin(b"go")
+    stage.outcomes(5)
+
+    assert before == open_file_count()
+
+
+CONSUMER = """
+import sys
+from tests.integration.test_process_pool import PoolStage
+from txlayer.consumer import process_pool
+
+process_pool.LONG_S = 60.0  # it dies before it takes back what waits behind the first message
+stage = PoolStage()
+stage.begin(f"until {sys.argv[1]}".encode(), f"touch {sys.argv[2]}".encode())
+stage.begin(f"touch {sys.argv[3]}".encode(), b"go")
+stage.outcomes(1)
+"""
+
+
+@pytest.mark.promise("P9")
+def test_a_process_begins_no_message_after_its_consumer_was_killed(tmp_path: Path) -> None:
+    """The group gives the queue to another consumer within seconds: messages of one key would be handled side by side."""
+    go_on, second, third = (tmp_path / name for name in ("go", "second", "third"))
+    command = [sys.executable, "-c", CONSUMER, str(go_on), str(second), str(third)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as consumer:
+        wait_until(go_on.with_suffix(".begun").exists, within=WITHIN_S, what="the first message in its handler")
+        consumer.kill()
+        go_on.touch()
+        assert consumer.stdout is not None
+        assert b"" == consumer.stdout.read()  # its end comes when both are gone
+
+    assert [False, False] == [second.exists(), third.exists()]
+
+
+def kill_idle_processes() -> None:
+    """Kill the processes for handlers, which do nothing just now."""
+    for idle in multiprocessing.active_children():
+        idle.kill()
+    wait_until(lambda: not multiprocessing.active_children(), within=WITHIN_S, what="they are gone")
+
+
+def open_file_count() -> int:
+    """Files, pipes and sockets of this process."""
+    gc.collect()
+    return len(list(Path("/dev/fd").iterdir()))

@@ -368,6 +368,19 @@ CONSUMER = (
     ),
     Row(
         "consumer",
+        "kill -9 while its processes handle messages",
+        "They end the message that they handle, and begin no other beside the next owner.",
+        ("integration/test_process_pool.py::test_a_process_begins_no_message_after_its_consumer_was_killed",),
+        "A process whose consumer is frozen, and which is not frozen itself: it goes on with what it holds, until its lease is over.",
+    ),
+    Row(
+        "consumer",
+        "handlers' processes die, one after the other, thousands of times",
+        "Nothing of them stays open in the consumer.",
+        ("integration/test_process_pool.py::test_nothing_of_a_process_that_died_stays_open",),
+    ),
+    Row(
+        "consumer",
         "bytes that its deserializer cannot read, or a schema registry that does not answer",
         "A dead letter, and its key goes on; without an answer, a failed attempt that is repeated.",
         (

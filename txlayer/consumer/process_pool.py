@@ -4,7 +4,8 @@ Each process has a thread here that sends it chunks and waits for the outcomes. 
 the machine can start another one. The message that it was handling counts as a failed attempt, because it may have caused
 the crash. A process whose handler has not returned by its deadline is killed. In shared memory a process notes when it begins
 a message, so that no other message of its chunk counts as failed, and reads before each how many of the chunk may begin:
-what a chunk that takes long, is cut, or has lost its lease holds goes back while its message runs.
+what a chunk that takes long, is cut, or has lost its lease holds goes back while its message runs. A process whose parent died
+ends the message that it handles, and begins no other: the next owner of the queue may have begun.
 """
 
 from __future__ import annotations
@@ -176,7 +177,10 @@ class ProcessPool(Workers):
     def _work(self) -> None:
         process: _Process | None = None
         while (chunk := self._chunks.get()) is not None:
-            if process is None or not process.is_alive():
+            if process is not None and not process.is_alive():
+                self._discard(process)  # it died while it was idle
+                process = None
+            if process is None:
                 process = self._new_process()
             if process is None:
                 self._outcomes.put(JobOutcome(chunk, (), not_run=chunk.jobs))
@@ -220,12 +224,19 @@ class ProcessPool(Workers):
     def _bury(self, process: _Process) -> None:
         for outcome in process.drained():
             self._outcomes.put(outcome)
-        process.end(0)
+        self._discard(process)
         logger.error("process.died", extra={"pid": process.pid, "exit_code": process.exit_code})
         if process.given:
             self._outcomes.put(process.last_outcome(self._attempt_timeout_s))
         for chunk in list(process.given)[1:]:
             self._outcomes.put(JobOutcome(chunk, (), not_run=chunk.jobs))
+
+    def _discard(self, process: _Process) -> None:
+        """End a dead process, and keep nothing of it: it holds files and shared memory, and handlers may kill thousands."""
+        process.end(0)
+        with self._lock:
+            if process in self._processes:
+                self._processes.remove(process)
 
     def _new_process(self) -> _Process | None:
         with self._lock:
@@ -497,14 +508,16 @@ class _Turns:
         self._sent_count = 0
         self._places = {id(job): place for place, job in enumerate(chunk.jobs)}
         self._place = 0
+        parent = multiprocessing.parent_process()
+        self._parent_pid = None if parent is None else parent.pid
 
     def popleft(self) -> Job:
         """The next job, which begins now."""
         self.send_failed()
         place, shared = self._place, self._shared
         with self._begins:
-            if place >= shared.limit.value:
-                raise IndexError
+            if place >= shared.limit.value or os.getppid() != self._parent_pid:
+                raise IndexError  # nobody says any more how many may begin once the parent is dead
             shared.begun[place] = time.monotonic()
         self._place += 1
         return self._chunk.jobs[place]
@@ -545,7 +558,7 @@ def serve(pipe: Connection, shared: Sequence[Shared], begins: Any, caller: bytes
     while True:
         try:
             fields, sent, number = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
         group, topic, partition, token, valid_until = fields
         lease = Lease(group, topic, partition, token=token)
