@@ -790,36 +790,73 @@ def reversed_ids(happened: DataFrame, rows: DataFrame) -> DataFrame:
     return found.where(F.col("idx") < F.col("_before")).select("txn_id", "nonce").distinct()
 
 
-def undecided(rows: DataFrame, *, doubt_from_ms: int) -> DataFrame:
-    """Where among rows the first undecided one of each ordering key is in half, whether one of them is on doubt, and `told_from_ms`.
+def ahead(rows: DataFrame, *, edge_ms: int, doubt_from_ms: int) -> DataFrame:
+    """What of rows others of their ordering key may wait for (`AHEAD_COLUMNS`), a row per key and half partition.
 
-    None that was parked: it has given up its place. `doubt_from_ms`: as of `is_keyed`.
+    None that was parked: it has given up its place. `edge_ms`: what was decided later is young; `doubt_from_ms`: as of `is_keyed`.
     """
     is_told = F.isnull("d_last") | (F.coalesce("h_first_ms", F.lit(0)) >= doubt_from_ms)
-    is_first = F.isnull(decision()) & F.isnotnull("h_key") & F.isnull("d_parked_ms") & is_told
-    first = rows.where(is_first & (F.col("verdict") != "out_of_window")).groupBy("h_key", "half_partition")
+    is_in_place = F.isnull("d_parked_ms") & is_told & (F.col("verdict") != "out_of_window")
+    is_undecided = is_in_place & F.isnull(decision()) & ~F.col("verdict").isin(*_CERTAIN)
+    is_young = is_in_place & (F.least("o_commit_ms", "o_rollback_ms", "o_abandon_ms") >= edge_ms)
     is_on_doubt = F.coalesce(doubt_state(), F.lit("")) != ""
-    return first.agg(
-        F.min("h_first").alias("first"),
-        F.max(is_on_doubt).alias("is_on_doubt"),
+    of_key = rows.where(F.isnotnull("h_key") & F.isnotnull("h_first")).groupBy("h_key", "half_partition")
+    found = of_key.agg(
+        F.min(F.when(is_undecided, F.col("h_first"))).alias("undecided"),
+        F.max(is_undecided & is_on_doubt).alias("is_on_doubt"),
+        F.min(F.when(is_young, F.col("h_first"))).alias("young"),
+        F.min(F.when(_is_unknown() & ~F.coalesce(is_young, F.lit(False)), F.col("h_first"))).alias("unknown"),
         F.lit(doubt_from_ms).cast("bigint").alias("told_from_ms"),
+    )
+    return found.where(F.coalesce("undecided", "young", "unknown").isNotNull())
+
+
+AHEAD_COLUMNS = ("undecided", "is_on_doubt", "young", "unknown", "told_from_ms")
+"""Where in half the first one is that is undecided, that was decided a moment ago, and of which nobody knows whether it was
+visible; whether one of the undecided is on doubt; from when on doubt tells who was parked."""
+
+
+_CERTAIN = ("corrupt", "duplicate")
+"""Faults that what is visible shows alone. Without them one of these would be leaked, or not known, when no decision is there."""
+MAY_WAIT = "may_wait"
+"""Stored instead of `out_of_window` of what is so only because it may have been visible, and may wait for an undecided one of its key."""
+
+
+def _is_unknown() -> Column:
+    """Whether it cannot be told of a row if its messages became visible: the records that would say it are gone, or hidden."""
+    is_lacking = is_committed() & (F.coalesce("v_distinct", F.lit(0)) < F.col("count"))
+    is_lacking = is_lacking & (F.coalesce(doubt_state(), F.lit("")) == "")
+    return (
+        F.col("verdict").isin("out_of_window", MAY_WAIT)
+        | (F.col("verdict").isin("open", "leaked", *_CERTAIN) & is_lacking)
+        | (F.col("verdict").isin(*_CERTAIN) & F.isnull(decision()))
     )
 
 
-def with_undecided(stored: DataFrame, ahead: DataFrame) -> DataFrame:
-    """Stored rows with `_waits`: whether they wait rightly for an undecided one, and `_ahead`: whether they went before it.
+def is_missing_in_order() -> Column:
+    """Whether a stored row is of messages that are nowhere, and may have waited for others of their ordering key."""
+    return (F.col("verdict") == "lost") & is_prepare_order() & F.isnotnull("h_key") & F.isnull("v_n")
+
+
+def with_ahead(stored: DataFrame, ahead: DataFrame) -> DataFrame:
+    """Stored rows with `_waits`: whether they wait rightly for others of their key; `_went_before`: whether they went before an
+    undecided one; `_is_unsure`: whether they may wait for what nobody knows.
 
     What waits behind one that is on doubt is there itself.
     """
     first = F.coalesce("more.h_first", "h_last")
-    is_behind = is_prepare_order() & (F.col("first") < first)
-    state = doubt_state("more.d_last")
-    is_waiting = is_behind & ~F.col("is_on_doubt") & (F.coalesce(state, F.lit("")) == "")
+    is_behind = is_prepare_order() & (F.col("undecided") < first)
+    is_off_doubt = F.coalesce(doubt_state("more.d_last"), F.lit("")) == ""
+    waits = (is_behind & ~F.col("is_on_doubt")) | (is_prepare_order() & (F.col("young") < first))
     stored_ms = F.coalesce("more.h_first_ms", "h_last_ms")
     is_told = F.isnull("more.d_last") | (stored_ms >= F.col("told_from_ms"))
     is_in_place = is_told & F.isnull("more.d_parked_ms")
+    is_unsure = is_prepare_order() & (F.col("unknown") < first) & F.isnull("more.d_last")
     found = stored.join(F.broadcast(ahead), ["h_key", "half_partition"], "left")
-    return found.withColumns({"_waits": is_waiting, "_ahead": is_behind & is_in_place}).drop(*ahead.columns[2:])
+    found = found.withColumns(
+        {"_waits": waits & is_off_doubt, "_went_before": is_behind & is_in_place, "_is_unsure": is_unsure}
+    )
+    return found.drop(*AHEAD_COLUMNS)
 
 
 def _whose() -> tuple[Column, ...]:

@@ -2,18 +2,18 @@
 
 ::
 
-    <root>/v6/runs/000000000003.json                      the run is complete; the newest one counts
-    <root>/v6/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
-    <root>/v6/rows/run=3/is_settled=2/…                   no rows: cores that the run folded again from every record
-    <root>/v6/folded/run=2/                               settled rows of all runs up to this one, in few files; the newest counts
-    <root>/v6/order/run=3/                                how far each ordering key came
-    <root>/v6/few/run=4/, …                               what a run puts down on its way (`WORK`)
-    <root>/v6/rows/run=3/is_settled=3/…                   no rows: cores of op lines and checks whose half records may come yet
-    <root>/v6/orphans/run=3/                              ids that the run settled without a half record
-    <root>/v6/undecided/run=3/                            the first undecided one of each ordering key
-    <root>/v6/revised/run=3/                              attempts that the run folded from every record: their other rows no longer count
-    <root>/v6/begun/000000000003.json                     the run that began last
-    <root>/v6/late/run=3/                                 attempts that became visible out of order, as this run found
+    <root>/v7/runs/000000000003.json                      the run is complete; the newest one counts
+    <root>/v7/rows/run=3/is_settled=1/…, is_settled=0/…   settled rows of every run count, others of the newest alone
+    <root>/v7/rows/run=3/is_settled=2/…                   no rows: cores that the run folded again from every record
+    <root>/v7/folded/run=2/                               settled rows of all runs up to this one, in few files; the newest counts
+    <root>/v7/order/run=3/                                how far each ordering key came
+    <root>/v7/few/run=4/, …                               what a run puts down on its way (`WORK`)
+    <root>/v7/rows/run=3/is_settled=3/…                   no rows: cores of op lines and checks whose half records may come yet
+    <root>/v7/orphans/run=3/                              ids that the run settled without a half record
+    <root>/v7/ahead/run=3/                                what others of its ordering key may wait for
+    <root>/v7/revised/run=3/                              attempts that the run folded from every record: their other rows no longer count
+    <root>/v7/begun/000000000003.json                     the run that began last
+    <root>/v7/late/run=3/                                 attempts that became visible out of order, as this run found
 
 What a killed run left has the number of the next one, which writes it anew.
 """
@@ -47,6 +47,7 @@ from txlayer_spark.events import (
 )
 from txlayer_spark.ledger import (
     COMPARED,
+    MAY_WAIT,
     core_columns,
     decision,
     doubt_state,
@@ -54,9 +55,9 @@ from txlayer_spark.ledger import (
     is_prepare_order,
     is_rolled_back,
     may_come,
-    with_undecided,
+    with_ahead,
 )
-from txlayer_spark.verdicts import MAY_WAIT, with_late
+from txlayer_spark.verdicts import with_late
 
 
 class State(IntEnum):
@@ -220,7 +221,7 @@ def _time(ms: Column | str) -> Column:
     return lines.time_of(F.col(ms) if isinstance(ms, str) else ms)
 
 
-LEDGER_VERSION = 6
+LEDGER_VERSION = 7
 """Part of every path of the ledger; one of an earlier version is not read: all of it is in bronze."""
 RUNS_KEPT = 20
 """Notes of runs that are kept: the newest counts, and a job that reads now may have another one."""
@@ -262,8 +263,8 @@ class Run:
     """Real topics that were named and not read: what they may hold is judged again when they are."""
     bronze_id: str = ""
     """Of the bronze that it was made from; "" where that, or the run, is of an earlier release."""
-    has_undecided: bool = False
-    """Some of its rows have an ordering key and are undecided: others may wait for them, or went before them."""
+    has_ahead: bool = False
+    """Others may wait for some of its rows, or went before them: these have an ordering key, and are undecided or not known."""
 
 
 class Shelf:
@@ -305,7 +306,7 @@ class Shelf:
         self._turn.go_on()
         self.folder.write_json(asdict(run), "runs", f"{run.number:012d}.json")
         before = f"run={run.number - 2}"
-        for kind in ("order", "undecided"):
+        for kind in ("order", "ahead"):
             self.folder.remove(kind, before)
         for state in (State.OPEN, State.ASKED, State.ALONE):
             self.folder.remove("rows", before, f"is_settled={state:d}")
@@ -389,21 +390,27 @@ class Shelf:
         """
         if not run.number:
             raise UsageError(f"no ledger in {self.folder.path}: {self._what_to_do()}")
-        is_open = (F.col("run") == run.number) & (F.col("is_settled") == int(State.OPEN))
-        open_rows = self._valid(self._every(run).where(is_open), run.revised, since=run.number)
-        stored = open_rows.unionByName(self._settled(run))
+        stored = self.counting_as_of(run)
         names = Names(self._spark, groups=run.groups, topics=run.topics)
         stored = self._with_late(stored, run) if run.late else stored.withColumn("_late", F.lit(False))
-        waits = F.lit(False)
-        if run.has_undecided:
-            stored = with_undecided(stored, self._spark.read.parquet(self.path("undecided", run.number)))
-            stored = stored.withColumn("_late", F.col("_late") | F.col("_ahead"))
-            waits = F.coalesce("_waits", waits)
-        may_wait = F.col("verdict").isin("lost", MAY_WAIT) & F.isnull("v_n")
-        verdict = F.when(may_wait & waits, "open").when(F.col("verdict") == MAY_WAIT, "out_of_window")
+        waits = is_unsure = F.lit(False)
+        if run.has_ahead:
+            stored = with_ahead(stored, self._spark.read.parquet(self.path("ahead", run.number)))
+            stored = stored.withColumn("_late", F.col("_late") | F.col("_went_before"))
+            waits, is_unsure = F.coalesce("_waits", waits), F.coalesce("_is_unsure", is_unsure)
+        is_nowhere = F.isnull("v_n") & (F.col("verdict") == "lost")
+        may_wait = is_nowhere | (F.col("verdict") == MAY_WAIT)
+        is_unsure = (F.col("verdict") == MAY_WAIT) | (is_nowhere & is_unsure)
+        verdict = F.when(may_wait & waits, "open").when(is_unsure, "out_of_window")
         stored = stored.withColumn("verdict", verdict.otherwise(F.col("verdict")))
         rows = to_ledger(stored, names, "_late")
         return with_late(rows, "_late").drop("_late")
+
+    def counting_as_of(self, run: Run) -> DataFrame:
+        """The stored rows that count as of a run, open and settled."""
+        is_open = (F.col("run") == run.number) & (F.col("is_settled") == int(State.OPEN))
+        open_rows = self._valid(self._every(run).where(is_open), run.revised, since=run.number)
+        return open_rows.unionByName(self._settled(run))
 
     def _with_late(self, stored: DataFrame, run: Run) -> DataFrame:
         """Stored rows with `_late`: whether a run found their attempt out of order, whichever run judged it last."""

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer_spark.events import by_number
 from txlayer_spark.ledger import (
+    MAY_WAIT,
     decision,
     decision_offset,
     doubt_state,
@@ -136,8 +137,6 @@ def _may_lack_lines(judging: Judging) -> Column:
     return found
 
 
-MAY_WAIT = "may_wait"
-"""Stored instead of `out_of_window` of what is so only because it may have been visible, and may wait for an undecided one of its key."""
 _NEVER = 1 << 60
 """Later than any time."""
 

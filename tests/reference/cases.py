@@ -852,6 +852,14 @@ def behind_an_undecided_one_of_its_ordering_key_and_its_real_topic_shortened(log
     log.starts["shop"] = 5
 
 
+@case("out_of_window")
+def behind_one_of_its_ordering_key_that_may_have_been_visible(log: Log) -> None:
+    ahead, half = log.half(AHEAD, topic="other", options=PREPARE_ORDER), log.half(options=PREPARE_ORDER)
+    log.op(("C", ahead), key=AHEAD)
+    log.op(("C", half))
+    log.starts["other"] = 5
+
+
 @case("ok")
 def messages_of_different_keys_reversed(log: Log) -> None:
     first, last = log.half(numbers="0/2", key=b"a"), log.half(numbers="1/2", key=b"b")

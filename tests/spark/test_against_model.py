@@ -35,6 +35,7 @@ SEEDS = (
     1200655,
     1200682,
     1300081,
+    1300091,
 )
 """Random histories that the two once judged otherwise."""
 
@@ -100,7 +101,7 @@ EACH_TIME = 20
 # Read when the file is: while a test runs nothing of TXLAYER_ is set.
 FIRST = int(os.environ.get("TXLAYER_DIFFERENTIAL_SEED", "0"))
 COUNT = int(os.environ.get("TXLAYER_DIFFERENTIAL_COUNT", str(HISTORIES)))
-AT_ONCE = 120
+AT_ONCE = 240
 """Histories of one run: each has topics of its own, and names are looked up by a literal list."""
 
 

@@ -304,6 +304,18 @@ def orphan_twice(log: Steps) -> None:
     log.add("shop", key=b"k", value=b"0/1", headers=ours)
 
 
+AHEAD, BEHIND = "order-a/0000000a", "order-b/0000000b"
+
+
+@case
+def behind_one_that_was_decided_a_moment_ago(log: Steps) -> None:
+    a, b = (log.half(key, options=f"k{HASH},op") for key in (AHEAD, BEHIND))
+    log.op(("C", b), key=BEHIND)
+    log.cut()
+    log.op(("C", a), key=AHEAD)
+    log.show(a)
+
+
 @pytest.fixture(scope="module", params=[60_000, 600_000], ids=["old", "young"])
 def judged(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
@@ -326,6 +338,19 @@ def test_run_by_run_the_ledger_says_of_a_case_what_one_run_says(name: str, judge
     *each, last, at_once = judged[name]
 
     assert last == at_once, f"{difference(last, at_once)}; before: {each}"
+
+
+@pytest.mark.nightly
+def test_what_waited_for_one_that_was_decided_a_moment_ago_may_still_be_on_its_way(
+    judged: dict[str, list[list[Word]]], request: pytest.FixtureRequest
+) -> None:
+    waiting, decided, at_once = judged["behind_one_that_was_decided_a_moment_ago"]
+
+    id_b, nonce_b = BEHIND.split("/")
+    assert (id_b, nonce_b, "open") in waiting
+    found = (id_b, nonce_b, "open" if "young" in request.node.name else "lost")
+    assert found in decided
+    assert found in at_once
 
 
 def alone(

@@ -798,7 +798,10 @@ class OrderFold:
         if self._undecided < mark.half_offset:
             return Verdict.OPEN
         is_unknown = mark.is_in_half_order and self._unknown < mark.half_offset
-        return Verdict.OUT_OF_WINDOW if is_unknown else verdict
+        found = Verdict.OUT_OF_WINDOW if is_unknown else verdict
+        if found is Verdict.OUT_OF_WINDOW:
+            self._unknown = min(self._unknown, mark.half_offset)
+        return found
 
     def _note(self, mark: OrderMark) -> None:
         if mark.role == UNDECIDED:

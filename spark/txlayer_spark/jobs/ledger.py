@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -16,6 +16,7 @@ from txlayer_spark import ledger, lines
 from txlayer_spark.catalog import BatchFolder, Catalog, Gap, ReadState
 from txlayer_spark.events import EVENT_KINDS, TOPIC_BITS, Kind, Names, events, signed
 from txlayer_spark.ledger import (
+    MAY_WAIT,
     first_ms,
     fold,
     fold_exactly,
@@ -30,7 +31,7 @@ from txlayer_spark.ledger import (
 from txlayer_spark.schemas import TopicKind, kind_of
 from txlayer_spark.session import done_again
 from txlayer_spark.shelf import EVERY, Run, Shelf, State, to_stored, unfolded
-from txlayer_spark.verdicts import MAY_WAIT, Judging, is_final, is_transaction, verdict_column, with_less_fault
+from txlayer_spark.verdicts import Judging, is_final, is_transaction, verdict_column, with_less_fault
 
 ORDER_KEPT_MS = 7 * 24 * 3600 * 1000
 """How long an ordering key's place is remembered after its last message: as long as half records are kept."""
@@ -151,9 +152,9 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     crowded = F.count_if(_is_crowded_row()).alias("crowded")
     repeated = F.count_if(_may_be_repeated()).alias("repeated")
     is_open = F.col("is_settled") == int(State.OPEN)
-    undecided = F.count_if(is_open & F.isnotnull("h_key") & F.isnull("o_commit")).alias("undecided")
+    queued = _queued(is_open)
     counts = ledger.counts(_is_keyed_row(edges), _is_several_row())
-    rows = rows.observe(counted, *counts, halfless, crowded, repeated, undecided)
+    rows = rows.observe(counted, *counts, halfless, crowded, repeated, *queued)
     columns = shelf.put_rows(rows, number, options=_WRITING)
     asked = shelf.stored(number, columns, State.ASKED) if shelf.has(number, State.ASKED) else None
     copies = None
@@ -182,10 +183,6 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
         # Several messages on one topic have an order of their own.
         shown = sources.forwarded() if few is None else sources.forwarded().unionByName(few)
         turned = ledger.reversed_ids(shown, unfolded(stored).where(_is_crowded()))
-    has_undecided = False
-    if counted.get["undecided"] or exact is not None:
-        ahead = ledger.undecided(unfolded(stored.where(is_open)), doubt_from_ms=edges.doubt_from_ms)
-        has_undecided = not shelf.put(ahead, "undecided", number).isEmpty()
     run = Run(
         number,
         state.cut_ms,
@@ -199,12 +196,27 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
         revised=revised,
         late=shelf.put_ids(_union(compared, turned), "late", number, last.late),
         columns=columns,
-        has_undecided=has_undecided,
         unread=tuple(sorted(set(state.topics) - state.judged_topics)),
         bronze_id=bronze_id,
     )
+    queue = counted.get if exact is None else _first(stored.agg(*queued))
+    if queue["undecided"] or queue["missing"]:
+        # Few miss anything, and of what was settled long ago only these need to know.
+        waiting_for = shelf.counting_as_of(run) if queue["missing"] else stored.where(is_open)
+        edge_ms = judging.cut_ms - judging.grace_ms
+        ahead = ledger.ahead(unfolded(waiting_for), edge_ms=edge_ms, doubt_from_ms=edges.doubt_from_ms)
+        run = replace(run, has_ahead=not shelf.put(ahead, "ahead", number).isEmpty())
     shelf.store(run)
     return run
+
+
+def _queued(is_open: Column) -> tuple[Column, ...]:
+    """How many rows there are for which others of their key wait (`undecided`), and that may wait themselves (`missing`)."""
+    is_undecided = F.isnotnull("h_key") & F.isnull("o_commit")
+    return (
+        F.count_if(is_open & is_undecided).alias("undecided"),
+        F.count_if(is_open & ledger.is_missing_in_order()).alias("missing"),
+    )
 
 
 def read_ledger(spark: SparkSession, root: str) -> DataFrame:
@@ -614,7 +626,11 @@ def _keyed(rows: DataFrame, sources: _Sources, again: Sequence[DataFrame]) -> Da
 
 
 def _counts(keyed: DataFrame) -> Mapping[str, int]:
-    row = keyed.agg(*ledger.counts(F.lit(True), F.col("_several"))).first()
+    return _first(keyed.agg(*ledger.counts(F.lit(True), F.col("_several"))))
+
+
+def _first(rows: DataFrame) -> Mapping[str, int]:
+    row = rows.first()
     return {} if row is None else row.asDict()
 
 
