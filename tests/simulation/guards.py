@@ -238,7 +238,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "a refused record is found and parked, a refusing topic held",
         "P11",
-        "publish.py",
+        "refusals.py",
         Variant(make=un.DeafCoordinator),
         108,
         _STUCK,
@@ -257,7 +257,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "a suspicion ends where nothing is left to do",
         "P11",
-        "publish.py",
+        "refusals.py",
         Variant(make=un.GrudgingCoordinator),
         2239,
         _STUCK,

@@ -20,8 +20,9 @@ from txlayer.adapters.ports import (
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.partition import Shard
-from txlayer.coordinator.publish import Publisher, Refusals
+from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.recovery import Recovery
+from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch, Positions
 from txlayer.core.forward_order import ForwardOrder

@@ -14,8 +14,9 @@ from tests.support.fake_records import PARTITION, PARTITION_COUNT, FakeRecord
 from txlayer.adapters.ports import LOG_APPEND_TIME, CoordinatorConnections, StoredOffset, TopicPartition
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.partition import LogTime, Shard, fill_contents
-from txlayer.coordinator.publish import Publisher, Refusals
+from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_stored, encode_stored
+from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Positions

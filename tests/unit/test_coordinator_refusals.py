@@ -13,7 +13,7 @@ from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.log import Partition
 from txlayer.adapters.memory.world import RefusedError
 from txlayer.adapters.ports import TopicLimits
-from txlayer.coordinator.publish import UNKNOWN_COUNT
+from txlayer.coordinator.refusals import UNKNOWN_COUNT
 from txlayer.core.ids import half_partition, key_hash, murmur2
 from txlayer.core.messages import HalfOptions, Source
 

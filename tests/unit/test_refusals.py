@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from txlayer.coordinator.publish import UNKNOWN_COUNT, WATCH_COUNT, Refusals
+from txlayer.coordinator.refusals import UNKNOWN_COUNT, WATCH_COUNT, Refusals
 from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch, RecordToQuarantine
 from txlayer.core.messages import Origin, ParkReason, Undecodable

@@ -28,8 +28,9 @@ from txlayer.coordinator.partition import (
     pause_those_too_full,
 )
 from txlayer.coordinator.presence import GroupPresence
-from txlayer.coordinator.publish import Publisher, PublishObserver, Refusals
+from txlayer.coordinator.publish import Publisher, PublishObserver
 from txlayer.coordinator.recovery import Recovery, encode_stored
+from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Batch, BatchSize

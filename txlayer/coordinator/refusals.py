@@ -1,0 +1,242 @@
+"""What a failed Kafka transaction tells: a broker refuses a record, a topic, a question, or this machine's clock.
+
+A transaction whose record is refused is parked. While it is not known which one it is, its partition goes alone, in smaller and
+smaller parts. Which topics hold their transactions: txlayer/coordinator/targets.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+
+from txlayer.adapters.errors import REFUSED_RECORD_CODES, Code
+from txlayer.coordinator.partition import trace_of
+from txlayer.coordinator.publish import NO_LIMIT, QuestionLimits
+from txlayer.coordinator.targets import Targets
+from txlayer.core import codec
+from txlayer.core.batch import Batch, Bisection
+from txlayer.core.messages import ParkReason, txn_id_of
+from txlayer.errors import BrokerUnavailableError, ForbiddenTopicError, RefusedRecordError, TxLayerError
+
+logger = logging.getLogger("txlayer.coordinator")
+
+UNKNOWN_COUNT = 5
+"""Failures of a partition in turn that nothing explains, after which one of its records is suspected."""
+
+QUIET_S = 10.0
+"""After so long without anything to do a partition is not suspected any more: what time brings again has come by then."""
+
+ASK_AGAIN_S = 600.0
+"""So long the size of a question counts that the check topic refused; then one of it is tried again."""
+
+ASK_PAUSE_S = 1.0
+ASK_PAUSE_MAX_S = 300.0
+"""While the check topic refuses for another reason nothing is asked for 1 s, then for growing intervals, at most 300 s: a try may
+make all partitions wait for a time-out. The pause ends early with an outage that concerned other topics, too."""
+
+_SIZE_REASONS = {Code.MSG_SIZE_TOO_LARGE.kafka_name, Code.RECORD_LIST_TOO_LARGE.kafka_name}
+
+_TIME_REASON = Code.INVALID_TIMESTAMP.kafka_name
+
+WATCH_COUNT = 100
+"""Batches after a time-out of which every record is watched: the quick path asks for no reports."""
+
+
+class Refusals:
+    """What is suspected and what is known. One thread uses it."""
+
+    def __init__(self, check_topic: str, *, clock: Callable[[], float]) -> None:
+        self._check_topic = check_topic
+        self._clock = clock
+        self.reasons: dict[str, ParkReason] = {}
+        self.doubt_keys: set[bytes] = set()
+        """Records that doubt does not take whole; each is cut to its origin, its reason and its size."""
+        # The check topic refused a question of one byte more with its headers, and how long that counts.
+        self._question_bytes_max, self._is_limited_until = NO_LIMIT, float("-inf")
+        self._ask_pause_s = 0.0  # the last one; 0: the check topic takes questions
+        self._ask_again_at = float("-inf")
+        self._is_outage = False  # while questions are paused, others got no answer either
+        self.is_clock_doubted = False
+        """A topic refused a timestamp: this machine's clock may be ahead of its broker's."""
+        self._bisections: dict[int, Bisection] = {}
+        self._quiet_since: dict[int, float] = {}  # suspected partitions with nothing to do
+        self._unexplained: dict[int, int] = {}  # partition → failures in turn
+        self._watch_count = 0
+
+    @property
+    def is_watchful(self) -> bool:
+        """True when a time-out should tell which topics left records without an answer."""
+        return self._watch_count > 0
+
+    @property
+    def questions(self) -> QuestionLimits:
+        """What the check topic is thought to take now."""
+        now = self._clock()
+        if now < self._ask_again_at:
+            return QuestionLimits(bytes_max=0)
+        bytes_max = self._question_bytes_max
+        return QuestionLimits(
+            bytes_max if now < self._is_limited_until else NO_LIMIT, 0 if self._ask_pause_s else bytes_max
+        )
+
+    def is_careful(self, partitions: Collection[int]) -> bool:
+        """True when a Kafka transaction for these partitions must tell which transaction is refused."""
+        return any(b.is_active and b.line_count_max == 1 and p in partitions for p, b in self._bisections.items())
+
+    def line_count_max(self, partition: int, default: int) -> int:
+        """How many op lines of a partition the next Kafka transaction may take."""
+        bisection = self._bisections.get(partition)
+        return min(default, bisection.line_count_max) if bisection is not None and bisection.is_active else default
+
+    def count_max(self, default: int) -> int:
+        """How many records a read, and how many moves a batch, may take while somebody is suspected."""
+        active = [b.line_count_max for b in self._bisections.values() if b.is_active]
+        return min([default, *active])
+
+    def partition_in_turn(self, busy: Collection[int]) -> int | None:
+        """Which of the partitions that have something to do goes alone now, because it is suspected; None: all go.
+
+        One that has nothing to do stays suspected, and delays no other.
+        """
+        return next((p for p, b in self._bisections.items() if b.is_active and p in busy), None)
+
+    def passed(self, partition: int, batch: Batch, *, is_asked: bool = True) -> None:
+        """A batch went through; without `is_asked` its questions were left out."""
+        if batch.checks and is_asked:
+            self._ask_pause_s, self._is_outage = 0.0, False
+        elif self._is_outage:  # it is over, and may have been all that was wrong with the check topic
+            self._is_outage, self._ask_pause_s, self._ask_again_at = False, ASK_PAUSE_S, self._clock()
+        self._watch_count = max(0, self._watch_count - 1)
+        self._unexplained.pop(partition, None)
+        self._quiet_since.pop(partition, None)
+        bisection = self._bisections.get(partition)
+        if bisection is not None:
+            bisection.passed(max(batch.suspect_count, 1))
+            if not bisection.is_active:
+                del self._bisections[partition]
+        for keep in batch.keeps.values():
+            self.reasons.pop(keep.txn.key, None)
+        if self.doubt_keys:
+            self.doubt_keys -= _doubt_keys_of(batch)
+
+    def forget_transactions(self) -> None:
+        """The assignment ended: another coordinator may have tried and parked them meanwhile, and the next commit is a try."""
+        for told in (self.reasons, self.doubt_keys, self._bisections, self._quiet_since, self._unexplained):
+            told.clear()
+        self.is_clock_doubted = False
+
+    def is_quiet(self, partition: int, now: float) -> None:
+        """All was applied there, and nothing is left to write: lines that lead to nothing are never counted as passed."""
+        if partition not in self._bisections:
+            return
+        if now - self._quiet_since.setdefault(partition, now) >= QUIET_S:
+            del self._bisections[partition], self._quiet_since[partition]
+
+    def learn(
+        self, error: TxLayerError, batches: Mapping[int, Batch], book: Targets, *, unanswered: Collection[str] = ()
+    ) -> None:
+        """A Kafka transaction failed: what does the error say about its content?
+
+        `unanswered` names the topics that left records without an answer, as far as that was watched.
+        """
+        busy = {p: b for p, b in batches.items() if not b.is_empty}
+        if not self._is_certain(error, busy):
+            return
+        if isinstance(error, BrokerUnavailableError):
+            self._watch_count = WATCH_COUNT
+            self._ask_about_targets(busy, book)
+            book.unanswered({*unanswered} - {self._check_topic})
+            if self._check_topic in unanswered:
+                self._pause_questions(error)
+            elif self._ask_pause_s:
+                self._is_outage = True
+        elif isinstance(error, RefusedRecordError) and error.doubt_key is not None:
+            self.doubt_keys.add(error.doubt_key)
+            self._bisections.clear()
+            named = {"doubt_key": error.doubt_key.decode("ascii")}
+            logger.error("doubt.refused", extra={**named, "reason": error.detail})
+        elif _is_about_its_time(error) and not self.is_clock_doubted:
+            # Before any transaction or question is to blame, its time is told by the partition's own clock.
+            self.is_clock_doubted = True
+            self._bisections.clear()
+            logger.error("clock.refused", extra={"reason": str(error)})
+        elif self._is_about_a_question(error) and not _is_too_large(error):
+            self._pause_questions(error)
+            self._bisections.clear()
+        elif isinstance(error, RefusedRecordError) and error.size_bytes is not None:
+            self._question_bytes_max = error.size_bytes - 1
+            self._is_limited_until = self._clock() + ASK_AGAIN_S
+            self._bisections.clear()
+            size = {"size_bytes": error.size_bytes}
+            logger.error("question.refused", extra={**size, "reason": error.detail})
+        elif isinstance(error, RefusedRecordError) and error.txn_key is not None:
+            self.reasons[error.txn_key] = ParkReason.REFUSED
+            self._bisections.clear()
+            logger.error(
+                "transaction.refused",
+                extra={"txn_key": error.txn_key, **_ids_of_forward(error.txn_key, busy), "reason": error.detail},
+            )
+        elif isinstance(error, ForbiddenTopicError) and error.topic is not None:
+            book.refused(error.topic)
+            self._bisections.clear()
+        elif isinstance(error, RefusedRecordError | ForbiddenTopicError) or not _is_explained(error):
+            self._ask_about_targets(busy, book)
+            for partition, batch in busy.items():
+                self._bisections.setdefault(partition, Bisection()).failed(batch.suspect_count)
+                self._quiet_since.pop(partition, None)
+
+    def _is_certain(self, error: TxLayerError, busy: Collection[int]) -> bool:
+        """False for an answer that txlayer does not know: once it means nothing, several times in a row it is a refusal."""
+        if _is_explained(error) or (self._ask_pause_s and self._is_about_a_question(error)):
+            return True
+        for partition in busy:
+            self._unexplained[partition] = self._unexplained.get(partition, 0) + 1
+        return any(self._unexplained[partition] >= UNKNOWN_COUNT for partition in busy)
+
+    def _is_about_a_question(self, error: TxLayerError) -> bool:
+        """True when a careful try found that the check topic refuses."""
+        if isinstance(error, ForbiddenTopicError):
+            return error.topic == self._check_topic
+        return isinstance(error, RefusedRecordError) and error.size_bytes is not None
+
+    def _pause_questions(self, error: TxLayerError) -> None:
+        self._ask_pause_s = min(max(self._ask_pause_s * 2, ASK_PAUSE_S), ASK_PAUSE_MAX_S)
+        self._ask_again_at = self._clock() + self._ask_pause_s
+        logger.error("questions.paused", extra={"pause_s": self._ask_pause_s, "reason": str(error)})
+
+    def _ask_about_targets(self, batches: Mapping[int, Batch], book: Targets) -> None:
+        topics = {topic for batch in batches.values() for txn in batch.forwards for topic in txn.topics if topic}
+        try:
+            book.look_again_at(topics)
+        except BrokerUnavailableError as exc:
+            logger.info("targets.unknown", extra={"reason": str(exc)})
+
+
+def _is_explained(error: TxLayerError) -> bool:
+    """False when the client failed, or a record was refused, with a code that txlayer does not know."""
+    if isinstance(error, RefusedRecordError) and error.reason is not None:
+        return error.reason in {code.kafka_name for code in REFUSED_RECORD_CODES}
+    return type(error) is not TxLayerError
+
+
+def _is_about_its_time(error: TxLayerError) -> bool:
+    return isinstance(error, RefusedRecordError) and error.reason == _TIME_REASON
+
+
+def _is_too_large(error: TxLayerError) -> bool:
+    return isinstance(error, RefusedRecordError) and error.reason in _SIZE_REASONS
+
+
+def _ids_of_forward(key: str, batches: Mapping[int, Batch]) -> dict[str, str]:
+    found = next((t for b in batches.values() for t in b.forwards if t.key == key), None)
+    context = None if found is None else trace_of(found)
+    return {"txn_id": txn_id_of(key), **({} if context is None else {"trace_id": context.trace_id})}
+
+
+def _doubt_keys_of(batch: Batch) -> set[bytes]:
+    """Under which keys a batch wrote what doubt may refuse."""
+    asides = {
+        codec.kept_aside_key(aside.origin, None if aside.line is None else aside.number) for aside in batch.asides
+    }
+    kept = [keep.txn for keep in batch.keeps.values() if keep.is_whole]
+    return asides | {codec.content_key(t.key, index) for t in kept for index in range(t.seen)}
