@@ -1,9 +1,10 @@
-"""What a handler returns is user code, too: it costs its own attempt and no worker (P9)."""
+"""What a handler returns, raises or changes is user code, too: it costs its own attempt and no worker (P9)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.support.consumers import Stage
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.core.dead_letters import original_headers
 from txlayer.core.retry import Reject, RetryPolicy
 
 
@@ -59,3 +61,40 @@ def test_an_error_that_cannot_be_shown_costs_no_worker(stage: Stage, error: type
         stage.journal.wait_for(1)
         stage.write(b"2", key=b"good")
         wait_until(lambda: stage.journal.values(b"good"), within=10, what="the other key")
+
+
+@pytest.mark.promise("P9")
+def test_an_error_of_a_deserializer_whose_attributes_raise_costs_no_worker(stage: Stage) -> None:
+    class UnkindError(Exception):
+        @property
+        def http_status_code(self) -> int:
+            raise RuntimeError("there was no answer")
+
+    def read(raw: bytes | None, _field: Any) -> bytes | None:
+        if raw == b"bad":
+            raise UnkindError("no such form")
+        return raw
+
+    stage.write(b"bad", b"behind")
+    with stage.consumer(deserializer=read, worker_count=1, attempt_timeout=timedelta(seconds=60)):
+        stage.wait_for_letters([b"bad"], within=10)
+        stage.journal.wait_for(1)
+
+
+@pytest.mark.promise("P9")
+def test_what_a_handler_does_to_headers_changes_no_later_attempt_and_no_dead_letter(stage: Stage) -> None:
+    """An inbox takes a message by its headers: with others, a later attempt would be another message."""
+    given = [("a", b"1"), ("b", None)]
+    seen = []
+
+    def act(message: ReceivedMessage, _context: Context) -> Any:
+        seen.append(list(message.headers))
+        cast("list[Any]", message.headers).clear()
+        raise ValueError
+
+    cast("MemoryLab", stage.lab).kafka.append(stage.topic, b"0", key=b"k", headers=list(given))
+    with stage.consumer(act, retry=RetryPolicy(attempt_count_max=2, backoff_first_ms=1)):
+        stage.wait_for_letters([b"0"])
+
+    assert [given, given] == seen
+    assert given == original_headers(stage.lab.read(stage.letters)[0].headers)

@@ -368,6 +368,14 @@ CONSUMER = (
     ),
     Row(
         "consumer",
+        "a handler changes the headers that it was given",
+        "The next attempt, the inbox and the dead letter have those of the message.",
+        (
+            "contract/test_unkind_results.py::test_what_a_handler_does_to_headers_changes_no_later_attempt_and_no_dead_letter",
+        ),
+    ),
+    Row(
+        "consumer",
         "kill -9 while its processes handle messages",
         "They end the message that they handle, and begin no other beside the next owner.",
         ("integration/test_process_pool.py::test_a_process_begins_no_message_after_its_consumer_was_killed",),

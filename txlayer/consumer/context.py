@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
@@ -78,8 +78,9 @@ class ReceivedMessage:
 
     @property
     def headers(self) -> Headers:
-        """All headers, in order, including txlayer's own."""
-        return self._record.headers() or []
+        """All headers, in order, including txlayer's own: a list of its own at every call."""
+        # The client hands out the list that it keeps: a handler that changes it would change the next attempt, and the dead letter.
+        return list(self._record.headers() or ())
 
     @property
     def user_headers(self) -> list[tuple[str, bytes | None]]:
@@ -333,8 +334,18 @@ def is_passing(error: BaseException) -> bool:
             return False
         if isinstance(cause, OSError) or "TransportError" in (t.__name__ for t in type(cause).__mro__):
             return True
-        status = getattr(cause, "http_status_code", None) or getattr(cause, "status_code", None)
-        if isinstance(status, int) and status not in _OF_THE_RECORD:
+        if any(status not in _OF_THE_RECORD for status in _statuses(cause)):
             return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+def _statuses(error: BaseException) -> Iterator[int]:
+    """The HTTP statuses that an error tells; an attribute that raises tells none."""
+    for name in ("http_status_code", "status_code"):
+        try:
+            status = getattr(error, name, None)
+        except Exception:  # noqa: BLE001, S112 - the user's code, which must not cost its worker
+            continue
+        if isinstance(status, int):
+            yield status
