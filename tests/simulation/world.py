@@ -195,7 +195,7 @@ class SimulatedWorld:
     def _keep_again(self, partition: Partition, batch: list[MemoryRecord]) -> None:
         offset = partition.append(batch, now_ms=self.now_ms())
         self.happened["second copy, late"] += 1
-        self.note(f"{partition.topic}-{partition.number}", "keeps again", f"{len(batch)} at {offset}")
+        self.note(f"{batch[0].topic()}-{batch[0].partition()}", "keeps again", f"{len(batch)} at {offset}")
         self.acted("Produce")
 
     def stored_bytes(self) -> int:

@@ -318,7 +318,7 @@ def test_messages_of_one_ordering_key_meet_in_one_partition_a_day_after_the_topi
 
     def widen() -> None:
         topic = stage.kafka.cluster.topics["orders"]
-        partition = Partition("orders", 1, topic.settings)
+        partition = Partition(topic.settings)
         topic.partitions.append(partition)
         stage.kafka.cluster.partitions["orders", 1] = partition
 

@@ -18,7 +18,7 @@ SESSION_MS, REBALANCE_MS = 6_000, 60_000
 
 
 def group(partition_count: int = 4) -> Group:
-    return Group("g", lambda names: dict.fromkeys(names, partition_count))
+    return Group(lambda names: dict.fromkeys(names, partition_count))
 
 
 def member(name: str, *, is_beating: bool = False) -> Member:

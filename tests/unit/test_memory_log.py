@@ -15,7 +15,7 @@ NOW_MS = 1_000_000
 
 def partition(**settings: str) -> Partition:
     told = {name.replace("_", "."): value for name, value in settings.items()}
-    return Partition("orders", 0, TopicSettings.of(told))
+    return Partition(TopicSettings.of(told))
 
 
 def record(value: bytes | None = b"v", key: bytes | None = b"k", at_ms: int = 0) -> MemoryRecord:

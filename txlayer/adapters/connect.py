@@ -105,13 +105,11 @@ class ConnectedProducer:
         self.history = clients.history
 
     def make_half_writer(self, *, batch_bytes_max: int) -> HalfWriter:
-        """As in `ProducerConnections`."""
         return self._clients.half_writer(
             batch_bytes_max=batch_bytes_max, message_timeout_ms=milliseconds(self._config.prepare_timeout)
         )
 
     def make_check_member(self, producer_group: str) -> GroupReader:
-        """As in `ProducerConnections`."""
         return self._clients.group_reader(
             group=self._config.topics.check_group(producer_group),
             session_timeout_ms=milliseconds(self._config.check_session_timeout),
@@ -121,7 +119,6 @@ class ConnectedProducer:
         )
 
     def close(self) -> None:
-        """As in `ProducerConnections`."""
         self._questions.close()
 
 
@@ -149,7 +146,6 @@ class _Connected:
         self.topic_limits = admin.topic_limits
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
-        """A writer, not initialised yet."""
         return self._clients.writer(
             transactional_id=transactional_id,
             timeout_ms=self._transaction_timeout_ms,
@@ -158,11 +154,9 @@ class _Connected:
         )
 
     def make_reader(self, isolation: str) -> LogReader:
-        """A reader that assigns partitions itself."""
         return self._clients.reader(isolation=isolation, **self._reading)
 
     def close(self) -> None:
-        """Close the shared clients."""
         self._admin.close()
 
 
@@ -178,11 +172,9 @@ class ConnectedCoordinator(_Connected):
         self.topic_limits_aside = self._aside.topic_limits
 
     def wait_until_reachable(self, *, timeout_s: float) -> None:
-        """As in `CoordinatorConnections`."""
         self._clients.wait_for(self._admin, self._config.topics.half, timeout_s=timeout_s)
 
     def make_group_reader(self) -> GroupReader:
-        """As in `CoordinatorConnections`."""
         return self._clients.group_reader(
             group=self._config.topics.coordinator_group,
             session_timeout_ms=milliseconds(self._config.session_timeout),
@@ -190,7 +182,6 @@ class ConnectedCoordinator(_Connected):
         )
 
     def close(self) -> None:
-        """As in `CoordinatorConnections`."""
         super().close()
         self._aside.close()
 
@@ -203,11 +194,9 @@ class ConnectedConsumer(_Connected):
         self._config = config
 
     def wait_until_reachable(self, *, topic: str, timeout_s: float) -> None:
-        """As in `ConsumerConnections`."""
         self._clients.wait_for(self._admin, topic, timeout_s=timeout_s)
 
     def make_group_reader(self, group: str) -> StoringGroupReader:
-        """As in `ConsumerConnections`."""
         return self._clients.storing_group_reader(
             group=group,
             session_timeout_ms=milliseconds(self._config.session_timeout),
@@ -216,7 +205,6 @@ class ConnectedConsumer(_Connected):
         )
 
     def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
-        """As in `ConsumerConnections`."""
         return self._clients.half_writer(
             batch_bytes_max=batch_bytes_max, message_timeout_ms=milliseconds(self._config.store_timeout)
         )

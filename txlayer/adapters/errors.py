@@ -336,14 +336,12 @@ class TranslatedWriter:
         raise NotImplementedError
 
     def failure(self, exc: Exception) -> TxLayerError:
-        """As in `TransactionalWriter`."""
         error = self._error_in(exc)
         if error is None:
             raise exc
         return self._as_ours(self._cause(error))
 
     def refusal(self, error: Any, *, topic: str, txn_key: str) -> TxLayerError:
-        """As in `TransactionalWriter`."""
         return translate_refusal(
             self._cause(error),
             topic=topic,

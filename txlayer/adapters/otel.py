@@ -57,7 +57,6 @@ class OpenTelemetryTracing:
         links: Sequence[TraceContext] = (),
         started_ns: int | None = None,
     ) -> Span:
-        """As in `Tracing`."""
         tracer = self._tracer
         if tracer is None:
             tracer = self._tracer = trace.get_tracer(TRACER, tracer_provider=self._provider)
@@ -84,7 +83,6 @@ class OpenTelemetrySpan:
 
     @property
     def context(self) -> TraceContext | None:
-        """As in `Span`."""
         found = self._span.get_span_context()
         if not found.is_valid:
             return None
@@ -97,7 +95,6 @@ class OpenTelemetrySpan:
         return trace.use_span(self._span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
 
     def end(self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None) -> None:
-        """As in `Span`."""
         span = self._span
         if attributes:
             span.set_attributes(attributes)

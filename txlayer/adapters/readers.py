@@ -154,15 +154,7 @@ class LogHistoryReader:
     def read(
         self, txn_id: str, *, start: HistoryStart, partitions: Sequence[int] | None = None, with_checks: bool = False
     ) -> list[TransactionHistory]:
-        """Every nonce of `txn_id` with a record in half or op since `start`, or on doubt; oldest first.
-
-        It reads the logs up to their current ends (read_committed), the whole doubt topic, and with `with_checks` also
-        the whole check topic.
-
-        Raises:
-            TopicMismatchError: the namespace's topics do not exist.
-            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
-        """
+        """As in `HistoryReader`; with `with_checks` also the check-backs of that time."""
         with closing(self._make_admin()) as admin:
             positions, ends, at_ms = self._ranges(admin, start, partitions)
             if with_checks:
@@ -195,7 +187,6 @@ class LogHistoryReader:
         return f"{topic}-{partition}@{offset} is a marker of a Kafka transaction, or was aborted"
 
     def half_places(self, partition: int, keys: Collection[str], *, at_ms: int) -> dict[str, int]:
-        """As in `HistoryReader`."""
         half = (self._config.topics.half, partition)
         with closing(self._make_admin()) as admin:
             self._partition_count(admin)
@@ -345,17 +336,14 @@ class TranslatedMember:
         self._failure: Exception | None = None
 
     def take_assignment(self) -> Assignment | None:
-        """As in `GroupReader`."""
         taken, self._assignment = self._assignment, None
         return taken
 
     def take_revocation(self) -> bool:
-        """As in `GroupReader`."""
         taken, self._is_revoked = self._is_revoked, False
         return taken
 
     def take_reached(self) -> Mapping[TopicPartition, int]:
-        """As in `StoringGroupReader`."""
         taken, self._reached = self._reached, {}
         return taken
 

@@ -314,14 +314,12 @@ class KafkaAdmin:
         self.close()
 
     def close(self) -> None:
-        """Give the clients back; the next question would make new ones."""
         self._connection.close()
         self._group_offsets.close()
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
     def describe_topics(self, names: Collection[str]) -> dict[str, TopicState]:
-        """{name: state} of those of `names` that exist, with every setting in effect."""
         found = {name: d for name, d in self._descriptions(names).items() if d is not None}
         if not found:
             return {}
@@ -338,7 +336,6 @@ class KafkaAdmin:
         return states
 
     def topic_names(self) -> frozenset[str]:
-        """The names of all topics that these credentials may describe."""
         timeout_s = self._connection.limits()["request_timeout"]
         try:
             return frozenset(self._connection.client().list_topics(timeout=timeout_s).topics)
@@ -346,15 +343,11 @@ class KafkaAdmin:
             raise self._connection.translated(exc, resource="topics", operation="list") from exc
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions a topic has, None when there is no such topic."""
         description = self._descriptions([topic])[topic]
         return None if description is None else len(description.partitions)
 
     def topic_limits(self, topic: str) -> TopicLimits | None:
-        """What a writer must know of a topic, None when there is no such topic.
-
-        Its `message_bytes_max` and `is_append_time` are None where the settings may not be read.
-        """
+        # Without the right to read settings, `message_bytes_max` and `is_append_time` are None.
         description = self._descriptions([topic])[topic]
         if description is None:
             return None
@@ -377,10 +370,6 @@ class KafkaAdmin:
         )
 
     def create(self, topics: Sequence[CreateTopic]) -> list[str]:
-        """Create topics and wait until each has its leaders; the names of those that this call created.
-
-        One that came into being meanwhile is left as it is and not among them.
-        """
         wanted = [
             NewTopic(
                 t.topic,
@@ -397,7 +386,6 @@ class KafkaAdmin:
         return created
 
     def alter_settings(self, changes: Sequence[AlterSetting]) -> None:
-        """Set these settings and no other, and wait until they are in effect."""
         by_topic: dict[str, list[ConfigEntry]] = {}
         for change in changes:
             entry = ConfigEntry(change.setting, change.wanted, incremental_operation=AlterConfigOpType.SET)
@@ -417,7 +405,6 @@ class KafkaAdmin:
     # --- groups and offsets -------------------------------------------------------------------------------------------
 
     def group(self, group: str) -> GroupState:
-        """The members of a consumer group, and what each reads."""
         future = self._connection.client().describe_consumer_groups([group], **self._connection.limits())[group]
         try:
             answer = self._connection.wait(
@@ -432,7 +419,6 @@ class KafkaAdmin:
         return GroupState(answer.state.name.lower(), members)
 
     def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
-        """Those of `groups` that have a member now."""
         # One question for all of them, and not to each group's own coordinator: it may just be moving.
         future = self._connection.client().list_consumer_groups(
             states=_STATES_WITH_MEMBERS, **self._connection.limits()
@@ -447,16 +433,11 @@ class KafkaAdmin:
     def stored_offsets(
         self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool = False
     ) -> dict[TopicPartition, StoredOffset | None]:
-        """What `group` stored for each of `partitions`, None where nothing is.
-
-        Without `is_stable` the answer does not wait for offsets of a Kafka transaction that is still open.
-        """
         if not partitions:
             return {}
         return self._group_offsets.read(group, partitions, is_stable=is_stable)
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Store offsets for a group without members; it need not exist."""
         deadline = self._connection.deadline()
         while offsets:
             request = ConsumerGroupTopicPartitions(
@@ -479,18 +460,15 @@ class KafkaAdmin:
             time.sleep(LOOK_S)
 
     def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still there, per partition."""
         return _known(self._list_offsets(partitions, OffsetSpec.earliest()))  # type: ignore[no-untyped-call]  # the client's stub says no type
 
     def end_offsets(
         self, partitions: Collection[TopicPartition], *, is_committed: bool = True
     ) -> dict[TopicPartition, int]:
-        """The next offset per partition: as a `read_committed` reader sees it, else the high watermark."""
         found = self._list_offsets(partitions, OffsetSpec.latest(), is_committed=is_committed)  # type: ignore[no-untyped-call]  # the same
         return _known(found)
 
     def offsets_at(self, partitions: Collection[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
-        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
         found = self._list_offsets(partitions, OffsetSpec.for_timestamp(at_ms))
         after = [p for p, offset in found.items() if offset < 0]
         return {**found, **self.end_offsets(after)}

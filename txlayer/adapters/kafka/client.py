@@ -380,7 +380,6 @@ class PlainReader:
         self._consumer = plain_consumer(config, isolation=isolation, fetch_wait_ms=fetch_wait_ms, is_sparing=is_sparing)
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions from these offsets."""
         assign(self._consumer, positions)
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
@@ -394,15 +393,12 @@ class PlainReader:
         return readable(records)
 
     def pause(self, partition: TopicPartition) -> None:
-        """Stop reading this one."""
         self._consumer.pause([ClientPartition(*partition)])
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
-        """(first offset, next offset as the isolation level sees it); errors as `watermarks` has them."""
         return watermarks(self._consumer, partition, config=self._config, timeout_s=timeout_s)
 
     def close(self) -> None:
-        """End."""
         self._consumer.close()
 
 

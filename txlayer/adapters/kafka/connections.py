@@ -67,7 +67,6 @@ class SharedAdmin:
         self._is_closed = False
 
     def topic_limits(self, topic: str) -> TopicLimits | None:
-        """The current limits of a topic; None if it does not exist."""
         began = self._clock()
         while True:
             try:
@@ -83,12 +82,10 @@ class SharedAdmin:
             time.sleep(_PAUSE_S)
 
     def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
-        """Those of the groups that have a member."""
         with self._lock:
             return self._admin.groups_with_members(groups)
 
     def close(self) -> None:
-        """Close the client; nothing is asked again."""
         self._is_closed = True
         with self._lock:
             self._admin.close()

@@ -85,26 +85,21 @@ class KafkaGroupReader(TranslatedMember):
         self._is_closed = False
 
     def start(self, topics: Sequence[str]) -> None:
-        """Join the group; the assignment comes from within a later `read`."""
         self._consumer.subscribe(
             list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )
 
     def resume_at(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read the assigned partitions from here."""
         self._reached.clear()
         assign(self._consumer, positions)
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Stop reading these; what was fetched ahead is given up."""
         self._consumer.pause([ClientPartition(*p) for p in partitions])
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these again."""
         self._consumer.resume([ClientPartition(*p) for p in partitions])
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
-        """Records as they come, none with an error; serves the group's callbacks."""
         # poll, then consume(n, 0): consume(n, t) would wait for all n (docs/explanation/kafka.md, Reading).
         try:
             first = self._consumer.poll(timeout_s)
@@ -117,7 +112,6 @@ class KafkaGroupReader(TranslatedMember):
         return readable(records)
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
-        """(first offset, last stable offset); errors as `watermarks` has them."""
         return watermarks(self._consumer, partition, config=self._config, timeout_s=timeout_s)
 
     def read_to(self, partition: TopicPartition) -> int:
@@ -229,14 +223,12 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         self._deadline = Deadline("txlayer-store-offsets")
 
     def start(self, topics: Sequence[str], *, on_revoke: OnRevoke | None = None) -> None:
-        """Join the group; `on_revoke` is called before the group goes on without this member's partitions."""
         self._hook = on_revoke
         self._consumer.subscribe(
             list(topics), on_assign=self._on_assign, on_revoke=self._on_taken, on_lost=self._on_lost
         )
 
     def begin_store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Store offsets without waiting; `take_stored` tells how it ended."""
         if self._begun is not None:
             raise LifecycleError("a store of offsets is under way", state="storing")
         try:
@@ -247,7 +239,6 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         self._under_way.append(self._begun)
 
     def take_stored(self) -> bool:
-        """True once after the store that was begun was acknowledged."""
         begun = self._begun
         if begun is None or not begun.is_done:
             return False
@@ -257,7 +248,6 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         return True
 
     def store_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], *, timeout_s: float) -> None:
-        """Store these and wait for the acknowledgement; what was begun before lands before."""
         self._begun = None
         partitions = _partitions(offsets)
 

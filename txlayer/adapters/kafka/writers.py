@@ -57,24 +57,20 @@ class KafkaTransactionalWriter(TranslatedWriter):
         self.produce: Callable[..., None] = self._producer.produce
 
     def initialise(self, *, timeout_s: float) -> None:
-        """Fence every earlier holder of the id and end what it left open."""
         with self._errors_as_ours():
             # Connect first: an init without a connection waits for the client's own timer of 500 ms in 5-40 % of tries.
             self._producer.list_topics(topic="__transaction_state", timeout=timeout_s)
             self._producer.init_transactions(timeout_s)
 
     def begin(self) -> None:
-        """Begin a Kafka transaction."""
         with self._errors_as_ours():
             self._producer.begin_transaction()
 
     def flush(self, *, timeout_s: float) -> int:
-        """Wait until every record is acknowledged or refused; the number still waiting."""
         with self._errors_as_ours():
             return int(self._producer.flush(timeout_s))
 
     def poll(self) -> None:
-        """Make room in the queue; raises as `flush`."""
         with self._errors_as_ours():
             self._producer.poll(0.01)
 
@@ -90,7 +86,6 @@ class KafkaTransactionalWriter(TranslatedWriter):
         return error
 
     def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:
-        """Make the offsets part of the Kafka transaction, fenced by the member's generation."""
         partitions = [ClientPartition(t, p, o.offset, o.metadata) for (t, p), o in offsets.items()]
 
         def send() -> None:
@@ -105,16 +100,11 @@ class KafkaTransactionalWriter(TranslatedWriter):
                 ) from exc
 
     def commit(self, *, timeout_s: float) -> None:
-        """End the Kafka transaction; when it returns, a `read_committed` reader will see all of it."""
         with self._errors_as_ours(is_commit=True):
             self._producer.commit_transaction(timeout_s)
 
     def close(self) -> None:
-        """Close the client. After a fatal error the client raises here, which adds no information.
-
-        Raises:
-            TxLayerError: the client could not be closed; it is discarded all the same.
-        """
+        """End; TxLayerError: the client could not be closed, as after a fatal error, and is discarded all the same."""
         self._deadline.close()
         try:
             self._producer.purge()
@@ -150,11 +140,9 @@ class KafkaHalfWriter:
         self.unreported_count: Callable[[], int] = self._producer.__len__
 
     def error_of(self, error: Any, *, topic: str, txn_id: str) -> TxLayerError:
-        """What a report's error, or an exception of `produce`, means for the record."""
         return translate_unwritten(kafka_error(error), topic=topic, txn_id=txn_id)
 
     def failure(self) -> TxLayerError | None:
-        """A fatal error, after which nothing is written any more."""
         return self._failure
 
     def close(self, timeout_s: float) -> None:

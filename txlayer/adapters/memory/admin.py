@@ -36,7 +36,6 @@ class MemoryAdmin:
     # --- topics -------------------------------------------------------------------------------------------------------
 
     def describe_topics(self, names: Collection[str]) -> dict[str, TopicState]:
-        """{name: state} of those of `names` that exist, with every setting in effect."""
         found = {}
         for name in names:
             topic = self._look_at(name, "describe configs")
@@ -45,17 +44,14 @@ class MemoryAdmin:
         return found
 
     def topic_names(self) -> frozenset[str]:
-        """The names of all topics."""
         cluster = self._link.cluster
         return self._ask("Metadata", lambda: frozenset(cluster.topics), resource="topics", operation="list")
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions a topic has, None when there is no such topic."""
         found = self._look_at(topic, "describe")
         return None if found is None else len(found.partitions)
 
     def topic_limits(self, topic: str) -> TopicLimits | None:
-        """What a writer must know of a topic, None when there is no such topic."""
         found = self._look_at(topic, "describe")
         if found is None:
             return None
@@ -67,11 +63,9 @@ class MemoryAdmin:
         )
 
     def create(self, topics: Sequence[CreateTopic]) -> list[str]:
-        """Create topics; the names of those that this call created."""
         return [wanted.topic for wanted in topics if self._create(wanted)]
 
     def alter_settings(self, changes: Sequence[AlterSetting]) -> None:
-        """Set these settings and no other."""
         cluster = self._link.cluster
         by_topic: dict[str, dict[str, str]] = {}
         for change in changes:
@@ -87,7 +81,6 @@ class MemoryAdmin:
     # --- groups and offsets -------------------------------------------------------------------------------------------
 
     def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
-        """Those of `groups` that have a member now."""
         cluster = self._link.cluster
 
         def look() -> frozenset[str]:
@@ -97,7 +90,6 @@ class MemoryAdmin:
         return self._ask("ListGroups", look, resource="consumer groups", operation="list groups")
 
     def group(self, group: str) -> GroupState:
-        """The members of a consumer group, and what each reads."""
         cluster = self._link.cluster
 
         def describe() -> GroupState:
@@ -113,7 +105,6 @@ class MemoryAdmin:
     def stored_offsets(
         self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool = False
     ) -> dict[TopicPartition, StoredOffset | None]:
-        """What `group` stored for each of `partitions`, None where nothing is."""
         if not partitions:
             return {}
         link = self._link
@@ -138,7 +129,6 @@ class MemoryAdmin:
             link.world.wait(lambda: self._is_stable(group, partitions), timeout_s=self._timeout_s - waited_s)
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Store offsets for a group without members; it need not exist."""
         broker, wanted = self._link.broker, dict(offsets)
         if not wanted:
             return
@@ -154,23 +144,19 @@ class MemoryAdmin:
             raise LifecycleError(f"the group {group} has active members; stop them first", state="active") from exc
 
     def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still there, per partition."""
         return self._offsets(partitions, lambda p: p.first_offset)
 
     def end_offsets(
         self, partitions: Collection[TopicPartition], *, is_committed: bool = True
     ) -> dict[TopicPartition, int]:
-        """The next offset per partition: as a `read_committed` reader sees it, else the high watermark."""
         return self._offsets(partitions, lambda p: p.end(is_committed=is_committed))
 
     def offsets_at(self, partitions: Collection[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
-        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
         found = self._offsets(partitions, lambda p: p.offset_at(at_ms, is_committed=True))
         after = [place for place, offset in found.items() if offset < 0]
         return {**found, **self.end_offsets(after)}
 
     def watermarks(self, partition: TopicPartition, *, is_committed: bool) -> tuple[int, int]:
-        """(first offset, next offset as this isolation sees it)."""
         first = self._offsets([partition], lambda p: p.first_offset)[partition]
         return first, self.end_offsets([partition], is_committed=is_committed)[partition]
 

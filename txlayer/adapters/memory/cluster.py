@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -42,6 +43,7 @@ class TransactionState(Enum):
 EMPTY, ONGOING, ENDING, ENDED = TransactionState
 
 
+@dataclass(slots=True, eq=False)
 class KafkaTransaction:
     """One transactional id, as its coordinator keeps it.
 
@@ -49,28 +51,15 @@ class KafkaTransaction:
     transaction. So a request that arrives late is taken for the present one's, as on a real broker (KAFKA-17754).
     """
 
-    __slots__ = (
-        "epoch",
-        "is_commit",
-        "places",
-        "producer_id",
-        "started_ms",
-        "state",
-        "timeout_ms",
-        "transactional_id",
-        "unmarked",
-    )
-
-    def __init__(self, transactional_id: str, producer_id: int, timeout_ms: int) -> None:
-        self.transactional_id = transactional_id
-        self.producer_id = producer_id
-        self.epoch = 0
-        self.timeout_ms = timeout_ms
-        self.state = EMPTY
-        self.is_commit = False
-        self.started_ms = 0
-        self.places: dict[Place, None] = {}
-        self.unmarked: set[Place] = set()
+    transactional_id: str
+    producer_id: int
+    timeout_ms: int
+    epoch: int = 0
+    state: TransactionState = EMPTY
+    is_commit: bool = False
+    started_ms: int = 0
+    places: dict[Place, None] = field(default_factory=dict)
+    unmarked: set[Place] = field(default_factory=set)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -159,10 +148,7 @@ TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 class Topic:
     """One topic."""
 
-    __slots__ = ("name", "partitions", "replication_factor", "settings", "told")
-
-    def __init__(self, name: str, told: Mapping[str, str], replication_factor: int) -> None:
-        self.name = name
+    def __init__(self, told: Mapping[str, str], replication_factor: int) -> None:
         self.told = dict(told)
         self.settings = TopicSettings.of(told)
         self.replication_factor = replication_factor
@@ -283,10 +269,10 @@ class Cluster:
             raise RefusedError(Code.INVALID_PARTITIONS)
         if not 1 <= replication_factor <= self._broker_count:
             raise RefusedError(Code.INVALID_REPLICATION_FACTOR)
-        topic = Topic(name, settings, replication_factor)
+        topic = Topic(settings, replication_factor)
         self.topics[name] = topic
         for number in range(partition_count):
-            partition = Partition(name, number, topic.settings)
+            partition = Partition(topic.settings)
             topic.partitions.append(partition)
             self.partitions[name, number] = partition
         self._rebalance_readers_of(name)
@@ -372,7 +358,7 @@ class Cluster:
         """A group; one that never was is empty."""
         group = self.groups.get(name)
         if group is None:
-            group = self.groups[name] = Group(name, self._partition_counts)
+            group = self.groups[name] = Group(self._partition_counts)
         return group
 
     def _partition_counts(self, names: Iterable[str]) -> dict[str, int]:
@@ -606,17 +592,15 @@ RETRY_BACKOFF_S = 0.1
 """`retry.backoff.ms` of every client of ours."""
 
 
+@dataclass(slots=True, eq=False)
 class Link:
     """How one client process reaches the cluster."""
 
-    __slots__ = ("bootstrap_servers", "broker", "client", "cluster", "world")
-
-    def __init__(self, world: World, cluster: Cluster, broker: Broker, *, client: str, bootstrap_servers: str) -> None:
-        self.world = world
-        self.cluster = cluster
-        self.broker = broker
-        self.client = client
-        self.bootstrap_servers = bootstrap_servers
+    world: World
+    cluster: Cluster
+    broker: Broker
+    client: str
+    bootstrap_servers: str
 
     def ask(self, request: str, act: Callable[[], T]) -> T:
         """One request and its answer."""

@@ -8,6 +8,7 @@ the code that Kafka answers; then nothing was changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from txlayer.adapters.errors import Code
@@ -25,45 +26,27 @@ class MemberMetadata(NamedTuple):
     generation: int = -1
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """One member as the group coordinator knows it."""
 
-    __slots__ = (
-        "assigned",
-        "client",
-        "has_joined",
-        "is_beating",
-        "join_by_ms",
-        "member_id",
-        "rebalance_ms",
-        "seen_ms",
-        "session_ms",
-        "topics",
-    )
-
-    def __init__(
-        self, member_id: str, client: str, *, session_ms: int, rebalance_ms: int, is_beating: Callable[[], bool]
-    ) -> None:
-        self.member_id = member_id
-        self.client = client
-        self.session_ms = session_ms
-        self.rebalance_ms = rebalance_ms
-        self.is_beating = is_beating
-        """Asked when the session would end: a client's heartbeats come from a thread of its own."""
-        self.topics: tuple[str, ...] = ()
-        self.assigned: tuple[TopicPartition, ...] = ()
-        self.has_joined = False
-        self.seen_ms = 0
-        self.join_by_ms = NEVER
+    member_id: str
+    client: str
+    session_ms: int
+    rebalance_ms: int
+    is_beating: Callable[[], bool]
+    """Asked when the session would end: a client's heartbeats come from a thread of its own."""
+    topics: tuple[str, ...] = ()
+    assigned: tuple[TopicPartition, ...] = ()
+    has_joined: bool = False
+    seen_ms: int = 0
+    join_by_ms: float = NEVER
 
 
 class Group:
     """One consumer group."""
 
-    __slots__ = ("_counts", "generation", "is_rebalancing", "members", "name", "pending", "stored")
-
-    def __init__(self, name: str, counts: Callable[[Iterable[str]], Mapping[str, int]]) -> None:
-        self.name = name
+    def __init__(self, counts: Callable[[Iterable[str]], Mapping[str, int]]) -> None:
         self.generation = 0
         self.members: dict[str, Member] = {}
         self.is_rebalancing = False

@@ -140,35 +140,27 @@ class MemoryRecord:
             self.size += sum(len(name) + len(held or b"") + 2 for name, held in headers)
 
     def topic(self) -> str:
-        """Its topic."""
         return self._topic
 
     def partition(self) -> int:
-        """Its partition."""
         return self._partition
 
     def offset(self) -> int:
-        """Its offset."""
         return self.place
 
     def key(self) -> bytes | None:
-        """Its key."""
         return self._key
 
     def value(self) -> bytes | None:
-        """Its value."""
         return self._value
 
     def headers(self) -> Headers | None:
-        """Its headers, in order; None when there are none."""
         return self._headers
 
     def timestamp(self) -> tuple[int, int]:
-        """(kind, milliseconds)."""
         return self._stamp
 
     def error(self) -> ClientError | None:
-        """None for a real record."""
         return self._error
 
     def move_to(self, partition: int) -> None:
@@ -211,47 +203,27 @@ class ProducerMark(NamedTuple):
     is_transactional: bool
 
 
+@dataclass(slots=True)
 class _ProducerState:
     """What a partition remembers of one producer."""
 
-    __slots__ = ("epoch", "last_offset", "last_sequence", "next_sequence")
-
-    def __init__(self, epoch: int, next_sequence: int) -> None:
-        self.epoch = epoch
-        self.next_sequence = next_sequence
-        self.last_sequence, self.last_offset = -1, -1  # of the newest batch
+    epoch: int
+    next_sequence: int
+    last_sequence: int = -1  # of the newest batch
+    last_offset: int = -1
 
 
-class _OpenWrites:
+class _OpenWrites(NamedTuple):
     """What an open Kafka transaction wrote here."""
 
-    __slots__ = ("first_offset", "records")
-
-    def __init__(self, first_offset: int) -> None:
-        self.first_offset = first_offset
-        self.records: list[MemoryRecord] = []
+    first_offset: int
+    records: list[MemoryRecord]
 
 
 class Partition:
     """The log of one partition, on its leader; what is appended is replicated at once."""
 
-    __slots__ = (
-        "_open",
-        "_producers",
-        "_records",
-        "clock_ahead_ms",
-        "first_offset",
-        "growth",
-        "is_led",
-        "next_offset",
-        "number",
-        "settings",
-        "topic",
-    )
-
-    def __init__(self, topic: str, number: int, settings: TopicSettings) -> None:
-        self.topic = topic
-        self.number = number
+    def __init__(self, settings: TopicSettings) -> None:
         self.settings = settings
         self.first_offset = 0
         self.next_offset = 0
@@ -309,10 +281,7 @@ class Partition:
             state.last_sequence, state.last_offset = mark.sequence, base
             state.next_sequence = mark.sequence + len(stored)
             if mark.is_transactional:
-                writes = self._open.get(mark.producer_id)
-                if writes is None:
-                    writes = self._open[mark.producer_id] = _OpenWrites(base)
-                writes.records += stored
+                self._open.setdefault(mark.producer_id, _OpenWrites(base, [])).records.extend(stored)
         return base
 
     def end_transaction(self, producer_id: int, epoch: int, *, is_commit: bool) -> None:

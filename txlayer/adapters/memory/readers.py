@@ -142,26 +142,21 @@ class MemoryLogReader:
         self._reading = Reading(link, is_committed=self._is_committed, tells_end=True)
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions from these offsets."""
         self._reading.assign(positions)
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
-        """Records as they come; an empty list after `timeout_s`."""
         if not self._link.world.wait(self._reading.is_ready, timeout_s=timeout_s):
             return ()
         return self._reading.fetch(record_count_max)
 
     def pause(self, partition: TopicPartition) -> None:
-        """Stop reading this one."""
         self._reading.pause([partition])
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
-        """(first offset, next offset as the isolation level sees it)."""
         admin = MemoryAdmin(self._link, timeout_ms=int(timeout_s * 1000))
         return admin.watermarks(partition, is_committed=self._is_committed)
 
     def close(self) -> None:
-        """End."""
         self._reading.assign({})
 
 
@@ -202,26 +197,21 @@ class MemoryGroupReader(TranslatedMember):
     # --- the port -----------------------------------------------------------------------------------------------------
 
     def start(self, topics: Sequence[str]) -> None:
-        """Join the group; the assignment comes from within a later `read`."""
         self._topics = tuple(topics)
         self._state = Membership.OUT
         self._read_at = self._link.world.monotonic()
 
     def resume_at(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read the assigned partitions from here."""
         self._reached.clear()
         self._reading.assign(positions)
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Stop reading these."""
         self._reading.pause(partitions)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these again."""
         self._reading.resume(partitions)
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
-        """Records as they come, none with an error; serves the group."""
         self._check_poll_interval()
         if not self._wait(timeout_s):
             return ()
@@ -232,11 +222,9 @@ class MemoryGroupReader(TranslatedMember):
         return [record for record in records if not self._is_error(record)]
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
-        """(first offset, last stable offset)."""
         return MemoryAdmin(self._link, timeout_ms=int(timeout_s * 1000)).watermarks(partition, is_committed=True)
 
     def read_to(self, partition: TopicPartition) -> int:
-        """The position, when it is at the end of the partition; else -1."""
         return self._reading.read_to(partition)
 
     def known_end(self, partition: TopicPartition) -> int | None:
@@ -246,7 +234,6 @@ class MemoryGroupReader(TranslatedMember):
         return known
 
     def close(self) -> None:
-        """Leave the group."""
         member_id, broker = self._member_id, self._link.broker
         is_member = self._state in (Membership.JOINING, Membership.IN)
         self._state = Membership.IDLE
@@ -391,12 +378,10 @@ class MemoryStoringGroupReader(MemoryGroupReader):
         self._end: TxLayerError | bool = False
 
     def start(self, topics: Sequence[str], *, on_revoke: OnRevoke | None = None) -> None:
-        """Join the group; `on_revoke` is called before the group goes on without this member's partitions."""
         self._hook = on_revoke
         super().start(topics)
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[object]:
-        """As every member reads; what `on_revoke` raised is raised here."""
         self._send_begun()
         records = super().read(record_count_max=record_count_max, timeout_s=timeout_s)
         self._raise_failure()
@@ -407,13 +392,11 @@ class MemoryStoringGroupReader(MemoryGroupReader):
         self._reading.tells_end = False
 
     def begin_store(self, offsets: Offsets) -> None:
-        """Store offsets without waiting; `take_stored` tells how it ended."""
         if self._begun is not None or self._end is not False:
             raise LifecycleError("a store of offsets is under way", state="storing")
         self._begun = dict(offsets)
 
     def take_stored(self) -> bool:
-        """True once after the store that was begun was acknowledged."""
         end, self._end = self._end, False
         if isinstance(end, TxLayerError):
             raise end
@@ -439,7 +422,6 @@ class MemoryStoringGroupReader(MemoryGroupReader):
                 return
 
     def close(self) -> None:
-        """Leave the group; `on_revoke` is called first when there are partitions to give back."""
         if self._state is Membership.IN:
             self._before_revocation(is_lost=False)
         super().close()

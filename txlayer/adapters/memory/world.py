@@ -50,27 +50,21 @@ class ClientError:
         return f"ClientError({self.name()})"
 
     def code(self) -> int:
-        """Kafka's number."""
         return int(self._code)
 
     def name(self) -> str:
-        """Kafka's name."""
         return self._code.kafka_name
 
     def str(self) -> str:
-        """The text for people."""
         return self._text
 
     def fatal(self) -> bool:
-        """The client is of no use any more."""
         return self._is_fatal
 
     def txn_requires_abort(self) -> bool:
-        """The Kafka transaction must be given up."""
         return self._is_abortable
 
     def retriable(self) -> bool:
-        """The same call may be made again."""
         return self._code in UNAVAILABLE_CODES
 
 
@@ -293,7 +287,6 @@ class ThreadWorld:
         return time.time_ns() // 1_000_000 + self._ahead_ms
 
     def monotonic(self) -> float:
-        """The monotonic clock."""
         return time.monotonic()
 
     def advance(self, *, ms: int) -> None:
@@ -303,7 +296,6 @@ class ThreadWorld:
             self._changed.notify_all()
 
     def wait(self, is_ready: Callable[[], bool], *, timeout_s: float) -> bool:
-        """Sleep until `is_ready()` or until `timeout_s` are over."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while not is_ready():
@@ -314,11 +306,9 @@ class ThreadWorld:
             return True
 
     def exchange(self, client: str, request: str, act: Callable[[], T]) -> T:
-        """One request, with the faults that are planned for it."""
         return self.faults.pass_on(client, request, partial(self.change, act), pause=self._pause)
 
     def change(self, act: Callable[[], T]) -> T:
-        """Do it, and wake the threads that wait."""
         with self._changed:
             try:
                 return act()
@@ -326,7 +316,6 @@ class ThreadWorld:
                 self._changed.notify_all()
 
     def is_running(self, client: str) -> bool:
-        """True until a fault crashed it or cut it off."""
         return self.faults.is_connected(client)
 
     def _pause(self, seconds: float) -> None:

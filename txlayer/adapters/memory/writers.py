@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 from txlayer.adapters.errors import (
     FENCED_CODES,
     GIVEN_UP_CODES,
+    MOVED_COORDINATOR_CODES,
     Code,
     TranslatedWriter,
     translate_fatal,
@@ -39,17 +41,10 @@ from txlayer.errors import TxLayerError
 CONCURRENT_BACKOFF_S = 0.02
 """The client's fixed pause while the markers of the last Kafka transaction are written."""
 
-_MOVED = {
-    Code.COORDINATOR_LOAD_IN_PROGRESS,
-    Code.COORDINATOR_NOT_AVAILABLE,
-    Code.NOT_COORDINATOR,
-    Code.CONCURRENT_TRANSACTIONS,
-    Code.REQUEST_TIMED_OUT,
-}
-
+_MOVED = MOVED_COORDINATOR_CODES | {Code.CONCURRENT_TRANSACTIONS, Code.REQUEST_TIMED_OUT}
 INSIDE: dict[str, frozenset[Code]] = {
-    "InitProducerId": frozenset({*_MOVED, Code.UNKNOWN}),
-    "AddPartitionsToTxn": frozenset({*_MOVED, Code.UNKNOWN_TOPIC_OR_PART}),
+    "InitProducerId": _MOVED | {Code.UNKNOWN},
+    "AddPartitionsToTxn": _MOVED | {Code.UNKNOWN_TOPIC_OR_PART},
     "Produce": frozenset(
         {
             Code.UNKNOWN_TOPIC_OR_PART,
@@ -62,45 +57,23 @@ INSIDE: dict[str, frozenset[Code]] = {
             Code.KAFKA_STORAGE_ERROR,
         }
     ),
-    "AddOffsetsToTxn": frozenset(_MOVED),
-    "TxnOffsetCommit": frozenset({*_MOVED, Code.UNKNOWN_TOPIC_OR_PART}),
-    "EndTxn": frozenset(_MOVED),
+    "AddOffsetsToTxn": _MOVED,
+    "TxnOffsetCommit": _MOVED | {Code.UNKNOWN_TOPIC_OR_PART},
+    "EndTxn": _MOVED,
 }
 """Codes after which the client asks again by itself."""
 
+_DENIED = frozenset({Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.INVALID_PRODUCER_EPOCH})
+_FENCED = _DENIED | {Code.PRODUCER_FENCED}
 FATAL: dict[str, frozenset[Code]] = {
-    "InitProducerId": frozenset(
-        {
-            Code.INVALID_TRANSACTION_TIMEOUT,
-            Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            Code.CLUSTER_AUTHORIZATION_FAILED,
-            Code.INVALID_PRODUCER_EPOCH,
-            Code.PRODUCER_FENCED,
-        }
-    ),
-    "AddPartitionsToTxn": frozenset(
-        {
-            Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            Code.INVALID_PRODUCER_EPOCH,
-            Code.PRODUCER_FENCED,
-            Code.INVALID_TXN_STATE,
-        }
-    ),
+    "InitProducerId": _FENCED | {Code.INVALID_TRANSACTION_TIMEOUT, Code.CLUSTER_AUTHORIZATION_FAILED},
+    "AddPartitionsToTxn": _FENCED | {Code.INVALID_TXN_STATE},
     "Produce": frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH}),
-    "AddOffsetsToTxn": frozenset(
-        {Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.INVALID_PRODUCER_EPOCH, Code.INVALID_TXN_STATE}
-    ),
+    "AddOffsetsToTxn": _DENIED | {Code.INVALID_TXN_STATE},
     "TxnOffsetCommit": frozenset(
         {Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING, Code.INVALID_TXN_STATE}
     ),
-    "EndTxn": frozenset(
-        {
-            Code.INVALID_PRODUCER_EPOCH,
-            Code.PRODUCER_FENCED,
-            Code.INVALID_TXN_STATE,
-            Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        }
-    ),
+    "EndTxn": _FENCED | {Code.INVALID_TXN_STATE},
 }
 """Codes after which a transactional client is of no use any more; every other code means: abort."""
 
@@ -109,17 +82,15 @@ ANY_PARTITION = -1
 Queued = tuple[MemoryRecord, DeliveryReport | None]
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
     """Records of one partition that are sent together, and sent again as they are."""
 
-    __slots__ = ("is_sent", "place", "queued", "retry_at", "times_out_at")
-
-    def __init__(self, place: TopicPartition, queued: list[Queued], times_out_at: float) -> None:
-        self.place = place
-        self.queued = queued
-        self.times_out_at = times_out_at
-        self.retry_at = 0.0
-        self.is_sent = False
+    place: TopicPartition
+    queued: list[Queued]
+    times_out_at: float
+    retry_at: float = 0.0
+    is_sent: bool = False
 
 
 class SendAgainError(Exception):
@@ -424,7 +395,6 @@ class MemoryTransactionalWriter(TranslatedWriter):
     # --- the port -----------------------------------------------------------------------------------------------------
 
     def initialise(self, *, timeout_s: float) -> None:
-        """Fence every earlier holder of the id and end what it left open."""
         broker = self._link.broker
         with self._errors_as_ours():
             self._require(WriterState.NEW, WriterState.READY)
@@ -436,7 +406,6 @@ class MemoryTransactionalWriter(TranslatedWriter):
             self._state = WriterState.READY
 
     def begin(self) -> None:
-        """Begin a Kafka transaction."""
         with self._errors_as_ours():
             self._require(WriterState.READY)
         self._state = WriterState.OPEN
@@ -444,12 +413,10 @@ class MemoryTransactionalWriter(TranslatedWriter):
         self._has_lost_records = False
 
     def flush(self, *, timeout_s: float) -> int:
-        """Wait until every record is acknowledged or refused; the number still waiting."""
         with self._errors_as_ours():
             return self._flush(timeout_s)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:
-        """Make the offsets part of the Kafka transaction, fenced by the member's generation."""
         fence: MemberMetadata = member
         who = (self.transactional_id, self._producer_id, self._epoch)
         broker, wanted = self._link.broker, dict(offsets)
@@ -466,7 +433,6 @@ class MemoryTransactionalWriter(TranslatedWriter):
             )
 
     def poll(self) -> None:
-        """Make room in the queue; raises as `flush`."""
         with self._errors_as_ours():
             self._flush(0.01)
 
@@ -475,7 +441,6 @@ class MemoryTransactionalWriter(TranslatedWriter):
         return self._error if has_failed and error.code() in GIVEN_UP_CODES else error
 
     def commit(self, *, timeout_s: float) -> None:
-        """End the Kafka transaction; when it returns, a `read_committed` reader will see all of it."""
         with self._errors_as_ours(is_commit=True):
             self._commit(timeout_s)
 
@@ -488,7 +453,6 @@ class MemoryTransactionalWriter(TranslatedWriter):
             self._end(is_commit=False, timeout_s=timeout_s)
 
     def close(self) -> None:
-        """Give the client back."""
         self._state, self._error = WriterState.CLOSED, ClientError(Code.LOCAL_STATE, "closed")
         self._outbox.purge()
 
@@ -647,16 +611,13 @@ class MemoryHalfWriter:
         self.unreported_count: Callable[[], int] = lambda: self._outbox.unreported_count
 
     def error_of(self, error: Any, *, topic: str, txn_id: str) -> TxLayerError:
-        """What a report's error, or an exception of `produce`, means for the record."""
         inner = error.error if isinstance(error, ClientFailureError) else error
         return translate_unwritten(inner, topic=topic, txn_id=txn_id)
 
     def failure(self) -> TxLayerError | None:
-        """A fatal error, after which nothing is written any more."""
         return None if self._fatal is None else translate_fatal(self._fatal)
 
     def close(self, timeout_s: float) -> None:
-        """Wait for what is queued for at most `timeout_s` seconds, report the rest as errors, and end."""
         deadline = self._link.world.monotonic() + timeout_s
         while self._outbox.unreported_count:
             left_s = deadline - self._link.world.monotonic()

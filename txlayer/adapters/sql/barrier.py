@@ -363,7 +363,6 @@ class SqlBarrier:
         self._watch.expect(owner, self._engine, joined)
 
     def forget_join(self, owner: object) -> None:
-        """As in `Barrier`."""
         self._watch.forget(owner)
 
     def check_session(self, session: Any) -> None:
@@ -384,7 +383,6 @@ class SqlBarrier:
         self._check_connection(self._begun(found))
 
     def write(self, session: Any, *, txn_id: str, nonce: str, group: str) -> JoinedTransaction:
-        """As in `Barrier`."""
         check_txn_id(txn_id)
         found = _own(session)
         orm_session = found if isinstance(found, Session) else None

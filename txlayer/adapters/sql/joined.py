@@ -58,7 +58,6 @@ class JoinedTransaction:
 
     @property
     def state(self) -> LocalState:
-        """As in `Joined`."""
         if self._is_reported:
             return LocalState.COMMITTED
         if self._has_commit_begun:
@@ -81,7 +80,6 @@ class JoinedTransaction:
         return state is LocalState.ROLLED_BACK or (state is LocalState.UNCLEAR and self._has_commit_failed)
 
     def forbid_commit(self, reason: str) -> None:
-        """As in `Joined`."""
         self.refuse(RollbackRequiredError(f"{reason}: roll back", txn_id=self._txn_id))
 
     def lost_error(self) -> RollbackRequiredError:
@@ -108,7 +106,6 @@ class JoinedTransaction:
         )
 
     def leave(self) -> None:
-        """As in `Joined`."""
         self._session_transaction = None
 
     def let_savepoint_go(self) -> None:
@@ -195,7 +192,6 @@ class Watch:
             self._expected[owner] = ExpectedJoins(_this_thread_or_task(), joined)
 
     def forget(self, owner: object) -> None:
-        """As in `Barrier.forget_join`."""
         with self._lock:
             self._expected.pop(owner, None)
 

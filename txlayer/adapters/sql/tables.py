@@ -85,11 +85,9 @@ class SqliteRules:
     wait_min_ms = 1
 
     def insert_absent(self, table: Table) -> Insert:
-        """As in `DialectRules`."""
         return sqlite.insert(table).on_conflict_do_nothing()
 
     def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
-        """As in `DialectRules`."""
         return not driver_connection(connection).in_transaction
 
     def schema_of(self, engine: Engine, name: str) -> str | None:  # noqa: ARG002 - the protocol's
@@ -98,7 +96,6 @@ class SqliteRules:
 
     @contextmanager
     def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:
-        """As in `DialectRules`."""
         before = [
             (name, connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
             for name in ("busy_timeout", "read_uncommitted")
@@ -134,7 +131,6 @@ class PostgresqlRules:
     wait_min_ms = 1
 
     def insert_absent(self, table: Table) -> Insert:
-        """As in `DialectRules`."""
         return postgresql.insert(table).on_conflict_do_nothing()
 
     def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
@@ -168,15 +164,12 @@ class MysqlRules:
     wait_min_ms = 1_000
 
     def insert_absent(self, table: Table) -> Insert:
-        """As in `DialectRules`."""
         return mysql.insert(table).prefix_with("IGNORE")
 
     def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
-        """As in `DialectRules`."""
         return DEADLOCK in (getattr(error, "errno", None), *error.args[:1])
 
     def schema_of(self, engine: Engine, name: str) -> str | None:  # noqa: ARG002 - the protocol's
-        """As in `DialectRules`."""
         with fresh_connection(engine) as connection:
             schema: str | None = connection.exec_driver_sql("SELECT DATABASE()").scalar()
         return schema
