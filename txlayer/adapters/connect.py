@@ -52,16 +52,13 @@ class SharedQuestions(Protocol):
     @property
     def topic_limits(self) -> Callable[[str], TopicLimits | None]:
         """The current limits of a topic; None if it does not exist."""
-        ...
 
     @property
     def groups_with_members(self) -> Callable[..., frozenset[str]]:
         """Those of the given groups that have a member."""
-        ...
 
     def close(self) -> None:
         """Close the clients."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

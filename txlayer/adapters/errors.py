@@ -224,19 +224,15 @@ class ClientError(RecordError, Protocol):
 
     def str(self) -> str:
         """A message for people."""
-        ...
 
     def fatal(self) -> bool:
         """True if the client can no longer be used."""
-        ...
 
     def retriable(self) -> bool:
         """True if the same call may be made again."""
-        ...
 
     def txn_requires_abort(self) -> bool:
         """True if the Kafka transaction must be aborted."""
-        ...
 
 
 def detail_of(error: ClientError) -> str:

@@ -75,7 +75,6 @@ class Measured(Protocol):
 
     def samples(self) -> Iterable[Sample]:
         """The current samples."""
-        ...
 
 
 class Observed(Measured, Protocol):
@@ -83,7 +82,6 @@ class Observed(Measured, Protocol):
 
     def health(self) -> Health:
         """The current health."""
-        ...
 
 
 class Histogram:

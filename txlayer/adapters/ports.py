@@ -39,7 +39,6 @@ class HistoryReader(Protocol):
             TopicMismatchError: the namespace's topics do not exist.
             BrokerUnavailableError, NotAuthorisedError: they cannot be read.
         """
-        ...
 
     def half_places(self, partition: int, keys: Collection[str], *, at_ms: int) -> Mapping[str, int]:
         """Key → offset of the transaction's last half record, for the keys that are found.
@@ -49,7 +48,6 @@ class HistoryReader(Protocol):
         Raises:
             TopicMismatchError, BrokerUnavailableError, NotAuthorisedError: half cannot be read.
         """
-        ...
 
 
 TopicPartition = tuple[str, int]
@@ -61,11 +59,9 @@ class RecordError(Protocol):
 
     def code(self) -> int:
         """Kafka's error number."""
-        ...
 
     def name(self) -> str:
         """Kafka's error name."""
-        ...
 
 
 class Record(Protocol):
@@ -73,39 +69,30 @@ class Record(Protocol):
 
     def topic(self) -> str:
         """Topic of the record."""
-        ...
 
     def partition(self) -> int:
         """Partition of the record."""
-        ...
 
     def offset(self) -> int:
         """Offset of the record, unique and increasing within the partition; gaps are normal."""
-        ...
 
     def key(self) -> bytes | None:
         """Key of the record."""
-        ...
 
     def value(self) -> bytes | None:
         """Value of the record."""
-        ...
 
     def headers(self) -> Headers | None:
         """Headers of the record, in order."""
-        ...
 
     def timestamp(self) -> tuple[int, int]:
         """(kind, milliseconds); append time if the topic is configured so."""
-        ...
 
     def error(self) -> RecordError | None:
         """None for a real record."""
-        ...
 
     def __len__(self) -> int:
         """Bytes of the value."""
-        ...
 
 
 DeliveryReport = Callable[[Any, Any], None]
@@ -155,17 +142,14 @@ class HalfWriter(Protocol):
         microsecond). It raises the client's own errors (`error_of` translates them), and `BufferError`: the queue is
         full, nothing was queued, and there is room after the next reports.
         """
-        ...
 
     @property
     def poll(self) -> Callable[[float], int]:
         """Serve reports for at most this many seconds; returns the number served."""
-        ...
 
     @property
     def unreported_count(self) -> Callable[[], int]:
         """Number of records whose report has not been served yet."""
-        ...
 
     def error_of(self, error: Any, *, topic: str, txn_id: str) -> TxLayerError:
         """Translate a delivery report's error, or an exception of `produce`.
@@ -174,15 +158,12 @@ class HalfWriter(Protocol):
         OutcomeUnknownError: it may have been stored, or may be stored later.
         FencedError: no further record will be stored; close the instance.
         """
-        ...
 
     def failure(self) -> TxLayerError | None:
         """A fatal error, after which the instance must be closed; None without one."""
-        ...
 
     def close(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` seconds for queued records, report the rest as errors, and close."""
-        ...
 
 
 class ProducerConnections(Protocol):
@@ -194,29 +175,23 @@ class ProducerConnections(Protocol):
         Raises:
             BrokerUnavailableError, NotAuthorisedError: no answer within the start time-out, or a refusal.
         """
-        ...
 
     def make_half_writer(self, *, batch_bytes_max: int) -> HalfWriter:
         """A writer; one batch of its records is smaller than `batch_bytes_max`."""
-        ...
 
     def make_check_member(self, producer_group: str) -> GroupReader:
         """A member of the producer group's check group, not started yet; it receives the group's check-backs."""
-        ...
 
     def serialize(
         self, serializer: Any, value: Any, *, topic: str, headers: list[tuple[str, bytes | None]]
     ) -> bytes | None:
         """The value as the user's serializer writes it, which may append to `headers`. Its exception propagates unchanged."""
-        ...
 
     def history(self) -> HistoryReader:
         """The reader of transaction histories."""
-        ...
 
     def close(self) -> None:
         """Close the shared clients."""
-        ...
 
 
 class TransactionalWriter(Protocol):
@@ -237,11 +212,9 @@ class TransactionalWriter(Protocol):
         Raises:
             ProducerFencedError, NotAuthorisedError, BrokerUnavailableError: no Kafka transaction can begin.
         """
-        ...
 
     def begin(self) -> None:
         """Begin a Kafka transaction."""
-        ...
 
     def flush(self, *, timeout_s: float) -> int:
         """Wait until every record is acknowledged or refused; returns the number still waiting.
@@ -249,7 +222,6 @@ class TransactionalWriter(Protocol):
         Raises:
             TxLayerError: the writer failed for good, most often because a newer holder of the id fenced it.
         """
-        ...
 
     def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:
         """Add the offsets to the Kafka transaction, fenced by the member's generation.
@@ -260,19 +232,15 @@ class TransactionalWriter(Protocol):
             BrokerUnavailableError: not answered within `timeout_s`; the client may never come back from it.
             TxLayerError: anything else; the Kafka transaction must be given up.
         """
-        ...
 
     def poll(self) -> None:
         """Serve reports, which frees room in the queue; raises as `flush`."""
-        ...
 
     def failure(self, exc: Exception) -> TxLayerError:
         """Translate an exception of `produce`; an exception that is not the client's is raised again."""
-        ...
 
     def refusal(self, error: Any, *, topic: str, txn_key: str) -> Exception:
         """Translate the error of a delivery report."""
-        ...
 
     def commit(self, *, timeout_s: float) -> None:
         """End the Kafka transaction; after it returns, a `read_committed` reader sees all of it.
@@ -281,11 +249,9 @@ class TransactionalWriter(Protocol):
             RetriableError: not answered yet; call again.
             TxLayerError: as `send_offsets`.
         """
-        ...
 
     def close(self) -> None:
         """Close the client; an open Kafka transaction is left to the next holder of the id."""
-        ...
 
 
 class LogReader(Protocol):
@@ -293,23 +259,18 @@ class LogReader(Protocol):
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions from these offsets."""
-        ...
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
         """Records as they arrive; an empty list after `timeout_s`. The end of a partition is a record with error `_PARTITION_EOF`."""
-        ...
 
     def pause(self, partition: TopicPartition) -> None:
         """Stop reading this partition."""
-        ...
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
         """(first offset, next offset); the latter as seen at this reader's isolation level."""
-        ...
 
     def close(self) -> None:
         """Close the reader."""
-        ...
 
 
 class GroupReader(Protocol):
@@ -317,27 +278,21 @@ class GroupReader(Protocol):
 
     def start(self, topics: Sequence[str]) -> None:
         """Join the group; a later `read` delivers the assignment."""
-        ...
 
     def take_assignment(self) -> Assignment | None:
         """The newest assignment that was not taken yet. Reading begins only with `resume_at`."""
-        ...
 
     def take_revocation(self) -> bool:
         """True once after the group revoked its partitions (or the session was lost)."""
-        ...
 
     def resume_at(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read the assigned partitions from these offsets."""
-        ...
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Stop reading these partitions and drop their prefetched records."""
-        ...
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Resume reading these partitions."""
-        ...
 
     def read(self, *, record_count_max: int, timeout_s: float) -> Sequence[Any]:
         """Records as they arrive, none with an error; it also serves the group.
@@ -346,26 +301,21 @@ class GroupReader(Protocol):
             ConfigError: the stored offset is no longer in the log.
             TxLayerError: anything else that stops reading. Rebuild from the stored offsets.
         """
-        ...
 
     def watermarks(self, partition: TopicPartition, *, timeout_s: float) -> tuple[int, int]:
         """(first offset, last stable offset)."""
-        ...
 
     def read_to(self, partition: TopicPartition) -> int:
         """The position when reading last reached the end of an assigned partition; -1: not since `resume_at`.
 
         Markers and aborted records at the end count as read, although no record reports them.
         """
-        ...
 
     def known_end(self, partition: TopicPartition) -> int | None:
         """The end of an assigned partition as of the last fetch, without a request; None if not known."""
-        ...
 
     def close(self) -> None:
         """Leave the group."""
-        ...
 
 
 class Questions(Protocol):
@@ -384,25 +334,20 @@ class Questions(Protocol):
         With `is_stable` the answer waits for offsets of open Kafka transactions: no answer in time may mean that some are
         still pending.
         """
-        ...
 
     def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that is still in the log, per partition."""
-        ...
 
     def end_offsets(
         self, partitions: Collection[TopicPartition], *, is_committed: bool = True
     ) -> dict[TopicPartition, int]:
         """The next offset per partition: as a `read_committed` reader sees it, else the high watermark."""
-        ...
 
     def topic_limits(self, topic: str) -> TopicLimits | None:
         """The current limits of a topic; None if it does not exist."""
-        ...
 
     def close(self) -> None:
         """Close the shared clients."""
-        ...
 
 
 class CoordinatorConnections(Questions, Protocol):
@@ -414,27 +359,21 @@ class CoordinatorConnections(Questions, Protocol):
         Raises:
             BrokerUnavailableError, NotAuthorisedError: none did within `timeout_s`, or it refused the credentials.
         """
-        ...
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
         """A writer, not initialised yet. The broker refuses any batch larger than the topic's largest message."""
-        ...
 
     def make_reader(self, isolation: str) -> LogReader:
         """A reader that assigns partitions itself; `read_committed` or `read_uncommitted`."""
-        ...
 
     def make_group_reader(self) -> GroupReader:
         """A member of the coordinator group, not started yet."""
-        ...
 
     def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
         """The groups that have a member, else a `TxLayerError`. Another thread than the coordinator's may call it."""
-        ...
 
     def topic_limits_aside(self, topic: str) -> TopicLimits | None:
         """`topic_limits` for another thread than the coordinator's."""
-        ...
 
 
 OnRevoke = Callable[[bool], None]
@@ -453,7 +392,6 @@ class StoringGroupReader(GroupReader, Protocol):
         The other members wait until it returns. `store_offsets` works in it unless the session is lost already; `read`
         must not be called. An exception of it is raised by the next `read`.
         """
-        ...
 
     def take_reached(self) -> Mapping[TopicPartition, int]:
         """Positions at which reading reached the end of a partition since the last call: everything below was read.
@@ -461,7 +399,6 @@ class StoringGroupReader(GroupReader, Protocol):
         Between the last record and such a position are markers of Kafka transactions and aborted records. The positions
         belong to the assignment of the last `resume_at`.
         """
-        ...
 
     def begin_store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """Begin to store offsets, fenced by this member's generation, without waiting; `take_stored` returns the result.
@@ -469,7 +406,6 @@ class StoringGroupReader(GroupReader, Protocol):
         Raises:
             LifecycleError: the result of the previous store was not taken yet.
         """
-        ...
 
     def take_stored(self) -> bool:
         """True once after the outstanding store was acknowledged.
@@ -479,7 +415,6 @@ class StoringGroupReader(GroupReader, Protocol):
             ConfigError: the brokers allow less metadata; nothing was stored.
             TxLayerError: it may have been stored or not.
         """
-        ...
 
     def store_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], *, timeout_s: float) -> None:
         """Wait for the outstanding store, then store these offsets and wait for the acknowledgement; raises as `take_stored`.
@@ -487,7 +422,6 @@ class StoringGroupReader(GroupReader, Protocol):
         Raises:
             BrokerUnavailableError: not acknowledged within `timeout_s`; it may still happen.
         """
-        ...
 
 
 class LockConnections(Questions, Protocol):
@@ -495,15 +429,12 @@ class LockConnections(Questions, Protocol):
 
     def offsets_at(self, partitions: Collection[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
         """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
-        ...
 
     def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
         """An idempotent writer of single records (locks, requests); the caller names their partition."""
-        ...
 
     def make_reader(self, isolation: str) -> LogReader:
         """A reader that assigns partitions itself; `read_committed` or `read_uncommitted`."""
-        ...
 
 
 class ConsumerConnections(LockConnections, Protocol):
@@ -515,15 +446,12 @@ class ConsumerConnections(LockConnections, Protocol):
         Raises:
             BrokerUnavailableError, NotAuthorisedError: none did within `timeout_s`, or it refused the credentials.
         """
-        ...
 
     def make_group_reader(self, group: str) -> StoringGroupReader:
         """A member of the consumer group, not started yet."""
-        ...
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
         """A writer, not initialised yet."""
-        ...
 
 
 class GroupMember(NamedTuple):
@@ -552,15 +480,12 @@ class Administration(Questions, Protocol):
 
     def describe_topics(self, names: Collection[str]) -> dict[str, TopicState]:
         """{name: state} of those of `names` that exist, with every effective setting."""
-        ...
 
     def topic_names(self) -> frozenset[str]:
         """The names of all visible topics."""
-        ...
 
     def partition_count(self, topic: str) -> int | None:
         """Partition count of a topic; None if it does not exist."""
-        ...
 
     def create(self, topics: Sequence[CreateTopic]) -> list[str]:
         """Create topics; returns the names of those that this call created.
@@ -568,7 +493,6 @@ class Administration(Questions, Protocol):
         Raises:
             UsageError: the cluster refuses a topic's configuration; nothing was created.
         """
-        ...
 
     def alter_settings(self, changes: Sequence[AlterSetting]) -> None:
         """Change these settings and no others.
@@ -576,11 +500,9 @@ class Administration(Questions, Protocol):
         Raises:
             UsageError: the cluster refuses a value; changes of other topics may have happened.
         """
-        ...
 
     def group(self, group: str) -> GroupState:
         """The members of a consumer group and what they read."""
-        ...
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """Store offsets for a group without members; the group need not exist.
@@ -588,11 +510,9 @@ class Administration(Questions, Protocol):
         Raises:
             LifecycleError: the group has active members; nothing was stored.
         """
-        ...
 
     def offsets_at(self, partitions: Collection[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
         """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
-        ...
 
 
 class LocalState(Enum):
@@ -610,15 +530,12 @@ class Joined(Protocol):
     @property
     def state(self) -> LocalState:
         """The current state, without a query."""
-        ...
 
     def forbid_commit(self, reason: str) -> None:
         """Make the local transaction refuse its commit, because the resolution is rollback; no effect once it has ended."""
-        ...
 
     def leave(self) -> None:
         """Stop watching for the producer; a forbidden commit stays forbidden."""
-        ...
 
 
 class Barrier(Protocol):
@@ -630,7 +547,6 @@ class Barrier(Protocol):
     @property
     def is_async(self) -> bool:
         """True if its calls are awaited."""
-        ...
 
     def expect_join(self, owner: object, joined: Any = None) -> None:
         """From now on this thread's (task's) local transactions must have joined: one that has not refuses its commit.
@@ -638,11 +554,9 @@ class Barrier(Protocol):
         With the owner's own `joined`, this begins when that is lost: rolled back, or its commit has failed. It lasts
         until `forget_join` of the same owner, or as long as the owner lives. This call is not awaited, even with `is_async`.
         """
-        ...
 
     def forget_join(self, owner: object) -> None:
         """The owner's transaction has ended; no effect without `expect_join`."""
-        ...
 
     def check_session(self, session: Any) -> Any:
         """Refuse a session that cannot hold the row; nothing is written.
@@ -650,7 +564,6 @@ class Barrier(Protocol):
         Raises:
             UsageError: it is not a session or connection, belongs to another database, or is in autocommit.
         """
-        ...
 
     def write(self, session: Any, *, txn_id: str, nonce: str, group: str) -> Any:
         """Write COMMIT as a part of the session's own local transaction; returns its `Joined`.
@@ -660,21 +573,18 @@ class Barrier(Protocol):
             UsageError: what `check_session` raises. Nothing was written.
             Exception: the database's own error, unchanged. The session refuses to commit.
         """
-        ...
 
     def resolve(self, txn_id: str, nonce: str, *, group: str) -> Any:
         """The resolution of the first writer; without a row, this call writes ROLLBACK and returns it.
 
         UNKNOWN if the database does not answer. It waits for the other side's open row, for a bounded time.
         """
-        ...
 
     def resolve_many(self, doubtful: Sequence[Any], *, group: str) -> Any:
         """`resolve` for many, in the given order; each has `txn_id`, `nonce` and `born_at_ms` (its creation time).
 
         A missing row of a transaction so old that a purge may have deleted it is UNKNOWN, not rolled back.
         """
-        ...
 
 
 LOG_APPEND_TIME = 2

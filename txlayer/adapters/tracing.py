@@ -33,15 +33,12 @@ class Span(Protocol):
     @property
     def context(self) -> TraceContext | None:
         """Its trace context, even if the span is not recorded; None without tracing."""
-        ...
 
     def active(self) -> AbstractContextManager[object]:
         """Make it the current span of this thread or task."""
-        ...
 
     def end(self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None) -> None:
         """End the span; `error` names the type of the error."""
-        ...
 
 
 class Tracing(Protocol):
@@ -50,7 +47,6 @@ class Tracing(Protocol):
     @property
     def is_on(self) -> bool:
         """False: no other method needs to be called."""
-        ...
 
     def start(
         self,
@@ -68,7 +64,6 @@ class Tracing(Protocol):
         Its parent is `cause`, which happened `age_ms` ago; if that is too long, it begins a new trace with a link to
         `cause`. Without a cause its parent is the current span.
         """
-        ...
 
 
 class NoSpan:

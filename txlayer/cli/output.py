@@ -254,7 +254,6 @@ class Step(Protocol):
 
     def __call__(self, count: int, total: int | None = None, /) -> None:
         """So many are done, of so many."""
-        ...
 
 
 @contextmanager

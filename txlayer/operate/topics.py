@@ -140,11 +140,9 @@ class AclAdministration(Protocol):
 
     def read(self) -> Collection[Acl]:
         """All rights that the cluster knows."""
-        ...
 
     def create(self, acls: Sequence[Acl], /) -> None:
         """Create rights; those that are there stay."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,11 +238,9 @@ class World(Protocol):
 
     def now_ms(self) -> int:
         """The brokers' clock, in milliseconds since 1970: append times, time-outs, retention. It never goes back."""
-        ...
 
     def monotonic(self) -> float:
         """The clients' clock, in seconds: deadlines and pauses."""
-        ...
 
     def wait(self, is_ready: Callable[[], bool], *, timeout_s: float) -> bool:
         """Let others run until `is_ready()` or until `timeout_s` are over; the last answer of `is_ready`.
@@ -250,7 +248,6 @@ class World(Protocol):
         `is_ready` sends no request, takes no time and may be called any number of times, from any thread. What it says
         changes with exchanges, with `change` and with the brokers' clock, never with the clients' clock alone.
         """
-        ...
 
     def exchange(self, client: str, request: str, act: Callable[[], T]) -> T:
         """One request of `client` to the cluster, and its answer; `act` is what the cluster does.
@@ -262,15 +259,12 @@ class World(Protocol):
             NoAnswerError: the request or its answer was lost, before or after the act.
             RefusedError: the cluster's answer is no.
         """
-        ...
 
     def change(self, act: Callable[[], T]) -> T:
         """Do `act` at once and alone, without a network; others may wait for what it changes. It is no place to switch."""
-        ...
 
     def is_running(self, client: str) -> bool:
         """True while the background threads of `client` run and reach the cluster: while its heartbeats arrive."""
-        ...
 
 
 class ThreadWorld:

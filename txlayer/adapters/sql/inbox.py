@@ -66,22 +66,18 @@ class InboxMessage(Protocol):
     @property
     def topic(self) -> str:
         """Topic of the message."""
-        ...
 
     @property
     def partition(self) -> int:
         """Partition of the message."""
-        ...
 
     @property
     def offset(self) -> int:
         """Offset of the message."""
-        ...
 
     @property
     def headers(self) -> Headers:
         """All headers of the message."""
-        ...
 
 
 MessageKey = Callable[[Any], str]

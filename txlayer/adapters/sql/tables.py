@@ -58,15 +58,12 @@ class DialectRules(Protocol):
 
     def insert_absent(self, table: Table) -> Insert:
         """Insert rows; leave existing ones unchanged."""
-        ...
 
     def has_ended(self, connection: Connection, error: BaseException) -> bool:
         """True if a failed statement rolled back the whole transaction, and the next one silently begins another."""
-        ...
 
     def schema_of(self, engine: Engine, name: str) -> str | None:
         """The schema in which a fresh connection finds the table `name`; None if it does not find it."""
-        ...
 
     @contextmanager
     def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:
@@ -74,7 +71,6 @@ class DialectRules(Protocol):
 
         The connection's own settings are restored at the end, because it returns to the user's pool.
         """
-        ...
 
 
 class SqliteRules:
