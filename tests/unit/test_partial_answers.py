@@ -34,10 +34,10 @@ class Client:
 def asked(client: Client, *groups: str) -> tuple[frozenset[str], bool]:
     """What it answers, and whether it is kept."""
     admin = KafkaAdmin(ClientConfig())
-    admin._connection._client = cast("Any", client)
-    admin._connection._made_at = time.monotonic()
+    admin._client = cast("Any", client)
+    admin._made_at = time.monotonic()
     found = admin.groups_with_members(groups)
-    return found, admin._connection._client is client
+    return found, admin._client is client
 
 
 def test_a_client_that_sees_every_group_is_kept() -> None:

@@ -316,8 +316,6 @@ def widen(
 
     Exit codes: 0 done or so already, 1 not drained, 2 usage, a coordinator runs, 3 no broker, 5 not authorised.
     """
-    from txlayer.adapters.kafka.admin import widen_topics
-
     config = connection.config(CoordinatorConfig)
     with administration(config) as admin, closing(connect_coordinator(config, is_one_shot=True)) as connections:
         found = topics_.plan_widening(admin, config, connections, partition_count=partitions)
@@ -327,7 +325,7 @@ def widen(
         if not dry_run:
             if found.wanted and not yes and not as_json:
                 typer.confirm(f"Widen {', '.join(found.wanted)} to {partitions} partitions?", abort=True)
-            widen_topics(config, found.wanted)
+            admin.widen(found.wanted)
             topics_.store_first_offsets(admin, config.topics, partitions)
     _tell_widening(found.before, found.wanted, partitions, is_dry_run=dry_run, as_json=as_json)
 

@@ -95,9 +95,10 @@ def _kafka_admin(config: ClientConfig) -> Administration:
 
 
 def _remove(config: ClientConfig, topics: Collection[str], groups: Collection[str]) -> None:
-    from txlayer.adapters.kafka.admin import remove
+    from txlayer.adapters.kafka.admin import KafkaAdmin
 
-    remove(config, topics=topics, groups=groups)
+    with KafkaAdmin(config) as admin:
+        admin.remove(topics=topics, groups=groups)
 
 
 def unique_name(prefix: str) -> str:

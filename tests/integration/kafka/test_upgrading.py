@@ -20,7 +20,7 @@ from tests.support.commands import run_command
 from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
 from txlayer import Message, TransactionalProducer
-from txlayer.adapters.kafka.admin import widen_topics
+from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.cli.topics import app
 from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.errors import TopicMismatchError
@@ -136,7 +136,8 @@ def test_an_interrupted_widening_hurts_nobody_and_is_finished_by_the_same_comman
         code, out, err = topics(arena, "drain", capsys=capsys)
         assert 0 == code, (out, err)
     config = ClientConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
-    widen_topics(config, {arena.topics.doubt: 4, arena.topics.op: 4})
+    with KafkaAdmin(config) as admin:
+        admin.widen({arena.topics.doubt: 4, arena.topics.op: 4})
 
     with pytest.raises(TopicMismatchError), producing(arena):
         pass

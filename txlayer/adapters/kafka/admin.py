@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
 from confluent_kafka import (
@@ -65,7 +66,7 @@ _GRACE_S = 1.0
 class AdminConnection:
     """One cluster's admin client, made at its first use. Used by one thread at a time."""
 
-    def __init__(self, config: ClientConfig, *, timeout_ms: int) -> None:
+    def __init__(self, config: ClientConfig, *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
         self._config = config
         self._timeout_ms = timeout_ms
         self._client: AdminClient | None = None
@@ -74,8 +75,14 @@ class AdminConnection:
         self._refusal: KafkaError | None = None
         self._trouble = ""
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        """Give the client back; the next use would make a new one."""
+        """Give the clients back; the next use would make new ones."""
         self._client = None
 
     def client(self) -> AdminClient:
@@ -106,7 +113,7 @@ class AdminConnection:
         if errors:
             logger.warning("answer.incomplete", extra={"reason": str(errors[0])})
         if errors or time.monotonic() - self._made_at > DOUBTED_AFTER_S:
-            self.close()
+            self._client = None
 
     def wait(
         self, future: concurrent.futures.Future[Any], *, resource: str, operation: str, foreseen: Collection[int] = ()
@@ -126,7 +133,7 @@ class AdminConnection:
                 raise
             # The client believes what it once learned about leaders, also when a broker says that it is out of date
             # (FENCED_LEADER_EPOCH after a restart): the next question gets a new one that asks afresh.
-            self.close()
+            self._client = None
             error = self.translated(exc, resource=resource, operation=operation)
             if isinstance(error, BrokerUnavailableError):
                 raise self._unavailable(waited_ms) from exc
@@ -189,7 +196,7 @@ class AdminConnection:
     def _unavailable(self, waited_ms: int) -> BrokerUnavailableError:
         # A client that knew a group's coordinator before the brokers went away may wait for that one for ever
         # (librdkafka #5511): the next question gets a new client.
-        self.close()
+        self._client = None
         return BrokerUnavailableError(
             f"no broker answered: {self._trouble or 'timed out'}",
             bootstrap_servers=self._config.bootstrap_servers,
@@ -292,10 +299,11 @@ _STATES_WITH_MEMBERS = {
     ConsumerGroupState.PREPARING_REBALANCING,
     ConsumerGroupState.COMPLETING_REBALANCING,
 }
+_GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND)
 MISSING_CODES = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
-class KafkaAdmin:
+class KafkaAdmin(AdminConnection):
     """The administrator's view of one cluster, for one thread at a time; it connects at the first question.
 
     Every question raises, beside what it names itself:
@@ -304,17 +312,11 @@ class KafkaAdmin:
     """
 
     def __init__(self, config: ClientConfig, *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
-        self._connection = AdminConnection(config, timeout_ms=timeout_ms)
+        super().__init__(config, timeout_ms=timeout_ms)
         self._group_offsets = GroupOffsets(config, timeout_ms=timeout_ms)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        self._connection.close()
+        super().close()
         self._group_offsets.close()
 
     # --- topics -------------------------------------------------------------------------------------------------------
@@ -324,10 +326,10 @@ class KafkaAdmin:
         if not found:
             return {}
         resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in found}
-        futures = self._connection.client().describe_configs(list(resources.values()), **self._connection.limits())
+        futures = self.client().describe_configs(list(resources.values()), **self.limits())
         states = {}
         for name, description in found.items():
-            entries = self._connection.wait(futures[resources[name]], resource=name, operation="describe configs")
+            entries = self.wait(futures[resources[name]], resource=name, operation="describe configs")
             states[name] = TopicState(
                 partition_count=len(description.partitions),
                 replication_factor=min(len(p.replicas) for p in description.partitions),
@@ -336,11 +338,11 @@ class KafkaAdmin:
         return states
 
     def topic_names(self) -> frozenset[str]:
-        timeout_s = self._connection.limits()["request_timeout"]
+        timeout_s = self.limits()["request_timeout"]
         try:
-            return frozenset(self._connection.client().list_topics(timeout=timeout_s).topics)
+            return frozenset(self.client().list_topics(timeout=timeout_s).topics)
         except KafkaException as exc:
-            raise self._connection.translated(exc, resource="topics", operation="list") from exc
+            raise self.translated(exc, resource="topics", operation="list") from exc
 
     def partition_count(self, topic: str) -> int | None:
         description = self._descriptions([topic])[topic]
@@ -359,7 +361,7 @@ class KafkaAdmin:
         )
         unreadable = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART}
         try:
-            settings = self._connection.settings(ResourceType.TOPIC, topic, foreseen=unreadable)
+            settings = self.settings(ResourceType.TOPIC, topic, foreseen=unreadable)
         except KafkaException:
             return limits
         in_sync_min = int(settings["min.insync.replicas"])
@@ -382,7 +384,10 @@ class KafkaAdmin:
         # Asked first, so that a refusal leaves no half of a namespace behind.
         self._create(wanted, validate_only=True)
         created = self._create(wanted, validate_only=False)
-        self._wait_for_leaders(created)
+        self._wait_until(
+            lambda: all(d is not None and _has_leaders(d) for d in self._descriptions(created).values()),
+            f"created, but without a leader yet: {', '.join(created)}",
+        )
         return created
 
     def alter_settings(self, changes: Sequence[AlterSetting]) -> None:
@@ -396,18 +401,53 @@ class KafkaAdmin:
             ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
             for topic, entries in by_topic.items()
         ]
-        for resource, future in (
-            self._connection.client().incremental_alter_configs(resources, **self._connection.limits()).items()
-        ):
-            self._connection.wait(future, resource=resource.name, operation="alter configs")
-        self._wait_until_seen(changes)
+        for resource, future in self.client().incremental_alter_configs(resources, **self.limits()).items():
+            self.wait(future, resource=resource.name, operation="alter configs")
+        self._wait_until(
+            lambda: all(self.describe_topics([c.topic])[c.topic].settings.get(c.setting) == c.wanted for c in changes),
+            f"altered, but not yet in effect: {', '.join(sorted(by_topic))}",
+        )
+
+    def widen(self, counts: Mapping[str, int]) -> None:
+        """Give each topic so many partitions, more than it has, one topic after the other, and wait until that is known.
+
+        Raises:
+            RetriableError: no answer in time; what came before may have happened. It may be called again.
+            NotAuthorisedError: refused; likewise.
+        """
+        for topic, count in counts.items():
+            future = self.client().create_partitions([NewPartitions(topic, count)], **self.limits())[topic]
+            self.wait(future, resource=topic, operation="create partitions")
+            self._wait_until(
+                lambda t=topic, n=count: self._led_count(t) >= n,  # type: ignore[misc]  # mypy infers no lambda with defaults
+                f"widened, but not all {count} partitions of {topic} have a leader yet",
+            )
+
+    def _led_count(self, topic: str) -> int:
+        found = self.client().list_topics(topic, timeout=LOOK_S * 50).topics[topic]
+        return sum(p.leader >= 0 for p in found.partitions.values())
+
+    def remove(self, *, topics: Collection[str], groups: Collection[str]) -> None:
+        """Delete topics with their records, and groups with their offsets; what is not there is passed over.
+
+        Raises:
+            BrokerUnavailableError, NotAuthorisedError, TxLayerError: some of it may be left.
+        """
+        client, asked = self.client(), []
+        if topics:
+            asked += [*client.delete_topics(list(topics), **self.limits()).items()]
+        if groups:
+            asked += [*client.delete_consumer_groups(list(groups), **self.limits()).items()]
+        for name, future in asked:
+            with contextlib.suppress(KafkaException):  # of a foreseen code: it never was, or is gone already
+                self.wait(future, resource=name, operation="delete", foreseen=_GONE)
 
     # --- groups and offsets -------------------------------------------------------------------------------------------
 
     def group(self, group: str) -> GroupState:
-        future = self._connection.client().describe_consumer_groups([group], **self._connection.limits())[group]
+        future = self.client().describe_consumer_groups([group], **self.limits())[group]
         try:
-            answer = self._connection.wait(
+            answer = self.wait(
                 future, resource=group, operation="describe group", foreseen={KafkaError.GROUP_ID_NOT_FOUND}
             )
         except KafkaException:
@@ -420,14 +460,12 @@ class KafkaAdmin:
 
     def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
         # One question for all of them, and not to each group's own coordinator: it may just be moving.
-        future = self._connection.client().list_consumer_groups(
-            states=_STATES_WITH_MEMBERS, **self._connection.limits()
-        )
-        answer = self._connection.wait(future, resource="consumer groups", operation="list groups")
+        future = self.client().list_consumer_groups(states=_STATES_WITH_MEMBERS, **self.limits())
+        answer = self.wait(future, resource="consumer groups", operation="list groups")
         found = frozenset(groups) & {listing.group_id for listing in answer.valid}
         if answer.errors or found < frozenset(groups):
             # The groups may have no members, or the client does not notice where they are now.
-            self._connection.doubt(answer.errors)
+            self.doubt(answer.errors)
         return found
 
     def stored_offsets(
@@ -438,15 +476,13 @@ class KafkaAdmin:
         return self._group_offsets.read(group, partitions, is_stable=is_stable)
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        deadline = self._connection.deadline()
+        deadline = self.deadline()
         while offsets:
             request = ConsumerGroupTopicPartitions(
                 group, [ClientPartition(t, p, stored.offset, stored.metadata) for (t, p), stored in offsets.items()]
             )
-            future = self._connection.client().alter_consumer_group_offsets([request], **self._connection.limits())[
-                group
-            ]
-            answer = self._connection.wait(future, resource=group, operation="store offsets")
+            future = self.client().alter_consumer_group_offsets([request], **self.limits())[group]
+            answer = self.wait(future, resource=group, operation="store offsets")
             failed = [p for p in answer.topic_partitions if p.error is not None]
             if not failed:
                 return
@@ -456,7 +492,7 @@ class KafkaAdmin:
             # A topic that was just created is not known to every broker at once, a group's coordinator may be moving.
             is_passing = error.code() in MISSING_CODES | MOVED_COORDINATOR_CODES
             if not is_passing or time.monotonic() > deadline:
-                raise self._connection.translated(error, resource=failed[0].topic, operation="store offsets")
+                raise self.translated(error, resource=failed[0].topic, operation="store offsets")
             time.sleep(LOOK_S)
 
     def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -479,14 +515,10 @@ class KafkaAdmin:
         if not wanted:
             return []
         created = []
-        futures = self._connection.client().create_topics(
-            wanted, validate_only=validate_only, **self._connection.limits()
-        )
+        futures = self.client().create_topics(wanted, validate_only=validate_only, **self.limits())
         for name, future in futures.items():
             try:
-                self._connection.wait(
-                    future, resource=name, operation="create", foreseen={KafkaError.TOPIC_ALREADY_EXISTS}
-                )
+                self.wait(future, resource=name, operation="create", foreseen={KafkaError.TOPIC_ALREADY_EXISTS})
             except KafkaException:
                 continue
             created.append(name)
@@ -496,29 +528,22 @@ class KafkaAdmin:
         if not names:
             return {}
         found: dict[str, Any] = {}
-        futures = self._connection.client().describe_topics(
-            TopicCollection(list(names)), include_authorized_operations=True, **self._connection.limits()
+        futures = self.client().describe_topics(
+            TopicCollection(list(names)), include_authorized_operations=True, **self.limits()
         )
         for name, future in futures.items():
             try:
-                found[name] = self._connection.wait(future, resource=name, operation="describe", foreseen=MISSING_CODES)
+                found[name] = self.wait(future, resource=name, operation="describe", foreseen=MISSING_CODES)
             except KafkaException:
                 found[name] = None
         return found
 
-    def _wait_for_leaders(self, names: Collection[str]) -> None:
-        deadline = self._connection.deadline()
-        while not all(d is not None and _has_leaders(d) for d in self._descriptions(names).values()):
+    def _wait_until(self, is_so: Callable[[], bool], otherwise: str) -> None:
+        """Brokers follow the log of the controller: for some milliseconds a broker still shows what was before."""
+        deadline = self.deadline()
+        while not is_so():
             if time.monotonic() > deadline:
-                raise RetriableError(f"created, but without a leader yet: {', '.join(names)}")
-            time.sleep(LOOK_S)
-
-    def _wait_until_seen(self, changes: Sequence[AlterSetting]) -> None:
-        # Brokers follow the log of the controller: for some milliseconds a broker still shows the old value.
-        deadline = self._connection.deadline()
-        while not all(self.describe_topics([c.topic])[c.topic].settings.get(c.setting) == c.wanted for c in changes):
-            if time.monotonic() > deadline:
-                raise RetriableError(f"altered, but not yet in effect: {', '.join(sorted({c.topic for c in changes}))}")
+                raise RetriableError(otherwise)
             time.sleep(LOOK_S)
 
     def _list_offsets(
@@ -526,7 +551,7 @@ class KafkaAdmin:
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
-        deadline = self._connection.deadline()
+        deadline = self.deadline()
         while True:
             try:
                 return self._offsets_once(partitions, spec, is_committed=is_committed)
@@ -543,11 +568,9 @@ class KafkaAdmin:
     ) -> dict[TopicPartition, int]:
         isolation = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
         request = {ClientPartition(*p): spec for p in partitions}
-        futures = self._connection.connected_client().list_offsets(
-            request, isolation_level=isolation, **self._connection.limits()
-        )
+        futures = self.connected_client().list_offsets(request, isolation_level=isolation, **self.limits())
         return {
-            (p.topic, p.partition): self._connection.wait(future, resource=p.topic, operation="list offsets").offset
+            (p.topic, p.partition): self.wait(future, resource=p.topic, operation="list offsets").offset
             for p, future in futures.items()
         }
 
@@ -584,60 +607,6 @@ def _partitions(assigned: Sequence[ClientPartition]) -> tuple[TopicPartition, ..
     return tuple(sorted((p.topic, p.partition) for p in assigned))
 
 
-def widen_topics(config: ClientConfig, counts: Mapping[str, int], *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
-    """Give each topic so many partitions, more than it has, one topic after the other, and wait until that is known.
-
-    Raises:
-        BrokerUnavailableError: no answer in time; what came before may have happened. It may be called again.
-        NotAuthorisedError: refused; likewise.
-    """
-    connection = AdminConnection(config, timeout_ms=timeout_ms)
-    try:
-        for topic, count in counts.items():
-            future = connection.client().create_partitions([NewPartitions(topic, count)], **connection.limits())[topic]
-            connection.wait(future, resource=topic, operation="create partitions")
-            _wait_until_seen(connection, topic, count)
-    finally:
-        connection.close()
-
-
-def _wait_until_seen(connection: AdminConnection, topic: str, count: int) -> None:
-    deadline = connection.deadline()
-    while True:
-        found = connection.client().list_topics(topic, timeout=LOOK_S * 50).topics[topic]
-        led = [p for p in found.partitions.values() if p.leader >= 0]
-        if len(led) >= count:
-            return
-        if time.monotonic() > deadline:
-            raise BrokerUnavailableError(f"{topic} shows {len(led)} of {count} partitions", waited_ms=ANSWER_TIMEOUT_MS)
-        time.sleep(LOOK_S)
-
-
-_GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND)
-
-
-def remove(config: ClientConfig, *, topics: Collection[str], groups: Collection[str]) -> None:
-    """Delete topics with their records, and groups with their offsets; what is not there is passed over.
-
-    Raises:
-        BrokerUnavailableError, NotAuthorisedError, TxLayerError: some of it may be left.
-    """
-    connection = AdminConnection(config, timeout_ms=ANSWER_TIMEOUT_MS)
-    client = connection.client()
-    limits = connection.limits()
-    asked = []
-    if topics:
-        asked += [*client.delete_topics(list(topics), **limits).items()]
-    if groups:
-        asked += [*client.delete_consumer_groups(list(groups), **limits).items()]
-    for name, future in asked:
-        try:
-            connection.wait(future, resource=name, operation="delete", foreseen=_GONE)
-        except KafkaException:
-            continue  # of a foreseen code: it never was, or is gone already
-    connection.close()
-
-
 # --- access rights ----------------------------------------------------------------------------------------------------
 
 
@@ -657,7 +626,7 @@ _OPERATIONS: dict[Operation, AclOperation] = {o: AclOperation[o.name] for o in O
 _OURS_OF_OPERATIONS: dict[object, Operation] = {theirs: ours for ours, theirs in _OPERATIONS.items()}
 
 
-class KafkaAcls:
+class KafkaAcls(AdminConnection):
     """The rights on one cluster, for one thread at a time; it connects at the first question.
 
     Every question raises:
@@ -666,19 +635,6 @@ class KafkaAcls:
         BrokerUnavailableError: no answer in time; a change may have happened, ask again.
         NotAuthorisedError: this principal may not see, or not change, rights; nothing was changed.
     """
-
-    def __init__(self, config: ClientConfig, *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
-        self._connection = AdminConnection(config, timeout_ms=timeout_ms)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the client back."""
-        self._connection.close()
 
     def read(self) -> frozenset[Acl]:
         """Every right that there is."""
@@ -693,8 +649,8 @@ class KafkaAcls:
             AclPermissionType.ANY,
         )
         try:
-            bindings = self._connection.wait(
-                self._connection.client().describe_acls(everything, **self._connection.limits()),
+            bindings = self.wait(
+                self.client().describe_acls(everything, **self.limits()),
                 resource="cluster",
                 operation="describe ACLs",
                 foreseen={Code.SECURITY_DISABLED},
@@ -707,12 +663,10 @@ class KafkaAcls:
         """Create these; one that is there already stays as it is."""
         if not acls:
             return
-        futures = self._connection.client().create_acls([_theirs(acl) for acl in acls], **self._connection.limits())
+        futures = self.client().create_acls([_theirs(acl) for acl in acls], **self.limits())
         for binding, future in futures.items():
             try:
-                self._connection.wait(
-                    future, resource=binding.name, operation="create ACLs", foreseen={Code.SECURITY_DISABLED}
-                )
+                self.wait(future, resource=binding.name, operation="create ACLs", foreseen={Code.SECURITY_DISABLED})
             except KafkaException as exc:
                 raise _without_authorizer() from exc
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import io
 import socket
@@ -10,21 +11,19 @@ import struct
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AclOperation, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # its stub forgets to export them
 
-from txlayer.adapters.connect import ANSWER_TIMEOUT_MS
 from txlayer.adapters.errors import NOT_AUTHORISED_CODES
-from txlayer.adapters.kafka.admin import MISSING_CODES, AdminConnection, KafkaAdmin
+from txlayer.adapters.kafka.admin import MISSING_CODES, KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader, kafka_error, transactional_producer
 from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.adapters.ports import GroupState, Record, TopicPartition
 from txlayer.adapters.readers import read_ranges
-from txlayer.config import ClientConfig, CoordinatorConfig, SystemTopics
+from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.core import codec
 from txlayer.core.cluster_facts import (
     NO_CLOCK,
@@ -51,153 +50,11 @@ class Features(NamedTuple):
     finalized: Mapping[str, int]  # the level in force in the cluster
 
 
-class Node(NamedTuple):
-    """One broker, as clients reach it."""
-
-    broker_id: int
-    host: str
-    port: int
-
-
 class Described(NamedTuple):
     """A topic, and what these credentials may do with it."""
 
     facts: TopicFacts
     operations: frozenset[str]
-
-
-class Tried(NamedTuple):
-    """The result of a try."""
-
-    is_allowed: bool | None  # None: neither allowed nor refused, no answer
-    detail: str
-    clock: ClockFacts
-
-
-class ClusterQuestions:
-    """What doctor asks of a cluster beyond `KafkaAdmin`; for one thread. Every question may raise BrokerUnavailableError and NotAuthorisedError."""
-
-    def __init__(self, config: ClientConfig, *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
-        self._config = config
-        self._connection = AdminConnection(config, timeout_ms=timeout_ms)
-
-    def close(self) -> None:
-        """Give the client back."""
-        self._connection.close()
-
-    def nodes(self) -> list[Node]:
-        """The brokers that are there."""
-        future = self._connection.client().describe_cluster(**self._connection.limits())
-        answer = self._connection.wait(future, resource="cluster", operation="describe")
-        return [Node(node.id, node.host, node.port) for node in answer.nodes]
-
-    def broker_settings(self, broker_id: int) -> dict[str, str]:
-        """Every setting in effect on one broker."""
-        return self._connection.settings(ResourceType.BROKER, str(broker_id), about=f"broker {broker_id}")
-
-    def features(self, node: Node) -> Features | str:
-        """A broker's features, or a sentence why it did not report them."""
-        try:
-            tls = tls_of(self._config.client_settings)
-            return ask_features(node.host, node.port, tls=tls, timeout_s=_WIRE_TIMEOUT_S)
-        except (OSError, ssl.SSLError, WireError) as exc:
-            return f"{node.host}:{node.port}: {exc}"
-
-    def topics(self, names: Collection[str]) -> dict[str, Described | str]:
-        """{name: description} of those that exist; a sentence where these credentials may not describe it."""
-        if not names:
-            return {}
-        futures = self._connection.client().describe_topics(
-            TopicCollection(list(names)), include_authorized_operations=True, **self._connection.limits()
-        )
-        found: dict[str, Described | str] = {}
-        for name, future in futures.items():
-            try:
-                answer = self._connection.wait(
-                    future, resource=name, operation="describe", foreseen=MISSING_CODES | NOT_AUTHORISED_CODES
-                )
-            except KafkaException as exc:
-                if kafka_error(exc).code() in NOT_AUTHORISED_CODES:
-                    found[name] = "describing it is refused to these credentials"
-                continue
-            found[name] = Described(self._topic_facts(answer), _names(answer.authorized_operations))
-        return found
-
-    def group_operations(self, group: str) -> frozenset[str]:
-        """What these credentials may do with a consumer group; empty when even asking is refused."""
-        future = self._connection.client().describe_consumer_groups(
-            [group], include_authorized_operations=True, **self._connection.limits()
-        )[group]
-        foreseen = NOT_AUTHORISED_CODES | {KafkaError.GROUP_ID_NOT_FOUND}
-        try:
-            answer = self._connection.wait(future, resource=group, operation="describe group", foreseen=foreseen)
-        except KafkaException as exc:
-            # A group that never was has no operations, and is not refused either.
-            is_missing = kafka_error(exc).code() == KafkaError.GROUP_ID_NOT_FOUND
-            return frozenset({"READ", "DESCRIBE"}) if is_missing else frozenset()
-        return _names(answer.authorized_operations)
-
-    def newest_ms(self, partitions: Sequence[TopicPartition]) -> int | None:
-        """The newest timestamp of all records in `partitions`; None: there is none."""
-        if not partitions:
-            return None
-        wanted = {ClientPartition(*p): OffsetSpec.max_timestamp() for p in partitions}  # type: ignore[no-untyped-call]  # the client's stub says no type
-        client = self._connection.connected_client()
-        futures = client.list_offsets(wanted, **self._connection.limits())
-        found = [
-            self._connection.wait(future, resource=p.topic, operation="list offsets").timestamp
-            for p, future in futures.items()
-        ]
-        return max((int(at_ms) for at_ms in found if at_ms > 0), default=None)
-
-    def try_transaction(self, transactional_id: str, *, wall_clock: Callable[[], float]) -> Tried:
-        """Initialise an unused transactional id, and see when the broker wrote that down.
-
-        What it leaves: an entry in Kafka's own list of transactional ids, which expires there.
-        """
-        producer: Producer = transactional_producer(
-            self._config, transactional_id=transactional_id, timeout_ms=_TRIED_TRANSACTION_MS, batch_bytes_max=1_000_000
-        )
-        before_ms = wall_clock() * 1000
-        try:
-            producer.init_transactions(self._connection.limits()["request_timeout"])
-        except KafkaException as exc:
-            error = kafka_error(exc)
-            return Tried(None if error.code() not in NOT_AUTHORISED_CODES else False, error.str(), NO_CLOCK)
-        after_ms = wall_clock() * 1000
-        at_ms = self._noted_ms()
-        if at_ms is None:
-            return Tried(is_allowed=True, detail="", clock=NO_CLOCK)
-        clock = ClockFacts(int(at_ms - after_ms), int(at_ms - before_ms) + 1)
-        return Tried(is_allowed=True, detail="", clock=clock)
-
-    def _noted_ms(self) -> int | None:
-        """When a transactional id was noted last; None where these credentials may not know."""
-        name = "__transaction_state"
-        try:
-            described = self.topics([name]).get(name)
-            if not isinstance(described, Described):
-                return None
-            leaders = described.facts.leaders
-            return self.newest_ms([(name, p) for p, at in enumerate(leaders) if at is not None])
-        except NotAuthorisedError:
-            return None  # the right was found; the time is measured elsewhere
-
-    def _topic_facts(self, answer: Any) -> TopicFacts:
-        partitions = answer.partitions
-        return TopicFacts(
-            name=answer.name,
-            replicas=tuple(tuple(node.id for node in p.replicas) for p in partitions),
-            in_sync=tuple(tuple(node.id for node in p.isr) for p in partitions),
-            leaders=tuple(None if p.leader is None or p.leader.id < 0 else p.leader.id for p in partitions),
-            settings=self._topic_settings(answer.name),
-        )
-
-    def _topic_settings(self, name: str) -> Mapping[str, str]:
-        try:
-            return self._connection.settings(ResourceType.TOPIC, name, foreseen=MISSING_CODES | NOT_AUTHORISED_CODES)
-        except KafkaException:
-            return {}
 
 
 def _names(operations: Collection[AclOperation] | None) -> frozenset[str]:
@@ -213,16 +70,13 @@ _PATIENCE_S = 10.0
 _ASKED = "the broker's own answer about allowed operations"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(NamedTuple):
     """What to look at, beyond the namespace."""
 
-    topics: tuple[str, ...] = ()
-    """Real topics; those that recent half messages name, and those of `target_topics`, are looked at anyway."""
+    topics: tuple[str, ...] = ()  # real ones; those of recent half messages and of `target_topics` are looked at anyway
     replication_factor: int | None = None
     is_trying: bool = False
-    attempt: str = ""
-    """Part of the transactional id that is tried."""
+    attempt: str = ""  # part of the transactional id that is tried
 
 
 def inspect(config: CoordinatorConfig, asked: Asked, *, wall_clock: Callable[[], float] = time.time) -> ClusterFacts:
@@ -232,33 +86,25 @@ def inspect(config: CoordinatorConfig, asked: Asked, *, wall_clock: Callable[[],
         BrokerUnavailableError: no broker answered.
         NotAuthorisedError: the credentials are refused altogether.
     """
-    with closing(ClusterQuestions(config)) as questions, closing(KafkaAdmin(config)) as admin:
-        return _Inspection(config, asked, questions, admin, wall_clock).facts()
+    with _Inspection(config, asked, wall_clock) as inspection:
+        return inspection.facts()
 
 
-class _Inspection:
+class _Inspection(KafkaAdmin):
     """One look at one cluster."""
 
-    def __init__(
-        self,
-        config: CoordinatorConfig,
-        asked: Asked,
-        questions: ClusterQuestions,
-        admin: KafkaAdmin,
-        wall_clock: Callable[[], float],
-    ) -> None:
-        self._config = config
+    def __init__(self, config: CoordinatorConfig, asked: Asked, wall_clock: Callable[[], float]) -> None:
+        super().__init__(config)
+        self._settings = config
         self._asked = asked
-        self._questions = questions
-        self._admin = admin
         self._wall_clock = wall_clock
         self._untold: dict[str, str] = {}
         self._rights: list[Right] = []
 
     def facts(self) -> ClusterFacts:
-        topics = self._config.topics
-        nodes = self._questions.nodes()
-        brokers = tuple(self._broker(node) for node in nodes)
+        topics = self._settings.topics
+        cluster = self.wait(self.client().describe_cluster(**self.limits()), resource="cluster", operation="describe")
+        brokers = tuple(self._broker(node) for node in cluster.nodes)
         own = self._described(sorted(topics.all))
         group = self._group(topics)
         partitions = self._partitions(own, group)
@@ -285,33 +131,58 @@ class _Inspection:
 
     # --- brokers and topics -------------------------------------------------------------------------------------------
 
-    def _broker(self, node: Node) -> BrokerFacts:
-        about = f"broker {node.broker_id}"
+    def _broker(self, node: Any) -> BrokerFacts:
+        about = f"broker {node.id}"
         settings: dict[str, str] = {}
         try:
-            settings = self._questions.broker_settings(node.broker_id)
+            settings = self.settings(ResourceType.BROKER, str(node.id), about=about)
         except NotAuthorisedError as exc:
             self._untold[f"settings of {about}"] = str(exc)
-        features = self._questions.features(node)
-        if isinstance(features, str):
-            self._untold[f"features of {about}"] = features
-            return BrokerFacts(node.broker_id, settings, None)
+        try:
+            tls = tls_of(self._settings.client_settings)
+            features = ask_features(node.host, node.port, tls=tls, timeout_s=_WIRE_TIMEOUT_S)
+        except (OSError, ssl.SSLError, WireError) as exc:
+            self._untold[f"features of {about}"] = f"{node.host}:{node.port}: {exc}"
+            return BrokerFacts(node.id, settings, None)
         supported = features.supported.get("metadata.version")
-        return BrokerFacts(node.broker_id, settings, features.finalized, supported[1] if supported else None)
+        return BrokerFacts(node.id, settings, features.finalized, supported[1] if supported else None)
 
     def _described(self, names: Collection[str]) -> dict[str, Described]:
+        """Those that exist; what these credentials may not describe is noted."""
         found: dict[str, Described] = {}
-        for name, described in self._questions.topics(names).items():
-            if isinstance(described, str):
-                self._untold[name] = described
-            else:
-                found[name] = described
-                if not described.facts.settings:
-                    self._untold[f"settings of {name}"] = "refused to these credentials"
+        if not names:
+            return found
+        futures = self.client().describe_topics(
+            TopicCollection(list(names)), include_authorized_operations=True, **self.limits()
+        )
+        for name, future in futures.items():
+            try:
+                answer = self.wait(
+                    future, resource=name, operation="describe", foreseen=MISSING_CODES | NOT_AUTHORISED_CODES
+                )
+            except KafkaException as exc:
+                if kafka_error(exc).code() in NOT_AUTHORISED_CODES:
+                    self._untold[name] = "describing it is refused to these credentials"
+                continue
+            found[name] = Described(self._topic_facts(answer), _names(answer.authorized_operations))
+            if not found[name].facts.settings:
+                self._untold[f"settings of {name}"] = "refused to these credentials"
         return found
 
+    def _topic_facts(self, answer: Any) -> TopicFacts:
+        settings: dict[str, str] = {}
+        with contextlib.suppress(KafkaException):
+            settings = self.settings(ResourceType.TOPIC, answer.name, foreseen=MISSING_CODES | NOT_AUTHORISED_CODES)
+        return TopicFacts(
+            name=answer.name,
+            replicas=tuple(tuple(node.id for node in p.replicas) for p in answer.partitions),
+            in_sync=tuple(tuple(node.id for node in p.isr) for p in answer.partitions),
+            leaders=tuple(None if p.leader is None or p.leader.id < 0 else p.leader.id for p in answer.partitions),
+            settings=settings,
+        )
+
     def _changes(self) -> list[Change]:
-        namespace = Namespace(self._admin, topics=self._config.topics, files=read_topic_files())
+        namespace = Namespace(self, topics=self._settings.topics, files=read_topic_files())
         try:
             return namespace.plan(replication_factor=self._asked.replication_factor)
         except NotAuthorisedError as exc:
@@ -320,26 +191,21 @@ class _Inspection:
 
     def _real(self, own: dict[str, Described]) -> tuple[dict[str, Described], tuple[str, ...]]:
         """(those that are there, names of those that are not)."""
-        topics = self._config.topics
-        there = self._admin.topic_names()
-        patterns = self._config.target_topics
-        matching = {
-            name
-            for name in there
-            if not topics.is_system(name) and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-        }
+        topics = self._settings.topics
+        there = self.topic_names()
+        patterns = self._settings.target_topics
+        matching = {name for name in there if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
         named = self._recently_named(own) | set(self._asked.topics)
-        wanted = sorted(name for name in matching | named if not topics.is_system(name))
-        found = self._described(wanted)
+        found = self._described(sorted(name for name in matching | named if not topics.is_system(name)))
         # What these credentials may not describe looks as if it were not there.
         return found, tuple(sorted(named - there - self._untold.keys()))
 
     def _recently_named(self, own: dict[str, Described]) -> set[str]:
-        half = self._config.topics.half
+        half = self._settings.topics.half
         if not self._may_read_half(own):
             return set()
         partitions = [(half, p) for p in range(len(own[half].facts.leaders))]
-        starts, ends = self._admin.start_offsets(partitions), self._admin.end_offsets(partitions)
+        starts, ends = self.start_offsets(partitions), self.end_offsets(partitions)
         ranges = {p: (max(starts[p], ends[p] - RECENT_COUNT), ends[p]) for p in partitions}
         named: set[str] = set()
 
@@ -350,27 +216,27 @@ class _Inspection:
                 named.add(head.topic)
 
         self._read(ranges, note)
-        return {name for name in named if not self._config.topics.is_system(name)}
+        return {name for name in named if not self._settings.topics.is_system(name)}
 
     # --- coordinators -------------------------------------------------------------------------------------------------
 
     def _group(self, topics: SystemTopics) -> GroupState | None:
         try:
-            return self._admin.group(topics.coordinator_group)
+            return self.group(topics.coordinator_group)
         except NotAuthorisedError as exc:
             self._untold[f"group {topics.coordinator_group}"] = str(exc)
             return None
 
     def _partitions(self, own: dict[str, Described], group: GroupState | None) -> tuple[PartitionFacts, ...]:
-        topics = self._config.topics
+        topics = self._settings.topics
         if topics.half not in own or topics.op not in own:
             return ()
         count = min(len(own[name].facts.leaders) for name in (topics.half, topics.op))
         halves, ops = ([(name, p) for p in range(count)] for name in (topics.half, topics.op))
         try:
-            starts = self._admin.start_offsets([*halves, *ops])
-            ends = self._admin.end_offsets([*halves, *ops])
-            stored = self._admin.stored_offsets(topics.coordinator_group, [*halves, *ops])
+            starts = self.start_offsets([*halves, *ops])
+            ends = self.end_offsets([*halves, *ops])
+            stored = self.stored_offsets(topics.coordinator_group, [*halves, *ops])
         except NotAuthorisedError as exc:
             self._untold["positions of the coordinators"] = str(exc)
             return ()
@@ -399,7 +265,7 @@ class _Inspection:
         )
 
     def _may_read_half(self, own: dict[str, Described]) -> bool:
-        half = self._config.topics.half
+        half = self._settings.topics.half
         if half not in own:
             return False
         if "READ" not in own[half].operations:
@@ -418,37 +284,25 @@ class _Inspection:
         return found
 
     def _read(self, ranges: dict[TopicPartition, tuple[int, int]], on_record: Callable[[Record], None]) -> None:
-        with closing(PlainReader(self._config)) as reader:
+        with closing(PlainReader(self._settings)) as reader:
             read_ranges(reader, ranges, on_record, patience_s=_PATIENCE_S)
 
     # --- clock and rights ---------------------------------------------------------------------------------------------
 
     def _clock(self, own: dict[str, Described], group: GroupState | None) -> ClockFacts:
         if self._asked.is_trying:
-            transactional_id = self._config.topics.transactional_id(f"doctor-{self._asked.attempt}")
-            tried = self._questions.try_transaction(transactional_id, wall_clock=self._wall_clock)
-            self._rights.append(
-                Right(
-                    "coordinator",
-                    "Write",
-                    "transactional id",
-                    transactional_id,
-                    tried.is_allowed,
-                    "initialised, no Kafka transaction begun",
-                    tried.detail,
-                )
-            )
-            if tried.clock != NO_CLOCK:
-                return tried.clock
+            clock = self._tried_clock()
+            if clock != NO_CLOCK:
+                return clock
         logs = [
-            (d.facts.name, p)
+            place
             for d in own.values()
             if d.facts.settings.get("message.timestamp.type") == "LogAppendTime"
-            for p, leader in enumerate(d.facts.leaders)
-            if leader is not None
+            for place in _led(d)
         ]
         try:
-            newest_ms = self._questions.newest_ms([*logs, *self._offset_log()])
+            # Stored offsets carry the broker's own clock, and coordinators store them once a minute.
+            newest_ms = self._newest_ms([*logs, *self._led_of("__consumer_offsets")])
         except NotAuthorisedError as exc:
             self._untold["the broker's clock"] = str(exc)
             return NO_CLOCK
@@ -458,16 +312,54 @@ class _Inspection:
         is_running = group is not None and bool(group.members)
         return ClockFacts(least, least + STORED_EVERY_MS if is_running else None)
 
-    def _offset_log(self) -> list[TopicPartition]:
-        # These records carry the broker's own clock, and coordinators store offsets once a minute.
-        described = self._questions.topics(["__consumer_offsets"]).get("__consumer_offsets")
-        if not isinstance(described, Described):
-            return []
-        leaders = described.facts.leaders
-        return [(described.facts.name, p) for p, leader in enumerate(leaders) if leader is not None]
+    def _tried_clock(self) -> ClockFacts:
+        """Initialise an unused transactional id, note the right to it, and see when the broker wrote that down.
+
+        What it leaves: an entry in Kafka's own list of transactional ids, which expires there.
+        """
+        transactional_id = self._settings.topics.transactional_id(f"doctor-{self._asked.attempt}")
+        producer: Producer = transactional_producer(
+            self._settings,
+            transactional_id=transactional_id,
+            timeout_ms=_TRIED_TRANSACTION_MS,
+            batch_bytes_max=1_000_000,
+        )
+        before_ms = self._wall_clock() * 1000
+        is_allowed: bool | None = True  # None: neither allowed nor refused, no answer
+        detail = ""
+        try:
+            producer.init_transactions(self.limits()["request_timeout"])
+        except KafkaException as exc:
+            error = kafka_error(exc)
+            is_allowed, detail = False if error.code() in NOT_AUTHORISED_CODES else None, error.str()
+        after_ms = self._wall_clock() * 1000
+        tried = "initialised, no Kafka transaction begun"
+        self._rights.append(
+            Right("coordinator", "Write", "transactional id", transactional_id, is_allowed, tried, detail)
+        )
+        if not is_allowed:
+            return NO_CLOCK
+        try:
+            at_ms = self._newest_ms(self._led_of("__transaction_state"))
+        except NotAuthorisedError:
+            return NO_CLOCK  # the right was found; the time is measured elsewhere
+        return NO_CLOCK if at_ms is None else ClockFacts(int(at_ms - after_ms), int(at_ms - before_ms) + 1)
+
+    def _led_of(self, internal_topic: str) -> list[TopicPartition]:
+        described = self._described([internal_topic]).get(internal_topic)
+        return [] if described is None else _led(described)
+
+    def _newest_ms(self, partitions: Sequence[TopicPartition]) -> int | None:
+        """The newest timestamp of all records in `partitions`; None: there is none."""
+        if not partitions:
+            return None
+        wanted = {ClientPartition(*p): OffsetSpec.max_timestamp() for p in partitions}  # type: ignore[no-untyped-call]  # the client's stub says no type
+        futures = self.connected_client().list_offsets(wanted, **self.limits())
+        found = [self.wait(f, resource=p.topic, operation="list offsets").timestamp for p, f in futures.items()]
+        return max((int(at_ms) for at_ms in found if at_ms > 0), default=None)
 
     def _note_rights(self, own: dict[str, Described], real: dict[str, Described]) -> None:
-        topics = self._config.topics
+        topics = self._settings.topics
         needs = [
             ("coordinator", "Read", (topics.half, topics.op, topics.doubt)),
             ("coordinator", "Write", (topics.doubt, topics.check, topics.op)),
@@ -482,8 +374,27 @@ class _Inspection:
                     is_allowed = operation.upper() in described.operations
                     self._rights.append(Right(role, operation, "topic", name, is_allowed, _ASKED))
         group = topics.coordinator_group
-        is_allowed = "READ" in self._questions.group_operations(group)
+        is_allowed = "READ" in self._group_operations(group)
         self._rights.append(Right("coordinator", "Read", "group", group, is_allowed, _ASKED))
+
+    def _group_operations(self, group: str) -> frozenset[str]:
+        """What these credentials may do with a consumer group; empty when even asking is refused."""
+        future = self.client().describe_consumer_groups([group], include_authorized_operations=True, **self.limits())[
+            group
+        ]
+        foreseen = NOT_AUTHORISED_CODES | {KafkaError.GROUP_ID_NOT_FOUND}
+        try:
+            answer = self.wait(future, resource=group, operation="describe group", foreseen=foreseen)
+        except KafkaException as exc:
+            # A group that never was has no operations, and is not refused either.
+            is_missing = kafka_error(exc).code() == KafkaError.GROUP_ID_NOT_FOUND
+            return frozenset({"READ", "DESCRIBE"}) if is_missing else frozenset()
+        return _names(answer.authorized_operations)
+
+
+def _led(described: Described) -> list[TopicPartition]:
+    """Its partitions that have a leader."""
+    return [(described.facts.name, p) for p, leader in enumerate(described.facts.leaders) if leader is not None]
 
 
 # --- features ---------------------------------------------------------------------------------------------------------
