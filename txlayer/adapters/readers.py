@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
 from txlayer.adapters.errors import (
+    NOT_AUTHORISED_CODES,
     PASSING_CODES,
     ClientError,
     Code,
@@ -53,11 +54,25 @@ def read_ranges(
     patience_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Call `on_record` for every record of the ranges, in offset order per partition.
+    """Call `on_record` for every record of the ranges; the rest, and what is raised, as `records_of`."""
+    for record in records_of(reader, ranges, is_still_ours=is_still_ours, patience_s=patience_s, clock=clock):
+        on_record(record)
+
+
+def records_of(
+    reader: LogReader,
+    ranges: Mapping[TopicPartition, Range],
+    *,
+    is_still_ours: Callable[[], None] = lambda: None,
+    patience_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Any]:
+    """Every record of the ranges, in offset order per partition.
 
     Raises:
         BrokerUnavailableError: no record arrived for `patience_s`; some records were already passed on.
         RetriableError: an offset is no longer in the log, or not yet; ask for starts and ends again.
+        NotAuthorisedError: a topic may not be read (any more).
     """
     ends = {partition: to for partition, (start, to) in ranges.items() if start < to}
     if not ends:
@@ -71,7 +86,7 @@ def read_ranges(
             heard_at = clock()
         elif clock() - heard_at > patience_s:
             raise BrokerUnavailableError(
-                "ranges that must be read did not come: " + ", ".join(f"{t}-{p}" for t, p in sorted(ends)),
+                "the broker stopped answering; not read to the end: " + ", ".join(f"{t}-{p}" for t, p in sorted(ends)),
                 waited_ms=int(patience_s * 1000),
             )
         topic, number, partition, start, end = "", -1, ("", -1), 0, None
@@ -91,7 +106,7 @@ def read_ranges(
                 continue
             offset = record.offset()
             if start <= offset < end:
-                on_record(record)
+                yield record
             if offset >= end - 1:
                 del ends[partition]
                 end = None
@@ -99,12 +114,14 @@ def read_ranges(
 
 
 def _check_end(error: Any, record: Any, partition: TopicPartition) -> None:
+    where = f"{partition[0]}-{partition[1]}"
+    if error.name() == "_PARTITION_EOF":
+        return
     if error.name() == "_AUTO_OFFSET_RESET":
-        raise RetriableError(
-            f"{partition[0]}-{partition[1]}: what must be read is not in the log ({error.str()}); it was removed meanwhile"
-        )
-    if error.name() != "_PARTITION_EOF":
-        raise BrokerUnavailableError(f"{partition[0]}-{partition[1]}@{record.offset()}: {error.name()}")
+        raise RetriableError(f"{where}: what must be read is not in the log ({error.str()}); it was removed meanwhile")
+    if error.code() in NOT_AUTHORISED_CODES:
+        raise translate_error(error, topic=partition[0], operation="read")
+    raise BrokerUnavailableError(f"{where}@{record.offset()}: {error.name()}")
 
 
 def runs_of(spans: Iterable[Range]) -> list[Range]:
@@ -118,9 +135,7 @@ def runs_of(spans: Iterable[Range]) -> list[Range]:
     return runs
 
 
-_READ_COUNT_MAX = 5_000
-_LOOK_S = 0.5
-_QUIET_S = 10.0
+QUIET_S = 10.0
 """Without a record or an end of partition for this long, the broker counts as unreachable."""
 
 
@@ -160,9 +175,8 @@ class LogHistoryReader:
             if with_checks:
                 self._add_checks(admin, positions, ends, at_ms=at_ms)
         fold = HistoryFold(txn_id)
-        with closing(self._make_reader()) as reader:
-            for record in self._records(reader, positions, ends):
-                _fold(fold, record, self._config.topics)
+        for record in self._records(positions, ends):
+            _fold(fold, record, self._config.topics)
         return fold.histories()
 
     def half_at(self, partition: int, offset: int) -> HalfPlace | str:
@@ -181,8 +195,8 @@ class LogHistoryReader:
             first, end = admin.start_offsets([half])[half], admin.end_offsets([half])[half]
         if not first <= offset < end:
             return f"{topic}-{partition} holds the offsets from {first} to before {end}, not {offset}"
-        with closing(self._make_reader()) as reader:
-            for record in self._records(reader, {half: offset}, {half: offset + 1}):
+        with closing(self._records({half: offset}, {half: offset + 1})) as records:
+            for record in records:
                 return _place(record, f"{topic}-{partition}@{offset}")
         return f"{topic}-{partition}@{offset} is a marker of a Kafka transaction, or was aborted"
 
@@ -201,12 +215,11 @@ class LogHistoryReader:
         self, keys: Collection[str], positions: dict[TopicPartition, int], ends: dict[TopicPartition, int]
     ) -> dict[str, int]:
         found: dict[str, int] = {}
-        with closing(self._make_reader()) as reader:
-            for record in self._records(reader, positions, ends):
-                raw = codec.half_header_of(record.headers())
-                header = None if raw is None else codec.decode_half_header(raw)
-                if isinstance(header, HalfHeader) and header.key in keys:
-                    found[header.key] = record.offset()
+        for record in self._records(positions, ends):
+            raw = codec.half_header_of(record.headers())
+            header = None if raw is None else codec.decode_half_header(raw)
+            if isinstance(header, HalfHeader) and header.key in keys:
+                found[header.key] = record.offset()
         return found
 
     def _partition_count(self, admin: Administration) -> int:
@@ -259,41 +272,18 @@ class LogHistoryReader:
 
     def _appended_ms(self, half: TopicPartition, offset: int, end: int) -> int:
         """The append time of the half record at `offset`: its op lines are not older, by one clock."""
-        with closing(self._make_reader()) as reader:
-            for record in self._records(reader, {half: offset}, {half: end}):
+        with closing(self._records({half: offset}, {half: end})) as records:
+            for record in records:
                 return record.timestamp()[1]
         return int(self._wall_clock() * 1000)
 
     def _records(
-        self, reader: LogReader, positions: dict[TopicPartition, int], ends: dict[TopicPartition, int]
-    ) -> Iterator[Record]:
+        self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> Generator[Record, None, None]:
         """Every record from `positions` to before `ends`, in offset order within a partition."""
-        missing = {p: end for p, end in ends.items() if positions[p] < end}
-        reader.assign({p: positions[p] for p in missing})
-        quiet_since = self._clock()
-        while missing:
-            records = reader.read(record_count_max=_READ_COUNT_MAX, timeout_s=_LOOK_S)
-            if records:
-                quiet_since = self._clock()
-            elif self._clock() - quiet_since > _QUIET_S:
-                raise BrokerUnavailableError(
-                    f"the broker stopped answering; {len(missing)} partitions are not read to their ends",
-                    bootstrap_servers=self._config.bootstrap_servers,
-                    waited_ms=int(_QUIET_S * 1000),
-                )
-            for record in records:
-                partition = (record.topic(), record.partition())
-                error = record.error()
-                if error is not None:
-                    if error.code() != Code.LOCAL_PARTITION_EOF:
-                        raise translate_error(error, topic=partition[0], operation="read")
-                    missing.pop(partition, None)  # markers of Kafka transactions are before the end
-                    continue
-                end = missing.get(partition)
-                if end is not None and record.offset() < end:
-                    yield record
-                if end is None or record.offset() >= end - 1:
-                    missing.pop(partition, None)
+        with closing(self._make_reader()) as reader:
+            ranges = {place: (positions[place], end) for place, end in ends.items()}
+            yield from records_of(reader, ranges, patience_s=QUIET_S, clock=self._clock)
 
 
 def _fold(fold: HistoryFold, record: Record, topics: SystemTopics) -> None:
