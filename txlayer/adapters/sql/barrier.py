@@ -13,19 +13,20 @@ from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine, TwoPhaseTransaction, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError, UnboundExecutionError
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Session
 
 from txlayer.adapters.sql.joined import OWN_WORK, JoinedTransaction, Watch
 from txlayer.adapters.sql.tables import (
     DEFAULT_NAME,
-    DialectRules,
     DriverInsert,
     LocatedTable,
     Purged,
     barrier_table,
+    begun_connection,
+    check_autocommit,
+    check_database,
     delete_old,
-    is_in_autocommit,
-    is_same_database,
+    own_session,
     rules_of,
     told,
 )
@@ -70,124 +71,6 @@ class BarrierRow(NamedTuple):
 
 class UnreadableError(Exception):
     """The database gave no answer; the cause says why."""
-
-
-class Checks:
-    """Reads and writes rows on behalf of checks. Thread-safe."""
-
-    def __init__(
-        self, engine: Engine, located: LocatedTable, rules: DialectRules, *, lock_wait_ms: int, absence_age_max_ms: int
-    ) -> None:
-        self._engine = engine.execution_options(**OWN_WORK)
-        self._located = located
-        self._rules = rules
-        self._lock_wait_ms = lock_wait_ms
-        self._absence_age_max_ms = absence_age_max_ms
-
-    def settle(self, doubtful: Sequence[Doubtful], *, group: str) -> list[Resolution]:
-        """One resolution for each transaction, in order: that of the first writer, or ROLLBACK, written here, without one.
-
-        UNKNOWN for a row that an open transaction holds, and for all further ones once the database does not answer.
-        """
-        for one in doubtful:
-            check_txn_id(one.txn_id)
-        resolutions: list[Resolution] = []
-        for chunk in _chunks(doubtful, BATCH_COUNT_MAX):
-            try:
-                rows = self._settled_rows(chunk, group)
-            except UnreadableError as exc:
-                _tell(len(doubtful) - len(resolutions), exc.__cause__)
-                break
-            resolutions += [judge(one, rows.get(one.txn_id)) or UNKNOWN for one in chunk]
-        return resolutions + [UNKNOWN] * (len(doubtful) - len(resolutions))
-
-    def read(self, one: Doubtful) -> Resolution | None:
-        """The first writer's resolution; UNKNOWN if the database does not answer, None if there is no row."""
-        check_txn_id(one.txn_id)
-        try:
-            rows = self._read([one.txn_id])
-        except UnreadableError as exc:
-            _tell(1, exc.__cause__)
-            return UNKNOWN
-        return judge(one, rows.get(one.txn_id))
-
-    # --- inside -------------------------------------------------------------------------------------------------------
-
-    def _settled_rows(self, chunk: Sequence[Doubtful], group: str) -> Mapping[str, BarrierRow]:
-        rows = self._read([one.txn_id for one in chunk])
-        now_ms = time.time_ns() // 1_000_000
-        absent = {
-            one.txn_id: one for one in reversed(chunk) if one.txn_id not in rows and not self._is_too_old(one, now_ms)
-        }
-        if not absent:
-            return rows
-        # One order everywhere, so that two responders cannot deadlock.
-        values = [
-            {
-                "txn_id": one.txn_id,
-                "nonce": one.nonce,
-                "producer_group": group,
-                "resolution": ROLLBACK.value,
-                "source": Source.CHECK.value,
-            }
-            for _, one in sorted(absent.items())
-        ]
-        wait_ms = self._lock_wait_ms
-        if len(values) > 1:
-            wait_ms = max(wait_ms // BATCH_WAIT_SHARE, self._rules.wait_min_ms)
-        give_up_at = time.monotonic() + APART_WAITS_MAX * wait_ms / 1000
-        self._insert(values, wait_ms=wait_ms, give_up_at=give_up_at)
-        # Only a later transaction reads what is durable, whichever side wrote it and however our insert ended.
-        return {**rows, **self._read(list(absent))}
-
-    def _is_too_old(self, one: Doubtful, now_ms: int) -> bool:
-        return one.born_at_ms is not None and now_ms - one.born_at_ms > self._absence_age_max_ms
-
-    def _insert(self, values: Sequence[Mapping[str, str]], *, wait_ms: int, give_up_at: float) -> None:
-        try:
-            with self._transaction(wait_ms=wait_ms, is_writing=True) as connection:
-                table, options = self._located.find()
-                insert = self._rules.insert_absent(table)
-                connection.execute(insert, values, execution_options=options)
-        except UnreadableError as exc:
-            _tell(len(values), exc.__cause__)
-        else:
-            return
-        if len(values) == 1 or not self._rules.has_row_locks or time.monotonic() > give_up_at:
-            return
-        # One of the rows is locked: the others need not wait for it.
-        middle = len(values) // 2
-        for part in (values[:middle], values[middle:]):
-            self._insert(part, wait_ms=wait_ms, give_up_at=give_up_at)
-
-    def _read(self, txn_ids: Sequence[str]) -> dict[str, BarrierRow]:
-        rows = {}
-        with self._transaction(wait_ms=self._lock_wait_ms, is_writing=False) as connection:
-            table, options = self._located.find()
-            columns = table.c
-            for ids in _chunks(txn_ids, READ_COUNT_MAX):
-                wanted = select(columns.txn_id, columns.nonce, columns.resolution)
-                wanted = wanted.where(columns.txn_id.in_(ids))
-                for txn_id, nonce, said in connection.execute(wanted, execution_options=options):
-                    rows[txn_id] = BarrierRow(nonce, _resolution(said))
-        return rows
-
-    @contextmanager
-    def _transaction(self, *, wait_ms: int, is_writing: bool) -> Iterator[Connection]:
-        """A short transaction with bounded waits.
-
-        Raises:
-            UnreadableError: the database refused or did not answer. The writes may be stored or not.
-        """
-        try:
-            with self._engine.connect() as connection:
-                if self._rules.isolation is not None:
-                    connection.execution_options(isolation_level=self._rules.isolation)
-                with connection.begin(), self._rules.bounded(connection, wait_ms=wait_ms, is_writing=is_writing):
-                    yield connection
-        except (SQLAlchemyError, OSError) as exc:
-            # A deadlock, a serialisation failure, a lock time-out or a lost connection decides nothing.
-            raise UnreadableError from exc
 
 
 def judge(one: Doubtful, row: BarrierRow | None) -> Resolution | None:
@@ -268,18 +151,14 @@ class SqlBarrier:
         self.table = barrier_table(table, schema=schema)
         self._engine = engine
         oldest_check = IMMUNITY_MAX + transaction_age_max
-        rules = rules_of(engine)
-        self._located = LocatedTable(engine, self.table, rules)
-        self._checks = Checks(
-            engine,
-            self._located,
-            rules,
-            lock_wait_ms=milliseconds(lock_wait),
-            absence_age_max_ms=milliseconds(oldest_check),
-        )
+        self._rules = rules_of(engine)
+        self._located = LocatedTable(engine, self.table, self._rules)
+        self._checking = engine.execution_options(**OWN_WORK)
+        self._lock_wait_ms = milliseconds(lock_wait)
+        self._absence_age_max_ms = milliseconds(oldest_check)
         self._purged_age_min = oldest_check + AGE_MARGIN
         self._insert: DriverInsert | None = None
-        self._watch = Watch(rules)
+        self._watch = Watch(self._rules)
         self._transactional: weakref.WeakSet[Engine] = weakref.WeakSet()
 
     # --- the table ----------------------------------------------------------------------------------------------------
@@ -346,7 +225,17 @@ class SqlBarrier:
             TxLayerError: what `resolve` raises.
         """
         check_group(group)
-        return self._checks.settle(doubtful, group=group)
+        for one in doubtful:
+            check_txn_id(one.txn_id)
+        resolutions: list[Resolution] = []
+        for chunk in _chunks(doubtful, BATCH_COUNT_MAX):
+            try:
+                rows = self._settled_rows(chunk, group)
+            except UnreadableError as exc:
+                _tell(len(doubtful) - len(resolutions), exc.__cause__)
+                break
+            resolutions += [judge(one, rows.get(one.txn_id)) or UNKNOWN for one in chunk]
+        return resolutions + [UNKNOWN] * (len(doubtful) - len(resolutions))
 
     def read(self, txn_id: str, nonce: str) -> Resolution | None:
         """Like `resolve`, without writing: None if there is no row, or none that is committed.
@@ -354,7 +243,89 @@ class SqlBarrier:
         Raises:
             UsageError: the id is not valid.
         """
-        return self._checks.read(Doubtful(txn_id, nonce))
+        check_txn_id(txn_id)
+        try:
+            rows = self._read([txn_id])
+        except UnreadableError as exc:
+            _tell(1, exc.__cause__)
+            return UNKNOWN
+        return judge(Doubtful(txn_id, nonce), rows.get(txn_id))
+
+    def _settled_rows(self, chunk: Sequence[Doubtful], group: str) -> Mapping[str, BarrierRow]:
+        rows = self._read([one.txn_id for one in chunk])
+        now_ms = time.time_ns() // 1_000_000
+        absent = {
+            one.txn_id: one for one in reversed(chunk) if one.txn_id not in rows and not self._is_too_old(one, now_ms)
+        }
+        if not absent:
+            return rows
+        # One order everywhere, so that two responders cannot deadlock.
+        values = [
+            {
+                "txn_id": one.txn_id,
+                "nonce": one.nonce,
+                "producer_group": group,
+                "resolution": ROLLBACK.value,
+                "source": Source.CHECK.value,
+            }
+            for _, one in sorted(absent.items())
+        ]
+        wait_ms = self._lock_wait_ms
+        if len(values) > 1:
+            wait_ms = max(wait_ms // BATCH_WAIT_SHARE, self._rules.wait_min_ms)
+        give_up_at = time.monotonic() + APART_WAITS_MAX * wait_ms / 1000
+        self._insert_absent(values, wait_ms=wait_ms, give_up_at=give_up_at)
+        # Only a later transaction reads what is durable, whichever side wrote it and however our insert ended.
+        return {**rows, **self._read(list(absent))}
+
+    def _is_too_old(self, one: Doubtful, now_ms: int) -> bool:
+        return one.born_at_ms is not None and now_ms - one.born_at_ms > self._absence_age_max_ms
+
+    def _insert_absent(self, values: Sequence[Mapping[str, str]], *, wait_ms: int, give_up_at: float) -> None:
+        try:
+            with self._transaction(wait_ms=wait_ms, is_writing=True) as connection:
+                table, options = self._located.find()
+                insert = self._rules.insert_absent(table)
+                connection.execute(insert, values, execution_options=options)
+        except UnreadableError as exc:
+            _tell(len(values), exc.__cause__)
+        else:
+            return
+        if len(values) == 1 or not self._rules.has_row_locks or time.monotonic() > give_up_at:
+            return
+        # One of the rows is locked: the others need not wait for it.
+        middle = len(values) // 2
+        for part in (values[:middle], values[middle:]):
+            self._insert_absent(part, wait_ms=wait_ms, give_up_at=give_up_at)
+
+    def _read(self, txn_ids: Sequence[str]) -> dict[str, BarrierRow]:
+        rows = {}
+        with self._transaction(wait_ms=self._lock_wait_ms, is_writing=False) as connection:
+            table, options = self._located.find()
+            columns = table.c
+            for ids in _chunks(txn_ids, READ_COUNT_MAX):
+                wanted = select(columns.txn_id, columns.nonce, columns.resolution)
+                wanted = wanted.where(columns.txn_id.in_(ids))
+                for txn_id, nonce, said in connection.execute(wanted, execution_options=options):
+                    rows[txn_id] = BarrierRow(nonce, _resolution(said))
+        return rows
+
+    @contextmanager
+    def _transaction(self, *, wait_ms: int, is_writing: bool) -> Iterator[Connection]:
+        """A short transaction with bounded waits.
+
+        Raises:
+            UnreadableError: the database refused or did not answer. The writes may be stored or not.
+        """
+        try:
+            with self._checking.connect() as connection:
+                if self._rules.isolation is not None:
+                    connection.execution_options(isolation_level=self._rules.isolation)
+                with connection.begin(), self._rules.bounded(connection, wait_ms=wait_ms, is_writing=is_writing):
+                    yield connection
+        except (SQLAlchemyError, OSError) as exc:
+            # A deadlock, a serialisation failure, a lock time-out or a lost connection decides nothing.
+            raise UnreadableError from exc
 
     # --- the local transaction's side ---------------------------------------------------------------------------------
 
@@ -367,26 +338,26 @@ class SqlBarrier:
 
     def check_session(self, session: Any) -> None:
         """As in `Barrier`. The first session of an engine, and every connection, begins its transaction here."""
-        found = _own(session)
+        found = self._own(session)
         if isinstance(found, Session):
             if found.in_nested_transaction():
                 raise _savepoint()
             bind = self._bind_of(found)
-            self._check_database(bind.engine)
+            check_database(bind.engine, self._engine, what="the barrier")
             if isinstance(bind, Engine):
                 if bind not in self._transactional:
                     # Checked once per engine, so that nothing is sent if every transaction would fail, and no session
                     # holds a connection while its messages are stored.
-                    self._check_connection(self._begun(found))
+                    self._check_connection(begun_connection(found, self.table))
                     self._transactional.add(bind)
                 return
-        self._check_connection(self._begun(found))
+        self._check_connection(begun_connection(found, self.table))
 
     def write(self, session: Any, *, txn_id: str, nonce: str, group: str) -> JoinedTransaction:
         check_txn_id(txn_id)
-        found = _own(session)
+        found = self._own(session)
         orm_session = found if isinstance(found, Session) else None
-        connection = self._begun(found)
+        connection = begun_connection(found, self.table)
         self._check_connection(connection)
         insert = self._driver_insert()
         joined = JoinedTransaction(
@@ -437,46 +408,19 @@ class SqlBarrier:
                 "the session has no engine for the barrier's table: Session(binds={barrier.table: engine, …})"
             ) from exc
 
-    def _begun(self, found: Session | Connection) -> Connection:
-        if isinstance(found, Session):
-            return found.connection(bind_arguments={"clause": self.table})
-        if not found.in_transaction():
-            found.begin()
+    def _own(self, session: Any) -> Session | Connection:
+        found = own_session(session, of_asyncio="AsyncSqlBarrier")
+        if isinstance(found, Session) and found.twophase:
+            raise _two_phase()
         return found
 
-    def _check_database(self, engine: Engine) -> None:
-        if is_same_database(engine, self._engine):
-            return
-        raise UsageError(
-            "the session is of another database than the barrier: its commit would not be the barrier's; "
-            "use one engine for both"
-        )
-
     def _check_connection(self, connection: Connection) -> None:
-        self._check_database(connection.engine)
+        check_database(connection.engine, self._engine, what="the barrier")
         if connection.in_nested_transaction():
             raise _savepoint()
         if isinstance(connection.get_transaction(), TwoPhaseTransaction):
             raise _two_phase()
-        if is_in_autocommit(connection):
-            raise UsageError(
-                "the connection is in autocommit: the barrier's row would be durable without the local transaction; "
-                "use a transactional isolation level"
-            )
-
-
-def _own(session: Any) -> Session | Connection:
-    if isinstance(session, scoped_session):
-        session = session()
-    if isinstance(session, Session):
-        if session.twophase:
-            raise _two_phase()
-        return session
-    if isinstance(session, Connection):
-        return session
-    raise UsageError(
-        f"join takes a SQLAlchemy Session or Connection, not {type(session).__name__} (AsyncSqlBarrier takes theirs)"
-    )
+        check_autocommit(connection, row="the barrier's row")
 
 
 def _two_phase() -> UsageError:

@@ -28,7 +28,7 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import InstrumentedAttribute, Session, scoped_session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.dml import Delete, Update
 
 from txlayer.adapters.ports import LocalState
@@ -38,13 +38,15 @@ from txlayer.adapters.sql.tables import (
     DatabaseNow,
     LocatedTable,
     Purged,
-    check_names,
+    begun_connection,
+    check_autocommit,
+    check_database,
     check_pool,
     delete_old,
     exact_text,
     instant,
-    is_in_autocommit,
-    is_same_database,
+    made_table,
+    own_session,
     rules_of_dialect,
 )
 from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
@@ -105,17 +107,13 @@ def inbox_table(name: str = INBOX_NAME, *, schema: str | None = None, metadata: 
     Raises:
         UsageError: `name` or `schema` is not a plain name of a table or schema.
     """
-    check_names(name, schema)
-    return Table(
+    return made_table(
         name,
-        MetaData() if metadata is None else metadata,
+        schema,
+        metadata,
         Column("consumer_group", exact_text(GROUP_LENGTH_MAX), primary_key=True),
         Column("message_key", exact_text(KEY_LENGTH_MAX), primary_key=True),
         Column("seen_at", instant(), nullable=False, server_default=DatabaseNow()),
-        schema=schema,
-        # A table without transactions would keep the row of a local transaction that was rolled back.
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
     )
 
 
@@ -235,12 +233,7 @@ class Inbox:
 
     def see(self, session: Any, message: InboxMessage) -> Seen | None:
         """Write the row; None if it exists."""
-        if isinstance(session, scoped_session):
-            session = session()
-        if not isinstance(session, Session | Connection):
-            raise UsageError(
-                f"a SQLAlchemy Session or Connection is due here, not {type(session).__name__} (AsyncInbox takes theirs)"
-            )
+        session = own_session(session, of_asyncio="AsyncInbox")
         connection = self._connection_of(session)
         key = self.key_of(message)
         left = self._left.get(connection, {}).get(key)
@@ -263,18 +256,9 @@ class Inbox:
         return Seen(session, connection, savepoint, key, joined)
 
     def _connection_of(self, session: Session | Connection) -> Connection:
-        if isinstance(session, Session):
-            connection = session.connection(bind_arguments={"clause": self.table})
-        else:
-            connection = session
-        if not is_same_database(connection.engine, self._engine):
-            raise UsageError("the session is of another database than the inbox: one could commit without the other")
-        if not connection.in_transaction():
-            connection.begin()
-        if is_in_autocommit(connection):
-            raise UsageError(
-                "the connection is in autocommit: the message would count as handled without the handler's effects"
-            )
+        connection = begun_connection(session, self.table)
+        check_database(connection.engine, self._engine, what="the inbox")
+        check_autocommit(connection, row=ROW)
         return connection
 
     def forget(self, seen: Seen) -> None:

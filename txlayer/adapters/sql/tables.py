@@ -33,6 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import Insert
@@ -272,11 +273,7 @@ def rules_of(engine: Engine) -> DialectRules:
 
 
 def check_pool(engine: Engine, *, what: str, would: str) -> None:
-    """Refuse a pool that lends one connection to several users at once, where `what` `would` harm another transaction.
-
-    Raises:
-        UsageError: the engine has such a pool.
-    """
+    """Raise UsageError for a pool that lends one connection to several at once, where `what` `would` harm another transaction."""
     if isinstance(engine.pool, StaticPool | SingletonThreadPool):
         raise UsageError(
             f"{what} needs a connection of its own, and {type(engine.pool).__name__} lends one to several at once: "
@@ -285,11 +282,7 @@ def check_pool(engine: Engine, *, what: str, would: str) -> None:
 
 
 def rules_of_dialect(name: str, *, what: str) -> DialectRules:
-    """The rules of a kind of database.
-
-    Raises:
-        UsageError: the database is not supported.
-    """
+    """The rules of a kind of database; UsageError: it is not supported."""
     if name == "postgresql":
         return PostgresqlRules()
     if name in ("mysql", "mariadb"):
@@ -318,6 +311,43 @@ def _address(engine: Engine) -> Any:
     # If no database is named, PostgreSQL's drivers use the user's name.
     database = (url.database, None if url.database else url.username)
     return (url.get_backend_name(), url.host, url.port, database, url.query)
+
+
+def own_session(session: Any, *, of_asyncio: str) -> Session | Connection:
+    """The session or connection that a user gave; UsageError: it is neither."""
+    if isinstance(session, scoped_session):
+        session = session()
+    if isinstance(session, Session | Connection):
+        return session
+    raise UsageError(
+        f"a SQLAlchemy Session or Connection is due here, not {type(session).__name__} ({of_asyncio} takes theirs)"
+    )
+
+
+def begun_connection(session: Session | Connection, table: Table) -> Connection:
+    """The connection on which a session's local transaction changes this table; the transaction has begun."""
+    if isinstance(session, Session):
+        return session.connection(bind_arguments={"clause": table})
+    if not session.in_transaction():
+        session.begin()
+    return session
+
+
+def check_database(engine: Engine, own: Engine, *, what: str) -> None:
+    """Raise UsageError for an engine of another database than that of `what`, whose engine is `own`."""
+    if not is_same_database(engine, own):
+        raise UsageError(
+            f"the session is of another database than {what}: one could commit without the other; use one engine for both"
+        )
+
+
+def check_autocommit(connection: Connection, *, row: str) -> None:
+    """Raise UsageError for a connection on which `row` would be durable at once."""
+    if is_in_autocommit(connection):
+        raise UsageError(
+            f"the connection is in autocommit: {row} would be durable without the local transaction; "
+            "use a transactional isolation level"
+        )
 
 
 def driver_connection(connection: Connection) -> Any:
@@ -373,32 +403,27 @@ def barrier_table(name: str = DEFAULT_NAME, *, schema: str | None = None, metada
     Raises:
         UsageError: `name` or `schema` is not a plain name of a table or schema.
     """
-    check_names(name, schema)
-    return Table(
+    return made_table(
         name,
-        MetaData() if metadata is None else metadata,
+        schema,
+        metadata,
         Column("txn_id", exact_text(TXN_ID_LENGTH_MAX), primary_key=True),
         Column("nonce", exact_text(NONCE_LENGTH), nullable=False),
         Column("producer_group", exact_text(GROUP_LENGTH_MAX), nullable=False),
         Column("resolution", exact_text(1), nullable=False),
         Column("source", exact_text(SOURCE_LENGTH_MAX), nullable=False),
         Column("created_at", instant(), nullable=False, server_default=DatabaseNow()),
-        schema=schema,
-        # A table without transactions would keep the row of a local transaction that was rolled back.
-        mysql_engine="InnoDB",
-        mariadb_engine="InnoDB",
     )
 
 
-def check_names(*names: str | None) -> None:
-    """Refuse anything but plain names of tables and schemas.
-
-    Raises:
-        UsageError: one of them is not a plain name.
-    """
-    for given in names:
+def made_table(name: str, schema: str | None, metadata: MetaData | None, *columns: Column[Any]) -> Table:
+    """A table in `metadata` or in new metadata; UsageError: `name` or `schema` is not a plain name."""
+    for given in (name, schema):
         if given is not None and _NAME.fullmatch(given) is None:
             raise UsageError(f"a table's name is 1 to 63 letters, digits or _, not {given[:80]!r}")
+    # A table without transactions would keep the row of a local transaction that was rolled back.
+    engines = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}
+    return Table(name, MetaData() if metadata is None else metadata, *columns, schema=schema, **engines)
 
 
 def exact_text(length: int) -> String:
