@@ -28,7 +28,7 @@ from harness import Figure, broker, make_namespace, scratch_folder, settings_lin
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from txlayer.cli.spark.session import spark_session
+from txlayer.cli.spark.main import spark_session
 from txlayer.core.ids import uuid7
 from txlayer_spark.bronze import system_topics
 from txlayer_spark.catalog import BatchFolder, Catalog, Reader, ReadState

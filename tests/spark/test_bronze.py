@@ -390,7 +390,7 @@ def test_a_dead_letter_is_read_once_also_where_a_real_topics_name_ends_with_anot
 
 PROGRAM = """
 import sys
-from txlayer.cli.spark.session import spark_session
+from txlayer.cli.spark.main import spark_session
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 root, namespace, servers = sys.argv[1:]
 quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from txlayer.cli.database import database_url
-from txlayer.cli.options import client_config
-from txlayer.cli.secrets import from_file
+from txlayer.cli.options import client_config, from_file
 from txlayer.config import ClientConfig, is_secret
 from txlayer.errors import ConfigError
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from txlayer.cli.options import AsJson, option
-from txlayer.cli.secrets import from_file, refuse_password
+from txlayer.cli.options import AsJson, from_file, option, refuse_password
 from txlayer.config import parse_duration
 from txlayer.errors import ConfigError
 

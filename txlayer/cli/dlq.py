@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group as Below
+from rich.console import RenderableType
+from rich.table import Table
 
 from txlayer.adapters.connect import connect_consumer, connect_producer
-from txlayer.cli import dlq_rows, output
+from txlayer.adapters.telemetry import printable
+from txlayer.cli import output
 from txlayer.cli.options import (
     AsJson,
     Bundle,
@@ -25,12 +30,14 @@ from txlayer.cli.options import (
     option,
     parse_instant,
 )
+from txlayer.cli.output import time_text
 from txlayer.config import ClientConfig, ConsumerConfig, ProducerConfig, parse_duration
 from txlayer.consumer.dead_letters import DeadLetterReader
 from txlayer.core.dead_letters import DeadLetterState
 from txlayer.core.ids import check_group, is_topic_name
 from txlayer.core.retry import DeadLetterReason, ReplayKind
 from txlayer.errors import ConfigError, UsageError
+from txlayer.operate import Json
 from txlayer.operate import dead_letters as letters_
 from txlayer.operate import replay as replaying
 from txlayer.operate.dead_letters import (
@@ -38,6 +45,7 @@ from txlayer.operate.dead_letters import (
     DeadLetterFilter,
     DeadLetterLog,
     DeadLetterPlace,
+    DeadLetterResult,
     DeadLetterSelection,
 )
 from txlayer.operate.replay import DeadLetterOutcome, Listener, ReplayOrder, author_of
@@ -176,7 +184,7 @@ def list_(
     rows = [letters_.letter_json(f, now_ms=now_ms, has_key=has_keys) for f in found.letters]
     output.show_rows(
         rows,
-        lambda rows: dlq_rows.list_table(rows, has_key=has_keys),
+        lambda rows: list_table(rows, has_key=has_keys),
         as_json=as_json,
         nothing="no dead letter is as the filters say",
     )
@@ -213,7 +221,7 @@ def show(
                 "shows what there is"
             )
         row = letters_.show_json(found, log.said_about(place), now_ms=current_ms(), has_value=has_value)
-    output.show(row, dlq_rows.show_tables, as_json=as_json)
+    output.show(row, show_tables, as_json=as_json)
 
 
 # --- asking ------------------------------------------------------------------------------------------------------------
@@ -341,7 +349,7 @@ def _carry_out(order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, a
     output.report(
         outcomes,
         is_good=lambda o: replaying.is_good(o, order.kind, is_waiting=is_waiting),
-        sentence=lambda o: dlq_rows.sentence(o, order.kind),
+        sentence=lambda o: sentence(o, order.kind),
         to_json=lambda o: replaying.outcome_json(o, order.kind),
         nothing="no dead letter is as the filters say; nothing was asked for",
         as_json=as_json,
@@ -413,7 +421,7 @@ def _confirmed(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: As
         output.confirm(
             f"{order.command} --all: {count:,} dead letters",
             f"{KIND_WORDS[order.kind.value]} these {count:,} dead letters?",
-            sample=dlq_rows.list_table(sample, has_key=False),
+            sample=list_table(sample, has_key=False),
             more_count=count - len(sample),
         )
     return choice
@@ -436,3 +444,105 @@ def request_writer(config: ProducerConfig, group: str) -> Iterator[RequestWriter
     """What writes requests to a group's replay topics."""
     with closing(connect_producer(config)) as connections:
         yield RequestWriter(lambda batch_bytes: connections.make_half_writer(batch_bytes_max=batch_bytes), group=group)
+
+
+# --- what is printed; users' keys and values only when asked -----------------------------------------------------------
+
+
+def list_table(rows: Sequence[Json], *, has_key: bool) -> Table:
+    """The table of `dlq list`."""
+    columns: dict[str, str | Callable[[Json], object]] = {
+        "letter": "letter",
+        "state": "state",
+        "reason": _reason,
+        "age": output.ages("age_ms"),
+        "attempts": lambda row: row.get("attempt_count"),
+        "error": _error,
+        "came from": _origin,
+    }
+    if has_key:
+        columns["key"] = lambda row: bytes_text(row["key"])
+    return output.rows_table(rows, columns, right=("age", "attempts"), whole=("letter",))
+
+
+def show_tables(row: Json) -> RenderableType:
+    """What `dlq show` prints."""
+    value = f"{row['value_bytes']:,} bytes; --value shows them"
+    head = output.grid(
+        (
+            ("letter", row["letter"]),
+            ("state", row["state"]),
+            ("reason", _reason(row)),
+            ("came from", _origin(row)),
+            ("its time", time_text(row.get("origin_ms") or None)),
+            ("attempts", row.get("attempt_count")),
+            ("first", time_text(row.get("first_ms"))),
+            ("last", time_text(row.get("last_ms"))),
+            ("given up", time_text(row["written_ms"])),
+            ("error", _error(row)),
+            ("key", bytes_text(row["key"])),
+            *((f"header {h['name']}", bytes_text(h["value"])) for h in row["headers"]),
+            ("value", bytes_text(row["value"]) if "value" in row else value),
+        )
+    )
+    if not row["history"]:
+        return head
+    columns: output.Columns = {
+        "when": output.times("at_ms"),
+        "what": "kind",
+        "request": "request_id",
+        "outcome": "outcome",
+        "who": "operator",
+        "text": "text",
+    }
+    return Below(head, output.rows_table(row["history"], columns))
+
+
+def _reason(row: Json) -> object:
+    return row["reason"] or row["why"]
+
+
+def _origin(row: Json) -> str:
+    origin = row.get("origin")
+    return "" if origin is None else f"{origin['topic']}-{origin['partition']}@{origin['offset']}"
+
+
+def bytes_text(raw: Json | None) -> str:
+    """Bytes for a person: text where they are UTF-8, else hex."""
+    if raw is None:
+        return "null"
+    if raw["text"] is not None:
+        return str(raw["text"])
+    return "0x" + base64.b64decode(raw["base64"]).hex()
+
+
+def _error(row: Json) -> str:
+    parts = (row.get("error_type"), row.get("error_message") or row.get("why"))
+    return ": ".join(filter(None, parts))
+
+
+_SENTENCES: Mapping[DeadLetterResult, str] = {
+    DeadLetterResult.PLANNED: "would be asked for",
+    DeadLetterResult.REQUESTED: "is asked for, and no consumer of the group has answered yet; it is done when one runs",
+    DeadLetterResult.HANDLED: "was handled",
+    DeadLetterResult.FAILED: "failed again and stays",
+    DeadLetterResult.DROPPED: "is dropped",
+    DeadLetterResult.REPUBLISHED: "is published",
+    DeadLetterResult.REQUESTED_ALREADY: "is asked for already and not answered yet",
+    DeadLetterResult.MISSING: "was not there any more when its turn came",
+    DeadLetterResult.UNKNOWN: "was not understood: the group's consumers do not know such a request",
+    DeadLetterResult.NOT_FOUND: "is not found: there is no record (any more)",
+    DeadLetterResult.UNDECODABLE: "is no dead letter of the group; `txlayer dlq show` tells why",
+    DeadLetterResult.LAST_OF_KEY: "is the last dead letter of a parked key and was not dropped: earlier ones of the key are open; "
+    "drop or replay them first",
+}
+
+
+def sentence(outcome: DeadLetterOutcome, kind: ReplayKind) -> str:
+    """What became of one dead letter, in one line without control characters."""
+    if outcome.result is DeadLetterResult.ALREADY:
+        state = "" if outcome.state is None else outcome.state.value
+        more = "; --again asks all the same" if kind is ReplayKind.REPLAY else ""
+        return f"{outcome.place} was {state} already{more}"
+    text = f": {outcome.text}" if outcome.text else ""
+    return printable(f"{outcome.place} {_SENTENCES[outcome.result]}{text}")

@@ -12,8 +12,7 @@ import typer
 
 from txlayer import __version__
 from txlayer.cli.database import BARRIER_URL, opened_barrier
-from txlayer.cli.options import Connection, command, duration, option
-from txlayer.cli.secrets import from_file
+from txlayer.cli.options import Connection, command, duration, from_file, option
 from txlayer.cli.services import Observing, StartTimeout, load_handler, observed
 from txlayer.config import ResponderConfig
 from txlayer.coordinator.workers import StopSignal

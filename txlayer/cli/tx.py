@@ -22,7 +22,7 @@ import typer
 from txlayer.adapters.connect import connect_coordinator, connect_producer
 from txlayer.adapters.ports import HistoryStart
 from txlayer.adapters.telemetry import printable
-from txlayer.cli import output, tx_rows
+from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     AsJson,
@@ -148,6 +148,8 @@ def list_(
 
     They are read from the low-water mark on. Ages count from the broker's append time of the first half message.
     """
+    from txlayer.cli import tx_rows
+
     wanted = filters.read()
     if kept_aside and wanted != Filter(older_ms=wanted.older_ms):
         raise UsageError(
@@ -194,6 +196,8 @@ class _Counted:
 @command(app)
 def stats(*, connection: Connection, as_json: AsJson = False) -> None:
     """Count what is not settled, by group and state, and what was kept aside; and say how far half, op and doubt reach."""
+    from txlayer.cli import tx_rows
+
     config = connection.config(CoordinatorConfig)
     with administration(config) as admin:
         status = read_status(admin, config.topics)
@@ -211,6 +215,7 @@ def show(
     One id may have had several attempts, each with its nonce: every one is shown. Exit code 1 when nothing is found.
     """
     from txlayer.adapters.connect import connect_history
+    from txlayer.cli import tx_rows
     from txlayer.operate import history as histories
 
     config = connection.config(CoordinatorConfig)
@@ -250,6 +255,8 @@ def parse_place(text: str) -> tuple[int, int] | None:
 
 def _show_aside(config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool) -> bool:
     """Print the record kept aside that was there; False: there is none."""
+    from txlayer.cli import tx_rows
+
     with _overview(config) as overview:
         asides = overview.kept_aside([wanted[0].partition])
     found = next((a for a in asides if (a.origin, a.line) == wanted), None)
@@ -407,7 +414,7 @@ class Settling(TransactionFilters):
 def _add(word: str) -> None:
     @command(app, word, help=HELP[word] + _EXITS)
     def settle(txn_ids: Ids = None, *, settling: Settling, connection: Connection, as_json: AsJson = False) -> None:
-        from txlayer.cli.tx_sentences import sentence
+        from txlayer.cli.tx_rows import sentence
         from txlayer.operate.settle import GOOD, SettlementResult, outcome_json
 
         order = settling.order(word, txn_ids)
@@ -443,7 +450,7 @@ def _plan(
     order: SettlementOrder, hands: ManualSettlement, config: CoordinatorConfig, *, since_ms: int
 ) -> SettlementPlan:
     from txlayer.adapters.connect import connect_history
-    from txlayer.cli.tx_sentences import candidates
+    from txlayer.cli.tx_rows import candidates
     from txlayer.operate.settle import plan_of
 
     def read_histories(txn_id: str) -> list[TransactionHistory]:
@@ -484,6 +491,8 @@ def _carry_out(
 
 
 def _confirm(act: OperatorAction, plan: SettlementPlan) -> None:
+    from txlayer.cli import tx_rows
+
     now_ms, count = current_ms(), len(plan.lines)
     sample = [unsettled.unsettled_json(s, now_ms=now_ms) for s, _ in plan.lines[: output.SAMPLE_COUNT]]
     them = "this transaction" if count == 1 else f"these {count:,} transactions"

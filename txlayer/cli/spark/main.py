@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +17,9 @@ import typer
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from txlayer.adapters.kafka.local import LocalConfig
+from txlayer.adapters.kafka.local.jars import CONNECTOR
+from txlayer.adapters.kafka.local.runtime import SparkRuntime, prepare_connector
 from txlayer.adapters.telemetry import printable
 from txlayer.cli.exits import guard
 from txlayer.cli.options import (
@@ -25,12 +30,13 @@ from txlayer.cli.options import (
     Namespace,
     client_config,
     command,
+    command_line_settings,
     duration,
     option,
     version_option,
+    with_secrets,
 )
-from txlayer.cli.secrets import command_line_settings, with_secrets
-from txlayer.cli.spark.session import connector, spark_session
+from txlayer.cli.output import FetchBar
 from txlayer.config import ClientConfig, check_names, milliseconds, parse_duration, parse_settings
 from txlayer_spark.jobs import against as against_job
 from txlayer_spark.jobs import compaction
@@ -38,6 +44,7 @@ from txlayer_spark.jobs.against import AgainstSettings
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.report import write_report
+from txlayer_spark.session import build_session, failures_as_ours
 from txlayer_spark.summary import Summary
 from txlayer_spark.verdicts import exit_code
 
@@ -249,7 +256,7 @@ def jars() -> None:
 @app.command()
 def program() -> None:
     """Print the path of this program for `spark-submit`: spark-submit --jars "$(txlayer-spark jars)" "$(txlayer-spark program)" audit …"""
-    typer.echo(str(Path(__file__).with_name("__main__.py")))
+    typer.echo(str(Path(__file__)))
 
 
 def _ledger(data: str, grace: str, overdue: str) -> LedgerSettings:
@@ -309,3 +316,74 @@ def _begin(
 def main() -> None:
     """Run the command of this process's arguments and end the process."""
     raise SystemExit(guard(app))
+
+
+# --- the session -------------------------------------------------------------------------------------------------------
+
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set by `spark-submit`, which has started the Java side already."""
+
+
+def connector(config: LocalConfig | None = None) -> SparkRuntime:
+    """Java and the jars of Spark's Kafka connector, fetched when they are missing.
+
+    Raises:
+        ConfigError: no Java, or no jars that fit.
+        RepositoryUnreachableError: the connector could not be fetched.
+    """
+    with closing(FetchBar(CONNECTOR)) as progress:
+        return prepare_connector(config or LocalConfig.from_environ(os.environ), progress=progress)
+
+
+@contextmanager
+def spark_session(
+    *, master: str, memory: str = "2g", settings: Mapping[str, str] | None = None, config: LocalConfig | None = None
+) -> Iterator[SparkSession]:
+    """A session for the time of the block; under `spark-submit` the one that it started.
+
+    Raises:
+        ConfigError: no Java, or no jars that fit. Nothing was started.
+        RepositoryUnreachableError: the connector could not be fetched.
+    """
+    if _SUBMITTED in os.environ:
+        session = build_session(name="txlayer", master=None, settings=settings)
+    else:
+        runtime = connector(config)
+        with _environment_of_java(str(runtime.java_home)):
+            session = build_session(
+                name="txlayer",
+                master=master,
+                jars=runtime.jars,
+                settings={"spark.driver.memory": memory, **(settings or {})},
+            )
+    try:
+        with failures_as_ours():
+            yield session
+    finally:
+        session.stop()
+
+
+@contextmanager
+def _environment_of_java(java_home: str) -> Iterator[None]:
+    """What Spark's launcher takes from the environment and from nowhere else, while it starts Java; then as before."""
+    needed = {
+        "JAVA_HOME": java_home,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Spark's workers are `python -m pyspark…`: they must not find a module in the working directory.
+        "PYTHONSAFEPATH": "1",
+    }
+    before = {name: os.environ.get(name) for name in needed}
+    os.environ.update(needed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+if __name__ == "__main__":  # as `spark-submit` runs it; `txlayer-spark program` prints where it is
+    main()
