@@ -9,8 +9,8 @@ from itertools import count
 
 import pytest
 
-from txlayer.adapters.connect import QUESTION_TIMEOUT_MS, ConnectedProducer
-from txlayer.adapters.kafka.connections import SharedAdmin, kafka_clients
+from txlayer.adapters.connect import QUESTION_TIMEOUT_MS, ConnectedProducer, kafka_clients
+from txlayer.adapters.kafka.admin import SharedAdmin
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.errors import BrokerUnavailableError, TopicMismatchError

@@ -6,9 +6,11 @@ imported on the first call.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from txlayer.adapters.errors import RESPONDER_ADVICE
@@ -26,6 +28,9 @@ from txlayer.adapters.ports import (
 )
 from txlayer.adapters.readers import LogHistoryReader
 from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig, milliseconds
+from txlayer.errors import BrokerUnavailableError
+
+logger = logging.getLogger("txlayer.kafka")
 
 ConnectProducer = Callable[[ProducerConfig], ProducerConnections]
 ConnectCoordinator = Callable[[CoordinatorConfig], CoordinatorConnections]
@@ -207,15 +212,62 @@ class ConnectedConsumer(_Connected):
         )
 
 
-def _kafka(config: ClientConfig) -> Clients:
-    from txlayer.adapters.kafka.connections import kafka_clients
+def kafka_clients(config: ClientConfig) -> Clients:
+    """Clients of real Kafka with these settings; each connects at its first use."""
+    from txlayer.adapters.kafka.admin import KafkaAdmin, SharedAdmin
+    from txlayer.adapters.kafka.client import PlainReader, serialize
+    from txlayer.adapters.kafka.group import KafkaGroupReader, KafkaStoringGroupReader
+    from txlayer.adapters.kafka.writers import KafkaHalfWriter, KafkaTransactionalWriter
 
-    return kafka_clients(config)
+    return Clients(
+        config=config,
+        admin=partial(KafkaAdmin, config),
+        shared_questions=partial(SharedAdmin, config),
+        reader=partial(PlainReader, config),
+        writer=partial(KafkaTransactionalWriter, config),
+        half_writer=partial(KafkaHalfWriter, config),
+        group_reader=partial(KafkaGroupReader, config),
+        storing_group_reader=partial(KafkaStoringGroupReader, config),
+        serialize=serialize,
+        wait_for=partial(_wait_for_answer, config),
+    )
+
+
+def _wait_for_answer(config: ClientConfig, admin: Administration, topic: str, *, timeout_s: float) -> None:
+    """Return when a broker answers; says every few seconds that it is still waiting.
+
+    Raises:
+        BrokerUnavailableError: none answered within `timeout_s`.
+        NotAuthorisedError: a broker refused the credentials.
+    """
+    started = time.monotonic()
+    while True:
+        try:
+            admin.partition_count(topic)
+        except BrokerUnavailableError as exc:
+            waited_s = time.monotonic() - started
+            if waited_s >= timeout_s:
+                raise BrokerUnavailableError(
+                    f"{exc.detail}; is the address right and the broker up?",
+                    bootstrap_servers=config.bootstrap_servers,
+                    waited_ms=int(waited_s * 1000),
+                ) from exc
+            logger.warning(
+                "broker.unreachable",
+                extra={
+                    "bootstrap_servers": config.bootstrap_servers,
+                    "reason": exc.detail,
+                    "waited_s": round(waited_s, 1),
+                    "gives_up_after_s": timeout_s,
+                },
+            )
+        else:
+            return
 
 
 def connect_producer(config: ProducerConfig) -> ProducerConnections:
     """A producer's calls to a real Kafka; it connects at the first question."""
-    return ConnectedProducer(_kafka(config), config)
+    return ConnectedProducer(kafka_clients(config), config)
 
 
 def connect_coordinator(config: CoordinatorConfig, *, is_one_shot: bool = False) -> CoordinatorConnections:
@@ -224,14 +276,14 @@ def connect_coordinator(config: CoordinatorConfig, *, is_one_shot: bool = False)
     A coordinator repeats its questions, so each one waits for 3 s; with `is_one_shot` it waits as long as in a command.
     """
     timeout_ms = ANSWER_TIMEOUT_MS if is_one_shot else ANSWER_MS
-    return ConnectedCoordinator(_kafka(config), config, timeout_ms=timeout_ms)
+    return ConnectedCoordinator(kafka_clients(config), config, timeout_ms=timeout_ms)
 
 
 def connect_consumer(config: ConsumerConfig) -> ConsumerConnections:
     """A consumer's calls to a real Kafka; it connects at the first question."""
-    return ConnectedConsumer(_kafka(config), config)
+    return ConnectedConsumer(kafka_clients(config), config)
 
 
 def connect_history(config: ClientConfig) -> LogHistoryReader:
     """What reads the histories of transactions from a real Kafka."""
-    return _kafka(config).history()
+    return kafka_clients(config).history()

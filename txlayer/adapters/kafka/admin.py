@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self
@@ -605,6 +606,52 @@ def _may_write(description: Any) -> bool:
 
 def _partitions(assigned: Sequence[ClientPartition]) -> tuple[TopicPartition, ...]:
     return tuple(sorted((p.topic, p.partition) for p in assigned))
+
+
+ASK_AGAIN_S = 0.1
+
+
+class SharedAdmin:
+    """A `KafkaAdmin` that any thread may ask. It asks again for `patience_ms`, after a failure with a new client."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        timeout_ms: int = ANSWER_TIMEOUT_MS,
+        patience_ms: int = 0,
+        make_admin: Callable[..., Any] = KafkaAdmin,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._patience_s = patience_ms / 1000
+        self._clock = clock
+        self._admin: KafkaAdmin = make_admin(config, timeout_ms=timeout_ms)
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def topic_limits(self, topic: str) -> TopicLimits | None:
+        began = self._clock()
+        while True:
+            try:
+                # For one question at a time, so that `close` does not wait for all of them.
+                with self._lock:
+                    return self._admin.topic_limits(topic)
+            except BrokerUnavailableError as exc:
+                waited_s = self._clock() - began
+                if self._is_closed or waited_s + ASK_AGAIN_S >= self._patience_s:
+                    raise BrokerUnavailableError(
+                        exc.detail, bootstrap_servers=exc.bootstrap_servers, waited_ms=int(waited_s * 1000)
+                    ) from exc
+            time.sleep(ASK_AGAIN_S)
+
+    def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
+        with self._lock:
+            return self._admin.groups_with_members(groups)
+
+    def close(self) -> None:
+        self._is_closed = True
+        with self._lock:
+            self._admin.close()
 
 
 # --- access rights ----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from txlayer.adapters.errors import translate_error, translate_unknown_end
 from txlayer.adapters.ports import TopicPartition
@@ -450,3 +451,11 @@ class Deadline:
                 self._ends.put(exc)
             else:
                 self._ends.put(None)
+
+
+def serialize(serializer: Any, value: Any, *, topic: str, headers: list[tuple[str, bytes | None]]) -> bytes | None:
+    """The value as a serializer of Confluent's writes it."""
+    # The list itself, not a copy: a serializer may append to it.
+    context = SerializationContext(topic, MessageField.VALUE, headers)  # type: ignore[arg-type]  # invariant list
+    written: bytes | None = serializer(value, context)
+    return written
