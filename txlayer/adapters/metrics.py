@@ -48,8 +48,7 @@ class HistogramView(NamedTuple):
     """The content of a histogram at one moment."""
 
     bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    """Cumulative counts: values up to each bound, and finally all values."""
+    counts: tuple[int, ...]  # cumulative counts: values up to each bound, and finally all values
     total: float
 
 
@@ -64,10 +63,8 @@ class Sample(NamedTuple):
 class Health(NamedTuple):
     """The health of a process, for supervisors and load balancers."""
 
-    stalled: str
-    """Why it should be restarted; empty: it is alive."""
-    waiting: str
-    """Why it does not do its work yet; empty: it is ready."""
+    stalled: str  # why it should be restarted; empty: it is alive
+    waiting: str  # why it does not do its work yet; empty: it is ready
 
 
 class Measured(Protocol):

@@ -203,8 +203,7 @@ class TransactionalWriter(Protocol):
     transactional_id: str
     batch_bytes_max: int
 
-    produce: Callable[..., None]
-    """As in `HalfWriter`; a refused record makes `flush` or `commit` fail."""
+    produce: Callable[..., None]  # as in `HalfWriter`; a refused record makes `flush` or `commit` fail
 
     def initialise(self, *, timeout_s: float) -> None:
         """Fence every earlier holder of the id and end what it left open.

@@ -36,10 +36,8 @@ class LockStanding(NamedTuple):
 
     lease: QueueLease
     state: LockState
-    age_ms: int
-    """Since its last renewal."""
-    expires_in_ms: int
-    """Below 0: so long ago."""
+    age_ms: int  # since its last renewal
+    expires_in_ms: int  # below 0: so long ago
 
 
 class FoldedEntry(NamedTuple):

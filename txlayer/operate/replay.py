@@ -161,10 +161,8 @@ def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -
 class Listener(NamedTuple):
     """Hears how far a request is."""
 
-    begun: Callable[[str], None]
-    """Something is asked for under this id."""
-    joined: Callable[[int], None]
-    """So many dead letters followed their parked keys meanwhile, and are asked for too."""
+    begun: Callable[[str], None]  # something is asked for under this id
+    joined: Callable[[int], None]  # so many dead letters followed their parked keys meanwhile, and are asked for too
     progress: Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
     """(what, total) → a function that gets the number of those done, for the time of a block."""
 

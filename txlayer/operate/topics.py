@@ -265,12 +265,9 @@ def unread(
 class Widening(NamedTuple):
     """What more partitions would take."""
 
-    before: dict[str, int]
-    """Partitions of half, op and doubt."""
-    wanted: dict[str, int]
-    """Those that get more, in the order in which they get them."""
-    left: Drain | None
-    """What is not drained yet; None: nothing, and the topics may be widened."""
+    before: dict[str, int]  # partitions of half, op and doubt
+    wanted: dict[str, int]  # those that get more, in the order in which they get them
+    left: Drain | None  # what is not drained yet; None: nothing, and the topics may be widened
 
 
 def plan_widening(

@@ -431,12 +431,10 @@ class WantedWindow(NamedTuple):
 
     since_ms: int
     until_ms: int | None = None
-    topics: tuple[str, ...] = ()
-    """Real topics; empty: those that the half messages name."""
+    topics: tuple[str, ...] = ()  # real topics; empty: those that the half messages name
     grace_ms: int = 60_000
     overdue_ms: int = 900_000
-    clock_error_ms: int = CLOCK_ERROR_MS
-    """By how much the clocks of two brokers may differ."""
+    clock_error_ms: int = CLOCK_ERROR_MS  # by how much the clocks of two brokers may differ
 
 
 class WindowReading(NamedTuple):
@@ -446,8 +444,7 @@ class WindowReading(NamedTuple):
     topics: tuple[str, ...]
     record_counts: dict[str, int]
     held_back: tuple[HeldBack, ...]
-    strange_count: int
-    """Half and op records that are none of ours; coordinators keep them aside."""
+    strange_count: int  # half and op records that are none of ours; coordinators keep them aside
 
 
 class WindowReader:

@@ -49,8 +49,7 @@ class TopicSettings:
     is_deleted: bool
     is_append_time: bool
     message_bytes_max: int
-    retention_ms: int
-    """-1: for ever."""
+    retention_ms: int  # -1: for ever
     compaction_lag_ms: int
     tombstone_ms: int
     future_ms_max: int

@@ -164,8 +164,7 @@ class JoinedTransaction:
 class ExpectedJoins(NamedTuple):
     """Local transactions of one thread or task that must hold a row."""
 
-    here: object
-    """The thread or task."""
+    here: object  # the thread or task
     joined: JoinedTransaction | None
     """The one that holds the row. While it is open, and after its commit, other transactions may commit freely."""
 

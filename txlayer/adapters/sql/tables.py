@@ -48,14 +48,11 @@ Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
 class DialectRules(Protocol):
     """The rules of one kind of database."""
 
-    isolation: Isolation | None
-    """Isolation level of a check's own connection; None: the engine's."""
+    isolation: Isolation | None  # isolation level of a check's own connection; None: the engine's
 
-    has_row_locks: bool
-    """False: one open local transaction blocks all others."""
+    has_row_locks: bool  # False: one open local transaction blocks all others
 
-    wait_min_ms: int
-    """The shortest wait that the database supports."""
+    wait_min_ms: int  # the shortest wait that the database supports
 
     def insert_absent(self, table: Table) -> Insert:
         """Insert rows; leave existing ones unchanged."""
@@ -448,8 +445,7 @@ PAGE_COUNT_MAX = 5_000
 class Purged(NamedTuple):
     """What a purge deleted, or would delete."""
 
-    row_count: int
-    """Rows that it read."""
+    row_count: int  # rows that it read
     purged_count: int
 
 

@@ -185,8 +185,7 @@ class BrokerStatus:
     """A broker as it is now."""
 
     server: Server
-    pid: int | None
-    """None when it is not running."""
+    pid: int | None  # None when it is not running
     log_file: Path
     is_answering: bool
 

@@ -61,20 +61,13 @@ class Jar:
 class JarPurpose:
     """What a set of jars is for, and what a user may name instead of them."""
 
-    file: str
-    """The lock, beside this module."""
-    name: str
-    """Begins the name of the folder in the cache."""
-    title: str
-    """What messages call it."""
-    artifact: str
-    """The jar whose version is that of the set."""
-    extra: str
-    """The extra of txlayer that brings something to fetch with."""
-    own: str
-    """The setting that names jars of one's own."""
-    own_is: str
-    """What that setting holds."""
+    file: str  # the lock, beside this module
+    name: str  # begins the name of the folder in the cache
+    title: str  # what messages call it
+    artifact: str  # the jar whose version is that of the set
+    extra: str  # the extra of txlayer that brings something to fetch with
+    own: str  # the setting that names jars of one's own
+    own_is: str  # what that setting holds
 
 
 BROKER = JarPurpose(
@@ -263,12 +256,9 @@ class RepositoryUnreachableError(RetriableError):
 class Sources:
     """What jars are fetched with, and from where."""
 
-    ivy: str | None
-    """The class path of Ivy."""
-    java: Path
-    """Runs Ivy."""
-    maven_url: str | None
-    """A repository to use instead of the default one."""
+    ivy: str | None  # the class path of Ivy
+    java: Path  # runs Ivy
+    maven_url: str | None  # a repository to use instead of the default one
 
 
 def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, progress: Progress) -> Path:

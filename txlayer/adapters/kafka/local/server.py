@@ -130,8 +130,7 @@ class JavaCommand:
 
     java: Path
     jar_folder: Path
-    flags: tuple[str, ...] = ()
-    """For every run."""
+    flags: tuple[str, ...] = ()  # for every run
 
     @property
     def class_path(self) -> str:
