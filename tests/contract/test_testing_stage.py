@@ -59,7 +59,7 @@ def test_what_is_not_published_is_told_with_what_is_there_and_what_is_open(stage
     text = str(said.value)
     assert "published 0 times within 0.3 s, not 1: value=b'expected'" in text
     assert "key=b'customer-8' value=b'another'" in text
-    assert "order-1: open, nobody said commit or rollback yet; group shop" in text
+    assert "order-1: open, no commit or rollback yet; group shop" in text
 
 
 def test_one_message_more_than_expected_is_a_failure(stage: Stage) -> None:

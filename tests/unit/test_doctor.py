@@ -235,7 +235,7 @@ RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
     ),
     ("no coordinator", P.group, replace(HEALTHY, group=EMPTY), E, "no coordinator runs"),
     ("a rebalance", P.group, replace(HEALTHY, group=GroupFacts("g", "preparing_rebalancing", 2)), W, "given out"),
-    ("a partition of nobody", P.group, with_part(owner=""), E, "nobody owns partitions 0"),
+    ("a partition of nobody", P.group, with_part(owner=""), E, "no member owns partitions 0"),
     ("one coordinator", P.group, replace(HEALTHY, group=ALONE), W, "one member"),
     ("coordinators without work", P.group, replace(HEALTHY, group=GroupFacts("g", "stable", 4)), I, "nothing to do"),
     ("resolutions and nobody to apply them", P.lag, replace(with_part(op_next=90), group=EMPTY), E, "10 op records"),

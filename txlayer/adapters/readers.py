@@ -311,7 +311,7 @@ def _place(record: Record, where: str) -> HalfPlace | str:
 class TranslatedMember:
     """What a member of a group keeps between two reads, whatever its client: a share, ends that were reached, a failure.
 
-    A `reader` that lost its offset is told `advice`; without one, how to reset a consumer of this group.
+    A `reader` that lost its offset gives `advice`; without one, how to reset a consumer of this group.
     """
 
     def __init__(self, *, group: str, bootstrap_servers: str, reader: str, advice: str) -> None:

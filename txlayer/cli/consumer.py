@@ -93,7 +93,7 @@ def run(  # every option is a parameter
         raise typer.Exit(code)
     consumer = load_object(
         place,
-        ConsumerService,  # type: ignore[type-abstract]  # nobody makes one
+        ConsumerService,  # type: ignore[type-abstract]  # no object of it is made
         folder=str(Path.cwd()),
     )
     _reach(consumer, cluster)
@@ -105,8 +105,8 @@ def run(  # every option is a parameter
         stop.watch(sys.stdin.buffer)
     # Records and messages end by their reference counts; looking for cycles among those that wait costs much.
     gc.set_threshold(GC_THRESHOLD)
-    told = ObservedConsumer(consumer.stats, group=consumer.group, version=__version__)
-    with observed(metrics, lambda: told):
+    figures = ObservedConsumer(consumer.stats, group=consumer.group, version=__version__)
+    with observed(metrics, lambda: figures):
         _run_until(consumer, stop)
 
 

@@ -181,7 +181,7 @@ def status_table(found: CoordinatorStatus) -> output.Parted:
     columns: output.Columns = {
         **{header: output.number_or_none(name) for header, name in names.items()},
         "doubt": lambda p: "" if p["doubt_low"] is None else f"{p['doubt_low']}-{p['doubt_end']}",
-        "owner": lambda p: owners.get(p["partition"], "nobody"),
+        "owner": lambda p: owners.get(p["partition"], "none"),
     }
     body = status_json(found)
     return output.Parted(
@@ -197,9 +197,9 @@ def status_table(found: CoordinatorStatus) -> output.Parted:
 
 
 def owner_name(member: GroupMember) -> str:
-    """A member, so that two of them differ: its host and what the group drew for it; before it the name that somebody gave it.
+    """A member, so that two of them differ: its host and what the group drew for it; before it the name that its settings give it.
 
-    Clients of one library have one name unless somebody gives them others (`client.id`).
+    Clients of one library have one name unless their settings give them others (`client.id`).
     """
     drawn = member.member_id.removeprefix(f"{member.client_id}-")[:8]
     given = "" if member.client_id in ("", _LIBRARY_NAME) else f"{member.client_id}@"

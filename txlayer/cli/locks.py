@@ -74,7 +74,7 @@ def list_locks(
         and (is_all or row["state"] == LockState.HELD.value)
     ]
     of = "".join(f" of {what} {name}" for what, name in (("group", group), ("topic", topic)) if name)
-    nothing = f"nobody holds a queue{of} in {config.namespace}"
+    nothing = f"no consumer holds a queue{of} in {config.namespace}"
     output.show_rows(rows, list_table, as_json=as_json, nothing=nothing)
 
 
@@ -135,7 +135,7 @@ def release(
     if as_json:
         output.print_json(row)
     elif not is_written:
-        typer.echo(f"nobody holds {queue}: its lease is {state.value}; nothing was written")
+        typer.echo(f"no consumer holds {queue}: its lease is {state.value}; nothing was written")
     elif effect is LeaseEffect.RELEASED:
         typer.echo(printable(f"released {queue}: the lease {lease.token} of {lease.holder} is over"))
     else:
@@ -208,7 +208,7 @@ def sentence(standing: LockStanding) -> str:
             f"{lease.queue} is held by {lease.holder} (generation {lease.generation}, token {lease.token}), "
             f"renewed {age_text(standing.age_ms)} ago"
         )
-    return f"nobody holds {lease.queue}: its lease is {state.value}"
+    return f"no consumer holds {lease.queue}: its lease is {state.value}"
 
 
 def _end_text(row: Json) -> str:

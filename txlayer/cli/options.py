@@ -1,7 +1,7 @@
 """Options that many commands have, declared once as `Bundle`s, and the settings that come of them.
 
 The environment is read here, in `services` and in `database`, and nowhere else. A password belongs neither into a command line,
-which everybody sees, nor into a log: a setting `NAME.file=PATH` stands for `NAME` with the file's content, where NAME holds a
+which every user sees, nor into a log: a setting `NAME.file=PATH` stands for `NAME` with the file's content, where NAME holds a
 secret (`sasl.password.file`).
 """
 
@@ -353,8 +353,8 @@ def read_secret(name: str, path: str) -> str:
         text = content.decode("utf-8")
     except (OSError, ValueError) as exc:
         # The text of the second holds the bytes themselves.
-        told = exc.strerror if isinstance(exc, OSError) else "no UTF-8"
-        raise ConfigError(f"cannot be read: {told}", name=name, value=path, expected="a file") from None
+        why = exc.strerror if isinstance(exc, OSError) else "no UTF-8"
+        raise ConfigError(f"cannot be read: {why}", name=name, value=path, expected="a file") from None
     if not text.strip() or len(content) > SECRET_BYTES_MAX:
         raise ConfigError("empty, or too long", name=name, value=path, expected="a secret")
     return text.removesuffix("\n").removesuffix("\r")
@@ -376,7 +376,7 @@ def refuse_password(url: str, *, option: str, name: str) -> None:
     credentials = before.rpartition("@")[0].rpartition("//")[2]
     if ":" in credentials or "@" in query or _PASSWORD_SETTING.search(unquote_plus(query)):
         raise ConfigError(
-            f"everybody who can list processes could read the password; set {name} in the environment, "
+            f"every user who can list processes could read the password; set {name} in the environment, "
             f"or {name}_FILE to the path of a file that holds the URL",
             name=option,
             expected="no password on a command line",

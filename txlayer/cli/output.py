@@ -250,7 +250,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 class Step(Protocol):
-    """Moves the bar of one step; its total may be told later."""
+    """Moves the bar of one step; its total may come later."""
 
     def __call__(self, count: int, total: int | None = None, /) -> None:
         """So many are done, of so many."""

@@ -92,15 +92,19 @@ def run(  # every option is a parameter
     )
     check_group(group)
     if handler is not None and barrier_url is not None:
-        raise ConfigError("who is asked?", name=f"--handler, {URL_OPTION}", expected="one of them")
+        raise ConfigError(
+            "a handler and a barrier: only one of them is asked",
+            name=f"--handler, {URL_OPTION}",
+            expected="one of them",
+        )
     asked = observing.tracer()
     stop = StopSignal()
     metrics = observing.metrics()
-    told = ObservedResponder(group=group, version=__version__)
+    figures = ObservedResponder(group=group, version=__version__)
     with _answering(handler, barrier_url, table=barrier_table, schema=barrier_schema) as who:
         stop.install()
-        with observed(metrics, lambda: told):
-            run_responder(config, group=group, should_stop=stop.is_set, tracing=asked, observed=told, **who)
+        with observed(metrics, lambda: figures):
+            run_responder(config, group=group, should_stop=stop.is_set, tracing=asked, observed=figures, **who)
 
 
 @contextmanager
@@ -113,7 +117,7 @@ def _answering(
         return
     if not barrier_url and not from_file(os.environ, BARRIER_URL):
         raise ConfigError(
-            "nobody to ask",
+            "neither a handler nor a barrier to ask",
             name=f"--handler, {URL_OPTION} or {BARRIER_URL}",
             expected="a handler, or the barrier's database",
         )

@@ -152,7 +152,7 @@ def tracing_of(option: bool | None, environ: Mapping[str, str]) -> Tracing:  # n
             "OpenTelemetry is not installed", name="--tracing", expected='pip install "txlayer[otel]"'
         ) from exc
     if not is_recorded():
-        logger.warning("tracing.nobody_records", extra={"mend": "start with opentelemetry-instrument"})
+        logger.warning("tracing.not_recorded", extra={"mend": "start with opentelemetry-instrument"})
     return OpenTelemetryTracing()
 
 

@@ -179,7 +179,7 @@ _CHECK_COLUMNS: output.Columns = {
     "answer": "resolution",
     "by": "source",
 }
-_REFUSAL_COLUMNS: output.Columns = {"told": output.times("appended_ms"), "what came too late": "text"}
+_REFUSAL_COLUMNS: output.Columns = {"reported": output.times("appended_ms"), "what came too late": "text"}
 
 
 def _head(row: Json) -> list[tuple[str, object]]:

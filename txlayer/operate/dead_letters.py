@@ -340,7 +340,7 @@ def choose(
 ) -> DeadLetterSelection:
     """What `names` name, or without any what the filter lets through, of these topics.
 
-    What `request_id` stands for already is `asked_before`: it was asked for, or with `is_copying` republished. With
+    What `request_id` has asked for already is `asked_before`: it was asked for, or with `is_copying` republished. With
     `is_again` named ones are asked for whatever became of them. With `is_whole` a parked key's other dead letters are
     chosen too. With `is_dropping` the last one of a parked key is not chosen while earlier ones are left open: its end
     would release the key.

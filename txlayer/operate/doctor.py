@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from txlayer.config import IMMUNITY_MAX, ConsumerConfig, CoordinatorConfig, milliseconds
@@ -51,24 +52,10 @@ class ClusterFinding(NamedTuple):
     mend: str = ""  # a command, or what to do; "" where nothing is to be done
 
 
-def error(about: str, reason: str, mend: str) -> ClusterFinding:
-    """A promise does not hold."""
-    return ClusterFinding("", Level.ERROR, about, reason, mend)
-
-
-def warning(about: str, reason: str, mend: str) -> ClusterFinding:
-    """It hurts one day."""
-    return ClusterFinding("", Level.WARNING, about, reason, mend)
-
-
-def info(about: str, reason: str, mend: str = "") -> ClusterFinding:
-    """It could not be found out, or is good to know."""
-    return ClusterFinding("", Level.INFO, about, reason, mend)
-
-
-def ok(about: str, reason: str) -> ClusterFinding:
-    """It was looked at."""
-    return ClusterFinding("", Level.OK, about, reason)
+error = partial(ClusterFinding, "", Level.ERROR)
+warning = partial(ClusterFinding, "", Level.WARNING)
+info = partial(ClusterFinding, "", Level.INFO)
+ok = partial(ClusterFinding, "", Level.OK)
 
 
 def counted(count: int, noun: str) -> str:
@@ -128,7 +115,7 @@ def versions(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         if level is None:
             yield info(about, "it did not tell its features, so its release is not known")
         elif level < VERIFIED_LEVEL:
-            reason = f"Kafka {release_of(level)} keeps records of Kafka transactions that nobody began (KAFKA-14402)"
+            reason = f"Kafka {release_of(level)} keeps records of Kafka transactions that no client began (KAFKA-14402)"
             yield error(about, reason, "upgrade the brokers to 4.0 or later")
         elif level < SUPPORTED_LEVEL:
             reason = f"Kafka {release_of(level)} is older than {release_of(SUPPORTED_LEVEL)}, the oldest that txlayer is tested with"
@@ -261,7 +248,7 @@ def _number(settings: Mapping[str, str], name: str) -> int | None:
 
 
 def _with_setting(facts: ClusterFacts, name: str) -> Iterator[tuple[str, str]]:
-    """(the broker's name in a finding, the setting), of those that told it."""
+    """(the broker's name in a finding, the setting), of those that reported it."""
     for broker in facts.brokers:
         if name in broker.settings:
             yield f"broker {broker.broker_id}", broker.settings[name]
@@ -386,7 +373,7 @@ def leaders(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         spread = max(counts.values(), default=0) - min(counts.values(), default=0)
         is_even = spread <= 1 or len(topic.leaders) < len(facts.brokers)
         if orphans:
-            reason = f"partitions {_few(orphans)} have no leader: nobody reads or writes them"
+            reason = f"partitions {_few(orphans)} have no leader: they cannot be read or written"
             yield error(topic.name, reason, "start the brokers that hold their replicas")
         if moved and not is_even:
             reason = f"leaders {_shares(counts)}: partitions {_few(moved)} are not led by their preferred broker"
@@ -467,7 +454,7 @@ def group(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         return
     run = f"txlayer coordinator run --namespace {facts.namespace}"
     if not found.member_count:
-        reason = f"no coordinator runs (the group is {found.state}): nothing is forwarded, nobody is asked"
+        reason = f"no coordinator runs (the group is {found.state}): nothing is forwarded, and no check-back is sent"
         yield error(found.name, reason, run)
         return
     if found.state not in ("stable", "assigning", "reconciling"):
@@ -477,14 +464,16 @@ def group(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         return
     unowned = [p.partition for p in facts.partitions if not p.owner]
     if unowned:
-        reason = f"{counted(found.member_count, 'member')}, but nobody owns partitions {', '.join(map(str, unowned))}"
+        reason = (
+            f"{counted(found.member_count, 'member')}, but no member owns partitions {', '.join(map(str, unowned))}"
+        )
         mend = "restart the coordinators; all must be of one release and subscribe alike"
         yield error(found.name, reason, mend)
     elif found.member_count > len(facts.partitions):
         reason = f"{counted(found.member_count, 'member')} for {counted(len(facts.partitions), 'partition')}: some have nothing to do"
         yield info(found.name, reason)
     elif found.member_count == 1:
-        reason = "one member: until somebody restarts it, its end is everybody's"
+        reason = "one member: while it is down, nothing is forwarded"
         yield warning(found.name, reason, run)
     else:
         yield ok(found.name, f"{found.member_count} members own every partition")
@@ -576,7 +565,7 @@ def clock(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     elif off > CLOCK_WARN_MS:
         yield warning("clock", shown, mend)
     elif least is None and most is None:
-        reason = "no record from which the broker's time could be told"
+        reason = "no record from which the broker's time could be read"
         yield info("clock", reason, "txlayer doctor --try")
     elif least is None or most is None:
         side = "ahead" if most is None else "behind"

@@ -292,7 +292,7 @@ def republish(
 def _copies(
     chosen: Sequence[Chosen], reader: DeadLetterReader, logs: Mapping[str, DeadLetterLog], gone: list[Chosen]
 ) -> Iterator[Copy]:
-    """The chosen with their records, some hundred in memory at a time; those whose content is not there are told."""
+    """The chosen with their records, some hundred in memory at a time; those whose content is not there are reported."""
     for start in range(0, len(chosen), BATCH_COUNT_MAX):
         part = chosen[start : start + BATCH_COUNT_MAX]
         queues: dict[tuple[str, int], list[int]] = {}

@@ -168,7 +168,7 @@ class Replaying:
     def wait(
         self, chosen: Sequence[Chosen], *, patience_s: float, on_progress: Callable[[int], None] = lambda _count: None
     ) -> None:
-        """Return when all have a result, or when for `patience_s` none came. `on_progress` is told how many have."""
+        """Return when all have a result, or when for `patience_s` none came. `on_progress` gets how many have."""
         give_up_at, answered_before = time.monotonic() + patience_s, -1
         while True:
             for topic in {each.place.topic for each in chosen}:
@@ -250,7 +250,7 @@ class Republisher:
         """Publish in this order, at most `rate_max` a second, those of one key in one partition.
 
         Raises:
-            TxLayerError: those that `on_progress` was told of are published; of the batch under way it is unknown. The
+            TxLayerError: those that `on_progress` got are published; of the batch under way it is unknown. The
                 same request id, started again, tells by the replay topic.
         """
         done_count, due = 0, self._clock()

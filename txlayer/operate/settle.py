@@ -40,7 +40,7 @@ class SettlementResult(Enum):
     DONE = "done"  #: it took effect
     ALREADY = "already"  #: it was so before
     NOT_FORWARDED = "not-forwarded"  #: committed, but it cannot be forwarded: it is on doubt
-    REFUSED = "refused"  #: the contrary decision came first and stands
+    REFUSED = "refused"  #: the contrary decision came first and counts
     IGNORED = "ignored"  #: the line counts for nothing: half records came meanwhile; say it again
     WRITTEN = "written"  #: the line is stored, and no coordinator has come to it yet
     PLANNED = "planned"  #: a dry run: nothing was written
@@ -308,7 +308,7 @@ class ManualSettlement:
         """
         overview = Overview(self._config, self._connections)
         topic = self._config.topics.doubt
-        # Before the picture: what is ended on doubt later is told by `outcomes`.
+        # Before the picture: what is ended on doubt later is found by `outcomes`.
         count = count_partitions(self._connections, self._config.topics)
         ends = self._connections.end_offsets([(topic, p) for p in range(count)])
         found = [each for each in overview.standing() if is_wanted(each)]
@@ -319,7 +319,7 @@ class ManualSettlement:
     ) -> list[WrittenLine]:
         """Write the lines, those of one partition packed into records; returns when all are acknowledged.
 
-        `on_progress` is told how many are.
+        `on_progress` gets how many are.
 
         Raises:
             OutcomeUnknownError, NotAuthorisedError, RetriableError: not all are stored, those acknowledged before stay;
@@ -362,7 +362,7 @@ class ManualSettlement:
     ) -> set[int]:
         """The partitions whose coordinators have gone past the lines, and stored it.
 
-        Returns when all have, or when for `patience_s` none of the others moved. `on_progress` is told how many have.
+        Returns when all have, or when for `patience_s` none of the others moved. `on_progress` gets how many have.
         """
         wanted: dict[int, OpPosition] = {}
         for each in written:
@@ -389,14 +389,14 @@ class ManualSettlement:
         self, act: OperatorAction, written: Sequence[WrittenLine], picture: Picture, *, reached: Collection[int]
     ) -> list[SettlementOutcome]:
         """What became of each; of those in partitions that were not `reached`, that they are written."""
-        told = [w for w in written if w.found.partition in reached]
-        keys = {w.found.txn.key for w in told}
+        reached_ones = [w for w in written if w.found.partition in reached]
+        keys = {w.found.txn.key for w in reached_ones}
         now: dict[str, UnsettledTransaction] = {}
         since = _Since()
-        if told:
+        if reached_ones:
             overview = Overview(self._config, self._connections)
             now = {s.txn.key: s for s in overview.standing() if s.txn.key in keys}
-            since = self._since(picture, keys, {w.found.partition for w in told})
+            since = self._since(picture, keys, {w.found.partition for w in reached_ones})
         return [
             self._outcome(act, w, now.get(w.found.txn.key), since)
             if w.found.txn.key in keys

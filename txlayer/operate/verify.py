@@ -459,7 +459,7 @@ class WindowReader:
         on_progress: Callable[[int, int], None] = lambda _done, _total: None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`make_reader` is told the isolation level; `on_progress` how many offsets of how many are read."""
+        """`make_reader` gets the isolation level; `on_progress` how many offsets of how many are read."""
         self._config = config
         self._make_admin = make_admin
         self._make_reader = make_reader
@@ -615,7 +615,7 @@ class WindowReader:
         return stable
 
     def _still_held_back(self) -> tuple[HeldBack, ...]:
-        # While coordinators run, some Kafka transaction is nearly always open: only one that stays is told.
+        # While coordinators run, some Kafka transaction is nearly always open: only one that stays is reported.
         partitions = {(held.topic, held.partition): held for held in self._held_back}
         if not partitions:
             return ()

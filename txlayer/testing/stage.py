@@ -179,7 +179,7 @@ def _unsettled_line(found: UnsettledTransaction) -> str:
 
 
 _WAITS = {
-    TxnState.OPEN.value: "nobody said commit or rollback yet",
+    TxnState.OPEN.value: "no commit or rollback yet",
     TxnState.WAITING.value: "committed, waits for an earlier one of its key",
     TxnState.HELD.value: "committed, and its topic refuses it",
 }
@@ -434,7 +434,7 @@ class Stage:
             view = self._view(topic)
             reach = view.reach()
             if not comes_true(lambda v=view, r=reach: not v.is_hanging(r), within=within):  # type: ignore[misc]  # lambdas take no types
-                raise AssertionError(f"a Kafka transaction on {topic} stays open: what it hides nobody knows")
+                raise AssertionError(f"a Kafka transaction on {topic} stays open: what it hides is not known")
             found = [message for message in view.messages() if expected.fits(message)]
             if found:
                 raise AssertionError(f"published on {topic}, though nothing should be: {expected}\n{shown(found)}")

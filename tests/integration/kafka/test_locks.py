@@ -149,7 +149,7 @@ def test_nothing_is_held_in_a_namespace_where_nobody_was(desk: Desk) -> None:
     code, out, err = desk.run("list")
 
     assert (0, "") == (code, err)
-    assert "nobody holds a queue in ns-" in out
+    assert "no consumer holds a queue in ns-" in out
     assert [] == desk.json("list", "--all")
 
 
@@ -157,7 +157,7 @@ def test_who_asks_about_one_group_is_told_about_that_group_alone(desk: Desk) -> 
     code, out, _ = desk.run("list", "--group", "loyalty", "--topic", "orders")
 
     assert 0 == code
-    assert "nobody holds a queue of group loyalty of topic orders in ns-" in out
+    assert "no consumer holds a queue of group loyalty of topic orders in ns-" in out
 
 
 def test_list_tells_who_holds_what_and_filters(desk: Desk) -> None:

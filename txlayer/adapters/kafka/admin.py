@@ -260,8 +260,8 @@ class GroupOffsets:
         return consumer
 
     def _raise_refusal(self, consumer: Consumer, group: str, started: float) -> None:
-        told = consumer.poll(0)
-        error = None if told is None else told.error()
+        report = consumer.poll(0)
+        error = None if report is None else report.error()
         if error is not None and error.code() in NOT_AUTHORISED_CODES:
             raise self._failed(KafkaException(error), group, started)
 
@@ -743,4 +743,6 @@ def _ours(binding: AclBinding) -> Acl:
 
 
 def _without_authorizer() -> UsageError:
-    return UsageError("the brokers have no authorizer, everybody may do everything: set authorizer.class.name on them")
+    return UsageError(
+        "the brokers have no authorizer, every client may do everything: set authorizer.class.name on them"
+    )

@@ -154,7 +154,7 @@ class KafkaHalfWriter:
         if len(self._producer):
             self._producer.purge()
             self._producer.flush(_PURGE_S)
-        with contextlib.suppress(KafkaException):  # raised again after a fatal error, which was told already
+        with contextlib.suppress(KafkaException):  # raised again after a fatal error, which was reported already
             self._producer.close()
 
     def _on_error(self, error: KafkaError) -> None:

@@ -26,9 +26,9 @@ from txlayer.adapters.sql.tables import (
     check_autocommit,
     check_database,
     delete_old,
+    kind_and_number,
     own_session,
     rules_of,
-    told,
 )
 from txlayer.config import IMMUNITY_MAX, CoordinatorConfig, milliseconds
 from txlayer.core.ids import check_group, check_txn_id
@@ -90,7 +90,7 @@ def _resolution(said: str) -> Resolution:
 
 
 def _tell(txn_count: int, error: BaseException | None) -> None:
-    logger.warning("barrier.unknown", extra={"txn_count": txn_count, "reason": told(error)})
+    logger.warning("barrier.unknown", extra={"txn_count": txn_count, "reason": kind_and_number(error)})
 
 
 def _chunks(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:

@@ -491,7 +491,7 @@ def delete_old(  # one loop: read a page, delete it, count it
 # --- from a URL -------------------------------------------------------------------------------------------------------
 
 
-def told(error: BaseException | None) -> str:
+def kind_and_number(error: BaseException | None) -> str:
     """An error by its kind and number: its text may contain addresses, statements or users' values."""
     below = error.orig if isinstance(error, DBAPIError) else error
     number = getattr(below, "sqlstate", None) or getattr(below, "sqlite_errorname", None)
@@ -536,7 +536,7 @@ def _ours(error: DBAPIError, create_command: str) -> UsageError | RetriableError
     kind = type(error).__name__
     if kind == "ProgrammingError" or "no such table" in str(error.orig):
         return UsageError(
-            f"the database refused the statement ({told(error)}): is the table there (`{create_command}`), "
+            f"the database refused the statement ({kind_and_number(error)}): is the table there (`{create_command}`), "
             "and may this user use it?"
         )
-    return RetriableError(f"the database did not answer, or refused for now ({told(error)})")
+    return RetriableError(f"the database did not answer, or refused for now ({kind_and_number(error)})")
