@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.adapters.ports import StoredOffset, TopicLimits
 from txlayer.config import SystemTopics
-from txlayer.core.ids import murmur2
+from txlayer.core.partitions import murmur2
 from txlayer.core.topics import AlterSetting, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.errors import BrokerUnavailableError, RefusedRecordError, TxLayerError, UsageError
 

@@ -10,7 +10,6 @@ from tests.support.history import Sample
 from tests.support.logs import Seen
 from txlayer.adapters.ports import StoredOffset
 from txlayer.core import codec
-from txlayer.core.ids import half_partition
 from txlayer.core.messages import (
     COMMIT,
     NO_OPTIONS,
@@ -23,6 +22,7 @@ from txlayer.core.messages import (
     Resolution,
     Source,
 )
+from txlayer.core.partitions import half_partition
 from txlayer.core.transitions import TxnState
 from txlayer.errors import TxLayerError
 

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrameWriter, Row, SparkSession
 from tests.conftest import Broker
 from tests.support.planted import PARTITIONS, Field, Message, Transaction
 from tests.support.waiting import wait_until
-from txlayer.core.ids import half_partition
 from txlayer.core.messages import NO_OPTIONS
+from txlayer.core.partitions import half_partition
 from txlayer.errors import UsageError
 from txlayer_spark.catalog import Catalog
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new

@@ -9,7 +9,7 @@ from tests.support.arena import Arena
 from tests.support.broker import create_topic
 from tests.support.spark_sink import attempts_in, numbers, settings_for, values
 from tests.support.topic_records import Record, write_records
-from txlayer.core import ids
+from txlayer.core import partitions
 from txlayer.errors import RefusedRecordError, UsageError
 from txlayer_spark import write_transactional
 from txlayer_spark.jobs.sink import Outcome
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.nightly]
 
 def test_bytes_that_are_out_of_form_stop_no_epoch(spark: SparkSession, arena: Arena) -> None:
     """ "Nobody stops at bytes that are out of form": the nonce is too short."""
-    home = ids.half_partition(ordering_key=None, txn_id="odd-0", partition_count=arena.partition_count)
+    home = partitions.half_partition(ordering_key=None, txn_id="odd-0", partition_count=arena.partition_count)
     header = b"1|odd-0/123|orders|" + arena.targets[0].encode() + b"|0/1|1700000000000|"
     write_records(arena.servers, [Record(arena.topics.half, b"x", b"k", [("txl", header)], home)])
 

@@ -16,7 +16,6 @@ from tests.reference import model, wire
 from tests.support.history import Logs
 from tests.support.logs import Seen, header
 from txlayer.core import codec
-from txlayer.core.ids import half_partition, partition_of_key_hash
 from txlayer.core.messages import (
     DoubtSummary,
     HalfHeader,
@@ -27,6 +26,7 @@ from txlayer.core.messages import (
     Undecodable,
     txn_id_of,
 )
+from txlayer.core.partitions import half_partition, partition_of_key_hash
 from txlayer.core.transitions import TxnState
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.load import plain_producer
 from txlayer.config import SystemTopics
-from txlayer.core import codec, ids
+from txlayer.core import codec, partitions
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, OpMessage, Resolution, Source, txn_id_of
 
 GROUP = "orders"
@@ -85,8 +85,10 @@ class Crafted:
 
     def _home(self, key: str, options: HalfOptions) -> int:
         if options.key_hash is not None:
-            return ids.partition_of_key_hash(options.key_hash, partition_count=self._partition_count)
-        return ids.half_partition(ordering_key=None, txn_id=txn_id_of(key), partition_count=self._partition_count)
+            return partitions.partition_of_key_hash(options.key_hash, partition_count=self._partition_count)
+        return partitions.half_partition(
+            ordering_key=None, txn_id=txn_id_of(key), partition_count=self._partition_count
+        )
 
     def _write(self, topic: str, partition: int, records: Sequence[dict[str, Any]]) -> tuple[int, ...]:
         offsets: list[int] = []

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from txlayer.core import codec
-from txlayer.core.ids import half_partition, key_hash
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, Headers, OpMessage, OrderMode, Resolution, Source
+from txlayer.core.partitions import half_partition, key_hash
 
 PARTITION_COUNT = 2
 """Two, so that a record can be in the wrong one."""

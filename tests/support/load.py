@@ -24,7 +24,7 @@ from tests.support.truth import GROUP as DOUBTFUL_GROUP
 from tests.support.truth import Truth
 from tests.support.waiting import wait_until
 from txlayer.config import SystemTopics
-from txlayer.core import codec, ids
+from txlayer.core import codec, ids, partitions
 from txlayer.core.messages import HalfHeader, HalfOptions, OpMessage, OrderMode, Resolution
 
 TICK_S = 0.01
@@ -168,7 +168,7 @@ class Load:
         options = HalfOptions()
         if ordering_key is not None:
             order = OrderMode.PREPARE if is_prepare else OrderMode.COMMIT
-            options = HalfOptions(key_hash=ids.key_hash(ordering_key), order=order)
+            options = HalfOptions(key_hash=partitions.key_hash(ordering_key), order=order)
         messages = [
             (
                 rng.choice(self._targets),
@@ -177,7 +177,7 @@ class Load:
             )
             for index in range(rng.choice((1, 1, 1, 1, 2, 3, 5)))
         ]
-        partition = ids.half_partition(
+        partition = partitions.half_partition(
             ordering_key=ordering_key, txn_id=key.partition("/")[0], partition_count=self._partition_count
         )
         if self._truth is not None and rng.random() < DOUBTFUL_SHARE:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.support.broker import create_topic, unique_name
 from tests.support.topic_records import RECORD_BYTES_MAX, Headers, Record, RecordWriter
-from txlayer.core import codec, ids
+from txlayer.core import codec, partitions
 from txlayer.core.dead_letters import REPLAY_HEADER
 from txlayer.core.messages import (
     NO_OPTIONS,
@@ -97,8 +97,10 @@ class Field:
         self._count += 1
         key = key or f"{self.namespace[-6:]}-{self._count}/{self._count:08x}"
         if ordering_key is not None:
-            options = options._replace(key_hash=ids.key_hash(ordering_key))
-        home = ids.half_partition(ordering_key=ordering_key, txn_id=key.partition("/")[0], partition_count=PARTITIONS)
+            options = options._replace(key_hash=partitions.key_hash(ordering_key))
+        home = partitions.half_partition(
+            ordering_key=ordering_key, txn_id=key.partition("/")[0], partition_count=PARTITIONS
+        )
         if born_ms is None:
             born_ms = int(time.time() * 1000)
         written = range(len(messages)) if indices is None else indices

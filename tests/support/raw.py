@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support.arena import Arena
 from tests.support.load import new_key, plain_producer
 from tests.support.logs import Headers, ends
-from txlayer.core import codec, ids
+from txlayer.core import codec, partitions
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, OpMessage, Resolution
 
 GROUP = "tests"
@@ -60,7 +60,7 @@ class RawWriter:
 
     def home_of(self, key: str, *, ordering_key: bytes | None = None) -> int:
         """The partition where a transaction lives."""
-        return ids.half_partition(
+        return partitions.half_partition(
             ordering_key=ordering_key, txn_id=key.partition("/")[0], partition_count=self._arena.partition_count
         )
 
@@ -78,7 +78,7 @@ class RawWriter:
         """Store (real topic, key, value) as half records; `count` more than there are makes it incomplete."""
         key = key or self.key()
         if ordering_key is not None:
-            options = options._replace(key_hash=ids.key_hash(ordering_key))
+            options = options._replace(key_hash=partitions.key_hash(ordering_key))
         partition = self.home_of(key, ordering_key=ordering_key)
         records = []
         for index, (topic, message_key, value) in enumerate(messages, start=first_index):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.codec_strategies import ANY_BYTES, HEADERS, KEY, SUMMARIES, half_headers
 from txlayer.core import codec
 from txlayer.core.codec import is_key
-from txlayer.core.ids import check_txn_id, partition_of_key_hash
+from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import (
     CheckRecord,
     DoubtSummary,
@@ -21,6 +21,7 @@ from txlayer.core.messages import (
     Source,
     Undecodable,
 )
+from txlayer.core.partitions import partition_of_key_hash
 
 
 @given(ANY_BYTES)

@@ -19,8 +19,9 @@ from txlayer.coordinator.publish import Publisher, contents_of
 from txlayer.coordinator.targets import TARGETS_MAX
 from txlayer.core.batch import Batch
 from txlayer.core.codec import encode_check, encode_summary
-from txlayer.core.ids import NONCE_LENGTH, half_partition
+from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.messages import Message, Source
+from txlayer.core.partitions import half_partition
 from txlayer.core.transaction import held_bytes
 from txlayer.errors import BrokerUnavailableError
 from txlayer.producer.encoding import Encoder

@@ -14,8 +14,8 @@ from txlayer.adapters.memory.log import Partition
 from txlayer.adapters.memory.world import RefusedError
 from txlayer.adapters.ports import TopicLimits
 from txlayer.coordinator.refusals import UNKNOWN_COUNT
-from txlayer.core.ids import half_partition, key_hash, murmur2
 from txlayer.core.messages import HalfOptions, Source
+from txlayer.core.partitions import half_partition, key_hash, murmur2
 
 FRAGILE = "fragile"
 SEALED = "sealed"

@@ -17,8 +17,8 @@ from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher
 from txlayer.core.codec import decode_check
-from txlayer.core.ids import half_partition
 from txlayer.core.messages import CheckRecord, HalfOptions, Resolution, Source, txn_id_of
+from txlayer.core.partitions import half_partition
 from txlayer.errors import ConfigError, RetriableError, TopicMismatchError
 
 HOUR_S = 3_600.0

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.fake_log import FakeRecord, ProducerLog
 from txlayer.core import codec
-from txlayer.core.ids import half_partition, key_hash
 from txlayer.core.messages import HalfHeader, HalfOptions, Message, OrderMode
+from txlayer.core.partitions import half_partition, key_hash
 from txlayer.errors import UsageError
 from txlayer.producer.aio import AsyncTransactionalProducer
 

@@ -12,8 +12,8 @@ from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, Partitio
 from tests.support.partition_log import SETTINGS
 from txlayer.core.batch import ReportKind
 from txlayer.core.checks import CheckSchedule
-from txlayer.core.ids import half_partition
 from txlayer.core.messages import OrderMode, ParkReason
+from txlayer.core.partitions import half_partition
 from txlayer.core.transaction import Target, Transaction, accepting_target
 from txlayer.core.transitions import SETTLED, TxnState
 

@@ -20,9 +20,9 @@ from tests.support.fake_records import (
 )
 from tests.support.partition_driver import ACCEPTS, PartitionDriver
 from txlayer.core.batch import ReportKind
-from txlayer.core.ids import key_hash
 from txlayer.core.ledger import RECENT_COUNT_MAX, Ledger
 from txlayer.core.messages import HalfOptions, OrderMode, Source
+from txlayer.core.partitions import key_hash
 from txlayer.core.transitions import TxnState
 
 A, B = txn_key("a"), txn_key("b")

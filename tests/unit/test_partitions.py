@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.protocol_page import vectors
-from txlayer.core.ids import half_partition, key_hash, murmur2, partition_of_key_hash
+from txlayer.core.partitions import half_partition, key_hash, murmur2, partition_of_key_hash
 
 
 def test_a_partition_is_the_one_on_the_protocol_page() -> None:

@@ -83,6 +83,11 @@ class World:
     def check_allowed(self, topic: str, *, txn_key: str) -> None:
         """Everything may be forwarded here."""
 
+    def partition_count_of(self, topic: str) -> int:
+        """Each topic has one partition."""
+        del topic
+        return 1
+
     def _make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:
         del batch_bytes_max
         return Writer(transactional_id, self)

@@ -26,6 +26,7 @@ from txlayer.core import codec
 from txlayer.core.batch import Batch, RecordToQuarantine
 from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.messages import CheckRecord, user_headers
+from txlayer.core.partitions import target_partition
 from txlayer.core.trace_context import TraceContext
 from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES, Content, Transaction
 from txlayer.errors import (
@@ -451,22 +452,13 @@ class Publisher:
                 content.topic,
                 record.value(),
                 record.key(),
-                self._target_partition(content),
+                target_partition(options, content.topic, self._book.partition_count_of),
                 report,
                 None,
                 stamp_ms,
                 headers,
             ),
         )
-
-    def _target_partition(self, content: Content) -> int:
-        """Partition of the real topic that a message goes to; -1: the client chooses it by the message's key."""
-        options = content.options
-        if options.partition is not None:
-            return options.partition
-        if options.key_murmur is not None:
-            return options.key_murmur % self._book.partition_count_of(content.topic)
-        return -1
 
     def _put_content(
         self,

@@ -33,7 +33,7 @@ from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer.core.codec import KEY_HASH, VERSION, is_key
 from txlayer.core.doubt import DormantTransactions, DoubtFold, DoubtIndex
 from txlayer.core.forward_order import ForwardOrder
-from txlayer.core.ids import GROUP_LENGTH_MAX, NONCE_LENGTH, TXN_ID_LENGTH_MAX, partition_of_key_hash
+from txlayer.core.ids import GROUP_LENGTH_MAX, NONCE_LENGTH, TXN_ID_LENGTH_MAX
 from txlayer.core.messages import (
     NO_OPTIONS,
     CheckKind,
@@ -47,6 +47,7 @@ from txlayer.core.messages import (
     Source,
     Undecodable,
 )
+from txlayer.core.partitions import partition_of_key_hash
 from txlayer.core.transaction import (
     RECORD_BYTES,
     UNKNOWN_TARGET,

@@ -12,21 +12,9 @@ from typing import NamedTuple
 
 from txlayer.config import IMMUNITY_MAX, milliseconds
 from txlayer.core import codec
-from txlayer.core.ids import (
-    NONCE_LENGTH,
-    TAIL_DIGITS,
-    UUID_LENGTH,
-    check_txn_id,
-    half_partition,
-    head_share,
-    key_hash,
-    key_tails,
-    murmur2,
-    share_count,
-    tail_shares,
-    uuid7_head,
-)
+from txlayer.core.ids import NONCE_LENGTH, TAIL_DIGITS, UUID_LENGTH, check_txn_id, key_tails, uuid7_head
 from txlayer.core.messages import HalfOptions, Message, OrderMode
+from txlayer.core.partitions import half_partition, head_share, key_hash, key_murmur_of, share_count, tail_shares
 from txlayer.errors import UsageError
 
 _TAILS_AT_ONCE = 512
@@ -70,10 +58,7 @@ class Placement(NamedTuple):
 
     def options_of(self, *, has_key: bool, partition: int | None, timestamp_ms: int | None) -> str:
         """The options of one message's half header, encoded."""
-        murmur = None
-        if not has_key and partition is None and self.ordering_key is not None:
-            # Where the target's partitioner would choose at random, the forwarded record follows the ordering key (P6).
-            murmur = murmur2(self.ordering_key)
+        murmur = key_murmur_of(self.ordering_key, has_key=has_key, partition=partition)
         own = codec.encode_options(HalfOptions(partition=partition, timestamp_ms=timestamp_ms, key_murmur=murmur))
         return ",".join(filter(None, (self.options, own)))
 

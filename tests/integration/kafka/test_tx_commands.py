@@ -19,7 +19,7 @@ from tests.support.processes import CoordinatorProcess
 from tests.support.records import write
 from tests.support.waiting import wait_until
 from txlayer.cli import tx
-from txlayer.core import ids
+from txlayer.core import partitions
 from txlayer.core.messages import HalfOptions, OrderMode, Resolution, Source
 
 pytestmark = pytest.mark.kafka
@@ -83,7 +83,7 @@ def test_before_any_coordinator_ran_what_is_decided_is_seen_as_decided(
 
 
 def test_what_waits_for_its_key_shows_so(arena: Arena, crafted: Crafted, looking: Tx) -> None:
-    options = HalfOptions(ids.key_hash(b"customer-7"), OrderMode.PREPARE)
+    options = HalfOptions(partitions.key_hash(b"customer-7"), OrderMode.PREPARE)
     crafted.half("first/00000001", arena.targets[0], options=options)
     crafted.op(crafted.half("second/00000001", arena.targets[0], options=options), COMMIT)
 

@@ -32,8 +32,8 @@ from txlayer.adapters.memory.log import (
 )
 from txlayer.adapters.memory.world import ClientError, ClientFailureError, NoAnswerError, RefusedError
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition
-from txlayer.core.ids import murmur2
 from txlayer.core.messages import Headers
+from txlayer.core.partitions import murmur2
 from txlayer.errors import TxLayerError
 
 # Which codes a client keeps to itself, and which end a Kafka transaction or the client, was measured request by request
