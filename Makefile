@@ -70,9 +70,10 @@ e2e: setup jars
 	$(BIN)/python -m pytest tests/e2e
 
 # One world as a table (SEED=n), or as many as there is time for (MINUTES=n); WORLD=consumers for those of consumers,
-# unkind and unkind-consumers for clusters that do all that Kafka may do.
+# unkind and unkind-consumers for clusters that do all that Kafka may do. RESTART=c0::7 lets a process die in it.
 simulate: setup
-	$(BIN)/python -m tests.simulation.explore $(if $(WORLD),--world $(WORLD)) $(if $(SEED),--seed $(SEED),--minutes $(MINUTES))
+	$(BIN)/python -m tests.simulation.explore $(if $(WORLD),--world $(WORLD)) \
+	  $(if $(SEED),--seed $(SEED) $(if $(RESTART),--restart $(RESTART)),--minutes $(MINUTES))
 
 # Random faults on three real brokers for MINUTES, and a table of what happened; `make test` runs it for 70 s.
 # E2E_SEED=n replays the plan of a run.

@@ -13,10 +13,10 @@ HASH_SEEDS = ("0", "1", "2")
 
 
 def fingerprints_elsewhere(world: str, seeds: Sequence[int]) -> list[list[str]]:
-    """What `explore.<world>` makes of these seeds, once for each order of sets."""
+    """What the worlds of this kind come to, once for each order of sets."""
     program = (
-        f"from tests.simulation.explore import {world} as play; "
-        f"print(*[play(seed).fingerprint() for seed in {tuple(seeds)}])"
+        "from tests.simulation.explore import WORLDS, play_plan; "
+        f"print(*[play_plan(WORLDS[{world!r}](seed)).fingerprint() for seed in {tuple(seeds)}])"
     )
     return [
         subprocess.run(

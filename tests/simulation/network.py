@@ -51,6 +51,7 @@ class Network:
         """By slot: of the largest answer to a fetch."""
         self._cut: dict[str, float] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._carried: dict[tuple[str, str], list[int]] = {}
         self._late: dict[str, list[tuple[int, Call]]] = {}
         """By slot: what arrives after so many more of its requests."""
         self._twins: set[str] = set()
@@ -68,6 +69,10 @@ class Network:
     def is_cut(self, slot: str) -> bool:
         """True while nothing of the slot arrives."""
         return self._cut.get(slot, 0.0) > self._world.now
+
+    def carried(self, slot: str, request: str) -> list[int]:
+        """Which such requests of the slot were not cut off before the network was healed, if a fault of the plan is about them."""
+        return self._carried.get((slot, request), [])
 
     def keep_twice(self, slot: str) -> None:
         """The slot's next batch of several records is kept twice."""
@@ -93,6 +98,9 @@ class Network:
             world.note(process.name, call.request, "cut off")
             world.answer(call.actor, Raised(NoAnswerError("cut off")), after_s=0.02)
             return
+        for key in ((process.slot, call.request), (process.slot, "")) if self._faults else ():
+            if key in self._faults:
+                self._carried.setdefault(key, []).append(self._counts[key])
         late_s = self._latency()
         fault = call.fault
         if fault is not None:

@@ -152,6 +152,6 @@ def test_a_seed_is_the_same_world_of_consumers_in_every_process() -> None:
     seeds = (3, 11, 70)
     here = [play_consumers(make_consumer_plan(seed)).fingerprint() for seed in seeds]
 
-    elsewhere = fingerprints_elsewhere("play_consumer_world", seeds)
+    elsewhere = fingerprints_elsewhere("consumers", seeds)
 
     assert [here] * len(HASH_SEEDS) == elsewhere

@@ -116,7 +116,7 @@ def test_a_seed_is_the_same_world_in_every_process() -> None:
     here = [play(make_plan(seed)).fingerprint() for seed in seeds]
     again = [play(make_plan(seed)).fingerprint() for seed in seeds]
 
-    elsewhere = fingerprints_elsewhere("play_coordinators", seeds)
+    elsewhere = fingerprints_elsewhere("coordinators", seeds)
 
     assert here == again
     assert [here] * len(HASH_SEEDS) == elsewhere
