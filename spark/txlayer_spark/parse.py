@@ -15,9 +15,16 @@ from pyspark.sql.types import StructType
 
 from txlayer.core import codec
 from txlayer.core.codec import HALF_HEADER_BYTES_MAX, NEXT_VERSION, PARTITION_MAX, VERSION
-from txlayer.core.dead_letters import DLQ_HEADER, MESSAGE_LENGTH_MAX, REPLAY_HEADER, TEXT_LENGTH_MAX, TYPE_LENGTH_MAX
+from txlayer.core.dead_letters import (
+    DLQ_HEADER,
+    MESSAGE_LENGTH_MAX,
+    REPLAY_HEADER,
+    TEXT_LENGTH_MAX,
+    TYPE_LENGTH_MAX,
+    ReplayKind,
+)
+from txlayer.core.leases import LockKind
 from txlayer.core.messages import OrderMode, Resolution
-from txlayer.core.retry import LockKind, ReplayKind
 from txlayer_spark import lines, schemas
 from txlayer_spark.schemas import SCHEMAS, TopicKind
 

@@ -11,9 +11,9 @@ from tests.support.consumers import PATIENCE_S, Gate, MakeStage, Stage, numbers
 from tests.support.waiting import wait_until
 from txlayer import AfterExhausted, RetryPolicy
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.core.dead_letters import decode_replay, encode_replay
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
 from txlayer.core.key_queue import KeyQueues
-from txlayer.core.retry import Reject, ReplayKind, ReplayRecord
+from txlayer.core.retry import Reject
 from txlayer.operate.offsets import plan_reset
 
 # --- rebalances and ends ----------------------------------------------------------------------------------------------

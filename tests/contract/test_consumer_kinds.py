@@ -19,9 +19,16 @@ from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.core.dead_letters import dead_letter_of, decode_replay, encode_replay
+from txlayer.core.dead_letters import (
+    DeadLetterReason,
+    ReplayKind,
+    ReplayRecord,
+    dead_letter_of,
+    decode_replay,
+    encode_replay,
+)
 from txlayer.core.messages import Undecodable
-from txlayer.core.retry import AfterExhausted, DeadLetterReason, HandlerResult, ReplayKind, ReplayRecord, RetryPolicy
+from txlayer.core.retry import AfterExhausted, HandlerResult, RetryPolicy
 from txlayer.errors import ConfigError
 
 PARKING = RetryPolicy(attempt_count_max=2, backoff_first_ms=5, backoff_max_ms=10, after_exhausted=AfterExhausted.PARK)

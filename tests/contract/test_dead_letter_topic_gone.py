@@ -15,8 +15,8 @@ from tests.support.waiting import pause, wait_until
 from txlayer.config import ConsumerConfig
 from txlayer.consumer import holds
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.core.dead_letters import encode_replay
-from txlayer.core.retry import HandlerResult, Reject, ReplayKind, ReplayRecord, RetryPolicy
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord, encode_replay
+from txlayer.core.retry import HandlerResult, Reject, RetryPolicy
 from txlayer.errors import BrokerUnavailableError
 
 

@@ -16,8 +16,14 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.consumer.assignments import end_what_was_left, stable_offsets
 from txlayer.consumer.dead_letters import Answered, DeadLetterWriter
-from txlayer.core.dead_letters import DLQ_HEADER, decode_dead_letter, decode_replay
-from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
+from txlayer.core.dead_letters import (
+    DLQ_HEADER,
+    ReplayKind,
+    ReplayOutcome,
+    ReplayRecord,
+    decode_dead_letter,
+    decode_replay,
+)
 from txlayer.errors import (
     FencedError,
     InvariantError,

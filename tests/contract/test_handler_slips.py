@@ -14,8 +14,8 @@ from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab import Lab
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.core.dead_letters import dead_letter_of
-from txlayer.core.retry import Ack, DeadLetter, HandlerResult, Reject, Retry, RetryPolicy
+from txlayer.core.dead_letters import DeadLetter, dead_letter_of
+from txlayer.core.retry import Ack, HandlerResult, Reject, Retry, RetryPolicy
 
 ONCE_MORE = RetryPolicy(attempt_count_max=2, backoff_first_ms=1, backoff_max_ms=1)
 SLIPS: list[tuple[Any, str]] = [

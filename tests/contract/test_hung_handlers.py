@@ -17,8 +17,8 @@ from tests.support.waiting import hang, wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.metrics import health_of
-from txlayer.core.dead_letters import dead_letter_of
-from txlayer.core.retry import DeadLetter, DeadLetterReason, RetryPolicy
+from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, dead_letter_of
+from txlayer.core.retry import RetryPolicy
 
 SHORTLY = timedelta(milliseconds=200)
 TWICE = RetryPolicy(attempt_count_max=2, backoff_first_ms=1, backoff_max_ms=1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.support.consumers import Stage
 from tests.support.lab_memory import MemoryLab
-from txlayer.core.dead_letters import dead_letter_of
+from txlayer.core.dead_letters import DeadLetterReason, dead_letter_of
 from txlayer.core.messages import Undecodable
-from txlayer.core.retry import AfterExhausted, DeadLetterReason, Reject, RetryPolicy
+from txlayer.core.retry import AfterExhausted, Reject, RetryPolicy
 
 
 def test_a_message_that_followed_its_parked_key_has_no_times_of_attempts() -> None:

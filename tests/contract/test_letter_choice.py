@@ -13,9 +13,8 @@ from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset
 from txlayer.consumer.dead_letters import Answered
-from txlayer.core.dead_letters import DeadLetterState
+from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.progress import KEY_HASH_BYTES, encode, fixed_part
-from txlayer.core.retry import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.topics import CreateTopic
 from txlayer.errors import TopicMismatchError
 from txlayer.operate.dead_letters import (

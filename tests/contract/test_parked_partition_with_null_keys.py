@@ -13,8 +13,8 @@ from tests.support.dead_letter_stage import make_stage
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.core.dead_letters import encode_replay
-from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, ReplayKind, ReplayRecord, RetryPolicy
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord, encode_replay
+from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, RetryPolicy
 from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, DeadLetterPlace, DeadLetterResult, choose
 
 

@@ -16,8 +16,16 @@ from tests.support.lab import Lab
 from tests.support.lab_kafka import KafkaLab
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.core.dead_letters import dead_letter_of, decode_replay, encode_replay, is_cut
-from txlayer.core.retry import DeadLetter, HandlerResult, Reject, ReplayKind, ReplayRecord
+from txlayer.core.dead_letters import (
+    DeadLetter,
+    ReplayKind,
+    ReplayRecord,
+    dead_letter_of,
+    decode_replay,
+    encode_replay,
+    is_cut,
+)
+from txlayer.core.retry import HandlerResult, Reject
 
 LARGE = b"x" * 20_000
 LARGE_KEY = b"k" * 20_000

@@ -12,9 +12,8 @@ from tests.support.dead_letter_stage import FakeRecord, Stage, make_stage
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import TransactionalWriter
-from txlayer.core.dead_letters import decode_replay
+from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, decode_replay
 from txlayer.core.messages import Origin
-from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.errors import LifecycleError
 from txlayer.operate.dead_letters import DeadLetterPlace
 from txlayer.operate.requests import BATCH_COUNT_MAX, Copy, Republisher, transactional_id

@@ -10,8 +10,7 @@ from tests.support.broker import unique_name
 from tests.support.dead_letter_stage import Stage, make_stage
 from tests.support.lab import Lab
 from txlayer.adapters.ports import HalfWriter
-from txlayer.core.dead_letters import decode_replay
-from txlayer.core.retry import ReplayKind, ReplayRecord
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay
 from txlayer.errors import OutcomeUnknownError, TxLayerError
 from txlayer.operate.operators import IN_FLIGHT_MAX
 from txlayer.operate.requests import Request, RequestWriter

@@ -11,8 +11,7 @@ from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.core.dead_letters import decode_replay, encode_replay
-from txlayer.core.retry import ReplayKind, ReplayRecord
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
 
 QUICK_COUNT = 1_000
 BEHIND_COUNT = 50

@@ -15,9 +15,8 @@ from tests.support.lab import Lab
 from tests.support.lab_memory import DISTANT, MemoryLab
 from tests.support.waiting import wait_until
 from txlayer.consumer.consumer import ConcurrentConsumer
-from txlayer.core.leases import encode_lock, queue_name
+from txlayer.core.leases import LockKind, LockRecord, encode_lock, queue_name
 from txlayer.core.progress import StoredProgress, decode
-from txlayer.core.retry import LockKind, LockRecord
 
 SESSION = timedelta(seconds=2)
 """How long the group waits for a member that was cut off."""

@@ -13,8 +13,8 @@ from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import pause, wait_until
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.core.dead_letters import decode_replay, encode_replay
-from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, ReplayKind, ReplayRecord, Retry, RetryPolicy
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
+from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, Retry, RetryPolicy
 from txlayer.errors import BrokerUnavailableError
 from txlayer.testing.running import comes_true
 

@@ -24,11 +24,10 @@ from tests.support.replayer import parked_in, to_replay
 from tests.support.run_checker import judge_history
 from txlayer.adapters.ports import StoredOffset
 from txlayer.core import codec
-from txlayer.core.dead_letters import encode_replay
-from txlayer.core.leases import encode_lock
+from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, encode_replay
+from txlayer.core.leases import LockKind, LockRecord, encode_lock
 from txlayer.core.messages import COMMIT, ROLLBACK, CheckKind, CheckRecord, Resolution
 from txlayer.core.progress import Attempts, encode, fixed_part
-from txlayer.core.retry import LockKind, LockRecord, ReplayKind, ReplayOutcome, ReplayRecord
 
 GROUP, TOPIC, OFFSETS = "loyalty", "orders", "__consumer_offsets"
 A, B = b"a", b"b"

@@ -16,20 +16,20 @@ from tests.support.consumer_history import ConsumerHistory, ConsumerLogs, Effect
 from tests.support.consumer_judge import judge_consumers
 from tests.support.logs import Seen
 from txlayer.adapters.ports import StoredOffset
-from txlayer.core.dead_letters import DLQ_HEADER, encode_dead_letter, encode_replay
-from txlayer.core.key_queue import NullKeys, QueueOrder
-from txlayer.core.leases import encode_lock
-from txlayer.core.messages import Origin
-from txlayer.core.progress import Attempts, WaitingKeys, encode, fixed_part, hash_of_key
-from txlayer.core.retry import (
+from txlayer.core.dead_letters import (
+    DLQ_HEADER,
     DeadLetter,
     DeadLetterReason,
-    LockKind,
-    LockRecord,
     ReplayKind,
     ReplayOutcome,
     ReplayRecord,
+    encode_dead_letter,
+    encode_replay,
 )
+from txlayer.core.key_queue import NullKeys, QueueOrder
+from txlayer.core.leases import LockKind, LockRecord, encode_lock
+from txlayer.core.messages import Origin
+from txlayer.core.progress import Attempts, WaitingKeys, encode, fixed_part, hash_of_key
 
 GROUP, TOPIC = "g", "orders"
 DLQ, REPLAY, LOCKS = "g.orders.dlq", "g.orders.replay", "ns.locks"

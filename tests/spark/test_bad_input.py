@@ -15,8 +15,7 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.planted import Field, Message
 from tests.support.spark_reading import rows, written
 from tests.support.topic_records import Headers, Record, write_records
-from txlayer.core.leases import encode_lock
-from txlayer.core.retry import LockKind, LockRecord
+from txlayer.core.leases import LockKind, LockRecord, encode_lock
 from txlayer.errors import TopicMismatchError, UsageError
 from txlayer_spark import committed_stream, read_topic
 from txlayer_spark.catalog import Catalog, effective

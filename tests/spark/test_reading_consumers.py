@@ -12,7 +12,12 @@ from tests.fuzz.mutation import mutated
 from tests.support.spark_reading import MUTATIONS, SEED, alike, mutations, of_next_release, rows, told, written
 from tests.support.topic_records import Headers, Record
 from txlayer.core.dead_letters import (
+    DeadLetter,
+    DeadLetterReason,
+    ReplayKind,
     ReplayMark,
+    ReplayOutcome,
+    ReplayRecord,
     decode_dead_letter,
     decode_replay,
     decode_replay_mark,
@@ -20,17 +25,8 @@ from txlayer.core.dead_letters import (
     encode_replay,
     encode_replay_mark,
 )
-from txlayer.core.leases import decode_lock, encode_lock, parse_queue
+from txlayer.core.leases import LockKind, LockRecord, decode_lock, encode_lock, parse_queue
 from txlayer.core.messages import Origin, Undecodable
-from txlayer.core.retry import (
-    DeadLetter,
-    DeadLetterReason,
-    LockKind,
-    LockRecord,
-    ReplayKind,
-    ReplayOutcome,
-    ReplayRecord,
-)
 
 pytestmark = pytest.mark.kafka
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX, TEXT_LENGTH_MAX, TYPE_LENGTH_MAX, ReplayMark
+from txlayer.core.dead_letters import (
+    MESSAGE_LENGTH_MAX,
+    TEXT_LENGTH_MAX,
+    TYPE_LENGTH_MAX,
+    DeadLetter,
+    DeadLetterReason,
+    ReplayKind,
+    ReplayMark,
+    ReplayOutcome,
+    ReplayRecord,
+)
 from txlayer.core.ids import is_topic_name
 from txlayer.core.messages import (
     CheckKind,
@@ -19,7 +29,6 @@ from txlayer.core.messages import (
     Resolution,
     Source,
 )
-from txlayer.core.retry import DeadLetter, DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.transitions import TxnState
 
 _ID_LETTERS = "".join(chr(n) for n in range(0x21, 0x7F) if chr(n) not in "|/")

@@ -12,11 +12,17 @@ from typing import Any, NamedTuple
 
 from tests.support.consumer_history import ConsumerHistory, HandlerCall
 from tests.support.logs import Seen
-from txlayer.core.dead_letters import dead_letter_of, dead_letter_topic, decode_replay, replay_topic
+from txlayer.core.dead_letters import (
+    DeadLetter,
+    ReplayKind,
+    dead_letter_of,
+    dead_letter_topic,
+    decode_replay,
+    replay_topic,
+)
 from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.messages import Undecodable
 from txlayer.core.progress import Foreign, StoredProgress, decode
-from txlayer.core.retry import DeadLetter, ReplayKind
 
 Place = tuple[str, int]
 

@@ -14,9 +14,8 @@ from tests.support.checker import Finding, Kind, Verdict
 from tests.support.consumer_evidence import Chain, Evidence, Letter, Place, is_finished
 from tests.support.consumer_history import ConsumerHistory, HandlerCall
 from tests.support.lease_judge import lease_findings
-from txlayer.core.dead_letters import original_headers
+from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, original_headers
 from txlayer.core.key_queue import QueueOrder
-from txlayer.core.retry import DeadLetterReason, ReplayKind, ReplayOutcome
 
 _NEVER = float("inf")
 _RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})

@@ -24,10 +24,10 @@ from tests.support.waiting import TimedOutError, wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.ports import TopicPartition
 from txlayer.config import ClientConfig
-from txlayer.core.dead_letters import dead_letter_topic, decode_replay, replay_topic
+from txlayer.core.dead_letters import ReplayKind, dead_letter_topic, decode_replay, replay_topic
 from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.messages import Undecodable
-from txlayer.core.retry import AfterExhausted, ReplayKind
+from txlayer.core.retry import AfterExhausted
 from txlayer.errors import TxLayerError
 
 LEASE_EXPIRY_S = 3.0

@@ -13,9 +13,8 @@ from tests.support.logs import Seen
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import CoordinatorConnections, GroupReader, StoredOffset
 from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage, OffsetsOf
-from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, dead_letter_topic, replay_topic
 from txlayer.core.messages import Headers, Origin
-from txlayer.core.retry import DeadLetter, DeadLetterReason
 from txlayer.core.topics import CreateTopic
 
 AT_MS = 1_700_000_000_000

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tests.support.naive_leases import Entry
-from txlayer.core.leases import HISTORY_EXPIRY_COUNT, LeaseEffect, LeaseTable
-from txlayer.core.retry import LockKind, LockRecord
+from txlayer.core.leases import HISTORY_EXPIRY_COUNT, LeaseEffect, LeaseTable, LockKind, LockRecord
 
 EXPIRY_MS = 60_000
 RENEWAL_MS = 20_000

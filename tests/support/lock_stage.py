@@ -9,8 +9,7 @@ from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.ports import TopicPartition
 from txlayer.config import ConsumerConfig, SystemTopics
 from txlayer.consumer.lease_keeper import LockRegistry
-from txlayer.core.leases import LeaseTable, decode_lock, encode_lock, lock_partition, queue_name
-from txlayer.core.retry import LockKind, LockRecord
+from txlayer.core.leases import LeaseTable, LockKind, LockRecord, decode_lock, encode_lock, lock_partition, queue_name
 
 GROUP = "loyalty"
 QUEUE: TopicPartition = ("orders", 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from txlayer.core.retry import LockKind, LockRecord
+from txlayer.core.leases import LockKind, LockRecord
 
 
 class Entry(NamedTuple):

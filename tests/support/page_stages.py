@@ -14,9 +14,8 @@ from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
 from txlayer import UNKNOWN, CheckRequest, OrderedConsumer, Resolution, TransactionalProducer
 from txlayer.config import CoordinatorConfig, SystemTopics
-from txlayer.core.dead_letters import DLQ_HEADER, dead_letter_topic, encode_dead_letter
+from txlayer.core.dead_letters import DLQ_HEADER, DeadLetter, DeadLetterReason, dead_letter_topic, encode_dead_letter
 from txlayer.core.messages import Origin
-from txlayer.core.retry import DeadLetter, DeadLetterReason
 
 MINUTE_MS = 60_000
 

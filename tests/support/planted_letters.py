@@ -22,6 +22,11 @@ from txlayer.cli.main import build_app
 from txlayer.config import ClientConfig
 from txlayer.core.dead_letters import (
     DLQ_HEADER,
+    DeadLetter,
+    DeadLetterReason,
+    ReplayKind,
+    ReplayOutcome,
+    ReplayRecord,
     dead_letter_topic,
     decode_replay,
     encode_dead_letter,
@@ -29,7 +34,6 @@ from txlayer.core.dead_letters import (
     replay_topic,
 )
 from txlayer.core.messages import Headers, Origin, Undecodable
-from txlayer.core.retry import DeadLetter, DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.operate.topics import GroupTopics
 
 FLUSH_S = 30.0

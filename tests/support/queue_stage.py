@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.key_queue import Failure, Item, ItemSource, KeyQueues, QueueSettings, Start
 from txlayer.core.progress import StoredProgress, decode
-from txlayer.core.retry import (
-    AfterExhausted,
-    DeadLetterReason,
-    Reject,
-    ReplayKind,
-    ReplayOutcome,
-    ReplayRecord,
-    Retry,
-    RetryPolicy,
-)
+from txlayer.core.retry import AfterExhausted, Reject, Retry, RetryPolicy
 
 TOPIC, REPLAY = ItemSource.TOPIC, ItemSource.REPLAY
 PARK = RetryPolicy(attempt_count_max=2, after_exhausted=AfterExhausted.PARK)

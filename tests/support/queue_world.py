@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, REPLAY, TOPIC, QueueStage
+from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome
 from txlayer.core.key_queue import Item, ItemSource, NullKeys, QueueOrder, QueueSettings
-from txlayer.core.retry import AfterExhausted, DeadLetterReason, ReplayKind, ReplayOutcome
+from txlayer.core.retry import AfterExhausted
 
 KEYS: tuple[bytes | None, ...] = (b"a", b"b", b"c", None)
 KINDS = list(ReplayKind)[:4]

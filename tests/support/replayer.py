@@ -14,10 +14,17 @@ from tests.support.onlooker import Onlooker
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ClientConfig
-from txlayer.core.dead_letters import dead_letter_topic, decode_replay, encode_replay, replay_topic
+from txlayer.core.dead_letters import (
+    ReplayKind,
+    ReplayOutcome,
+    ReplayRecord,
+    dead_letter_topic,
+    decode_replay,
+    encode_replay,
+    replay_topic,
+)
 from txlayer.core.messages import Undecodable
 from txlayer.core.progress import Foreign, decode
-from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.errors import TxLayerError
 
 EVERY_S = 3.0

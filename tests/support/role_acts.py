@@ -27,9 +27,8 @@ from txlayer.adapters.namespace import read_acl_files, read_topic_files
 from txlayer.config import ClientConfig, CoordinatorConfig, ResponderConfig
 from txlayer.consumer.consumer import OrderedConsumer
 from txlayer.core.acls import RoleSpec, WantedAcl
-from txlayer.core.dead_letters import dead_letter_topic, encode_replay, replay_topic
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord, dead_letter_topic, encode_replay, replay_topic
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
-from txlayer.core.retry import ReplayKind, ReplayRecord
 from txlayer.errors import RefusedRecordError
 from txlayer.operate.topics import GroupTopics
 from txlayer.producer.check_handlers import CheckRequest

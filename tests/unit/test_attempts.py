@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from txlayer.core.dead_letters import DeadLetterReason
 from txlayer.core.retry import (
     Ack,
-    DeadLetterReason,
     GiveUp,
     Handled,
     HandlerResult,

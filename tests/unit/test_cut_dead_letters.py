@@ -8,9 +8,8 @@ import pytest
 
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage
-from txlayer.core.dead_letters import CUT_HEADER, dead_letter_of, is_cut, original_headers
+from txlayer.core.dead_letters import CUT_HEADER, DeadLetter, DeadLetterReason, dead_letter_of, is_cut, original_headers
 from txlayer.core.messages import Origin
-from txlayer.core.retry import DeadLetter, DeadLetterReason
 from txlayer.operate.dead_letters import Chosen, DeadLetterPlace
 from txlayer.operate.replay import _copies
 

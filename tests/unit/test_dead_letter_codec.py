@@ -18,7 +18,12 @@ from txlayer.core.dead_letters import (
     REPLAY_HEADER,
     TEXT_LENGTH_MAX,
     TYPE_LENGTH_MAX,
+    DeadLetter,
+    DeadLetterReason,
+    ReplayKind,
     ReplayMark,
+    ReplayOutcome,
+    ReplayRecord,
     dead_letter_of,
     dead_letter_topic,
     decode_dead_letter,
@@ -32,7 +37,6 @@ from txlayer.core.dead_letters import (
     source_topic,
 )
 from txlayer.core.messages import Origin, Undecodable
-from txlayer.core.retry import DeadLetter, DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 
 LETTER = b"1|rejected|orders|3|17|5|2|6|7|ValueError|no%20such|loyalty"
 

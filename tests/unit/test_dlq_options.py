@@ -6,7 +6,7 @@ import pytest
 
 from txlayer.cli.dlq import DeadLetterFilters, parse_letter
 from txlayer.cli.options import parse_instant
-from txlayer.core.retry import DeadLetterReason
+from txlayer.core.dead_letters import DeadLetterReason
 from txlayer.errors import ConfigError, UsageError
 from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterPlace
 from txlayer.operate.replay import author_of

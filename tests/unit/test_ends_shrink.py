@@ -11,8 +11,8 @@ import pytest
 from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage
 from txlayer.consumer.engine import END_COUNT_MAX, Completions
 from txlayer.consumer.offsets import OwnedPartition
+from txlayer.core.dead_letters import DeadLetterReason
 from txlayer.core.messages import Origin
-from txlayer.core.retry import DeadLetterReason
 from txlayer.errors import BrokerUnavailableError, ProducerFencedError, TxLayerError
 
 TIMEOUT_MS = 10_000

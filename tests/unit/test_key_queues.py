@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, TOPIC, QueueStage, records
+from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome
 from txlayer.core.key_queue import NullKeys, QueueOrder, QueueSettings
-from txlayer.core.retry import DeadLetterReason, ReplayKind, ReplayOutcome, RetryPolicy
+from txlayer.core.retry import RetryPolicy
 
 A, B, C = b"a", b"b", b"c"
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.support.queue_stage import FAILED, REJECTED, REPLAY, TOPIC, QueueStage
+from txlayer.core.dead_letters import DeadLetterReason
 from txlayer.core.key_queue import Item, QueueSettings
-from txlayer.core.retry import AfterExhausted, DeadLetterReason, RetryPolicy
+from txlayer.core.retry import AfterExhausted, RetryPolicy
 
 A = b"a"
 AT_ONCE = RetryPolicy(attempt_count_max=1_000, backoff_first_ms=0, backoff_max_ms=0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, QueueStage
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.key_queue import QueueSettings
 from txlayer.core.progress import Progress, attempt_records_max
-from txlayer.core.retry import ReplayKind, ReplayRecord, RetryPolicy
+from txlayer.core.retry import RetryPolicy
 from txlayer.errors import ConfigError
 
 A, B, C = b"a", b"b", b"c"

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, TOPIC, QueueStage
+from txlayer.core.dead_letters import ReplayKind
 from txlayer.core.key_queue import Failure, Item, NullKeys, QueueOrder, QueueSettings
 from txlayer.core.progress import attempt_records_max
-from txlayer.core.retry import ReplayKind, RetryPolicy
+from txlayer.core.retry import RetryPolicy
 from txlayer.errors import ConfigError
 
 A, B = b"a", b"b"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.queue_stage import TOPIC, QueueStage
+from txlayer.core.dead_letters import DeadLetterReason
 from txlayer.core.key_queue import QueueSettings
-from txlayer.core.retry import DeadLetterReason, RetryPolicy
+from txlayer.core.retry import RetryPolicy
 from txlayer.errors import InvariantError
 
 A, B = b"a", b"b"

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from tests.support.queue_stage import REPLAY, QueueStage
+from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayRecord
 from txlayer.core.key_queue import NullKeys, QueueSettings
-from txlayer.core.retry import DeadLetterReason, ReplayKind, ReplayRecord, RetryPolicy
+from txlayer.core.retry import RetryPolicy
 
 
 def stage_with(count: int, settings: QueueSettings) -> QueueStage:

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.lease_society import EXPIRY_MS, QUEUE, Society
-from txlayer.core.leases import LeaseEffect, LeaseTable, QueueLease
-from txlayer.core.retry import LockKind, LockRecord
+from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease
 
 MEMBER_COUNT = 3
 ACTS = ("act", "act", "act", "assign", "recreate", "crash", "send_blindly", "arrive", "release")

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.naive_leases import Entry, newest
-from txlayer.core.leases import LeaseEffect, LeaseTable, QueueLease, token_above
-from txlayer.core.retry import LockKind, LockRecord
+from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease, token_above
 
 EXPIRY_MS = 60_000
 QUEUE = "loyalty/orders/3"

@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.codec_strategies import replays
-from txlayer.core.dead_letters import DeadLetterEvent, DeadLetterState, PartitionStates
-from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
+from txlayer.core.dead_letters import (
+    DeadLetterEvent,
+    DeadLetterState,
+    PartitionStates,
+    ReplayKind,
+    ReplayOutcome,
+    ReplayRecord,
+)
 
 OFFSET = 17
 

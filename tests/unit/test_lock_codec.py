@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from tests.support.codec_strategies import ANY_BYTES, NUMBER, TOPIC, WHOLE
 from tests.support.protocol_page import vectors
-from txlayer.core.leases import decode_lock, encode_lock, lock_partition, parse_queue, queue_name
+from txlayer.core.leases import LockKind, LockRecord, decode_lock, encode_lock, lock_partition, parse_queue, queue_name
 from txlayer.core.messages import Undecodable
-from txlayer.core.retry import LockKind, LockRecord
 
 WORD = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 QUEUES = st.builds(queue_name, WORD, TOPIC, NUMBER)

@@ -7,7 +7,7 @@ import pytest
 from tests.support.lock_stage import EXPIRY_MS, NAME, QUEUE, RENEWAL_MS, STEP_MS, LockStage
 from txlayer.adapters.memory import Fault
 from txlayer.consumer.lease_keeper import CLOSE_S, WRITE_AGAIN_S
-from txlayer.core.retry import LockKind, LockRecord
+from txlayer.core.leases import LockKind, LockRecord
 
 MINUTE_MS = 60_000
 OTHER = ("orders", 4)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.queue_stage import FAILED, REJECTED, TOPIC, QueueStage
+from txlayer.core.dead_letters import DeadLetterReason
 from txlayer.core.key_queue import Item, QueueSettings
 from txlayer.core.progress import METADATA_BYTES_MAX, attempt_records_max
-from txlayer.core.retry import DeadLetterReason
 
 PLACES = attempt_records_max(metadata_bytes_max=METADATA_BYTES_MAX, parked_keys_max=64)
 """For counts of attempts, with the default settings."""

@@ -20,8 +20,8 @@ from txlayer.adapters.ports import HistoryReader, ProducerConnections
 from txlayer.config import CoordinatorConfig, ProducerConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core import codec
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.messages import COMMIT, ROLLBACK, HalfHeader, Message, OpMessage
-from txlayer.core.retry import ReplayKind, ReplayRecord
 from txlayer.core.transaction import Transaction
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RetriableError
 from txlayer.operate.operators import Signature

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from txlayer.core.dead_letters import ReplayKind
 from txlayer.core.progress import hash_of_key
-from txlayer.core.retry import ReplayKind
 from txlayer.operate.dead_letters import Chosen, DeadLetterPlace, QueueStatus
 from txlayer.operate.requests import Replaying, Request
 

@@ -17,9 +17,8 @@ from txlayer.adapters.ports import (
     append_time_of,
     no_append_time,
 )
-from txlayer.core.leases import HISTORY_EXPIRY_COUNT, decode_lock, encode_lock, lock_partition
+from txlayer.core.leases import HISTORY_EXPIRY_COUNT, LockRecord, decode_lock, encode_lock, lock_partition
 from txlayer.core.messages import Undecodable
-from txlayer.core.retry import LockRecord
 from txlayer.errors import BrokerUnavailableError, RetriableError, TopicMismatchError, UsageError
 
 T = TypeVar("T")

@@ -17,12 +17,13 @@ from txlayer.consumer.context import size_in_memory
 from txlayer.core.dead_letters import (
     CUT_HEADER,
     DLQ_HEADER,
+    DeadLetter,
+    ReplayRecord,
     dead_letter_topic,
     encode_dead_letter,
     encode_replay,
     replay_topic,
 )
-from txlayer.core.retry import DeadLetter, ReplayRecord
 from txlayer.errors import InvariantError, TxLayerError
 from txlayer.runtime.kafka_transactions import (
     RECYCLE_AFTER_S,

@@ -24,10 +24,20 @@ from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, check_topics
 from txlayer.consumer.pools import Pool
 from txlayer.core.batch import HALVINGS_MAX, BatchSize
-from txlayer.core.dead_letters import dead_letter_of, dead_letter_topic, decode_replay, is_cut, original_headers
+from txlayer.core.dead_letters import (
+    DeadLetter,
+    DeadLetterReason,
+    ReplayKind,
+    ReplayOutcome,
+    ReplayRecord,
+    dead_letter_of,
+    dead_letter_topic,
+    decode_replay,
+    is_cut,
+    original_headers,
+)
 from txlayer.core.key_queue import DUE_BYTES_MAX, Item, ItemSource, Snapshots, letter_bytes
 from txlayer.core.messages import Headers, Origin, Undecodable
-from txlayer.core.retry import DeadLetter, DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.errors import (
     ConfigError,
     FencedError,

@@ -26,8 +26,7 @@ from txlayer.adapters.lock_log import LockEntry, LockLog
 from txlayer.adapters.ports import LockConnections, TopicPartition
 from txlayer.config import SystemTopics
 from txlayer.consumer.context import FOR_EVER
-from txlayer.core.leases import LeaseEffect, LeaseTable, QueueLease, queue_name
-from txlayer.core.retry import LockKind, LockRecord
+from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease, queue_name
 
 NO_TOKEN = -1
 """The token of a queue that is held without a lease."""

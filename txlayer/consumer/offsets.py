@@ -10,10 +10,9 @@ from txlayer.adapters.ports import StoredOffset, StoringGroupReader, TopicPartit
 from txlayer.consumer.context import Lease
 from txlayer.consumer.handlers import Route
 from txlayer.consumer.metrics import TopicCounts
-from txlayer.core.dead_letters import replay_topic
+from txlayer.core.dead_letters import ReplayRecord, replay_topic
 from txlayer.core.key_queue import ItemSource, KeyQueues
 from txlayer.core.messages import Undecodable
-from txlayer.core.retry import ReplayRecord
 from txlayer.errors import BrokerUnavailableError, TxLayerError
 
 CHUNK_COUNT_MAX = 1_000

@@ -1,4 +1,4 @@
-"""Dead letters as records: the names of their topics, the headers `txl-dlq` and `txl-replay`, requests, and their states.
+"""Dead letters: their reasons and records, the names of their topics, the headers `txl-dlq` and `txl-replay`, requests, and their states.
 
 Decoders do not raise on malformed bytes: they return `Undecodable`. docs/explanation/protocol.md specifies the formats,
 with test vectors.
@@ -15,7 +15,61 @@ from urllib.parse import quote, unquote
 from txlayer.core.codec import PARTITION_MAX, VERSION, known_fields, malformed, whole
 from txlayer.core.ids import is_topic_name
 from txlayer.core.messages import Headers, Origin, Undecodable
-from txlayer.core.retry import DeadLetter, DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
+
+
+class DeadLetterReason(Enum):
+    """Why a consumer gave a message up; a closed list."""
+
+    ATTEMPTS_EXHAUSTED = "attempts-exhausted"  #: its handler failed `attempt_count_max` times
+    REJECTED = "rejected"  #: its handler returned `Reject`
+    UNDECODABLE = "undecodable"  #: the deserializer could not read it
+    KEY_PARKED = "key-parked"  #: an earlier message of its key is a dead letter, and the policy parks the key
+
+
+class DeadLetter(NamedTuple):
+    """The header `txl-dlq` of a message that was given up."""
+
+    reason: DeadLetterReason
+    origin: Origin
+    origin_ms: int  # timestamp of the original record
+    attempt_count: int
+    first_ms: int  # when its first attempt began
+    last_ms: int  # when its last attempt ended
+    error_type: str
+    error_message: str  # shortened
+    consumer_group: str
+
+
+class ReplayKind(Enum):
+    """Kinds of records in a replay topic."""
+
+    REPLAY = "R"  #: handle this dead letter again
+    DROP = "D"  #: give up this dead letter for good
+    PAUSE = "P"  #: stop handling this partition
+    RESUME = "U"  #: continue handling this partition
+    RESULT = "E"  #: the result of a request; written by the partition's owner
+
+
+class ReplayOutcome(Enum):
+    """The result of a request."""
+
+    HANDLED = "handled"  #: the handler succeeded
+    FAILED = "failed"  #: the handler failed as often as allowed, or rejected it; the dead letter stays
+    DROPPED = "dropped"  #: as requested
+    MISSING = "missing"  #: there is no dead letter at that offset, or no longer
+    UNKNOWN = "unknown"  #: this version does not know the form of the request
+    REPUBLISHED = "republished"  #: a copy went to another topic; the dead letter stays unchanged
+
+
+class ReplayRecord(NamedTuple):
+    """A record of a replay topic."""
+
+    kind: ReplayKind
+    request_id: str
+    dead_letter_offset: int | None  # None for a pause or a resume
+    outcome: ReplayOutcome | None = None  # of a result
+    text: str = ""  # "operator: reason", or a result's detail
+
 
 DLQ_HEADER = "txl-dlq"
 """On a dead letter: the reason, the origin, the number of attempts, the consumer group."""

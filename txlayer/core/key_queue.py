@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
+from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.core.progress import (
     METADATA_BYTES_MAX,
     NO_KEY,
@@ -39,12 +40,8 @@ from txlayer.core.progress import (
 )
 from txlayer.core.retry import (
     AfterExhausted,
-    DeadLetterReason,
     GiveUp,
     Reject,
-    ReplayKind,
-    ReplayOutcome,
-    ReplayRecord,
     Retry,
     RetryPolicy,
     TryAgain,

@@ -35,7 +35,27 @@ from urllib.parse import quote, unquote
 from txlayer.core.codec import PARTITION_MAX, VERSION, known_fields, malformed, whole
 from txlayer.core.ids import is_topic_name
 from txlayer.core.messages import Undecodable
-from txlayer.core.retry import LockKind, LockRecord
+
+
+class LockKind(Enum):
+    """Kinds of records in the lock log."""
+
+    CLAIM = "C"  #: a newly assigned member claims the queue, or its holder writes the lease again
+    RENEWAL = "N"  #: the holder is alive
+    RELEASE = "R"  #: the holder, or an operator, ends the lease
+
+
+class LockRecord(NamedTuple):
+    """A record of the lock log; its append time and offset come from the record itself."""
+
+    kind: LockKind
+    queue: str  # "group/topic/partition"
+    generation: int  # of the consumer group, when the holder was assigned
+    holder: str  # unique per process
+    instance_id: str = ""  # of a static member
+    token: int | None = None  # of the lease that is renewed, released, or rewritten by a claim
+    reason: str = ""  # of an operator's release
+
 
 HISTORY_EXPIRY_COUNT = 10
 """A reader begins this many expiries before the newest record. After that it agrees with a reader of the whole log."""

@@ -1,7 +1,4 @@
-"""Handler results and what follows from them: handled, tried again, or given up.
-
-Also the values of dead letters, replays and locks.
-"""
+"""Handler results and what follows from them: handled, tried again after a back-off, or given up."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, final
 
-from txlayer.core.messages import Origin
+from txlayer.core.dead_letters import DeadLetterReason
 from txlayer.errors import ConfigError
 
 DELAY_MS_MAX = 366 * 24 * 3_600_000
@@ -108,85 +105,11 @@ def _kind(value: object) -> str:
     return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
-class DeadLetterReason(Enum):
-    """Why a consumer gave a message up; a closed list."""
-
-    ATTEMPTS_EXHAUSTED = "attempts-exhausted"  #: its handler failed `attempt_count_max` times
-    REJECTED = "rejected"  #: its handler returned `Reject`
-    UNDECODABLE = "undecodable"  #: the deserializer could not read it
-    KEY_PARKED = "key-parked"  #: an earlier message of its key is a dead letter, and the policy parks the key
-
-
 class AfterExhausted(Enum):
     """What happens to a key after one of its messages became a dead letter."""
 
     GO_ON = "go-on"  #: later messages of the key are handled
     PARK = "park"  #: later messages of the key follow it into the dead letters, until it is replayed
-
-
-class DeadLetter(NamedTuple):
-    """The header `txl-dlq` of a message that was given up."""
-
-    reason: DeadLetterReason
-    origin: Origin
-    origin_ms: int  # timestamp of the original record
-    attempt_count: int
-    first_ms: int  # when its first attempt began
-    last_ms: int  # when its last attempt ended
-    error_type: str
-    error_message: str  # shortened
-    consumer_group: str
-
-
-class ReplayKind(Enum):
-    """Kinds of records in a replay topic."""
-
-    REPLAY = "R"  #: handle this dead letter again
-    DROP = "D"  #: give up this dead letter for good
-    PAUSE = "P"  #: stop handling this partition
-    RESUME = "U"  #: continue handling this partition
-    RESULT = "E"  #: the result of a request; written by the partition's owner
-
-
-class ReplayOutcome(Enum):
-    """The result of a request."""
-
-    HANDLED = "handled"  #: the handler succeeded
-    FAILED = "failed"  #: the handler failed as often as allowed, or rejected it; the dead letter stays
-    DROPPED = "dropped"  #: as requested
-    MISSING = "missing"  #: there is no dead letter at that offset, or no longer
-    UNKNOWN = "unknown"  #: this version does not know the form of the request
-    REPUBLISHED = "republished"  #: a copy went to another topic; the dead letter stays unchanged
-
-
-class ReplayRecord(NamedTuple):
-    """A record of a replay topic."""
-
-    kind: ReplayKind
-    request_id: str
-    dead_letter_offset: int | None  # None for a pause or a resume
-    outcome: ReplayOutcome | None = None  # of a result
-    text: str = ""  # "operator: reason", or a result's detail
-
-
-class LockKind(Enum):
-    """Kinds of records in the lock log."""
-
-    CLAIM = "C"  #: a newly assigned member claims the queue, or its holder writes the lease again
-    RENEWAL = "N"  #: the holder is alive
-    RELEASE = "R"  #: the holder, or an operator, ends the lease
-
-
-class LockRecord(NamedTuple):
-    """A record of the lock log; its append time and offset come from the record itself."""
-
-    kind: LockKind
-    queue: str  # "group/topic/partition"
-    generation: int  # of the consumer group, when the holder was assigned
-    holder: str  # unique per process
-    instance_id: str = ""  # of a static member
-    token: int | None = None  # of the lease that is renewed, released, or rewritten by a claim
-    reason: str = ""  # of an operator's release
 
 
 _SECOND_MS = 1000

@@ -13,8 +13,10 @@ from txlayer.adapters.ports import Administration, LogReader, Record, TopicParti
 from txlayer.adapters.readers import Range, read_ranges
 from txlayer.core.dead_letters import (
     ENDED,
+    DeadLetter,
     DeadLetterEvent,
     DeadLetterHistory,
+    DeadLetterReason,
     DeadLetterState,
     PartitionStates,
     dead_letter_of,
@@ -27,7 +29,6 @@ from txlayer.core.dead_letters import (
 from txlayer.core.history import split_operator_reason
 from txlayer.core.messages import Undecodable
 from txlayer.core.progress import NO_KEY, Foreign, decode, hash_of_key
-from txlayer.core.retry import DeadLetter, DeadLetterReason
 from txlayer.errors import TopicMismatchError
 from txlayer.operate import Json
 from txlayer.operate.history import bytes_json

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from txlayer.adapters.lock_log import LockEntry, LockLog
 from txlayer.adapters.ports import LockConnections
 from txlayer.config import SystemTopics
-from txlayer.core.leases import LeaseEffect, LeaseTable, QueueLease, parse_queue
-from txlayer.core.retry import LockKind, LockRecord
+from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease, parse_queue
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import Json
 

@@ -12,8 +12,15 @@ from typing import NamedTuple
 from txlayer.adapters.ports import Administration
 from txlayer.config import SystemTopics
 from txlayer.consumer.dead_letters import DeadLetterReader
-from txlayer.core.dead_letters import DeadLetterEvent, DeadLetterHistory, DeadLetterState, is_cut, is_request_id
-from txlayer.core.retry import ReplayKind, ReplayRecord
+from txlayer.core.dead_letters import (
+    DeadLetterEvent,
+    DeadLetterHistory,
+    DeadLetterState,
+    ReplayKind,
+    ReplayRecord,
+    is_cut,
+    is_request_id,
+)
 from txlayer.errors import ForbiddenTopicError, UsageError
 from txlayer.operate import Json
 from txlayer.operate.dead_letters import (

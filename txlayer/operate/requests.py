@@ -14,7 +14,10 @@ from txlayer.core.dead_letters import (
     DeadLetterEvent,
     DeadLetterHistory,
     DeadLetterState,
+    ReplayKind,
     ReplayMark,
+    ReplayOutcome,
+    ReplayRecord,
     encode_replay,
     encode_replay_mark,
     original_headers,
@@ -22,7 +25,6 @@ from txlayer.core.dead_letters import (
     writer_name,
 )
 from txlayer.core.progress import NO_KEY, hash_of_key
-from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.operate.dead_letters import Chosen, DeadLetterLog, DeadLetterPlace
 from txlayer.operate.operators import ROUND_S, OperatorWriter
 from txlayer.runtime.kafka_transactions import Entry, KafkaTransactions

@@ -11,7 +11,7 @@ from tests.support.broker import unique_name
 from tests.support.planted_letters import WHY, Planted
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.ports import StoredOffset
-from txlayer.core.retry import ReplayKind, ReplayRecord
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 
 pytestmark = pytest.mark.kafka
 

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Broker
 from tests.support.broker import unique_name
 from tests.support.planted_letters import Planted
-from txlayer.core.retry import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
+from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 
 pytestmark = pytest.mark.kafka
 

@@ -9,8 +9,15 @@ import pytest
 from tests.conftest import Broker
 from tests.support.broker import create_topic, unique_name
 from tests.support.planted_letters import WHY, Planted
-from txlayer.core.dead_letters import REPLAY_HEADER, ReplayMark, decode_replay_mark
-from txlayer.core.retry import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
+from txlayer.core.dead_letters import (
+    REPLAY_HEADER,
+    DeadLetterReason,
+    ReplayKind,
+    ReplayMark,
+    ReplayOutcome,
+    ReplayRecord,
+    decode_replay_mark,
+)
 
 pytestmark = pytest.mark.kafka
 

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING
 from tests.simulation.consumers.plan import GROUP, PlannedMessage, Request
 from txlayer.adapters.memory import NoAnswerError
 from txlayer.adapters.ports import TopicPartition
-from txlayer.core.dead_letters import dead_letter_topic, decode_replay, encode_replay, replay_topic
+from txlayer.core.dead_letters import (
+    ReplayKind,
+    ReplayOutcome,
+    ReplayRecord,
+    dead_letter_topic,
+    decode_replay,
+    encode_replay,
+    replay_topic,
+)
 from txlayer.core.messages import Undecodable
 from txlayer.core.progress import Foreign, decode
-from txlayer.core.retry import ReplayKind, ReplayOutcome, ReplayRecord
 from txlayer.errors import TxLayerError
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from tests.simulation.consumers.plan import GROUP, ConsumerPlan
 from tests.simulation.consumers.play import play_consumers
 from tests.simulation.consumers.society import REAL, SYSTEM_TOPICS, ConsumerSociety, ConsumerVariant
 from tests.simulation.play import Played
-from txlayer.core.dead_letters import dead_letter_of
+from txlayer.core.dead_letters import DeadLetter, dead_letter_of
 from txlayer.core.progress import Foreign, decode
-from txlayer.core.retry import DeadLetter
 
 TAIL_S = 2.0
 """After the last record the table ends: what follows is idle."""

@@ -16,9 +16,8 @@ from txlayer.consumer.engine import Engine
 from txlayer.consumer.lease_keeper import LockRegistry
 from txlayer.consumer.pools import Caller, Chunk, HungHandlers, JobOutcome, items_of
 from txlayer.core.key_queue import ItemSource, QueueOrder
-from txlayer.core.leases import LeaseTable
+from txlayer.core.leases import LeaseTable, LockRecord
 from txlayer.core.leases import QueueLease as LogLease
-from txlayer.core.retry import LockRecord
 
 
 def wrapped(wrapper: Callable[[Any], Any], **settings: Any) -> ConsumerVariant:
