@@ -115,7 +115,6 @@ class Code(IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """The name that the client uses."""
         name = self.name
         return name[5:] if name.startswith("LOCAL_") else name
 

@@ -87,7 +87,6 @@ class SampleCollector(Collector):
         self._measured = measured
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric that has a sample now."""
         return _metrics(self._measured.samples())
 
     def describe(self) -> Iterable[Metric]:
@@ -187,7 +186,6 @@ class _Connection:
 
     @property
     def is_too_large(self) -> bool:
-        """True if the request exceeds the limit."""
         return len(self.asked) > REQUEST_BYTES_MAX
 
 
@@ -322,7 +320,6 @@ class MetricsServer:
         return True
 
     def _first_to_give_way(self) -> _Connection:
-        """The oldest connection of the address that has the most."""
         counts = Counter(connection.address for connection in self._connections)
         most = max(counts.values())
         return next(c for c in self._connections if counts[c.address] == most)

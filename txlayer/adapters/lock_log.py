@@ -16,10 +16,11 @@ from txlayer.adapters.ports import (
     TopicPartition,
     append_time_of,
     no_append_time,
+    no_such_topic,
 )
 from txlayer.core.leases import HISTORY_EXPIRY_COUNT, LockRecord, decode_lock, encode_lock, lock_partition
 from txlayer.core.messages import Undecodable
-from txlayer.errors import BrokerUnavailableError, RetriableError, TopicMismatchError, UsageError
+from txlayer.errors import BrokerUnavailableError, RetriableError, UsageError
 
 T = TypeVar("T")
 
@@ -75,9 +76,7 @@ class LockLog:
         """
         limits = self._connections.topic_limits(self._topic)
         if limits is None:
-            raise TopicMismatchError(
-                "create it with `txlayer topics apply`", topic=self._topic, expected="a topic", found="none"
-            )
+            raise no_such_topic(self._topic)
         self._partition_count = limits.partition_count
         self._reader = self._connections.make_reader("read_uncommitted")
         self._writer = self._connections.make_log_writer(batch_bytes_max=BATCH_BYTES_MAX)
@@ -170,7 +169,6 @@ class LockLog:
                 self._writer.poll(0.1)
 
     def _newest(self, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Append times of the last records."""
         assert self._reader is not None
         found: dict[TopicPartition, int] = {}
         waited = dict(ends)

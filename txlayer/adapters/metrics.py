@@ -102,7 +102,6 @@ class Histogram:
         self.total += other.total
 
     def view(self) -> HistogramView:
-        """The current content."""
         return HistogramView(self._bounds, tuple(accumulate(tuple(self._counts))), self.total)
 
 

@@ -604,3 +604,16 @@ def no_append_time(topic: str, *, why: str) -> TopicMismatchError:
         expected="message.timestamp.type=LogAppendTime",
         found="another",
     )
+
+
+def no_such_topic(topic: str, *, create: str = "txlayer topics apply") -> TopicMismatchError:
+    """The error for a topic that must be there; the command `create` makes it."""
+    return TopicMismatchError(f"no such topic; `{create}` creates it", topic=topic, found="none")
+
+
+def partition_count_of(admin: Administration, topic: str, *, create: str = "txlayer topics apply") -> int:
+    """Partition count of a topic that must be there, else `no_such_topic`; the rest as `Administration.partition_count`."""
+    count = admin.partition_count(topic)
+    if count is None:
+        raise no_such_topic(topic, create=create)
+    return count

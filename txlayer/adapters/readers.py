@@ -27,13 +27,14 @@ from txlayer.adapters.ports import (
     OnRevoke,
     Record,
     TopicPartition,
+    partition_count_of,
 )
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core import codec
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer.core.history import HistoryFold, TransactionHistory
 from txlayer.core.messages import HalfHeader, Undecodable, nonce_of, txn_id_of
-from txlayer.errors import BrokerUnavailableError, RetriableError, TopicMismatchError, TxLayerError
+from txlayer.errors import BrokerUnavailableError, RetriableError, TxLayerError
 
 READ_COUNT_MAX = 20_000
 """Records per read; it limits the time between two calls of `is_still_ours`."""
@@ -189,7 +190,7 @@ class LogHistoryReader:
         topic = self._config.topics.half
         half = (topic, partition)
         with closing(self._make_admin()) as admin:
-            count = self._partition_count(admin)
+            count = partition_count_of(admin, self._config.topics.half)
             if partition >= count:
                 return f"{topic} has the partitions 0 to {count - 1}, not {partition}"
             first, end = admin.start_offsets([half])[half], admin.end_offsets([half])[half]
@@ -203,7 +204,7 @@ class LogHistoryReader:
     def half_places(self, partition: int, keys: Collection[str], *, at_ms: int) -> dict[str, int]:
         half = (self._config.topics.half, partition)
         with closing(self._make_admin()) as admin:
-            self._partition_count(admin)
+            partition_count_of(admin, self._config.topics.half)
             first, ends = admin.start_offsets([half]), admin.end_offsets([half])
             since = admin.offsets_at([half], at_ms=at_ms)
         found = self._places_of(keys, since, ends)
@@ -222,19 +223,11 @@ class LogHistoryReader:
                 found[header.key] = record.offset()
         return found
 
-    def _partition_count(self, admin: Administration) -> int:
-        count = admin.partition_count(self._config.topics.half)
-        if count is None:
-            raise TopicMismatchError(
-                "no such topic; `txlayer topics apply` creates it", topic=self._config.topics.half, found="none"
-            )
-        return count
-
     def _ranges(
         self, admin: Administration, start: HistoryStart, partitions: Sequence[int] | None
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], int]:
         topics = self._config.topics
-        count = self._partition_count(admin)
+        count = partition_count_of(admin, self._config.topics.half)
         numbers = range(count) if partitions is None else partitions
         if start.position is not None:
             numbers = [start.position[0]]
@@ -468,7 +461,6 @@ class CheckReader:
                 self._apply_pause()
 
     def close(self) -> None:
-        """Leave the group."""
         self._own = frozenset()
         self._is_assigned = False
         self._member.close()

@@ -61,7 +61,6 @@ class JsonFormatter(logging.Formatter):
     """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The log line."""
         line = {
             "at": _at(record),
             "level": record.levelname,
@@ -79,7 +78,6 @@ class TextFormatter(logging.Formatter):
     """Time, level, name, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The log line."""
         fields = " ".join(f"{name}={_field(value)}" for name, value in _fields(record).items())
         line = f"{_at(record)} {record.levelname:<7} {printable(record.getMessage())} {fields}".rstrip()
         if record.exc_info:

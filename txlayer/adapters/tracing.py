@@ -72,7 +72,6 @@ class NoSpan:
     context: TraceContext | None = None
 
     def active(self) -> AbstractContextManager[object]:
-        """Change nothing."""
         return nullcontext()
 
     def end(self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None) -> None:
@@ -85,7 +84,6 @@ class NoTracing:
     is_on = False
 
     def start(self, *_: object, **_named: object) -> Span:
-        """A `NoSpan`."""
         return NoSpan()
 
 

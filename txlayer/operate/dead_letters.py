@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from txlayer.adapters.ports import Administration, LogReader, Record, TopicPartition
+from txlayer.adapters.ports import Administration, LogReader, Record, TopicPartition, partition_count_of
 from txlayer.adapters.readers import Range, read_ranges
 from txlayer.core.dead_letters import (
     ENDED,
@@ -110,7 +110,9 @@ class DeadLetterLog:
     def partition_count(self) -> int:
         """Partitions of both topics."""
         if not self._partition_count:
-            counts = {name: self._count(name) for name in (self.dead_letters, self.replays)}
+            create = f"txlayer topics apply --group {self.group} --topic {self.topic}"
+            names = (self.dead_letters, self.replays)
+            counts = {name: partition_count_of(self._admin, name, create=create) for name in names}
             if len(set(counts.values())) > 1:
                 raise TopicMismatchError(
                     "a request must be in the partition of its dead letter; `txlayer topics check "
@@ -228,16 +230,6 @@ class DeadLetterLog:
         history = self.states(partition).of(offset)
         place = DeadLetterPlace(self.topic, partition, offset)
         return FoundLetter(place, record.timestamp()[1], letter, record, history)
-
-    def _count(self, name: str) -> int:
-        count = self._admin.partition_count(name)
-        if count is None:
-            raise TopicMismatchError(
-                f"no such topic; `txlayer topics apply --group {self.group} --topic {self.topic}` creates it",
-                topic=name,
-                found="none",
-            )
-        return count
 
     def _read(self, ranges: dict[TopicPartition, Range], take: Callable[[Any], None]) -> None:
         with closing(self._make_reader()) as reader:

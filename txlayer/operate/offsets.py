@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from txlayer.adapters.ports import Administration, GroupMember, StoredOffset, TopicPartition
+from txlayer.adapters.ports import Administration, GroupMember, StoredOffset, TopicPartition, partition_count_of
 from txlayer.config import SystemTopics
 from txlayer.core.progress import Progress, StoredProgress, decode
-from txlayer.errors import LifecycleError, TopicMismatchError
+from txlayer.errors import LifecycleError
 from txlayer.operate import Json
 
 StartPosition = Literal["earliest", "latest"] | int
@@ -63,14 +63,7 @@ def _metadata(offset: int, before: StoredOffset | None, token_above: int | None)
 
 
 def _positions(admin: Administration, topics: Sequence[str], position: StartPosition) -> dict[TopicPartition, int]:
-    places: list[TopicPartition] = []
-    for topic in topics:
-        count = admin.partition_count(topic)
-        if count is None:
-            raise TopicMismatchError(
-                "no such topic; `txlayer topics apply` creates a namespace's", topic=topic, expected="one", found="none"
-            )
-        places += [(topic, p) for p in range(count)]
+    places = [(topic, p) for topic in topics for p in range(partition_count_of(admin, topic))]
     if position == "earliest":
         return admin.start_offsets(places)
     if position == "latest":
@@ -116,18 +109,7 @@ def partition_counts(admin: Administration, topics: SystemTopics) -> dict[str, i
     Raises:
         TopicMismatchError: a topic is missing.
     """
-    counts = {}
-    for topic in (topics.half, topics.op, topics.doubt):
-        count = admin.partition_count(topic)
-        if count is None:
-            raise TopicMismatchError(
-                "a topic of the namespace is missing; `txlayer topics apply` makes it",
-                topic=topic,
-                expected="there",
-                found="missing",
-            )
-        counts[topic] = count
-    return counts
+    return {topic: partition_count_of(admin, topic) for topic in (topics.half, topics.op, topics.doubt)}
 
 
 def read_status(admin: Administration, topics: SystemTopics) -> CoordinatorStatus:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections
+from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections, no_such_topic
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.partition import count_partitions
 from txlayer.core import codec
@@ -17,7 +17,7 @@ from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable, nonce_of, txn_id_of
 from txlayer.core.transaction import OpPosition
 from txlayer.core.transitions import COMMITTING, TxnState
-from txlayer.errors import BrokerUnavailableError, TopicMismatchError, UsageError
+from txlayer.errors import BrokerUnavailableError, UsageError
 from txlayer.operate import Json, unsettled
 from txlayer.operate.history import op_json, position_json
 from txlayer.operate.operators import OperatorWriter, Signature, check_choice
@@ -328,7 +328,7 @@ class ManualSettlement:
         topic = self._config.topics.op
         limits = self._producers.topic_limits(topic)
         if limits is None:
-            raise TopicMismatchError("no such topic; `txlayer topics apply` creates it", topic=topic, found="none")
+            raise no_such_topic(topic)
         bytes_max = limits.message_bytes_max or RECORD_BYTES_MAX
         written: list[WrittenLine] = []
         writing = OperatorWriter(

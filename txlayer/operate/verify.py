@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from txlayer.adapters.ports import Administration, LogReader, Record, TopicPartition, append_time_of
+from txlayer.adapters.ports import Administration, LogReader, Record, TopicPartition, append_time_of, partition_count_of
 from txlayer.adapters.readers import Range, read_ranges
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core import codec
@@ -51,7 +51,7 @@ from txlayer.core.judging import (
 from txlayer.core.messages import Headers, OrderMode, Origin, Resolution, Undecodable, nonce_of, txn_id_of, user_headers
 from txlayer.core.partitions import half_partition, murmur2, partition_of_key_hash
 from txlayer.core.verdicts import Promise, Verdict, severity
-from txlayer.errors import NotAuthorisedError, TopicMismatchError
+from txlayer.errors import NotAuthorisedError
 
 CACHE_BYTES = 16 * 1024 * 1024
 """What SQLite may keep in memory; beyond it, it writes to disk."""
@@ -477,11 +477,11 @@ class WindowReader:
             BrokerUnavailableError, NotAuthorisedError: they cannot be read; the shelf holds a part.
         """
         with closing(self._make_admin()) as admin:
-            count = self._partition_count(admin, self._config.topics.half)
+            count = partition_count_of(admin, self._config.topics.half)
             traces = TraceRecords(shelf, self._config.topics, partition_count=count)
             halves = [(self._config.topics.half, p) for p in range(count)]
             starts = admin.offsets_at(halves, at_ms=max(asked.since_ms, 0))
-            ends = self._judged_ends(admin, halves, asked)
+            ends = self._up_to(admin, self._ends(admin, halves), asked.until_ms)
             ends = {p: max(end, starts[p]) for p, end in ends.items()}
             traces.half_starts = {p: start for (_, p), start in starts.items()}
             self._read("half", {p: (starts[p], ends[p]) for p in halves}, traces.half)
@@ -492,9 +492,12 @@ class WindowReader:
             real_ranges = self._real_ranges(admin, reals, asked.since_ms, traces.earliest_ms)
             others = self._doubt_and_op(admin, count, asked.since_ms)
             firsts = admin.start_offsets([*real_ranges[0], *(p for p in others if p[0] == self._config.topics.op)])
-            compacted = {topic for topic in wanted if self._is_compacted(admin, topic)}
+            compacted = {topic for topic in wanted if "compact" in self._setting(admin, topic, "cleanup.policy")}
             doubt_lag_ms = int(self._setting(admin, self._config.topics.doubt, COMPACTION_LAG) or 0)
-            tails = self._tails(admin, halves, ends, asked)
+            # Half records behind the end, so that transactions that begin before it are whole.
+            margin_ms = None if asked.until_ms is None else asked.until_ms + MARGIN_MS
+            newest = self._up_to(admin, admin.end_offsets(halves), margin_ms)
+            tails = {p: (end, max(newest[p], end)) for p, end in ends.items()}
         self._read("half", tails, traces.half)
         topics = self._config.topics
         traces.half_ends = {p: end for (_, p), (_, end) in tails.items()}
@@ -526,36 +529,14 @@ class WindowReader:
 
     # --- where to begin and to end ------------------------------------------------------------------------------------
 
-    def _partition_count(self, admin: Administration, topic: str) -> int:
-        count = admin.partition_count(topic)
-        if count is None:
-            raise TopicMismatchError(
-                "no such topic; `txlayer topics apply` creates a namespace's", topic=topic, found="none"
-            )
-        return count
-
-    def _judged_ends(
-        self, admin: Administration, halves: Collection[TopicPartition], asked: WantedWindow
+    def _up_to(
+        self, admin: Administration, ends: dict[TopicPartition, int], until_ms: int | None
     ) -> dict[TopicPartition, int]:
-        ends = self._ends(admin, halves)
-        if asked.until_ms is None:
+        """The ends, or where records of this time begin before them."""
+        if until_ms is None:
             return ends
-        until = admin.offsets_at(halves, at_ms=asked.until_ms)
+        until = admin.offsets_at(ends, at_ms=until_ms)
         return {p: min(until[p], end) for p, end in ends.items()}
-
-    def _tails(
-        self,
-        admin: Administration,
-        halves: Collection[TopicPartition],
-        ends: Mapping[TopicPartition, int],
-        asked: WantedWindow,
-    ) -> Ranges:
-        """Half records behind the end, so that transactions that begin before it are whole."""
-        newest = admin.end_offsets(halves)
-        if asked.until_ms is not None:
-            until = admin.offsets_at(halves, at_ms=asked.until_ms + MARGIN_MS)
-            newest = {p: min(until[p], end) for p, end in newest.items()}
-        return {p: (end, max(newest[p], end)) for p, end in ends.items()}
 
     def _partitions(
         self, admin: Administration, topics: Collection[str], *, is_asked: bool
@@ -563,7 +544,7 @@ class WindowReader:
         found: list[TopicPartition] = []
         missing = set()
         for topic in topics:
-            count = self._partition_count(admin, topic) if is_asked else admin.partition_count(topic)
+            count = partition_count_of(admin, topic) if is_asked else admin.partition_count(topic)
             if count is None:
                 missing.add(topic)
             found += [(topic, p) for p in range(count or 0)]
@@ -590,15 +571,12 @@ class WindowReader:
 
     def _doubt_and_op(self, admin: Administration, count: int, since_ms: int) -> Ranges:
         topics = self._config.topics
-        doubts = [(topics.doubt, p) for p in range(self._partition_count(admin, topics.doubt))]
+        doubts = [(topics.doubt, p) for p in range(partition_count_of(admin, topics.doubt))]
         ops = [(topics.op, p) for p in range(count)]
         ends = self._ends(admin, doubts) | self._ends(admin, ops)
         starts = admin.start_offsets(doubts)
         starts |= admin.offsets_at(ops, at_ms=max(since_ms - MARGIN_MS, 0))
         return {p: (starts[p], max(end, starts[p])) for p, end in ends.items()}
-
-    def _is_compacted(self, admin: Administration, topic: str) -> bool:
-        return "compact" in self._setting(admin, topic, "cleanup.policy")
 
     def _setting(self, admin: Administration, topic: str, name: str) -> str:
         """Empty where it may not be read: docs/howto/verify.md says what follows from that."""

@@ -87,7 +87,6 @@ class AdminConnection:
         self._client = None
 
     def client(self) -> AdminClient:
-        """The admin client; it connects by itself."""
         if self._client is None:
             # What goes wrong is reported once, by the error, and not by the client's own log.
             settings = {**base_settings(self._config), "log_level": 0, "error_cb": self._on_error}
@@ -162,7 +161,6 @@ class AdminConnection:
         )
 
     def limits(self) -> dict[str, float]:
-        """What every question to the client is given as its limit."""
         return {"request_timeout": self._timeout_ms / 1000}
 
     def deadline(self) -> float:
@@ -224,7 +222,6 @@ class GroupOffsets:
         self._consumers: dict[tuple[str, bool], Consumer] = {}
 
     def close(self) -> None:
-        """Give the clients back; the next question would make new ones."""
         consumers, self._consumers = list(self._consumers.values()), {}
         for consumer in consumers:
             consumer.close()

@@ -362,7 +362,6 @@ class _WithoutHeaders:
         return len(self._record)
 
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """None that can be read."""
         return []
 
 
@@ -440,7 +439,6 @@ class Deadline:
             raise failure
 
     def close(self) -> None:
-        """Let the thread end."""
         self._calls.put(None)
 
     def _run(self) -> None:

@@ -129,7 +129,6 @@ class KafkaGroupReader(TranslatedMember):
         return high if high >= 0 else None
 
     def close(self) -> None:
-        """Leave the group."""
         if not self._is_closed:
             self._is_closed = True
             self._leave()

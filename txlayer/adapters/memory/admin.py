@@ -206,7 +206,6 @@ class MemoryAdmin:
     def _ask(
         self, request: str, act: Callable[[], T], *, resource: str, operation: str, foreseen: Collection[Code] = ()
     ) -> T:
-        """The answer."""
         link, started = self._link, self._link.world.monotonic()
         while True:
             try:

@@ -117,7 +117,6 @@ class KafkaTransaction:
 
     @property
     def due_ms(self) -> float:
-        """When it times out."""
         return self.started_ms + self.timeout_ms if self.state is ONGOING else float("inf")
 
     def give_up(self) -> None:
@@ -126,7 +125,6 @@ class KafkaTransaction:
         self._decide(is_commit=False)
 
     def marked(self, place: Place) -> None:
-        """A marker is written."""
         self.unmarked.discard(place)
         if not self.unmarked:
             self.state = ENDED
@@ -185,11 +183,9 @@ class Cluster:
 
     @property
     def due_ms(self) -> float:
-        """When time brings something next."""
         return self._due_ms
 
     def clean(self) -> None:
-        """Retention and compaction, now."""
         now_ms = self._world.now_ms()
         for partition in self.partitions.values():
             partition.clean(now_ms)
@@ -204,7 +200,6 @@ class Cluster:
 
     @property
     def marker_count(self) -> int:
-        """Markers under way."""
         return len(self._markers)
 
     def shut_down(self) -> None:
@@ -251,7 +246,6 @@ class Cluster:
         )
 
     def due_at(self, at_ms: float) -> None:
-        """Something is to be done at this time."""
         self._due_ms = min(self._due_ms, at_ms)
 
     # --- topics -------------------------------------------------------------------------------------------------------
@@ -259,7 +253,6 @@ class Cluster:
     def create_topic(
         self, name: str, *, partition_count: int, replication_factor: int, settings: Mapping[str, str]
     ) -> None:
-        """Create a topic."""
         self.begin()
         if name in self.topics:
             raise RefusedError(Code.TOPIC_ALREADY_EXISTS)
@@ -278,7 +271,6 @@ class Cluster:
         self._rebalance_readers_of(name)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and every offset stored for it."""
         self.begin()
         topic = self.topic(name)
         del self.topics[name]
@@ -290,7 +282,6 @@ class Cluster:
         self._rebalance_readers_of(name)
 
     def alter_topic(self, name: str, settings: Mapping[str, str]) -> None:
-        """Set these settings and no other."""
         self.begin()
         topic = self.topic(name)
         told = {**topic.told, **settings}
@@ -300,7 +291,6 @@ class Cluster:
             partition.settings = topic.settings
 
     def topic(self, name: str) -> Topic:
-        """One topic."""
         if name in self.denied:
             raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED)
         topic = self.topics.get(name)
@@ -323,7 +313,6 @@ class Cluster:
                 self.due_at(group.expire(now_ms))
 
     def partition(self, place: TopicPartition) -> Partition:
-        """One partition that has a leader."""
         partition = self.partitions.get(place)
         if place[0] in self.denied:
             raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED)
@@ -405,7 +394,6 @@ class Broker:
         mark: ProducerMark | None = None,
         transactional_id: str | None = None,
     ) -> int:
-        """Append a batch; the offset of its first record."""
         now_ms = self._cluster.begin()
         partition = self._cluster.partition(place)
         if transactional_id is not None and mark is not None and not partition.is_open(mark.producer_id):
@@ -416,7 +404,6 @@ class Broker:
     def fetch(
         self, positions: Iterable[tuple[TopicPartition, int]], *, count_max: int, is_committed: bool
     ) -> list[Fetched]:
-        """Records of several partitions, at most `count_max` together."""
         self._cluster.begin()
         answers = []
         for place, position in positions:
@@ -437,7 +424,6 @@ class Broker:
     def offsets(
         self, places: Collection[TopicPartition], find: Callable[[Partition], int]
     ) -> dict[TopicPartition, int]:
-        """What `find` says of each of them."""
         self._cluster.begin()
         return {place: find(self._cluster.partition(place)) for place in places}
 
@@ -533,11 +519,9 @@ class Broker:
         return None
 
     def heartbeat(self, name: str, member_id: str, generation: int) -> None:
-        """A member shows that it lives."""
         self._cluster.group(name).heartbeat(member_id, generation, self._cluster.begin())
 
     def leave(self, name: str, member_id: str) -> None:
-        """A member goes."""
         now_ms = self._cluster.begin()
         group = self._cluster.group(name)
         group.leave(member_id, now_ms)
@@ -546,7 +530,6 @@ class Broker:
     def stored_offsets(
         self, name: str, places: Collection[TopicPartition], *, is_stable: bool
     ) -> dict[TopicPartition, StoredOffset | None]:
-        """What a group stored."""
         self._cluster.begin()
         group = self._cluster.group(name)
         if is_stable and any(group.is_pending(place) for place in places):
@@ -576,7 +559,6 @@ class Broker:
                 raise RefusedError(Code.OFFSET_METADATA_TOO_LARGE)
 
     def store_offsets(self, name: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        """Store offsets by an administrator's word."""
         self._cluster.begin()
         group = self._cluster.group(name)
         if group.members:
@@ -603,7 +585,6 @@ class Link:
     bootstrap_servers: str
 
     def ask(self, request: str, act: Callable[[], T]) -> T:
-        """One request and its answer."""
         return self.world.exchange(self.client, request, act)
 
     def jittered(self, seconds: float) -> float:

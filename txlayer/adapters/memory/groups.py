@@ -79,12 +79,10 @@ class Group:
         self._complete()
 
     def leave(self, member_id: str, now_ms: int) -> None:
-        """A member goes; the others share what it had."""
         if self.members.pop(member_id, None) is not None:
             self._lost_one(now_ms)
 
     def heartbeat(self, member_id: str, generation: int, now_ms: int) -> None:
-        """A member shows that it lives."""
         member = self.member(member_id)
         member.seen_ms = now_ms
         if self.is_rebalancing and not member.has_joined:
@@ -93,7 +91,6 @@ class Group:
             raise RefusedError(Code.ILLEGAL_GENERATION)
 
     def member(self, member_id: str) -> Member:
-        """One of the members."""
         member = self.members.get(member_id)
         if member is None:
             raise RefusedError(Code.UNKNOWN_MEMBER_ID)

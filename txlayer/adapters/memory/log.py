@@ -163,7 +163,6 @@ class MemoryRecord:
         return self._error
 
     def move_to(self, partition: int) -> None:
-        """The partitioner chose it."""
         self._partition = partition
 
     def put(self, offset: int, stamp: tuple[int, int]) -> MemoryRecord:
@@ -244,7 +243,6 @@ class Partition:
         return self.next_offset
 
     def end(self, *, is_committed: bool) -> int:
-        """The next offset as a reader of this isolation sees it."""
         return self.last_stable_offset if is_committed else self.next_offset
 
     def is_open(self, producer_id: int) -> bool:
@@ -348,7 +346,6 @@ class Partition:
         return found, end
 
     def visible(self, *, is_committed: bool) -> list[MemoryRecord]:
-        """Every record, as a reader of this isolation sees it."""
         return self.read(self.first_offset, count_max=len(self._records) + 1, is_committed=is_committed)[0]
 
     def offset_at(self, at_ms: int, *, is_committed: bool) -> int:
@@ -376,7 +373,6 @@ class Partition:
             self._compact(now_ms)
 
     def delete_before(self, offset: int) -> None:
-        """Remove every record before `offset`, as an administrator may."""
         self.first_offset = max(self.first_offset, min(offset, self.last_stable_offset))
         del self._records[: bisect_left(self._records, self.first_offset, key=_OFFSET)]
 

@@ -43,11 +43,9 @@ class Reading:
         self._refused.clear()
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
-        """Stop reading these."""
         self._paused.update(places)
 
     def resume(self, places: Iterable[TopicPartition]) -> None:
-        """Read these again."""
         self._paused.difference_update(places)
 
     def read_to(self, place: TopicPartition) -> int:

@@ -171,7 +171,6 @@ class Outbox:
 
     @property
     def unreported_count(self) -> int:
-        """Records whose report was not served yet."""
         return len(self._queue) + self._batched_count + len(self._reports)
 
     def is_due(self) -> bool:
@@ -279,7 +278,6 @@ class Outbox:
         return name, partition
 
     def _send_one(self, batch: Batch) -> bool:
-        """True when the batch is done with."""
         now = self._link.world.monotonic()
         if now >= batch.times_out_at:
             self._report_failed(batch, Code.LOCAL_MSG_TIMED_OUT)

@@ -244,7 +244,6 @@ class DriverInsert:
             self._places = [names.index(name) for name in compiled.positiontup]
 
     def execute(self, connection: Connection, row: Sequence[str]) -> None:
-        """Insert `row`, with values in the order of the names."""
         if self._places is None:
             connection.exec_driver_sql(self._statement, dict(zip(self._names, row, strict=True)))
         else:

@@ -53,7 +53,6 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """Its name in a folder of jars."""
         return f"{self.artifact}-{self.version}.jar"
 
 
@@ -104,7 +103,6 @@ class JarLock:
 
     @property
     def size_bytes(self) -> int:
-        """All files together."""
         return sum(jar.size_bytes for jar in self.jars)
 
     @property

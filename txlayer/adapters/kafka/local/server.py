@@ -134,11 +134,9 @@ class JavaCommand:
 
     @property
     def class_path(self) -> str:
-        """All jars of the folder."""
         return f"{self.jar_folder}/*"
 
     def line(self, main_class: str, *arguments: str, flags: Sequence[str] = ()) -> list[str]:
-        """The command line."""
         return [str(self.java), *self.flags, *flags, "-cp", self.class_path, main_class, *arguments]
 
 
@@ -165,7 +163,6 @@ class DataFolder:
 
     @property
     def node(self) -> Path:
-        """Everything but the record."""
         return self.path / "node-1"
 
     @property
@@ -175,7 +172,6 @@ class DataFolder:
 
     @property
     def log_file(self) -> Path:
-        """What the broker writes."""
         return self.node / "broker.log"
 
     @property
@@ -185,7 +181,6 @@ class DataFolder:
 
     @property
     def record_file(self) -> Path:
-        """Which broker these data belong to."""
         return self.path / _RECORD_NAME
 
     @property
