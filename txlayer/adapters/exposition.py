@@ -17,10 +17,10 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Self
+from typing import Any, Self
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -99,38 +99,29 @@ def _metrics(samples: Iterable[Sample]) -> Iterator[Metric]:
     for sample in samples:
         by_family.setdefault(sample.family, []).append(sample)
     for family, found in by_family.items():
-        yield _metric(family, found)
+        made = _KINDS[family.kind](family.name.removesuffix(_TOTAL), family.text, labels=family.labels)
+        for sample in found:
+            made.add_metric(_labels(sample), *_content(sample.value))
+        yield made
 
 
-def _metric(family: Family, samples: Iterable[Sample]) -> Metric:
-    if family.kind is FamilyKind.COUNTER:
-        counted = CounterMetricFamily(family.name.removesuffix(_TOTAL), family.text, labels=family.labels)
-        for sample in samples:
-            counted.add_metric(_labels(sample), _number(sample))
-        return counted
-    if family.kind is FamilyKind.GAUGE:
-        gauged = GaugeMetricFamily(family.name, family.text, labels=family.labels)
-        for sample in samples:
-            gauged.add_metric(_labels(sample), _number(sample))
-        return gauged
-    sized = HistogramMetricFamily(family.name, family.text, labels=family.labels)
-    for sample in samples:
-        view = sample.value
-        assert isinstance(view, HistogramView), family.name
-        bounds = [*map(str, view.bounds), "+Inf"]
-        buckets = [(b, float(n)) for b, n in zip(bounds, view.counts, strict=True)]
-        sized.add_metric(_labels(sample), buckets, view.total)
-    return sized
+_KINDS: Mapping[FamilyKind, Callable[..., Any]] = {
+    FamilyKind.COUNTER: CounterMetricFamily,
+    FamilyKind.GAUGE: GaugeMetricFamily,
+    FamilyKind.HISTOGRAM: HistogramMetricFamily,
+}
+
+
+def _content(value: float | HistogramView) -> tuple[Any, ...]:
+    if not isinstance(value, HistogramView):
+        return (value,)
+    bounds = [*map(str, value.bounds), "+Inf"]
+    return [(b, float(n)) for b, n in zip(bounds, value.counts, strict=True)], value.total
 
 
 def _labels(sample: Sample) -> list[str]:
     """Label values in which a backslash is escaped too, so that different values stay different."""
     return [printable(label.replace("\\", "\\\\")) for label in sample.labels]
-
-
-def _number(sample: Sample) -> float:
-    assert not isinstance(sample.value, HistogramView), sample.family.name
-    return sample.value
 
 
 # --- the port ---------------------------------------------------------------------------------------------------------

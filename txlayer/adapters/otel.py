@@ -94,14 +94,14 @@ class OpenTelemetrySpan:
         """As in `Span`. An exception inside is not recorded: its text may contain users' values."""
         return trace.use_span(self._span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
 
-    def end(self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None) -> None:
+    def end(self, *, error: str = "", attributes: Attributes | None = None) -> None:
         span = self._span
         if attributes:
             span.set_attributes(attributes)
         if error:
             span.set_attribute("error.type", error)
             span.set_status(Status(StatusCode.ERROR))
-        span.end(ended_ns)
+        span.end()
 
 
 def is_recorded() -> bool:

@@ -37,7 +37,7 @@ class Span(Protocol):
     def active(self) -> AbstractContextManager[object]:
         """Make it the current span of this thread or task."""
 
-    def end(self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None) -> None:
+    def end(self, *, error: str = "", attributes: Attributes | None = None) -> None:
         """End the span; `error` names the type of the error."""
 
 
@@ -74,7 +74,7 @@ class NoSpan:
     def active(self) -> AbstractContextManager[object]:
         return nullcontext()
 
-    def end(self, *, error: str = "", attributes: Attributes | None = None, ended_ns: int | None = None) -> None:
+    def end(self, *, error: str = "", attributes: Attributes | None = None) -> None:
         """Do nothing."""
 
 

@@ -24,7 +24,7 @@ class Unhurried(Through):
         """A member of the consumer group, not started yet."""
         reader = self._connections.make_group_reader(group)
         if not self._tells_end:
-            reader.hide_ends()
+            reader._reading.tells_end = False
         return UnhurriedReader(reader, self._world)
 
 

@@ -156,7 +156,7 @@ class Topic:
 class Cluster:
     """All brokers, seen as one."""
 
-    def __init__(self, world: World, *, broker_count: int, marker_delay_ms: Callable[[], float]) -> None:
+    def __init__(self, world: World, *, marker_delay_ms: Callable[[], float]) -> None:
         self.topics: dict[str, Topic] = {}
         self.partitions: dict[TopicPartition, Partition] = {}
         self.groups: dict[str, Group] = {}
@@ -165,7 +165,6 @@ class Cluster:
         """Topics that no client may read, write or describe."""
         self.is_up = True
         self._world = world
-        self._broker_count = broker_count
         self._marker_delay_ms = marker_delay_ms
         self._markers: list[tuple[float, KafkaTransaction, Place]] = []
         self._due_ms: float = NEVER
@@ -260,7 +259,7 @@ class Cluster:
             raise RefusedError(Code.TOPIC_EXCEPTION)
         if partition_count < 1:
             raise RefusedError(Code.INVALID_PARTITIONS)
-        if not 1 <= replication_factor <= self._broker_count:
+        if replication_factor != 1:
             raise RefusedError(Code.INVALID_REPLICATION_FACTOR)
         topic = Topic(settings, replication_factor)
         self.topics[name] = topic

@@ -90,18 +90,14 @@ class MemoryKafka:
 
     Args:
         world: time, dice, network.
-        broker_count: how many replicas a topic may ask for; they never fall behind each other.
         marker_delay_ms: asked for each marker how much later than the end of its Kafka transaction it is written;
             `float("inf")`: not before `land_markers`.
     """
 
-    def __init__(
-        self, world: World | None = None, *, broker_count: int = 1, marker_delay_ms: Callable[[], float] = at_once
-    ) -> None:
+    def __init__(self, world: World | None = None, *, marker_delay_ms: Callable[[], float] = at_once) -> None:
         self.world: World = ThreadWorld() if world is None else world
-        self._cluster = Cluster(self.world, broker_count=broker_count, marker_delay_ms=marker_delay_ms)
+        self._cluster = Cluster(self.world, marker_delay_ms=marker_delay_ms)
         self._broker = Broker(self._cluster)
-        self._broker_count = broker_count
         self._numbers = count(1)
 
     bootstrap_servers = BOOTSTRAP_SERVERS
@@ -178,7 +174,7 @@ class MemoryKafka:
         """
         Namespace(
             self.admin(), topics=SystemTopics(namespace), files=read_topic_files() if files is None else files
-        ).apply(partition_count=partitions, replication_factor=self._broker_count)
+        ).apply(partition_count=partitions, replication_factor=1)
 
     def deny(self, topic: str, *, is_denied: bool = True) -> None:
         """No client may read, write or describe it; or every client may again."""

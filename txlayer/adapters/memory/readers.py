@@ -385,10 +385,6 @@ class MemoryStoringGroupReader(MemoryGroupReader):
         self._raise_failure()
         return records
 
-    def hide_ends(self) -> None:
-        """From now on it never tells of an end: a client is asked again before it could."""
-        self._reading.tells_end = False
-
     def begin_store(self, offsets: Offsets) -> None:
         if self._begun is not None or self._end is not False:
             raise LifecycleError("a store of offsets is under way", state="storing")
