@@ -127,7 +127,7 @@ class ResponderProcess:
         place = (self._society.config.topics.op, partition)
         value = codec.encode_ops([codec.encode_op(op)])
         record = MemoryRecord(*place, None, value, None, (CREATE_TIME, START_MS))
-        link.ask("Produce", lambda: link.broker.produce(place, [record]))
+        link.ask("Produce", lambda: link.cluster.produce(place, [record]))
 
     def _resolve(self, key: str) -> tuple[Resolution, Source]:
         society, group, dice = self._society, self._group, self._world.random

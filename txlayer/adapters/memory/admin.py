@@ -113,7 +113,7 @@ class MemoryAdmin:
             try:
                 return self._ask(
                     "OffsetFetch",
-                    lambda: link.broker.stored_offsets(group, partitions, is_stable=is_stable),
+                    lambda: link.cluster.stored_offsets(group, partitions, is_stable=is_stable),
                     resource=group,
                     operation="read stored offsets",
                     foreseen={Code.UNSTABLE_OFFSET_COMMIT},
@@ -129,13 +129,13 @@ class MemoryAdmin:
             link.world.wait(lambda: self._is_stable(group, partitions), timeout_s=self._timeout_s - waited_s)
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        broker, wanted = self._link.broker, dict(offsets)
+        cluster, wanted = self._link.cluster, dict(offsets)
         if not wanted:
             return
         try:
             self._ask(
                 "OffsetCommit",
-                lambda: broker.store_offsets(group, wanted),
+                lambda: cluster.store_offsets(group, wanted),
                 resource=group,
                 operation="store offsets",
                 foreseen={Code.UNKNOWN_MEMBER_ID, Code.REBALANCE_IN_PROGRESS},
@@ -190,10 +190,10 @@ class MemoryAdmin:
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
-        broker = self._link.broker
+        cluster = self._link.cluster
         return self._ask(
             "ListOffsets",
-            lambda: broker.offsets(partitions, find),
+            lambda: cluster.offsets(partitions, find),
             resource=next(iter(partitions))[0],
             operation="list offsets",
         )

@@ -143,6 +143,29 @@ CLEANING_MS = 15_000
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
+OFFSET_METADATA_BYTES_MAX = 4_096
+"""Kafka's `offset.metadata.max.bytes`."""
+
+
+_PASSED_OVER = (Code.NOT_LEADER_FOR_PARTITION, Code.UNKNOWN_TOPIC_OR_PART)
+"""A reader's client keeps these to itself and asks again."""
+
+
+class Fetched(NamedTuple):
+    """What one partition had: records, or a refusal."""
+
+    partition: TopicPartition
+    records: Sequence[MemoryRecord]
+    next_position: int
+    is_at_end: bool  # as this isolation sees it
+    refusal: Code | None = None
+
+    @staticmethod
+    def refused(place: TopicPartition, position: int, code: Code) -> Fetched:
+        """Nothing, and why."""
+        return Fetched(place, (), position, is_at_end=False, refusal=code)
+
+
 class Topic:
     """One topic."""
 
@@ -154,7 +177,7 @@ class Topic:
 
 
 class Cluster:
-    """All brokers, seen as one."""
+    """All brokers, seen as one: leader of every partition, coordinator of groups and of Kafka transactions."""
 
     def __init__(self, world: World, *, marker_delay_ms: Callable[[], float]) -> None:
         self.topics: dict[str, Topic] = {}
@@ -167,6 +190,8 @@ class Cluster:
         self._world = world
         self._marker_delay_ms = marker_delay_ms
         self._markers: list[tuple[float, KafkaTransaction, Place]] = []
+        self._producer_count = 1_000
+        self._append_count = 0
         self._due_ms: float = NEVER
         self._clean_at_ms = world.now_ms() + CLEANING_MS
         self.due_at(self._clean_at_ms)
@@ -352,38 +377,6 @@ class Cluster:
     def _partition_counts(self, names: Iterable[str]) -> dict[str, int]:
         return {name: len(self.topics[name].partitions) for name in names if name in self.topics}
 
-
-OFFSET_METADATA_BYTES_MAX = 4_096
-"""Kafka's `offset.metadata.max.bytes`."""
-
-
-_PASSED_OVER = (Code.NOT_LEADER_FOR_PARTITION, Code.UNKNOWN_TOPIC_OR_PART)
-"""A reader's client keeps these to itself and asks again."""
-
-
-class Fetched(NamedTuple):
-    """What one partition had: records, or a refusal."""
-
-    partition: TopicPartition
-    records: Sequence[MemoryRecord]
-    next_position: int
-    is_at_end: bool  # as this isolation sees it
-    refusal: Code | None = None
-
-    @staticmethod
-    def refused(place: TopicPartition, position: int, code: Code) -> Fetched:
-        """Nothing, and why."""
-        return Fetched(place, (), position, is_at_end=False, refusal=code)
-
-
-class Broker:
-    """Answers the requests of clients: as leader, and as coordinator of groups and of Kafka transactions."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._producer_count = 1_000
-        self._append_count = 0
-
     # --- records ------------------------------------------------------------------------------------------------------
 
     def produce(
@@ -393,8 +386,8 @@ class Broker:
         mark: ProducerMark | None = None,
         transactional_id: str | None = None,
     ) -> int:
-        now_ms = self._cluster.begin()
-        partition = self._cluster.partition(place)
+        now_ms = self.begin()
+        partition = self.partition(place)
         if transactional_id is not None and mark is not None and not partition.is_open(mark.producer_id):
             # As long as the partition knows it as open the coordinator is not asked.
             self._transaction(transactional_id).check_part(mark.producer_id, mark.epoch, place)
@@ -403,11 +396,11 @@ class Broker:
     def fetch(
         self, positions: Iterable[tuple[TopicPartition, int]], *, count_max: int, is_committed: bool
     ) -> list[Fetched]:
-        self._cluster.begin()
+        self.begin()
         answers = []
         for place, position in positions:
             try:
-                partition = self._cluster.partition(place)
+                partition = self.partition(place)
                 records, next_position = partition.read(position, count_max=count_max, is_committed=is_committed)
             except RefusedError as exc:
                 if exc.code not in _PASSED_OVER:
@@ -423,26 +416,26 @@ class Broker:
     def offsets(
         self, places: Collection[TopicPartition], find: Callable[[Partition], int]
     ) -> dict[TopicPartition, int]:
-        self._cluster.begin()
-        return {place: find(self._cluster.partition(place)) for place in places}
+        self.begin()
+        return {place: find(self.partition(place)) for place in places}
 
     # --- Kafka transactions -------------------------------------------------------------------------------------------
 
     def init_producer_id(self, transactional_id: str | None, timeout_ms: int) -> tuple[int, int]:
         """(producer id, epoch) of a new holder; what an older one left open is given up first."""
-        now_ms = self._cluster.begin()
+        now_ms = self.begin()
         self._producer_count += 1
         if transactional_id is None:
             return self._producer_count, 0
         if timeout_ms > TIMEOUT_MS_MAX:
             raise RefusedError(Code.INVALID_TRANSACTION_TIMEOUT)
-        transaction = self._cluster.transactions.get(transactional_id)
+        transaction = self.transactions.get(transactional_id)
         if transaction is None:
             transaction = KafkaTransaction(transactional_id, self._producer_count, timeout_ms)
-            self._cluster.transactions[transactional_id] = transaction
+            self.transactions[transactional_id] = transaction
         elif transaction.reopen(timeout_ms, self._producer_count):
             transaction.give_up()
-            self._cluster.send_markers(transaction, now_ms)
+            self.send_markers(transaction, now_ms)
             raise RefusedError(Code.CONCURRENT_TRANSACTIONS)
         return transaction.producer_id, transaction.epoch
 
@@ -450,17 +443,17 @@ class Broker:
         self, transactional_id: str, producer_id: int, epoch: int, places: Collection[TopicPartition]
     ) -> None:
         """The Kafka transaction is going to write there."""
-        now_ms = self._cluster.begin()
+        now_ms = self.begin()
         for place in places:
-            if place[0] in self._cluster.denied:
+            if place[0] in self.denied:
                 raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED)
-            if place not in self._cluster.partitions:
+            if place not in self.partitions:
                 raise RefusedError(Code.UNKNOWN_TOPIC_OR_PART)
         self._add(transactional_id, producer_id, epoch, places, now_ms)
 
     def add_offsets(self, transactional_id: str, producer_id: int, epoch: int, group: str) -> None:
         """The Kafka transaction is going to store offsets of a group."""
-        self._add(transactional_id, producer_id, epoch, [group], self._cluster.begin())
+        self._add(transactional_id, producer_id, epoch, [group], self.begin())
 
     def commit_offsets(
         self,
@@ -471,27 +464,27 @@ class Broker:
         offsets: Mapping[TopicPartition, StoredOffset],
     ) -> None:
         """TxnOffsetCommit: offsets that count when the Kafka transaction commits."""
-        self._cluster.begin()
+        self.begin()
         self._transaction(transactional_id).check_part(producer_id, epoch, fence.group)
-        group = self._cluster.group(fence.group)
+        group = self.group(fence.group)
         group.check_fence(fence)
         self._check_offsets(offsets)
         self._append(offsets, group.pending.setdefault(producer_id, {}))
 
     def end_transaction(self, transactional_id: str, producer_id: int, epoch: int, *, is_commit: bool) -> None:
         """EndTxn: decide the open Kafka transaction; its markers are written later."""
-        now_ms = self._cluster.begin()
+        now_ms = self.begin()
         transaction = self._transaction(transactional_id)
         if transaction.end(producer_id, epoch, is_commit=is_commit):
-            self._cluster.send_markers(transaction, now_ms)
+            self.send_markers(transaction, now_ms)
 
     def _add(self, transactional_id: str, producer_id: int, epoch: int, places: Iterable[Place], now_ms: int) -> None:
         transaction = self._transaction(transactional_id)
         transaction.add(producer_id, epoch, places, now_ms)
-        self._cluster.due_at(transaction.due_ms)
+        self.due_at(transaction.due_ms)
 
     def _transaction(self, transactional_id: str) -> KafkaTransaction:
-        transaction = self._cluster.transactions.get(transactional_id)
+        transaction = self.transactions.get(transactional_id)
         if transaction is None:
             raise RefusedError(Code.INVALID_PRODUCER_ID_MAPPING)
         return transaction
@@ -500,15 +493,15 @@ class Broker:
 
     def join(self, name: str, member: Member, topics: Sequence[str]) -> None:
         """JoinGroup; the share comes when every member has joined."""
-        now_ms = self._cluster.begin()
-        group = self._cluster.group(name)
+        now_ms = self.begin()
+        group = self.group(name)
         group.join(member, topics, now_ms)
-        self._cluster.due_at(group.expire(now_ms))
+        self.due_at(group.expire(now_ms))
 
     def sync(self, name: str, member_id: str) -> tuple[int, tuple[TopicPartition, ...]] | None:
         """(generation, partitions) of a member; None: not every member has joined yet."""
-        now_ms = self._cluster.begin()
-        group = self._cluster.group(name)
+        now_ms = self.begin()
+        group = self.group(name)
         member = group.member(member_id)
         member.seen_ms = now_ms
         if not group.is_rebalancing:
@@ -518,27 +511,27 @@ class Broker:
         return None
 
     def heartbeat(self, name: str, member_id: str, generation: int) -> None:
-        self._cluster.group(name).heartbeat(member_id, generation, self._cluster.begin())
+        self.group(name).heartbeat(member_id, generation, self.begin())
 
     def leave(self, name: str, member_id: str) -> None:
-        now_ms = self._cluster.begin()
-        group = self._cluster.group(name)
+        now_ms = self.begin()
+        group = self.group(name)
         group.leave(member_id, now_ms)
-        self._cluster.due_at(group.expire(now_ms))
+        self.due_at(group.expire(now_ms))
 
     def stored_offsets(
         self, name: str, places: Collection[TopicPartition], *, is_stable: bool
     ) -> dict[TopicPartition, StoredOffset | None]:
-        self._cluster.begin()
-        group = self._cluster.group(name)
+        self.begin()
+        group = self.group(name)
         if is_stable and any(group.is_pending(place) for place in places):
             raise RefusedError(Code.UNSTABLE_OFFSET_COMMIT)
         return {place: group.stored[place][1] if place in group.stored else None for place in places}
 
     def store_as_member(self, fence: MemberMetadata, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """OffsetCommit of a member: of its own group, for any partition."""
-        self._cluster.begin()
-        group = self._cluster.group(fence.group)
+        self.begin()
+        group = self.group(fence.group)
         group.check_fence(fence)
         self._check_offsets(offsets)
         self._append(offsets, group.stored)
@@ -552,17 +545,17 @@ class Broker:
 
     def _check_offsets(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         for place, offset in offsets.items():
-            if place not in self._cluster.partitions:
+            if place not in self.partitions:
                 raise RefusedError(Code.UNKNOWN_TOPIC_OR_PART)
             if len(offset.metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
                 raise RefusedError(Code.OFFSET_METADATA_TOO_LARGE)
 
     def store_offsets(self, name: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        self._cluster.begin()
-        group = self._cluster.group(name)
+        self.begin()
+        group = self.group(name)
         if group.members:
             raise RefusedError(Code.UNKNOWN_MEMBER_ID)
-        if not offsets.keys() <= self._cluster.partitions.keys():
+        if not offsets.keys() <= self.partitions.keys():
             raise RefusedError(Code.UNKNOWN_TOPIC_OR_PART)
         self._append(offsets, group.stored)
 
@@ -579,7 +572,6 @@ class Link:
 
     world: World
     cluster: Cluster
-    broker: Broker
     client: str
     bootstrap_servers: str
 

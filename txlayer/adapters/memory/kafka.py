@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from txlayer.adapters.connect import Clients, ConnectedConsumer, ConnectedCoordinator, ConnectedProducer
 from txlayer.adapters.errors import translate_error
 from txlayer.adapters.memory.admin import MemoryAdmin
-from txlayer.adapters.memory.cluster import Broker, Cluster, Link
+from txlayer.adapters.memory.cluster import Cluster, Link
 from txlayer.adapters.memory.log import CREATE_TIME, MemoryRecord
 from txlayer.adapters.memory.readers import MemoryGroupReader, MemoryLogReader, MemoryStoringGroupReader
 from txlayer.adapters.memory.world import ClientError, RefusedError, ThreadWorld, World
@@ -97,7 +97,6 @@ class MemoryKafka:
     def __init__(self, world: World | None = None, *, marker_delay_ms: Callable[[], float] = at_once) -> None:
         self.world: World = ThreadWorld() if world is None else world
         self._cluster = Cluster(self.world, marker_delay_ms=marker_delay_ms)
-        self._broker = Broker(self._cluster)
         self._numbers = count(1)
 
     bootstrap_servers = BOOTSTRAP_SERVERS
@@ -135,7 +134,7 @@ class MemoryKafka:
 
     def _link(self, client: str | None, role: str) -> Link:
         name = client or f"{role}-{next(self._numbers)}"
-        return Link(self.world, self._cluster, self._broker, client=name, bootstrap_servers=BOOTSTRAP_SERVERS)
+        return Link(self.world, self._cluster, client=name, bootstrap_servers=BOOTSTRAP_SERVERS)
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
@@ -245,7 +244,7 @@ class MemoryKafka:
         """
         record = MemoryRecord(topic, partition, key, value, headers or None, (CREATE_TIME, timestamp_ms))
         try:
-            return self.do(lambda: self._broker.produce((topic, partition), [record]))
+            return self.do(lambda: self._cluster.produce((topic, partition), [record]))
         except RefusedError as exc:
             raise translate_error(ClientError(exc.code), topic=topic) from exc
 

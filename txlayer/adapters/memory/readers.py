@@ -92,7 +92,7 @@ class Reading:
         wanted = wanted[first:] + wanted[:first]
         try:
             answers = link.ask(
-                "Fetch", lambda: link.broker.fetch(wanted, count_max=count_max, is_committed=self._is_committed)
+                "Fetch", lambda: link.cluster.fetch(wanted, count_max=count_max, is_committed=self._is_committed)
             )
         except NoAnswerError:
             link.pause(link.jittered(RETRY_BACKOFF_S))
@@ -232,13 +232,13 @@ class MemoryGroupReader(TranslatedMember):
         return known
 
     def close(self) -> None:
-        member_id, broker = self._member_id, self._link.broker
+        member_id, cluster = self._member_id, self._link.cluster
         is_member = self._state in (Membership.JOINING, Membership.IN)
         self._state = Membership.IDLE
         self._reading.assign({})
         if is_member:
             try:
-                self._link.ask("LeaveGroup", lambda: broker.leave(self._group, member_id))
+                self._link.ask("LeaveGroup", lambda: cluster.leave(self._group, member_id))
             except (NoAnswerError, RefusedError):
                 return  # the session ends by itself
 
@@ -312,12 +312,12 @@ class MemoryGroupReader(TranslatedMember):
             rebalance_ms=int(self._poll_s_max * 1000),
             is_beating=partial(self._is_beating, self._member_id),
         )
-        link.ask("JoinGroup", lambda: link.broker.join(self._group, member, topics))
+        link.ask("JoinGroup", lambda: link.cluster.join(self._group, member, topics))
         self._state = Membership.JOINING
 
     def _sync(self) -> None:
         link, member_id = self._link, self._member_id
-        share = link.ask("SyncGroup", lambda: link.broker.sync(self._group, member_id))
+        share = link.ask("SyncGroup", lambda: link.cluster.sync(self._group, member_id))
         if share is None:
             return
         self._generation, partitions = share
@@ -328,7 +328,7 @@ class MemoryGroupReader(TranslatedMember):
 
     def _beat(self) -> None:
         link, member_id, generation = self._link, self._member_id, self._generation
-        link.ask("Heartbeat", lambda: link.broker.heartbeat(self._group, member_id, generation))
+        link.ask("Heartbeat", lambda: link.cluster.heartbeat(self._group, member_id, generation))
 
     def _on_refusal(self, code: Code) -> None:
         if code in PASSING_CODES:
@@ -442,6 +442,6 @@ class MemoryStoringGroupReader(MemoryGroupReader):
         link = self._link
         fence = MemberMetadata(self._group, self._member_id, self._generation)
         try:
-            link.ask("OffsetCommit", lambda: link.broker.store_as_member(fence, offsets))
+            link.ask("OffsetCommit", lambda: link.cluster.store_as_member(fence, offsets))
         except RefusedError as exc:
             raise self._store_error(ClientError(exc.code)) from exc

@@ -393,12 +393,12 @@ class MemoryTransactionalWriter(TranslatedWriter):
     # --- the port -----------------------------------------------------------------------------------------------------
 
     def initialise(self, *, timeout_s: float) -> None:
-        broker = self._link.broker
+        cluster = self._link.cluster
         with self._errors_as_ours():
             self._require(WriterState.NEW, WriterState.READY)
             self._producer_id, self._epoch = self._persist(
                 "InitProducerId",
-                lambda: broker.init_producer_id(self.transactional_id, self._timeout_ms),
+                lambda: cluster.init_producer_id(self.transactional_id, self._timeout_ms),
                 timeout_s=timeout_s,
             )
             self._state = WriterState.READY
@@ -417,16 +417,16 @@ class MemoryTransactionalWriter(TranslatedWriter):
     def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:
         fence: MemberMetadata = member
         who = (self.transactional_id, self._producer_id, self._epoch)
-        broker, wanted = self._link.broker, dict(offsets)
+        cluster, wanted = self._link.cluster, dict(offsets)
         with self._errors_as_ours():
             self._require(WriterState.OPEN)
             deadline = self._link.world.monotonic() + timeout_s
             if fence.group not in self._added:
-                self._persist("AddOffsetsToTxn", lambda: broker.add_offsets(*who, fence.group), timeout_s=timeout_s)
+                self._persist("AddOffsetsToTxn", lambda: cluster.add_offsets(*who, fence.group), timeout_s=timeout_s)
                 self._added.add(fence.group)
             self._persist(
                 "TxnOffsetCommit",
-                lambda: broker.commit_offsets(*who, fence, wanted),
+                lambda: cluster.commit_offsets(*who, fence, wanted),
                 timeout_s=deadline - self._link.world.monotonic(),
             )
 
@@ -496,8 +496,8 @@ class MemoryTransactionalWriter(TranslatedWriter):
     def _end(self, *, is_commit: bool, timeout_s: float) -> None:
         # Nothing was written: the brokers never heard of it.
         if self._added:
-            broker, who = (self._link.broker, (self.transactional_id, self._producer_id, self._epoch))
-            self._persist("EndTxn", lambda: broker.end_transaction(*who, is_commit=is_commit), timeout_s=timeout_s)
+            cluster, who = (self._link.cluster, (self.transactional_id, self._producer_id, self._epoch))
+            self._persist("EndTxn", lambda: cluster.end_transaction(*who, is_commit=is_commit), timeout_s=timeout_s)
         self._state = WriterState.READY
 
     def _send(self, batch: Batch, records: list[MemoryRecord]) -> int | None:
@@ -506,7 +506,7 @@ class MemoryTransactionalWriter(TranslatedWriter):
             self._add(place)
         sequence = self._sequences.get(place, 0)
         mark = ProducerMark(self._producer_id, self._epoch, sequence, is_transactional=True)
-        base = send_batch(link, lambda: link.broker.produce(place, records, mark, self.transactional_id))
+        base = send_batch(link, lambda: link.cluster.produce(place, records, mark, self.transactional_id))
         self._sequences[place] = sequence + len(records)
         return base
 
@@ -514,7 +514,7 @@ class MemoryTransactionalWriter(TranslatedWriter):
         link, request = self._link, "AddPartitionsToTxn"
         who = (self.transactional_id, self._producer_id, self._epoch)
         try:
-            link.ask(request, lambda: link.broker.add_partitions(*who, [place]))
+            link.ask(request, lambda: link.cluster.add_partitions(*who, [place]))
         except RefusedError as exc:
             if exc.code is Code.CONCURRENT_TRANSACTIONS:
                 raise SendAgainError(CONCURRENT_BACKOFF_S) from exc
@@ -638,10 +638,10 @@ class MemoryHalfWriter:
     def _send(self, batch: Batch, records: list[MemoryRecord]) -> int | None:
         link, place = self._link, batch.place
         if self._producer_id < 0:
-            self._producer_id, _ = link.ask("InitProducerId", lambda: link.broker.init_producer_id(None, 0))
+            self._producer_id, _ = link.ask("InitProducerId", lambda: link.cluster.init_producer_id(None, 0))
         epoch, sequence = self._positions.get(place, (0, 0))
         mark = ProducerMark(self._producer_id, epoch, sequence, is_transactional=False)
-        base = send_batch(link, lambda: link.broker.produce(place, records, mark))
+        base = send_batch(link, lambda: link.cluster.produce(place, records, mark))
         self._positions[place] = (epoch, sequence + len(records))
         return base
 
