@@ -1,7 +1,10 @@
-"""Hypothesis as it is set for these tests."""
+"""Hypothesis as it is set for these tests, and the stage of those of producers."""
 
 from __future__ import annotations
 
+from tests.support.producer_stage import stage
 from tests.support.profiles import register_profiles
+
+__all__ = ["stage"]
 
 register_profiles()

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_log import FakeConnections, FakeRecord
+from tests.support.producer_stage import ProducerStage
+from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig, ProducerConfig
 from txlayer.core.transaction import Transaction
@@ -53,27 +54,32 @@ class Coordinators:
         self.now_ms += int(length_s * 1000)
 
 
-def hands(coordinators: Any = None, producers: FakeConnections | None = None) -> ManualSettlement:
+def producer_stage() -> ProducerStage:
+    """A cluster with their topics."""
+    return ProducerStage().connect(ProducerConfig())
+
+
+def hands(coordinators: Any = None, producers: ProducerStage | None = None) -> ManualSettlement:
     """A session on fakes."""
     moving: Any = coordinators or Coordinators({})
     return ManualSettlement(
         CoordinatorConfig(),
         moving,
-        producers or FakeConnections(ProducerConfig()),
+        producers or producer_stage(),
         clock=lambda: moving.now_ms / 1000,
         pause=moving.pause,
     )
 
 
 def test_lines_of_one_partition_travel_together_and_in_their_order() -> None:
-    producers = FakeConnections(ProducerConfig())
+    producers = producer_stage()
     lines = [line(n, partition=n % 2) for n in range(6)]
     counts: list[int] = []
 
     written = hands(producers=producers).write(lines, on_progress=counts.append)
 
     stored = producers.writer.stored
-    assert [(0, 3), (1, 3)] == sorted((r.partition, (r.value or b"").count(b"\n") + 1) for r in stored)
+    assert [(0, 3), (1, 3)] == sorted((r.partition(), (r.value() or b"").count(b"\n") + 1) for r in stored)
     places = {w.found.txn.key: (w.found.partition, w.position) for w in written}
     assert {f"order-{n}/00000001": (n % 2, (0, n // 2)) for n in range(6)} == places
     assert 6 == counts[-1]
@@ -81,22 +87,22 @@ def test_lines_of_one_partition_travel_together_and_in_their_order() -> None:
 
 def test_a_record_takes_so_many_lines_and_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settle, "LINE_COUNT_MAX", 4)
-    by_count = FakeConnections(ProducerConfig())
-    by_size = FakeConnections(ProducerConfig())
+    by_count = producer_stage()
+    by_size = producer_stage()
 
     hands(producers=by_count).write([line(n) for n in range(10)])
     long = [line(n, reason="x" * 50_000) for n in range(5)]
     written = hands(producers=by_size).write(long)
 
-    assert [4, 4, 2] == [(r.value or b"").count(b"\n") + 1 for r in by_count.writer.stored]
-    assert [2, 2, 1] == [(r.value or b"").count(b"\n") + 1 for r in by_size.writer.stored]
+    assert [4, 4, 2] == [(r.value() or b"").count(b"\n") + 1 for r in by_count.writer.stored]
+    assert [2, 2, 1] == [(r.value() or b"").count(b"\n") + 1 for r in by_size.writer.stored]
     assert [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)] == [w.position for w in written]
 
 
 def test_a_refused_record_is_an_error_and_the_writer_is_closed() -> None:
-    producers = FakeConnections(ProducerConfig())
+    producers = producer_stage()
 
-    def refuse(_record: FakeRecord) -> TxLayerError:
+    def refuse(_record: MemoryRecord) -> TxLayerError:
         return NotAuthorisedError("no", resource="txlayer.op", operation="Write")
 
     producers.writer.refuse = refuse
@@ -107,8 +113,8 @@ def test_a_refused_record_is_an_error_and_the_writer_is_closed() -> None:
 
 
 def test_without_an_op_topic_the_command_that_makes_it_is_named() -> None:
-    producers = FakeConnections(ProducerConfig())
-    del producers.topics["txlayer.op"]
+    producers = producer_stage()
+    producers.kafka.delete_topic("txlayer.op")
 
     with pytest.raises(TopicMismatchError, match="topics apply"):
         hands(producers=producers).write([line(1)])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.fake_log import FakeRecord, ProducerLog
+from tests.support.producer_stage import ProducerStage
+from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core import codec
 from txlayer.core.messages import HalfHeader, HalfOptions, Message, OrderMode
 from txlayer.core.partitions import half_partition, key_hash
@@ -19,23 +19,15 @@ HALF = "txlayer.half"
 KEYED, OTHER, KEYLESS = (Message("orders", key, b"v") for key in (b"anna", b"ben", None))
 
 
-@pytest.fixture
-def log() -> Iterator[ProducerLog]:
-    made = ProducerLog()
-    yield made
-    for producer in made.producers:
-        producer.close()
-
-
-def options_of(record: FakeRecord) -> HalfOptions:
-    header = codec.decode_half_header(dict(record.headers)["txl"] or b"")
+def options_of(record: MemoryRecord) -> HalfOptions:
+    header = codec.decode_half_header(dict(record.headers() or ())["txl"] or b"")
     assert isinstance(header, HalfHeader)
     return header.options
 
 
-def partition_of(key: bytes, log: ProducerLog) -> int:
+def partition_of(key: bytes, stage: ProducerStage) -> int:
     return half_partition(
-        ordering_key=key, txn_id="", partition_count=log.producer()._started().identity._partition_count
+        ordering_key=key, txn_id="", partition_count=stage.producer()._started().identity._partition_count
     )
 
 
@@ -51,8 +43,8 @@ def partition_of(key: bytes, log: ProducerLog) -> int:
     ids=["bytes", "text", "several", "buffer"],
 )
 @pytest.mark.parametrize("way", ["publish", "submit", "named", "block"])
-def test_the_key_that_all_messages_have_orders_them(log: ProducerLog, messages: list[Message], way: str) -> None:
-    producer = log.producer()
+def test_the_key_that_all_messages_have_orders_them(stage: ProducerStage, messages: list[Message], way: str) -> None:
+    producer = stage.producer()
     for _ in range(2):
         if way == "publish":
             producer.publish(messages)
@@ -66,10 +58,10 @@ def test_the_key_that_all_messages_have_orders_them(log: ProducerLog, messages: 
                     tx.send(message.topic, key=message.key, value=message.value)
                 tx.prepare()
 
-    records = log.writer.of(HALF)
+    records = stage.writer.of(HALF)
     assert 2 * len(messages) == len(records)
     assert {key_hash(b"anna")} == {options_of(record).key_hash for record in records}
-    assert {partition_of(b"anna", log)} == {record.partition for record in records}
+    assert {partition_of(b"anna", stage)} == {record.partition() for record in records}
 
 
 @pytest.mark.parametrize(
@@ -77,16 +69,16 @@ def test_the_key_that_all_messages_have_orders_them(log: ProducerLog, messages: 
     [[KEYLESS], [KEYED, OTHER], [KEYED, KEYLESS], [KEYLESS, KEYED]],
     ids=["none", "two", "one and none", "none and one"],
 )
-def test_without_one_key_there_is_no_order(log: ProducerLog, messages: list[Message]) -> None:
-    log.producer().publish(messages)
+def test_without_one_key_there_is_no_order(stage: ProducerStage, messages: list[Message]) -> None:
+    stage.producer().publish(messages)
 
-    assert {None} == {options_of(record).key_hash for record in log.writer.of(HALF)}
+    assert {None} == {options_of(record).key_hash for record in stage.writer.of(HALF)}
 
 
 @pytest.mark.parametrize("wish", [{"ordering_key": None}, {"ordering_key": "till-3"}])
-def test_what_is_said_goes_before_the_messages_key(log: ProducerLog, wish: Any) -> None:
+def test_what_is_said_goes_before_the_messages_key(stage: ProducerStage, wish: Any) -> None:
     named = wish["ordering_key"]
-    producer = log.producer()
+    producer = stage.producer()
     producer.publish(KEYED, **wish)
     producer.publish([KEYED, KEYED], **wish)
     with producer.transaction(**wish) as tx:
@@ -94,32 +86,32 @@ def test_what_is_said_goes_before_the_messages_key(log: ProducerLog, wish: Any) 
         tx.prepare()
 
     expected = None if named is None else key_hash(named.encode())
-    assert {expected} == {options_of(record).key_hash for record in log.writer.of(HALF)}
+    assert {expected} == {options_of(record).key_hash for record in stage.writer.of(HALF)}
 
 
-def test_prepare_order_takes_the_messages_key_and_needs_one(log: ProducerLog) -> None:
-    producer = log.producer()
+def test_prepare_order_takes_the_messages_key_and_needs_one(stage: ProducerStage) -> None:
+    producer = stage.producer()
     producer.publish(KEYED, order="prepare")
 
-    (record,) = log.writer.of(HALF)
+    (record,) = stage.writer.of(HALF)
     assert (key_hash(b"anna"), OrderMode.PREPARE) == options_of(record)[:2]
     with pytest.raises(UsageError, match="ordering_key"):
         producer.publish(KEYLESS, order="prepare")
     with pytest.raises(UsageError, match="order is"):
         producer.transaction(order="sideways")
-    assert 1 == len(log.writer.of(HALF))
+    assert 1 == len(stage.writer.of(HALF))
 
 
-def test_a_wrong_key_is_told_as_what_it_is(log: ProducerLog) -> None:
+def test_a_wrong_key_is_told_as_what_it_is(stage: ProducerStage) -> None:
     for key in (7, "\udc80"):
         with pytest.raises(UsageError, match="key"):
-            log.producer().publish(Message("orders", key, b"v"))  # type: ignore[arg-type]  # the mistake
+            stage.producer().publish(Message("orders", key, b"v"))  # type: ignore[arg-type]  # the mistake
 
 
-def test_the_one_for_asyncio_does_the_same(log: ProducerLog) -> None:
+def test_the_one_for_asyncio_does_the_same(stage: ProducerStage) -> None:
     async def main() -> None:
         async with AsyncTransactionalProducer(
-            bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: log.connections
+            bootstrap_servers="127.0.0.1:9", group="g", connect=stage.connect
         ) as producer:
             await producer.publish(KEYED)
             await producer.publish(KEYED, ordering_key=None)
@@ -130,4 +122,4 @@ def test_the_one_for_asyncio_does_the_same(log: ProducerLog) -> None:
     asyncio.run(main())
 
     anna = key_hash(b"anna")
-    assert [anna, None, anna] == [options_of(record).key_hash for record in log.writer.of(HALF)]
+    assert [anna, None, anna] == [options_of(record).key_hash for record in stage.writer.of(HALF)]

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_log import FakeConnections, FakeWriter
+from tests.support.producer_stage import ProducerStage
 from tests.support.waiting import wait_until
-from txlayer.config import ProducerConfig
-from txlayer.core import codec
-from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OpMessage, Resolution
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.errors import (
     BrokerUnavailableError,
     ForbiddenTopicError,
@@ -32,34 +30,26 @@ ORDER = Message("orders", b"k", b"v")
 HALF, OP = "txlayer.half", "txlayer.op"
 
 
-class Log:
-    """A log in memory and one producer."""
+class Opened:
+    """A cluster in memory and one producer."""
 
-    def __init__(self, connections: FakeConnections, producer: AsyncTransactionalProducer) -> None:
-        self.connections = connections
-        self.producer = producer
-
-    @property
-    def writer(self) -> FakeWriter:
-        return self.connections.writer
-
-    def resolutions(self) -> list[Resolution]:
-        ops = [codec.decode_op(line) for line in self.writer.op_lines()]
-        return [op.resolution for op in ops if isinstance(op, OpMessage)]
+    def __init__(self, **settings: Any) -> None:
+        self.stage = ProducerStage()
+        self.writer = self.stage.writer
+        self.resolutions = self.stage.resolutions
+        self.producer = AsyncTransactionalProducer(
+            bootstrap_servers="127.0.0.1:9", group="g", connect=self.stage.connect, **settings
+        )
 
 
 @asynccontextmanager
-async def opened(**settings: Any) -> AsyncIterator[Log]:
-    connections = FakeConnections(ProducerConfig())
-    producer = AsyncTransactionalProducer(
-        bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: connections, **settings
-    )
-    log = Log(connections, producer)
+async def opened(**settings: Any) -> AsyncIterator[Opened]:
+    log = Opened(**settings)
     try:
         yield log
     finally:
         log.writer.hold(False)
-        await producer.close()
+        await log.producer.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -163,7 +153,7 @@ async def test_a_thousand_tasks_ask_about_a_topic_once_and_wake_the_loop_few_tim
         await asyncio.gather(*(work() for _ in range(1_000)))
         await log.producer.close()
         assert [COMMIT] * 1_000 == log.resolutions()
-        assert 1 == log.connections.asked.count("orders")
+        assert 1 == log.stage.asked.count("orders")
         assert 500 > wakes
 
 
@@ -263,16 +253,16 @@ async def test_a_thread_may_say_the_resolution() -> None:
 
 @in_a_loop
 async def test_tasks_that_wait_at_a_producer_whose_thread_broke_are_told() -> None:
-    connections = FakeConnections(ProducerConfig())
-    producer = AsyncTransactionalProducer(bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: connections)
+    log = Opened()
+    producer = log.producer
     await producer.publish(ORDER)
-    connections.writer.hold(True)
+    log.writer.hold(True)
     task = asyncio.create_task(producer.publish(ORDER))
-    await until(lambda: connections.writer.unreported_count() > 0)
-    connections.writer.poll_error = RuntimeError("a bug")
+    await until(lambda: log.writer.unreported_count() > 0)
+    log.writer.poll_error = RuntimeError("a bug")
     with pytest.raises(OutcomeUnknownError):
         await task
-    connections.writer.poll_error = None
+    log.writer.poll_error = None
     with pytest.raises(OutcomeUnknownError):
         await producer.close()
 
@@ -293,10 +283,10 @@ async def test_a_result_is_waited_for_no_longer_than_asked() -> None:
 @in_a_loop
 async def test_a_start_that_failed_may_be_repeated() -> None:
     async with opened() as log:
-        log.connections.failure = BrokerUnavailableError("nobody")
+        log.stage.failure = BrokerUnavailableError("nobody")
         with pytest.raises(BrokerUnavailableError):
             await log.producer.start()
-        log.connections.failure = None
+        log.stage.failure = None
         await log.producer.start()
         await log.producer.start()
         assert COMMIT is (await log.producer.publish(ORDER)).resolution
@@ -305,18 +295,18 @@ async def test_a_start_that_failed_may_be_repeated() -> None:
 @in_a_loop
 async def test_tasks_whose_start_fails_together_share_the_next_one() -> None:
     async with opened() as log:
-        log.connections.failure = BrokerUnavailableError("nobody")
+        log.stage.failure = BrokerUnavailableError("nobody")
 
         async def start_again() -> None:
             with pytest.raises(BrokerUnavailableError):
                 await log.producer.start()
-            log.connections.failure = None
+            log.stage.failure = None
             await log.producer.start()
 
         await asyncio.gather(start_again(), start_again())
 
         # One that failed, and one that both share: another one would never be closed.
-        assert 2 == log.connections.asked.count(HALF)
+        assert 2 == log.stage.asked.count(HALF)
 
 
 @in_a_loop
@@ -367,7 +357,7 @@ async def test_a_close_that_is_cancelled_goes_on() -> None:
 
         await log.producer.close()  # waits for the one that goes on
 
-        assert log.connections.is_closed
+        assert log.stage.is_closed
 
 
 @in_a_loop
@@ -384,8 +374,7 @@ async def test_a_closed_producer_refuses_everything() -> None:
 
 
 def test_another_loop_is_refused() -> None:
-    connections = FakeConnections(ProducerConfig())
-    producer = AsyncTransactionalProducer(bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: connections)
+    producer = Opened().producer
     with asyncio.Runner() as first, asyncio.Runner() as second:
         first.run(producer.publish(ORDER))
         with pytest.raises(LifecycleError, match="another event loop"):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.fake_barrier import FakeBarrier
-from tests.support.fake_log import ProducerLog
 from tests.support.local_ends import COMMITTED, OPEN, ROLLED_BACK, UNCLEAR, ShopError, each_end, ended
+from tests.support.producer_stage import ProducerStage
 from txlayer.adapters.ports import LocalState
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.errors import BarrierRefusedError, LifecycleError, UsageError
@@ -20,20 +19,12 @@ ORDER = Message("orders", b"k", b"v")
 HALF = "txlayer.half"
 
 
-@pytest.fixture
-def log() -> Iterator[ProducerLog]:
-    made = ProducerLog()
-    yield made
-    for producer in made.producers:
-        producer.close()
-
-
 # --- a block ----------------------------------------------------------------------------------------------------------
 
 
 @each_end
 def test_the_database_decides_how_a_block_ends(
-    log: ProducerLog,
+    stage: ProducerStage,
     *,
     state: LocalState,
     has_failed: bool,
@@ -43,7 +34,7 @@ def test_the_database_decides_how_a_block_ends(
     asked: list[str],
 ) -> None:
     barrier = FakeBarrier(row=row)
-    producer = log.producer(barrier=barrier)
+    producer = stage.producer(barrier=barrier)
 
     def block() -> None:
         with producer.transaction() as tx:
@@ -56,90 +47,90 @@ def test_the_database_decides_how_a_block_ends(
     ended(block, has_failed=has_failed, is_misfit=is_misfit)
     producer.close()
 
-    assert [expected] == log.resolutions()
+    assert [expected] == stage.resolutions()
     assert ["check", "write", *asked] == barrier.words
     assert barrier.joined.is_left
 
 
-def test_join_prepares_before_the_row_and_after_the_check(log: ProducerLog) -> None:
+def test_join_prepares_before_the_row_and_after_the_check(stage: ProducerStage) -> None:
     barrier = FakeBarrier()
     half_counts = []
-    barrier.at_check = lambda: half_counts.append(len(log.writer.of(HALF)))
-    with log.producer(barrier=barrier).transaction() as tx:
+    barrier.at_check = lambda: half_counts.append(len(stage.writer.of(HALF)))
+    with stage.producer(barrier=barrier).transaction() as tx:
         tx.send("orders", value="v")
         tx.join("session")
-        half_counts.append(len(log.writer.of(HALF)))
+        half_counts.append(len(stage.writer.of(HALF)))
         barrier.joined.state = COMMITTED
 
     assert [0, 1] == half_counts
     assert ("write", "session", tx.txn_id, tx.nonce, "g") == barrier.calls[-1]
 
 
-def test_what_is_prepared_may_be_joined_afterwards(log: ProducerLog) -> None:
+def test_what_is_prepared_may_be_joined_afterwards(stage: ProducerStage) -> None:
     barrier = FakeBarrier()
-    with log.producer(barrier=barrier).transaction() as tx:
+    with stage.producer(barrier=barrier).transaction() as tx:
         tx.send("orders", value="v")
         tx.prepare()
         tx.join("session")
         barrier.joined.state = COMMITTED
 
     assert COMMIT is tx.result(10).resolution
-    assert 1 == len(log.writer.of(HALF))
+    assert 1 == len(stage.writer.of(HALF))
 
 
-def test_a_session_that_cannot_be_joined_is_refused_before_anything_is_sent(log: ProducerLog) -> None:
+def test_a_session_that_cannot_be_joined_is_refused_before_anything_is_sent(stage: ProducerStage) -> None:
     barrier = FakeBarrier(refusal=UsageError("autocommit"))
     with (  # noqa: PT012 - the block is the subject
         pytest.raises(UsageError, match="autocommit"),
-        log.producer(barrier=barrier).transaction() as tx,
+        stage.producer(barrier=barrier).transaction() as tx,
     ):
         tx.send("orders", value="v")
         tx.join("session")
 
-    assert [] == log.writer.stored
+    assert [] == stage.writer.stored
     assert ["check"] == barrier.words
 
 
-def test_a_row_that_was_refused_rolls_back(log: ProducerLog) -> None:
+def test_a_row_that_was_refused_rolls_back(stage: ProducerStage) -> None:
     barrier = FakeBarrier(write_error=BarrierRefusedError("first", txn_id="1", resolution="ROLLBACK"))
-    with pytest.raises(BarrierRefusedError), log.producer(barrier=barrier).transaction() as tx:  # noqa: PT012 - the block is the subject
+    with pytest.raises(BarrierRefusedError), stage.producer(barrier=barrier).transaction() as tx:  # noqa: PT012 - the block is the subject
         tx.send("orders", value="v")
         tx.join("session")
 
     assert ROLLBACK is tx.result(10).resolution
 
 
-def test_a_barrier_that_was_not_joined_is_an_error(log: ProducerLog) -> None:
+def test_a_barrier_that_was_not_joined_is_an_error(stage: ProducerStage) -> None:
     with (  # noqa: PT012 - the block is the subject
         pytest.raises(LifecycleError, match="join"),
-        log.producer(barrier=FakeBarrier()).transaction() as tx,
+        stage.producer(barrier=FakeBarrier()).transaction() as tx,
     ):
         tx.send("orders", value="v")
         tx.prepare()
     assert UNKNOWN is tx.result(10).resolution
 
 
-def test_an_exception_before_join_is_settled_by_the_row_at_once(log: ProducerLog) -> None:
-    with pytest.raises(ShopError), log.producer(barrier=FakeBarrier()).transaction() as tx:  # noqa: PT012 - the block is the subject
+def test_an_exception_before_join_is_settled_by_the_row_at_once(stage: ProducerStage) -> None:
+    with pytest.raises(ShopError), stage.producer(barrier=FakeBarrier()).transaction() as tx:  # noqa: PT012 - the block is the subject
         tx.send("orders", value="v")
         tx.prepare()
         raise ShopError("mine")
     assert ROLLBACK is tx.result(10).resolution
 
 
-def test_join_without_a_barrier_says_what_to_do(log: ProducerLog) -> None:
+def test_join_without_a_barrier_says_what_to_do(stage: ProducerStage) -> None:
     with (  # noqa: PT012 - the block is the subject
         pytest.raises(UsageError, match=r"barrier=…, or call prepare\(\)"),
-        log.producer().transaction() as tx,
+        stage.producer().transaction() as tx,
     ):
         tx.send("orders", value="v")
         tx.join("session")
-    assert [] == log.writer.stored
+    assert [] == stage.writer.stored
 
 
-def test_a_second_join_is_refused(log: ProducerLog) -> None:
+def test_a_second_join_is_refused(stage: ProducerStage) -> None:
     barrier = FakeBarrier()
-    with log.producer(barrier=barrier).transaction() as tx:
+    with stage.producer(barrier=barrier).transaction() as tx:
         tx.send("orders", value="v")
         tx.join("session")
         with pytest.raises(LifecycleError):
@@ -163,10 +154,10 @@ def test_a_second_join_is_refused(log: ProducerLog) -> None:
     ],
 )
 def test_a_word_that_the_database_contradicts_is_refused(
-    log: ProducerLog, said: str, state: LocalState, *, is_refused: bool
+    stage: ProducerStage, said: str, state: LocalState, *, is_refused: bool
 ) -> None:
     barrier = FakeBarrier()
-    with log.producer(barrier=barrier).transaction() as tx:
+    with stage.producer(barrier=barrier).transaction() as tx:
         tx.send("orders", value="v")
         tx.join("session")
         barrier.joined.state = state
@@ -181,9 +172,9 @@ def test_a_word_that_the_database_contradicts_is_refused(
     assert expected is tx.result(10).resolution
 
 
-def test_a_rollback_that_was_said_forbids_the_commit(log: ProducerLog) -> None:
+def test_a_rollback_that_was_said_forbids_the_commit(stage: ProducerStage) -> None:
     barrier = FakeBarrier()
-    with log.producer(barrier=barrier).transaction() as tx:
+    with stage.producer(barrier=barrier).transaction() as tx:
         tx.send("orders", value="v")
         tx.join("session")
         tx.rollback()
@@ -191,9 +182,9 @@ def test_a_rollback_that_was_said_forbids_the_commit(log: ProducerLog) -> None:
     assert 1 == len(barrier.joined.forbidden)
 
 
-def test_an_interrupt_while_the_barrier_is_asked_still_says_unknown(log: ProducerLog) -> None:
+def test_an_interrupt_while_the_barrier_is_asked_still_says_unknown(stage: ProducerStage) -> None:
     barrier = FakeBarrier(row=KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt), log.producer(barrier=barrier).transaction() as tx:  # noqa: PT012 - the block is the subject
+    with pytest.raises(KeyboardInterrupt), stage.producer(barrier=barrier).transaction() as tx:  # noqa: PT012 - the block is the subject
         tx.send("orders", value="v")
         tx.join("session")
         barrier.joined.state = ROLLED_BACK
@@ -211,7 +202,7 @@ def test_a_barrier_of_the_other_kind_is_refused() -> None:
 
 @each_end
 def test_the_database_decides_how_a_submitted_one_ends(
-    log: ProducerLog,
+    stage: ProducerStage,
     *,
     state: LocalState,
     has_failed: bool,
@@ -221,7 +212,7 @@ def test_the_database_decides_how_a_submitted_one_ends(
     asked: list[str],
 ) -> None:
     barrier = FakeBarrier(row=row)
-    producer = log.producer(barrier=barrier)
+    producer = stage.producer(barrier=barrier)
 
     def local_transaction(tx: Any) -> None:
         tx.join("session")
@@ -232,7 +223,7 @@ def test_the_database_decides_how_a_submitted_one_ends(
     future = producer.submit(ORDER, local_transaction)
     ended(lambda: future.result(10), has_failed=has_failed, is_misfit=is_misfit)
 
-    assert [expected] == log.resolutions()
+    assert [expected] == stage.resolutions()
     assert ["check", "write", *asked] == barrier.words
 
 
@@ -250,7 +241,7 @@ def test_the_database_decides_how_a_submitted_one_ends(
     ],
 )
 def test_what_a_local_transaction_returns_is_held_against_the_database(
-    log: ProducerLog,
+    stage: ProducerStage,
     said: Resolution | None,
     state: LocalState | None,
     row: Resolution,
@@ -266,15 +257,15 @@ def test_what_a_local_transaction_returns_is_held_against_the_database(
             barrier.joined.state = state
         return said
 
-    future = log.producer(barrier=barrier).submit(ORDER, local_transaction)
+    future = stage.producer(barrier=barrier).submit(ORDER, local_transaction)
     ended(lambda: future.result(10), has_failed=False, is_misfit=is_misfit)
 
-    assert [expected] == log.resolutions()
+    assert [expected] == stage.resolutions()
 
 
 @pytest.mark.promise("P8")
 @pytest.mark.parametrize("has_failed", [False, True])
-def test_an_interrupt_while_the_barrier_is_asked_decides_nothing(log: ProducerLog, *, has_failed: bool) -> None:
+def test_an_interrupt_while_the_barrier_is_asked_decides_nothing(stage: ProducerStage, *, has_failed: bool) -> None:
     """What the local transaction returned is no word of the database; its own exception is told first."""
     barrier = FakeBarrier(row=KeyboardInterrupt())
 
@@ -285,15 +276,15 @@ def test_an_interrupt_while_the_barrier_is_asked_decides_nothing(log: ProducerLo
             raise ShopError("mine")
         return COMMIT
 
-    future = log.producer(barrier=barrier).submit(ORDER, local_transaction)
+    future = stage.producer(barrier=barrier).submit(ORDER, local_transaction)
     with pytest.raises(ShopError if has_failed else KeyboardInterrupt):
         future.result(10)
 
-    assert [UNKNOWN] == log.resolutions()
+    assert [UNKNOWN] == stage.resolutions()
 
 
-def test_what_is_published_needs_no_join(log: ProducerLog) -> None:
-    producer = log.producer(barrier=FakeBarrier())
+def test_what_is_published_needs_no_join(stage: ProducerStage) -> None:
+    producer = stage.producer(barrier=FakeBarrier())
 
     assert COMMIT is producer.publish(ORDER).resolution
     assert COMMIT is producer.submit([ORDER, ORDER]).result(10).resolution

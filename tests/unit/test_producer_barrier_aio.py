@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from tests.support.fake_barrier import FakeBarrier
-from tests.support.fake_log import FakeConnections
 from tests.support.local_ends import COMMITTED, ShopError, each_end
+from tests.support.producer_stage import ProducerStage
 from txlayer.adapters.ports import LocalState
-from txlayer.config import ProducerConfig
-from txlayer.core import codec
-from txlayer.core.messages import COMMIT, Message, OpMessage, Resolution
+from txlayer.core.messages import COMMIT, Message, Resolution
 from txlayer.errors import LifecycleError, TxLayerError, UsageError
 from txlayer.producer.aio import AsyncTransactionalProducer
 
@@ -23,20 +21,17 @@ HALF = "txlayer.half"
 
 def run_async(barrier: FakeBarrier, use: Any) -> list[Resolution]:
     """Run `use(producer)` in a loop; what was said."""
-    connections = FakeConnections(ProducerConfig())
+    stage = ProducerStage()
 
     async def main() -> None:
         producer = AsyncTransactionalProducer(
-            bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: connections, barrier=barrier
+            bootstrap_servers="127.0.0.1:9", group="g", connect=stage.connect, barrier=barrier
         )
         async with producer:
             await use(producer)
 
-    try:
-        asyncio.run(main())
-    finally:
-        lines = [codec.decode_op(line) for line in connections.writer.op_lines()]
-    return [line.resolution for line in lines if isinstance(line, OpMessage)]
+    asyncio.run(main())
+    return stage.resolutions()
 
 
 @each_end

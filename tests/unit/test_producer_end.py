@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
-from tests.support.fake_log import FakeRecord, ProducerLog
+from tests.support.producer_stage import ProducerStage
 from tests.support.waiting import wait_until
+from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core.messages import COMMIT, Message, Resolution
 from txlayer.errors import FencedError, LifecycleError, OutcomeUnknownError, RefusedRecordError, TxLayerError
 from txlayer.producer.producer import TransactionalProducer
@@ -17,20 +17,11 @@ ORDER = Message("orders", b"k", b"v")
 HALF, OP = "txlayer.half", "txlayer.op"
 
 
-@pytest.fixture
-def log() -> Iterator[ProducerLog]:
-    made = ProducerLog()
-    yield made
-    made.writer.hold(False)
-    for producer in made.producers:
-        producer.close()
-
-
 # --- threads and the end ----------------------------------------------------------------------------------------------
 
 
-def test_threads_share_one_producer(log: ProducerLog) -> None:
-    producer = log.producer(in_flight_max=4)
+def test_threads_share_one_producer(stage: ProducerStage) -> None:
+    producer = stage.producer(in_flight_max=4)
 
     def work() -> None:
         for _ in range(50):
@@ -44,24 +35,24 @@ def test_threads_share_one_producer(log: ProducerLog) -> None:
     for thread in threads:
         thread.join()
     producer.close()
-    assert 400 == len(log.writer.of(HALF))
-    assert [COMMIT] * 400 == log.resolutions()
+    assert 400 == len(stage.writer.of(HALF))
+    assert [COMMIT] * 400 == stage.resolutions()
 
 
-def test_close_waits_for_what_is_in_flight(log: ProducerLog) -> None:
-    producer = log.producer()
+def test_close_waits_for_what_is_in_flight(stage: ProducerStage) -> None:
+    producer = stage.producer()
     producer.start()
-    log.writer.hold(True)
+    stage.writer.hold(True)
     future = producer.submit(ORDER)
     closing = threading.Thread(target=producer.close)
     closing.start()
     wait_until(lambda: refuses(producer), within=5, what="new transactions are refused")
 
     assert not future.done()
-    log.writer.hold(False)
+    stage.writer.hold(False)
     closing.join(10)
     assert future.done()
-    assert [COMMIT] == log.resolutions()
+    assert [COMMIT] == stage.resolutions()
 
 
 def refuses(producer: TransactionalProducer) -> bool:
@@ -72,8 +63,8 @@ def refuses(producer: TransactionalProducer) -> bool:
     return False
 
 
-def test_close_gives_up_after_its_time_and_says_how_many_are_left(log: ProducerLog) -> None:
-    producer = log.producer()
+def test_close_gives_up_after_its_time_and_says_how_many_are_left(stage: ProducerStage) -> None:
+    producer = stage.producer()
     with producer.transaction() as tx:
         tx.send("orders", value="v")
         tx.prepare()
@@ -82,14 +73,14 @@ def test_close_gives_up_after_its_time_and_says_how_many_are_left(log: ProducerL
 
     with pytest.raises(OutcomeUnknownError):
         tx.result(10)
-    assert [] == log.writer.of(OP)
+    assert [] == stage.writer.of(OP)
 
 
 def test_close_does_not_wait_for_a_local_transaction_that_hangs(
-    log: ProducerLog, monkeypatch: pytest.MonkeyPatch
+    stage: ProducerStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("txlayer.producer.pipeline.JOIN_S", 0.1)
-    producer, hangs, ran = log.producer(), threading.Event(), []
+    producer, hangs, ran = stage.producer(), threading.Event(), []
 
     def hang(_tx: object) -> Resolution:
         hangs.wait(20)
@@ -101,7 +92,7 @@ def test_close_does_not_wait_for_a_local_transaction_that_hangs(
 
     first = producer.submit(ORDER, hang)
     second = producer.submit(ORDER, run)
-    wait_until(lambda: not log.writer.unreported_count(), within=5, what="both are stored")
+    wait_until(lambda: not stage.writer.unreported_count(), within=5, what="both are stored")
     try:
         with pytest.raises(OutcomeUnknownError, match="2 transactions were still in flight"):
             producer.close(0.05)
@@ -113,16 +104,16 @@ def test_close_does_not_wait_for_a_local_transaction_that_hangs(
         hangs.set()
     wait_until(lambda: not is_running(), within=5, what="its thread ended")
     assert [] == ran
-    assert [] == log.writer.of(OP)
+    assert [] == stage.writer.of(OP)
 
 
 def is_running() -> bool:
     return any(thread.name == "txlayer-g" for thread in threading.enumerate())
 
 
-def test_who_waits_for_a_place_is_told_when_the_producer_closes(log: ProducerLog) -> None:
-    producer = log.producer(in_flight_max=1)
-    log.writer.hold(True)
+def test_who_waits_for_a_place_is_told_when_the_producer_closes(stage: ProducerStage) -> None:
+    producer = stage.producer(in_flight_max=1)
+    stage.writer.hold(True)
     first = producer.submit(ORDER)
     raised: list[BaseException] = []
 
@@ -137,17 +128,17 @@ def test_who_waits_for_a_place_is_told_when_the_producer_closes(log: ProducerLog
     closing = threading.Thread(target=producer.close)
     closing.start()
     waiting.join(10)
-    log.writer.hold(False)
+    stage.writer.hold(False)
     closing.join(10)
 
     assert isinstance(raised[0], LifecycleError)
     assert first.done()
 
 
-def test_a_fatal_error_of_the_client_refuses_everything_from_then_on(log: ProducerLog) -> None:
-    producer = log.producer()
+def test_a_fatal_error_of_the_client_refuses_everything_from_then_on(stage: ProducerStage) -> None:
+    producer = stage.producer()
     producer.start()
-    log.writer.fatal = FencedError("the client gave up")
+    stage.writer.fatal = FencedError("the client gave up")
 
     wait_until(lambda: fails_fenced(producer), within=5, what="the failure is seen")
     with pytest.raises(FencedError, match="the client gave up"):
@@ -162,58 +153,58 @@ def fails_fenced(producer: TransactionalProducer) -> bool:
     return False
 
 
-def test_who_waits_at_a_producer_whose_thread_broke_is_told(log: ProducerLog) -> None:
-    producer = log.producer()
+def test_who_waits_at_a_producer_whose_thread_broke_is_told(stage: ProducerStage) -> None:
+    producer = stage.producer()
     producer.start()
-    log.writer.hold(True)
+    stage.writer.hold(True)
     tx = producer.transaction()
     tx.send("orders", value="v")
-    log.writer.poll_error = RuntimeError("a bug")
+    stage.writer.poll_error = RuntimeError("a bug")
 
     with pytest.raises((OutcomeUnknownError, FencedError)):
         tx.prepare()
-    log.producers.clear()
+    stage.producers.clear()
     with pytest.raises(OutcomeUnknownError, match="1 transactions were still in flight"):
         producer.close()
 
 
-def test_a_result_is_waited_for_no_longer_than_asked(log: ProducerLog) -> None:
-    producer = log.producer()
+def test_a_result_is_waited_for_no_longer_than_asked(stage: ProducerStage) -> None:
+    producer = stage.producer()
     with producer.transaction() as tx:
         tx.send("orders", value="v")
         tx.prepare()
-        log.writer.hold(True)
+        stage.writer.hold(True)
 
     with pytest.raises(TimeoutError):
         tx.result(0.02)
-    log.writer.hold(False)
+    stage.writer.hold(False)
     assert COMMIT is tx.result(10).resolution
 
 
-def test_a_serializer_is_used_by_every_way_of_sending(log: ProducerLog) -> None:
-    producer = log.producer(serializer=lambda value, topic: f"{topic}={value}".encode())
+def test_a_serializer_is_used_by_every_way_of_sending(stage: ProducerStage) -> None:
+    producer = stage.producer(serializer=lambda value, context: f"{context.topic}={value}".encode())
 
     producer.publish(Message("orders", b"k", 7))
     producer.submit(Message("orders", b"k", b"8")).result(10)
     with producer.transaction() as tx:
         tx.send("orders", value=9)
         tx.prepare()
-    values = [record.value for record in log.writer.of(HALF)]
+    values = [record.value() for record in stage.writer.of(HALF)]
     assert [b"orders=7", b"orders=b'8'", b"orders=9"] == values
 
 
-def test_a_half_record_that_is_refused_does_not_stop_the_producer(log: ProducerLog) -> None:
-    producer = log.producer()
-    refused: list[FakeRecord] = []
+def test_a_half_record_that_is_refused_does_not_stop_the_producer(stage: ProducerStage) -> None:
+    producer = stage.producer()
+    refused: list[MemoryRecord] = []
 
-    def refuse_the_first(record: FakeRecord) -> TxLayerError | None:
+    def refuse_the_first(record: MemoryRecord) -> TxLayerError | None:
         if refused:
             return None
         refused.append(record)
         return RefusedRecordError("no", topic=HALF)
 
-    log.writer.refuse = refuse_the_first
+    stage.writer.refuse = refuse_the_first
     with pytest.raises(RefusedRecordError):
         producer.publish(ORDER)
     producer.publish(ORDER)
-    assert [COMMIT] == log.resolutions()
+    assert [COMMIT] == stage.resolutions()

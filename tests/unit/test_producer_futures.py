@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_log import FakeRecord, ProducerLog
+from tests.support.producer_stage import ProducerStage
 from tests.support.waiting import wait_until
-from txlayer.core import codec
-from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OpMessage, Resolution
+from txlayer.adapters.memory.log import MemoryRecord
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.errors import (
     LifecycleError,
     OutcomeUnknownError,
@@ -29,17 +29,8 @@ ORDER = Message("orders", b"k", b"v")
 HALF = "txlayer.half"
 
 
-@pytest.fixture
-def log() -> Iterator[ProducerLog]:
-    made = ProducerLog()
-    yield made
-    made.writer.hold(False)
-    for producer in made.producers:
-        producer.close()
-
-
-def test_a_future_gives_the_result_when_the_resolution_is_acknowledged(log: ProducerLog) -> None:
-    future = log.producer().submit(ORDER)
+def test_a_future_gives_the_result_when_the_resolution_is_acknowledged(stage: ProducerStage) -> None:
+    future = stage.producer().submit(ORDER)
 
     result = future.result(10)
     assert (future.txn_id, future.nonce, COMMIT) == (result.txn_id, result.nonce, result.resolution)
@@ -49,9 +40,9 @@ def test_a_future_gives_the_result_when_the_resolution_is_acknowledged(log: Prod
     assert future.exception() is None
 
 
-def test_a_future_that_is_not_done_runs_and_cannot_be_cancelled(log: ProducerLog) -> None:
-    producer = log.producer()
-    log.writer.hold(True)
+def test_a_future_that_is_not_done_runs_and_cannot_be_cancelled(stage: ProducerStage) -> None:
+    producer = stage.producer()
+    stage.writer.hold(True)
     future = producer.submit(ORDER)
 
     assert future.running()
@@ -64,12 +55,12 @@ def test_a_future_that_is_not_done_runs_and_cannot_be_cancelled(log: ProducerLog
         future.exception(0)
 
 
-def test_wait_and_as_completed_take_these_futures(log: ProducerLog) -> None:
-    producer = log.producer()
-    log.writer.hold(True)
+def test_wait_and_as_completed_take_these_futures(stage: ProducerStage) -> None:
+    producer = stage.producer()
+    stage.writer.hold(True)
     futures = [producer.submit(ORDER) for _ in range(20)]
     assert (set(), set(futures)) == tuple(wait(futures, timeout=0.01))
-    threading.Timer(0.05, log.writer.hold, [False]).start()
+    threading.Timer(0.05, stage.writer.hold, [False]).start()
 
     done, _ = wait(futures, timeout=10, return_when=FIRST_COMPLETED)
     assert done
@@ -78,8 +69,8 @@ def test_wait_and_as_completed_take_these_futures(log: ProducerLog) -> None:
     assert set(futures) == wait(futures, timeout=10).done
 
 
-def test_asyncio_can_wrap_such_a_future(log: ProducerLog) -> None:
-    producer = log.producer()
+def test_asyncio_can_wrap_such_a_future(stage: ProducerStage) -> None:
+    producer = stage.producer()
 
     async def publish() -> Any:
         return await asyncio.gather(*(asyncio.wrap_future(producer.submit(ORDER)) for _ in range(20)))
@@ -87,9 +78,9 @@ def test_asyncio_can_wrap_such_a_future(log: ProducerLog) -> None:
     assert [COMMIT] * 20 == [result.resolution for result in asyncio.run(publish())]
 
 
-def test_asyncio_gets_the_exception_too(log: ProducerLog) -> None:
-    log.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
-    producer = log.producer()
+def test_asyncio_gets_the_exception_too(stage: ProducerStage) -> None:
+    stage.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
+    producer = stage.producer()
 
     async def publish() -> None:
         await asyncio.wrap_future(producer.submit(ORDER))
@@ -98,16 +89,16 @@ def test_asyncio_gets_the_exception_too(log: ProducerLog) -> None:
         asyncio.run(publish())
 
 
-def test_callbacks_are_called_once_before_and_after_the_end(log: ProducerLog) -> None:
-    producer = log.producer()
-    log.writer.hold(True)
+def test_callbacks_are_called_once_before_and_after_the_end(stage: ProducerStage) -> None:
+    producer = stage.producer()
+    stage.writer.hold(True)
     called: list[Any] = []
     future = producer.submit(ORDER)
     future.add_done_callback(called.append)
     future.add_done_callback(called.append)
     assert [] == called
 
-    log.writer.hold(False)
+    stage.writer.hold(False)
     future.result(10)
     wait([future], timeout=10)
     future.add_done_callback(called.append)
@@ -115,13 +106,13 @@ def test_callbacks_are_called_once_before_and_after_the_end(log: ProducerLog) ->
     assert [future] * 3 == called
 
 
-def test_many_threads_may_wait_for_one_future(log: ProducerLog) -> None:
-    producer = log.producer()
-    log.writer.hold(True)
+def test_many_threads_may_wait_for_one_future(stage: ProducerStage) -> None:
+    producer = stage.producer()
+    stage.writer.hold(True)
     future = producer.submit(ORDER)
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(future.result, 10) for _ in range(4)]
-        log.writer.hold(False)
+        stage.writer.hold(False)
         results = {w.result(10) for w in waiting}
     assert {future.result()} == results
 
@@ -133,68 +124,68 @@ def test_many_threads_may_wait_for_one_future(log: ProducerLog) -> None:
     ("said", "expected"), [(COMMIT, COMMIT), (ROLLBACK, ROLLBACK), (UNKNOWN, UNKNOWN), (None, COMMIT)]
 )
 def test_the_local_transaction_says_the_resolution(
-    log: ProducerLog, said: Resolution | None, expected: Resolution
+    stage: ProducerStage, said: Resolution | None, expected: Resolution
 ) -> None:
-    future = log.producer().submit(ORDER, lambda _tx: said)
+    future = stage.producer().submit(ORDER, lambda _tx: said)
 
     assert expected is future.result(10).resolution
-    assert [expected] == log.resolutions()
+    assert [expected] == stage.resolutions()
 
 
-def test_what_the_local_transaction_raises_is_raised_as_it_was_and_nothing_is_decided(log: ProducerLog) -> None:
+def test_what_the_local_transaction_raises_is_raised_as_it_was_and_nothing_is_decided(stage: ProducerStage) -> None:
     error = KeyError("the user's own")
 
     def local_transaction(_tx: SubmittedTransaction) -> None:
         raise error
 
-    future = log.producer().submit(ORDER, local_transaction)
+    future = stage.producer().submit(ORDER, local_transaction)
     assert error is future.exception(10)
     with pytest.raises(KeyError):
         future.result()
-    assert [UNKNOWN] == log.resolutions()
+    assert [UNKNOWN] == stage.resolutions()
 
 
-def test_a_local_transaction_that_says_something_else_is_unknown(log: ProducerLog) -> None:
-    future = log.producer().submit(ORDER, lambda _tx: True)  # type: ignore[arg-type,return-value] # users' code
+def test_a_local_transaction_that_says_something_else_is_unknown(stage: ProducerStage) -> None:
+    future = stage.producer().submit(ORDER, lambda _tx: True)  # type: ignore[arg-type,return-value] # users' code
 
     with pytest.raises(UsageError, match="COMMIT, ROLLBACK or UNKNOWN"):
         future.result(10)
-    assert [UNKNOWN] == log.resolutions()
+    assert [UNKNOWN] == stage.resolutions()
 
 
-def test_the_local_transaction_knows_what_it_is_for(log: ProducerLog) -> None:
+def test_the_local_transaction_knows_what_it_is_for(stage: ProducerStage) -> None:
     seen: list[Any] = []
 
     def local_transaction(tx: SubmittedTransaction) -> None:
-        seen.append((tx.txn_id, tx.messages, tx.last_half_offset, len(log.writer.of(HALF))))
+        seen.append((tx.txn_id, tx.messages, tx.last_half_offset, len(stage.writer.of(HALF))))
 
     messages = [ORDER, Message("stock", b"k", b"w")]
-    future = log.producer().submit(messages, local_transaction, txn_id="order-1")
+    future = stage.producer().submit(messages, local_transaction, txn_id="order-1")
     future.result(10)
     assert [("order-1", messages, 1, 2)] == seen
     assert () == future.messages
 
 
-def test_local_transactions_run_in_the_order_of_acknowledgements_on_one_thread(log: ProducerLog) -> None:
+def test_local_transactions_run_in_the_order_of_acknowledgements_on_one_thread(stage: ProducerStage) -> None:
     seen: list[tuple[str, str]] = []
 
     def local_transaction(tx: SubmittedTransaction) -> None:
         seen.append((tx.txn_id, threading.current_thread().name))
 
-    producer = log.producer()
+    producer = stage.producer()
     futures = [producer.submit(ORDER, local_transaction, txn_id=f"t{n}", ordering_key="c") for n in range(50)]
     wait(futures, timeout=10)
     assert [(f"t{n}", "txlayer-g") for n in range(50)] == seen
 
 
-def test_an_executor_runs_local_transactions_elsewhere(log: ProducerLog) -> None:
+def test_an_executor_runs_local_transactions_elsewhere(stage: ProducerStage) -> None:
     names: set[str] = set()
 
     def local_transaction(tx: SubmittedTransaction) -> Resolution:
         names.add(threading.current_thread().name)
         return ROLLBACK if tx.txn_id == "t7" else COMMIT
 
-    producer = log.producer()
+    producer = stage.producer()
     with ThreadPoolExecutor(2, thread_name_prefix="local") as pool:
         futures = [producer.submit(ORDER, local_transaction, txn_id=f"t{n}", executor=pool) for n in range(20)]
         results = [future.result(10) for future in futures]
@@ -202,18 +193,18 @@ def test_an_executor_runs_local_transactions_elsewhere(log: ProducerLog) -> None
     assert ["t7"] == [r.txn_id for r in results if r.resolution is ROLLBACK]
 
 
-def test_an_executor_that_was_shut_down_leaves_the_resolution_unknown(log: ProducerLog) -> None:
+def test_an_executor_that_was_shut_down_leaves_the_resolution_unknown(stage: ProducerStage) -> None:
     pool = ThreadPoolExecutor(1)
     pool.shutdown()
 
-    future = log.producer().submit(ORDER, lambda _tx: COMMIT, executor=pool)
+    future = stage.producer().submit(ORDER, lambda _tx: COMMIT, executor=pool)
     with pytest.raises(RuntimeError, match="shutdown"):
         future.result(10)
-    assert [UNKNOWN] == log.resolutions()
+    assert [UNKNOWN] == stage.resolutions()
 
 
-def test_an_executor_that_drops_its_work_leaves_the_resolution_unknown(log: ProducerLog) -> None:
-    producer = log.producer()
+def test_an_executor_that_drops_its_work_leaves_the_resolution_unknown(stage: ProducerStage) -> None:
+    producer = stage.producer()
     begun, let_go = threading.Event(), threading.Event()
 
     def local_transaction(_tx: SubmittedTransaction) -> None:
@@ -224,29 +215,30 @@ def test_an_executor_that_drops_its_work_leaves_the_resolution_unknown(log: Prod
     first = producer.submit(ORDER, local_transaction, txn_id="t1", executor=pool)
     assert begun.wait(10)
     second = producer.submit(ORDER, local_transaction, txn_id="t2", executor=pool)
-    log_has_both(log)
+    log_has_both(stage)
     pool.shutdown(wait=False, cancel_futures=True)
     let_go.set()
 
     assert COMMIT is first.result(10).resolution
     with pytest.raises(LifecycleError, match="executor"):
         second.result(10)
-    ops = [codec.decode_op(line) for line in log.writer.op_lines()]
-    assert {"t1": COMMIT, "t2": UNKNOWN} == {op.key[:2]: op.resolution for op in ops if isinstance(op, OpMessage)}
+    assert {"t1": COMMIT, "t2": UNKNOWN} == {op.key[:2]: op.resolution for op in stage.writer.ops()}
 
 
-def log_has_both(log: ProducerLog) -> None:
+def log_has_both(stage: ProducerStage) -> None:
     # Its work is queued at the pool once its half message's report was served, which ends with an empty queue.
     wait_until(
-        lambda: len(log.writer.of(HALF)) == 2 and not log.writer.unreported_count(), within=10, what="both are prepared"
+        lambda: len(stage.writer.of(HALF)) == 2 and not stage.writer.unreported_count(),
+        within=10,
+        what="both are prepared",
     )
-    gate = log.producers[0]._engine
+    gate = stage.producers[0]._engine
     assert gate is not None
     wait_until(lambda: not gate.pipeline.is_serving, within=10, what="the round is over")
 
 
-def test_a_local_transaction_may_submit_but_not_wait(log: ProducerLog) -> None:
-    producer = log.producer()
+def test_a_local_transaction_may_submit_but_not_wait(stage: ProducerStage) -> None:
+    producer = stage.producer()
     inner: list[SubmittedTransaction] = []
 
     def local_transaction(tx: SubmittedTransaction) -> None:
@@ -271,19 +263,19 @@ def test_a_local_transaction_may_submit_but_not_wait(log: ProducerLog) -> None:
 
 @pytest.mark.parametrize(("slice_s", "sent_count"), [(-1.0, 1), (60.0, 0)])
 def test_slow_local_transactions_do_not_hold_back_what_is_ready(
-    log: ProducerLog, monkeypatch: pytest.MonkeyPatch, slice_s: float, sent_count: int
+    stage: ProducerStage, monkeypatch: pytest.MonkeyPatch, slice_s: float, sent_count: int
 ) -> None:
     """After a slice the first one's op line is on its way while the second one still runs."""
     monkeypatch.setattr(pipeline, "SLICE_S", slice_s)
-    producer = log.producer()
+    producer = stage.producer()
     seen: list[int] = []
 
     def second(_tx: SubmittedTransaction) -> None:
-        seen.append(log.writer.unreported_count())
+        seen.append(stage.writer.unreported_count())
 
-    log.writer.hold(True)
+    stage.writer.hold(True)
     futures = [producer.submit(ORDER, lambda _tx: COMMIT), producer.submit(ORDER, second)]
-    log.writer.hold(False)
+    stage.writer.hold(False)
     wait(futures, timeout=10)
     assert [sent_count] == seen
 
@@ -291,71 +283,71 @@ def test_slow_local_transactions_do_not_hold_back_what_is_ready(
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-def test_a_half_message_that_is_not_stored_ends_the_future_and_runs_nothing(log: ProducerLog) -> None:
-    log.writer.refuse = lambda _record: OutcomeUnknownError("late", step="half")
+def test_a_half_message_that_is_not_stored_ends_the_future_and_runs_nothing(stage: ProducerStage) -> None:
+    stage.writer.refuse = lambda _record: OutcomeUnknownError("late", step="half")
     ran: list[Any] = []
 
-    future = log.producer().submit(ORDER, ran.append)
+    future = stage.producer().submit(ORDER, ran.append)
     assert isinstance(future.exception(10), OutcomeUnknownError)
     assert [] == ran
 
 
-def test_an_op_line_that_is_not_stored_is_an_unknown_outcome(log: ProducerLog) -> None:
-    def refuse(record: FakeRecord) -> TxLayerError | None:
-        return None if record.topic_name == HALF else RefusedRecordError("no", topic="txlayer.op")
+def test_an_op_line_that_is_not_stored_is_an_unknown_outcome(stage: ProducerStage) -> None:
+    def refuse(record: MemoryRecord) -> TxLayerError | None:
+        return None if record.topic() == HALF else RefusedRecordError("no", topic="txlayer.op")
 
-    log.writer.refuse = refuse
+    stage.writer.refuse = refuse
     with pytest.raises(OutcomeUnknownError):
-        log.producer().submit(ORDER).result(10)
+        stage.producer().submit(ORDER).result(10)
 
 
-def test_a_full_producer_refuses_who_may_not_wait(log: ProducerLog) -> None:
-    producer = log.producer(in_flight_max=2)
-    log.writer.hold(True)
+def test_a_full_producer_refuses_who_may_not_wait(stage: ProducerStage) -> None:
+    producer = stage.producer(in_flight_max=2)
+    stage.writer.hold(True)
     futures = [producer.submit(ORDER, block=False) for _ in range(2)]
 
     with pytest.raises(RetriableError):
         producer.submit(ORDER, block=False)
-    log.writer.hold(False)
+    stage.writer.hold(False)
     wait(futures, timeout=10)
     assert COMMIT is producer.submit(ORDER, block=True).result(10).resolution
 
 
-def test_a_client_without_room_is_waited_for(log: ProducerLog) -> None:
-    log.writer.room = 3
-    producer = log.producer()
+def test_a_client_without_room_is_waited_for(stage: ProducerStage) -> None:
+    stage.writer.room = 3
+    producer = stage.producer()
 
     futures = [producer.submit([ORDER] * n) for n in (1, 10, 1)]
     assert [COMMIT] * 3 == [future.result(10).resolution for future in futures]
-    assert 12 == len(log.writer.of(HALF))
+    assert 12 == len(stage.writer.of(HALF))
 
 
-def test_a_single_message_that_the_client_has_no_room_for_follows_later(log: ProducerLog) -> None:
-    log.writer.room = 1
-    producer = log.producer()
+def test_a_single_message_that_the_client_has_no_room_for_follows_later(stage: ProducerStage) -> None:
+    stage.writer.room = 1
+    producer = stage.producer()
     producer.publish(ORDER)
-    log.writer.hold(True)
+    stage.writer.hold(True)
     first = producer.submit(ORDER)
-    threading.Timer(0.05, log.writer.hold, [False]).start()
+    threading.Timer(0.05, stage.writer.hold, [False]).start()
 
     second = producer.submit(ORDER)
     assert [COMMIT, COMMIT] == [first.result(10).resolution, second.result(10).resolution]
 
 
-def test_a_single_message_that_the_client_refuses_at_once_leaves_nothing(log: ProducerLog) -> None:
-    producer = log.producer(in_flight_max=1)
+def test_a_single_message_that_the_client_refuses_at_once_leaves_nothing(stage: ProducerStage) -> None:
+    producer = stage.producer(in_flight_max=1)
     producer.publish(ORDER)
-    log.writer.refuse_at_once = lambda topic: RefusedRecordError("no", topic=topic)
+    stage.writer.refuse_at_once = lambda topic: RefusedRecordError("no", topic=topic)
 
     for _ in range(3):  # each gives its place in flight back
         with pytest.raises(RefusedRecordError):
             producer.submit(ORDER)
-    log.writer.refuse_at_once = lambda _topic: None
+    stage.writer.refuse_at_once = lambda _topic: None
     assert COMMIT is producer.publish(ORDER).resolution
 
 
-def test_a_future_of_a_closed_producer_ends(log: ProducerLog) -> None:
-    producer = log.producer()
+def test_a_future_of_a_closed_producer_ends(stage: ProducerStage) -> None:
+    producer = stage.producer()
     begun, let_go = threading.Event(), threading.Event()
 
     def local_transaction(_tx: SubmittedTransaction) -> None:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.answering_producer import answers, commit, member, quick_log
-from tests.support.fake_log import ProducerLog
-from tests.support.fake_member import question
-from tests.support.steps_world import HALF, ORDER, World, finish
+from tests.support.producer_stage import HALF, ORDER, ProducerStage, World, commit, finish, question
 from tests.support.tracing import Spans
 from txlayer.adapters.metrics import INFO, LABEL_COUNT_MAX, HistogramView
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution
@@ -54,11 +50,6 @@ class MeasuredWorld(World):
         """Add it to the op queue; nothing is written."""
         flight.resolution = resolution
         flight.queue.waiting.append(flight)
-
-
-@pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerLog]:
-    yield from quick_log(monkeypatch)
 
 
 @pytest.fixture
@@ -123,19 +114,19 @@ def test_many_in_one_op_record_count_as_many(metrics: ProducerMetrics, world: Me
 
 def test_what_was_not_stored_failed_and_is_no_rollback(metrics: ProducerMetrics, world: MeasuredWorld) -> None:
     refused = iter([None, BrokerUnavailableError("away")])
-    world.writer.refuse = lambda r: next(refused, None) if r.topic_name == HALF else None
+    world.writer.refuse = lambda r: next(refused, None) if r.topic() == HALF else None
     world.launch([ORDER, ORDER])
     for _ in range(3):
         world.serve()  # the half message that is stored is rolled back
 
-    assert 1 == len(world.writer.op_lines())
+    assert 1 == len(world.writer.ops())
     assert {"failed": 1} == ended(metrics)
     assert 0 == view(metrics, DURATION).counts[-1]
 
 
 def test_a_resolution_that_may_not_be_stored_is_lost(metrics: ProducerMetrics, world: MeasuredWorld) -> None:
     flight = world.prepared()
-    world.writer.refuse = lambda r: None if r.topic_name == HALF else OutcomeUnknownError("?", txn_id="a", step="op")
+    world.writer.refuse = lambda r: None if r.topic() == HALF else OutcomeUnknownError("?", txn_id="a", step="op")
     world.engine.pipeline.resolution_timeout_s = 0
     world.end(flight, COMMIT)
     world.serve()
@@ -161,27 +152,27 @@ def test_the_producers_of_a_group_are_one_and_a_gone_one_leaves_its_counts(
     assert {(): 1} == values(metrics, OPEN)
 
 
-def test_what_a_producer_answers_is_counted_by_answer(metrics: ProducerMetrics, log: ProducerLog) -> None:
-    log.producer(check=commit, metrics=metrics).start()
-    member(log).say(question("a"))
-    answers(log, count=1)
+def test_what_a_producer_answers_is_counted_by_answer(metrics: ProducerMetrics, stage: ProducerStage) -> None:
+    stage.producer(check=commit, metrics=metrics).start()
+    stage.ask(question("a"))
+    stage.answers(1)
 
     assert {(): 1} == values(metrics, QUESTIONS)
     assert {("commit",): 1, ("rollback",): 0, ("unknown",): 0} == values(metrics, ANSWERS)
 
 
-async def publish_one(log: ProducerLog, metrics: ProducerMetrics) -> None:
+async def publish_one(stage: ProducerStage, metrics: ProducerMetrics) -> None:
     """By a producer for asyncio."""
     async with AsyncTransactionalProducer(
-        bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: log.connections, metrics=metrics
+        bootstrap_servers="127.0.0.1:9", group="g", connect=stage.connect, metrics=metrics
     ) as producer:
         await producer.publish(ORDER)
 
 
-def test_both_kinds_of_producers_are_counted_traced_or_not(metrics: ProducerMetrics, log: ProducerLog) -> None:
-    log.producer(metrics=metrics).publish(ORDER)
-    log.producer(metrics=metrics, tracing=Spans().tracing).publish(ORDER)
-    asyncio.run(publish_one(log, metrics))
+def test_both_kinds_of_producers_are_counted_traced_or_not(metrics: ProducerMetrics, stage: ProducerStage) -> None:
+    stage.producer(metrics=metrics).publish(ORDER)
+    stage.producer(metrics=metrics, tracing=Spans().tracing).publish(ORDER)
+    asyncio.run(publish_one(stage, metrics))
 
     assert {"commit": 3} == ended(metrics)
 

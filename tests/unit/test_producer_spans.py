@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_log import FakeConnections
-from tests.support.steps_world import HALF, OP, ORDER, World
+from tests.support.producer_stage import HALF, OP, ORDER, World
 from tests.support.tracing import Spans, attributes
-from txlayer.config import ProducerConfig
 from txlayer.core.messages import COMMIT
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError
 from txlayer.producer.submitted import SubmittedTransaction
@@ -20,13 +18,7 @@ class TracedWorld(World):
     """A world whose engine makes spans."""
 
     def __init__(self, spans: Spans, **settings: Any) -> None:
-        super().__init__(**settings)
-        config = ProducerConfig(**settings)
-        self.connections = FakeConnections(config)
-        topics = self.connections.topics
-        self.engine = assemble_traced(spans.tracing)(
-            config, self.connections, topics[HALF], topics[OP], group="g", serializer=None
-        )
+        super().__init__(assemble_traced(spans.tracing), **settings)
 
 
 @pytest.fixture
@@ -42,7 +34,7 @@ def errors(spans: Spans) -> dict[str, str]:
 def test_what_was_not_stored_ends_the_span_of_prepare_and_is_rolled_back(spans: Spans) -> None:
     world = TracedWorld(spans)
     refused = iter([None, BrokerUnavailableError("away")])
-    world.writer.refuse = lambda r: next(refused, None) if r.topic_name == HALF else None
+    world.writer.refuse = lambda r: next(refused, None) if r.topic() == HALF else None
 
     world.launch([ORDER, ORDER])
     for _ in range(3):
@@ -55,7 +47,7 @@ def test_what_was_not_stored_ends_the_span_of_prepare_and_is_rolled_back(spans: 
 def test_a_resolution_that_may_not_be_stored_ends_its_span(spans: Spans, message_count: int) -> None:
     world = TracedWorld(spans)
     lost = OutcomeUnknownError("?", txn_id="a", step="op")
-    world.writer.refuse = lambda r: None if r.topic_name == HALF else lost
+    world.writer.refuse = lambda r: None if r.topic() == HALF else lost
     world.engine.pipeline.resolution_timeout_s = 0
 
     flight = world.launch([ORDER] * message_count, make=SubmittedTransaction)

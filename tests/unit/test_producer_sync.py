@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.fake_log import ProducerLog
-from txlayer.adapters.ports import TopicLimits
+from tests.support.producer_stage import ProducerStage
 from txlayer.core.messages import COMMIT, Message, Resolution
 from txlayer.errors import (
     BrokerUnavailableError,
@@ -27,46 +25,37 @@ ORDER = Message("orders", b"k", b"v")
 HALF, OP = "txlayer.half", "txlayer.op"
 
 
-@pytest.fixture
-def log() -> Iterator[ProducerLog]:
-    made = ProducerLog()
-    yield made
-    made.writer.hold(False)
-    for producer in made.producers:
-        producer.close()
-
-
 # --- lifecycle --------------------------------------------------------------------------------------------------------
 
 
-def test_a_constructor_connects_to_nothing(log: ProducerLog) -> None:
-    log.producer()
+def test_a_constructor_connects_to_nothing(stage: ProducerStage) -> None:
+    stage.producer()
 
-    assert [] == log.connections.asked
+    assert [] == stage.asked
 
 
 @pytest.mark.parametrize("settings", [{"in_flight_max": 0}, {"namespace": "a b"}, {"client_settings": {"acks": "1"}}])
-def test_settings_that_cannot_be_are_refused_at_once(log: ProducerLog, settings: Any) -> None:
+def test_settings_that_cannot_be_are_refused_at_once(stage: ProducerStage, settings: Any) -> None:
     with pytest.raises(ConfigError):
-        log.producer(**settings)
+        stage.producer(**settings)
     with pytest.raises(UsageError, match="producer group"):
         TransactionalProducer(bootstrap_servers="127.0.0.1:9", group="a b")
 
 
-def test_start_and_close_may_be_called_twice(log: ProducerLog) -> None:
-    producer = log.producer()
+def test_start_and_close_may_be_called_twice(stage: ProducerStage) -> None:
+    producer = stage.producer()
     producer.start()
     producer.start()
     producer.close()
     producer.close()
 
-    assert [HALF, OP] == log.connections.asked
-    assert log.connections.is_closed
-    assert log.writer.is_closed
+    assert [HALF, OP] == stage.asked
+    assert stage.is_closed
+    assert stage.writer.is_closed
 
 
-def test_a_closed_producer_refuses_everything(log: ProducerLog) -> None:
-    producer = log.producer()
+def test_a_closed_producer_refuses_everything(stage: ProducerStage) -> None:
+    producer = stage.producer()
     producer.start()
     with producer.transaction() as tx:
         tx.rollback()
@@ -83,73 +72,73 @@ def test_a_closed_producer_refuses_everything(log: ProducerLog) -> None:
             call()
 
 
-def test_a_producer_closed_before_its_start_connects_to_nothing(log: ProducerLog) -> None:
-    producer = log.producer()
+def test_a_producer_closed_before_its_start_connects_to_nothing(stage: ProducerStage) -> None:
+    producer = stage.producer()
     producer.close()
 
     with pytest.raises(LifecycleError):
         producer.start()
-    assert [] == log.connections.asked
+    assert [] == stage.asked
 
 
-def test_a_start_that_failed_may_be_repeated(log: ProducerLog) -> None:
-    producer = log.producer()
-    log.connections.failure = BrokerUnavailableError("nobody")
+def test_a_start_that_failed_may_be_repeated(stage: ProducerStage) -> None:
+    producer = stage.producer()
+    stage.failure = BrokerUnavailableError("nobody")
     with pytest.raises(BrokerUnavailableError):
         producer.start()
 
-    log.connections.failure = None
+    stage.failure = None
     producer.publish(ORDER)
-    assert [COMMIT] == log.resolutions()
+    assert [COMMIT] == stage.resolutions()
 
 
 @pytest.mark.parametrize("topic", [HALF, OP])
-def test_missing_system_topics_name_the_command_that_creates_them(log: ProducerLog, topic: str) -> None:
-    del log.connections.topics[topic]
+def test_missing_system_topics_name_the_command_that_creates_them(stage: ProducerStage, topic: str) -> None:
+    stage.kafka.delete_topic(topic)
 
     with pytest.raises(TopicMismatchError, match="txlayer topics apply") as raised:
-        log.producer().start()
+        stage.producer().start()
     assert topic == raised.value.topic
 
 
-def test_half_and_op_with_unlike_partition_counts_are_refused(log: ProducerLog) -> None:
-    log.connections.topics[OP] = TopicLimits(3, 1_000_000, is_reachable=True)
+def test_half_and_op_with_unlike_partition_counts_are_refused(stage: ProducerStage) -> None:
+    stage.set_topic(OP, partitions=3)
 
     with pytest.raises(TopicMismatchError) as raised:
-        log.producer().start()
+        stage.producer().start()
     assert (OP, "3") == (raised.value.topic, raised.value.found)
 
 
-def test_small_system_topics_make_small_op_records(log: ProducerLog) -> None:
-    log.connections.topics[OP] = TopicLimits(4, 1_700, is_reachable=True)
-    producer = log.producer()
-    log.writer.hold(True)
+def test_small_system_topics_make_small_op_records(stage: ProducerStage) -> None:
+    stage.set_topic(OP, partitions=4, message_bytes_max=1_700)
+    producer = stage.producer()
+    stage.writer.hold(True)
     futures = [producer.submit(ORDER, txn_id="order-1") for _ in range(9)]
-    log.writer.hold(False)
+    stage.writer.hold(False)
 
     for future in futures:
         future.result(10)
-    assert 3 >= max(len((r.value or b"").split(b"\n")) for r in log.writer.of(OP))
+    assert 3 >= max(len((r.value() or b"").split(b"\n")) for r in stage.writer.of(OP))
 
 
 # --- a block ----------------------------------------------------------------------------------------------------------
 
 
-def test_leaving_normally_commits(log: ProducerLog) -> None:
-    with log.producer().transaction("order-1") as tx:
+def test_leaving_normally_commits(stage: ProducerStage) -> None:
+    with stage.producer().transaction("order-1") as tx:
         tx.send("orders", key="k", value="v")
         tx.prepare()
-        assert 1 == len(log.writer.of(HALF))
-        assert [] == log.writer.of(OP)
+        assert 1 == len(stage.writer.of(HALF))
+        assert [] == stage.writer.of(OP)
 
     assert COMMIT is tx.result(10).resolution
-    assert [COMMIT] == log.resolutions()
+    assert [COMMIT] == stage.resolutions()
 
 
-def test_an_exception_passes_as_it_is_and_leaves_the_resolution_unknown(log: ProducerLog) -> None:
+def test_an_exception_passes_as_it_is_and_leaves_the_resolution_unknown(stage: ProducerStage) -> None:
     error = KeyError("the user's own")
 
-    with pytest.raises(KeyError) as raised, log.producer().transaction() as tx:  # noqa: PT012 - the block is the subject
+    with pytest.raises(KeyError) as raised, stage.producer().transaction() as tx:  # noqa: PT012 - the block is the subject
         tx.send("orders", value="v")
         tx.prepare()
         raise error
@@ -161,61 +150,61 @@ def test_an_exception_passes_as_it_is_and_leaves_the_resolution_unknown(log: Pro
     ("say", "expected"),
     [("commit", Resolution.COMMIT), ("rollback", Resolution.ROLLBACK), ("unknown", Resolution.UNKNOWN)],
 )
-def test_what_was_said_outright_stands(log: ProducerLog, say: str, expected: Resolution) -> None:
-    with log.producer().transaction() as tx:
+def test_what_was_said_outright_stands(stage: ProducerStage, say: str, expected: Resolution) -> None:
+    with stage.producer().transaction() as tx:
         tx.send("orders", value="v")
         tx.prepare()
         getattr(tx, say)()
         assert expected is tx.resolution
 
     tx.result(10)
-    assert [expected] == log.resolutions()
+    assert [expected] == stage.resolutions()
 
 
-def test_what_was_said_outright_stands_also_when_an_exception_follows(log: ProducerLog) -> None:
-    with pytest.raises(KeyError), log.producer().transaction() as tx:  # noqa: PT012 - the block is the subject
+def test_what_was_said_outright_stands_also_when_an_exception_follows(stage: ProducerStage) -> None:
+    with pytest.raises(KeyError), stage.producer().transaction() as tx:  # noqa: PT012 - the block is the subject
         tx.send("orders", value="v")
         tx.prepare()
         tx.rollback()
         raise KeyError
 
     tx.result(10)
-    assert [Resolution.ROLLBACK] == log.resolutions()
+    assert [Resolution.ROLLBACK] == stage.resolutions()
 
 
-def test_a_block_left_without_prepare_is_an_error_and_nothing_was_sent(log: ProducerLog) -> None:
-    with pytest.raises(LifecycleError, match="nothing was sent"), log.producer().transaction() as tx:
+def test_a_block_left_without_prepare_is_an_error_and_nothing_was_sent(stage: ProducerStage) -> None:
+    with pytest.raises(LifecycleError, match="nothing was sent"), stage.producer().transaction() as tx:
         tx.send("orders", value="v")
-    assert [] == log.writer.stored
+    assert [] == stage.writer.stored
 
 
-def test_an_exception_before_prepare_sends_nothing(log: ProducerLog) -> None:
-    with pytest.raises(KeyError), log.producer().transaction() as tx:  # noqa: PT012 - the block is the subject
+def test_an_exception_before_prepare_sends_nothing(stage: ProducerStage) -> None:
+    with pytest.raises(KeyError), stage.producer().transaction() as tx:  # noqa: PT012 - the block is the subject
         tx.send("orders", value="v")
         raise KeyError
-    assert [] == log.writer.stored
+    assert [] == stage.writer.stored
 
 
-def test_a_rollback_before_prepare_sends_nothing(log: ProducerLog) -> None:
-    with log.producer().transaction() as tx:
+def test_a_rollback_before_prepare_sends_nothing(stage: ProducerStage) -> None:
+    with stage.producer().transaction() as tx:
         tx.send("orders", value="v")
         tx.rollback()
 
-    assert [] == log.writer.stored
+    assert [] == stage.writer.stored
     with pytest.raises(LifecycleError, match="nothing was said"):
         tx.result()
 
 
-def test_an_empty_transaction_is_refused(log: ProducerLog) -> None:
-    with pytest.raises(UsageError, match="empty"), log.producer().transaction() as tx:
+def test_an_empty_transaction_is_refused(stage: ProducerStage) -> None:
+    with pytest.raises(UsageError, match="empty"), stage.producer().transaction() as tx:
         tx.prepare()
     with pytest.raises(UsageError, match="empty"):
-        log.producer().publish([])
-    assert [] == log.writer.stored
+        stage.producer().publish([])
+    assert [] == stage.writer.stored
 
 
-def test_after_prepare_nothing_can_be_sent(log: ProducerLog) -> None:
-    with log.producer().transaction() as tx:
+def test_after_prepare_nothing_can_be_sent(stage: ProducerStage) -> None:
+    with stage.producer().transaction() as tx:
         tx.send("orders", value="v")
         tx.prepare()
         with pytest.raises(LifecycleError):
@@ -224,20 +213,20 @@ def test_after_prepare_nothing_can_be_sent(log: ProducerLog) -> None:
             tx.prepare()
 
     tx.result(10)
-    assert 1 == len(log.writer.of(HALF))
+    assert 1 == len(stage.writer.of(HALF))
 
 
 @pytest.mark.parametrize("say", ["commit", "unknown", "result"])
-def test_before_prepare_nothing_can_be_said(log: ProducerLog, say: str) -> None:
-    with log.producer().transaction() as tx:
+def test_before_prepare_nothing_can_be_said(stage: ProducerStage, say: str) -> None:
+    with stage.producer().transaction() as tx:
         with pytest.raises(LifecycleError):
             getattr(tx, say)()
         tx.rollback()
 
 
 @pytest.mark.parametrize("say", ["commit", "rollback", "unknown"])
-def test_a_resolution_is_said_once(log: ProducerLog, say: str) -> None:
-    with log.producer().transaction() as tx:
+def test_a_resolution_is_said_once(stage: ProducerStage, say: str) -> None:
+    with stage.producer().transaction() as tx:
         tx.send("orders", value="v")
         tx.prepare()
         tx.commit()
@@ -245,11 +234,11 @@ def test_a_resolution_is_said_once(log: ProducerLog, say: str) -> None:
             getattr(tx, say)()
 
     tx.result(10)
-    assert [COMMIT] == log.resolutions()
+    assert [COMMIT] == stage.resolutions()
 
 
-def test_bad_messages_are_refused_where_they_are_sent(log: ProducerLog) -> None:
-    with log.producer(transaction_messages_max=1).transaction() as tx:
+def test_bad_messages_are_refused_where_they_are_sent(stage: ProducerStage) -> None:
+    with stage.producer(transaction_messages_max=1).transaction() as tx:
         with pytest.raises(ForbiddenTopicError):
             tx.send(HALF, value="v")
         with pytest.raises(ReservedHeaderError):
@@ -261,27 +250,27 @@ def test_bad_messages_are_refused_where_they_are_sent(log: ProducerLog) -> None:
     assert COMMIT is tx.result(10).resolution
 
 
-def test_a_failed_prepare_passes_out_of_the_block_and_is_no_unknown(log: ProducerLog) -> None:
-    log.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
+def test_a_failed_prepare_passes_out_of_the_block_and_is_no_unknown(stage: ProducerStage) -> None:
+    stage.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
 
-    with pytest.raises(RefusedRecordError), log.producer().transaction() as tx:  # noqa: PT012 - the block is the subject
+    with pytest.raises(RefusedRecordError), stage.producer().transaction() as tx:  # noqa: PT012 - the block is the subject
         tx.send("orders", value="v")
         tx.prepare()
-    assert [] == log.writer.stored
+    assert [] == stage.writer.stored
 
 
-def test_a_failed_prepare_that_was_caught_cannot_be_left_normally(log: ProducerLog) -> None:
-    log.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
+def test_a_failed_prepare_that_was_caught_cannot_be_left_normally(stage: ProducerStage) -> None:
+    stage.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
 
     with pytest.raises(LifecycleError, match="prepare did not succeed"):  # noqa: PT012, SIM117 - the block is the subject
-        with log.producer().transaction() as tx:
+        with stage.producer().transaction() as tx:
             tx.send("orders", value="v")
             with pytest.raises(RefusedRecordError):
                 tx.prepare()
 
 
-def test_a_prepare_that_sent_nothing_may_be_repeated_as_an_attempt_of_its_own(log: ProducerLog) -> None:
-    producer = log.producer(in_flight_max=1)
+def test_a_prepare_that_sent_nothing_may_be_repeated_as_an_attempt_of_its_own(stage: ProducerStage) -> None:
+    producer = stage.producer(in_flight_max=1)
     with producer.transaction() as first:
         first.send("orders", value="v")
         first.prepare()
@@ -298,8 +287,8 @@ def test_a_prepare_that_sent_nothing_may_be_repeated_as_an_attempt_of_its_own(lo
     assert nonce != second.nonce
 
 
-def test_one_id_twice_is_two_transactions(log: ProducerLog) -> None:
-    producer = log.producer()
+def test_one_id_twice_is_two_transactions(stage: ProducerStage) -> None:
+    producer = stage.producer()
 
     first = producer.publish(ORDER, txn_id="order-1")
     second = producer.publish(ORDER, txn_id="order-1")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_barrier import FakeBarrier
-from tests.support.fake_member import GROUP, heard, limit, question, refusal
+from tests.support.producer_stage import GROUP, heard, limit, question, refusal
 from txlayer.adapters.readers import CheckRequestsRead
 from txlayer.core import codec
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, CheckRecord, OpMessage, Resolution, Source

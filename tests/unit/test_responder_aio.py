@@ -10,24 +10,21 @@ from typing import Any
 import pytest
 
 from tests.support.fake_barrier import FakeBarrier
-from tests.support.fake_log import ProducerLog
-from tests.support.fake_member import limit, question, refusal
-from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
+from tests.support.producer_stage import PATIENCE_S, ProducerStage, limit, question, refusal
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, CheckRecord, Message, Resolution
 from txlayer.errors import OpenTransactionLimitError
 from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.questions import RefusedResolution
-
-PATIENCE_S = 10.0
 
 
 class Answerer:
     """An asyncio producer on a log in memory."""
 
     def __init__(self, **settings: Any) -> None:
-        self.log = ProducerLog()
+        self.stage = ProducerStage()
         self.producer = AsyncTransactionalProducer(
-            bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: self.log.connections, **settings
+            bootstrap_servers="127.0.0.1:9", group="g", connect=self.stage.connect, **settings
         )
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -36,10 +33,14 @@ class Answerer:
             while not condition():  # noqa: ASYNC110 - what it looks at belongs to another thread
                 await asyncio.sleep(0.005)
 
+    async def ask(self, *checks: CheckRecord) -> None:
+        """Beside the loop, which goes on."""
+        await asyncio.to_thread(self.stage.ask, *checks)
+
     async def answered(self, count: int) -> list[Resolution]:
         """The first `count` answers."""
-        await self.until(lambda: self.log.writer.stored and len(self.log.resolutions()) >= count)
-        return self.log.resolutions()
+        await self.until(lambda: self.stage.writer.stored and len(self.stage.resolutions()) >= count)
+        return self.stage.resolutions()
 
 
 def test_a_coroutine_function_runs_on_the_loop() -> None:
@@ -54,7 +55,7 @@ def test_a_coroutine_function_runs_on_the_loop() -> None:
         answerer = Answerer(check=check)
         assert answerer.producer.responder_stats() is None
         async with answerer.producer:
-            answerer.log.connections.members[0].say(question("a"), question("b"))
+            await answerer.ask(question("a"), question("b"))
             assert [COMMIT, COMMIT] == await answerer.answered(2)
             stats = answerer.producer.responder_stats()
             assert stats is not None
@@ -74,7 +75,7 @@ def test_a_plain_function_does_not_block_the_loop() -> None:
     async def run() -> None:
         answerer = Answerer(check=check)
         async with answerer.producer:
-            answerer.log.connections.members[0].say(question())
+            await answerer.ask(question())
             await asyncio.sleep(0.05)
             may_end.set()
             assert [ROLLBACK] == await answerer.answered(1)
@@ -92,7 +93,7 @@ def test_a_function_that_hides_a_coroutine_is_unknown() -> None:
     async def run() -> None:
         answerer = Answerer(check=hidden)
         async with answerer.producer:
-            answerer.log.connections.members[0].say(question())
+            await answerer.ask(question())
             assert [UNKNOWN] == await answerer.answered(1)
 
     asyncio.run(run())
@@ -103,7 +104,7 @@ def test_an_asynchronous_barrier_is_awaited() -> None:
         barrier = FakeBarrier(row=ROLLBACK, is_async=True)
         answerer = Answerer(barrier=barrier)
         async with answerer.producer:
-            answerer.log.connections.members[0].say(question("a"), question("b"))
+            await answerer.ask(question("a"), question("b"))
             assert [ROLLBACK] * 2 == await answerer.answered(2)
         assert ["resolve_many"] == barrier.words
 
@@ -121,10 +122,10 @@ def test_close_waits_for_the_task_that_answers() -> None:
     async def run() -> None:
         answerer = Answerer(check=check)
         await answerer.producer.start()
-        answerer.log.connections.members[0].say(question())
+        await answerer.ask(question())
         await answerer.until(begun.is_set)
         await answerer.producer.close()
-        assert [COMMIT] == answerer.log.resolutions()
+        assert [COMMIT] == answerer.stage.resolutions()
 
     asyncio.run(run())
 
@@ -138,8 +139,7 @@ def test_limits_and_refusals_reach_the_loop() -> None:
         )
         order = Message("orders", b"k", b"v")
         async with answerer.producer as producer:
-            member = answerer.log.connections.members[0]
-            member.say(limit("on"), refusal("late"))
+            await answerer.ask(limit("on"), refusal("late"))
             await answerer.until(lambda: told)
             await asyncio.sleep(0.02)
             for enter in (producer.publish(order), producer.submit(order)):

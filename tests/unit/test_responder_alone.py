@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_log import ProducerLog
-from tests.support.fake_member import question
+from tests.support.producer_stage import PATIENCE_S, ProducerStage, question
 from tests.support.waiting import wait_until
 from txlayer.config import ResponderConfig
 from txlayer.core.messages import COMMIT, Resolution
@@ -19,14 +18,12 @@ from txlayer.producer import standalone
 from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.responder import QUESTIONS, ObservedResponder
 
-PATIENCE_S = 10.0
-
 
 class Alone:
     """One that runs in a thread of the test's."""
 
     def __init__(self, check: Callable[[CheckRequest], Any]) -> None:
-        self.logs: list[ProducerLog] = []
+        self.logs: list[ProducerStage] = []
         self.failure: BaseException | None = None
         self.stop = threading.Event()
         self.next_failure: BrokerUnavailableError | None = None
@@ -34,23 +31,20 @@ class Alone:
         self._check = check
         self.thread = threading.Thread(target=self._run, daemon=True)
 
-    def log(self, number: int = 0) -> ProducerLog:
+    def log(self, number: int = 0) -> ProducerStage:
         """The log of its `number`-th client, which has joined."""
         wait_until(
-            lambda: len(self.logs) > number and bool(self.logs[number].connections.members),
-            within=PATIENCE_S,
-            what="a client",
+            lambda: len(self.logs) > number and bool(self.logs[number].members), within=PATIENCE_S, what="a client"
         )
         return self.logs[number]
 
     def connect(self, config: Any) -> Any:
         """A log of its own for each client."""
-        del config
         if self.next_failure is not None:
             failure, self.next_failure = self.next_failure, None
             raise failure
-        self.logs.append(ProducerLog())
-        return self.logs[-1].connections
+        self.logs.append(ProducerStage())
+        return self.logs[-1].connect(config)
 
     def _run(self) -> None:
         try:
@@ -89,21 +83,20 @@ def commit(_: CheckRequest) -> Resolution:
     return COMMIT
 
 
-def answered(log: ProducerLog) -> list[Resolution]:
-    wait_until(lambda: bool(log.writer.stored), within=PATIENCE_S, what="an answer")
-    return log.resolutions()
+def answered(stage: ProducerStage) -> list[Resolution]:
+    return [answer.resolution for answer in stage.answers(1)]
 
 
 def test_it_answers_until_it_is_told_to_stop(begin: Callable[..., Alone]) -> None:
     alone = begin(commit)
-    alone.log().connections.members[0].say(question())
+    alone.log().ask(question())
     assert [COMMIT] == answered(alone.log())
 
     alone.stop.set()
     alone.thread.join(PATIENCE_S)
 
     assert alone.failure is None
-    assert alone.log().connections.members[0].is_closed
+    assert alone.log().members[0].is_closed
 
 
 def test_a_client_that_failed_for_good_is_replaced_also_behind_an_outage(begin: Callable[..., Alone]) -> None:
@@ -112,10 +105,10 @@ def test_a_client_that_failed_for_good_is_replaced_also_behind_an_outage(begin: 
     alone.next_failure = BrokerUnavailableError("nobody")
     first.writer.fatal = FencedError("fatal")
 
-    alone.log(1).connections.members[0].say(question())
+    alone.log(1).ask(question())
 
     assert [COMMIT] == answered(alone.log(1))
-    assert first.connections.members[0].is_closed
+    assert first.members[0].is_closed
 
 
 def test_its_figures_are_those_of_the_client_that_works(begin: Callable[..., Alone]) -> None:
@@ -124,7 +117,7 @@ def test_its_figures_are_those_of_the_client_that_works(begin: Callable[..., Alo
     def asked() -> list[object]:
         return [s.value for s in alone.observed.samples() if s.family == QUESTIONS]
 
-    alone.log().connections.members[0].say(question())
+    alone.log().ask(question())
     wait_until(lambda: asked() == [1], within=PATIENCE_S, what="one question")
     assert "" == alone.observed.health().waiting
     alone.log().writer.fatal = FencedError("fatal")
@@ -145,7 +138,7 @@ def test_no_broker_at_the_start_is_an_error() -> None:
 
 def test_a_right_that_is_missing_ends_it(begin: Callable[..., Alone]) -> None:
     alone = begin(commit)
-    alone.log().connections.members[0].fail(NotAuthorisedError("no", resource="txlayer.check.g"))
+    alone.log().member().fail(NotAuthorisedError("no", resource="txlayer.check.g"))
     alone.thread.join(PATIENCE_S)
 
     assert isinstance(alone.failure, NotAuthorisedError)
@@ -157,6 +150,6 @@ def test_a_coroutine_function_has_a_loop_of_its_own(begin: Callable[..., Alone])
         return COMMIT
 
     alone = begin(check)
-    alone.log().connections.members[0].say(question("a"), question("b"))
+    alone.log().ask(question("a"), question("b"))
 
     assert COMMIT in answered(alone.log())

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 
 import pytest
 
-from tests.support.answering_producer import PATIENCE_S, answers, commit, member, quick_log, stats_of
 from tests.support.fake_barrier import FakeBarrier
-from tests.support.fake_log import ProducerLog
-from tests.support.fake_member import question
+from tests.support.producer_stage import PATIENCE_S, ProducerStage, commit, question, stats_of
 from tests.support.waiting import wait_until
 from txlayer.core.messages import COMMIT, Resolution
 from txlayer.errors import (
@@ -26,106 +23,98 @@ from txlayer.errors import (
 from txlayer.producer import responder as module
 from txlayer.producer.check_handlers import CheckRequest
 
-
-@pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProducerLog]:
-    yield from quick_log(monkeypatch)
-
-
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "error", [BrokerUnavailableError("gone"), NotAuthorisedError("no"), TxLayerError("x"), ValueError("y")]
 )
-def test_after_an_error_the_group_is_joined_anew_and_nothing_is_forgotten(log: ProducerLog, error: Exception) -> None:
-    producer = log.producer(check=commit)
+def test_after_an_error_the_group_is_joined_anew_and_nothing_is_forgotten(
+    stage: ProducerStage, error: Exception
+) -> None:
+    producer = stage.producer(check=commit)
     producer.start()
-    first = member(log)
-    first.say(question("a"), partition=1)
-    answers(log, count=1)
+    first = stage.member()
+    stage.ask(question("a"), partition=1)
+    stage.answers(1)
     first.fail(error)
 
-    second = member(log, 1)
-    second.say(question("b"))
-    answers(log, count=2)
+    second = stage.member(1)
+    stage.ask(question("b"), member=1)
+    stage.answers(2)
 
     assert first.is_closed
     assert 1 == second.positions["txlayer.check", 1]
     wait_until(lambda: stats_of(producer).failure is None, within=PATIENCE_S, what="it reads again")
 
 
-def test_positions_that_are_gone_are_left_for_the_ends(log: ProducerLog) -> None:
-    log.producer(check=commit).start()
-    first = member(log)
-    first.say(question("a"), partition=1)
-    answers(log, count=1)
+def test_positions_that_are_gone_are_left_for_the_ends(stage: ProducerStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_S", 0.3)
+    stage.producer(check=commit).start()
+    first = stage.member()
+    stage.ask(question("a"), partition=1)
+    stage.answers(1)
     first.fail(ConfigError("out of range", name="stored offset"))
+    wait_until(lambda: first.is_closed, within=PATIENCE_S, what="it left")
+    stage.ask(question("unheard"), partition=1)
 
-    second = member(log, 1)
-    second.say(question("b"))
-    answers(log, count=2)
-
-    assert 0 == second.positions["txlayer.check", 1]
+    assert 2 == stage.member(1).positions["txlayer.check", 1]
 
 
-def test_an_outage_of_any_length_is_survived(log: ProducerLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_of_any_length_is_survived(stage: ProducerStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_MAX_S", 0.02)
-    producer = log.producer(check=commit)
+    producer = stage.producer(check=commit)
     producer.start()
-    log.connections.failure = BrokerUnavailableError("nobody")
-    member(log).fail(BrokerUnavailableError("gone"))
-    wait_until(lambda: len(log.connections.members) > 5, within=PATIENCE_S, what="five attempts")
+    stage.failure = BrokerUnavailableError("nobody")
+    stage.member().fail(BrokerUnavailableError("gone"))
+    wait_until(lambda: len(stage.members) > 5, within=PATIENCE_S, what="five attempts")
     assert isinstance(stats_of(producer).failure, BrokerUnavailableError)
 
-    log.connections.failure = None
+    stage.failure = None
+    wait_until(lambda: stats_of(producer).failure is None, within=PATIENCE_S, what="it reads again")
+    stage.ask(question())
 
-    def is_answered() -> bool:
-        log.connections.members[-1].say(question())
-        return bool(log.writer.stored)
-
-    wait_until(is_answered, within=PATIENCE_S, what="an answer")
+    stage.answers(1)
 
 
 def test_a_producer_that_failed_leaves_the_group(
-    log: ProducerLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    stage: ProducerStage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("txlayer.producer.pipeline.LOOK_S", 0.01)
-    producer = log.producer(check=commit)
+    producer = stage.producer(check=commit)
     producer.start()
-    left = member(log)
+    left = stage.member()
 
     with caplog.at_level(logging.ERROR, "txlayer"):
-        log.writer.fatal = FencedError("fatal")
+        stage.writer.fatal = FencedError("fatal")
         wait_until(lambda: left.is_closed, within=PATIENCE_S, what="it left")
         wait_until(lambda: not stats_of(producer).is_member, within=PATIENCE_S, what="no member")
         wait_until(
             lambda: "responder.ended" in [r.getMessage() for r in caplog.records], within=PATIENCE_S, what="it was told"
         )
-    log.producers.remove(producer)
+    stage.producers.remove(producer)
     producer.close()
 
 
 # --- beginning and end ------------------------------------------------------------------------------------------------
 
 
-def test_without_a_check_topic_nothing_starts_and_it_may_be_tried_again(log: ProducerLog) -> None:
-    known = log.connections.topics.pop("txlayer.check")
-    producer = log.producer(check=commit)
+def test_without_a_check_topic_nothing_starts_and_it_may_be_tried_again(stage: ProducerStage) -> None:
+    stage.kafka.delete_topic("txlayer.check")
+    producer = stage.producer(check=commit)
     with pytest.raises(TopicMismatchError, match="txlayer topics apply"):
         producer.start()
-    assert log.connections.is_closed
-    assert member(log).is_closed
+    assert stage.is_closed
+    assert stage.members[0].is_closed
 
-    log.connections.topics["txlayer.check"] = known
-    log.writer.is_closed = False
+    stage.kafka.create_topic("txlayer.check", partitions=2)
     producer.start()
-    member(log, 1).say(question())
+    stage.ask(question(), member=1)
 
-    answers(log, count=1)
+    stage.answers(1)
 
 
-def test_close_leaves_the_group_and_ends_what_is_begun(log: ProducerLog) -> None:
+def test_close_leaves_the_group_and_ends_what_is_begun(stage: ProducerStage) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def check(_: CheckRequest) -> Resolution:
@@ -133,23 +122,23 @@ def test_close_leaves_the_group_and_ends_what_is_begun(log: ProducerLog) -> None
         may_end.wait(PATIENCE_S)
         return COMMIT
 
-    producer = log.producer(check=check, check_workers=1)
+    producer = stage.producer(check=check, check_workers=1)
     producer.start()
-    member(log).say(question("a"), question("b"))
+    stage.ask(question("a"), question("b"))
     assert begun.wait(PATIENCE_S)
     closing = threading.Thread(target=producer.close)
     closing.start()
-    wait_until(lambda: member(log).is_closed, within=PATIENCE_S, what="it left the group")
+    wait_until(lambda: stage.member().is_closed, within=PATIENCE_S, what="it left the group")
     assert closing.is_alive()
 
     may_end.set()
     closing.join(PATIENCE_S)
 
-    assert ["a/0000000a"] == [a.key for a in answers(log, count=1)]
+    assert ["a/0000000a"] == [a.key for a in stage.answers(1)]
     assert producer.responder_stats() is None
 
 
-def test_close_does_not_wait_for_a_handler_that_hangs(log: ProducerLog) -> None:
+def test_close_does_not_wait_for_a_handler_that_hangs(stage: ProducerStage) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def check(_: CheckRequest) -> Resolution:
@@ -157,33 +146,33 @@ def test_close_does_not_wait_for_a_handler_that_hangs(log: ProducerLog) -> None:
         may_end.wait(PATIENCE_S * 6)
         return COMMIT
 
-    producer = log.producer(check=check)
+    producer = stage.producer(check=check)
     producer.start()
-    member(log).say(question())
+    stage.ask(question())
     assert begun.wait(PATIENCE_S)
 
     producer.close(timeout=0.1)
     may_end.set()
 
-    assert [] == log.resolutions()
+    assert [] == stage.resolutions()
 
 
-def test_start_twice_joins_once_and_close_twice_leaves_once(log: ProducerLog) -> None:
-    producer = log.producer(check=commit)
+def test_start_twice_joins_once_and_close_twice_leaves_once(stage: ProducerStage) -> None:
+    producer = stage.producer(check=commit)
     producer.start()
     producer.start()
-    assert 1 == len(log.connections.members)
+    assert 1 == len(stage.members)
 
     producer.close()
     producer.close()
-    assert member(log).is_closed
+    assert stage.members[0].is_closed
 
 
-def test_what_was_done_is_logged_at_the_end(log: ProducerLog, caplog: pytest.LogCaptureFixture) -> None:
-    producer = log.producer(check=commit)
+def test_what_was_done_is_logged_at_the_end(stage: ProducerStage, caplog: pytest.LogCaptureFixture) -> None:
+    producer = stage.producer(check=commit)
     producer.start()
-    member(log).say(question())
-    answers(log, count=1)
+    stage.ask(question())
+    stage.answers(1)
 
     with caplog.at_level(logging.INFO, "txlayer.responder"):
         producer.close()
@@ -192,12 +181,12 @@ def test_what_was_done_is_logged_at_the_end(log: ProducerLog, caplog: pytest.Log
     assert (1, {"COMMIT": 1}, 1) == (ended.asked, ended.answered, ended.stored)  # type: ignore[attr-defined]  # extra
 
 
-def test_a_handler_that_cannot_be_called_is_refused_at_once(log: ProducerLog) -> None:
+def test_a_handler_that_cannot_be_called_is_refused_at_once(stage: ProducerStage) -> None:
     async def later(_: CheckRequest) -> Resolution:
         return COMMIT
 
     for check, words in ((later, "AsyncTransactionalProducer"), ("module:name", "not callable")):
         with pytest.raises(UsageError, match=words):
-            log.producer(check=check)
+            stage.producer(check=check)
     with pytest.raises(UsageError, match="generated"):
-        log.producer(check=commit, barrier=FakeBarrier())
+        stage.producer(check=commit, barrier=FakeBarrier())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_member import limit, question
+from tests.support.producer_stage import limit, question
 from tests.support.waiting import wait_until
 from txlayer.adapters.memory import MemoryKafka, ThreadWorld
 from txlayer.core import codec

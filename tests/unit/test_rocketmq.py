@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.fake_log import ProducerLog
-from tests.support.fake_member import question
+from tests.support.producer_stage import ProducerStage, question
 from tests.support.waiting import wait_until
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.errors import UsageError
@@ -35,64 +33,56 @@ class Listener:
         return ROLLBACK if request.txn_id == "gone" else COMMIT
 
 
-@pytest.fixture
-def log() -> Iterator[ProducerLog]:
-    made = ProducerLog()
-    yield made
-    for producer in made.producers:
-        producer.close()
-
-
-def producer_of(log: ProducerLog, listener: Any, **settings: Any) -> TransactionMQProducer:
+def producer_of(stage: ProducerStage, listener: Any, **settings: Any) -> TransactionMQProducer:
     made = TransactionMQProducer(
-        listener=listener, bootstrap_servers="127.0.0.1:9", group="g", connect=lambda _: log.connections, **settings
+        listener=listener, bootstrap_servers="127.0.0.1:9", group="g", connect=stage.connect, **settings
     )
-    log.producers.append(made)
+    stage.producers.append(made)
     return made
 
 
 @pytest.mark.parametrize(
     ("said", "expected"), [(COMMIT, COMMIT), (ROLLBACK, ROLLBACK), (UNKNOWN, UNKNOWN), (None, UNKNOWN)]
 )
-def test_what_the_listener_returns_is_said(log: ProducerLog, said: Any, expected: Any) -> None:
+def test_what_the_listener_returns_is_said(stage: ProducerStage, said: Any, expected: Any) -> None:
     listener = Listener(said)
 
-    result = producer_of(log, listener).send_message_in_transaction(ORDER, 7, txn_id="order-7")
+    result = producer_of(stage, listener).send_message_in_transaction(ORDER, 7, txn_id="order-7")
 
     ((prepared, arg),) = listener.executed
     assert (expected, "order-7") == (result.resolution, result.txn_id)
-    assert [expected] == log.resolutions()
+    assert [expected] == stage.resolutions()
     assert (PreparedMessage("order-7", result.nonce, ORDER), 7) == (prepared, arg)
 
 
-def test_what_it_raises_comes_out_and_is_unknown(log: ProducerLog) -> None:
-    producer = producer_of(log, Listener(KeyError("shop")))
+def test_what_it_raises_comes_out_and_is_unknown(stage: ProducerStage) -> None:
+    producer = producer_of(stage, Listener(KeyError("shop")))
 
     with pytest.raises(KeyError, match="shop"):
         producer.send_message_in_transaction(ORDER)
 
-    wait_until(lambda: [UNKNOWN] == log.resolutions(), within=10, what="unknown")
+    wait_until(lambda: [UNKNOWN] == stage.resolutions(), within=10, what="unknown")
 
 
-def test_another_word_is_unknown_and_a_mistake(log: ProducerLog) -> None:
-    producer = producer_of(log, Listener("COMMIT_MESSAGE"))
+def test_another_word_is_unknown_and_a_mistake(stage: ProducerStage) -> None:
+    producer = producer_of(stage, Listener("COMMIT_MESSAGE"))
 
     with pytest.raises(UsageError, match="COMMIT_MESSAGE"):
         producer.send_message_in_transaction(ORDER)
 
-    wait_until(lambda: [UNKNOWN] == log.resolutions(), within=10, what="unknown")
+    wait_until(lambda: [UNKNOWN] == stage.resolutions(), within=10, what="unknown")
 
 
-def test_the_listener_answers_checks(log: ProducerLog) -> None:
-    producer_of(log, Listener()).start()
+def test_the_listener_answers_checks(stage: ProducerStage) -> None:
+    producer_of(stage, Listener()).start()
 
-    log.connections.members[0].say(question("gone"), question("there"))
+    stage.ask(question("gone"), question("there"))
 
-    wait_until(lambda: {COMMIT, ROLLBACK} == set(log.resolutions()), within=10, what="both answers")
+    wait_until(lambda: {COMMIT, ROLLBACK} == set(stage.resolutions()), within=10, what="both answers")
 
 
-def test_what_is_no_listener_is_refused(log: ProducerLog) -> None:
+def test_what_is_no_listener_is_refused(stage: ProducerStage) -> None:
     with pytest.raises(UsageError, match="execute_local_transaction"):
-        producer_of(log, object())
+        producer_of(stage, object())
     with pytest.raises(UsageError, match="check="):
-        producer_of(log, Listener(), check=lambda _: COMMIT)
+        producer_of(stage, Listener(), check=lambda _: COMMIT)

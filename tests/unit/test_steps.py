@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fake_log import PLENTY
-from tests.support.steps_world import HALF, KEY, OP, ORDER, World, finish, ops_of, waits
-from txlayer.adapters.ports import TopicLimits
+from tests.support.producer_stage import HALF, KEY, OP, ORDER, World, finish, waits
 from txlayer.core import codec
 from txlayer.core.messages import COMMIT, HalfHeader, Message, OpMessage
 from txlayer.errors import ForbiddenTopicError, RefusedRecordError
@@ -32,16 +30,19 @@ def test_a_transaction_is_half_records_then_one_op_line() -> None:
 
     first, second = world.writer.of(HALF)
     header = HalfHeader(KEY, "g", "orders", 0, 2, flight.born_ms, codec.decode_options(""))
-    assert ((b"k", b"v"), [("txl", codec.encode_half_header(header))]) == ((first.key, first.value), first.headers)
+    assert ((b"k", b"v"), [("txl", codec.encode_half_header(header))]) == (
+        (first.key(), first.value()),
+        first.headers(),
+    )
     header = header._replace(topic="stock", index=1)
     assert ((None, None), [("h", b"1"), ("txl", codec.encode_half_header(header))]) == (
-        (second.key, second.value),
-        second.headers,
+        (second.key(), second.value()),
+        second.headers(),
     )
     (op,) = world.writer.of(OP)
     line = codec.encode_op(OpMessage(COMMIT, KEY, "g", second.offset(), flight.born_ms))
-    assert (None, codec.encode_ops([line])) == (op.key, op.value)
-    assert first.partition == second.partition == op.partition == result.half_partition
+    assert (None, codec.encode_ops([line])) == (op.key(), op.value())
+    assert first.partition() == second.partition() == op.partition() == result.half_partition
     assert ("order-1", "00000001", COMMIT, 1, 0) == (
         result.txn_id,
         result.nonce,
@@ -71,10 +72,10 @@ def test_submit_and_the_steps_write_the_same_bytes() -> None:
             plain_text = (text or b"").replace(made_by.key.encode(), b"KEY")
             return plain_text.replace(str(made_by.born_ms).encode(), b"BORN")
 
-        assert expected.key == actual.key
-        assert neutral(expected.value, flight) == neutral(actual.value, plain)
-        assert [(n, neutral(v, flight)) for n, v in expected.headers] == [
-            (n, neutral(v, plain)) for n, v in actual.headers
+        assert expected.key() == actual.key()
+        assert neutral(expected.value(), flight) == neutral(actual.value(), plain)
+        assert [(n, neutral(v, flight)) for n, v in expected.headers() or ()] == [
+            (n, neutral(v, plain)) for n, v in actual.headers() or ()
         ]
 
 
@@ -96,7 +97,7 @@ def test_ready_resolutions_of_a_partition_share_one_op_record() -> None:
     world.serve()
 
     (op,) = world.writer.of(OP)
-    assert [f.key for f in flights] == [line.key for line in ops_of(world)]
+    assert [f.key for f in flights] == [line.key for line in world.writer.ops()]
     assert {op.offset()} == {f.op_offset for f in flights}
 
 
@@ -107,7 +108,7 @@ def test_an_op_record_never_holds_more_lines_than_its_limit() -> None:
     world.serve()
     world.serve()
 
-    counts = [len((r.value or b"").split(b"\n")) for r in world.writer.of(OP)]
+    counts = [len((r.value() or b"").split(b"\n")) for r in world.writer.of(OP)]
     assert [1_000, 1_000, 500] == counts
 
 
@@ -167,7 +168,7 @@ def test_a_topic_is_asked_about_once() -> None:
     world.launch()
     world.launch()
 
-    assert ["orders"] == world.connections.asked
+    assert ["orders"] == world.stage.asked
 
 
 def test_nothing_is_sent_to_a_topic_that_does_not_exist() -> None:
@@ -183,9 +184,9 @@ def test_nothing_is_sent_to_a_topic_that_does_not_exist() -> None:
 def test_a_topic_that_has_grown_is_asked_about_again_before_a_message_is_refused() -> None:
     world = World()
     world.launch()
-    world.connections.topics["orders"] = TopicLimits(5, 2 * PLENTY, is_reachable=True)
+    world.stage.set_topic("orders", partitions=5)
 
     world.launch([Message("orders", partition=4)])
     with pytest.raises(RefusedRecordError):
         world.launch([Message("orders", partition=5)])
-    assert ["orders"] * 3 == world.connections.asked
+    assert ["orders"] * 3 == world.stage.asked

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_log import FakeRecord
-from tests.support.steps_world import HALF, KEY, OP, ORDER, World, finish, ops_of, refuse_index, waits
+from tests.support.producer_stage import HALF, KEY, OP, ORDER, World, finish, refuse_index, waits
+from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core.messages import COMMIT, Message, Resolution
 from txlayer.errors import (
     LifecycleError,
@@ -80,7 +80,7 @@ def test_messages_that_the_client_has_no_room_for_follow_later() -> None:
     world.serve()
 
     assert PendingStage.PREPARED is flight.stage
-    assert [b"0", b"1", b"2", b"3", b"4"] == [r.value for r in world.writer.of(HALF)]
+    assert [b"0", b"1", b"2", b"3", b"4"] == [r.value() for r in world.writer.of(HALF)]
 
 
 def test_an_op_line_that_the_client_has_no_room_for_follows_later() -> None:
@@ -133,7 +133,7 @@ def test_what_is_stored_of_a_transaction_that_lost_a_part_is_rolled_back(
     with pytest.raises(raised):
         finish(steps.stored(world.engine, flight))
     world.serve()
-    (op,) = ops_of(world)
+    (op,) = world.writer.ops()
     assert (Resolution.ROLLBACK, 1) == (op.resolution, op.last_offset)
     assert PendingStage.FAILED is flight.stage
     assert 0 == world.engine.pipeline.in_flight_count
@@ -153,7 +153,7 @@ def test_a_record_that_the_client_refuses_at_once_rolls_the_rest_back() -> None:
         world.launch([ORDER] * 4)
     world.serve()
     world.serve()
-    (op,) = ops_of(world)
+    (op,) = world.writer.ops()
     assert (Resolution.ROLLBACK, 1) == (op.resolution, op.last_offset)
     assert 0 == world.engine.pipeline.in_flight_count
 
@@ -168,7 +168,7 @@ def test_who_goes_away_while_messages_still_wait_for_room_is_rolled_back() -> No
     run.close()
     world.serve()
     world.serve()
-    (op,) = ops_of(world)
+    (op,) = world.writer.ops()
     assert (Resolution.ROLLBACK, 1) == (op.resolution, op.last_offset)
     assert 0 == world.engine.pipeline.in_flight_count
 
@@ -181,7 +181,7 @@ def test_an_abandoned_transaction_is_unknown_once_it_is_stored(*, is_stored: boo
     world.engine.pipeline.post(flight.abandon)
     world.serve()
     world.serve()
-    (op,) = ops_of(world)
+    (op,) = world.writer.ops()
     assert Resolution.UNKNOWN is op.resolution
     assert 0 == world.engine.pipeline.in_flight_count
 
@@ -196,7 +196,7 @@ def test_an_abandoned_transaction_that_is_being_stored_says_nothing_before_it_is
     world.serve()
     world.serve()
 
-    (op,) = ops_of(world)
+    (op,) = world.writer.ops()
     assert (Resolution.UNKNOWN, 0) == (op.resolution, op.last_offset)
     assert 0 == world.engine.pipeline.in_flight_count
 
@@ -212,7 +212,7 @@ def test_who_goes_away_takes_no_word_back() -> None:
     world.writer.room = 1
     world.serve()
     world.serve()
-    assert [COMMIT] == [op.resolution for op in ops_of(world)]
+    assert [COMMIT] == [op.resolution for op in world.writer.ops()]
     assert 0 == world.engine.pipeline.in_flight_count
 
 
@@ -267,10 +267,10 @@ def test_why_a_transaction_was_lost_is_told_although_its_rollback_was_lost_too()
 def test_an_op_line_that_nobody_acknowledged_is_sent_again() -> None:
     world = World()
     flight = world.prepared()
-    refused: list[FakeRecord] = []
+    refused: list[MemoryRecord] = []
 
-    def refuse(record: FakeRecord) -> TxLayerError | None:
-        if record.topic_name == OP and len(refused) < 2:
+    def refuse(record: MemoryRecord) -> TxLayerError | None:
+        if record.topic() == OP and len(refused) < 2:
             refused.append(record)
             return OutcomeUnknownError("late", step="op")
         return None
@@ -281,17 +281,17 @@ def test_an_op_line_that_nobody_acknowledged_is_sent_again() -> None:
         world.serve()
     assert COMMIT is finish(steps.result(world.engine, flight)).resolution
     (op,) = world.writer.of(OP)
-    assert [op.value] * 2 == [r.value for r in refused]
+    assert [op.value()] * 2 == [r.value() for r in refused]
 
 
 def test_lines_of_several_partitions_are_sent_again_each_once() -> None:
     world = World()
     keys = [f"order-{number}/00000001" for number in range(8)]
     flights = [world.prepared(key=key) for key in keys]
-    refused: list[FakeRecord] = []
+    refused: list[MemoryRecord] = []
 
-    def refuse(record: FakeRecord) -> TxLayerError | None:
-        if record.topic_name != OP or len(refused) >= len(keys):
+    def refuse(record: MemoryRecord) -> TxLayerError | None:
+        if record.topic() != OP or len(refused) >= len(keys):
             return None
         refused.append(record)
         return OutcomeUnknownError("late", step="op")
@@ -303,7 +303,7 @@ def test_lines_of_several_partitions_are_sent_again_each_once() -> None:
         world.serve()
 
     assert 1 < len({flight.half_partition for flight in flights})
-    assert sorted(keys) == sorted(op.key for op in ops_of(world))
+    assert sorted(keys) == sorted(op.key for op in world.writer.ops())
     assert 0 == world.engine.pipeline.in_flight_count
 
 
@@ -443,7 +443,7 @@ def test_an_interrupt_between_two_half_messages_rolls_the_first_back() -> None:
         world.launch([ORDER] * 3)
     world.serve()
     world.serve()
-    (op,) = ops_of(world)
+    (op,) = world.writer.ops()
     assert (Resolution.ROLLBACK, 0) == (op.resolution, op.last_offset)
     assert 0 == world.engine.pipeline.in_flight_count
 
