@@ -260,6 +260,16 @@ COORDINATOR = (
     ),
     Row(
         "coordinator",
+        "retention empties its half or op, behind a marker of a Kafka transaction",
+        "What it stored stands behind the marker; a successor begins there.",
+        (
+            "unit/test_strangers_markers.py::test_retention_that_takes_a_strangers_marker_stops_no_successor",
+            "unit/test_strangers_markers.py::test_retention_that_takes_the_marker_of_a_policys_line_stops_no_successor",
+        ),
+        "Not on a real broker: a consumer's test shows there that retention takes markers.",
+    ),
+    Row(
+        "coordinator",
         "restarted while transactions on doubt are asked about again and again",
         "What it reads of doubt is bounded: the oldest summaries are written again in time.",
         ("unit/test_ledger_doubt.py::test_questions_alone_do_not_lengthen_what_a_restart_reads_of_doubt",),

@@ -19,10 +19,6 @@ class Half:
     def __init__(self, end: int) -> None:
         self.end = end
 
-    def read_to(self, _place: tuple[str, int]) -> int:
-        """No marker stands at the end."""
-        return -1
-
     def end_offsets(self, places: Sequence[tuple[str, int]], *, is_committed: bool) -> dict[tuple[str, int], int]:
         assert not is_committed
         return dict.fromkeys(places, self.end)
@@ -42,7 +38,7 @@ class Waiting:
         """Time passes, and the loop turns."""
         self.now += after_s
         self.shard.look_for_misplaced(
-            self.half, SystemTopics("txlayer"), connections=self.half, now=self.now, patience_s=PATIENCE_S
+            SystemTopics("txlayer"), connections=self.half, now=self.now, patience_s=PATIENCE_S
         )
         self.driver.turn()
 

@@ -95,3 +95,40 @@ def test_a_commit_is_not_given_up_while_a_stranger_hides_its_half_records() -> N
     stage.work(seconds=60)
 
     assert (["a-0"], {}) == (stage.visible(), stage.on_doubt())
+
+
+# --- retention --------------------------------------------------------------------------------------------------------
+
+
+def is_forwarded_by_a_successor_after_retention(stage: StillCoordinator) -> bool:
+    """Half and op are emptied, as after seven quiet days, and a successor takes over."""
+    places = [(topic, PARTITION) for topic in (stage.topics.half, stage.topics.op)]
+    for (topic, partition), end in stage.kafka.admin().end_offsets(places).items():
+        stage.kafka.delete_records(topic, partition, before=end)
+    late = f"b-4/{'b' * NONCE_LENGTH}"
+    stage.commit(late, stage.half(late, partition=PARTITION), partition=PARTITION)
+    stage.work(seconds=60)
+    return stage.visible() == ["b-4"]
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("topic", ["txlayer.half", "txlayer.op"])
+def test_retention_that_takes_a_strangers_marker_stops_no_successor(topic: str) -> None:
+    stage = stage_with_a_strangers_marker(topic)
+
+    stage.work(seconds=100)
+
+    assert [KEY] == list(stage.on_doubt())
+    assert is_forwarded_by_a_successor_after_retention(stage)
+
+
+@pytest.mark.promise("P1")
+def test_retention_that_takes_the_marker_of_a_policys_line_stops_no_successor() -> None:
+    """The coordinator writes such a line within its own Kafka transaction."""
+    stage = StillCoordinator(transaction_age_max=timedelta(seconds=1), unresolved="rollback")
+    stage.half(KEY, partition=PARTITION)
+
+    stage.work(seconds=60)
+
+    assert [b"R"] == [line.split(b"|")[1] for line in stage.said()]
+    assert is_forwarded_by_a_successor_after_retention(stage)

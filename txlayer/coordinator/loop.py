@@ -295,6 +295,7 @@ class Coordinator:
                 ledger.add_ops(record.offset(), appended_ms, record.value(), record)
         for shard in self._shards.values():
             shard.hear()
+            shard.pass_markers(self._group, self._topics)
         if records:
             keep_within_memory(ledgers.values(), self._config.content_bytes_max)
 
@@ -387,9 +388,7 @@ class Coordinator:
             if mended:
                 ledger.mended(mended)
             now = self._clock()
-            shard.look_for_misplaced(
-                self._group, self._topics, connections=self._connections, now=now, patience_s=patience_s
-            )
+            shard.look_for_misplaced(self._topics, connections=self._connections, now=now, patience_s=patience_s)
             if shard.is_read_to_the_ends(self._group, self._topics, is_idle=is_idle):
                 shard.is_caught_up |= not shard.is_half_paused
                 now_ms = shard.time.now_ms()

@@ -167,14 +167,15 @@ class Shard:
         """True if there is something left to apply or to append."""
         return self.ledger.has_more or not self.ledger.batch.is_empty
 
-    def half_read_to(self, group: GroupReader, topics: SystemTopics) -> int:
-        """How far half is read: the offset that the ledger folded, and the transaction markers behind it, which are never read."""
-        if self.ledger.is_behind:
-            return self.ledger.half_next
-        return max(self.ledger.half_next, group.read_to((topics.half, self.ledger.partition)))
+    def pass_markers(self, group: GroupReader, topics: SystemTopics) -> None:
+        """Take what no record reports at the ends as read; call it after the records of a read are folded."""
+        partition = self.ledger.partition
+        self.ledger.pass_markers(
+            half_to=group.read_to((topics.half, partition)), op_to=group.read_to((topics.op, partition))
+        )
 
     def is_read_to_the_ends(self, group: GroupReader, topics: SystemTopics, *, is_idle: bool) -> bool:
-        """True if everything that existed at the assignment is folded (transaction markers at the ends are never read).
+        """True if everything that existed at the assignment is folded.
 
         A line that waits for half blocks the lines behind it, but not what depends on time: such lines may arrive
         all the time.
@@ -184,12 +185,11 @@ class Shard:
     def _has_reached_the_ends(self, group: GroupReader, topics: SystemTopics, *, is_idle: bool) -> bool:
         ledger = self.ledger
         # While half is paused, time goes on: check-backs for what was read must continue, or the pause would never end.
-        is_half_read = self.is_half_paused or self.half_read_to(group, topics) >= self.half_end
-        is_all_applied = is_idle or ledger.ops_read_to == ledger.op_next[0]
+        is_half_read = self.is_half_paused or ledger.half_next >= self.half_end
         return is_half_read and (
             ledger.op_next[0] >= self.op_end
-            # A marker at op's end is never read; other partitions may bring records for ever.
-            or (is_all_applied and group.read_to((topics.op, ledger.partition)) >= self.op_end)
+            # Lines that wait for half are not applied, and a marker behind them is not passed.
+            or (is_idle and group.read_to((topics.op, ledger.partition)) >= self.op_end)
         )
 
     def peak_ms(self, group: GroupReader, topics: SystemTopics) -> int | None:
@@ -233,13 +233,7 @@ class Shard:
             logger.warning("half.resumed", extra={"partition": half[1]})
 
     def look_for_misplaced(
-        self,
-        group: GroupReader,
-        topics: SystemTopics,
-        *,
-        connections: CoordinatorConnections,
-        now: float,
-        patience_s: float,
+        self, topics: SystemTopics, *, connections: CoordinatorConnections, now: float, patience_s: float
     ) -> None:
         """Give up op lines that have named offsets without a record for `patience_s`, according to the broker.
 
@@ -260,7 +254,7 @@ class Shard:
         half = (topics.half, ledger.partition)
         half_end = connections.end_offsets([half], is_committed=False)[half]
         # An offset before the end has been read: it holds a transaction marker, or a record that was given up.
-        if self.half_read_to(group, topics) >= half_end:
+        if ledger.half_next >= half_end:
             ledger.give_up_waiting_for_half(before=before)
         else:
             waits.clear()

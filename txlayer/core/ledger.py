@@ -309,6 +309,7 @@ class Ledger:
         self.order = ForwardOrder()
         self.batch, self.batch_size = Batch(), BatchSize()  # the service sets the size
         self.half_next = 0
+        self._no_half = (0, 0)  # half offsets, [from, to), where markers are or what was aborted; the last such place
         self.op_next: OpPosition = (0, 0)
         self.newest_ms = self._half_ms = 0  # newest append time that counts; of half alone
         self.latest_ms, self.now_ms = NEVER_MS, 0  # limit of append times; the last `due`'s time
@@ -759,6 +760,23 @@ class Ledger:
     def is_behind(self) -> bool:
         """True if half records were read that are not folded yet."""
         return bool(self._behind)
+
+    def pass_markers(self, *, half_to: int, op_to: int) -> None:
+        """Half and op are read to these offsets: what stands there behind the last records are markers, or it was aborted.
+
+        So the positions stand behind it. Retention removes markers with the records before them, and a successor could not
+        begin at an offset that the log has lost.
+        """
+        if half_to > self.half_next and not self._behind:
+            self._pass_half(half_to)
+        if not self._ops:
+            self.op_next = max(self.op_next, (op_to, 0))
+
+    def _pass_half(self, half_next: int) -> None:
+        """There is no half record between the last one and this offset: a line that names a place there is misplaced."""
+        start, end = self._no_half
+        self._no_half = (start if end == self.half_next else self.half_next), half_next
+        self.half_next = half_next
 
     def _fold_those_behind(self) -> None:
         behind, self._behind = self._behind, []
@@ -1260,8 +1278,8 @@ class Ledger:
         """Apply a line. False: it must wait, for half or for room in the batch."""
         if isinstance(op, Undecodable):
             self._keep_line_aside(op, line, position)
-        elif op.last_offset >= self.half_next and not self.is_replaying:
-            if position[0] >= self._hopeless_before or self._behind:
+        elif self._is_without_half(op.last_offset):
+            if op.last_offset >= self.half_next and (position[0] >= self._hopeless_before or self._behind):
                 self.waits_for_half = op.last_offset
                 return False
             self._apply_misplaced_line(op, line, position)
@@ -1270,6 +1288,11 @@ class Ledger:
         else:
             return False
         return True
+
+    def _is_without_half(self, offset: int) -> bool:
+        """True if no half record is at this offset, or none is read yet. A replay does what was done."""
+        start, end = self._no_half
+        return (offset >= self.half_next or start <= offset < end) and not self.is_replaying
 
     def _pause(self, position: OpPosition, line_count: int, quick_bytes: int, dropped_bytes: int) -> Batch:
         self.op_next = position
@@ -1550,7 +1573,7 @@ class Ledger:
         self._ops.clear()
         self._lines_aside = {}
         self.ahead_line_count = self.ahead_byte_count = 0
-        self.half_next = positions.half_next
+        self._pass_half(positions.half_next)
         self.op_next = (positions.op_offset, positions.op_line)
         self.forget_batch()
         self._forget_what_doubt_does_not_hold()
