@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from tests.support.fake_records import FAR_AWAY, op_line, txn_key
 from tests.support.partition_driver import PartitionDriver
 from txlayer.config import SystemTopics
@@ -89,3 +91,21 @@ def test_nothing_is_given_up_that_the_broker_has() -> None:
 
     assert 0 == waiting.waits_for()
     assert [] == waiting.driver.log.kept_aside
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P11")
+def test_a_line_that_names_nothing_is_given_up_although_half_never_stops_growing() -> None:
+    waiting = Waiting()
+    committed = txn_key("committed")
+    waiting.driver.op("C", txn_key("a"), FAR_AWAY)
+    waiting.driver.op("C", committed, waiting.driver.half(committed))
+    waiting.driver.turn()
+    for number in range(4):
+        waiting.half.end = len(waiting.driver.log.half) + 1  # one record came since the last read
+        waiting.look(after_s=PATIENCE_S / 2)
+        waiting.driver.half(txn_key(f"other{number}"))
+        waiting.driver.turn()
+
+    assert waiting.waits_for() is None
+    assert [committed] == waiting.driver.log.forwarded

@@ -150,6 +150,8 @@ class Shard:
     is_caught_up: bool = False  # both ends have been reached once
     # While op lines wait for half: op records before this offset are read, and since when.
     waits: deque[tuple[int, float]] = field(default_factory=deque)
+    # Op records before this offset have waited long enough, if half holds nothing for them up to the end that it had then.
+    sought: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         """Start with the stored time, unless this process has seen a later one: only newer append times add information."""
@@ -237,27 +239,30 @@ class Shard:
     ) -> None:
         """Give up op lines that have named offsets without a record for `patience_s`, according to the broker.
 
-        The end is the high watermark: a record behind an open Kafka transaction exists, but is not read yet.
+        The end is the high watermark when the patience is over: a record behind an open Kafka transaction exists, but is not
+        read yet. Half may grow all the time, so lines are given up when half is read to that end, not to a later one.
         Each line waits from the time at which it was read: lines behind others that wait have no additional wait.
         """
         ledger, waits = self.ledger, self.waits
         if ledger.waits_for_half is None:
             waits.clear()
+            self.sought = None
             return
         if not waits or ledger.ops_read_to > waits[-1][0]:
             waits.append((ledger.ops_read_to, now))
-        before = 0
-        while waits and now - waits[0][1] >= patience_s:
-            before, _ = waits.popleft()
-        if before <= ledger.op_next[0]:
-            return
-        half = (topics.half, ledger.partition)
-        half_end = connections.end_offsets([half], is_committed=False)[half]
+        if self.sought is None:
+            before = 0
+            while waits and now - waits[0][1] >= patience_s:
+                before, _ = waits.popleft()
+            if before <= ledger.op_next[0]:
+                return
+            half = (topics.half, ledger.partition)
+            self.sought = before, connections.end_offsets([half], is_committed=False)[half]
+        before, half_end = self.sought
         # An offset before the end has been read: it holds a transaction marker, or a record that was given up.
         if ledger.half_next >= half_end:
+            self.sought = None
             ledger.give_up_waiting_for_half(before=before)
-        else:
-            waits.clear()
 
 
 def pause_those_too_full(
