@@ -51,12 +51,14 @@ THREATS = (
         "Decide every open transaction of the namespace whose id, nonce and last half offset it knows: a namespace is one "
         "boundary of trust. Producers and responders read check, which names those of every group that are in doubt.",
         "Change a decision; decide what it cannot name (the nonce is 32 random bits, and a transaction that is not in doubt yet "
-        "is named on half alone); decide in another namespace.",
+        "is named on half alone); decide in another namespace. Take a coordinator's memory with lines about transactions that "
+        "never were.",
         (
             f"{_HOSTILE}::test_a_producer_of_one_namespace_cannot_resolve_a_transaction_of_another",
             "integration/kafka/test_decisions.py::test_the_first_decision_wins_whoever_wrote_it_and_across_a_restart",
             f"{_INPUT}::test_an_op_that_names_another_half_record_does_not_count",
             f"{_INPUT}::test_garbage_on_op_is_kept_aside",
+            "unit/test_ledger_aside.py::test_op_lines_that_name_invented_transactions_take_no_more_memory_than_their_limit",
         ),
     ),
     Threat(

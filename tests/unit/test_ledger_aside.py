@@ -170,6 +170,57 @@ def test_half_records_that_come_later_join_what_was_parked() -> None:
     assert {} == driver.log.contents_on_doubt(A)
 
 
+def give_up(driver: PartitionDriver) -> None:
+    """Lines that name nothing have waited long enough."""
+    driver.turn()
+    driver.give_up()
+    driver.turn()
+
+
+@pytest.mark.promise("P11")
+def test_op_lines_that_name_invented_transactions_take_no_more_memory_than_their_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txlayer.core.ledger.ONLY_NAMED_COUNT_MAX", 3)
+    driver = PartitionDriver()
+    keys = [txn_key(f"t{number}") for number in range(10)]
+    driver.op_lines(*(op_line("C", key, FAR_AWAY) for key in keys))
+    give_up(driver)
+    assert (10, keys[:3]) == (len(kept_aside(driver)), list(driver.log.on_doubt()))
+
+    driver.crash()
+    driver.op("C", txn_key("further"), FAR_AWAY)
+    give_up(driver)
+    assert (11, 3) == (len(kept_aside(driver)), driver.ledger.open_count)
+
+    # One is settled, and one has its half record now: there is room for two.
+    driver.op_lines(op_line("R", keys[0], FAR_AWAY, source=Source.OPERATOR, reason="zoe: invented"))
+    driver.half(keys[1])
+    give_up(driver)
+    driver.op_lines(*(op_line("C", key, FAR_AWAY) for key in keys[3:]))
+    give_up(driver)
+    assert set(keys[1:5]) == set(driver.log.on_doubt())
+
+
+@pytest.mark.promise("P7")
+def test_a_transaction_whose_line_alone_was_kept_aside_begins_when_its_half_record_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txlayer.core.ledger.ONLY_NAMED_COUNT_MAX", 0)
+    driver = PartitionDriver()
+    driver.op("C", A, FAR_AWAY)
+    give_up(driver)
+
+    offset = driver.half(A)
+    driver.crash()
+    driver.turn()
+    assert TxnState.OPEN is driver.state(A)
+    driver.op("C", A, offset)
+    driver.turn()
+
+    assert [A] == driver.log.forwarded
+
+
 @pytest.mark.parametrize("is_settled", [False, True])
 def test_a_misplaced_line_of_a_known_transaction_is_kept_aside_alone(is_settled: bool) -> None:
     driver = PartitionDriver()

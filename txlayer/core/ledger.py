@@ -249,6 +249,11 @@ DUPLICATE_COPIES_MAX = 64
 producer's line names. The first copies are kept: a line that named one must count in a replay too, whatever comes later."""
 
 
+ONLY_NAMED_COUNT_MAX = 1_000
+"""Transactions of a partition that are known from an op line only. Of a further one the line alone is kept aside: op lines may
+name any number of them, and each would stay in memory until a person settles it."""
+
+
 LIMIT_LOOK_MS = 10_000
 """Interval at which open transactions are counted when there are very many, and at which a limit is sent again."""
 
@@ -329,6 +334,7 @@ class Ledger:
         self._old, self._young = deque[Transaction](), deque[Transaction]()
         self._limited: dict[str, int] = {}  # groups with too many open transactions, and how many
         self._limits_looked_at_ms = self._further_count = 0  # further: half records beyond a first
+        self._only_named_count = 0  # known from an op line only
         self._twins: deque[tuple[int, int, OpPosition]] = deque()  # offset of a copy, of the first
         # Half records that are read but not folded: the batch has no room for what they add to doubt.
         self._behind: list[tuple[int, int, bytes | None, Any]] = []
@@ -573,6 +579,8 @@ class Ledger:
             self.order.keyed_count -= 1
         if txn.seen > 1:
             self._further_count -= txn.seen - 1
+        elif not txn.seen:
+            self._only_named_count -= 1
         began = max(txn.first_offset, 0)
         self._recent[txn.key] = began if txn.state is TxnState.COMMITTED else -1 - began
         if txn.content is not None:
@@ -950,6 +958,7 @@ class Ledger:
             )
             txn.first_offset, txn.appended_ms, txn.born = offset, appended_ms, str(header.born_ms)
             self.order.keyed_count += txn.key_hash is not None
+            self._only_named_count -= 1
             more.offsets = []
         # Avoids a call in most cases.
         is_next = header.index == txn.seen and header.count == txn.count
@@ -1457,7 +1466,8 @@ class Ledger:
             return
         why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
         self._keep_line_aside(why, line, position)
-        if txn is None and not self._is_known(op.key):
+        if txn is None and not self._is_known(op.key) and self._only_named_count < ONLY_NAMED_COUNT_MAX:
+            self._only_named_count += 1
             txn = Transaction(op.key, op.producer_group, "", -1, self.newest_ms, str(op.born_ms), position, [])
             txn.count = txn.seen = 0
             txn.state = TxnState.PARKED
@@ -1555,6 +1565,7 @@ class Ledger:
         for txn in kept.in_offset_order():
             self.transactions[txn.key] = txn
             self._further_count += max(txn.seen - 1, 0)
+            self._only_named_count += not txn.seen
             self.shelf.put_restored(txn)
             # A transaction that is known from an op line only has no topic: do not ask about "".
             self.unknown_topics.update(t for t in txn.topics if t and t not in self.targets)
