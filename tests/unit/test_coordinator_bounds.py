@@ -16,7 +16,7 @@ from txlayer.config import ProducerConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher, contents_of
-from txlayer.coordinator.targets import TARGETS_MAX
+from txlayer.coordinator.targets import LOOK_TIME_S, TARGETS_MAX
 from txlayer.core.batch import Batch
 from txlayer.core.codec import encode_check, encode_summary
 from txlayer.core.ids import NONCE_LENGTH
@@ -144,6 +144,51 @@ def test_names_that_half_records_invent_do_not_keep_a_real_topic_waiting(monkeyp
 
     assert most <= TARGETS_MAX, "TARGETS_MAX in memory"
     assert seen_s - committed_s < 10
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_turn_asks_about_topics_for_one_time_however_many_partitions_name_them(
+    monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
+) -> None:
+    monkeypatch.setattr("tests.support.still_coordinator.PARTITION_COUNT", 16)
+    still, good, ask_ms = None, "t-3", 10
+    look, asked_count = MemoryAdmin.topic_limits, 0
+
+    def slow(self: MemoryAdmin, topic: str) -> TopicLimits | None:
+        nonlocal asked_count
+        asked_count += 1
+        if still is not None:
+            still.world.advance(ms=ask_ms)
+        return look(self, topic)
+
+    monkeypatch.setattr(MemoryAdmin, "topic_limits", slow)
+    still = StillCoordinator()
+    for number in range(800):
+        txn_id = f"t-{number}"
+        key, home = (
+            f"{txn_id}/{'a' * NONCE_LENGTH}",
+            half_partition(ordering_key=None, txn_id=txn_id, partition_count=16),
+        )
+        topic = "orders" if txn_id == good else f"invented-{number}"
+        offset = still.half(key, partition=home, topic=topic)
+        if is_committed or txn_id == good:
+            still.commit(key, offset, partition=home)
+    most = begun = 0
+
+    def goes_on() -> bool:
+        nonlocal most, begun, asked_count
+        if still.coordinator._shards:  # what a take-over asks does not count
+            most = max(most, asked_count if begun else 0)
+            begun += 1
+        asked_count = 0
+        return begun > 200
+
+    still.coordinator.run(should_stop=goes_on)
+
+    # Twice: once about names that are new, and once about topics that refuse.
+    assert 0 < most <= 2 * (LOOK_TIME_S * 1000 / ask_ms + 1)
+    assert [good] == still.visible()
 
 
 @pytest.mark.promise("P1")

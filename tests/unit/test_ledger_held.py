@@ -8,7 +8,7 @@ from tests.support.fake_records import op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from tests.support.small_batches import SmallBatches
 from txlayer.core.batch import ReportKind
-from txlayer.core.messages import OrderMode, ParkReason
+from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, ParkReason
 from txlayer.core.transaction import Target
 from txlayer.core.transitions import TxnState
 
@@ -62,6 +62,26 @@ def test_the_topics_of_what_is_on_doubt_are_asked_for_after_a_restart() -> None:
     driver.crash(is_new_process=True)
 
     assert {"orders"} == driver.ledger.unknown_topics
+
+
+@pytest.mark.promise("P11")
+def test_what_is_held_waits_for_no_names_that_undecided_ones_invented_after_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txlayer.core.ledger.UNKNOWN_TOPICS_MAX", 3)
+    driver = held()
+    for number, its in enumerate([NO_OPTIONS, HalfOptions(immunity_ms=1)] * 5):  # the first kind sleeps
+        driver.half(txn_key(f"t{number}"), topic=f"invented-{number}", options=its)
+    driver.turn()
+    driver.tick(after_ms=100_000)
+    driver.publish()
+    assert 11 == len(driver.log.on_doubt())
+
+    driver.crash(is_new_process=True)
+
+    assert ["orders"] == list(driver.ledger.committed_topics)
+    assert "orders" in driver.ledger.unknown_topics
+    assert 1 + 3 == len(driver.ledger.unknown_topics)
 
 
 def test_a_repeated_commit_tries_a_held_one_again() -> None:

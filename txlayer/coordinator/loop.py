@@ -7,7 +7,8 @@ what was committed. The loop itself decides nothing; the ledger does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from txlayer.adapters.ports import LOG_APPEND_TIME, Assignment, CoordinatorConnections
@@ -106,6 +107,7 @@ class Coordinator:
         self._present: frozenset[str] = frozenset()  # groups with a live responder
         self._clocks_warned_at = float("-inf")
         self._has_more = False
+        self._learning_from = 0  # the partition whose unknown topics came first
         self.measures = CoordinatorCounts()
 
     def view(self) -> CoordinatorView:
@@ -306,11 +308,10 @@ class Coordinator:
         if is_peak_tick:
             self._peak_ticked_at = now
         self._has_more = False
+        self._learn_topics()
         batches: list[tuple[int, Batch]] = []
         for p, shard in self._in_turn():
             ledger = shard.ledger
-            if ledger.unknown_topics:
-                self._learn_topics_of(ledger)
             if is_peak_tick:
                 self._do_what_is_due_in_a_peak(shard)
             lines_max = self._batch_size.of(self._config.batch_lines_max)
@@ -332,14 +333,23 @@ class Coordinator:
         if batches or self._is_time_to_store(now):
             self._publish(publisher, batches)
 
-    def _learn_topics_of(self, ledger: Ledger) -> None:
+    def _learn_topics(self) -> None:
+        """Ask about topics that ledgers do not know, for `LOOK_TIME_S` a turn, whatever the number of partitions and names."""
+        ledgers = [shard.ledger for _, shard in self._in_turn() if shard.ledger.unknown_topics]
+        if not ledgers:
+            return
+        # Another one first each time: the first may have more names than there is time for.
+        self._learning_from = (self._learning_from + 1) % len(ledgers)
+        ledgers = ledgers[self._learning_from :] + ledgers[: self._learning_from]
         # A transaction committed before its topic was known is held, and tried once it is known: its topic comes first.
-        known = self._book.learn(list(ledger.committed_topics))
-        known |= self._book.learn(ledger.unknown_topics - known)
-        ledger.unknown_topics -= known
-        for topic in known & ledger.committed_topics.keys():
-            del ledger.committed_topics[topic]
-        self._has_more |= bool(ledger.unknown_topics)
+        names = [*_one_of_each([one.committed_topics for one in ledgers])]
+        names += _one_of_each([sorted(one.unknown_topics) for one in ledgers])
+        known = self._book.learn(names)
+        for ledger in ledgers:
+            ledger.unknown_topics -= known
+            for topic in known & ledger.committed_topics.keys():
+                del ledger.committed_topics[topic]
+            self._has_more |= bool(ledger.unknown_topics)
         if self._book.has_too_many:
             ledgers = [shard.ledger for shard in self._shards.values()]
             self._book.forget(needed={topic for one in ledgers for topic in one.topics_needed()})
@@ -511,3 +521,8 @@ class Coordinator:
             return  # the successor begins where the last Kafka transaction ended
         publisher.close()
         self._publisher = None
+
+
+def _one_of_each(lists: Iterable[Iterable[str]]) -> Iterator[str]:
+    """The first of each list, then the second of each, and so on."""
+    return (name for row in zip_longest(*lists) for name in row if name is not None)

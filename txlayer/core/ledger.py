@@ -1562,19 +1562,26 @@ class Ledger:
         self._recent_before.update(dict.fromkeys(kept.rolled_back))
         # What only a later release can read is not new either: half would bring back what that release did to it.
         self._recent_before.update(dict.fromkeys(kept.unreadable))
+        others = set[str]()
         for txn in kept.in_offset_order():
             self.transactions[txn.key] = txn
             self._further_count += max(txn.seen - 1, 0)
             self._only_named_count += not txn.seen
             self.shelf.put_restored(txn)
             # A transaction that is known from an op line only has no topic: do not ask about "".
-            self.unknown_topics.update(t for t in txn.topics if t and t not in self.targets)
+            unknown = [t for t in txn.topics if t and t not in self.targets]
+            if txn.state in (TxnState.HELD, TxnState.WAITING):
+                self.committed_topics.update(dict.fromkeys(unknown))
+            else:
+                others.update(unknown)
             if txn.extra().moved_ms > self.newest_ms:
                 self._saw(txn.extra().moved_ms)
         self.schedule.restore(self.transactions.values())
         self.asleep.fill(kept.dormant, self.settings.checks)
         self.shelf.put_asleep(self.asleep.dormant, woken=self.transactions)
-        self.unknown_topics.update(self.asleep.topics - self.targets.keys())
+        # Those that held ones wait for are asked about first; undecided ones may name any number.
+        others |= self.asleep.topics - self.targets.keys()
+        self.unknown_topics = {*self.committed_topics, *islice(others, UNKNOWN_TOPICS_MAX)}
         for told_ms in (self.asleep.newest_ms, time_ms):
             if told_ms > self.newest_ms:
                 self._saw(told_ms)
