@@ -193,7 +193,7 @@ def wait_until_paused(consumer: Any, stage: Stage) -> None:
 
 def queues_of(consumer: Any) -> list[KeyQueues[Any]]:
     """Of the partitions that it has just now."""
-    return [owned.queues for owned in list(consumer._engine._holdings.owned.values())]
+    return [owned.queues for owned in list(consumer._engine._assignments.owned.values())]
 
 
 @pytest.mark.parametrize("token_above", [None, 4711])

@@ -13,7 +13,7 @@ from tests.support.consumers import Stage
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import pause, wait_until
 from txlayer.config import ConsumerConfig
-from txlayer.consumer import holds
+from txlayer.consumer import failed_tries
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, encode_replay
 from txlayer.core.retry import HandlerResult, Reject, RetryPolicy
@@ -51,7 +51,7 @@ def test_other_keys_go_on_while_no_partition_of_the_dead_letter_topic_takes_anyt
     monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
     """As a topic below its `min.insync.replicas`. All times are a fifth of the defaults."""
-    monkeypatch.setattr(holds, "HOLD_MAX_MS", 12_000)
+    monkeypatch.setattr(failed_tries, "PAUSE_MAX_MS", 12_000)
     stage = Stage(MemoryLab(), partitions=partitions)
     config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
     place: Any = EveryPartition(stage.letters)
@@ -84,7 +84,7 @@ def test_other_keys_go_on_beside_several_dead_letters_while_no_transaction_coord
     monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
     """The same with `__transaction_state` below its `min.insync.replicas`."""
-    monkeypatch.setattr(holds, "HOLD_MAX_MS", 12_000)
+    monkeypatch.setattr(failed_tries, "PAUSE_MAX_MS", 12_000)
     stage = Stage(MemoryLab(), partitions=partitions)
     config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
     cluster = NoTransactions(stage.lab.connect_consumer(config))

@@ -14,7 +14,7 @@ from tests.support.consumers import Stage
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import pause, wait_until
 from txlayer.config import ConsumerConfig
-from txlayer.consumer import holds
+from txlayer.consumer import failed_tries
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.retry import HandlerResult, Reject, RetryPolicy
 
@@ -32,7 +32,7 @@ def test_a_handler_that_takes_longer_than_the_pause_between_two_tries_ends(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, partition: int
 ) -> None:
     """All times are a fortieth of the defaults: tries a minute apart, 5 s for running handlers, and a handler of 80 s."""
-    monkeypatch.setattr(holds, "HOLD_MAX_MS", 1_500)
+    monkeypatch.setattr(failed_tries, "PAUSE_MAX_MS", 1_500)
     config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
     cluster = StuckPartition(stage.lab.connect_consumer(config), (stage.letters, 0))
     calls: list[int] = []

@@ -87,7 +87,7 @@ def test_a_queue_that_is_taken_over_again_under_its_lease_keeps_its_token(stage:
     stage.write(b"0")
     with stage.consumer(namespace=new_log(stage), retry=QUICK) as consumer:
         stage.wait_stored(1)
-        consumer._engine._holdings.give_up()  # as after an error
+        consumer._engine._assignments.give_up()  # as after an error
         stage.write(b"1")
         stage.wait_stored(2)
 
@@ -129,7 +129,7 @@ def test_no_two_holders_get_one_token_when_the_first_one_wrote_its_lease_again(
     stage.write(b"1")
     stage.journal.wait_for(2)
     # A member of an older generation was frozen before its claim and writes it now: void, and the holder writes its lease again.
-    owned = next(iter(frozen._engine._holdings.owned.values()))
+    owned = next(iter(frozen._engine._assignments.owned.values()))
     first = stage.journal.seen[-1].token
     for n in range(late_count):
         before = owned.lease.token

@@ -41,7 +41,7 @@ class Group:
         self.assignment = Assignment(tuple(places), None, 1)
 
 
-def holdings_of(world: StillWorld, group: Group) -> Assignments:
+def assignments_of(world: StillWorld, group: Group) -> Assignments:
     nothing: Any = SimpleNamespace(end=lambda: None, forget=lambda: None)
     return Assignments(
         ConsumerConfig(start_timeout=timedelta(seconds=1)),
@@ -59,31 +59,31 @@ def holdings_of(world: StillWorld, group: Group) -> Assignments:
 
 def test_what_is_assigned_of_both_goes_on_until_the_other_topic_has_as_many() -> None:
     world, group = StillWorld(), Group()
-    holdings = holdings_of(world, group)
+    assignments = assignments_of(world, group)
 
     group.assign(topic=3, requests=2)
-    assert holdings.look_at_group()
-    assert 2 == holdings.assigned_count
+    assert assignments.look_at_group()
+    assert 2 == assignments.assigned_count
     world.advance(ms=int(APART_S * 1000) - 1)
-    holdings.look_at_group()
+    assignments.look_at_group()
     group.assign(topic=3, requests=3)
-    holdings.look_at_group()
+    assignments.look_at_group()
     world.advance(ms=int(APART_S * 1000))
-    assert not holdings.look_at_group()
+    assert not assignments.look_at_group()
 
-    assert 3 == holdings.assigned_count
+    assert 3 == assignments.assigned_count
 
 
 def test_topics_that_stay_apart_end_the_consumer_also_when_the_group_rebalances() -> None:
     world, group = StillWorld(), Group()
-    holdings = holdings_of(world, group)
+    assignments = assignments_of(world, group)
 
     group.assign(topic=2, requests=3)
-    holdings.look_at_group()
+    assignments.look_at_group()
     world.advance(ms=int(APART_S * 500))
     group.assign(topic=2, requests=3)
-    holdings.look_at_group()
+    assignments.look_at_group()
     world.advance(ms=int(APART_S * 500))
 
     with pytest.raises(TopicMismatchError, match="assigned apart"):
-        holdings.look_at_group()
+        assignments.look_at_group()

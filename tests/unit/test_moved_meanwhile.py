@@ -21,10 +21,10 @@ def test_a_take_over_ends_when_the_group_moved_or_took_everything(
     stub = SimpleNamespace(
         look_at_group=lambda: has_moved, assignment=object() if is_assigned else None, _plan=SimpleNamespace(group="g")
     )
-    holdings = cast("Assignments", stub)
+    assignments = cast("Assignments", stub)
 
     if is_over:
         with pytest.raises(MemberFencedError):
-            Assignments.raise_if_moved(holdings)
+            Assignments.raise_if_moved(assignments)
     else:
-        Assignments.raise_if_moved(holdings)
+        Assignments.raise_if_moved(assignments)

@@ -17,7 +17,7 @@ from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Lease
 from txlayer.consumer.dead_letters import DeadLetterWriter
 from txlayer.consumer.dispatch import Dispatcher
-from txlayer.consumer.holds import Holds
+from txlayer.consumer.failed_tries import FailedTries
 from txlayer.consumer.lease_keeper import NO_TOKEN, LeaseKeeper
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
@@ -184,7 +184,7 @@ class Assignments:
         self._former_writers: list[str] = []  # to be ended by the next take-over
         self._harmless: dict[str, None] = {}  # what they left open stores no offset
         self._left_open: list[str] = []  # harmless ones that were not ended yet
-        self._holds = Holds(now_ms)  # of queues that could not be taken over
+        self._failed_tries = FailedTries(now_ms)  # of queues that could not be taken over
         self._apart: TopicMismatchError | None = None
         self._apart_until = 0.0
         self.assignment: Assignment | None = None
@@ -296,7 +296,7 @@ class Assignments:
         self._apart = apart
         self.assignment = assignment
         self.rebalance_count += 1
-        self._holds.keep(places)
+        self._failed_tries.keep(places)
         self._assigned = dict.fromkeys(places)
         self._leases.assigned(self._assigned, generation=assignment.generation)
         logger.info(
@@ -318,11 +318,11 @@ class Assignments:
         if len(self.owned) == len(self._tokens):
             return
         due = [q for q in self._tokens if q not in self.owned and self._may_take(q)]
-        found = [queue for queue in due if queue not in self._holds]
+        found = [queue for queue in due if queue not in self._failed_tries]
         if found:
             self._try_to_take(found, is_still_ours)
-        elif (held := self._holds.first(due)) is not None:
-            self._try_to_take([held], is_still_ours)
+        elif (again := self._failed_tries.first(due)) is not None:
+            self._try_to_take([again], is_still_ours)
 
     def keep_leases(self) -> None:
         """Renew leases, and give up lost queues; take none over.
@@ -403,7 +403,7 @@ class Assignments:
             took_ms = self._now_ms() - began_ms if len(queues) == 1 else 0
             wait_max_ms = None if self.owned else ALONE_WAIT_MAX_MS
             for queue in queues:
-                self._holds.failed(queue, took_ms=took_ms, wait_max_ms=wait_max_ms)
+                self._failed_tries.failed(queue, took_ms=took_ms, wait_max_ms=wait_max_ms)
             logger.warning(
                 "queues.not_taken_over",
                 extra={
@@ -418,7 +418,7 @@ class Assignments:
         is_still_ours()
         self._take_over(queues, starts, began_ms=began_ms)
         for queue in queues:
-            self._holds.passed(queue)
+            self._failed_tries.passed(queue)
 
     def _serve(self, is_still_ours: Callable[[], None]) -> None:
         is_still_ours()

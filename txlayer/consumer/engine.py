@@ -17,7 +17,7 @@ from txlayer.consumer.assignments import Assignments
 from txlayer.consumer.context import FOR_EVER, size_in_memory
 from txlayer.consumer.dead_letters import Answered, DeadLetterReader, DeadLetterWriter, GivenUpMessage, Truncation
 from txlayer.consumer.dispatch import Dispatcher
-from txlayer.consumer.holds import Holds
+from txlayer.consumer.failed_tries import FailedTries
 from txlayer.consumer.lease_keeper import LeaseKeeper
 from txlayer.consumer.metrics import ConsumerStats, TopicCounts, TopicStats
 from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
@@ -115,7 +115,7 @@ class Ingest:
         self._group = group
         self._letters = letters
         self._now_ms = now_ms
-        self._holds = Holds(now_ms)  # of queues whose dead letters could not be read
+        self._failed_tries = FailedTries(now_ms)  # of queues whose dead letters could not be read
 
     def add(self, records: Sequence[Any], owned: Mapping[TopicPartition, OwnedPartition]) -> None:
         """Add records of these queues' sources, in the order of their offsets; records of other queues are dropped.
@@ -172,16 +172,16 @@ class Ingest:
             TxLayerError: they cannot be read for another reason; the queues must be dropped.
         """
         waiting = {owned.place: owned for owned in queues if owned.requests}
-        found = [owned for place, owned in waiting.items() if place not in self._holds]
-        held = self._holds.first(waiting)
-        for owned in [*found, *([] if held is None else [waiting[held]])]:
+        found = [owned for place, owned in waiting.items() if place not in self._failed_tries]
+        again = self._failed_tries.first(waiting)
+        for owned in [*found, *([] if again is None else [waiting[again]])]:
             began_ms = self._now_ms()
-            if began_ms < self._holds.until_ms(owned.place):
+            if began_ms < self._failed_tries.until_ms(owned.place):
                 continue
             try:
                 self._add_while_there_is_room(owned, count_max=count_max, bytes_max=bytes_max)
             except RetriableError as exc:
-                self._holds.failed(owned.place, took_ms=self._now_ms() - began_ms)
+                self._failed_tries.failed(owned.place, took_ms=self._now_ms() - began_ms)
                 logger.warning(
                     "dead_letters.unreadable",
                     extra={
@@ -192,7 +192,7 @@ class Ingest:
                     },
                 )
                 return
-            self._holds.passed(owned.place)
+            self._failed_tries.passed(owned.place)
 
     def _add_while_there_is_room(self, owned: OwnedPartition, *, count_max: int, bytes_max: int) -> None:
         queue = owned.queues
@@ -363,13 +363,13 @@ class Completions:
         self._size = BatchSize()
         self._turn = 0
         self._turns: dict[TopicPartition, int] = {}  # when ends of that source were last written
-        self._holds = Holds(now_ms)  # of sources whose ends could not be written
+        self._failed_tries = FailedTries(now_ms)  # of sources whose ends could not be written
         self._were_answers = False  # the kind of the last attempt
         self._cut: dict[Origin, Truncation] = {}  # refused as whole records, in order
 
     def not_before_ms(self, owned: OwnedPartition) -> int:
         """When this queue's due ends may be written."""
-        found = [self._holds.until_ms(place) for place in _places(owned)]
+        found = [self._failed_tries.until_ms(place) for place in _places(owned)]
         return min(found, default=0)
 
     def has_due(self, owned: OwnedPartition) -> bool:
@@ -421,7 +421,7 @@ class Completions:
         for given_up in letters:
             self._cut.pop(given_up.letter.origin, None)
         for owned, items, own, snapshots in ended:
-            self._holds.passed(_place_of(owned, items))
+            self._failed_tries.passed(_place_of(owned, items))
             owned.queues.written(items, own, snapshots)
             owned.tally.dead_lettered += sum(offset >= 0 for offset in own)
             for item, offset in zip(items, own, strict=True):
@@ -449,7 +449,7 @@ class Completions:
     def _due(self, queues: list[OwnedPartition]) -> list[tuple[OwnedPartition, list[Item[Any]]]]:
         """The due ends for one Kafka transaction, beginning with the queue that waits longest; answers and dead letters in turn."""
         now_ms = self._now_ms()
-        found = [(owned, p) for owned in queues for p in _places(owned) if self._holds.until_ms(p) <= now_ms]
+        found = [(owned, p) for owned in queues for p in _places(owned) if self._failed_tries.until_ms(p) <= now_ms]
         answers = [each for each in found if each[1] == each[0].replay_place]
         letters = [each for each in found if each[1] == each[0].place]
         of_requests = bool(answers) and not (letters and self._were_answers)
@@ -459,7 +459,7 @@ class Completions:
         due: list[tuple[OwnedPartition, list[Item[Any]]]] = []
         chosen = answers if of_requests else letters
         for owned, place in sorted(chosen, key=lambda each: self._turns.get(each[1], 0)):
-            is_alone = place in self._holds
+            is_alone = place in self._failed_tries
             if is_alone and due:
                 continue
             items = owned.queues.take_due(min(END_COUNT_MAX, count_max), bytes_max=bytes_max, of_requests=of_requests)
@@ -480,7 +480,7 @@ class Completions:
         """
         for owned, items in due:
             place = _place_of(owned, items)
-            self._holds.failed(place, took_ms=took_ms, is_again=len(items) == 1)
+            self._failed_tries.failed(place, took_ms=took_ms, is_again=len(items) == 1)
         items = [item for _, found in due for item in found]
         size_bytes = sum(map(letter_bytes, items))
         # The broker aborts a Kafka transaction that lasts too long; its writer then gets a fencing error.
@@ -661,7 +661,7 @@ class Engine:
             draw=environment.draw,
             key_group=plan.key_group,
         )
-        self._holdings = Assignments(
+        self._assignments = Assignments(
             config,
             plan,
             connections=connections,
@@ -674,12 +674,12 @@ class Engine:
             now_ms=self._now_ms,
         )
         self._letters = DeadLetterReader(connections, clock=self._clock)
-        self._intake = Ingest(group=plan.group, letters=self._letters, now_ms=self._now_ms)
+        self._ingest = Ingest(group=plan.group, letters=self._letters, now_ms=self._now_ms)
         timeout_ms = milliseconds(config.kafka_transaction_timeout)
-        self._ends = Completions(
+        self._completions = Completions(
             group=plan.group, now_ms=self._now_ms, cut=self._dispatcher.cut, kafka_transaction_timeout_ms=timeout_ms
         )
-        self._limits = ReadLimits(
+        self._read_limits = ReadLimits(
             self._reader, record_count_max=config.record_count_max, record_bytes_max=config.record_bytes_max
         )
 
@@ -722,7 +722,7 @@ class Engine:
             self._connections.wait_until_reachable(topic=self._plan.topics[0], timeout_s=timeout_s)
             try:
                 check_topics(self._connections, self._plan)
-                self._holdings.start()
+                self._assignments.start()
                 break
             except RetriableError as exc:  # also a leader that just moved and cannot report the end of its log yet
                 if self._clock() >= give_up_at:
@@ -748,28 +748,28 @@ class Engine:
         Raises:
             TxLayerError: the queues must be rebuilt.
         """
-        holdings, dispatcher = self._holdings, self._dispatcher
+        assignments, dispatcher = self._assignments, self._dispatcher
         self._turned_at = self._clock()
         records = self._reader.read(record_count_max=self._read_count(), timeout_s=self._read_s())
         reached = self._reader.take_reached()
-        if not holdings.look_at_group():
+        if not assignments.look_at_group():
             # Before anything else is read: a take-over reads on, and records that are added late count as ended.
             self._add(records, reached)
-        holdings.look_at_leases(self._serve_take_over)
+        assignments.look_at_leases(self._serve_take_over)
         dispatcher.take()
         self._storer.look()
         self._write_ends()
-        owned = holdings.owned.values()
-        count_max, bytes_max = self._limits.share(len(owned))
-        self._intake.add_waiting(owned, count_max=count_max, bytes_max=bytes_max)
+        owned = assignments.owned.values()
+        count_max, bytes_max = self._read_limits.share(len(owned))
+        self._ingest.add_waiting(owned, count_max=count_max, bytes_max=bytes_max)
         dispatcher.begin(owned)
         # Also while more ends are due: the other queues must not wait until all are written.
         self._storer.begin(owned)
-        self._limits.apply(owned)
+        self._read_limits.apply(owned)
         now = self._clock()
-        for tally in holdings.tallies.values():
+        for tally in assignments.tallies.values():
             tally.roll(now)
-        holdings.look_at_ends(now)
+        assignments.look_at_ends(now)
         if dispatcher.in_flight_count:
             dispatcher.wait(min(self._busy_wait_s(), self._next_s()))
 
@@ -779,27 +779,27 @@ class Engine:
         try:
             self._reader.close()  # calls `_on_revoke`, which stores
         finally:
-            self._holdings.close()
+            self._assignments.close()
             self._letters.close()
             self._pool.close(POOL_END_S)
             self._connections.close()
 
     def stats(self) -> ConsumerStats:
         """The consumer's figures; thread-safe."""
-        owned = list(self._holdings.owned.values())
+        owned = list(self._assignments.owned.values())
         now_ms = self._now_ms()
         return ConsumerStats(
             topics={
-                topic: _topic_stats(tally, [o for o in owned if o.topic == topic], now_ms, self._holdings.ends)
-                for topic, tally in self._holdings.tallies.items()
+                topic: _topic_stats(tally, [o for o in owned if o.topic == topic], now_ms, self._assignments.ends)
+                for topic, tally in self._assignments.tallies.items()
             },
             partitions=tuple(sorted(o.place for o in owned)),
             rebuild_count=self.rebuild_count,
             stale_count=self._dispatcher.stale_count,
-            assigned_count=self._holdings.assigned_count,
-            rebalance_count=self._holdings.rebalance_count,
-            lost_lease_count=self._holdings.lost_lease_count,
-            replaced_count=self._holdings.replaced_count,
+            assigned_count=self._assignments.assigned_count,
+            rebalance_count=self._assignments.rebalance_count,
+            lost_lease_count=self._assignments.lost_lease_count,
+            replaced_count=self._assignments.replaced_count,
             turned_at=self._turned_at,
             hung_count=self._pool.hung_count,
             hung_count_max=self._config.hung_handlers_max,
@@ -809,7 +809,7 @@ class Engine:
 
     def _read_count(self) -> int:
         in_flight_max = self._config.in_flight_max
-        found = [owned.queues for owned in self._holdings.owned.values()]
+        found = [owned.queues for owned in self._assignments.owned.values()]
         ready = sum(queues.ready_count for queues in found)
         busy_count = min(int(in_flight_max * FILLED_SHARE), self._pool.busy_count)
         has_enough = ready >= READY_FACTOR * in_flight_max or (
@@ -830,11 +830,11 @@ class Engine:
         # At `in_flight_max` nothing starts even if workers are free; only an outcome changes that.
         has_room = self._dispatcher.in_flight_count < self._config.in_flight_max
         has_workers = has_room and self._pool.free_count() > 0
-        for owned in self._holdings.owned.values():
+        for owned in self._assignments.owned.values():
             queues = owned.queues
             if queues.has_due and not self._storer.is_under_way:
                 # Otherwise its end cannot be written before the acknowledgement.
-                at = min(at, self._ends.not_before_ms(owned) / 1000 - self._wall_base)
+                at = min(at, self._completions.not_before_ms(owned) / 1000 - self._wall_base)
             may_begin = has_workers and not queues.is_paused and owned.lease.valid_until > now
             if may_begin and queues.ready_count and not queues.is_full:
                 return 0.0
@@ -849,7 +849,7 @@ class Engine:
         return BUSY_WAIT_S if has_free_workers else max(BUSY_WAIT_S, self._pool.chunk_s / 2)
 
     def _has_due(self) -> bool:
-        return any(map(self._ends.has_due, self._holdings.owned.values()))
+        return any(map(self._completions.has_due, self._assignments.owned.values()))
 
     def _now_ms(self) -> int:
         # The wall clock at the start plus monotonic time: back-offs do not jump with the machine's clock.
@@ -861,20 +861,20 @@ class Engine:
         # The last append wins at the broker: during a store, no Kafka transaction may store the same offsets.
         if self._storer.is_under_way or not self._has_due():
             return
-        holdings = self._holdings
-        if holdings.writer is None or holdings.assignment is None:
+        assignments = self._assignments
+        if assignments.writer is None or assignments.assignment is None:
             raise InvariantError("a dead letter is due, and nobody is there to write it")
         try:
-            self._ends.write(holdings.owned.values(), holdings.writer, holdings.assignment.member)
+            self._completions.write(assignments.owned.values(), assignments.writer, assignments.assignment.member)
         except (UsageError, InvariantError):
             raise
         except TxLayerError as exc:
-            if not holdings.writer.has_sent_nothing:
+            if not assignments.writer.has_sent_nothing:
                 raise
             # The queues know what is due, and none of it was stored: only the writer is of no use any more.
             extra = {"group": self._plan.group, "reason": str(exc)}
             logger.warning("dead_letters.not_written", extra=extra)
-            holdings.replace_writer()
+            assignments.replace_writer()
 
     # --- serving the group --------------------------------------------------------------------------------------------
 
@@ -882,40 +882,40 @@ class Engine:
         """Serve the group during a take-over; records that arrive belong to the other queues."""
         records = self._reader.read(record_count_max=READ_COUNT_MAX, timeout_s=0.0)
         reached = self._reader.take_reached()
-        self._holdings.raise_if_moved()
+        self._assignments.raise_if_moved()
         self._add(records, reached)
 
     def _add(self, records: Sequence[Any], reached: Mapping[TopicPartition, int]) -> None:
         if records:
-            self._intake.add(records, self._holdings.places)
+            self._ingest.add(records, self._assignments.places)
         if reached:
-            self._intake.reach(reached, self._holdings.places)
+            self._ingest.reach(reached, self._assignments.places)
 
     def _serve_group(self) -> None:
         """Serve the group, keep the leases and store results while the last handlers end; start nothing new."""
         self._reader.read(record_count_max=1, timeout_s=0.0)
-        self._holdings.look_at_group()
-        self._holdings.keep_leases()
+        self._assignments.look_at_group()
+        self._assignments.keep_leases()
         self._storer.look()
-        self._storer.begin(self._holdings.owned.values())
+        self._storer.begin(self._assignments.owned.values())
 
     def _on_revoke(self, is_lost: bool) -> None:  # noqa: FBT001 - the port's
         """Called from within a read: store what has ended before the group continues without these partitions."""
-        holdings = self._holdings
+        assignments = self._assignments
         try:
-            if holdings.owned and not is_lost:
+            if assignments.owned and not is_lost:
                 if not self._is_ending:
                     self._drain(self._config.revoke_timeout.total_seconds())
                 self._dispatcher.take()
-                self._storer.store_now(holdings.owned.values(), timeout_s=self._config.store_timeout.total_seconds())
+                self._storer.store_now(assignments.owned.values(), timeout_s=self._config.store_timeout.total_seconds())
         finally:
-            holdings.revoke()
+            assignments.revoke()
 
     def _drain(self, timeout_s: float, *, serve: Callable[[], None] = lambda: None) -> None:
         """Start nothing more and wait for the running handlers; give up those that do not end in time."""
         dispatcher, give_up_at = self._dispatcher, self._clock() + timeout_s
         in_flight = dispatcher.cut()
-        while self._holdings.owned and dispatcher.in_flight_count and self._clock() < give_up_at:
+        while self._assignments.owned and dispatcher.in_flight_count and self._clock() < give_up_at:
             serve()
             dispatcher.wait(min(DRAIN_LOOK_S, max(give_up_at - self._clock(), 0.0)))
             dispatcher.take()
@@ -932,7 +932,7 @@ class Engine:
             "consumer.rebuild", extra={"group": self._plan.group, "reason": str(reason), "failure_count": failure_count}
         )
         self.rebuild_count += 1
-        self._holdings.give_up()
+        self._assignments.give_up()
         wait_s = min(0.05 * 2 ** min(failure_count, 10), REBUILD_WAIT_MAX_S)
         if isinstance(reason, FencedError):
             # Another member may own the queues already: wait for the group's answer first.
@@ -942,7 +942,7 @@ class Engine:
             try:
                 self._reader.read(record_count_max=1, timeout_s=min(0.05, wait_s))
                 self._dispatcher.take()
-                if self._holdings.look_at_group():
+                if self._assignments.look_at_group():
                     return
             except (UsageError, InvariantError):
                 raise

@@ -38,7 +38,7 @@ class HastyEngine(Engine):
 
     def turn(self) -> None:
         super().turn()
-        for owned in self._holdings.owned.values():
+        for owned in self._assignments.owned.values():
             for source in ItemSource:
                 owned.queues.stored(source, owned.queues.snapshot(source).version)
 
@@ -47,10 +47,10 @@ class CrossingEngine(Engine):
     """Writes dead letters while a store of offsets is under way."""
 
     def _write_ends(self) -> None:
-        holdings = self._holdings
-        if self._has_due() and holdings.writer is not None and holdings.assignment is not None:
-            member = holdings.assignment.member
-            self._ends.write(holdings.owned.values(), holdings.writer, member)
+        assignments = self._assignments
+        if self._has_due() and assignments.writer is not None and assignments.assignment is not None:
+            member = assignments.assignment.member
+            self._completions.write(assignments.owned.values(), assignments.writer, member)
 
 
 class ForgetfulConnections(Through):
@@ -131,7 +131,7 @@ class NamelessEngine(Engine):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self._holdings._storer = _MuteStorer(self._storer)  # type: ignore[assignment]  # passes on all but one
+        self._assignments._storer = _MuteStorer(self._storer)  # type: ignore[assignment]  # passes on all but one
 
 
 class _MuteStorer(Through):
