@@ -62,14 +62,14 @@ def test_what_is_assigned_of_both_goes_on_until_the_other_topic_has_as_many() ->
     assignments = assignments_of(world, group)
 
     group.assign(topic=3, requests=2)
-    assert assignments.look_at_group()
+    assert assignments.take_rebalance()
     assert 2 == assignments.assigned_count
     world.advance(ms=int(APART_S * 1000) - 1)
-    assignments.look_at_group()
+    assignments.take_rebalance()
     group.assign(topic=3, requests=3)
-    assignments.look_at_group()
+    assignments.take_rebalance()
     world.advance(ms=int(APART_S * 1000))
-    assert not assignments.look_at_group()
+    assert not assignments.take_rebalance()
 
     assert 3 == assignments.assigned_count
 
@@ -79,11 +79,11 @@ def test_topics_that_stay_apart_end_the_consumer_also_when_the_group_rebalances(
     assignments = assignments_of(world, group)
 
     group.assign(topic=2, requests=3)
-    assignments.look_at_group()
+    assignments.take_rebalance()
     world.advance(ms=int(APART_S * 500))
     group.assign(topic=2, requests=3)
-    assignments.look_at_group()
+    assignments.take_rebalance()
     world.advance(ms=int(APART_S * 500))
 
     with pytest.raises(TopicMismatchError, match="assigned apart"):
-        assignments.look_at_group()
+        assignments.take_rebalance()

@@ -19,12 +19,12 @@ def test_a_take_over_ends_when_the_group_moved_or_took_everything(
     *, has_moved: bool, is_assigned: bool, is_over: bool
 ) -> None:
     stub = SimpleNamespace(
-        look_at_group=lambda: has_moved, assignment=object() if is_assigned else None, _plan=SimpleNamespace(group="g")
+        take_rebalance=lambda: has_moved, assignment=object() if is_assigned else None, _plan=SimpleNamespace(group="g")
     )
     assignments = cast("Assignments", stub)
 
     if is_over:
         with pytest.raises(MemberFencedError):
-            Assignments.raise_if_moved(assignments)
+            Assignments.raise_if_rebalanced(assignments)
     else:
-        Assignments.raise_if_moved(assignments)
+        Assignments.raise_if_rebalanced(assignments)

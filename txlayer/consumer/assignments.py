@@ -3,6 +3,14 @@
 A queue is processed once the group has assigned it, its lease is held, and no handler of an earlier lease of it still
 runs here. A take-over reads the stored offsets to learn which messages have ended; there is no other memory. Its steps are
 the coordinator's (docs/explanation/protocol.md, "Recovery", 1 and 2).
+
+At a rebalance:
+
+1. The client calls `Engine._on_revoke`, unless the partitions are lost already: no handler starts, those that run have
+   `revoke_timeout` to end, and what ended is stored.
+2. `revoke` gives up every queue and its lease, and the writer of dead letters. The results of handlers that still run are discarded.
+3. `take_rebalance` claims a lease for each assigned queue.
+4. `look_at_leases` takes a queue over when its lease is held and no handler of an earlier lease runs here any more.
 """
 
 from __future__ import annotations
@@ -244,8 +252,8 @@ class Assignments:
 
     # --- the group ----------------------------------------------------------------------------------------------------
 
-    def look_at_group(self) -> bool:
-        """Process changes of the assignment; True if there was one.
+    def take_rebalance(self) -> bool:
+        """Take what the group said since the last call: give up what it revoked, claim what it assigned. True if it said something.
 
         Raises:
             TopicMismatchError: topics that belong together were not assigned together for `APART_S`.
@@ -584,11 +592,11 @@ class Assignments:
             owned.is_reading_paused = owned.is_replay_paused = False  # an assignment resumes all partitions
         self._reader.resume_at(positions)
 
-    def raise_if_moved(self) -> None:
+    def raise_if_rebalanced(self) -> None:
         """For `is_still_ours`: a rebalance also takes effect during a take-over.
 
         Raises:
             MemberFencedError: the group moved the partitions.
         """
-        if self.look_at_group() or self.assignment is None:
+        if self.take_rebalance() or self.assignment is None:
             raise MemberFencedError("the group moved the partitions meanwhile", group=self._plan.group)

@@ -752,7 +752,7 @@ class Engine:
         self._turned_at = self._clock()
         records = self._reader.read(record_count_max=self._read_count(), timeout_s=self._read_s())
         reached = self._reader.take_reached()
-        if not assignments.look_at_group():
+        if not assignments.take_rebalance():
             # Before anything else is read: a take-over reads on, and records that are added late count as ended.
             self._add(records, reached)
         assignments.look_at_leases(self._serve_take_over)
@@ -882,7 +882,7 @@ class Engine:
         """Serve the group during a take-over; records that arrive belong to the other queues."""
         records = self._reader.read(record_count_max=READ_COUNT_MAX, timeout_s=0.0)
         reached = self._reader.take_reached()
-        self._assignments.raise_if_moved()
+        self._assignments.raise_if_rebalanced()
         self._add(records, reached)
 
     def _add(self, records: Sequence[Any], reached: Mapping[TopicPartition, int]) -> None:
@@ -894,7 +894,7 @@ class Engine:
     def _serve_group(self) -> None:
         """Serve the group, keep the leases and store results while the last handlers end; start nothing new."""
         self._reader.read(record_count_max=1, timeout_s=0.0)
-        self._assignments.look_at_group()
+        self._assignments.take_rebalance()
         self._assignments.keep_leases()
         self._storer.look()
         self._storer.begin(self._assignments.owned.values())
@@ -942,7 +942,7 @@ class Engine:
             try:
                 self._reader.read(record_count_max=1, timeout_s=min(0.05, wait_s))
                 self._dispatcher.take()
-                if self._assignments.look_at_group():
+                if self._assignments.take_rebalance():
                     return
             except (UsageError, InvariantError):
                 raise

@@ -2,6 +2,9 @@
 
 Crash-only: after any failure, the ledgers and both writers are discarded and rebuilt from the stored offsets, which show
 what was committed. The loop itself decides nothing; the ledger does.
+
+At a rebalance (`_take_rebalance`) nothing more is stored: the ledgers and both writers of the former assignment are given up.
+`_take_over` fences the writers of the former owners, reads the stored offsets, and builds the ledgers of the new assignment.
 """
 
 from __future__ import annotations
@@ -155,7 +158,7 @@ class Coordinator:
             record_count_max=1 if is_behind else self._refusals.count_max(READ_COUNT_MAX),
             timeout_s=0.0 if self._has_more else IDLE_WAIT_S,
         )
-        if self._has_moved():
+        if self._take_rebalance():
             self._give_up_state()
             records = ()
         if self._assignment is not None and self._publisher is None:
@@ -183,7 +186,7 @@ class Coordinator:
         give_up_at = self._clock() + wait_s
         while self._clock() < give_up_at:
             try:
-                if self._group_moved(wait_s=min(0.05, wait_s)):
+                if self._serve_group(wait_s=min(0.05, wait_s)):
                     return
             except (UsageError, InvariantError):
                 raise
@@ -191,14 +194,14 @@ class Coordinator:
                 logger.info("group.unreadable", extra={"reason": str(exc)})
                 self._environment.sleep(min(0.05, wait_s))
 
-    def _group_moved(self, *, wait_s: float) -> bool:
+    def _serve_group(self, *, wait_s: float) -> bool:
         """Serve the group without reading. Returns True if it assigned partitions."""
         self._group.read(record_count_max=1, timeout_s=wait_s)
-        is_assigned = self._has_moved() and self._assignment is not None
+        is_assigned = self._take_rebalance() and self._assignment is not None
         self.measures.turned_at = self._clock()
         return is_assigned
 
-    def _has_moved(self) -> bool:
+    def _take_rebalance(self) -> bool:
         """Take what the group said. Returns True if the former assignment ended; one read may bring the next one with it."""
         is_revoked, assignment = self._group.take_revocation(), self._group.take_assignment()
         if not is_revoked and assignment is None:
@@ -242,7 +245,7 @@ class Coordinator:
             make=self.make_ledger,
         )
         recovery = self.make_recovery(
-            self._config, self._connections, is_still_ours=self._raise_if_moved, environment=self._environment
+            self._config, self._connections, is_still_ours=self._raise_if_rebalanced, environment=self._environment
         )
         # What this process left open may not be in the stored offsets yet.
         stored = recovery.rebuild(ledgers, former_writer=self._writer_name)
@@ -267,8 +270,8 @@ class Coordinator:
             extra={"partitions": sorted(ledgers), "generation": assignment.generation, "writer": name},
         )
 
-    def _raise_if_moved(self) -> None:
-        if self._group_moved(wait_s=0.0) or self._assignment is None:
+    def _raise_if_rebalanced(self) -> None:
+        if self._serve_group(wait_s=0.0) or self._assignment is None:
             raise MemberFencedError(
                 "the group moved the partitions during recovery", group=self._topics.coordinator_group
             )
