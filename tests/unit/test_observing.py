@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.commands import run_command
-from txlayer.cli import consumer, coordinator, responder
+from txlayer.cli import coordinator, responder, services
 from txlayer.cli.consumer import app as consumer_app
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.services import ports_of_workers
@@ -61,9 +61,8 @@ def test_workers_beyond_the_last_port_end_the_command_before_any_starts(
     role: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, words = COMMANDS[role]
-    for module in (coordinator, consumer):
-        monkeypatch.setattr(module, "supervise", lambda *_, **__: pytest.fail("started"))
-        monkeypatch.setattr(module.StopSignal, "install", lambda _: None)
+    monkeypatch.setattr(services, "supervise", lambda *_, **__: pytest.fail("started"))
+    monkeypatch.setattr(services.StopSignal, "install", lambda _: None)
 
     code, _, told = run_command(app, *words, "--workers", "2", "--metrics-port", "65535", capsys=capsys)
 

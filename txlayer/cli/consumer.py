@@ -31,13 +31,13 @@ from txlayer.cli.options import (
     option,
     parse_position,
 )
-from txlayer.cli.services import GC_THRESHOLD, Observing, WatchParent, Workers, load_object, observed, ports_of_workers
+from txlayer.cli.services import GC_THRESHOLD, Observing, WatchParent, Workers, load_object, observed, run_workers
 from txlayer.config import ClientConfig, ProducerConfig, parse_duration
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.consumer import ConcurrentConsumer, OrderedConsumer
 from txlayer.consumer.metrics import ObservedConsumer
 from txlayer.consumer.service import ConsumerService
-from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
+from txlayer.coordinator.workers import StopSignal
 from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.ids import check_group
@@ -87,10 +87,7 @@ def run(  # every option is a parameter
     metrics = observing.metrics()
     if workers > 1:
         stop.install()
-        command_line = [*PROGRAM, *sys.argv[1:], "--workers", "1", "--watch-parent"]
-        ports = ports_of_workers(metrics, workers)
-        code = supervise(command_line, worker_count=workers, wait=stop.wait, own_arguments=ports)
-        raise typer.Exit(code)
+        run_workers(metrics, workers, stop)
     consumer = load_object(
         place,
         ConsumerService,  # type: ignore[type-abstract]  # no object of it is made

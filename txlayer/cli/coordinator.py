@@ -26,12 +26,12 @@ from txlayer.cli.options import (
     option,
     parse_position,
 )
-from txlayer.cli.services import GC_THRESHOLD, Observing, StartTimeout, WatchParent, Workers, observed, ports_of_workers
+from txlayer.cli.services import GC_THRESHOLD, Observing, StartTimeout, WatchParent, Workers, observed, run_workers
 from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.coordinator.metrics import ObservedCoordinator
 from txlayer.coordinator.partition import check_policies
 from txlayer.coordinator.tracing import make_coordinator
-from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
+from txlayer.coordinator.workers import StopSignal
 from txlayer.operate.doctor import counted
 from txlayer.operate.offsets import CoordinatorStatus, GroupReset, plan_reset, read_status, status_json
 
@@ -81,12 +81,7 @@ def run(  # every option is a parameter
     stop = StopSignal()
     stop.install()
     if workers > 1:
-        # The same command line, once per worker: a later --workers wins, everything else is as it was said.
-        command = [*PROGRAM, *sys.argv[1:], "--workers", "1", "--watch-parent"]
-        code = supervise(
-            command, worker_count=workers, wait=stop.wait, own_arguments=ports_of_workers(metrics, workers)
-        )
-        raise typer.Exit(code)
+        run_workers(metrics, workers, stop)
     if watch_parent:
         stop.watch(sys.stdin.buffer)
     if not config.target_topics:

@@ -6,16 +6,19 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
 
 from txlayer.adapters.telemetry import set_up_logging
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.cli.options import Bundle, option
 from txlayer.config import MetricsConfig, metrics_config
+from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
 from txlayer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -99,7 +102,20 @@ class Observing(Bundle):
         Raises:
             ConfigError: the extra is missing, or the environment says neither true nor false.
         """
-        return tracing_of(self.tracing, os.environ)
+        said = os.environ.get(TRACING, "").lower()
+        if said not in _WORDS:
+            raise ConfigError("neither on nor off", name=TRACING, value=said, expected="true or false")
+        if not (_WORDS[said] if self.tracing is None else self.tracing):
+            return NO_TRACING
+        try:
+            from txlayer.adapters.otel import OpenTelemetryTracing, is_recorded
+        except ImportError as exc:
+            raise ConfigError(
+                "OpenTelemetry is not installed", name="--tracing", expected='pip install "txlayer[otel]"'
+            ) from exc
+        if not is_recorded():
+            logger.warning("tracing.not_recorded", extra={"mend": "start with opentelemetry-instrument"})
+        return OpenTelemetryTracing()
 
 
 @contextmanager
@@ -134,26 +150,16 @@ def ports_of_workers(config: MetricsConfig, worker_count: int) -> Callable[[int]
     return lambda number: (PORT_OPTION, str(config.of_worker(number).port))
 
 
-def tracing_of(option: bool | None, environ: Mapping[str, str]) -> Tracing:  # noqa: FBT001 - an option's value
-    """The tracing that an option, else the environment, asks for.
+def run_workers(config: MetricsConfig, worker_count: int, stop: StopSignal) -> NoReturn:
+    """Run this very command line once per worker, until a signal; then the process ends with their exit code.
 
     Raises:
-        ConfigError: the extra is missing, or the environment says neither true nor false.
+        ConfigError: the last worker would have no port.
     """
-    said = environ.get(TRACING, "").lower()
-    if said not in _WORDS:
-        raise ConfigError("neither on nor off", name=TRACING, value=said, expected="true or false")
-    if not (_WORDS[said] if option is None else option):
-        return NO_TRACING
-    try:
-        from txlayer.adapters.otel import OpenTelemetryTracing, is_recorded
-    except ImportError as exc:
-        raise ConfigError(
-            "OpenTelemetry is not installed", name="--tracing", expected='pip install "txlayer[otel]"'
-        ) from exc
-    if not is_recorded():
-        logger.warning("tracing.not_recorded", extra={"mend": "start with opentelemetry-instrument"})
-    return OpenTelemetryTracing()
+    # A later --workers wins, everything else is as it was said.
+    command = [*PROGRAM, *sys.argv[1:], "--workers", "1", "--watch-parent"]
+    ports = ports_of_workers(config, worker_count)
+    raise typer.Exit(supervise(command, worker_count=worker_count, wait=stop.wait, own_arguments=ports))
 
 
 def load_handler(place: str, *, folder: str) -> Callable[..., Any]:
@@ -162,24 +168,15 @@ def load_handler(place: str, *, folder: str) -> Callable[..., Any]:
     Raises:
         ConfigError: it has another form, or there is no such module or function.
     """
-    found = _load(place, folder=folder, name="--handler", kind="function")
+    found: Callable[..., Any] = _load(place, folder=folder, name="--handler", kind="function")
     if not callable(found):
-        raise ConfigError(
-            f"{type(found).__name__} is not callable",
-            name="--handler",
-            value=place,
-            expected="a function that takes a CheckRequest",
-        )
-    handler: Callable[..., Any] = found
-    return handler
+        expected = "a function that takes a CheckRequest"
+        raise ConfigError(f"{type(found).__name__} is not callable", name="--handler", value=place, expected=expected)
+    return found
 
 
 def load_object(place: str, kind: type[T], *, folder: str) -> T:
-    """The object that `place` names, of this kind; modules of `folder` are found first.
-
-    Raises:
-        ConfigError: it has another form or kind, or there is no such module or object.
-    """
+    """The object of this kind that `place` names; the rest as `load_handler`."""
     found = _load(place, folder=folder, name="MODULE:CONSUMER", kind="consumer")
     if not isinstance(found, kind):
         raise ConfigError(f"it is {type(found).__name__}", name="MODULE:CONSUMER", value=place, expected="a consumer")
