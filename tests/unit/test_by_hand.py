@@ -10,10 +10,10 @@ from tests.support.producer_stage import ProducerStage
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig, ProducerConfig
+from txlayer.core.history import operator_reason
 from txlayer.core.transaction import Transaction
 from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError
 from txlayer.operate import settle
-from txlayer.operate.operators import Signature
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import Line, ManualSettlement, OperatorAction, WrittenLine, line_of
 
@@ -31,7 +31,7 @@ def standing(number: int, *, partition: int = 0) -> UnsettledTransaction:
 def line(number: int, *, partition: int = 0, reason: str = "ticket 12") -> Line:
     """A commit of it."""
     found = standing(number, partition=partition)
-    return Line(found, line_of(OperatorAction.COMMIT, found, Signature("zoe", reason)))
+    return Line(found, line_of(OperatorAction.COMMIT, found, operator_reason("zoe", reason)))
 
 
 class Coordinators:

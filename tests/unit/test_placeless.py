@@ -21,10 +21,10 @@ from txlayer.config import CoordinatorConfig, ProducerConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core import codec
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
+from txlayer.core.history import operator_reason
 from txlayer.core.messages import COMMIT, ROLLBACK, HalfHeader, Message, OpMessage
 from txlayer.core.transaction import Transaction
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RetriableError
-from txlayer.operate.operators import Signature
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.requests import Request, RequestWriter
 from txlayer.operate.settle import Line, ManualSettlement, OperatorAction, line_of
@@ -239,7 +239,7 @@ def test_a_coordinator_rebuilds_and_keeps_a_transaction_on_doubt_once(kafka: Mem
 def test_an_operators_lines_without_a_place_are_stored_and_unknown(kafka: MemoryKafka) -> None:
     txn = Transaction("order-1/00000001", "orders", "shop", 1, 1_000, "900", (0, 0), None)
     found = UnsettledTransaction(0, "parked", txn)
-    line = Line(found, line_of(OperatorAction.COMMIT, found, Signature("zoe", "ticket 12")))
+    line = Line(found, line_of(OperatorAction.COMMIT, found, operator_reason("zoe", "ticket 12")))
     config = CoordinatorConfig()
     hands = ManualSettlement(config, kafka.connect_coordinator(config), kafka.connect_producer(ProducerConfig()))
     tell_no_place(kafka)

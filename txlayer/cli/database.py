@@ -124,22 +124,31 @@ def opened_barrier(url: str | None, *, option: str = "--url", **given: Any) -> I
     Raises:
         ConfigError: no database is named, its address cannot be used, or the extra `sql` is not installed.
     """
-    found = database_url(url, name=BARRIER_URL, option=option)
-    with _needing_sql("the barrier"):
+    with _opened(database_url(url, name=BARRIER_URL, option=option), "barrier") as engine:
         from txlayer.adapters.sql.barrier import SqlBarrier
-        from txlayer.adapters.sql.tables import opened_engine
-    with opened_engine(found, create_command="txlayer barrier create") as engine:
+
         yield SqlBarrier(engine, **given)
 
 
 @contextmanager
 def _opened_inbox(url: str | None, *, group: str = "any", **given: Any) -> Iterator[Inbox]:
-    found = database_url(url, name=INBOX_URL)
-    with _needing_sql("the inbox"):
+    with _opened(database_url(url, name=INBOX_URL), "inbox") as engine:
         from txlayer.adapters.sql.inbox import Inbox
-        from txlayer.adapters.sql.tables import opened_engine
-    with opened_engine(found, create_command="txlayer inbox create") as engine:
+
         yield Inbox(engine, group=group, **given)
+
+
+@contextmanager
+def _opened(url: str, what: str) -> Iterator[Any]:
+    try:
+        from txlayer.adapters.sql.tables import opened_engine
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] != "sqlalchemy":
+            raise
+        why = f'the {what} needs its extra: pip install "txlayer[sql]"'
+        raise ConfigError(why, name="extra", expected="sql") from exc
+    with opened_engine(url, create_command=f"txlayer {what} create") as engine:
+        yield engine
 
 
 def database_url(url: str | None, *, name: str, option: str = "--url") -> str:
@@ -155,17 +164,6 @@ def database_url(url: str | None, *, name: str, option: str = "--url") -> str:
     if not found:
         raise ConfigError("no database named", name=f"{option}, {name} or {name}_FILE", expected="a database's address")
     return found
-
-
-@contextmanager
-def _needing_sql(what: str) -> Iterator[None]:
-    """A block that imports what only the extra `sql` brings."""
-    try:
-        yield
-    except ModuleNotFoundError as exc:
-        if (exc.name or "").partition(".")[0] != "sqlalchemy":
-            raise
-        raise ConfigError(f'{what} needs its extra: pip install "txlayer[sql]"', name="extra", expected="sql") from exc
 
 
 def _show_purged(done: Purged, *, is_dry_run: bool, as_json: bool) -> None:

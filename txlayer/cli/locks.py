@@ -129,7 +129,7 @@ def release(
             held = sentence(standing)
             output.confirm(f"txlayer locks release: {held},", f"{held}. End this lease?")
         if is_written:
-            effect = locks.release(lease, reason=signature.text)
+            effect = locks.release(lease, reason=signature)
             standing = locks.standing(queue) or standing
     row = {**lease_json(standing), "is_written": is_written, "effect": effect.value}
     if as_json:

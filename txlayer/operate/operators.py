@@ -6,7 +6,7 @@ import getpass
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from txlayer.adapters.ports import HalfWriter
 from txlayer.core.history import operator_reason
@@ -18,22 +18,10 @@ OPERATOR_LENGTH_MAX = 100
 """Characters of an operator's name."""
 
 
-class Signature(NamedTuple):
-    """The operator's name and reason, as the records of a command keep them."""
-
-    operator: str
-    reason: str
-
-    @property
-    def text(self) -> str:
-        """`operator: reason`."""
-        return operator_reason(self.operator, self.reason)
-
-
 def signature_of(
     command: str, *, operator: str | None, reason: str, recorded: str = "it is recorded", may_be_silent: bool = False
-) -> Signature:
-    """The signature that records can keep; the operator is USER@host by default, `may_be_silent`: no reason is one, too.
+) -> str:
+    """`operator: reason`, as records keep it; the operator is USER@host by default, `may_be_silent`: no reason is one, too.
 
     Raises:
         UsageError: no reason, one that is too long, or a name that cannot be one.
@@ -47,7 +35,7 @@ def signature_of(
         raise UsageError(
             f"{command}: --operator takes a name of 1 to {OPERATOR_LENGTH_MAX} characters without a colon and a blank"
         )
-    return Signature(name, reason)
+    return operator_reason(name, reason)
 
 
 def _this_user() -> str:

@@ -35,7 +35,7 @@ from txlayer.operate.dead_letters import (
     place_json,
     still_able,
 )
-from txlayer.operate.operators import Signature, check_choice, signature_of
+from txlayer.operate.operators import check_choice, signature_of
 from txlayer.operate.requests import (
     BATCH_COUNT_MAX,
     Copy,
@@ -48,15 +48,10 @@ from txlayer.operate.requests import (
 
 
 class Author(NamedTuple):
-    """Who asks and why, and under which name."""
+    """Who asks and why, as every request keeps it, and under which name."""
 
-    signature: Signature
+    text: str
     request_id: str
-
-    @property
-    def text(self) -> str:
-        """The text in every request."""
-        return self.signature.text
 
 
 def author_of(command: str, *, operator: str | None, reason: str, request_id: str | None) -> Author:
@@ -65,11 +60,11 @@ def author_of(command: str, *, operator: str | None, reason: str, request_id: st
     Raises:
         UsageError: no reason, or a name that cannot be one. Nothing was read.
     """
-    signature = signature_of(command, operator=operator, reason=reason, recorded="it is recorded in the request")
+    text = signature_of(command, operator=operator, reason=reason, recorded="it is recorded in the request")
     drawn = request_id or secrets.token_hex(6)
     if not is_request_id(drawn):
         raise UsageError(f"{command}: --request-id takes 1 to 64 of A-Z a-z 0-9 . _ -")
-    return Author(signature, drawn)
+    return Author(text, drawn)
 
 
 ROUND_COUNT_MAX = 10

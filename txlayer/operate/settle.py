@@ -20,7 +20,7 @@ from txlayer.core.transitions import COMMITTING, TxnState
 from txlayer.errors import BrokerUnavailableError, UsageError
 from txlayer.operate import Json, unsettled
 from txlayer.operate.history import op_json, position_json
-from txlayer.operate.operators import OperatorWriter, Signature, check_choice
+from txlayer.operate.operators import OperatorWriter, check_choice
 from txlayer.operate.overview import Overview, UnsettledTransaction, read_committed, read_stored
 from txlayer.operate.unsettled import PARKED, Filter
 
@@ -94,7 +94,7 @@ def outcome_of(found: UnsettledTransaction, result: SettlementResult, **more: An
     return SettlementOutcome(txn.key, txn.group, found.partition, found.state, result, **{**known, **more})
 
 
-def line_of(act: OperatorAction, found: UnsettledTransaction, signature: Signature) -> OpMessage:
+def line_of(act: OperatorAction, found: UnsettledTransaction, signature: str) -> OpMessage:
     """The operator's op line."""
     txn = found.txn
     return OpMessage(
@@ -105,7 +105,7 @@ def line_of(act: OperatorAction, found: UnsettledTransaction, signature: Signatu
         txn.summary().born_ms,
         Source.OPERATOR,
         is_abandon=act is OperatorAction.ABANDON,
-        reason=signature.text,
+        reason=signature,
     )
 
 
@@ -503,7 +503,7 @@ class SettlementOrder:
     is_all: bool
     wanted: Filter
     limit: int | None
-    signature: Signature
+    signature: str
 
     def check(self) -> None:
         """Refuse what cannot be meant.

@@ -11,8 +11,8 @@ from tests.support.arena import Arena, make_arena
 from tests.support.broker import create_topic, unique_name
 from tests.support.crafted import Crafted, Placed
 from tests.support.operating import WHY, Tx, by_hand, new_id, op_ends, park
+from txlayer.core.history import operator_reason
 from txlayer.core.messages import Resolution
-from txlayer.operate.operators import Signature
 from txlayer.operate.settle import (
     Line,
     ManualSettlement,
@@ -39,7 +39,7 @@ def look(hands: ManualSettlement, placed: Placed) -> Picture:
 def say(hands: ManualSettlement, picture: Picture, act: OperatorAction) -> SettlementOutcome:
     """Write an operator's word on what was seen, and what became of it."""
     (found,) = picture.found
-    lines = [Line(found, line_of(act, found, Signature("zoe@desk", "ticket 12")))]
+    lines = [Line(found, line_of(act, found, operator_reason("zoe@desk", "ticket 12")))]
     written = hands.write(lines)
     reached = hands.wait(written, patience_s=10)
     (outcome,) = hands.outcomes(act, written, picture, reached=reached)

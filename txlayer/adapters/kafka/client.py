@@ -201,6 +201,15 @@ FETCH_QUEUE_BACKOFF_MS = 10
 a fifth of that waiting: 160,000 records/s instead of 540,000/s in a loop over `consume`."""
 
 
+_READING = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "check.crcs": True,
+    "allow.auto.create.topics": False,
+}
+
+
 def group_consumer(
     config: ClientConfig,
     *,
@@ -228,17 +237,13 @@ def group_consumer(
             "group.id": group,
             **({"group.instance.id": instance_id} if instance_id else {}),
             **({"on_commit": on_commit} if on_commit is not None else {}),
+            **_READING,
             "group.protocol": "classic",
             "partition.assignment.strategy": "range",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
             "isolation.level": isolation,
-            "auto.offset.reset": "error",
             "enable.partition.eof": tells_end,
             "session.timeout.ms": session_timeout_ms,
             "heartbeat.interval.ms": max(session_timeout_ms // 4, 100),
-            "check.crcs": True,
-            "allow.auto.create.topics": False,
         },
     )
 
@@ -278,14 +283,10 @@ def plain_consumer(
             # It is no member of a group: how long members may stay away is not for it, and the client refuses an interval
             # that is shorter than its session's 45 s.
             "max.poll.interval.ms": 300_000,
+            **_READING,
             "group.id": group,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
             "isolation.level": isolation,
-            "auto.offset.reset": "error",
             "enable.partition.eof": True,
-            "check.crcs": True,
-            "allow.auto.create.topics": False,
         },
     )
 
