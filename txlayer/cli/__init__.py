@@ -1,4 +1,7 @@
-"""The command line: parse, call, print, exit code; never a rule."""
+"""The command line: parse, call, print, exit code; never a rule.
+
+A wrong value is a ConfigError or UsageError, raised before anything is asked; every error ends at one border, `exits.guard`.
+"""
 
 from __future__ import annotations
 

@@ -119,11 +119,7 @@ def purge_inbox(
 
 @contextmanager
 def opened_barrier(url: str | None, *, option: str = "--url", **given: Any) -> Iterator[SqlBarrier]:
-    """A barrier in the database at `url`, closed at the end of the block, whose errors are ours and name no address.
-
-    Raises:
-        ConfigError: no database is named, its address cannot be used, or the extra `sql` is not installed.
-    """
+    """A barrier in the database at `url`, closed at the end of the block, whose errors are ours and name no address."""
     with _opened(database_url(url, name=BARRIER_URL, option=option), "barrier") as engine:
         from txlayer.adapters.sql.barrier import SqlBarrier
 
@@ -152,11 +148,7 @@ def _opened(url: str, what: str) -> Iterator[Any]:
 
 
 def database_url(url: str | None, *, name: str, option: str = "--url") -> str:
-    """The URL given with `option`, else what the environment says under `name` or in the file `name`_FILE.
-
-    Raises:
-        ConfigError: none of them names a database, or the command line holds a password.
-    """
+    """The URL given with `option`, else what the environment says under `name` or in the file `name`_FILE."""
     if url:
         refuse_password(url, option=option, name=name)
         return url

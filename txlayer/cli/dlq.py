@@ -108,11 +108,7 @@ class DeadLetterFilters(Bundle):
     ] = None
 
     def read(self, *, states: Sequence[DeadLetterState] = (), now_ms: int) -> DeadLetterFilter:
-        """What the options say together.
-
-        Raises:
-            ConfigError, UsageError: one has the wrong form, or two contradict each other.
-        """
+        """What the options say together."""
         if self.key is not None and self.key_hex is not None:
             raise UsageError("--key and --key-hex: name the key once")
         raw = None if self.key is None else self.key.encode("utf-8", "surrogateescape")
@@ -131,11 +127,7 @@ class DeadLetterFilters(Bundle):
 
 
 def parse_letter(text: str, *, topics: Sequence[str]) -> DeadLetterPlace:
-    """`orders/3:17`, or `3:17` where `topics` has one.
-
-    Raises:
-        UsageError: it has another form.
-    """
+    """`orders/3:17`, or `3:17` where `topics` has one."""
     match = re.fullmatch(r"(?:([^/]+)/)?(\d{1,9}):(\d{1,18})", text, re.ASCII)
     topic = None if match is None else match[1] or (topics[0] if len(topics) == 1 else None)
     if match is None or topic is None or not is_topic_name(topic):
@@ -147,11 +139,7 @@ def parse_letter(text: str, *, topics: Sequence[str]) -> DeadLetterPlace:
 
 
 def check_names(group: str, topics: Sequence[str] | None) -> None:
-    """Refuse what topics cannot be named after.
-
-    Raises:
-        UsageError: a name is out of form.
-    """
+    """Refuse what topics cannot be named after."""
     check_group(group)
     for topic in topics or ():
         if not is_topic_name(topic):
@@ -261,11 +249,7 @@ class Asking(DeadLetterFilters):
     ] = "30s"
 
     def order(self, kind: ReplayKind, group: str, letters: Sequence[str] | None, **more: Any) -> ReplayOrder:
-        """What the options say together.
-
-        Raises:
-            ConfigError, UsageError: one has the wrong form, or two contradict each other.
-        """
+        """What the options say together."""
         topics = tuple(self.topic or ())
         check_names(group, topics)
         order = ReplayOrder(
@@ -392,10 +376,7 @@ def _listener() -> Listener:
 
 
 def _confirmed(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: Asking) -> DeadLetterSelection:
-    """The dead letters that the order is about; many are asked for only when a person says so.
-
-    Raises: as `output.confirm`.
-    """
+    """The dead letters that the order is about; many are asked for only when a person says so."""
     choice = replaying.choose_for(order, logs)
     keys = f"{choice.parked_key_count:,} parked keys"
     for count, said in (

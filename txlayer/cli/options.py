@@ -112,11 +112,7 @@ class ClusterOptions(Bundle):
     insecure: Insecure = False
 
     def config(self, role: type[C], **given: Any) -> C:
-        """The role's settings from the command line, else the environment, else the defaults.
-
-        Raises:
-            ConfigError: a value has the wrong form, or a name in the environment is unknown.
-        """
+        """The role's settings from the command line, else the environment, else the defaults."""
         own = {field.name: getattr(self, field.name) for field in fields(self)}
         return client_config(role, **{**own, **given})
 
@@ -208,9 +204,6 @@ def client_config(
 
     A `client_setting` is added to those of the environment, and these to those of the file that it names; the nearer
     wins; those `beneath` are a program's own.
-
-    Raises:
-        ConfigError: a value has the wrong form, or a name in the environment is unknown.
     """
     environ = os.environ if environ is None else environ
     settings = with_secrets(
@@ -228,11 +221,7 @@ def client_config(
 
 
 def duration(option: str, text: str | None) -> timedelta | None:
-    """A length of time that may be left out.
-
-    Raises:
-        ConfigError: it has the wrong form.
-    """
+    """A length of time that may be left out."""
     return None if text is None else parse_duration(option, text)
 
 
@@ -240,9 +229,6 @@ def parse_instant(name: str, text: str, *, now_ms: int) -> int:
     """Milliseconds since 1970 of `2h` (so long ago) or of an ISO 8601 time (UTC when it names no zone).
 
     What is before 1970 is 1970: Kafka knows no earlier time.
-
-    Raises:
-        ConfigError: it is neither.
     """
     try:
         return max(_from_iso(text), 0)
@@ -255,11 +241,7 @@ def parse_instant(name: str, text: str, *, now_ms: int) -> int:
 
 
 def parse_position(text: str) -> Literal["earliest", "latest"] | int:
-    """What `--to` names: earliest, latest, or milliseconds since 1970.
-
-    Raises:
-        typer.BadParameter: it is none of them.
-    """
+    """What `--to` names: earliest, latest, or milliseconds since 1970."""
     if text == "earliest":
         return "earliest"
     if text == "latest":
@@ -294,11 +276,7 @@ _PASSWORD_SETTING = re.compile(r"(password|passwd|pwd|passphrase|secret|token)\w
 
 
 def environment_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Client settings of the environment: of the file that it names, then its own, which win.
-
-    Raises:
-        ConfigError: a setting has the wrong form, or a file cannot be read.
-    """
+    """Client settings of the environment: of the file that it names, then its own, which win."""
     found = {}
     if environ.get(_FILE):
         found = parse_settings_file(_FILE, read_secret(_FILE, environ[_FILE]))
@@ -306,11 +284,7 @@ def environment_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def command_line_settings(option: str, parts: list[str]) -> dict[str, str]:
-    """Settings of a command line; a secret itself is refused there.
-
-    Raises:
-        ConfigError: a setting has the wrong form, or holds a secret.
-    """
+    """Settings of a command line; a secret itself is refused there."""
     settings = parse_settings(option, parts)
     for name in settings:
         if is_secret(name):
@@ -324,11 +298,7 @@ def command_line_settings(option: str, parts: list[str]) -> dict[str, str]:
 
 
 def with_secrets(settings: Mapping[str, str]) -> dict[str, str]:
-    """The same settings, each `NAME.file` replaced by `NAME` and the content of the file.
-
-    Raises:
-        ConfigError: a file cannot be read, or the name holds no secret.
-    """
+    """The same settings, each `NAME.file` replaced by `NAME` and the content of the file."""
     found = {}
     for name, value in settings.items():
         secret = name.removesuffix(_SUFFIX)
@@ -342,11 +312,7 @@ def with_secrets(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_secret(name: str, path: str) -> str:
-    """A file's content without the end of its last line.
-
-    Raises:
-        ConfigError: it cannot be read, is empty, or is no text.
-    """
+    """A file's content without the end of its last line."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(SECRET_BYTES_MAX + 1)
@@ -367,11 +333,7 @@ def from_file(environ: Mapping[str, str], name: str) -> str | None:
 
 
 def refuse_password(url: str, *, option: str, name: str) -> None:
-    """Refuse a database's URL of a command line that holds a password.
-
-    Raises:
-        ConfigError: it does. The error names the ways to give it, and never the URL.
-    """
+    """Refuse a database's URL of a command line that holds a password."""
     before, _, query = url.partition("?")
     credentials = before.rpartition("@")[0].rpartition("//")[2]
     if ":" in credentials or "@" in query or _PASSWORD_SETTING.search(unquote_plus(query)):

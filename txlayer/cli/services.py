@@ -78,30 +78,18 @@ class Observing(Bundle):
     ] = None
 
     def set_up_logging(self) -> None:
-        """Send log lines to standard error as the command line says, else the environment.
-
-        Raises:
-            ConfigError: there is no such format or level.
-        """
+        """Send log lines to standard error as the command line says, else the environment."""
         set_up_logging(
             log_format=self.log_format or os.environ.get(LOG_FORMAT, "text"),
             level=self.log_level or os.environ.get(LOG_LEVEL, "INFO"),
         )
 
     def metrics(self) -> MetricsConfig:
-        """The port that the command line names, else the environment.
-
-        Raises:
-            ConfigError: a value has no use.
-        """
+        """The port that the command line names, else the environment."""
         return metrics_config(os.environ, port=self.metrics_port, host=self.metrics_host)
 
     def tracer(self) -> Tracing:
-        """The tracing that the command line asks for, else the environment.
-
-        Raises:
-            ConfigError: the extra is missing, or the environment says neither true nor false.
-        """
+        """The tracing that the command line asks for, else the environment."""
         said = os.environ.get(TRACING, "").lower()
         if said not in _WORDS:
             raise ConfigError("neither on nor off", name=TRACING, value=said, expected="true or false")
@@ -120,11 +108,7 @@ class Observing(Bundle):
 
 @contextmanager
 def observed(config: MetricsConfig, make: Callable[[], Observed]) -> Iterator[None]:
-    """Serve metrics and probes within the block; without a port nothing is made.
-
-    Raises:
-        ConfigError: the extra is missing, or the port cannot be had.
-    """
+    """Serve metrics and probes within the block; without a port nothing is made."""
     if not config.port:
         yield
         return
@@ -139,11 +123,7 @@ def observed(config: MetricsConfig, make: Callable[[], Observed]) -> Iterator[No
 
 
 def ports_of_workers(config: MetricsConfig, worker_count: int) -> Callable[[int], Sequence[str]] | None:
-    """Arguments of a worker with this number, beside the common command; None: there are none.
-
-    Raises:
-        ConfigError: the last worker would have no port.
-    """
+    """Arguments of a worker with this number, beside the common command; None: there are none."""
     if not config.port:
         return None
     config.of_worker(worker_count - 1)
@@ -151,11 +131,7 @@ def ports_of_workers(config: MetricsConfig, worker_count: int) -> Callable[[int]
 
 
 def run_workers(config: MetricsConfig, worker_count: int, stop: StopSignal) -> NoReturn:
-    """Run this very command line once per worker, until a signal; then the process ends with their exit code.
-
-    Raises:
-        ConfigError: the last worker would have no port.
-    """
+    """Run this very command line once per worker, until a signal; then the process ends with their exit code."""
     # A later --workers wins, everything else is as it was said.
     command = [*PROGRAM, *sys.argv[1:], "--workers", "1", "--watch-parent"]
     ports = ports_of_workers(config, worker_count)
@@ -163,11 +139,7 @@ def run_workers(config: MetricsConfig, worker_count: int, stop: StopSignal) -> N
 
 
 def load_handler(place: str, *, folder: str) -> Callable[..., Any]:
-    """The function that `place` names; modules of `folder` are found first.
-
-    Raises:
-        ConfigError: it has another form, or there is no such module or function.
-    """
+    """The function that `place` names; modules of `folder` are found first."""
     found: Callable[..., Any] = _load(place, folder=folder, name="--handler", kind="function")
     if not callable(found):
         expected = "a function that takes a CheckRequest"

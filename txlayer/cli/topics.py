@@ -74,11 +74,7 @@ class Wanted(Bundle):
     ] = None
 
     def read(self, config: ClientConfig) -> WantedTopics:
-        """The options together.
-
-        Raises:
-            UsageError: they contradict each other. Nothing was asked.
-        """
+        """The options together."""
         wanted = WantedTopics(
             config.topics, self.partitions, self.replication_factor, self.group, tuple(self.topic or ())
         )

@@ -87,11 +87,7 @@ class TransactionFilters(Bundle):
     younger_than: Annotated[str | None, option("--younger-than", "Only those prepared since.", "1h")] = None
 
     def read(self) -> Filter:
-        """What the options say together: states add up, everything else narrows.
-
-        Raises:
-            ConfigError: a length of time has the wrong form.
-        """
+        """What the options say together: states add up, everything else narrows."""
         states = {s.value for s in self.state or ()}
         states |= {TxnState.OPEN.value} if self.is_open else set()
         states |= PARKED if self.is_parked else set()
@@ -390,11 +386,7 @@ class Settling(TransactionFilters):
     since: Annotated[str, option("--since", "How far back to look for a transaction that is settled.", "1h")] = "1h"
 
     def order(self, word: str, txn_ids: Sequence[str] | None) -> SettlementOrder:
-        """What the options say together.
-
-        Raises:
-            ConfigError, UsageError: one has the wrong form, or two contradict each other.
-        """
+        """What the options say together."""
         from txlayer.operate.settle import OperatorAction, SettlementOrder
 
         signature = signature_of(

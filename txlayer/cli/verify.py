@@ -91,12 +91,7 @@ def verify(
 def make_asked(
     *, since: str, until: str | None, topics: list[str] | None, grace: str, overdue_after: str, now_ms: int
 ) -> WantedWindow:
-    """The options as the window that they mean.
-
-    Raises:
-        ConfigError: a length of time has the wrong form.
-        UsageError: the window ends before it begins. Nothing was read.
-    """
+    """The options as the window that they mean."""
     since_ms = parse_instant("--since", since, now_ms=now_ms)
     until_ms = None if until is None else parse_instant("--until", until, now_ms=now_ms)
     if until_ms is not None and until_ms <= since_ms:

@@ -86,11 +86,7 @@ class SourceOptions(Bundle):
     insecure: Insecure = False
 
     def settings(self, data: str) -> BronzeSettings:
-        """Of the job that copies it into a folder.
-
-        Raises:
-            ConfigError: a setting has the wrong form, or plain text may not go to that address.
-        """
+        """Of the job that copies it into a folder."""
         options = with_secrets(command_line_settings("--kafka-option", list(self.kafka_option or ())))
         protocol = {k: v for k, v in options.items() if k == "security.protocol"}
         # Whether plain text may go to that address is judged as everywhere else.
@@ -325,12 +321,7 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
 def connector(config: LocalConfig | None = None) -> SparkRuntime:
-    """Java and the jars of Spark's Kafka connector, fetched when they are missing.
-
-    Raises:
-        ConfigError: no Java, or no jars that fit.
-        RepositoryUnreachableError: the connector could not be fetched.
-    """
+    """Java and the jars of Spark's Kafka connector, fetched when they are missing."""
     with closing(FetchBar(CONNECTOR)) as progress:
         return prepare_connector(config or LocalConfig.from_environ(os.environ), progress=progress)
 
@@ -339,12 +330,7 @@ def connector(config: LocalConfig | None = None) -> SparkRuntime:
 def spark_session(
     *, master: str, memory: str = "2g", settings: Mapping[str, str] | None = None, config: LocalConfig | None = None
 ) -> Iterator[SparkSession]:
-    """A session for the time of the block; under `spark-submit` the one that it started.
-
-    Raises:
-        ConfigError: no Java, or no jars that fit. Nothing was started.
-        RepositoryUnreachableError: the connector could not be fetched.
-    """
+    """A session for the time of the block; under `spark-submit` the one that it started."""
     if _SUBMITTED in os.environ:
         session = build_session(name="txlayer", master=None, settings=settings)
     else:

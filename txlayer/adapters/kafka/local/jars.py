@@ -1,7 +1,8 @@
 """The locked jars of the embedded broker and of Spark's Kafka connector, and how they reach the user's cache.
 
 The Ivy that pyspark carries brings the files that the lock names into a temporary folder; each is checked against the
-lock, and the folder is put in place in one step. Ivy knows its default repository, and `maven_url` names another one.
+lock, and the folder is put in place in one step. Ivy knows its default repository, and `maven_url` names another one. After an
+error nothing was kept.
 """
 
 from __future__ import annotations
@@ -113,11 +114,7 @@ class JarLock:
 
 
 def parse_lock(text: str, purpose: JarPurpose = BROKER) -> JarLock:
-    """The lock's lines: `group:artifact:version size sha256`; `#` begins a comment line.
-
-    Raises:
-        InvariantError: a line has another form, or the chief jar is missing (the lock is part of txlayer).
-    """
+    """The lock's lines: `group:artifact:version size sha256`; `#` begins a comment line."""
     jars = []
     for number, line in enumerate(text.splitlines(), start=1):
         parts = line.split()
@@ -146,11 +143,7 @@ def has_all_sizes(folder: Path, jars: Iterable[Jar]) -> bool:
 
 
 def verify(folder: Path, jars: Iterable[Jar]) -> None:
-    """Hold every file against its SHA-256; 44 MB take 0.1 s.
-
-    Raises:
-        WrongChecksumError: the first file that is missing or has other bytes. Nothing was changed.
-    """
+    """Hold every file against its SHA-256; 44 MB take 0.1 s."""
 
     def found_sum(jar: Jar) -> str:
         path = folder / jar.file_name
@@ -263,11 +256,6 @@ def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, progress: Progre
     """The folder in `cache` that holds exactly the lock's jars; fetched if it is not there.
 
     Safe for several processes at once: one fetches, the others wait for it.
-
-    Raises:
-        WrongChecksumError: a file that came is not the locked one. Nothing was kept.
-        RepositoryUnreachableError: Ivy could not bring them. Nothing was kept.
-        ConfigError: there is no Ivy to fetch with.
     """
     folder = cache / lock.folder_name
     if has_all_sizes(folder, lock.jars):

@@ -1,4 +1,7 @@
-"""Where the embedded broker's and Spark's Java and jars come from, and the step that makes both ready."""
+"""Where the embedded broker's and Spark's Java and jars come from, and the step that makes both ready.
+
+What a user must mend is a ConfigError; nothing was started then.
+"""
 
 from __future__ import annotations
 
@@ -110,13 +113,7 @@ class Runtime:
 
 
 def prepare_runtime(config: LocalConfig, *, progress: Progress = QUIET) -> Runtime:
-    """Find Java, and find or fetch the jars; the first time takes as long as the network needs, and some 15 s.
-
-    Raises:
-        ConfigError: no Java or no Kafka that can be used.
-        RepositoryUnreachableError: the jars are not there and could not be fetched.
-        WrongChecksumError: a fetched file is not the locked one.
-    """
+    """Find Java, and find or fetch the jars; the first time takes as long as the network needs, and some 15 s."""
     java = find_java(config, bundled=bundled_java())
     # Absolute: a broker keeps these paths on its command line, wherever it was started from.
     cache = (config.home / "jars").absolute()
@@ -130,11 +127,7 @@ def prepare_runtime(config: LocalConfig, *, progress: Progress = QUIET) -> Runti
 
 
 def installed_version(folder: Path) -> str:
-    """The version of the Kafka whose jars lie in `folder`.
-
-    Raises:
-        ConfigError: there is none, or an older one than txlayer supports.
-    """
+    """The version of the Kafka whose jars lie in `folder`."""
     names = sorted(folder.glob(f"{KAFKA_ARTIFACT}-*.jar"))
     version = names[-1].name.removeprefix(f"{KAFKA_ARTIFACT}-").removesuffix(".jar") if names else None
     oldest = ".".join(map(str, OLDEST_RELEASE))
@@ -164,13 +157,7 @@ class SparkRuntime:
 
 
 def prepare_connector(config: LocalConfig, *, progress: Progress = QUIET) -> SparkRuntime:
-    """Find Java, and find or fetch the connector that fits the installed pyspark.
-
-    Raises:
-        ConfigError: no pyspark, no Java, or jars that cannot be used. Nothing was started.
-        RepositoryUnreachableError: the jars are not there and could not be fetched.
-        WrongChecksumError: a fetched file is not the locked one.
-    """
+    """Find Java, and find or fetch the connector that fits the installed pyspark."""
     lock = read_lock(CONNECTOR)
     installed = installed_pyspark(lock)
     java = find_java(config, bundled=bundled_java())
@@ -188,11 +175,7 @@ def prepare_connector(config: LocalConfig, *, progress: Progress = QUIET) -> Spa
 
 
 def installed_pyspark(lock: JarLock) -> str:
-    """The version of pyspark.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """The version of pyspark."""
     try:
         return version("pyspark")
     except PackageNotFoundError as exc:
@@ -202,11 +185,7 @@ def installed_pyspark(lock: JarLock) -> str:
 
 
 def check_version(installed: str, lock: JarLock) -> None:
-    """The connector must be of Spark's own version: another one fails in the middle of a job.
-
-    Raises:
-        ConfigError: this version's jars are not locked.
-    """
+    """The connector must be of Spark's own version: another one fails in the middle of a job."""
     if installed != lock.version:
         raise ConfigError(
             f"txlayer knows the connector's checksums for pyspark {lock.version} alone: install that, "
@@ -218,11 +197,7 @@ def check_version(installed: str, lock: JarLock) -> None:
 
 
 def own_jars(paths: tuple[str, ...]) -> tuple[Path, ...]:
-    """The jars that a user names.
-
-    Raises:
-        ConfigError: one cannot be read, or the connector is not among them.
-    """
+    """The jars that a user names."""
     jars = tuple(Path(path.strip()).absolute() for path in paths)
     for jar in jars:
         try:
@@ -293,11 +268,7 @@ def _says(path: Path, text: str) -> bool:
 
 
 def find_java(config: LocalConfig, *, bundled: Path | None) -> Path:
-    """The `java` to run: the named one (must fit), else JAVA_HOME's, else the one on the path, else `bundled`.
-
-    Raises:
-        ConfigError: the named home holds no Java of 17 or later, or no Java was found at all. Nothing was started.
-    """
+    """The `java` to run: the named one (must fit), else JAVA_HOME's, else the one on the path, else `bundled`."""
     if config.named_java_home:
         return _named_java(config.named_java_home)
     java_home, search_path = config.java_home, config.search_path

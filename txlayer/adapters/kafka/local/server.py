@@ -1,6 +1,6 @@
 """One Kafka server on this machine: its settings, its data folder, its port and its Java process.
 
-The server is broker and controller in one process.
+The server is broker and controller in one process. What a user must mend is a ConfigError or UsageError; no broker was started then.
 
 ::
 
@@ -197,11 +197,7 @@ class DataFolder:
         return pid if is_broker(pid, properties_file=self.properties_file) else None
 
     def load(self) -> Server | None:
-        """The broker whose data these are; None when the folder is missing or empty.
-
-        Raises:
-            ConfigError: the folder holds something else, or the record of another txlayer.
-        """
+        """The broker whose data these are; None when the folder is missing or empty."""
         if not self.record_file.is_file():
             if self.path.is_dir() and any(entry.name != LOCK_NAME for entry in self.path.iterdir()):
                 raise _wrong_data(
@@ -229,11 +225,7 @@ class DataFolder:
             ) from exc
 
     def open(self, *, kafka_version: str, cluster_id: str | None = None) -> Server:
-        """The broker of this folder, or a new one that is not written yet.
-
-        Raises:
-            ConfigError: these data are another cluster's, or a later Kafka wrote them. Nothing was changed.
-        """
+        """The broker of this folder, or a new one that is not written yet."""
         found = self.load()
         if found is None:
             return Server(cluster_id or new_id(), kafka_version)
@@ -255,11 +247,7 @@ class DataFolder:
         return replace(found, kafka_version=kafka_version)
 
     def prepare(self, server: Server, *, command: JavaCommand, more: Mapping[str, str]) -> None:
-        """Write the record and the settings, and format the storage when it is new; `more` wins over our settings.
-
-        Raises:
-            UsageError: Kafka refused to format. The record is written; the next start goes on from here.
-        """
+        """Write the record and the settings, and format the storage when it is new; `more` wins over our settings."""
         self.node.mkdir(parents=True, exist_ok=True)
         ports = {"node_id": 1, "client_port": server.port, "controller_port": server.controller_port}
         record = {
@@ -351,11 +339,7 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
-    """`count` different ports that were free a moment ago, none of those in `apart_from`.
-
-    Raises:
-        ConfigError: hardly any port of the range is free.
-    """
+    """`count` different ports that were free a moment ago, none of those in `apart_from`."""
     found: list[int] = []
     for _ in range(_TRIES_MAX):
         port = random.randint(FIRST_CHOICE, LAST_CHOICE)  # noqa: S311 - no secret: spreads processes that look at once
@@ -371,11 +355,7 @@ def free_ports(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
 
 
 def check_port(port: int) -> None:
-    """Refuse a port that another process listens on; Kafka would say so in a stack trace, seconds later.
-
-    Raises:
-        ConfigError: it is in use. Nothing was started.
-    """
+    """Refuse a port that another process listens on; Kafka would say so in a stack trace, seconds later."""
     if not is_free(port):
         raise ConfigError(
             "this port is in use by another process; end that, or choose another with --port",
@@ -476,10 +456,6 @@ def wait_until_ready(address: str, *, check_alive: Callable[[], None]) -> None:
 
     The first call on a new broker creates Kafka's internal topics, so that a user's first transaction need not
     wait for them.
-
-    Raises:
-        BrokerUnavailableError: it was not ready within 60 s.
-        Exception: whatever `check_alive` raises when the process has ended.
     """
     deadline = time.monotonic() + READY_TIMEOUT_S
     unserved = [_serves_metadata]
