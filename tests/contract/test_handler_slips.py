@@ -144,8 +144,9 @@ def test_a_key_group_for_each_key_is_counted_within_a_limit(stage: Stage) -> Non
     for n in range(1_010):
         stage.write(b"0", key=b"%d" % n)
 
-    with stage.consumer(key_group=repr) as consumer:
+    with stage.consumer(key_group=lambda key: f"{key!r}{'k' * 1_000}") as consumer:
         stage.wait_stored(1_010)
 
     groups = consumer.stats().topics[stage.topic].handled_by_key_group
     assert (1_001, 10) == (len(groups), groups["(other)"])
+    assert 200 == max(map(len, groups))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, QueueStage
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
-from txlayer.core.key_queue import QueueSettings
-from txlayer.core.progress import Progress, attempt_records_max
-from txlayer.core.retry import RetryPolicy
+from txlayer.core.key_queue import Failure, KeyQueues, QueueSettings, Start
+from txlayer.core.progress import Progress, StoredProgress, attempt_records_max
+from txlayer.core.retry import DELAY_MS_MAX, Retry, RetryPolicy
 from txlayer.errors import ConfigError
 
 A, B, C = b"a", b"b", b"c"
@@ -117,3 +121,51 @@ def test_parked_keys_that_a_smaller_setting_has_no_room_for_are_said_by_name() -
 
     assert ("metadata_bytes_max", 540) == (caught.value.name, caught.value.value)
     assert str(caught.value.expected).endswith("which is stored already")
+
+
+@contextmanager
+def bounded_memory(bytes_max: int) -> Iterator[None]:
+    """A block after which at most so much more is in use."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        yield
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before <= bytes_max
+
+
+@pytest.mark.promise("P11")
+def test_a_record_that_waits_for_long_keeps_nothing_of_those_that_came_and_went() -> None:
+    stage = QueueStage([A])
+    stage.fail(stage.take()[0], Failure(Retry(delay_ms=DELAY_MS_MAX), started_ms=1_000))
+    stage.store()
+
+    with bounded_memory(300_000):
+        for offset in range(1, 10_000):
+            stage.queue.add([""], offsets=[offset], keys=[B], sizes=[1], now_ms=1_000 + offset)
+            stage.queue.handled(stage.queue.take(1, now_ms=1_000 + offset))
+    assert 1_000 == stage.queue.figures().oldest_added_ms
+
+    stage.queue.add([""], offsets=[10_000], keys=[C], sizes=[1], now_ms=20_000)
+    stage.now_ms += DELAY_MS_MAX
+    stage.queue.handled(stage.take())
+    stage.store()
+    stage.queue.add([""], offsets=[10_001], keys=[C], sizes=[1], now_ms=30_000)
+    stage.store()
+
+    assert 30_000 == stage.queue.figures().oldest_added_ms
+
+
+@pytest.mark.promise("P11")
+def test_keys_that_were_looked_up_among_the_parked_ones_are_not_kept_whatever_their_length() -> None:
+    parked = StoredProgress(parked={b"12345678": 3})
+    queue: KeyQueues[str] = KeyQueues(
+        topic=Start(0, parked), replays=Start(0), settings=QueueSettings(policy=PARK), now_ms=0
+    )
+
+    with bounded_memory(1_000_000):
+        for offset in range(100):
+            queue.add([""], offsets=[offset], keys=[b"%0100000d" % offset], sizes=[100_000], now_ms=0)
+            queue.handled(queue.take(1, now_ms=0))

@@ -17,6 +17,8 @@ SIDE_BY_SIDE_COUNT_MAX = 250
 """Jobs of one chunk that run side by side; it lets queues take turns."""
 KEY_GROUP_COUNT_MAX = 1_000
 """Names of `key_group` that are counted per topic, the first ones seen: one name per key would fill the memory."""
+KEY_GROUP_LENGTH_MAX = 200
+"""Characters of such a name that are kept: it may hold a key of any length."""
 OTHER_KEY_GROUPS = "(other)"
 """The name for all later ones."""
 NO_KEY_GROUP = "(failed)"
@@ -252,7 +254,7 @@ class Dispatcher:
         try:
             name = self._key_group(item.record.key())
             if isinstance(name, str):
-                return str(name)
+                return str(name)[:KEY_GROUP_LENGTH_MAX]
             raise TypeError(f"key_group returned {type(name).__name__}, not a text")
         except Exception:
             if not self._is_key_group_told:

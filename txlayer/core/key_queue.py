@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
@@ -295,6 +296,8 @@ class Lanes(Generic[R]):
 
 _KNOWN_MAX = 10_000
 """Hashes in the cache: to compute one costs ten times as much as a look-up in a dict."""
+_KNOWN_BYTES_MAX = 256
+"""A longer key is hashed anew each time: the cache would keep it for long, and nothing counts its bytes."""
 _RELEASING = frozenset({ReplayOutcome.HANDLED, ReplayOutcome.DROPPED})
 _FREEING = _RELEASING | {ReplayOutcome.MISSING}
 """Ends that free a key from a failed replay: a dead letter that is gone blocks no later one of its key."""
@@ -411,6 +414,8 @@ class ParkedKeys:
             return NO_KEY
         known = self._known.get(chain)
         if known is None:
+            if len(chain) > _KNOWN_BYTES_MAX:
+                return hash_of_key(chain)
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
             known = self._known[chain] = hash_of_key(chain)
@@ -682,6 +687,10 @@ def _dead_letter(item: Item[R]) -> int:
     return -1 if offset is None else offset
 
 
+ARRIVALS_MAX = 1_000
+"""Times of additions that are kept, for the age of the oldest record: one that waits for days has as many behind it as were read."""
+
+
 class QueueSources:
     """The progress in both sources, and the other stored metadata of the partition."""
 
@@ -714,7 +723,8 @@ class QueueSources:
     @property
     def oldest_added_ms(self) -> int | None:
         """When the oldest unfinished record of the topic was added, as of its last snapshot."""
-        return self._arrivals[0][1] if self._arrivals and self.topic.unfinished_count else None
+        arrivals = self._arrivals
+        return arrivals[0][1] if arrivals and self.topic.unfinished_count else None
 
     def of(self, source: ItemSource) -> Progress:
         """The progress in that source."""
@@ -729,6 +739,10 @@ class QueueSources:
 
     def added(self, first_offset: int, *, now_ms: int) -> None:
         """Note that records of the topic from this offset on were added."""
+        if len(self._arrivals) >= ARRIVALS_MAX:
+            self._arrivals = deque(
+                islice(self._arrivals, 0, None, 2)
+            )  # a record between two counts as old as the one before
         self._arrivals.append((first_offset, now_ms))
 
     def snapshot(
