@@ -378,6 +378,15 @@ CONSUMER = (
     ),
     Row(
         "consumer",
+        "a coroutine handler stops the event loop",
+        "What was not called yet is charged with no attempt, and begins only if it still may.",
+        (
+            "contract/test_stopped_loops.py::test_what_waits_behind_a_stopped_loop_is_charged_with_no_attempt",
+            "contract/test_stopped_loops.py::test_behind_an_answered_pause_no_coroutine_begins",
+        ),
+    ),
+    Row(
+        "consumer",
         "a handler changes the headers that it was given",
         "The next attempt, the inbox and the dead letter have those of the message.",
         (

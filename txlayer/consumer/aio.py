@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, Unpack
 
@@ -15,7 +16,7 @@ from txlayer.adapters.connect import ConnectConsumer, connect_consumer
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.consumer import ConsumerSettings, order_of
-from txlayer.consumer.context import Deserializer, Lease, context_of
+from txlayer.consumer.context import Deserializer, context_of
 from txlayer.consumer.handlers import AsyncBatchHandlerFunction, AsyncHandlerFunction, Interceptor
 from txlayer.consumer.plan import StartAt
 from txlayer.consumer.pools import Caller, Chunk, Failed, HungHandlers, Job, JobOutcome, JobOutcomes, Pool, timed_out
@@ -27,6 +28,10 @@ LOOK_S = 0.25
 """How often the deadlines of running tasks are checked."""
 CANCEL_S = 1.0
 """How long a cancelled task may take to clean up before it is given up."""
+
+
+Call = tuple[asyncio.Task[Any] | None, float, Chunk]
+"""A call of a handler that has not ended: its task, its deadline, and its chunk."""
 
 
 class AsyncPool:
@@ -51,8 +56,9 @@ class AsyncPool:
         self._outcomes = JobOutcomes()
         self._begun_count = 0
         self._inbox: deque[Chunk] = deque()
-        self._tasks: dict[int, tuple[asyncio.Task[None], float, Lease]] = {}  # by the identity of the job
-        self._done: dict[Chunk, tuple[list[Job], list[Failed]]] = {}
+        self._current_task = partial(asyncio.current_task, loop)
+        self._entered: dict[int, Call] = {}  # by the identity of the job
+        self._done: dict[Chunk, tuple[list[Job], list[Failed], list[Job]]] = {}
         self._hung = HungHandlers(count_max=hung_max)
         self._open: dict[Chunk, dict[int, Job]] = {}
         """Jobs that have not ended; the thread or task that removes one reports how it ended."""
@@ -107,6 +113,9 @@ class AsyncPool:
         why = f"no end within {self._attempt_timeout_s:g} s (attempt_timeout), and {CANCEL_S:g} s after its cancellation: its task was given up"
         failed = []
         for name, job in list(left.items()):
+            call = self._entered.get(name)
+            if call is None or call[2] is not chunk:
+                continue  # another handler stops the loop: this one was not called, and has had no attempt
             if self._hung.has_room and left.pop(name, None) is not None:
                 count = chunk.given.get(name, 0)
                 failed.append(timed_out(job, why=why, started_ms=started_ms, count=count))
@@ -123,36 +132,35 @@ class AsyncPool:
     # --- the loop's thread --------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        create_task, tasks, inbox = self._loop.create_task, self._tasks, self._inbox
+        create_task, inbox = self._loop.create_task, self._inbox
         now = time.monotonic()
         while inbox:
             chunk = inbox.popleft()
-            lease = chunk.lease
-            if now >= lease.valid_until or lease.lost.is_set():
-                self._open[chunk].clear()
-                self._outcomes.put(JobOutcome(chunk, (), not_run=chunk.jobs))
-            else:
-                chunk.begun_at = now
-                deadline = now + self._attempt_timeout_s
-                function, left = self._caller.bare_function(lease.topic), self._open[chunk]
-                for job in chunk.jobs:
-                    task = create_task(self._run(chunk, job, deadline, function, left))
-                    tasks[id(job)] = task, deadline, lease
-        if tasks and not self._is_watching:
+            chunk.begun_at = now
+            deadline = now + self._attempt_timeout_s
+            function, left = self._caller.bare_function(chunk.lease.topic), self._open[chunk]
+            for job in chunk.jobs:
+                create_task(self._run(chunk, job, deadline, function, left))
+        if not self._is_watching:
             self._is_watching = True
             self._loop.call_later(LOOK_S, self._watch)
 
     async def _run(
         self, chunk: Chunk, job: Job, deadline: float, function: Callable[..., Any] | None, left: dict[int, Job]
     ) -> None:
-        caller = self._caller
+        caller, lease, began = self._caller, chunk.lease, time.monotonic()
+        # Looked at here: since the task was made, another handler may have stopped the loop.
+        if chunk.is_cut or began >= deadline or began >= lease.valid_until or lease.lost.is_set():
+            del left[id(job)]
+            self._ends_of(chunk)[2].append(job)
+            return
+        self._entered[id(job)] = (self._current_task(), deadline, chunk)
         # Without interceptors and the like, skip one coroutine per message.
         if function is None or isinstance(job, list):
             failed = await caller.run_async(chunk, job, deadline)
         else:
-            began = time.monotonic()
             try:
-                context = context_of(job.record, job.attempt_count + 1, deadline, chunk.lease)
+                context = context_of(job.record, job.attempt_count + 1, deadline, lease)
                 result = await function(context.message, context)
             except BaseException as exc:  # noqa: BLE001 - the user's code; its error is reported
                 failed = caller.failure(job, exc, began)
@@ -160,40 +168,45 @@ class AsyncPool:
                 is_done = result is None or type(result) is Ack
                 failed = None if is_done else caller.refusal(job, result, began)
         if left.pop(id(job), None) is None:
-            if self._tasks.get(id(job), (None,))[0] is asyncio.current_task():
-                del self._tasks[id(job)]  # otherwise it belongs to the next attempt
+            call = self._entered.get(id(job))
+            if call is not None and call[2] is chunk:
+                del self._entered[id(job)]  # otherwise it belongs to the next attempt
             ended = JobOutcome(chunk, (job,)) if failed is None else JobOutcome(chunk, (), (failed,))
             self._outcomes.put_late(ended)
             return
-        self._tasks.pop(id(job), None)
+        del self._entered[id(job)]
+        if failed is None:
+            self._ends_of(chunk)[0].append(job)
+        else:
+            self._ends_of(chunk)[1].append(failed)
+
+    def _ends_of(self, chunk: Chunk) -> tuple[list[Job], list[Failed], list[Job]]:
+        """What is told of a chunk in this round of the loop: handled, failed, not run."""
         if not self._done:
             self._loop.call_soon(self._tell)
-        done = self._done.get(chunk)
-        if done is None:
-            done = self._done[chunk] = ([], [])
-        if failed is None:
-            done[0].append(job)
-        else:
-            done[1].append(failed)
+        ends = self._done.get(chunk)
+        if ends is None:
+            ends = self._done[chunk] = ([], [], [])
+        return ends
 
     def _tell(self) -> None:
         told, self._done = self._done, {}
         now = time.monotonic()
-        for chunk, (done, failed) in told.items():
-            self._outcomes.put(JobOutcome(chunk, done, failed, seconds=now - chunk.begun_at))
+        for chunk, (done, failed, not_run) in told.items():
+            self._outcomes.put(JobOutcome(chunk, done, failed, not_run, seconds=now - chunk.begun_at))
 
     def _watch(self) -> None:
         now = time.monotonic()
-        for task, deadline, lease in list(self._tasks.values()):
+        for task, deadline, chunk in list(self._entered.values()):
             # Once: another cancellation would interrupt its clean-up.
-            if (now >= deadline or now >= lease.valid_until) and not task.cancelling():
+            if task and (now >= deadline or now >= chunk.lease.valid_until) and not task.cancelling():
                 task.cancel("the attempt's deadline is over")
-        self._is_watching = bool(self._tasks)
+        self._is_watching = bool(self._entered or self._open)
         if self._is_watching:
             self._loop.call_later(LOOK_S, self._watch)
 
     def _cancel_all(self) -> None:
-        tasks = [task for task, *_ in self._tasks.values()]
+        tasks = [task for task, *_ in self._entered.values() if task]
         if not tasks:
             self._ended.set()
             return
