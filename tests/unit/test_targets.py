@@ -96,11 +96,36 @@ def test_looking_again_at_very_many_topics_ends_in_time_and_reaches_all() -> Non
 
     for _ in range(100):
         before = cluster.now
-        mended += cluster.book.mended()
+        mended += cluster.book.mended(needed=set())
         assert cluster.now - before <= LOOK_TIME_S + LOOK_S
         cluster.now += 0.5
 
     assert ["invented-00999"] == mended
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+def test_very_many_invented_topics_are_checked_seldom_and_delay_no_topic_that_is_needed() -> None:
+    cluster, left = Cluster(), invented(2_000) | {"orders"}
+    while left:
+        left -= cluster.book.learn(left)
+
+    def tick(*needed: str) -> list[str]:
+        cluster.now += 0.5
+        return cluster.book.mended(needed={*needed})
+
+    until = cluster.now + 2_000
+    while cluster.now < until:  # nothing waits for orders so far
+        tick()
+    asked_count, until = cluster.asked_count, cluster.now + TRY_AGAIN_MAX_S
+    while cluster.now < until:
+        tick()
+    assert cluster.asked_count - asked_count <= 2_001
+
+    cluster.there.add("orders")
+    began = cluster.now
+    while "orders" not in tick("orders"):
+        assert cluster.now - began <= LOOK_AGAIN_MAX_S
 
 
 @pytest.mark.promise("P11")
@@ -215,7 +240,7 @@ def test_a_topic_that_is_forbidden_for_good_is_not_asked_about() -> None:
     cluster.book.learn(["txlayer.half"])
     cluster.now += LOOK_AGAIN_MAX_S
 
-    assert [] == cluster.book.mended()
+    assert [] == cluster.book.mended(needed={"txlayer.half"})
     assert 0 == cluster.asked_count
 
 
@@ -255,7 +280,7 @@ def test_a_topic_with_good_metadata_that_answers_nothing_is_tried_ever_more_seld
     tries, accepted_at = [0.0], 0.0
     while cluster.now < 3_600:
         cluster.now += 1
-        if book.mended():
+        if book.mended(needed={"orders"}):
             accepted_at = cluster.now
         since = cluster.now - max(tries[-1], accepted_at)
         if cluster.refusal() is None and since >= 20:  # a time-out
@@ -281,7 +306,7 @@ def test_a_topic_whose_metadata_have_changed_has_hold_after_again() -> None:
 
     cluster.answers["orders"] = THERE
     cluster.now += LOOK_AGAIN_MAX_S
-    assert ["orders"] == book.mended()
+    assert ["orders"] == book.mended(needed={"orders"})
     book.unanswered(["orders"])
     assert cluster.refusal() is None
 
@@ -319,14 +344,14 @@ def test_a_topic_that_accepted_for_long_is_looked_at_soon_when_it_refuses_again(
     book = cluster.book
     for pause in (0, TRUST_AGAIN_S - 10, 2 * TRUST_AGAIN_S):
         cluster.now += pause
-        book.mended()
+        book.mended(needed={"orders"})
         cluster.there.clear()
         book.look_again_at(["orders"])
         looks = cluster.asked_count
         cluster.now += 2
-        book.mended()
+        book.mended(needed={"orders"})
         assert (cluster.asked_count == looks) is (pause == TRUST_AGAIN_S - 10), pause
         cluster.there.add("orders")
         while cluster.refusal() is not None:
             cluster.now += 1
-            book.mended()
+            book.mended(needed={"orders"})

@@ -6,7 +6,7 @@ import fnmatch
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from functools import partial
 
 from txlayer.adapters.ports import CoordinatorConnections, TopicLimits
@@ -20,10 +20,11 @@ logger = logging.getLogger("txlayer.coordinator")
 
 LOOK_AGAIN_S = 1.0
 LOOK_AGAIN_MAX_S = 30.0
-"""A refusing topic is checked after 1 s, then with growing intervals, at least every 30 s."""
+"""A refusing topic that a held transaction needs is checked after 1 s, then with growing intervals, at least every 30 s."""
 
 TRY_AGAIN_MAX_S = 300.0
-"""The same limit for a topic whose metadata are fine but whose writes time out: each try makes all partitions wait."""
+"""The same limit for a topic that no transaction needs, and for one whose metadata are fine but whose writes time out: each try
+makes all partitions wait."""
 
 TRUST_AGAIN_S = 120.0
 """After this time of accepting writes, earlier refusals and timeouts of a topic are forgotten, and a leader that was missed before."""
@@ -183,19 +184,25 @@ class Targets:
         """True if a topic with unanswered records counts as accepting."""
         return any(self.targets[topic].refusal is None for topic in self._unanswered)
 
-    def mended(self) -> list[str]:
-        """Refusing topics that were due for a check and accept now; the longest overdue first, for `LOOK_TIME_S`."""
+    def mended(self, needed: Container[str]) -> list[str]:
+        """Refusing topics that were due for a check and accept now, for `LOOK_TIME_S`; the longest overdue of `needed` first.
+
+        Held transactions wait for those in `needed`. Half records may have invented the others, which are checked less often.
+        """
         now = self._clock()
         self._trust_again(now)
-        due = sorted((at, topic) for topic, (at, _) in self._look_again.items() if at <= now)
+        due = sorted(
+            (topic not in needed, at, topic)
+            for topic in self._look_again
+            if (at := self._due_at(topic, is_needed=topic in needed)) <= now
+        )
         mended: list[str] = []
-        for _, topic in due:
+        for is_idle, _, topic in due:
             if self._clock() - now >= LOOK_TIME_S:
                 break
             _, wait_s = self._look_again[topic]
-            was_unreachable = topic in self._unreachable
-            is_tried = topic in self._unanswered and not was_unreachable
-            wait_s = min(wait_s * 2, TRY_AGAIN_MAX_S if is_tried else LOOK_AGAIN_MAX_S)
+            was_unreachable, is_tried = topic in self._unreachable, self._is_tried(topic)
+            wait_s = min(wait_s * 2, TRY_AGAIN_MAX_S if is_tried or is_idle else LOOK_AGAIN_MAX_S)
             self._look_again[topic] = (now + wait_s, wait_s)
             target = self._look(topic)
             if target.refusal is not None:
@@ -207,6 +214,16 @@ class Targets:
             self._set(topic, target)
             mended.append(topic)
         return mended
+
+    def _due_at(self, topic: str, *, is_needed: bool) -> float:
+        at, wait_s = self._look_again[topic]
+        if is_needed and not self._is_tried(topic):
+            at -= max(wait_s - LOOK_AGAIN_MAX_S, 0.0)  # it was checked seldom while no transaction needed it
+        return at
+
+    def _is_tried(self, topic: str) -> bool:
+        """True if only a try shows whether it accepts: its metadata were fine while its records were not answered."""
+        return topic in self._unanswered and topic not in self._unreachable
 
     def _trust_again(self, now: float) -> None:
         for told in (self._waited, self._unanswered):

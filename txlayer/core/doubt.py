@@ -315,6 +315,10 @@ class DoubtIndex:
         txn = self._woken.get(key)
         return txn is not None and _stands_at(offset, txn)
 
+    def held_topics(self) -> set[str]:
+        """Real topics of held transactions."""
+        return {topic for txn in self.held.values() for topic in txn.topics}
+
     def held_for(self, topics: Iterable[str]) -> list[Transaction]:
         """Held transactions that wait for one of `topics`, in the order of their decisions."""
         wanted = set(topics)
@@ -324,7 +328,7 @@ class DoubtIndex:
         """Held transactions whose topics all accept now, or refuse for good, in the order of their decisions."""
         refusing = {
             topic
-            for topic in {topic for txn in self.held.values() for topic in txn.topics}
+            for topic in self.held_topics()
             if (target := targets.get(topic, UNKNOWN_TARGET)).refusal is not None and not target.is_for_good
         }
         return _by_decision(t for t in self.held.values() if refusing.isdisjoint(t.topics))

@@ -438,7 +438,7 @@ class Ledger:
 
     def topics_needed(self) -> set[str]:
         """Real topics that held transactions wait for, or that the batch writes to."""
-        return {t for txn in (*self.shelf.held.values(), *self.batch.forwards) for t in txn.topics}
+        return self.shelf.held_topics() | {t for txn in self.batch.forwards for t in txn.topics}
 
     def everybody(self) -> Iterator[Transaction]:
         """Every unsettled transaction, for reading only."""
