@@ -163,11 +163,7 @@ class _Connection:
         """None: the request is not complete."""
 
     def receive(self) -> bytes | None:
-        """The request once it is complete or too large; None before.
-
-        Raises:
-            OSError: the reader closed the connection.
-        """
+        """The request once it is complete or too large; None before."""
         came = self.sock.recv(REQUEST_BYTES_MAX + 1 - len(self.asked))
         if not came:
             raise ConnectionResetError

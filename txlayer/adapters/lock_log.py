@@ -210,11 +210,7 @@ class LockLog:
         return LockEntry(partition, record.offset(), appended_ms, found)
 
     def _next_offset(self, record: Any) -> int:
-        """The offset after a record, or the offset of an end-of-partition record.
-
-        Raises:
-            TxLayerError: what `read` raises.
-        """
+        """The offset after a record, or the offset of an end-of-partition record."""
         error = record.error()
         offset: int = record.offset()
         if error is None:

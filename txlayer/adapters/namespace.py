@@ -180,10 +180,7 @@ def read_topic_files(folders: Sequence[Path] = _FOLDERS) -> dict[str, dict[str, 
 
 
 def read_acl_files(folders: Sequence[Path] = _FOLDERS) -> dict[str, dict[str, object]]:
-    """{role: content} of every file of rights; the role is the name of the file (`producer`, `coordinator`, …).
-
-    Raises: as `read_topic_files`.
-    """
+    """{role: content} of every file of rights; the role is the name of the file (`producer`, `coordinator`, …)."""
     return _read(folders, "acl")
 
 

@@ -181,12 +181,7 @@ class LogHistoryReader:
         return fold.histories()
 
     def half_at(self, partition: int, offset: int) -> HalfPlace | str:
-        """The transaction of the half record at a position; otherwise a sentence about what is there.
-
-        Raises:
-            TopicMismatchError: the namespace's topics do not exist.
-            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
-        """
+        """The transaction of the half record at a position; otherwise a sentence about what is there."""
         topic = self._config.topics.half
         half = (topic, partition)
         with closing(self._make_admin()) as admin:

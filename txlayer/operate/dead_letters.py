@@ -534,10 +534,7 @@ class Listing:
 
 
 def list_letters(logs: Mapping[str, DeadLetterLog], wanted: DeadLetterFilter, *, is_all: bool, limit: int) -> Listing:
-    """The oldest dead letters, the oldest first; those handled or dropped only with `is_all`.
-
-    Raises: as `DeadLetterLog`.
-    """
+    """The oldest dead letters, the oldest first; those handled or dropped only with `is_all`."""
     found = Listing()
     kept = found.letters
 

@@ -73,12 +73,7 @@ class LocksByHand:
         self._wall_clock = wall_clock
 
     def read(self) -> list[LockStanding]:
-        """Read to the end as it is now; every queue that the log tells of, in the order of their names.
-
-        Raises:
-            TopicMismatchError: the namespace has no lock topic.
-            BrokerUnavailableError, NotAuthorisedError: it cannot be read.
-        """
+        """Read to the end as it is now; every queue that the log tells of, in the order of their names."""
         self._log.start()
         self._catch_up()
         return [self._standing(lease) for lease in sorted(self._table)]

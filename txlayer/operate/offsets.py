@@ -104,21 +104,12 @@ class CoordinatorStatus(NamedTuple):
 
 
 def partition_counts(admin: Administration, topics: SystemTopics) -> dict[str, int]:
-    """Partitions of half, op and doubt.
-
-    Raises:
-        TopicMismatchError: a topic is missing.
-    """
+    """Partitions of half, op and doubt."""
     return {topic: partition_count_of(admin, topic) for topic in (topics.half, topics.op, topics.doubt)}
 
 
 def read_status(admin: Administration, topics: SystemTopics) -> CoordinatorStatus:
-    """The coordinators' group, its members, what they stored and how far the topics go.
-
-    Raises:
-        TopicMismatchError: the namespace has no topics.
-        BrokerUnavailableError, NotAuthorisedError: the cluster did not answer.
-    """
+    """The coordinators' group, its members, what they stored and how far the topics go."""
     counts = partition_counts(admin, topics)
     shared = range(min(counts.values()))
     wanted = [(topic, p) for topic in counts for p in shared]

@@ -21,11 +21,7 @@ OPERATOR_LENGTH_MAX = 100
 def signature_of(
     command: str, *, operator: str | None, reason: str, recorded: str = "it is recorded", may_be_silent: bool = False
 ) -> str:
-    """`operator: reason`, as records keep it; the operator is USER@host by default, `may_be_silent`: no reason is one, too.
-
-    Raises:
-        UsageError: no reason, one that is too long, or a name that cannot be one.
-    """
+    """`operator: reason`, as records keep it; the operator is USER@host by default, `may_be_silent`: no reason is one, too."""
     if not may_be_silent and not reason.strip():
         raise UsageError(f'{command}: say why with --reason "…"; {recorded}')
     if len(reason) > REASON_LENGTH_MAX:
@@ -49,11 +45,7 @@ def _this_user() -> str:
 def check_choice(
     command: str, what: str, *, is_any_named: bool, is_all: bool, is_filtered: bool, limit: int | None
 ) -> None:
-    """Refuse a choice that cannot be meant: either names, or `--all` with filters and a limit.
-
-    Raises:
-        UsageError: the options contradict each other. Nothing was read.
-    """
+    """Refuse a choice that cannot be meant: either names, or `--all` with filters and a limit."""
     if is_all == is_any_named:
         raise UsageError(f"{command}: name {what}, or say --all with filters")
     if not is_all and is_filtered:

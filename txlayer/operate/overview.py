@@ -29,12 +29,7 @@ _ANSWER_S = 10.0
 def read_stored(
     connections: CoordinatorConnections, topics: SystemTopics, partitions: Iterable[int]
 ) -> dict[int, StoredPositions]:
-    """{partition: what the coordinators have stored}, without waiting for pending offsets: under load some always are.
-
-    Raises:
-        ConfigError: no offsets are stored, or another program stored them.
-        BrokerUnavailableError, NotAuthorisedError: they cannot be read.
-    """
+    """{partition: what the coordinators have stored}, without waiting for pending offsets: under load some always are."""
     numbers = list(partitions)
     answer = connections.stored_offsets(
         topics.coordinator_group, [(topic, p) for p in numbers for topic in (topics.half, topics.op)], is_stable=False
@@ -82,11 +77,6 @@ class Overview:
         """Every transaction that is not settled, in no promised order: stored positions first, then what came behind.
 
         It is a picture of a moving thing: a transaction that a coordinator is just carrying out may show the step before.
-
-        Raises:
-            ConfigError: no offsets are stored.
-            TopicMismatchError: the namespace's topics are not there.
-            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
         """
         partition_count = count_partitions(self._connections, self._config.topics)
         settings = ledger_settings(self._config, partition_count=partition_count)
@@ -106,10 +96,6 @@ class Overview:
         """Every record kept aside of these partitions (None: of all), the oldest first in each.
 
         Doubt is read from its beginning: no transaction waits for such a record, so no low-water mark holds it back.
-
-        Raises:
-            TopicMismatchError: the namespace's topics are not there.
-            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
         """
         count = count_partitions(self._connections, self._config.topics)
         wanted = range(count) if partitions is None else [p for p in partitions if p < count]

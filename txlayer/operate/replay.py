@@ -55,11 +55,7 @@ class Author(NamedTuple):
 
 
 def author_of(command: str, *, operator: str | None, reason: str, request_id: str | None) -> Author:
-    """The author of a request.
-
-    Raises:
-        UsageError: no reason, or a name that cannot be one. Nothing was read.
-    """
+    """The author of a request."""
     text = signature_of(command, operator=operator, reason=reason, recorded="it is recorded in the request")
     drawn = request_id or secrets.token_hex(6)
     if not is_request_id(drawn):
@@ -95,11 +91,7 @@ class ReplayOrder:
         return f"txlayer dlq {'replay' if self.kind is ReplayKind.REPLAY else 'drop'}"
 
     def check(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            UsageError: the options contradict each other. Nothing was read.
-        """
+        """Refuse what cannot be meant."""
         check_choice(
             self.command,
             "dead letters",
@@ -170,10 +162,7 @@ class Listener(NamedTuple):
 
 
 def choose_for(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterSelection:
-    """The dead letters that an order is about.
-
-    Raises: as `DeadLetterLog`.
-    """
+    """The dead letters that an order is about."""
     return choose(
         logs,
         wanted=order.wanted,
@@ -320,20 +309,13 @@ LOOK_AGAIN_S = 0.2
 def ask_queues(
     log: DeadLetterLog, writer: RequestWriter, record: ReplayRecord, *, partitions: Sequence[int]
 ) -> list[WrittenRequest]:
-    """Ask the owners of partitions, or of all, to pause or to resume.
-
-    Raises: as `RequestWriter.write`.
-    """
+    """Ask the owners of partitions, or of all, to pause or to resume."""
     requests = [Request(log.topic, p, None, record) for p in chosen_partitions(log, partitions)]
     return writer.write(requests)
 
 
 def chosen_partitions(log: DeadLetterLog, partitions: Sequence[int]) -> list[int]:
-    """These partitions of the topic, or all.
-
-    Raises:
-        UsageError: the topic has no such partition.
-    """
+    """These partitions of the topic, or all."""
     there = range(log.partition_count)
     for number in partitions:
         if number not in there:

@@ -302,10 +302,7 @@ class ManualSettlement:
         self._pause = pause
 
     def look(self, is_wanted: Callable[[UnsettledTransaction], bool]) -> Picture:
-        """What is there now and wanted, in no promised order; everything in the op log so far is in it.
-
-        Raises: as `Overview.standing`.
-        """
+        """What is there now and wanted, in no promised order; everything in the op log so far is in it."""
         overview = Overview(self._config, self._connections)
         topic = self._config.topics.doubt
         # Before the picture: what is ended on doubt later is found by `outcomes`.
@@ -506,11 +503,7 @@ class SettlementOrder:
     signature: str
 
     def check(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            UsageError: the options contradict each other, or one is missing. Nothing was read.
-        """
+        """Refuse what cannot be meant."""
         command = f"txlayer tx {self.act.value}"
         check_choice(
             command,

@@ -104,11 +104,7 @@ class WantedTopics:
     topics: tuple[str, ...]
 
     def check(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            UsageError: the options contradict each other. Nothing was asked.
-        """
+        """Refuse what cannot be meant."""
         if (self.group is None) != (not self.topics):
             raise UsageError("--group and --topic go together: each topic has dead letters for each group")
         if self.group is not None:
@@ -157,11 +153,7 @@ class WantedRights:
     def of(
         namespace: str, roles: Sequence[str], principal: str, *, group: str | None, topics: Sequence[str], host: str
     ) -> WantedRights:
-        """What topics/*.toml say of these roles.
-
-        Raises:
-            ConfigError, UsageError: a role is unknown or lacks a name, or the principal is none.
-        """
+        """What topics/*.toml say of these roles."""
         files = read_acl_files()
         kind, colon, name = principal.partition(":")
         if not (kind and colon and name) or principal == acls.ANYBODY:
@@ -216,13 +208,7 @@ class Drain(NamedTuple):
 
 
 def look(config: CoordinatorConfig, connections: CoordinatorConnections, *, partition_count: int) -> Drain:
-    """How far it is drained now.
-
-    Raises:
-        ConfigError: no offsets are stored.
-        TopicMismatchError: the namespace's topics are not there, or have unlike partition counts.
-        BrokerUnavailableError, NotAuthorisedError: they cannot be read.
-    """
+    """How far it is drained now."""
     half, op, ends = unread(config, connections, partition_count=partition_count)
     groups: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for standing in Overview(config, connections).standing():
@@ -298,12 +284,7 @@ def plan_widening(
 
 
 def look_at(admin: Administration, config: CoordinatorConfig, connections: CoordinatorConnections) -> Drain:
-    """What is not drained yet.
-
-    Raises:
-        TopicMismatchError: a topic is missing.
-        BrokerUnavailableError, NotAuthorisedError: the topics cannot be read.
-    """
+    """What is not drained yet."""
     count = partition_counts(admin, config.topics)[config.topics.half]
     return look(config, connections, partition_count=count)
 

@@ -89,10 +89,7 @@ def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
 
 
 def stats_json(namespace: str, overview: Overview, partitions: Sequence[PartitionStatus], *, now_ms: int) -> Json:
-    """What `tx stats --json` prints: what is not settled and what was kept aside, counted.
-
-    Raises: as `Overview.standing`.
-    """
+    """What `tx stats --json` prints: what is not settled and what was kept aside, counted."""
     ages_ms: dict[tuple[str, str], list[int]] = {}  # by producer group and state: how many, the oldest
     doubt: Counter[int] = Counter()
     kept_aside = Counter(found.place.partition for found in overview.kept_aside())

@@ -470,12 +470,7 @@ class WindowReader:
         self._done = self._total = 0
 
     def read(self, asked: WantedWindow, shelf: TraceShelf) -> WindowReading:
-        """Keep everything of the window on the shelf.
-
-        Raises:
-            TopicMismatchError: the namespace's topics, or one that was asked for, do not exist.
-            BrokerUnavailableError, NotAuthorisedError: they cannot be read; the shelf holds a part.
-        """
+        """Keep everything of the window on the shelf."""
         with closing(self._make_admin()) as admin:
             count = partition_count_of(admin, self._config.topics.half)
             traces = TraceRecords(shelf, self._config.topics, partition_count=count)
@@ -682,12 +677,7 @@ def verify(
     on_read: Callable[[int, int], None] = lambda _done, _total: None,
     on_judged: Callable[[int], None] = lambda _count: None,
 ) -> Verification:
-    """Read a window and judge it; `folder` is where its file is meanwhile, else the system's own for such files.
-
-    Raises:
-        TopicMismatchError: the namespace's topics, or one that was asked for, do not exist.
-        BrokerUnavailableError, NotAuthorisedError: they cannot be read. Nothing is proved.
-    """
+    """Read a window and judge it; `folder` is where its file is meanwhile, else the system's own for such files."""
     started = time.monotonic()
     with TraceShelf(folder) as shelf:
         reader = WindowReader(config, make_admin=make_admin, make_reader=make_reader, on_progress=on_read)

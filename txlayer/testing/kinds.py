@@ -60,11 +60,7 @@ _PLACES = {
 
 
 def parse_choice(text: str) -> Choice:
-    """The choice that the option's value names.
-
-    Raises:
-        ConfigError: it says none.
-    """
+    """The choice that the option's value names."""
     named = {kind.value: kind for kind in Kind if kind is not Kind.GIVEN}
     if text in named:
         return Choice(named[text])

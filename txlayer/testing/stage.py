@@ -86,12 +86,7 @@ class TopicView:
         self._reader.close()
 
     def messages(self) -> list[ReceivedMessage]:
-        """All that is visible now, partition by partition in the order of offsets.
-
-        Raises:
-            TopicMismatchError: there is no such topic.
-            BrokerUnavailableError, NotAuthorisedError: it cannot be read.
-        """
+        """All that is visible now, partition by partition in the order of offsets."""
         ends = self._connections.end_offsets(self._partitions())
         ranges = {place: (self._next.get(place, 0), end) for place, end in ends.items()}
         read_ranges(self._reader, ranges, self._keep, patience_s=READ_PATIENCE_S)

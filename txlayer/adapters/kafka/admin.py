@@ -99,9 +99,6 @@ class AdminConnection:
 
         A client that is not connected yet may miss the moment to ask who leads, and looks again after 3 s
         (docs/explanation/kafka.md, "Asking").
-
-        Raises:
-            NotAuthorisedError, BrokerUnavailableError: as `wait`.
         """
         client = self.client()
         if not self._has_answered:

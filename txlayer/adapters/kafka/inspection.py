@@ -80,12 +80,7 @@ class Asked(NamedTuple):
 
 
 def inspect(config: CoordinatorConfig, asked: Asked, *, wall_clock: Callable[[], float] = time.time) -> ClusterFacts:
-    """Gather the facts.
-
-    Raises:
-        BrokerUnavailableError: no broker answered.
-        NotAuthorisedError: the credentials are refused altogether.
-    """
+    """Gather the facts."""
     with _Inspection(config, asked, wall_clock) as inspection:
         return inspection.facts()
 
@@ -414,11 +409,7 @@ class WireError(Exception):
 
 
 def tls_of(settings: Mapping[str, str]) -> ssl.SSLContext | None:
-    """TLS as the client's settings ask for it; None: plain text.
-
-    Raises:
-        OSError, ssl.SSLError: a file of certificates cannot be read.
-    """
+    """TLS as the client's settings ask for it; None: plain text."""
     if settings.get("security.protocol", "PLAINTEXT").upper() not in ("SSL", "SASL_SSL"):
         return None
     context = ssl.create_default_context(cafile=settings.get("ssl.ca.location"))
@@ -430,11 +421,7 @@ def tls_of(settings: Mapping[str, str]) -> ssl.SSLContext | None:
 
 
 def ask_features(host: str, port: int, *, tls: ssl.SSLContext | None, timeout_s: float) -> Features:
-    """What the broker supports and what is in force.
-
-    Raises:
-        OSError, WireError: no answer, or none that can be read.
-    """
+    """What the broker supports and what is in force."""
     with socket.create_connection((host, port), timeout=timeout_s) as plain:
         link = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
         with link, link.makefile("rb") as answers:
@@ -449,11 +436,7 @@ def ask_features(host: str, port: int, *, tls: ssl.SSLContext | None, timeout_s:
 
 
 def read_features(body: bytes) -> Features:
-    """The features in the body of an ApiVersions answer.
-
-    Raises:
-        WireError: it has another form.
-    """
+    """The features in the body of an ApiVersions answer."""
     answer = _Answer(body)
     (code,) = struct.unpack(">h", answer.take(2))
     if code:

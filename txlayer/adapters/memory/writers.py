@@ -106,11 +106,7 @@ Send = Callable[[Batch, list[MemoryRecord]], int | None]
 
 
 def send_batch(link: Link, produce: Callable[[], int]) -> int | None:
-    """The offset of a batch's first record; None: the broker has the batch already, and does not say where.
-
-    Raises:
-        NoAnswerError, RefusedError: the exchange failed.
-    """
+    """The offset of a batch's first record; None: the broker has the batch already, and does not say where."""
     try:
         return link.ask("Produce", produce)
     except RefusedError as exc:
