@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from txlayer.testing import Stage
-from txlayer.testing.kinds import Kind
+from txlayer.testing.access import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "howto" / "test-your-service.md").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from txlayer.errors import ConfigError
-from txlayer.testing.kinds import Choice, Kind, parse_choice, settle_choice
+from txlayer.testing.access import Choice, Kind, parse_choice, settle_choice
 
 
 def possible() -> str | None:

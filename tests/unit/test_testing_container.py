@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from txlayer.errors import BrokerUnavailableError
-from txlayer.testing.kinds import IMAGE, running_container
+from txlayer.testing.access import IMAGE, running_container
 
 
 class FakeContainer:

@@ -15,8 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
     from txlayer.adapters.memory import MemoryKafka
-    from txlayer.testing.access import KafkaAccess
-    from txlayer.testing.kinds import Choice
+    from txlayer.testing.access import Choice, KafkaAccess
     from txlayer.testing.stage import Stage
 
 # As it was before any test changed it.
@@ -90,7 +89,7 @@ def txlayer_container_kafka(request: pytest.FixtureRequest) -> Iterator[str]:
     from contextlib import ExitStack
 
     from txlayer.errors import TxLayerError
-    from txlayer.testing.kinds import IMAGE, running_container, why_no_container
+    from txlayer.testing.access import IMAGE, running_container, why_no_container
 
     if reason := why_no_container():
         _refuse("container", reason)
@@ -107,8 +106,7 @@ def txlayer_container_kafka(request: pytest.FixtureRequest) -> Iterator[str]:
 def txlayer_kafka(request: pytest.FixtureRequest, txlayer_client_settings: Mapping[str, str]) -> KafkaAccess:
     """The Kafka of this run: in memory a new one for each test, else one for all."""
     from txlayer.errors import ConfigError
-    from txlayer.testing.access import memory_access, real_access
-    from txlayer.testing.kinds import Kind
+    from txlayer.testing.access import Kind, memory_access, real_access
 
     choice = _settled(request.config)
     if choice.kind is Kind.MEMORY:
@@ -147,7 +145,7 @@ def txlayer_stage(txlayer_kafka: KafkaAccess, txlayer_coordinator_settings: Mapp
 
 def _wanted(config: pytest.Config) -> Choice:
     from txlayer.errors import ConfigError
-    from txlayer.testing.kinds import parse_choice
+    from txlayer.testing.access import parse_choice
 
     named: str = config.getoption("txlayer_kafka") or config.getini("txlayer_kafka")
     try:
@@ -158,7 +156,7 @@ def _wanted(config: pytest.Config) -> Choice:
 
 def _settled(config: pytest.Config) -> Choice:
     if _SETTLED not in config.stash:
-        from txlayer.testing.kinds import settle_choice, why_no_container, why_no_local
+        from txlayer.testing.access import settle_choice, why_no_container, why_no_local
 
         config.stash[_SETTLED] = settle_choice(
             _wanted(config), why_no_local=lambda: why_no_local(_local_config(config)), why_no_container=why_no_container
