@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 from contextlib import closing
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -41,15 +39,6 @@ def start(*, port: Port = None, data: Data = None, properties: Properties = None
     """Start in the background and wait until it is ready; does nothing when it is running."""
     started = _broker(data).start(_runtime, port=port, properties=parse_settings("--property", properties or []))
     _show(started, as_json=as_json)
-
-
-@app.command()
-def run(*, port: Port = None, data: Data = None, properties: Properties = None, as_json: AsJson = False) -> None:
-    """Run in the foreground until Ctrl-C or SIGTERM."""
-    settings = parse_settings("--property", properties or [])
-    signal.signal(signal.SIGTERM, _end_cleanly)
-    signal.signal(signal.SIGINT, _end_cleanly)
-    _broker(data).run(_runtime, port=port, properties=settings, on_ready=lambda status: _show(status, as_json=as_json))
 
 
 @app.command()
@@ -110,11 +99,6 @@ def _broker(data: Path | None) -> BackgroundBroker:
 def _runtime() -> Runtime:
     with closing(FetchBar(BROKER)) as progress:
         return prepare_runtime(LocalConfig.from_environ(os.environ), progress=progress)
-
-
-def _end_cleanly(_number: int, _frame: FrameType | None) -> None:
-    # Leaves the wait in `run`, whose end stops the brokers; to be stopped is what `run` is for.
-    raise SystemExit(ExitCode.GOOD)
 
 
 def _show(found: BrokerStatus, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,18 +79,6 @@ def complaint(answer: subprocess.CompletedProcess[str]) -> str:
     assert "" == answer.stdout
     (line,) = answer.stderr.splitlines()
     return line
-
-
-@contextmanager
-def running_in_the_foreground(terminal: Terminal) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """`txlayer broker run`, ready, and the process of its broker."""
-    line = terminal.command("run", "--port", str(terminal.port), "--json")
-    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=terminal.environment) as process:
-        try:
-            assert process.stdout is not None
-            yield process, json.loads(process.stdout.readline())["brokers"][0]["pid"]
-        finally:
-            process.kill()
 
 
 def test_a_broker_outlives_its_command_and_its_data_outlive_the_broker(terminal: Terminal) -> None:
@@ -245,32 +233,3 @@ def test_a_setting_that_kafka_refuses_is_told_in_kafkas_own_words(terminal: Term
     assert "num.io.threads" in complaint(at_first_start)
     assert "num.io.threads" in complaint(at_a_later_start)
     assert "broker.log" in complaint(at_a_later_start)
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0)])
-def test_run_stays_until_it_is_told_to_end(terminal: Terminal, number: signal.Signals, code: int) -> None:
-    with running_in_the_foreground(terminal) as (process, pid):
-        process.send_signal(number)
-        assert code == process.wait(30)
-
-    assert not terminal.is_running(pid)
-
-
-def test_a_killed_run_takes_its_broker_with_it(terminal: Terminal) -> None:
-    with running_in_the_foreground(terminal) as (process, pid):
-        process.kill()
-        process.wait(30)
-
-    wait_until(lambda: not terminal.is_running(pid), within=10, what="the broker ends")
-
-
-def test_run_ends_well_when_another_command_stops_its_broker(terminal: Terminal) -> None:
-    with running_in_the_foreground(terminal) as (process, _):
-        assert "stopped 1\n" == terminal.run("stop").stdout
-        assert 0 == process.wait(30)
-
-
-def test_run_ends_with_code_3_when_its_broker_is_killed(terminal: Terminal) -> None:
-    with running_in_the_foreground(terminal) as (process, pid):
-        os.kill(pid, signal.SIGKILL)
-        assert 3 == process.wait(30)

@@ -6,7 +6,6 @@ import contextlib
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -21,7 +20,6 @@ from txlayer.adapters.kafka.local.server import (
     FAST,
     LASTING,
     LOCK_NAME,
-    POLL_S,
     DataFolder,
     Server,
     TemporaryFolder,
@@ -36,8 +34,6 @@ DEFAULT_PORT = 9092
 STOP_TIMEOUT_S = 20
 """A broker that has not ended cleanly by then is killed; its data survive that."""
 ANSWER_TIMEOUT_S = 3
-TERMINATED_CODE = 143
-"""Java's exit code after SIGTERM."""
 
 
 class LocalBroker:
@@ -128,7 +124,15 @@ class LocalBroker:
         check_port(server.port)
         self._end(None)  # clears away a process that ended by itself
         child = self._process = processes.launch_child(runtime.command, folder, flags=self._flags)
-        processes.wait_until_ready(server.address, check_alive=lambda: _check_child(child, folder, server))
+        processes.wait_until_ready(server.address, check_alive=lambda: self._check_child(child))
+
+    def _check_child(self, child: subprocess.Popen[bytes]) -> None:
+        if child.poll() is not None:
+            folder, server, _ = self._started()
+            raise BrokerUnavailableError(
+                f"broker 1 ended with code {child.returncode}: {processes.log_tail(folder.log_file)}",
+                bootstrap_servers=server.address,
+            )
 
     def kill(self) -> None:
         """SIGKILL: what was acknowledged is in the page cache and survives."""
@@ -236,43 +240,6 @@ class BackgroundBroker:
                 )
         return self._known_status()
 
-    def run(
-        self,
-        runtime: Callable[[], Runtime],
-        *,
-        port: int | None,
-        properties: Mapping[str, str],
-        on_ready: Callable[[BrokerStatus], None],
-    ) -> None:
-        """Start the broker as a child of this process and wait until it ends, or until an exception (a signal).
-
-        The broker ends with this call, and is killed if this process is.
-
-        Raises:
-            ConfigError: as `start`, or the broker of this folder is running already.
-            BrokerUnavailableError: the broker ended by itself.
-        """
-        child: subprocess.Popen[bytes] | None = None
-        try:
-            with self._locked():
-                if self._folder.living_pid() is not None:
-                    raise running_already(self._folder.path)
-                command, server = self._prepare(runtime, port=port, properties=properties)
-                child = processes.launch_child(command, self._folder, flags=LASTING)
-                processes.wait_until_ready(server.address, check_alive=self._check_alive)
-            on_ready(self._known_status())
-            while child.poll() is None:
-                time.sleep(POLL_S)
-            # `txlayer broker stop` from elsewhere is no failure.
-            if child.returncode not in (0, -signal.SIGTERM, TERMINATED_CODE):
-                _check_child(child, self._folder, server)
-        finally:
-            if child is not None:
-                if child.poll() is None:
-                    child.terminate()
-                processes.end_child(child, timeout_s=STOP_TIMEOUT_S)
-                self._folder.pid_file.unlink(missing_ok=True)
-
     def stop(self) -> int:
         """End the broker cleanly and return the number that was running, 0 or 1; the data stay.
 
@@ -338,11 +305,3 @@ class BackgroundBroker:
         # Not even a lock file is put into a folder that belongs to another program.
         self._folder.load()
         return file_lock(self._folder.path / LOCK_NAME)
-
-
-def _check_child(child: subprocess.Popen[bytes], folder: DataFolder, server: Server) -> None:
-    if child.poll() is not None:
-        raise BrokerUnavailableError(
-            f"broker 1 ended with code {child.returncode}: {processes.log_tail(folder.log_file)}",
-            bootstrap_servers=server.address,
-        )
