@@ -208,7 +208,7 @@ class PartitionDriver:
         shard = self._shard()
         shard.waits.append((self.ledger.ops_read_to, 0.0))
         is_waiting = self.ledger.waits_for_half is not None
-        shard.look_for_misplaced(TOPICS, connections=self.log.connections, now=1.0, patience_s=1.0)
+        shard.give_up_misplaced_lines(TOPICS, connections=self.log.connections, now=1.0, patience_s=1.0)
         if is_waiting and self._half_read == len(self.log.half):
             self.advance()
 

@@ -39,7 +39,7 @@ class Waiting:
     def look(self, *, after_s: float) -> None:
         """Time passes, and the loop turns."""
         self.now += after_s
-        self.shard.look_for_misplaced(
+        self.shard.give_up_misplaced_lines(
             SystemTopics("txlayer"), connections=self.half, now=self.now, patience_s=PATIENCE_S
         )
         self.driver.turn()

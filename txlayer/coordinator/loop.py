@@ -401,7 +401,7 @@ class Coordinator:
             if mended:
                 ledger.mended(mended)
             now = self._clock()
-            shard.look_for_misplaced(self._topics, connections=self._connections, now=now, patience_s=patience_s)
+            shard.give_up_misplaced_lines(self._topics, connections=self._connections, now=now, patience_s=patience_s)
             if shard.is_read_to_the_ends(self._group, self._topics, is_idle=is_idle):
                 shard.is_caught_up |= not shard.is_half_paused
                 now_ms = shard.time.now_ms()

@@ -234,7 +234,7 @@ class Shard:
             group.resume([half])
             logger.warning("half.resumed", extra={"partition": half[1]})
 
-    def look_for_misplaced(
+    def give_up_misplaced_lines(
         self, topics: SystemTopics, *, connections: CoordinatorConnections, now: float, patience_s: float
     ) -> None:
         """Give up op lines that have named offsets without a record for `patience_s`, according to the broker.

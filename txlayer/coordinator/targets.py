@@ -47,7 +47,11 @@ BATCH_OVERHEAD_BYTES = 512
 
 
 class Targets:
-    """Real topics as the ledgers see them (`targets`). It survives rebuilds of the ledgers. Not thread-safe."""
+    """Real topics as the ledgers see them (`targets`). It survives rebuilds of the ledgers. Not thread-safe.
+
+    A topic that is missing or denied, or has been unreachable for `hold_after`, holds its transactions until it accepts. A
+    forbidden one parks them. `Ledger._go_hold_or_park` applies this.
+    """
 
     def __init__(
         self,

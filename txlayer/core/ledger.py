@@ -325,7 +325,7 @@ class Ledger:
         self.waits_for_half: int | None = None
         self.is_replaying, self.ahead_line_count, self.ahead_byte_count = False, 0, 0
         self._replay_low = self._replay_end = 0  # half offsets between which the replay reads
-        self._hopeless_before = 0  # earlier op records waited long enough for half
+        self._misplaced_before = 0  # earlier op records waited long enough for half
         # Those before this half offset, and those of these keys that wait in half, must move to doubt.
         self._leave_before, self._keys_to_leave = 0, dict[str, None]()
         self.shelf = DoubtIndex()
@@ -501,7 +501,7 @@ class Ledger:
     def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
         """Determine what a decided transaction may do now, and do it."""
         was_held = self.shelf.held.pop(txn.key, None) is not None
-        kind, reason = self._fate(txn, is_complete=is_complete)
+        kind, reason = self._go_hold_or_park(txn, is_complete=is_complete)
         txn.state, effect = transition(txn.state, kind, txn_id=txn.key)
         if effect is Effect.FORWARD:
             self.batch.forwards.append(txn)
@@ -535,7 +535,8 @@ class Ledger:
         if txn.is_in_doubt or is_hot or self.order.is_on_doubt(txn.key_hash):
             self._keep(txn)
 
-    def _fate(self, txn: Transaction, *, is_complete: bool) -> tuple[TxnEvent, ParkReason | None]:
+    def _go_hold_or_park(self, txn: Transaction, *, is_complete: bool) -> tuple[TxnEvent, ParkReason | None]:
+        """What a committed transaction does now: it goes, waits for its key, is held until its topics accept, or is parked."""
         if not is_complete:
             return TxnEvent.INCOMPLETE, ParkReason.INCOMPLETE
         if not self.order.is_free(txn):
@@ -821,8 +822,7 @@ class Ledger:
 
     def _fold_half_with_care(self, offset: int, appended_ms: int, raw: bytes | None, record: Any, size: int) -> None:
         header = Undecodable("half record without a header txl") if raw is None else codec.decode_half_header(raw)
-        if isinstance(header, HalfHeader) and self._home_of(header) != self.partition:
-            header = Undecodable(f"belongs into partition {self._home_of(header)}", ParkReason.MISPLACED)
+        header = self._misplaced_or_as_it_is(header)
         if isinstance(header, Undecodable):
             if self.is_replaying or self._has_room_for_moves:
                 self._keep_aside(self.settings.half_topic, offset, header, record=record)
@@ -1288,7 +1288,7 @@ class Ledger:
         if isinstance(op, Undecodable):
             self._keep_line_aside(op, line, position)
         elif self._is_without_half(op.last_offset):
-            if op.last_offset >= self.half_next and (position[0] >= self._hopeless_before or self._behind):
+            if op.last_offset >= self.half_next and (position[0] >= self._misplaced_before or self._behind):
                 self.waits_for_half = op.last_offset
                 return False
             self._apply_misplaced_line(op, line, position)
@@ -1453,9 +1453,20 @@ class Ledger:
         """Offset behind the last op record that was read."""
         return self._ops[-1][0] + 1 if self._ops else self.op_next[0]
 
+    # --- misplaced records --------------------------------------------------------------------------------------------
+    # A half record in another partition than its own, and an op line that names no half record, are quarantined on doubt and have no
+    # effect; a transaction that only such a line names is parked. A line that names an offset beyond half's end may be early: it and
+    # those behind it wait until the service gives the waiting up (`Shard.give_up_misplaced_lines`, after `misplaced_after`).
+
+    def _misplaced_or_as_it_is(self, header: HalfHeader | Undecodable) -> HalfHeader | Undecodable:
+        """The header, or the reason to quarantine its half record: it belongs into another partition."""
+        if isinstance(header, HalfHeader) and self._home_of(header) != self.partition:
+            return Undecodable(f"belongs into partition {self._home_of(header)}", ParkReason.MISPLACED)
+        return header
+
     def give_up_waiting_for_half(self, *, before: int) -> None:
         """Treat lines of op records before this offset that name an offset beyond half's end as misplaced: they waited long enough."""
-        self._hopeless_before = before
+        self._misplaced_before = before
         self.waits_for_half = None
 
     def _apply_misplaced_line(self, op: OpMessage, line: str, position: OpPosition) -> None:
