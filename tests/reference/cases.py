@@ -458,6 +458,59 @@ def copy_of_one_message_is_left_in_the_order_of_half(log: Log) -> None:
     log.starts[HALF] = 2
 
 
+@case("out_of_window")
+def copy_of_one_message_is_left_of_one_held_whole(log: Log) -> None:
+    """The commit names the copy, behind all half records that doubt has: it is complete."""
+    first, last = _whole(log)
+    copy = log.half(KEY, "0/2")
+    log.op(("C", copy))
+    log.summary("held", first, last, reason="topic-denied")
+    for index, half in enumerate((first, last)):
+        log.content(
+            half,
+            index,
+            headers=[
+                *half.headers,
+                ("txl-key", half.key),
+                ("txl-origin", f"0:{half.offset}|{index}/2|1700000000000".encode()),
+            ],
+        )
+    log.starts[HALF] = 2
+
+
+@case("out_of_window")
+def copy_of_one_message_is_left_of_one_that_doubt_has_cut(log: Log) -> None:
+    first, last = _whole(log)
+    copy = log.half(KEY, "0/2")
+    log.op(("C", copy))
+    log.summary("parked-committed", first, last, reason="too-large")
+    for index, half in enumerate((first, last)):
+        origin = ("txl-origin", f"0:{half.offset}|{index}/2|1700000000000".encode())
+        log.content(half, index, value=b"", headers=[*half.headers, origin, ("txl-cut", b"too-large 2000000")])
+    log.starts[HALF] = 2
+
+
+@case("lost")
+def commit_of_a_part_beside_a_copy_of_one_held_whole(log: Log) -> None:
+    """The commit names the copy of the first message, before the last one that doubt has: it is incomplete, and may not be held."""
+    first = log.half(KEY, "0/2")
+    copy = log.half(KEY, "0/2")
+    last = log.half(KEY, "1/2")
+    log.op(("C", copy))
+    log.summary("held", first, last, reason="topic-denied")
+    for index, half in enumerate((first, last)):
+        log.content(
+            half,
+            index,
+            headers=[
+                *half.headers,
+                ("txl-key", half.key),
+                ("txl-origin", f"0:{half.offset}|{index}/2|1700000000000".encode()),
+            ],
+        )
+    log.starts[HALF] = 1
+
+
 @case("ok")
 def copies_whose_first_records_are_gone_of_one_on_doubt(log: Log) -> None:
     """Doubt names the last half record, and what is visible may name any between the first and that one."""

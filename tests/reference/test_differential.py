@@ -17,6 +17,7 @@ from tests.reference.model import judge
 FRESH_COUNT = 300
 FOUND = {
     611001421: "verify took an attempt for visible whose half records retention had taken but for a late second copy",
+    720007059: "verify took a commit for incomplete of which half has nothing but a copy, and doubt everything",
     2555806529: "the model took an attempt for open whose commit names a half record that retention had taken",
 }
 """Seeds of histories about which two judges differed, and who was wrong."""

@@ -100,6 +100,7 @@ class ContentTrace(NamedTuple):
     offset: int
     index: int  # type: ignore[assignment]  # hides tuple.index, as above
     content: int | None  # None: a tombstone; CUT: doubt did not take it whole, and half has it
+    half_offset: int = UNBOUND  # of its half record
 
 
 class QuarantineTrace(NamedTuple):
@@ -236,6 +237,8 @@ class _Attempt:
     doubt: DoubtTrace | None = None  # the current one
     was_on_doubt: bool = False
     contents: dict[int, int] = field(default_factory=dict)
+    # By index, where doubt says that a half record was, ended or not.
+    kept_at: dict[int, int] = field(default_factory=dict)
     seen_ms: int = 0
     # Second: is it certain to count?
     lines: list[tuple[OpTrace, bool]] = field(default_factory=list)
@@ -345,6 +348,7 @@ def _attempts(traces: Traces, window: Window) -> Collection[_Attempt]:
             attempt.contents.pop(content.index, None)
         else:
             attempt.contents[content.index] = content.content
+            attempt.kept_at.setdefault(content.index, content.half_offset)
     asides = {(aside.partition, aside.offset, aside.line) for aside in traces.asides}
     for half in sorted(traces.halves, key=lambda h: (h.partition, h.offset)):
         if (half.partition, half.offset, -1) not in asides:
@@ -520,8 +524,9 @@ def _is_complete(attempt: _Attempt, offset: int, window: Window) -> bool:
     """True if all half records are at or before an offset; those that retention deleted count as present."""
     if offset < window.starts.get(attempt.first.partition, 0):
         return True
-    here = {index for index, half in attempt.halves.items() if half.offset <= offset}
-    return len(here) == attempt.first.count - min(attempt.halves)
+    places = attempt.kept_at | {index: half.offset for index, half in attempt.halves.items()}
+    # Counted: the number of messages comes from the writer and may be any number.
+    return sum(at <= offset for at in places.values()) == attempt.first.count - min(places)
 
 
 def _may_lack_lines(attempt: _Attempt, window: Window) -> bool:

@@ -271,7 +271,7 @@ class TraceRecords:
         value = record.value()
         if index is not None:
             content = None if value is None else self._content_on_doubt(record, index)
-            trace = ContentTrace(nonce, record.partition(), offset, index, content)
+            trace = ContentTrace(nonce, record.partition(), offset, index, content, _half_offset_of(record))
             self._shelf.keep(txn_id, trace)
             return
         summary = None if value is None else codec.decode_summary(key, value)
@@ -392,6 +392,13 @@ def content_of(topic: str, index: int, key: bytes | None, value: bytes | None, h
     """
     ours: Any = tuple(user_headers(headers))
     return hash((topic, index, key, value, ours))
+
+
+def _half_offset_of(content: Record) -> int:
+    """Where the half record was that doubt keeps."""
+    found = [value for name, value in content.headers() or () if name == codec.ORIGIN_HEADER]
+    origin = codec.decode_origin(found[-1] or b"") if found else None
+    return UNBOUND if origin is None or isinstance(origin, Undecodable) else origin[1]
 
 
 def _or_unbound(number: int | None) -> int:
