@@ -378,6 +378,15 @@ CONSUMER = (
     ),
     Row(
         "consumer",
+        "retention removes the dead letters of parked keys, and no more keys can be parked",
+        "Those keys are released, and the partition goes on.",
+        (
+            "contract/test_parked_for_good.py::test_keys_whose_dead_letters_are_gone_hold_up_no_partition",
+            "unit/test_key_queues_limits.py::test_a_parked_key_without_dead_letters_gives_its_place_to_another_one",
+        ),
+    ),
+    Row(
+        "consumer",
         "a coroutine handler stops the event loop",
         "What was not called yet is charged with no attempt, and begins only if it still may.",
         (

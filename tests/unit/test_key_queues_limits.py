@@ -335,3 +335,23 @@ def test_one_failing_message_without_a_key_and_one_failing_key_delay_nobody_else
         assert not stage.store(), f"full after {start} messages"
     stage.append(*(b"new-%d" % n for n in range(100)))
     assert 100 == len(stage.take())
+
+
+@pytest.mark.promise("P9")
+def test_a_parked_key_without_dead_letters_gives_its_place_to_another_one() -> None:
+    settings = QueueSettings(policy=replace(PARK, attempt_count_max=1), parked_keys_max=2)
+    stage = QueueStage([A, B, b"c", b"d"], settings)
+    for item in stage.take():
+        stage.fail(item)
+    stage.store()
+    assert ["0", "1"] == stage.write_due()
+    assert stage.queue.is_without_room
+
+    assert [0, 1] == [stage.queue.forget_parked(before=0), stage.queue.forget_parked(before=1)]
+    assert ["2"] == stage.write_due()
+    stage.store()
+    stage.restart()
+    stage.append(A, B)
+
+    assert ["4"] == stage.taken()
+    assert ["5"] == stage.write_due()

@@ -244,6 +244,14 @@ class DeadLetterReader:
             raise
         return found
 
+    def first_offset(self, topic: str, partition: int) -> int:
+        """The offset from which on dead letters are there.
+
+        Raises:
+            TxLayerError: the cluster did not answer; you may call it again.
+        """
+        return self._connections.start_offsets([(topic, partition)])[topic, partition]
+
     def close(self) -> None:
         """Close the reader; the next `fetch` opens a new one."""
         reader, self._reader = self._reader, None

@@ -55,8 +55,16 @@ LETTER_COUNT_MAX = 500
 """Dead letters that are read again together; all of them are in memory at once, within the byte limit."""
 
 
+LOOK_FOR_ROOM_MS = 60_000
+"""How often a partition without room to park a key looks whether retention has removed the dead letters of parked ones."""
+
+
 class DeadLetterSource(Protocol):
     """Reads dead letters again."""
+
+    def first_offset(self, topic: str, partition: int) -> int:
+        """The offset from which on dead letters are there."""
+        ...
 
     def fetch(
         self, topic: str, partition: int, offsets: Sequence[int], *, bytes_max: int | None = None
@@ -171,7 +179,7 @@ class Ingest:
         Raises:
             TxLayerError: they cannot be read for another reason; the queues must be dropped.
         """
-        waiting = {owned.place: owned for owned in queues if owned.requests}
+        waiting = {owned.place: owned for owned in queues if owned.requests or self._may_find_room(owned)}
         found = [owned for place, owned in waiting.items() if place not in self._failed_tries]
         again = self._failed_tries.first(waiting)
         for owned in [*found, *([] if again is None else [waiting[again]])]:
@@ -179,6 +187,8 @@ class Ingest:
             if began_ms < self._failed_tries.until_ms(owned.place):
                 continue
             try:
+                if self._may_find_room(owned):
+                    self._look_for_room(owned)
                 self._add_while_there_is_room(owned, count_max=count_max, bytes_max=bytes_max)
             except RetriableError as exc:
                 self._failed_tries.failed(owned.place, took_ms=self._now_ms() - began_ms)
@@ -193,6 +203,18 @@ class Ingest:
                 )
                 return
             self._failed_tries.passed(owned.place)
+
+    def _may_find_room(self, owned: OwnedPartition) -> bool:
+        return owned.queues.is_without_room and owned.look_at_ms <= self._now_ms()
+
+    def _look_for_room(self, owned: OwnedPartition) -> None:
+        """Release parked keys of which retention has removed all dead letters: no request can."""
+        first = self._letters.first_offset(dead_letter_topic(self._group, owned.topic), owned.partition)
+        owned.look_at_ms = self._now_ms() + LOOK_FOR_ROOM_MS
+        count = owned.queues.forget_parked(before=first)
+        if count:
+            extra = {"group": self._group, "topic": owned.topic, "partition": owned.partition, "key_count": count}
+            logger.warning("keys.released", extra=extra)
 
     def _add_while_there_is_room(self, owned: OwnedPartition, *, count_max: int, bytes_max: int) -> None:
         queue = owned.queues

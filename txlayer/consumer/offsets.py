@@ -53,6 +53,7 @@ class OwnedPartition:
         "is_reading_paused",
         "is_replay_paused",
         "lease",
+        "look_at_ms",
         "next_offsets",
         "partition",
         "place",
@@ -92,6 +93,8 @@ class OwnedPartition:
         """Requests that were read, but whose dead letters have no room in memory yet."""
         self.reached = 0
         """After these requests, only markers follow up to this offset."""
+        self.look_at_ms = 0
+        """When to look again whether parked keys still have dead letters, if no more can be parked."""
         self._former: deque[Lease] = deque(maxlen=FORMER_COUNT_MAX)
         self.is_over = False
         """True if results of its handlers are discarded."""

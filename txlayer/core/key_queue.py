@@ -408,6 +408,13 @@ class ParkedKeys:
         self._stuck = stuck
         self._coming -= parked.keys()
 
+    def forget(self, *, before: int) -> int:
+        """Release the keys whose last dead letter is before this offset. Returns their number."""
+        gone = {key_hash for key_hash, last in self._parked.items() if last < before}
+        self._parked = {key_hash: last for key_hash, last in self._parked.items() if key_hash not in gone}
+        self._stuck = {key_hash: at for key_hash, at in self._stuck.items() if key_hash not in gone}
+        return len(gone)
+
     def key_hash(self, chain: Chain) -> bytes:
         """Eight bytes that represent the key in stored metadata."""
         if not isinstance(chain, bytes):
@@ -594,10 +601,19 @@ class Chains(Generic[R]):
         """The ends of these items, taken by `take_due`, are written at these offsets."""
         parked = self.parked_after(items, offsets)
         self._parked.become(parked, self._parked.stuck_after(items, parked))
+        self._use_room()
+        self.go_on(items)
+
+    def forget_parked(self, *, before: int) -> int:
+        """See `KeyQueues.forget_parked`."""
+        count = self._parked.forget(before=before)
+        self._use_room()
+        return count
+
+    def _use_room(self) -> None:
         if self._parked.has_room:
             self._due.extend(self._no_room)
             self._no_room.clear()
-        self.go_on(items)
 
     def not_written(self, items: Sequence[Item[R]]) -> None:
         """The ends of these items, taken by `take_due`, were not written: they are due again, before all others."""
@@ -1093,6 +1109,16 @@ class KeyQueues(Generic[R]):
         """That Kafka transaction stored nothing and never will: the ends of these items, as `take_due` gave them, are due again."""
         self._chains.not_written(items)
 
+    def forget_parked(self, *, before: int) -> int:
+        """Release the parked keys whose dead letters are all before this offset of their topic. Returns the number of keys.
+
+        For keys whose dead letters retention has removed: no request can release them, and others need their places.
+        """
+        count = self._chains.forget_parked(before=before)
+        if count:
+            self._topic.is_changed = True
+        return count
+
     @property
     def writer(self) -> str:
         """Transactional id of the dead-letter writer. Set and store it before the writer writes for the first time."""
@@ -1118,6 +1144,11 @@ class KeyQueues(Generic[R]):
     def is_full(self) -> bool:
         """True if the metadata have no room for more; only retries, replays and the lowest record are handed out then."""
         return self._sources.is_full or self._chains.is_without_room
+
+    @property
+    def is_without_room(self) -> bool:
+        """True if a key has to be parked and no more can be."""
+        return self._chains.is_without_room
 
     @property
     def needs_requests(self) -> bool:
