@@ -131,9 +131,15 @@ def with_few_labels(counts: Mapping[str, int], count_max: int = LABEL_COUNT_MAX)
     return kept
 
 
-INFO = gauge("txlayer_info", "Always 1: which release runs here, as what, for whom.", "role", "version", "name")
-ALIVE = gauge("txlayer_alive", "1 while the loop turns, else 0; the answer of /livez.")
-READY = gauge("txlayer_ready", "1 while it does its work, else 0; the answer of /readyz.")
+INFO = gauge(
+    "txlayer_info",
+    "Always 1; the labels name the release, the role and the namespace or group.",
+    "role",
+    "version",
+    "name",
+)
+ALIVE = gauge("txlayer_alive", "1 while the loop makes progress, else 0; the answer of /livez.")
+READY = gauge("txlayer_ready", "1 while the process is ready, else 0; the answer of /readyz.")
 EVERYBODYS = (INFO, ALIVE, READY)
 """The families of every role."""
 

@@ -40,7 +40,7 @@ class TopicStats(NamedTuple):
     retrying: int
     """Of the waiting messages, those that failed and wait for their next attempt."""
     parked_keys: int
-    """Keys whose messages go to the dead letters until they are replayed."""
+    """Parked keys: their messages become dead letters until they are replayed."""
     oldest_ms: int
     """Milliseconds that the oldest message has been in memory; 0 without messages."""
     paused_partitions: int
@@ -126,53 +126,49 @@ STALL_S = 60.0
 5 s at most. Handlers run elsewhere and do not stop it."""
 
 HANDLED = counter("txlayer_consumer_messages_handled_total", "Messages whose handler succeeded.", "topic")
-PASSED_OVER = counter("txlayer_consumer_messages_passed_over_total", "Messages whose tags nobody asked for.", "topic")
+PASSED_OVER = counter("txlayer_consumer_messages_passed_over_total", "Messages that match no handler's tags.", "topic")
 DEAD_LETTERED = counter("txlayer_consumer_dead_letters_total", "Messages given up.", "topic")
 ATTEMPTS = counter("txlayer_consumer_attempts_total", "Calls of handlers that ended.", "topic")
 FAILED = counter(
     "txlayer_consumer_failed_attempts_total", "Calls of handlers that failed; most are tried again.", "topic"
 )
 TIMED_OUT = counter(
-    "txlayer_consumer_timed_out_attempts_total",
-    "Of the failed ones, those whose handler had not come back by its deadline.",
-    "topic",
+    "txlayer_consumer_timed_out_attempts_total", "Failed calls whose handler had not returned by its deadline.", "topic"
 )
 ATTEMPT_SECONDS = histogram(
     "txlayer_consumer_attempt_duration_seconds",
-    "Calls of handlers, from their beginning to their end; of several that one process got together, each their mean.",
+    "Duration of handler calls. If a process got several messages together, each counts with their mean.",
     "topic",
 )
 IN_FLIGHT = gauge("txlayer_consumer_in_flight_messages", "Messages whose handler runs or is about to.", "topic")
 WAITING = gauge("txlayer_consumer_waiting_messages", "Messages in memory that are not in flight.", "topic")
 RETRYING = gauge(
-    "txlayer_consumer_retrying_messages", "Of them, those that failed and wait for their next attempt.", "topic"
+    "txlayer_consumer_retrying_messages", "Waiting messages that failed and wait for their next attempt.", "topic"
 )
 UNREAD = gauge(
-    "txlayer_consumer_unread_messages", "Messages in the log that were not read yet, by offset: markers count.", "topic"
+    "txlayer_consumer_unread_messages",
+    "Messages in the log that were not read yet, by offset; markers of Kafka transactions count.",
+    "topic",
 )
 OLDEST = gauge(
     "txlayer_consumer_oldest_message_seconds", "How long the oldest message in memory has been there.", "topic"
 )
 PARKED_KEYS = gauge(
-    "txlayer_consumer_parked_keys", "Keys whose messages go to the dead letters until they are replayed.", "topic"
+    "txlayer_consumer_parked_keys", "Parked keys: their messages become dead letters until they are replayed.", "topic"
 )
 PAUSED = gauge(
-    "txlayer_consumer_paused_partitions",
-    "Partitions that are not read or not handled for now: a limit, or an operator's word.",
-    "topic",
+    "txlayer_consumer_paused_partitions", "Partitions that are paused, by a limit or by an operator.", "topic"
 )
-ASSIGNED_QUEUES = gauge("txlayer_consumer_assigned_queues", "Queues that the group gave to this member.")
-HELD_QUEUES = gauge("txlayer_consumer_held_queues", "Of them, those that it works off: their lease is held.")
-LEASES_LOST = counter("txlayer_consumer_leases_lost_total", "Leases that ended while their queue was worked off.")
-STALE = counter(
-    "txlayer_consumer_stale_results_total", "Results that count for nothing, because their queue was lost meanwhile."
-)
-HUNG = gauge("txlayer_consumer_hung_handlers", "Handlers that were given up at their deadline and have not come back.")
-REBALANCES = counter("txlayer_consumer_rebalances_total", "Assignments that the group gave.")
-REBUILDS = counter("txlayer_consumer_rebuilds_total", "Times that it began anew from the stored offsets.")
+ASSIGNED_QUEUES = gauge("txlayer_consumer_assigned_queues", "Queues that the group assigned to this member.")
+HELD_QUEUES = gauge("txlayer_consumer_held_queues", "Assigned queues whose lease this member holds.")
+LEASES_LOST = counter("txlayer_consumer_leases_lost_total", "Leases that ended while this member handled their queue.")
+STALE = counter("txlayer_consumer_stale_results_total", "Results that were ignored because their queue was lost.")
+HUNG = gauge("txlayer_consumer_hung_handlers", "Handlers that were given up at their deadline and have not returned.")
+REBALANCES = counter("txlayer_consumer_rebalances_total", "Assignments by the group.")
+REBUILDS = counter("txlayer_consumer_rebuilds_total", "Times that the consumer began again from the stored offsets.")
 REPLACEMENTS = counter(
     "txlayer_consumer_producer_replacements_total",
-    "Transactional producers of dead letters replaced: a call may have been sent twice, or dead letters could not be written.",
+    "Transactional producers of dead letters that were replaced, because a call may have been sent twice or dead letters could not be written.",
 )
 
 FAMILIES = (

@@ -55,19 +55,26 @@ POLICY = counter(
     "txlayer_policy_rollbacks_total", "Rollbacks that the coordinator wrote itself, as it is configured to."
 )
 PARKED = counter(
-    "txlayer_transactions_parked_total", "Transactions that went to the doubt topic for a person, by reason.", "reason"
+    "txlayer_transactions_parked_total",
+    "Transactions that were parked on the doubt topic for a person, by reason.",
+    "reason",
 )
 HELD = counter(
     "txlayer_transactions_held_total",
     "Times a committed transaction had to wait for its real topic, by reason.",
     "reason",
 )
-KEPT_ASIDE = counter("txlayer_records_kept_aside_total", "Records and op lines that are none of txlayer's, kept aside.")
-LATE_HALF = counter("txlayer_late_half_records_total", "Half records of transactions that were settled, passed over.")
+KEPT_ASIDE = counter(
+    "txlayer_records_kept_aside_total", "Records and op lines that were kept aside because they are not txlayer's."
+)
+LATE_HALF = counter(
+    "txlayer_late_half_records_total", "Half records that were ignored because their transaction was settled."
+)
 LINES_WITHOUT_EFFECT = counter(
     "txlayer_op_lines_without_effect_total",
-    "Resolutions that changed nothing, by why: said before (repeat), contrary to the decision (conflict), about nothing that "
-    "stands open (unmatched), about no half record of theirs (wrong-offset), or of another producer group (wrong-group).",
+    "Resolutions that changed nothing, by reason: a repetition (repeat), contrary to the decision (conflict), of no open "
+    "transaction (unmatched), with an offset that is no half record of the transaction (wrong-offset), or of another "
+    "producer group (wrong-group).",
     "reason",
 )
 LIMITED = counter(
@@ -76,11 +83,11 @@ LIMITED = counter(
 REPLACEMENTS = counter(
     "txlayer_producer_replacements_total", "Transactional producers replaced because a call may have been sent twice."
 )
-REBALANCES = counter("txlayer_rebalances_total", "Assignments that the group gave.")
-REBUILDS = counter("txlayer_rebuilds_total", "Times that the state was thrown away and built from stored offsets.")
+REBALANCES = counter("txlayer_rebalances_total", "Assignments by the group.")
+REBUILDS = counter("txlayer_rebuilds_total", "Times that the state was discarded and built again from stored offsets.")
 UNTIMELY = counter(
     "txlayer_untimely_records_total",
-    "Half and op records whose append time nothing follows from: more than a minute ahead of this machine's clock, or not the broker's.",
+    "Half and op records whose append time is not used: more than a minute ahead of this machine's clock, or not the broker's.",
 )
 
 DURATION = histogram(
@@ -102,10 +109,10 @@ KAFKA_STAGE_DURATION = histogram(
 )
 STORED_AT = gauge(
     "txlayer_last_kafka_transaction_timestamp_seconds",
-    "When a Kafka transaction last went through, by this machine's clock.",
+    "When a Kafka transaction last succeeded, by this machine's clock.",
 )
 
-PARTITIONS = gauge("txlayer_assigned_partitions", "Partitions of half and op that are worked on.")
+PARTITIONS = gauge("txlayer_assigned_partitions", "Partitions of half and op that are assigned to this process.")
 LAG = gauge(
     "txlayer_lag_records",
     "Records of half and op that are not folded yet, by offset: markers count, so some may stay when nothing is left.",
@@ -115,7 +122,7 @@ LAG = gauge(
 REPLAY = gauge("txlayer_replay_records", "Records of half and doubt that a restart reads again.", "topic", "partition")
 OPEN = gauge(
     "txlayer_open_transactions",
-    "Undecided transactions by producer group and age: younger than 10s, 1m, 10m, 1h, 1d, or older. Of very many an estimate.",
+    "Undecided transactions by producer group and age: younger than 10s, 1m, 10m, 1h, 1d, or older. If there are very many, an estimate.",
     "group",
     "age",
 )
@@ -125,18 +132,18 @@ STANDING = gauge(
     "Transactions that wait for their key, are held for their topic, or are parked for a person, by state.",
     "state",
 )
-ON_DOUBT = gauge("txlayer_doubt_transactions", "Transactions that stand on the doubt topic.")
+ON_DOUBT = gauge("txlayer_doubt_transactions", "Transactions on the doubt topic.")
 CONTENT_BYTES = gauge("txlayer_content_bytes", "Content of messages in memory.")
 REFUSING_TOPICS = gauge(
-    "txlayer_refusing_topics", "Real topics that take nothing: missing, denied, unreachable or not allowed."
+    "txlayer_refusing_topics", "Real topics that accept nothing: missing, denied, unreachable or not allowed."
 )
 PAUSED_PARTITIONS = gauge(
     "txlayer_paused_partitions",
-    "Partitions whose half is not read on: there is no memory for more unsettled transactions.",
+    "Partitions in which reading of half is paused, because there is no memory for more unsettled transactions.",
 )
 UNSETTLED_BYTES = gauge(
     "txlayer_unsettled_bytes",
-    "About what unsettled transactions take in memory, without content; its limit is `unsettled_bytes_max`.",
+    "Approximate memory of unsettled transactions, without content; the limit is `unsettled_bytes_max`.",
 )
 LIMITED_GROUPS = gauge("txlayer_limited_groups", "Producer groups with too many open transactions.")
 

@@ -77,7 +77,7 @@ IN_FLIGHT = gauge(
     "group",
 )
 IN_FLIGHT_MAX = gauge(
-    "txlayer_producer_in_flight_transactions_max", "How many may be in flight; whoever begins one more waits.", "group"
+    "txlayer_producer_in_flight_transactions_max", "How many may be in flight; one more waits.", "group"
 )
 LIMITED = gauge(
     "txlayer_producer_limited",
@@ -86,7 +86,7 @@ LIMITED = gauge(
 )
 OPEN = gauge("txlayer_producer_open_producers", "Producers of this process that are started and not closed.", "group")
 QUESTIONS = counter(
-    "txlayer_producer_check_questions_total", "Check-backs that were these producers' to answer.", "group"
+    "txlayer_producer_check_questions_total", "Check-backs that these producers had to answer.", "group"
 )
 ANSWERS = counter("txlayer_producer_check_answers_total", "Answers to check-backs, by answer.", "group", "answer")
 

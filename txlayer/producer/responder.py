@@ -476,20 +476,20 @@ def _count_partitions(connections: ProducerConnections, topic: str) -> int:
 STALL_S = 60.0
 """A loop without a turn for this long hangs: its longest pause, after errors, is 19 s. Handlers run elsewhere."""
 
-QUESTIONS = counter("txlayer_responder_questions_total", "Check-backs that were this instance's to answer.")
+QUESTIONS = counter("txlayer_responder_questions_total", "Check-backs that this instance had to answer.")
 ANSWERS = counter("txlayer_responder_answers_total", "Answers to check-backs, by answer.", "answer")
-UNKNOWN = counter("txlayer_responder_unknown_answers_total", "Of them, those that knew nothing, by cause.", "cause")
+UNKNOWN = counter("txlayer_responder_unknown_answers_total", "UNKNOWN answers, by cause.", "cause")
 SKIPPED = counter(
     "txlayer_responder_skipped_records_total",
-    "Records of the check topic that led to no answer here, by reason.",
+    "Records of the check topic that this instance did not answer, by reason.",
     "reason",
 )
-LATE = counter("txlayer_responder_late_results_total", "Results that came after their time-out, dropped.")
-STORED = counter("txlayer_responder_answers_stored_total", "Answers that the broker acknowledged.")
-LOST = counter("txlayer_responder_answers_lost_total", "Answers that may not be stored; they are asked again.")
-REFUSED = counter(
-    "txlayer_responder_refusals_total", "Resolutions of the group that came too late: the contrary decision stands."
+LATE = counter(
+    "txlayer_responder_late_results_total", "Results that were dropped because they came after their time-out."
 )
+STORED = counter("txlayer_responder_answers_stored_total", "Answers that the broker acknowledged.")
+LOST = counter("txlayer_responder_answers_lost_total", "Answers that may not be stored; the coordinator asks again.")
+REFUSED = counter("txlayer_responder_refusals_total", "Resolutions of the group that came too late and were refused.")
 PARTITIONS = gauge("txlayer_responder_partitions", "Partitions of the check topic that this instance answers.")
 
 FAMILIES = (QUESTIONS, ANSWERS, UNKNOWN, SKIPPED, LATE, STORED, LOST, REFUSED, PARTITIONS)
