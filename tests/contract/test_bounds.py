@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from tests.support.fake_records import half_header, op_line, txn_key
+from tests.support.core_records import half_header, op_line, txn_key
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from tests.support.whole_stage import Running, Shop

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.clients import TIMEOUT_S, assigned, join, open_writer, put, stable, store, store_committed, stored
 from tests.support.broker import unique_name
-from tests.support.fake_records import FakeRecord
+from tests.support.core_records import plain_record
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import Assignment, CoordinatorConnections, GroupReader, StoredOffset, TransactionalWriter
@@ -142,7 +142,7 @@ def test_a_publisher_that_was_fenced_because_the_group_went_on_writes_nothing(
         open_writer(connections, f"{publisher.name}.{letter}")
     clock[0] += 60
 
-    record = FakeRecord(value=b"zombie")
+    record = plain_record(value=b"zombie")
     txn = Transaction("txn-1/00000000", "g", topic, 1, 0, "0", (0, 0), record)
     batch = Batch(forwards=[txn])
     with pytest.raises(MemberFencedError):

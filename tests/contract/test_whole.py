@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from tests.support.broker import unique_name
-from tests.support.fake_records import half_header, op_line, txn_key
+from tests.support.core_records import half_header, op_line, txn_key
 from tests.support.lab import FaultyLab, Lab
 from tests.support.waiting import wait_until
 from tests.support.whole_stage import SESSION, Running, Shop

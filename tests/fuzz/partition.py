@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from tests.support.fake_records import FakeRecord, half_record, txn_key
+from tests.support.core_records import half_record, plain_record, txn_key
 from tests.support.partition_driver import ACCEPTS, PartitionDriver
 from tests.support.partition_log import Entry, PartitionLog
 from txlayer.core import codec
@@ -85,7 +85,7 @@ def _recover_from(driver: PartitionDriver, raw: bytes) -> None:
     key, _, value = raw.partition(b"\x1f")
     log = driver.log
     known = list(log.doubt)
-    log.doubt.append(Entry(log._doubt_end, driver.now_ms, FakeRecord(key=key, value=value or None)))
+    log.doubt.append(Entry(log._doubt_end, driver.now_ms, plain_record(key=key, value=value or None)))
     log.rebuild(targets=driver.book, refusals=driver.refusals)
     log.doubt[:] = known
 

@@ -15,7 +15,7 @@ from tests.simulation.memory import Memory
 from tests.simulation.plan import SMALL_TARGET, Fault, Harm, Plan, PlannedTransaction, make_plan
 from tests.simulation.world import START_MS
 from tests.support.checker import Finding, Kind
-from tests.support.fake_records import half_header, op_line
+from tests.support.core_records import half_header, op_line
 from txlayer.adapters.memory.log import Partition
 from txlayer.core import codec
 from txlayer.core.ids import NONCE_LENGTH

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.support.fake_records import PARTITION, PARTITION_COUNT
+from tests.support.core_records import PARTITION, PARTITION_COUNT
 from tests.support.partition_driver import MISSING, Applied, Fact, Kept, Mended, Tick, lines_between
 from tests.support.partition_log import PartitionLog
 from txlayer.core import codec

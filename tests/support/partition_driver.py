@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, cast
 
-from tests.support.fake_records import GROUP, PARTITION, half_header, half_record, op_line
+from tests.support.core_records import GROUP, PARTITION, half_header, half_record, op_line
 from tests.support.partition_log import SETTINGS, TOPICS, Appended, Entry, PartitionLog, fold_half
 from txlayer.adapters.ports import GroupReader, TopicPartition
 from txlayer.coordinator.partition import LogTime, Shard, latest_ms

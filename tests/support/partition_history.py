@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tests.support.fake_records import FAR_AWAY, half_header, op_line, options, txn_key
+from tests.support.core_records import FAR_AWAY, half_header, op_line, options, txn_key
 from tests.support.naive_partition import UNSETTLED, NaivePartition
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MANY, MISSING, Fact, PartitionDriver
 from tests.support.partition_log import Appended

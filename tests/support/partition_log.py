@@ -7,11 +7,13 @@ fetches contents, its `Recovery.replay` builds a ledger again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
-from tests.support.fake_records import PARTITION, PARTITION_COUNT, FakeRecord
-from txlayer.adapters.ports import LOG_APPEND_TIME, CoordinatorConnections, StoredOffset, TopicPartition
+from tests.support.core_records import PARTITION, PARTITION_COUNT, plain_record
+from txlayer.adapters.errors import Code
+from txlayer.adapters.memory.log import MemoryRecord
+from txlayer.adapters.memory.world import ClientError
+from txlayer.adapters.ports import CoordinatorConnections, StoredOffset, TopicPartition
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.partition import LogTime, Shard, fill_contents
 from txlayer.coordinator.publish import Publisher
@@ -47,7 +49,7 @@ class Entry(NamedTuple):
 
     offset: int
     appended_ms: int
-    record: FakeRecord
+    record: MemoryRecord
 
 
 class Visible(NamedTuple):
@@ -105,7 +107,7 @@ class PartitionLog:
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def add_half(self, record: FakeRecord, *, appended_ms: int) -> int:
+    def add_half(self, record: MemoryRecord, *, appended_ms: int) -> int:
         """A half record; its offset."""
         self.now_ms = max(self.now_ms, appended_ms)
         self.half.append(Entry(len(self.half), appended_ms, record))
@@ -115,7 +117,7 @@ class PartitionLog:
         """An op record, `gap` offsets behind the last (transaction markers take offsets too); its offset."""
         self.now_ms = max(self.now_ms, appended_ms)
         offset = self._op_end + gap
-        self.op.append(Entry(offset, appended_ms, FakeRecord(value=value)))
+        self.op.append(Entry(offset, appended_ms, plain_record(value=value)))
         self._op_end = offset + 1
         return offset
 
@@ -159,7 +161,7 @@ class PartitionLog:
         publisher.start()
         return publisher
 
-    def is_refused(self, written: Written) -> bool:
+    def is_refused(self, written: MemoryRecord) -> bool:
         """True when the broker finds a record too large: one in form costs as much beside the user's own as is allowed for."""
         if TOPICS.is_system(written.topic()):
             is_question = written.topic() == TOPICS.check
@@ -171,7 +173,7 @@ class PartitionLog:
         """Where the next record of a topic will stand."""
         return {TOPICS.op: self._op_end, TOPICS.doubt: self._doubt_end}.get(topic, 0)
 
-    def committed(self, records: Sequence[Written], offsets: Mapping[TopicPartition, StoredOffset]) -> None:
+    def committed(self, records: Sequence[MemoryRecord], offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """The broker's part of a Kafka transaction that ended."""
         messages = []
         for written in records:
@@ -193,8 +195,8 @@ class PartitionLog:
         self.stored = decode_stored(half, op, partition=PARTITION).positions
         self.appended.append(Appended(messages, self.stored))
 
-    def _visible(self, written: Written) -> Visible:
-        headers = dict(written.headers())
+    def _visible(self, written: MemoryRecord) -> Visible:
+        headers = dict(written.headers() or ())
         half_offset = half_offset_of(written)
         raw = codec.half_header_of(self.half[half_offset].record.headers())
         key, _, topic, part = (raw or b"").decode().split("|")[1:5]
@@ -233,9 +235,9 @@ class PartitionLog:
                 fold.fold(entry.offset, entry.record.key(), entry.record.value(), entry.record.headers)
         return fold.everybody()
 
-    def contents_on_doubt(self, key: str) -> dict[int, FakeRecord]:
+    def contents_on_doubt(self, key: str) -> dict[int, MemoryRecord]:
         """The half records of a transaction as doubt holds them, by index."""
-        found: dict[int, FakeRecord] = {}
+        found: dict[int, MemoryRecord] = {}
         for entry in self.doubt:
             parsed = codec.parse_doubt_key(entry.record.key())
             if parsed is not None and parsed[0] == key and parsed[1] is not None:
@@ -276,37 +278,14 @@ def fold_half(ledger: Ledger, entry: Entry) -> None:
     ledger.fold_half(entry.offset, entry.appended_ms, header, entry.record)
 
 
-def _from_doubt(record: FakeRecord) -> FakeRecord:
+def _from_doubt(record: MemoryRecord) -> MemoryRecord:
     key, value, headers = codec.decode_content(value=record.value(), headers=record.headers())
-    return FakeRecord(key=key, value=value, headers=headers)
+    return plain_record(key=key, value=value, headers=headers)
 
 
-class Written(FakeRecord):
-    """A record of a Kafka transaction, at the place where it stands once that ends."""
-
-    __slots__ = ("_offset", "_topic")
-
-    def __init__(
-        self, topic: str, offset: int, key: bytes | None, value: bytes | None, headers: Headers | None
-    ) -> None:
-        # The client takes text as well, and writes it in UTF-8.
-        sent: list[tuple[str, Any]] = list(headers or ())
-        encoded = [(name, head.encode() if isinstance(head, str) else head) for name, head in sent]
-        super().__init__(key=key, value=value, headers=encoded)
-        self._topic, self._offset = topic, offset
-
-    def topic(self) -> str:
-        """Its topic."""
-        return self._topic
-
-    def offset(self) -> int:
-        """Its offset."""
-        return self._offset
-
-
-def half_offset_of(written: Written) -> int:
+def half_offset_of(written: MemoryRecord) -> int:
     """Where the half record of a forwarded message stands."""
-    origin = dict(written.headers())[codec.ORIGIN_HEADER] or b""
+    origin = dict(written.headers() or ())[codec.ORIGIN_HEADER] or b""
     return int(origin.decode().partition("|")[0].partition(":")[2])
 
 
@@ -316,8 +295,8 @@ class _Writer:
     def __init__(self, log: PartitionLog, transactional_id: str, batch_bytes_max: int) -> None:
         self.transactional_id, self.batch_bytes_max = transactional_id, batch_bytes_max
         self._log = log
-        self._records: list[Written] = []
-        self._reports: list[tuple[Any, Written]] = []
+        self._records: list[MemoryRecord] = []
+        self._reports: list[tuple[Any, MemoryRecord]] = []
         self._offsets: Mapping[TopicPartition, StoredOffset] = {}
         self._refused = ""
 
@@ -341,7 +320,11 @@ class _Writer:
         assert partition in (-1, PARTITION) or not TOPICS.is_system(topic)
         del timestamp
         before = sum(record.topic() == topic for record in self._records)
-        record = Written(topic, self._log.next_offset(topic) + before, key, value, headers)
+        # The client takes text as well, and writes it in UTF-8.
+        sent: list[tuple[str, Any]] = list(headers or ())
+        encoded = [(name, head.encode() if isinstance(head, str) else head) for name, head in sent]
+        place = self._log.next_offset(topic) + before
+        record = plain_record(key=key, value=value, headers=encoded, topic=topic, offset=place)
         self._records.append(record)
         self._reports.append((callback or on_delivery, record))
 
@@ -416,8 +399,8 @@ class _Reader:
         found: list[Any] = []
         for place, start in self._positions.items():
             entries, end = self._log.entries(place[0])
-            found += [_Placed(place[0], e.offset, e.record, e.appended_ms) for e in entries if e.offset >= start]
-            found.append(_Placed(place[0], end, FakeRecord(), 0, is_end=True))
+            found += [_placed(place[0], e) for e in entries if e.offset >= start]
+            found.append(MemoryRecord(*place, None, None, None, place=end, error=ClientError(Code.LOCAL_PARTITION_EOF)))
         self._positions = {}
         return found
 
@@ -433,27 +416,13 @@ class _Reader:
         """Nothing is open."""
 
 
-class _Placed(FakeRecord):
-    """A record as a reader gives it; or the end of a partition."""
-
-    __slots__ = ("_appended_ms", "_is_end", "_offset", "_topic")
-
-    def __init__(self, topic: str, offset: int, record: FakeRecord, appended_ms: int, *, is_end: bool = False) -> None:
-        super().__init__(key=record.key(), value=record.value(), headers=record.headers())
-        self._topic, self._offset, self._is_end = topic, offset, is_end
-        self._appended_ms = appended_ms
-
-    def topic(self) -> str:
-        return self._topic
-
-    def partition(self) -> int:
-        return PARTITION
-
-    def offset(self) -> int:
-        return self._offset
-
-    def timestamp(self) -> tuple[int, int]:
-        return LOG_APPEND_TIME, self._appended_ms
-
-    def error(self) -> Any:
-        return SimpleNamespace(name=lambda: "_PARTITION_EOF") if self._is_end else None
+def _placed(topic: str, entry: Entry) -> MemoryRecord:
+    record = entry.record
+    return plain_record(
+        key=record.key(),
+        value=record.value(),
+        headers=record.headers(),
+        topic=topic,
+        offset=entry.offset,
+        appended_ms=entry.appended_ms,
+    )

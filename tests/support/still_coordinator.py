@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from tests.support.fake_records import half_header, op_line
+from tests.support.core_records import half_header, op_line
 from tests.support.still_world import StillWorld
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.adapters.namespace import Namespace, read_topic_files

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.fake_records import GROUP, FakeRecord, txn_key
+from tests.support.core_records import GROUP, plain_record, txn_key
 from txlayer.core.batch import (
     PASSES_TO_GROW,
     Batch,
@@ -22,8 +22,8 @@ from txlayer.core.batch import (
 from txlayer.core.messages import Origin, Undecodable
 from txlayer.core.transaction import Transaction
 
-TXN = Transaction(txn_key("a"), GROUP, "orders", 0, 0, "0", (0, 0), FakeRecord())
-ASIDE = RecordToQuarantine(Origin("txlayer.half", 0, 0), FakeRecord(), None, 0, Undecodable("garbage"))
+TXN = Transaction(txn_key("a"), GROUP, "orders", 0, 0, "0", (0, 0), plain_record())
+ASIDE = RecordToQuarantine(Origin("txlayer.half", 0, 0), plain_record(), None, 0, Undecodable("garbage"))
 
 
 def test_a_fresh_batch_is_empty() -> None:

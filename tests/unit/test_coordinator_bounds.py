@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_records import FAR_AWAY, GROUP, op_line, txn_key
+from tests.support.core_records import FAR_AWAY, GROUP, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.ports import TopicLimits

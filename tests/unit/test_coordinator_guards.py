@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.simulation import unguarded as un
-from tests.support.fake_records import op_line
+from tests.support.core_records import op_line
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.still_world import StillWorld
 from txlayer.adapters.memory import NoAnswerError, RefusedError

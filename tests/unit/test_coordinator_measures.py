@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.fake_records import BORN_MS, op_line, options, txn_key
+from tests.support.core_records import BORN_MS, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from txlayer.coordinator.metrics import SAMPLE_COUNT_MAX, CoordinatorCounts
 from txlayer.core.batch import ReportKind

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_records import GROUP, txn_key
+from tests.support.core_records import GROUP, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.world import RefusedError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_records import op_line, txn_key
+from tests.support.core_records import op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.admin import MemoryAdmin

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_records import BORN_MS, GROUP, op_line, txn_key
+from tests.support.core_records import BORN_MS, GROUP, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.still_world import START_MS
 from txlayer.adapters.ports import HistoryStart, StoredOffset

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_records import half_header, op_line, txn_key
+from tests.support.core_records import half_header, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.tracing import Spans
 from txlayer.config import CoordinatorConfig

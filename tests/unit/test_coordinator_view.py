@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_records import GROUP, txn_key
+from tests.support.core_records import GROUP, txn_key
 from tests.support.partition_driver import MISSING, PartitionDriver
 from txlayer.adapters.metrics import EVERYBODYS, Family, Health, Sample
 from txlayer.adapters.ports import Assignment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fake_records import BORN_MS, GROUP, txn_key
+from tests.support.core_records import BORN_MS, GROUP, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING
 from txlayer.core.codec import content_key, encode_summary, kept_aside_key
 from txlayer.core.doubt import REWRITE_LAG_MIN, DoubtFold, DoubtIndex

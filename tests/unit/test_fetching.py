@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.fake_records import FakeRecord, half_header, txn_key
+from tests.support.core_records import half_header, plain_record, txn_key
 from tests.support.memory_stage import Stage
 from txlayer.adapters.ports import CoordinatorConnections
 from txlayer.config import CoordinatorConfig
@@ -130,9 +130,9 @@ def test_nothing_is_produced_to_a_topic_that_is_not_allowed(topic: str, *, is_pl
     book.learn(["orders", "secrets", "txlayer.doubt"])
     publisher = Publisher(config, name="writer", make_writer=connections.make_writer, book=book)
     publisher.start()
-    txn = Transaction(A, "shop", topic, 0, 0, "0", (0, 0), FakeRecord())
+    txn = Transaction(A, "shop", topic, 0, 0, "0", (0, 0), plain_record())
     if not is_plain:
-        txn.content = [Content(0, topic, 0, NO_OPTIONS, "0", FakeRecord())]
+        txn.content = [Content(0, topic, 0, NO_OPTIONS, "0", plain_record())]
 
     with pytest.raises(InvariantError):
         publisher.publish([(0, Batch(forwards=[txn]))], {}, None, is_careful=is_careful)

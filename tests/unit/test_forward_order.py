@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.fake_records import GROUP, FakeRecord, options, txn_key
+from tests.support.core_records import GROUP, options, plain_record, txn_key
 from txlayer.core.forward_order import ForwardOrder
 from txlayer.core.messages import OrderMode
 from txlayer.core.transaction import Transaction
@@ -27,7 +27,7 @@ def transaction(
 ) -> Transaction:
     """A transaction with one half record at `offset`, decided by op record `decided`."""
     name = txn_key(f"t{offset}")
-    txn = Transaction(name, GROUP, "orders", offset, 0, "0", (0, 0), FakeRecord())
+    txn = Transaction(name, GROUP, "orders", offset, 0, "0", (0, 0), plain_record())
     txn.state = state
     txn.options, more = options(key, order=order), txn.extra()
     more.decided_at = None if decided is None else (decided, 0)

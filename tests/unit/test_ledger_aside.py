@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fake_records import FAR_AWAY, half_header, op_line, options, txn_key
+from tests.support.core_records import FAR_AWAY, half_header, op_line, options, txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.core.batch import ReportKind

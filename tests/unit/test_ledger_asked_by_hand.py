@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.support.fake_records import op_line
+from tests.support.core_records import op_line
 from tests.unit.test_ledger_checks import HOUR_MS, IMMUNITY_MS, INTERVAL_MS, A, ask, open_driver, questions
 from txlayer.core.checks import CheckPolicy
 from txlayer.core.messages import Source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fake_records import half_bytes, half_header, half_record, options, txn_key
+from tests.support.core_records import half_bytes, half_header, half_record, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from txlayer.core import codec
 from txlayer.core.codec import HALF_HEADER

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.fake_records import GROUP, op_line, options, txn_key
+from tests.support.core_records import GROUP, op_line, options, txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_log import SETTINGS
 from txlayer.core import codec

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_records import half_bytes, half_header, half_record, op_line, txn_key
+from tests.support.core_records import half_bytes, half_header, half_record, op_line, txn_key
 from tests.support.partition_driver import PartitionDriver
 from txlayer.core.ledger import Ledger
 from txlayer.core.transaction import Transaction

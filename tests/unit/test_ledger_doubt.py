@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.fake_records import FAR_AWAY, op_line, options, txn_key
+from tests.support.core_records import FAR_AWAY, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
 from txlayer.core.batch import ReportKind

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.fake_records import op_line, txn_key
+from tests.support.core_records import op_line, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
 from txlayer.core.batch import ReportKind

@@ -8,17 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.fake_records import (
-    FakeRecord,
-    half_bytes,
-    half_header,
-    half_record,
-    op_line,
-    options,
-    ordering_key,
-    txn_key,
-)
+from tests.support.core_records import half_bytes, half_header, half_record, op_line, options, ordering_key, txn_key
 from tests.support.partition_driver import ACCEPTS, PartitionDriver
+from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core.batch import ReportKind
 from txlayer.core.ledger import RECENT_COUNT_MAX, Ledger
 from txlayer.core.messages import HalfOptions, OrderMode, Source
@@ -500,7 +492,7 @@ def test_dropping_content_spares_what_the_batch_needs() -> None:
 
     driver.ledger.drop_content(99)
 
-    assert isinstance(driver.ledger.transactions[A].content, FakeRecord)
+    assert isinstance(driver.ledger.transactions[A].content, MemoryRecord)
 
 
 def test_what_is_over_holds_no_content() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fake_records import op_line, options, txn_key
+from tests.support.core_records import op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from tests.support.small_batches import SmallBatches
 from txlayer.core.batch import ReportKind

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support import partition_history
-from tests.support.fake_records import options
+from tests.support.core_records import options
 from tests.support.partition_driver import Fact
 from tests.support.partition_history import STEPS, History, Steps, _snapshot, made_up_steps
 from tests.support.partition_log import Appended, PartitionLog

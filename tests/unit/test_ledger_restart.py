@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fake_records import FAR_AWAY, FakeRecord, half_bytes, op_line, options, txn_key
+from tests.support.core_records import FAR_AWAY, half_bytes, op_line, options, plain_record, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from txlayer.core.batch import Positions
 from txlayer.core.messages import OrderMode, ParkReason
@@ -242,7 +242,7 @@ def test_what_only_a_later_release_can_read_on_doubt_is_not_forwarded_from_half(
     entry = next(e for e in driver.log.doubt if e.record.key() == key.encode())
     place = driver.log.doubt.index(entry)
     later = (entry.record.value() or b"").replace(b"|too-old|", b"|a-later-reason|")
-    driver.log.doubt[place] = entry._replace(record=FakeRecord(key=key.encode(), value=later))
+    driver.log.doubt[place] = entry._replace(record=plain_record(key=key.encode(), value=later))
 
     driver.crash(is_new_process=True)
     driver.op("C", key, offset)

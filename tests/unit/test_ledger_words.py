@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fake_records import BORN_MS, FAR_AWAY, PARTITION, half_bytes, op_line, options, txn_key
+from tests.support.core_records import BORN_MS, FAR_AWAY, PARTITION, half_bytes, op_line, options, txn_key
 from tests.support.partition_driver import MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
 from txlayer.core.batch import RecordToQuarantine, Report, ReportKind

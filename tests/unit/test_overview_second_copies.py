@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fake_records import txn_key
+from tests.support.core_records import txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.core.ledger import Ledger
 from txlayer.operate.overview import Overview

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_records import FakeRecord
+from tests.support.core_records import plain_record
 from tests.support.still_coordinator import AtOnce
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
@@ -95,7 +95,7 @@ class World:
 
 def batch() -> Batch:
     """A transaction of one message and one of three."""
-    record = FakeRecord(key=b"k", value=b"v", headers=[("txl", b"")])
+    record = plain_record(key=b"k", value=b"v", headers=[("txl", b"")])
     plain = Transaction("a/0000000a", "g", "orders", 0, 0, "0", (0, 0), record)
     several = Transaction("b/0000000a", "g", "orders", 1, 0, "0", (0, 0), None)
     several.count = 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_records import FAR_AWAY, op_line, txn_key
+from tests.support.core_records import FAR_AWAY, op_line, txn_key
 from tests.support.partition_driver import PartitionDriver
 from txlayer.config import SystemTopics
 from txlayer.coordinator.partition import LogTime, Shard

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.unguarded import coordinator_with
-from tests.support.fake_records import op_line, options, txn_key
+from tests.support.core_records import op_line, options, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import milliseconds

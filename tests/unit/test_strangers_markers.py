@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.fake_records import FAR_AWAY, op_line
+from tests.support.core_records import FAR_AWAY, op_line
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.core import codec
 from txlayer.core.ids import NONCE_LENGTH

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.fake_records import BORN_MS, GROUP, FakeRecord, options, txn_key
+from tests.support.core_records import BORN_MS, GROUP, options, plain_record, txn_key
+from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core.codec import decode_summary, encode_summary
 from txlayer.core.messages import NO_OPTIONS, DoubtSummary, OrderMode, ParkReason
 from txlayer.core.transaction import Content, Transaction, from_summary, held_bytes, record_size, records_of
@@ -14,7 +15,7 @@ from txlayer.core.transitions import TxnState
 KEY = txn_key("a")
 
 
-def plain(*, offset: int = 7, record: FakeRecord | None = None) -> Transaction:
+def plain(*, offset: int = 7, record: MemoryRecord | None = None) -> Transaction:
     """One message, no options."""
     return Transaction(KEY, GROUP, "orders", offset, 1_000, str(BORN_MS), (3, 0), record)
 
@@ -26,7 +27,7 @@ def of_three(*offsets: int) -> Transaction:
     txn.options = options("red", order=OrderMode.PREPARE)
     txn.extra().offsets = list(offsets)
     txn.content = [
-        Content(n, "orders", o, NO_OPTIONS, str(BORN_MS), FakeRecord(value=b"x" * n)) for n, o in enumerate(offsets)
+        Content(n, "orders", o, NO_OPTIONS, str(BORN_MS), plain_record(value=b"x" * n)) for n, o in enumerate(offsets)
     ]
     return txn
 
@@ -86,7 +87,7 @@ def test_it_is_not_complete_while_one_is_missing_or_there_is_none() -> None:
 
 
 def test_forgetting_its_content_keeps_when_it_was_born() -> None:
-    txn = plain(record=FakeRecord())
+    txn = plain(record=plain_record())
     before = txn.summary()
 
     txn.forget_content()
@@ -150,10 +151,10 @@ def test_a_million_restored_ones_share_what_they_do_not_have() -> None:
 
 
 def test_the_size_of_a_record_counts_key_value_and_headers() -> None:
-    record = FakeRecord(key=b"kk", value=b"12345", headers=[("h", b"123"), ("n", None)])
+    record = plain_record(key=b"kk", value=b"12345", headers=[("h", b"123"), ("n", None)])
 
     assert 2 + 5 + (1 + 3 + 2) + (1 + 0 + 2) == record_size(record)
-    assert 0 == record_size(FakeRecord(value=None))
+    assert 0 == record_size(plain_record(value=None))
     assert 64 + record_size(record) == held_bytes(record)
 
 

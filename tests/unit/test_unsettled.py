@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.fake_records import txn_key
+from tests.support.core_records import txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_history import History, made_up_steps
 from txlayer.core.batch import ReportKind

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from tests.support.fake_records import half_header, half_record, op_line, options, txn_key
+from tests.support.core_records import half_header, half_record, op_line, options, txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_log import SETTINGS
 from tests.support.still_coordinator import StillCoordinator

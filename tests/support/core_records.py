@@ -1,10 +1,11 @@
-"""Half records and op lines as plain values, for tests of the core. Every factory has keyword overrides; no Kafka here."""
+"""Half records and op lines for tests of the core. Every factory has keyword overrides."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from txlayer.adapters.memory.log import APPEND_TIME, MemoryRecord
 from txlayer.core import codec
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, Headers, OpMessage, OrderMode, Resolution, Source
 from txlayer.core.partitions import half_partition, key_hash
@@ -21,28 +22,17 @@ FAR_AWAY = 1_000_000_000
 """A half offset that no test reaches."""
 
 
-class FakeRecord:
-    """What the core may know of a Kafka record: key(), value(), headers() and the length of its value."""
-
-    __slots__ = ("_headers", "_key", "_value")
-
-    def __init__(self, *, key: bytes | None = None, value: bytes | None = b"v", headers: Headers | None = None) -> None:
-        self._key, self._value, self._headers = key, value, list(headers or ())
-
-    def key(self) -> bytes | None:
-        """The user's key."""
-        return self._key
-
-    def value(self) -> bytes | None:
-        """The user's value."""
-        return self._value
-
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        """The user's headers, then ours."""
-        return self._headers
-
-    def __len__(self) -> int:
-        return len(self._value or b"")
+def plain_record(
+    *,
+    key: bytes | None = None,
+    value: bytes | None = b"v",
+    headers: Headers | None = None,
+    topic: str = "txlayer.half",
+    offset: int = -1,
+    appended_ms: int = 0,
+) -> MemoryRecord:
+    """A record of the partition under test, as the cluster in memory gives it."""
+    return MemoryRecord(topic, PARTITION, key, value, list(headers or ()), (APPEND_TIME, appended_ms), place=offset)
 
 
 def txn_key(name: str, *, nonce: str = "0000000a", is_home: bool = True) -> str:
@@ -92,10 +82,10 @@ def half_record(
     key: bytes | None = b"k",
     value: bytes | None = b"v",
     headers: Sequence[tuple[str, bytes | None]] = (),
-) -> FakeRecord:
+) -> MemoryRecord:
     """A half record whose `txl` is `raw` (None: it has none)."""
     ours = [] if raw is None else [(codec.HALF_HEADER, raw)]
-    return FakeRecord(key=key, value=value, headers=[*headers, *ours])
+    return plain_record(key=key, value=value, headers=[*headers, *ours])
 
 
 def half_bytes(key: str, *, value: bytes | None = b"v", **header: Any) -> int:
