@@ -3,8 +3,8 @@
 Two writers take turns. A Kafka transaction begins only after the one before it was answered with success; while the
 broker still writes the markers of the last, the other writer's is under way. Never here: choosing the content.
 
-A writer that may have stale requests (txlayer/runtime/kafka_transactions.py) is replaced before it begins again. One that
-the broker fenced while it was idle is replaced at once: the group says whether the partitions are still ours.
+When a writer is replaced: txlayer/runtime/kafka_transactions.py. One that the broker fenced while it was idle is replaced at once,
+because the group says whether the partitions are still ours.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from txlayer.runtime.kafka_transactions import (
     close_aside,
     close_quietly,
     commit,
+    may_be_fenced_idle,
     may_have_stale_requests,
     produce,
     raise_if_unacknowledged,
@@ -188,7 +189,7 @@ class Publisher:
             filled = self._fill(writer, batches, offsets, member)
         except FencedError as exc:
             # Its commit was not asked for yet: nothing of it counts.
-            if isinstance(exc, MemberFencedError) or not self.may_be_fenced_idle(idle_s):
+            if isinstance(exc, MemberFencedError) or not may_be_fenced_idle(idle_s=idle_s, timeout_s=self._timeout_s):
                 raise
             writer = self._replace_fenced(writer)
             filled = self._fill(writer, batches, offsets, member, is_member_asked_first=True)
@@ -251,13 +252,6 @@ class Publisher:
     def watched(self) -> Collection[str]:
         """Topics of the last Kafka transaction, if it was watched."""
         return self._answers.missing.keys()
-
-    def may_be_fenced_idle(self, idle_s: float) -> bool:
-        """True when the broker itself may have fenced a writer that was idle for `idle_s`.
-
-        A late request opens a Kafka transaction that no client ends; the broker gives that up after its time-out, and fences.
-        """
-        return idle_s >= self._timeout_s
 
     def _replace_fenced(self, old: TransactionalWriter) -> TransactionalWriter:
         """A successor of a writer that was fenced while it was idle: no sign of a second owner, which the group would know."""

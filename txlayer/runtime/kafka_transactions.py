@@ -1,10 +1,19 @@
-"""Kafka transactions of one transactional id, one after the other, none of them torn.
+"""Kafka transactions of one transactional id, one after the other, none of them torn; and when their producer is replaced.
 
-The guard against stale requests: librdkafka silently re-sends EndTxn and TxnOffsetCommit, and a late one may land in a
-later Kafka transaction of the same producer (KAFKA-17754). A re-send takes at least 0.8 of `retry.backoff.ms`. If
-send_offsets or commit took longer than 0.7 of it, the producer is replaced before its next Kafka transaction begins (same
-id, new epoch: the broker fences every stale request). `KafkaTransactions` does so itself; the coordinator, whose two
-producers take turns (txlayer/coordinator/publish.py), shares the rule, the commit and the close.
+The successor of a producer has the same transactional id and a new epoch: the broker fences every request of the old one. A producer
+is replaced, before its next Kafka transaction begins, if
+
+* it may have stale requests (`may_have_stale_requests`). librdkafka silently re-sends EndTxn and TxnOffsetCommit, and a late one may
+  land in a later Kafka transaction of the same producer (KAFKA-17754). A re-send takes at least 0.8 of `retry.backoff.ms`, so
+  0.7 of it is the limit of send_offsets and commit.
+* it was idle for `IDLE_S_MAX`. Only `KafkaTransactions` does this: a coordinator stores offsets all the time.
+* the broker fenced it while it was idle (`may_be_fenced_idle`), or its batches are larger than a topic takes by now. Only the
+  coordinator's `Publisher` does these two (txlayer/coordinator/publish.py), whose two producers take turns.
+
+After any other error a producer is given up, with its name: the outcome of its Kafka transaction is unknown. A coordinator builds its
+state again from the stored offsets. A consumer takes its queues over again; if no offset was sent, it only takes a writer of another name.
+Producers of half and op records are not transactional: after a fatal error (`FencedError`) the user makes a new one, and
+`run_responder` does so itself.
 """
 
 from __future__ import annotations
@@ -206,6 +215,14 @@ class _Report:
 def may_have_stale_requests(*, offsets_s: float, commit_s: float, recycle_after_s: float) -> bool:
     """True when a request took so long that it may have been sent twice, and the copy is still under way."""
     return max(offsets_s, commit_s) > recycle_after_s
+
+
+def may_be_fenced_idle(*, idle_s: float, timeout_s: float) -> bool:
+    """True when the broker itself may have fenced a producer that was idle for `idle_s`.
+
+    A late request opens a Kafka transaction that no client ends; the broker gives that up after its time-out, and fences.
+    """
+    return idle_s >= timeout_s
 
 
 def produce(writer: TransactionalWriter, arguments: tuple[Any, ...]) -> None:
