@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from txlayer.core.checks import IMMUNITY_MS_MAX
-from txlayer.core.judging import (
+from txlayer.core.messages import Origin
+from txlayer.core.verdicts import Verdict
+from txlayer.core.verification import (
     ABANDON,
     COMMIT,
     ROLLBACK,
@@ -23,8 +25,6 @@ from txlayer.core.judging import (
     Window,
     judge,
 )
-from txlayer.core.messages import Origin
-from txlayer.core.verdicts import Verdict
 
 NOW_MS = 1_000_000
 WINDOW = Window(

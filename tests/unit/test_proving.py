@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from txlayer.core.judging import (
+from txlayer.core.messages import Origin
+from txlayer.core.verdicts import Promise, Severity, Verdict, severity
+from txlayer.core.verification import (
     COMMIT,
     MISSING,
     UNDECIDED,
@@ -21,8 +23,6 @@ from txlayer.core.judging import (
     VerdictFinding,
     Window,
 )
-from txlayer.core.messages import Origin
-from txlayer.core.verdicts import Promise, Severity, Verdict, severity
 from txlayer.operate.verify import TraceShelf, prove
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "reconcile.md"

@@ -25,7 +25,10 @@ from txlayer.core import codec
 from txlayer.core.cluster_facts import CLOCK_ERROR_MS
 from txlayer.core.codec import WHOLE_LENGTH_MAX
 from txlayer.core.dead_letters import DLQ_HEADER, REPLAY_HEADER
-from txlayer.core.judging import (
+from txlayer.core.messages import Headers, OrderMode, Origin, Resolution, Undecodable, nonce_of, txn_id_of, user_headers
+from txlayer.core.partitions import half_partition, murmur2, partition_of_key_hash
+from txlayer.core.verdicts import Promise, Verdict, severity
+from txlayer.core.verification import (
     ABANDON,
     COMMIT,
     CUT,
@@ -48,9 +51,6 @@ from txlayer.core.judging import (
     Window,
     judge,
 )
-from txlayer.core.messages import Headers, OrderMode, Origin, Resolution, Undecodable, nonce_of, txn_id_of, user_headers
-from txlayer.core.partitions import half_partition, murmur2, partition_of_key_hash
-from txlayer.core.verdicts import Promise, Verdict, severity
 from txlayer.errors import NotAuthorisedError
 
 CACHE_BYTES = 16 * 1024 * 1024
