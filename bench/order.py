@@ -109,7 +109,7 @@ class Reading:
         book = Targets(config, None)  # type: ignore[arg-type]  # it asks no cluster
         book.targets["orders"] = accepting_target(1_048_588)
         self.writer: Any = Dropping()
-        self.publisher = Publisher(config, name="b", make_writer=None, book=book)  # type: ignore[arg-type]  # it makes none
+        self.publisher = Publisher(config, name="b", make_writer=None, targets=book)  # type: ignore[arg-type]  # it makes none
         tails: dict[Any, Any] = {}
         options: dict[Any, Any] = {}
         self.ledgers = {

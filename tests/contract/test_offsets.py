@@ -128,7 +128,7 @@ def test_a_publisher_that_was_fenced_because_the_group_went_on_writes_nothing(
         config,
         name=unique_name("writer"),
         make_writer=connections.make_writer,
-        book=book,
+        targets=book,
         environment=Environment(clock=lambda: clock[0]),
     )
     publisher.start()

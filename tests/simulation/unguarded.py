@@ -132,7 +132,7 @@ class StubbornCoordinator(Coordinator):
             self._config,
             name=name,
             make_writer=self._connections.make_writer,
-            book=self._book,
+            targets=self._targets,
             environment=self._environment,
         )
         try:
@@ -339,7 +339,7 @@ class DeafCoordinator(Coordinator):
         self._refusals.__class__ = _DeafRefusals
 
 
-class _ResignedBook(Targets):
+class _ResignedTargets(Targets):
     def mended(self) -> list[str]:
         return []
 
@@ -349,7 +349,7 @@ class ResignedCoordinator(Coordinator):
 
     def __init__(self, config: CoordinatorConfig, connections: CoordinatorConnections, **named: Any) -> None:
         super().__init__(config, connections, **named)
-        self._book = _ResignedBook(config, connections, clock=self._clock)
+        self._targets = _ResignedTargets(config, connections, clock=self._clock)
 
 
 class _GrudgingRefusals(Refusals):

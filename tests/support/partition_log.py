@@ -155,7 +155,7 @@ class PartitionLog:
             CONFIG,
             name="writer",
             make_writer=self.connections.make_writer,
-            book=self.book,
+            targets=self.book,
             environment=self._environment,
         )
         publisher.start()

@@ -62,7 +62,7 @@ def questions(
     observer.remembered[KEY] = context
     make: Any = lambda *_, **__: writer  # noqa: E731 - both writers are one
     book: Any = Book()
-    publisher = Publisher(config, name="w", make_writer=make, book=book, observer=observer)
+    publisher = Publisher(config, name="w", make_writer=make, targets=book, observer=observer)
     publisher.start()
     question = CheckRecord(kind, KEY, "shop", 0, number=1, text="x" * 2 * SIZE_MAX)
     publisher.publish(

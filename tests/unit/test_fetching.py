@@ -128,7 +128,7 @@ def test_nothing_is_produced_to_a_topic_that_is_not_allowed(topic: str, *, is_pl
     connections = stage.connections()
     book = Targets(config, cast("CoordinatorConnections", connections))
     book.learn(["orders", "secrets", "txlayer.doubt"])
-    publisher = Publisher(config, name="writer", make_writer=connections.make_writer, book=book)
+    publisher = Publisher(config, name="writer", make_writer=connections.make_writer, targets=book)
     publisher.start()
     txn = Transaction(A, "shop", topic, 0, 0, "0", (0, 0), plain_record())
     if not is_plain:

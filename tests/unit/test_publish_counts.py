@@ -74,7 +74,7 @@ class World:
             CoordinatorConfig(),
             name="w",
             make_writer=self._make_writer,
-            book=book,
+            targets=book,
             environment=Environment(clock=lambda: self.now, background=AtOnce()),
         )
         self.batch_bytes_max = 1

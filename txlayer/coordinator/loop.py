@@ -94,7 +94,7 @@ class Coordinator:
         self._environment = environment
         self._clock = environment.clock
         self._topics = config.topics
-        self._book = Targets(config, connections, clock=self._clock)
+        self._targets = Targets(config, connections, clock=self._clock)
         self._refusals = Refusals(config.topics.check, clock=self._clock)
         self._batch_size = BatchSize()
         self._presence = GroupPresence(connections, config.topics, environment=environment)
@@ -116,7 +116,7 @@ class Coordinator:
     def view(self) -> CoordinatorView:
         """A view of its counts and its state; any thread may call this."""
         return CoordinatorView(
-            self._config.namespace, self.measures, dict(self._shards), self._assignment, dict(self._book.targets)
+            self._config.namespace, self.measures, dict(self._shards), self._assignment, dict(self._targets.targets)
         )
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Coordinator:
         self._refusals.learn(
             reason,
             {p: s.ledger.batch for p, s in self._shards.items()},
-            self._book,
+            self._targets,
             unanswered=self._publisher.unanswered if self._publisher is not None else (),
         )
         self._give_up_state()
@@ -231,16 +231,16 @@ class Coordinator:
             self._config,
             name=name,
             make_writer=self._connections.make_writer,
-            book=self._book,
+            targets=self._targets,
             environment=self._environment,
             stats=self.measures.publishing,
-            doubt_bytes_max=self._book.limit_of(self._topics.doubt),
+            doubt_bytes_max=self._targets.limit_of(self._topics.doubt),
             observer=self._observer,
         )
         ledgers = empty_ledgers(
             partitions,
             settings=ledger_settings(self._config, partition_count=self._partition_count),
-            targets=self._book.targets,
+            targets=self._targets.targets,
             refusals=self._refusals.reasons,
             make=self.make_ledger,
         )
@@ -347,15 +347,15 @@ class Coordinator:
         # A transaction committed before its topic was known is held, and tried once it is known: its topic comes first.
         names = [*_one_of_each([one.committed_topics for one in ledgers])]
         names += _one_of_each([sorted(one.unknown_topics) for one in ledgers])
-        known = self._book.learn(names)
+        known = self._targets.learn(names)
         for ledger in ledgers:
             ledger.unknown_topics -= known
             for topic in known & ledger.committed_topics.keys():
                 del ledger.committed_topics[topic]
             self._has_more |= bool(ledger.unknown_topics)
-        if self._book.has_too_many:
+        if self._targets.has_too_many:
             ledgers = [shard.ledger for shard in self._shards.values()]
-            self._book.forget(needed={topic for one in ledgers for topic in one.topics_needed()})
+            self._targets.forget(needed={topic for one in ledgers for topic in one.topics_needed()})
 
     @property
     def _bytes_max(self) -> int:
@@ -385,8 +385,8 @@ class Coordinator:
 
     def _on_tick(self, batches: list[tuple[int, Batch]], *, is_idle: bool) -> None:
         self._report_untimely()
-        mended = self._book.mended({topic for s in self._shards.values() for topic in s.ledger.shelf.held_topics()})
-        if self._book.has_widened(self._environment.background):
+        mended = self._targets.mended({topic for s in self._shards.values() for topic in s.ledger.shelf.held_topics()})
+        if self._targets.has_widened(self._environment.background):
             # Clients would learn of it later and refuse the new partition until then; new clients know it at once.
             raise RetriableError("a topic has more partitions by now")
         patience_s = self._config.misplaced_after.total_seconds()
@@ -456,7 +456,7 @@ class Coordinator:
                 self._assignment.member,
                 is_careful=is_careful,
                 cut=self._refusals.doubt_keys,
-                is_watched=self._refusals.is_watchful or self._book.is_doubtful,
+                is_watched=self._refusals.is_watchful or self._targets.is_doubtful,
                 questions=questions,
                 stamps=self._stamps_of(included),
             )
@@ -467,7 +467,7 @@ class Coordinator:
         if batches:
             self._batch_size.passed()
         self._stored_at = self._clock()
-        self._book.written(publisher.watched)
+        self._targets.written(publisher.watched)
         for p, batch in batches:
             self._refusals.passed(p, batch, is_asked=questions.bytes_max > 0)
         for p, position in positions.items():
@@ -492,9 +492,9 @@ class Coordinator:
             for keep in batch.keeps.values()
             if keep.txn.more is not None and keep.txn.more.reason is ParkReason.TOO_LARGE
             for topic in keep.txn.topics
-            if topic in self._book.targets
+            if topic in self._targets.targets
         }
-        if topics and self._book.has_grown(topics):
+        if topics and self._targets.has_grown(topics):
             raise RetriableError("a topic takes larger messages by now")
 
     def _took_long(self, began: float) -> bool:

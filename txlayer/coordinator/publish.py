@@ -112,7 +112,7 @@ class Publisher:
         *,
         name: str,
         make_writer: MakeWriter,
-        book: Targets,
+        targets: Targets,
         environment: Environment = REAL,
         stats: PublishStats | None = None,
         doubt_bytes_max: int | None = None,
@@ -130,7 +130,7 @@ class Publisher:
         self._clock = environment.clock
         self._wall_clock = environment.wall_clock
         self._background = environment.background
-        self._book = book
+        self._targets = targets
         self.stats = stats or PublishStats()
         self._config = config
         self._make_writer = make_writer
@@ -281,7 +281,7 @@ class Publisher:
             close_quietly(writer)
 
     def _new_writer(self, transactional_id: str) -> TransactionalWriter:
-        return self._make_writer(transactional_id, batch_bytes_max=self._book.batch_bytes_max)
+        return self._make_writer(transactional_id, batch_bytes_max=self._targets.batch_bytes_max)
 
     def _replace_aside(self, turn: int) -> None:
         """Make the successor of a writer that may have stale requests while the other one works (it takes 3 to 550 ms)."""
@@ -297,7 +297,7 @@ class Publisher:
 
     def _next_writer(self) -> TransactionalWriter:
         turn = self._turn
-        if self._writers[turn].batch_bytes_max > self._book.batch_bytes_max and self._successors[turn] is None:
+        if self._writers[turn].batch_bytes_max > self._targets.batch_bytes_max and self._successors[turn] is None:
             self._replace_aside(turn)
         successor, self._successors[turn] = self._successors[turn], None
         if successor is not None:
@@ -377,7 +377,7 @@ class Publisher:
                     self._forward(writer, partition, txn, content, answers)
                 continue
             if txn.topic is not allowed:
-                self._book.check_allowed(txn.topic, txn_key=txn.key)
+                self._targets.check_allowed(txn.topic, txn_key=txn.key)
                 allowed = txn.topic
             headers: list[tuple[str, Any]] = [
                 (id_header, txn.key[:end]),
@@ -428,7 +428,7 @@ class Publisher:
         report: DeliveryReport | None = None,
     ) -> None:
         record, options = content.record, content.options
-        self._book.check_allowed(content.topic, txn_key=txn.key)
+        self._targets.check_allowed(content.topic, txn_key=txn.key)
         if report is not None:
             self._answers.missing[content.topic] += 1
         headers = [
@@ -446,7 +446,7 @@ class Publisher:
                 content.topic,
                 record.value(),
                 record.key(),
-                target_partition(options, content.topic, self._book.partition_count_of),
+                target_partition(options, content.topic, self._targets.partition_count_of),
                 report,
                 None,
                 stamp_ms,

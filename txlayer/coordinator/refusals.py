@@ -133,7 +133,7 @@ class Refusals:
             del self._bisections[partition], self._quiet_since[partition]
 
     def learn(
-        self, error: TxLayerError, batches: Mapping[int, Batch], book: Targets, *, unanswered: Collection[str] = ()
+        self, error: TxLayerError, batches: Mapping[int, Batch], targets: Targets, *, unanswered: Collection[str] = ()
     ) -> None:
         """A Kafka transaction failed: what does the error say about its content?
 
@@ -144,8 +144,8 @@ class Refusals:
             return
         if isinstance(error, BrokerUnavailableError):
             self._watch_count = WATCH_COUNT
-            self._ask_about_targets(busy, book)
-            book.unanswered({*unanswered} - {self._check_topic})
+            self._ask_about_targets(busy, targets)
+            targets.unanswered({*unanswered} - {self._check_topic})
             if self._check_topic in unanswered:
                 self._pause_questions(error)
             elif self._ask_pause_s:
@@ -177,10 +177,10 @@ class Refusals:
                 extra={"txn_key": error.txn_key, **_ids_of_forward(error.txn_key, busy), "reason": error.detail},
             )
         elif isinstance(error, ForbiddenTopicError) and error.topic is not None:
-            book.refused(error.topic)
+            targets.refused(error.topic)
             self._bisections.clear()
         elif isinstance(error, RefusedRecordError | ForbiddenTopicError) or not _is_explained(error):
-            self._ask_about_targets(busy, book)
+            self._ask_about_targets(busy, targets)
             for partition, batch in busy.items():
                 self._bisections.setdefault(partition, Bisection()).failed(batch.suspect_count)
                 self._quiet_since.pop(partition, None)
@@ -204,10 +204,10 @@ class Refusals:
         self._ask_again_at = self._clock() + self._ask_pause_s
         logger.error("questions.paused", extra={"pause_s": self._ask_pause_s, "reason": str(error)})
 
-    def _ask_about_targets(self, batches: Mapping[int, Batch], book: Targets) -> None:
+    def _ask_about_targets(self, batches: Mapping[int, Batch], targets: Targets) -> None:
         topics = {topic for batch in batches.values() for txn in batch.forwards for topic in txn.topics if topic}
         try:
-            book.look_again_at(topics)
+            targets.look_again_at(topics)
         except BrokerUnavailableError as exc:
             logger.info("targets.unknown", extra={"reason": str(exc)})
 

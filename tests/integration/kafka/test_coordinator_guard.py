@@ -93,7 +93,7 @@ class Stage:
         while self.book.learn(self.topics) < set(self.topics):
             pass  # it asks for a tenth of a second at a time
         self.publisher = Publisher(
-            self.config, name=unique_name("writer"), make_writer=self._make_writer, book=self.book
+            self.config, name=unique_name("writer"), make_writer=self._make_writer, targets=self.book
         )
         self._consumer = Consumer(
             {"bootstrap.servers": self.servers, "group.id": self.group, "enable.auto.commit": False, "log_level": 0}
