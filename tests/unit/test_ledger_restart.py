@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.core_records import FAR_AWAY, half_bytes, op_line, options, plain_record, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
+from tests.support.partition_log import SETTINGS
 from txlayer.core.batch import Positions
 from txlayer.core.messages import OrderMode, ParkReason
 from txlayer.core.transitions import TxnState
@@ -205,6 +208,41 @@ def test_a_restart_while_a_second_copy_still_drives_others_out_of_half_forwards_
     assert [B] == driver.log.forwarded
     assert 1 == len(driver.log.visible)
     assert {A, *between} == set(driver.log.on_doubt())
+
+
+@pytest.mark.promise("P2")
+def test_time_releases_nothing_while_a_second_copy_still_drives_others_out_of_half(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txlayer.core.ledger.DISTANCE_MAX", 1)
+    monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 1)
+    driver = PartitionDriver(settings=replace(SETTINGS, held_age_max_ms=10_000), targets={"orders": ACCEPTS})
+    red = options("red")
+    driver.op("C", A, driver.half(A, topic="missing", options=red))
+    driver.op("C", B, driver.half(B, options=red))
+    for _ in range(3):
+        driver.turn()
+    assert {A: TxnState.HELD, B: TxnState.WAITING} == {key: driver.state(key) for key in (A, B)}
+    for number in range(8):
+        offset = driver.half(txn_key(f"between-{number}"))
+        if number < 4:  # so far behind, a second copy is known from doubt alone
+            driver.op("C", txn_key(f"between-{number}"), offset)
+        driver.turn()
+
+    driver.now_ms += 11_000
+    driver.half(B, options=red)  # kept twice by the broker: those between must leave half, one in each batch
+    driver.op("U", txn_key("between-4"), 6)  # lines wait meanwhile, and so time goes on up to theirs
+    driver.read()
+    driver.advance()
+    driver.tick()  # A was held for too long, and no longer goes before B
+    driver.publish()
+    assert {A: "held-too-long"}.items() <= driver.reasons().items()
+    driver.crash(is_new_process=True)
+    for _ in range(9):
+        driver.turn()
+
+    assert B == driver.log.forwarded[-1]
+    assert driver.state(B) is None
 
 
 @pytest.mark.promise("P11")

@@ -609,7 +609,12 @@ class Ledger:
             self._keys_to_try[key_hash] = None
 
     def _try_those_behind(self) -> None:
-        """Release transactions that are free now; of those on doubt, as many as fit into one batch."""
+        """Release transactions that are free now; of those on doubt, as many as fit into one batch.
+
+        None while others must leave half: a restart could take a second copy of one that is settled meanwhile for new.
+        """
+        if self._must_leave and not self.is_replaying:
+            return
         while self._keys_to_try:
             key_hash = next(iter(self._keys_to_try))
             free = self.order.next_free(key_hash)
@@ -1214,8 +1219,7 @@ class Ledger:
         self._fold_those_behind()
         self._go_on()
         if self._must_leave and not self.is_replaying:
-            # Otherwise a restart could take a second copy of a transaction that is settled here for new. A replay applies what
-            # was applied before.
+            # As in `_try_those_behind`. A replay applies what was applied before.
             return self._pause(self.op_next, batch.line_count, 0, 0)
         forwards, recent, ops = batch.forwards, self._recent, self._ops
         passes = self.order.passes
