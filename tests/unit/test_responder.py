@@ -191,6 +191,19 @@ def test_an_answer_that_is_not_stored_is_counted_as_lost(stage: ProducerStage) -
     assert 0 == stats_of(producer).stored
 
 
+def test_an_answer_that_the_client_refuses_at_once_is_lost_and_the_next_one_is_written(stage: ProducerStage) -> None:
+    producer = stage.producer(check=commit)
+    producer.start()
+    stage.writer.refuse_at_once = lambda _topic: ValueError("as planned")
+    stage.ask(question("a"))
+    wait_until(lambda: stats_of(producer).lost == 1, within=PATIENCE_S, what="the loss")
+
+    stage.writer.refuse_at_once = lambda _topic: None
+    stage.ask(question("b"))
+
+    assert ["b/0000000a"] == [answer.key for answer in stage.answers(1)]
+
+
 # --- limits and refusals ----------------------------------------------------------------------------------------------
 
 
@@ -256,3 +269,18 @@ def test_a_refusal_is_told_and_logged_and_a_callback_that_raises_harms_nobody(
     assert [RefusedResolution("late", "0000000a", "g", 3, "COMMIT by producer")] == told
     assert "resolution.refused" in [r.getMessage() for r in caplog.records]
     assert 1 == stats_of(producer).refused
+
+
+def test_a_callback_may_close_its_producer(stage: ProducerStage, caplog: pytest.LogCaptureFixture) -> None:
+    closed = threading.Event()
+
+    def on_refused(_: RefusedResolution) -> None:
+        producer.close()
+        closed.set()
+
+    producer = stage.producer(check=commit, on_refused=on_refused)
+    producer.start()
+    stage.ask(refusal())
+
+    assert closed.wait(PATIENCE_S)
+    assert "on_refused.raised" not in [r.getMessage() for r in caplog.records]

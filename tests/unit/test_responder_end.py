@@ -77,6 +77,43 @@ def test_an_outage_of_any_length_is_survived(stage: ProducerStage, monkeypatch: 
     stage.answers(1)
 
 
+def test_what_running_calls_say_is_written_before_the_group_is_joined_anew(
+    stage: ProducerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", PATIENCE_S * 6)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def check(_: CheckRequest) -> Resolution:
+        begun.set()
+        may_end.wait(PATIENCE_S)
+        return COMMIT
+
+    stage.producer(check=check).start()
+    stage.ask(question())
+    assert begun.wait(PATIENCE_S)
+    stage.members[0].fail(BrokerUnavailableError("gone"))
+    wait_until(lambda: stage.members[0].is_closed, within=PATIENCE_S, what="it left")
+
+    may_end.set()
+
+    stage.answers(1)
+
+
+def test_close_does_not_wait_until_the_group_may_be_joined_anew(
+    stage: ProducerStage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "RETRY_S", PATIENCE_S * 6)
+    producer = stage.producer(check=commit)
+    producer.start()
+    stage.member().fail(BrokerUnavailableError("gone"))
+    wait_until(lambda: stage.members[0].is_closed, within=PATIENCE_S, what="it left")
+
+    with caplog.at_level(logging.INFO, "txlayer.responder"):
+        producer.close()
+
+    assert "responder.ended" in [r.getMessage() for r in caplog.records]
+
+
 def test_a_producer_that_failed_leaves_the_group(
     stage: ProducerStage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
