@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
@@ -340,7 +340,8 @@ class DeafCoordinator(Coordinator):
 
 
 class _ResignedTargets(Targets):
-    def mended(self) -> list[str]:
+    def mended(self, needed: Container[str]) -> list[str]:
+        del needed
         return []
 
 
