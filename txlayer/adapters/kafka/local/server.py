@@ -155,38 +155,17 @@ class Server:
         return f"{HOST}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
 class DataFolder:
     """The files of one broker."""
 
-    path: Path
-
-    @property
-    def node(self) -> Path:
-        return self.path / "node-1"
-
-    @property
-    def properties_file(self) -> Path:
-        """What the broker is started with; its process is recognised by it."""
-        return self.node / "server.properties"
-
-    @property
-    def log_file(self) -> Path:
-        return self.node / "broker.log"
-
-    @property
-    def pid_file(self) -> Path:
-        """The process id of a broker that was started; it may be stale."""
-        return self.node / "broker.pid"
-
-    @property
-    def record_file(self) -> Path:
-        return self.path / _RECORD_NAME
-
-    @property
-    def meta_file(self) -> Path:
-        """Kafka's own note on its storage."""
-        return self.node / "data" / _META_NAME
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.record_file = path / _RECORD_NAME  # whose data these are
+        self.node = path / "node-1"  # everything else
+        self.properties_file = self.node / "server.properties"  # its process is recognised by it
+        self.log_file = self.node / "broker.log"
+        self.pid_file = self.node / "broker.pid"  # of a broker that was started; it may be stale
+        self.meta_file = self.node / "data" / _META_NAME  # Kafka's own note on its storage
 
     def living_pid(self) -> int | None:
         """The broker's process; None when the pid file's process has ended or is another program by now."""
