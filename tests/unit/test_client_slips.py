@@ -31,7 +31,7 @@ def transactional(config: ClientConfig) -> object:
 
 
 def member(config: ClientConfig) -> object:
-    return group_consumer(config, group="g", session_timeout_ms=10_000, isolation="read_committed")
+    return group_consumer(config, group="g", session_timeout_ms=10_000)
 
 
 def admin(config: ClientConfig) -> object:

@@ -215,7 +215,6 @@ def group_consumer(
     *,
     group: str,
     session_timeout_ms: int,
-    isolation: str,
     fetch_wait_ms: int = 10,
     instance_id: str = "",
     on_commit: Callable[..., None] | None = None,
@@ -240,7 +239,7 @@ def group_consumer(
             **_READING,
             "group.protocol": "classic",
             "partition.assignment.strategy": "range",
-            "isolation.level": isolation,
+            "isolation.level": "read_committed",
             "enable.partition.eof": tells_end,
             "session.timeout.ms": session_timeout_ms,
             "heartbeat.interval.ms": max(session_timeout_ms // 4, 100),
@@ -369,16 +368,10 @@ class _WithoutHeaders:
 class PlainReader:
     """Reads partitions that it names itself; the `LogReader` of real Kafka."""
 
-    def __init__(
-        self,
-        config: ClientConfig,
-        *,
-        isolation: str = "read_committed",
-        fetch_wait_ms: int = 10,
-        is_sparing: bool = False,
-    ) -> None:
+    def __init__(self, config: ClientConfig, **reading: Any) -> None:
+        """`reading`: what `plain_consumer` takes."""
         self._config = config
-        self._consumer = plain_consumer(config, isolation=isolation, fetch_wait_ms=fetch_wait_ms, is_sparing=is_sparing)
+        self._consumer = plain_consumer(config, **reading)
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         assign(self._consumer, positions)

@@ -10,7 +10,7 @@ import logging
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -61,26 +61,14 @@ class KafkaGroupReader(TranslatedMember):
         config: ClientConfig,
         *,
         group: str,
-        session_timeout_ms: int,
-        fetch_wait_ms: int = 10,
-        instance_id: str = "",
-        on_commit: Callable[..., None] | None = None,
-        tells_end: bool = False,
         reader: str = "the coordinator",
         advice: str = COORDINATOR_ADVICE,
+        **reading: Any,
     ) -> None:
+        """`reading`: what `group_consumer` takes."""
         super().__init__(group=group, bootstrap_servers=config.bootstrap_servers, reader=reader, advice=advice)
         self._config = config
-        self._consumer: Consumer = group_consumer(
-            config,
-            group=group,
-            session_timeout_ms=session_timeout_ms,
-            isolation="read_committed",
-            fetch_wait_ms=fetch_wait_ms,
-            instance_id=instance_id,
-            on_commit=on_commit,
-            tells_end=tells_end,
-        )
+        self._consumer: Consumer = group_consumer(config, group=group, **reading)
         self._holds_share = False  # the group has given one, empty or not, and not taken it back
         self._is_closed = False
 
@@ -201,19 +189,16 @@ class KafkaStoringGroupReader(KafkaGroupReader):
     time-outs.
     """
 
-    def __init__(
-        self, config: ClientConfig, *, group: str, session_timeout_ms: int, fetch_wait_ms: int, instance_id: str
-    ) -> None:
+    def __init__(self, config: ClientConfig, *, group: str, instance_id: str, **reading: Any) -> None:
         super().__init__(
             config,
             group=group,
-            session_timeout_ms=session_timeout_ms,
-            fetch_wait_ms=fetch_wait_ms,
+            reader=f"the group {group}",
+            advice="",
             instance_id=instance_id,
             on_commit=self._on_commit,
             tells_end=True,
-            reader=f"the group {group}",
-            advice="",
+            **reading,
         )
         self._is_static = bool(instance_id)
         self._under_way: deque[_Store] = deque()  # the client answers in order, also what is no longer waited for

@@ -32,26 +32,15 @@ from txlayer.errors import BrokerUnavailableError, TxLayerError
 class KafkaTransactionalWriter(TranslatedWriter):
     """The `TransactionalWriter` of real Kafka. One thread uses it."""
 
-    def __init__(
-        self,
-        config: ClientConfig,
-        *,
-        transactional_id: str,
-        timeout_ms: int,
-        batch_bytes_max: int,
-        compression: str = "none",
-    ) -> None:
+    def __init__(self, config: ClientConfig, *, transactional_id: str, batch_bytes_max: int, **writing: Any) -> None:
+        """`writing`: what else `transactional_producer` takes."""
         super().__init__(
             transactional_id=transactional_id,
             batch_bytes_max=batch_bytes_max,
             bootstrap_servers=config.bootstrap_servers,
         )
         self._producer: Producer = transactional_producer(
-            config,
-            transactional_id=transactional_id,
-            timeout_ms=timeout_ms,
-            batch_bytes_max=batch_bytes_max,
-            compression=compression,
+            config, transactional_id=transactional_id, batch_bytes_max=batch_bytes_max, **writing
         )
         self._deadline = Deadline("txlayer-send-offsets")
         self.produce: Callable[..., None] = self._producer.produce
