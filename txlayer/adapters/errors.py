@@ -217,19 +217,16 @@ PASSING_CODES = frozenset(
 
 
 class ClientError(RecordError, Protocol):
-    """The methods of a client's error that txlayer uses."""
+    """The methods of a client's error that txlayer uses.
 
-    def str(self) -> str:
-        """A message for people."""
+    `str` is a message for people. `fatal`: the client can no longer be used. `retriable`: the same call may be made again.
+    `txn_requires_abort`: the Kafka transaction must be aborted.
+    """
 
-    def fatal(self) -> bool:
-        """True if the client can no longer be used."""
-
-    def retriable(self) -> bool:
-        """True if the same call may be made again."""
-
-    def txn_requires_abort(self) -> bool:
-        """True if the Kafka transaction must be aborted."""
+    def str(self) -> str: ...
+    def fatal(self) -> bool: ...
+    def retriable(self) -> bool: ...
+    def txn_requires_abort(self) -> bool: ...
 
 
 def detail_of(error: ClientError) -> str:

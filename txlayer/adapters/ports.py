@@ -55,44 +55,28 @@ TopicPartition = tuple[str, int]
 
 
 class RecordError(Protocol):
-    """The reason why a record was not written or read."""
+    """The reason why a record was not written or read: Kafka's error number and its name."""
 
-    def code(self) -> int:
-        """Kafka's error number."""
-
-    def name(self) -> str:
-        """Kafka's error name."""
+    def code(self) -> int: ...
+    def name(self) -> str: ...
 
 
 class Record(Protocol):
-    """A record of a topic as a reader receives it, or the report on a written one."""
+    """A record of a topic as a reader receives it, or the report on a written one.
 
-    def topic(self) -> str:
-        """Topic of the record."""
+    Its offset is unique and increases within the partition; gaps are normal. Headers are in order. A timestamp is (kind,
+    milliseconds): the append time, if the topic is configured so. A real record has no error. Its length is that of the value.
+    """
 
-    def partition(self) -> int:
-        """Partition of the record."""
-
-    def offset(self) -> int:
-        """Offset of the record, unique and increasing within the partition; gaps are normal."""
-
-    def key(self) -> bytes | None:
-        """Key of the record."""
-
-    def value(self) -> bytes | None:
-        """Value of the record."""
-
-    def headers(self) -> Headers | None:
-        """Headers of the record, in order."""
-
-    def timestamp(self) -> tuple[int, int]:
-        """(kind, milliseconds); append time if the topic is configured so."""
-
-    def error(self) -> RecordError | None:
-        """None for a real record."""
-
-    def __len__(self) -> int:
-        """Bytes of the value."""
+    def topic(self) -> str: ...
+    def partition(self) -> int: ...
+    def offset(self) -> int: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def headers(self) -> Headers | None: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def error(self) -> RecordError | None: ...
+    def __len__(self) -> int: ...
 
 
 DeliveryReport = Callable[[Any, Any], None]

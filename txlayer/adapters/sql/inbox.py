@@ -66,20 +66,13 @@ class InboxMessage(Protocol):
     """The fields of a message that an inbox reads; a handler's message has them."""
 
     @property
-    def topic(self) -> str:
-        """Topic of the message."""
-
+    def topic(self) -> str: ...
     @property
-    def partition(self) -> int:
-        """Partition of the message."""
-
+    def partition(self) -> int: ...
     @property
-    def offset(self) -> int:
-        """Offset of the message."""
-
+    def offset(self) -> int: ...
     @property
-    def headers(self) -> Headers:
-        """All headers of the message."""
+    def headers(self) -> Headers: ...
 
 
 MessageKey = Callable[[Any], str]
