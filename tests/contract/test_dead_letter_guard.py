@@ -158,6 +158,53 @@ def test_a_writer_that_was_idle_for_long_is_replaced_because_brokers_forget_it()
     assert ["n", "n"] == made
 
 
+class Aside:
+    """What was begun in the background, and has not run yet."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def start(self, call: Any, *, name: str) -> Any:
+        del call
+        self.names.append(name)
+
+
+def test_the_close_of_a_client_that_was_replaced_or_has_failed_is_not_waited_for() -> None:
+    """After a fatal error such a close may never return."""
+    now, made = [0.0], list[str]()
+
+    class Hangs(QuietWriter):
+        def initialise(self, *, timeout_s: float) -> None:  # noqa: ARG002 - the port's
+            if len(made) == 3:
+                raise BrokerUnavailableError("not answered")
+
+        def close(self) -> None:
+            raise AssertionError("nothing would go on behind this")
+
+    class Connections:
+        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
+            made.append(transactional_id)
+            return Hangs()
+
+    aside: Any = Aside()
+    writer = DeadLetterWriter(Connections(), group="g", name="n", clock=lambda: now[0], background=aside)
+
+    def write() -> None:
+        now[0] += 3_601.0  # idle for so long, it is replaced
+        writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
+
+    write()
+    write()
+    assert (1, 1) == (writer.replaced_count, len(aside.names))
+    with pytest.raises(BrokerUnavailableError):
+        write()
+    writer.close()
+    end_what_was_left(Connections(), ["former"], background=aside)
+
+    assert ["n", "n", "n", "former"] == made
+    assert 4 == len(aside.names)
+
+
 # --- taking over ------------------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from txlayer.core.dead_letters import (
     replay_topic,
 )
 from txlayer.errors import InvariantError, TxLayerError
+from txlayer.runtime.environment import REAL, Background
 from txlayer.runtime.kafka_transactions import (
     RECYCLE_AFTER_S,
     TIMEOUT_S,
@@ -84,12 +85,18 @@ class DeadLetterWriter:
         timeout_s: float = TIMEOUT_S,
         recycle_after_s: float = RECYCLE_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
+        background: Background = REAL.background,
     ) -> None:
         self.name = name
         self.dead_letter_count = 0
         self._group = group
         self._transactions = KafkaTransactions(
-            connections, name=name, timeout_s=timeout_s, recycle_after_s=recycle_after_s, clock=clock
+            connections,
+            name=name,
+            timeout_s=timeout_s,
+            recycle_after_s=recycle_after_s,
+            clock=clock,
+            background=background,
         )
 
     @property
@@ -142,7 +149,7 @@ class DeadLetterWriter:
         return self._transactions.refused
 
     def close(self) -> None:
-        """Close the producer; an open Kafka transaction is left to the next owner."""
+        """Close the producer, after an error without waiting; an open Kafka transaction is left to the next owner."""
         self._transactions.close()
 
     def _dead_letter(self, given_up: GivenUpMessage) -> Entry:

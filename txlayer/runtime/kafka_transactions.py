@@ -28,7 +28,7 @@ from txlayer.adapters.errors import REFUSED_RECORD_CODES
 from txlayer.adapters.ports import StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.core.messages import Headers
 from txlayer.errors import BrokerUnavailableError, LifecycleError, RetriableError, TxLayerError
-from txlayer.runtime.environment import Background
+from txlayer.runtime.environment import REAL, Background
 
 logger = logging.getLogger("txlayer.kafka")
 
@@ -88,6 +88,7 @@ class KafkaTransactions:
         timeout_s: float = TIMEOUT_S,
         recycle_after_s: float = RECYCLE_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
+        background: Background = REAL.background,
     ) -> None:
         self.name = name
         self.count = 0
@@ -101,6 +102,7 @@ class KafkaTransactions:
         self._timeout_s = timeout_s
         self._recycle_after_s = recycle_after_s
         self._clock = clock
+        self._background = background
         self._writer: TransactionalWriter | None = None
         self._may_have_stale_requests = False
         self._is_lost = False
@@ -148,10 +150,14 @@ class KafkaTransactions:
         return offsets
 
     def close(self) -> None:
-        """Close the producer; an open Kafka transaction is left to the next holder of the name."""
-        self._is_lost = True
+        """Close the producer, after an error without waiting; an open Kafka transaction is left to the next holder of the name."""
+        has_failed, self._is_lost = self._is_lost, True
         writer, self._writer = self._writer, None
-        if writer is not None:
+        if writer is None:
+            return
+        if has_failed:
+            close_aside(writer, self._background)
+        else:
             close_quietly(writer)
 
     def _append(self, writer: TransactionalWriter, entries: Sequence[Entry]) -> list[int]:
@@ -187,12 +193,15 @@ class KafkaTransactions:
             return old
         successor = self._connections.make_writer(self.name, batch_bytes_max=BATCH_BYTES)
         self._writer = successor
-        successor.initialise(timeout_s=self._timeout_s)  # from now on stale requests are fenced
+        try:
+            successor.initialise(timeout_s=self._timeout_s)  # from now on stale requests are fenced
+        finally:
+            if old is not None:
+                close_aside(old, self._background)
         self._may_have_stale_requests = False
         if old is not None:
             self.replaced_count += 1
             logger.info("producer.replaced", extra={"transactional_id": self.name})
-            close_quietly(old)
         return successor
 
 
