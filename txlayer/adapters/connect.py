@@ -55,15 +55,10 @@ class SharedQuestions(Protocol):
     """An administrator's view for any thread."""
 
     @property
-    def topic_limits(self) -> Callable[[str], TopicLimits | None]:
-        """The current limits of a topic; None if it does not exist."""
-
+    def topic_limits(self) -> Callable[[str], TopicLimits | None]: ...
     @property
-    def groups_with_members(self) -> Callable[..., frozenset[str]]:
-        """Those of the given groups that have a member."""
-
-    def close(self) -> None:
-        """Close the clients."""
+    def groups_with_members(self) -> Callable[..., frozenset[str]]: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

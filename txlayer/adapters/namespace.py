@@ -7,7 +7,8 @@ changes; this module executes them.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,23 +81,8 @@ class Namespace:
         Raises:
             LifecycleError: an offset is missing, and a coordinator is a member of the group; no offset was stored.
         """
-
-        def wanted() -> list[Change]:
-            return self.plan(partition_count=partition_count, replication_factor=replication_factor)
-
-        creations = [c for c in wanted() if isinstance(c, CreateTopic)]
-        created = set(self._admin.create(creations))
-        self._store_first_offsets([c for c in creations if c.topic in created])
-        # Only an existing topic shows its replicas and its limits; the others follow them.
-        changes = wanted()
-        alterations = [c for c in changes if isinstance(c, AlterSetting)]
-        self._admin.alter_settings(alterations)
-        begun = [c for c in changes if isinstance(c, StoreFirstOffsets)]
-        for change in begun:
-            first = {(change.topic, p): START_OF_LOG for p in change.partitions}
-            self._admin.store_offsets(change.group, first)
-        done: list[Change] = [*(c for c in creations if c.topic in created), *alterations, *begun]
-        return Applied(done, wanted())
+        wanted = partial(self.plan, partition_count=partition_count, replication_factor=replication_factor)
+        return apply_changes(self._admin, wanted, on_created=self._store_first_offsets)
 
     def _desired(
         self, actual: Mapping[str, TopicState], partition_count: int | None, replication_factor: int | None
@@ -162,6 +148,27 @@ class Namespace:
         self._admin.store_offsets(
             self._topics.coordinator_group, {p: START_OF_LOG for p in partitions if stored[p] is None}
         )
+
+
+def apply_changes(
+    admin: Administration,
+    wanted: Callable[[], list[Change]],
+    *,
+    on_created: Callable[[Sequence[CreateTopic]], None] = lambda _created: None,
+) -> Applied:
+    """Create what is missing and make the permitted changes. Safe to repeat, also after a crash in the middle."""
+    creations = [c for c in wanted() if isinstance(c, CreateTopic)]
+    names = set(admin.create(creations))
+    created = [c for c in creations if c.topic in names]
+    on_created(created)
+    # Only an existing topic shows its replicas and its limits; the others follow them.
+    changes = wanted()
+    alterations = [c for c in changes if isinstance(c, AlterSetting)]
+    admin.alter_settings(alterations)
+    begun = [c for c in changes if isinstance(c, StoreFirstOffsets)]
+    for change in begun:
+        admin.store_offsets(change.group, {(change.topic, p): START_OF_LOG for p in change.partitions})
+    return Applied([*created, *alterations, *begun], wanted())
 
 
 def _partitions_of(topics: Sequence[str], actual: Mapping[str, TopicState]) -> list[TopicPartition]:

@@ -6,9 +6,18 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from txlayer.adapters.namespace import GROUP_ROLES, START_OF_LOG, Applied, Namespace, read_acl_files, read_topic_files
+from txlayer.adapters.namespace import (
+    GROUP_ROLES,
+    START_OF_LOG,
+    Applied,
+    Namespace,
+    apply_changes,
+    read_acl_files,
+    read_topic_files,
+)
 from txlayer.adapters.ports import Administration, CoordinatorConnections, TopicPartition
 from txlayer.adapters.readers import Range
 from txlayer.config import CoordinatorConfig, SystemTopics
@@ -17,7 +26,7 @@ from txlayer.core.acls import Acl, AclChange, CreateAcl, RoleSpec, WantedAcl
 from txlayer.core.dead_letters import dead_letter_topic, namesakes
 from txlayer.core.ids import check_group
 from txlayer.core.messages import txn_id_of
-from txlayer.core.topics import AlterSetting, Change, CreateTopic, DesiredTopic, TopicSpec, TopicState, plan
+from txlayer.core.topics import Change, DesiredTopic, TopicSpec, TopicState, plan
 from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError, UsageError
 from txlayer.operate.offsets import partition_counts
 from txlayer.operate.overview import Overview, read_committed, read_stored
@@ -60,13 +69,7 @@ class GroupTopics:
 
         Raises: as `plan`; nothing was created then.
         """
-        creations = [c for c in self.plan(replication_factor=replication_factor) if isinstance(c, CreateTopic)]
-        created = set(self._admin.create(creations)) if creations else set()
-        # Only a topic that exists shows its replicas and its limits.
-        alterations = [c for c in self.plan(replication_factor=replication_factor) if isinstance(c, AlterSetting)]
-        self._admin.alter_settings(alterations)
-        done: list[Change] = [*(c for c in creations if c.topic in created), *alterations]
-        return Applied(done, self.plan(replication_factor=replication_factor))
+        return apply_changes(self._admin, partial(self.plan, replication_factor=replication_factor))
 
     def _refuse_namesakes(self) -> None:
         others = [(topic, *other) for topic in self._topics for other in namesakes(self._group, topic)]

@@ -57,13 +57,13 @@ class TopicSettings:
     @staticmethod
     def of(settings: Mapping[str, str]) -> TopicSettings:
         """The settings, over Kafka's defaults."""
-        if not settings.keys() <= DEFAULTS.keys() | WITHOUT_EFFECT.keys():
-            raise RefusedError(Code.INVALID_CONFIG)
         values = {**DEFAULTS, **settings}
         policies = {part.strip() for part in values["cleanup.policy"].split(",")}
-        if not policies <= {"delete", "compact"} or not policies:
-            raise RefusedError(Code.INVALID_CONFIG)
-        if values["message.timestamp.type"] not in ("CreateTime", "LogAppendTime"):
+        if (
+            not settings.keys() <= DEFAULTS.keys() | WITHOUT_EFFECT.keys()
+            or not policies <= {"delete", "compact"}
+            or values["message.timestamp.type"] not in ("CreateTime", "LogAppendTime")
+        ):
             raise RefusedError(Code.INVALID_CONFIG)
         try:
             return TopicSettings(
