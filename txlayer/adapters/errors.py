@@ -125,94 +125,47 @@ def is_unknown(code: int) -> bool:
     return code >= Code.UNKNOWN and code not in _KNOWN_CODES
 
 
+def codes(names: str) -> frozenset[Code]:
+    """The codes of these names, with blanks between."""
+    return frozenset(Code[name] for name in names.split())
+
+
 # Codes caused by a single record: bisection finds it, and it is parked. A closed list.
-REFUSED_RECORD_CODES = frozenset(
-    {
-        Code.MSG_SIZE_TOO_LARGE,
-        Code.RECORD_LIST_TOO_LARGE,
-        Code.INVALID_TIMESTAMP,
-        Code.INVALID_RECORD,
-        Code.INVALID_MSG,
-        Code.POLICY_VIOLATION,
-        Code.LOCAL_UNKNOWN_PARTITION,
-    }
+REFUSED_RECORD_CODES = codes(
+    "MSG_SIZE_TOO_LARGE RECORD_LIST_TOO_LARGE INVALID_TIMESTAMP INVALID_RECORD INVALID_MSG POLICY_VIOLATION "
+    "LOCAL_UNKNOWN_PARTITION"
 )
 # Codes caused by a topic: its messages are held until the topic is repaired.
-REFUSED_TOPIC_CODES = frozenset(
-    {Code.TOPIC_AUTHORIZATION_FAILED, Code.UNKNOWN_TOPIC_OR_PART, Code.LOCAL_UNKNOWN_TOPIC, Code.TOPIC_EXCEPTION}
-)
+REFUSED_TOPIC_CODES = codes("TOPIC_AUTHORIZATION_FAILED UNKNOWN_TOPIC_OR_PART LOCAL_UNKNOWN_TOPIC TOPIC_EXCEPTION")
 # The client's Kafka transaction cannot go on; the reason comes from the client's own state.
-GIVEN_UP_CODES = frozenset({Code.LOCAL_PURGE_QUEUE, Code.LOCAL_PURGE_INFLIGHT, Code.LOCAL_STATE})
+GIVEN_UP_CODES = codes("LOCAL_PURGE_QUEUE LOCAL_PURGE_INFLIGHT LOCAL_STATE")
 # The group continued without this member: drop everything and wait for the rebalance.
-STALE_MEMBER_CODES = frozenset(
-    {
-        Code.ILLEGAL_GENERATION,
-        Code.UNKNOWN_MEMBER_ID,
-        Code.FENCED_INSTANCE_ID,
-        Code.REBALANCE_IN_PROGRESS,
-        Code.STALE_MEMBER_EPOCH,
-    }
+STALE_MEMBER_CODES = codes(
+    "ILLEGAL_GENERATION UNKNOWN_MEMBER_ID FENCED_INSTANCE_ID REBALANCE_IN_PROGRESS STALE_MEMBER_EPOCH"
 )
-FENCED_CODES = frozenset({Code.LOCAL_FENCED, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH})
-NOT_AUTHORISED_CODES = frozenset(
-    {
-        Code.TOPIC_AUTHORIZATION_FAILED,
-        Code.GROUP_AUTHORIZATION_FAILED,
-        Code.CLUSTER_AUTHORIZATION_FAILED,
-        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        Code.SASL_AUTHENTICATION_FAILED,
-        Code.LOCAL_AUTHENTICATION,
-    }
+FENCED_CODES = codes("LOCAL_FENCED PRODUCER_FENCED INVALID_PRODUCER_EPOCH")
+NOT_AUTHORISED_CODES = codes(
+    "TOPIC_AUTHORIZATION_FAILED GROUP_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED "
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED SASL_AUTHENTICATION_FAILED LOCAL_AUTHENTICATION"
 )
 # The request can never succeed, for any principal: more replicas than brokers, a setting that does not exist.
-MISTAKEN_CODES = frozenset(
-    {Code.INVALID_CONFIG, Code.INVALID_PARTITIONS, Code.INVALID_REPLICATION_FACTOR, Code.LOCAL_INVALID_ARG}
-)
-UNAVAILABLE_CODES = frozenset(
-    {
-        Code.LOCAL_ALL_BROKERS_DOWN,
-        Code.LOCAL_TRANSPORT,
-        Code.LOCAL_SSL,
-        Code.LOCAL_RESOLVE,
-        Code.LOCAL_DESTROY_BROKER,  # the client dropped the broker during the request: it moved or is gone
-        Code.NETWORK_EXCEPTION,
-        Code.LOCAL_TIMED_OUT,
-        Code.LOCAL_TIMED_OUT_QUEUE,
-        Code.REQUEST_TIMED_OUT,
-        Code.LOCAL_WAIT_COORD,
-        Code.COORDINATOR_NOT_AVAILABLE,
-        Code.COORDINATOR_LOAD_IN_PROGRESS,
-        Code.NOT_COORDINATOR,
-        Code.BROKER_NOT_AVAILABLE,
-        Code.LEADER_NOT_AVAILABLE,
-    }
-)
+MISTAKEN_CODES = codes("INVALID_CONFIG INVALID_PARTITIONS INVALID_REPLICATION_FACTOR LOCAL_INVALID_ARG")
 # A group's coordinator is being elected, has moved or still reads its log, as after every start of a broker. Nothing was done.
-MOVED_COORDINATOR_CODES = frozenset(
-    {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR}
-)
-# The client's metadata about leaders is out of date; after a refresh the question has an answer.
-STALE_LEADER_CODES = frozenset(
-    {
-        Code.FENCED_LEADER_EPOCH,
-        Code.UNKNOWN_LEADER_EPOCH,
-        Code.NOT_LEADER_FOR_PARTITION,
-        Code.REPLICA_NOT_AVAILABLE,
-        Code.OFFSET_NOT_AVAILABLE,  # a new leader that does not know the other replicas' positions yet
-        Code.KAFKA_STORAGE_ERROR,  # a disk failed: another replica becomes the leader
-    }
-)
+MOVED_COORDINATOR_CODES = codes("COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR")
 # Not failures of a reader: its client recovers by itself.
-PASSING_CODES = frozenset(
-    {
-        Code.LOCAL_ALL_BROKERS_DOWN,
-        Code.LOCAL_TRANSPORT,
-        Code.LOCAL_RESOLVE,
-        Code.COORDINATOR_LOAD_IN_PROGRESS,
-        Code.COORDINATOR_NOT_AVAILABLE,
-        Code.NOT_COORDINATOR,
-        Code.REQUEST_TIMED_OUT,
-    }
+PASSING_CODES = MOVED_COORDINATOR_CODES | codes(
+    "LOCAL_ALL_BROKERS_DOWN LOCAL_TRANSPORT LOCAL_RESOLVE REQUEST_TIMED_OUT"
+)
+# LOCAL_DESTROY_BROKER: the client dropped the broker during the request, because it moved or is gone.
+UNAVAILABLE_CODES = PASSING_CODES | codes(
+    "LOCAL_SSL LOCAL_DESTROY_BROKER NETWORK_EXCEPTION LOCAL_TIMED_OUT LOCAL_TIMED_OUT_QUEUE LOCAL_WAIT_COORD "
+    "BROKER_NOT_AVAILABLE LEADER_NOT_AVAILABLE"
+)
+# The client's metadata about leaders is out of date; after a refresh the question has an answer. OFFSET_NOT_AVAILABLE: a new
+# leader does not know the other replicas' positions yet. KAFKA_STORAGE_ERROR: a disk failed, another replica becomes the leader.
+STALE_LEADER_CODES = codes(
+    "FENCED_LEADER_EPOCH UNKNOWN_LEADER_EPOCH NOT_LEADER_FOR_PARTITION REPLICA_NOT_AVAILABLE OFFSET_NOT_AVAILABLE "
+    "KAFKA_STORAGE_ERROR"
 )
 
 

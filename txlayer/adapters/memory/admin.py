@@ -121,11 +121,8 @@ class MemoryAdmin:
             except RefusedError as exc:
                 waited_s = link.world.monotonic() - started
                 if waited_s >= self._timeout_s:
-                    raise BrokerUnavailableError(
-                        f"the stored offsets of {group} did not come: some are pending",
-                        bootstrap_servers=link.bootstrap_servers,
-                        waited_ms=int(waited_s * 1000),
-                    ) from exc
+                    why = f"the stored offsets of {group} did not come: some are pending"
+                    raise self._unavailable(why, waited_s) from exc
             link.world.wait(lambda: self._is_stable(group, partitions), timeout_s=self._timeout_s - waited_s)
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
@@ -226,9 +223,9 @@ class MemoryAdmin:
                 trouble = exc
             waited_s = link.world.monotonic() - started
             if waited_s >= self._timeout_s:
-                raise BrokerUnavailableError(
-                    f"no broker answered: {trouble}",
-                    bootstrap_servers=link.bootstrap_servers,
-                    waited_ms=int(waited_s * 1000),
-                ) from trouble
+                raise self._unavailable(f"no broker answered: {trouble}", waited_s) from trouble
             link.pause(min(link.jittered(RETRY_BACKOFF_S), self._timeout_s - waited_s))
+
+    def _unavailable(self, why: str, waited_s: float) -> BrokerUnavailableError:
+        servers = self._link.bootstrap_servers
+        return BrokerUnavailableError(why, bootstrap_servers=servers, waited_ms=int(waited_s * 1000))

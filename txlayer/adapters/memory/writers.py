@@ -18,6 +18,7 @@ from txlayer.adapters.errors import (
     MOVED_COORDINATOR_CODES,
     Code,
     TranslatedWriter,
+    codes,
     translate_fatal,
     translate_unwritten,
 )
@@ -41,21 +42,13 @@ from txlayer.errors import TxLayerError
 CONCURRENT_BACKOFF_S = 0.02
 """The client's fixed pause while the markers of the last Kafka transaction are written."""
 
-_MOVED = MOVED_COORDINATOR_CODES | {Code.CONCURRENT_TRANSACTIONS, Code.REQUEST_TIMED_OUT}
+_MOVED = MOVED_COORDINATOR_CODES | codes("CONCURRENT_TRANSACTIONS REQUEST_TIMED_OUT")
 INSIDE: dict[str, frozenset[Code]] = {
     "InitProducerId": _MOVED | {Code.UNKNOWN},
     "AddPartitionsToTxn": _MOVED | {Code.UNKNOWN_TOPIC_OR_PART},
-    "Produce": frozenset(
-        {
-            Code.UNKNOWN_TOPIC_OR_PART,
-            Code.NOT_LEADER_FOR_PARTITION,
-            Code.LEADER_NOT_AVAILABLE,
-            Code.REQUEST_TIMED_OUT,
-            Code.INVALID_MSG,
-            Code.NOT_ENOUGH_REPLICAS,
-            Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-            Code.KAFKA_STORAGE_ERROR,
-        }
+    "Produce": codes(
+        "UNKNOWN_TOPIC_OR_PART NOT_LEADER_FOR_PARTITION LEADER_NOT_AVAILABLE REQUEST_TIMED_OUT INVALID_MSG "
+        "NOT_ENOUGH_REPLICAS NOT_ENOUGH_REPLICAS_AFTER_APPEND KAFKA_STORAGE_ERROR"
     ),
     "AddOffsetsToTxn": _MOVED,
     "TxnOffsetCommit": _MOVED | {Code.UNKNOWN_TOPIC_OR_PART},
@@ -63,16 +56,14 @@ INSIDE: dict[str, frozenset[Code]] = {
 }
 """Codes after which the client asks again by itself."""
 
-_DENIED = frozenset({Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.INVALID_PRODUCER_EPOCH})
+_DENIED = codes("TRANSACTIONAL_ID_AUTHORIZATION_FAILED INVALID_PRODUCER_EPOCH")
 _FENCED = _DENIED | {Code.PRODUCER_FENCED}
 FATAL: dict[str, frozenset[Code]] = {
-    "InitProducerId": _FENCED | {Code.INVALID_TRANSACTION_TIMEOUT, Code.CLUSTER_AUTHORIZATION_FAILED},
+    "InitProducerId": _FENCED | codes("INVALID_TRANSACTION_TIMEOUT CLUSTER_AUTHORIZATION_FAILED"),
     "AddPartitionsToTxn": _FENCED | {Code.INVALID_TXN_STATE},
-    "Produce": frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUCER_EPOCH}),
+    "Produce": codes("OUT_OF_ORDER_SEQUENCE_NUMBER INVALID_PRODUCER_EPOCH"),
     "AddOffsetsToTxn": _DENIED | {Code.INVALID_TXN_STATE},
-    "TxnOffsetCommit": frozenset(
-        {Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING, Code.INVALID_TXN_STATE}
-    ),
+    "TxnOffsetCommit": codes("INVALID_PRODUCER_EPOCH INVALID_PRODUCER_ID_MAPPING INVALID_TXN_STATE"),
     "EndTxn": _FENCED | {Code.INVALID_TXN_STATE},
 }
 """Codes after which a transactional client is of no use any more; every other code means: abort."""
