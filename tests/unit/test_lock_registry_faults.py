@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.lock_stage import EXPIRY_MS, NAME, QUEUE, TOPICS, LockStage, Process
 from txlayer.adapters.memory import Fault
-from txlayer.consumer.lease_keeper import VALID_SHARE, LockRegistry
+from txlayer.consumer.lease_keeper import LockRegistry
+from txlayer.core.leases import VALID_SHARE
 from txlayer.errors import NotAuthorisedError, RetriableError, TopicMismatchError
 
 MINUTE_MS = 60_000

@@ -26,7 +26,7 @@ from txlayer.adapters.lock_log import LockEntry, LockLog
 from txlayer.adapters.ports import LockConnections, TopicPartition
 from txlayer.config import SystemTopics
 from txlayer.consumer.context import FOR_EVER
-from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease, queue_name
+from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease, holder_valid_s, queue_name
 
 NO_TOKEN = -1
 """The token of a queue that is held without a lease."""
@@ -105,9 +105,6 @@ class NoLeases:
 
 logger = logging.getLogger("txlayer.locks")
 
-VALID_SHARE = 0.95
-"""The used share of the expiry: the clocks of machines and brokers may drift by a twentieth."""
-
 WRITE_AGAIN_S = 1.0
 """Pause after a record that was not acknowledged."""
 
@@ -170,7 +167,7 @@ class LockRegistry:
         self._holder = holder
         self._instance_id = instance_id
         self._renewal_s = lease_renewal_ms / 1000
-        self._valid_s = lease_expiry_ms / 1000 * VALID_SHARE
+        self._valid_s = holder_valid_s(lease_expiry_ms)
         self._clock = clock
         self._log = LockLog(connections, topic=topics.locks, expiry_ms=lease_expiry_ms, clock=clock)
         self._table = self._make_table(lease_expiry_ms)

@@ -315,7 +315,7 @@ class Publisher:
             else:
                 self._forward_all(writer, partition, batch.forwards)
             self._write_doubt(writer, partition, batch, kept.setdefault(partition, {}))
-            self._write_words(writer, partition, batch)
+            self._write_questions_and_policy_lines(writer, partition, batch)
         return kept
 
     def _write_doubt(self, writer: TransactionalWriter, partition: int, batch: Batch, kept: dict[str, int]) -> None:
@@ -333,7 +333,7 @@ class Publisher:
         for aside in batch.asides:
             self._put_aside(writer, partition, aside)
 
-    def _write_words(self, writer: TransactionalWriter, partition: int, batch: Batch) -> None:
+    def _write_questions_and_policy_lines(self, writer: TransactionalWriter, partition: int, batch: Batch) -> None:
         """Questions and notices to producer groups, and what the coordinator resolves by policy."""
         topic, observer, limits = self._topics.check, self._observer, self._questions
         is_watched = self._is_watched or limits.sure_bytes_max < NO_LIMIT

@@ -306,6 +306,9 @@ _FREEING = _RELEASING | {ReplayOutcome.MISSING}
 class ParkedKeys:
     """Hashes of the parked keys, each with the offset of its last dead letter.
 
+    If the policy is `AfterExhausted.PARK`, a key is parked when a dead letter of it is written, whatever the reason. The messages behind
+    it become dead letters, too. It is released when the last of them is handled or dropped (`after`).
+
     A key is stuck at a dead letter whose replay failed: the queue does not try later ones of the key until that one is handled
     or dropped, or retention deletes it. This is stored with the parked keys: requests outlive the process that answered the first.
     """

@@ -1,4 +1,4 @@
-"""Holders of queues: the fold of the lock log. The only clock is the records' append time.
+"""Holders of queues: the fold of the lock log. Its only clock is the records' append time.
 
 Every reader folds the same records in the same order, so all agree. The rules, per queue:
 
@@ -11,6 +11,10 @@ Every reader folds the same records in the same order, so all agree. The rules, 
 * A **renewal** counts for the lease whose token it names, even if it comes late, as long as no other claim
   has won. It contains all fields of the lease: a reader that begins in the middle of the log learns the lease from it.
 * A **release** ends the lease whose token it names.
+
+A lease **expires** by two clocks. For readers it ends an expiry after the append time of its last record (`LeaseTable.is_live_at`). Its
+holder starts no handler for longer than `holder_valid_s` from when it sent that record, by its own clock, so it stops first, unless its
+machine was suspended.
 
 A reader that begins ten expiries ago may for a while take a void claim for a lease, because it has not seen the lease
 that the claim met. Two guards end this: a reader adopts a renewal (or release) of a higher token than the lease it knows,
@@ -59,6 +63,15 @@ class LockRecord(NamedTuple):
 
 HISTORY_EXPIRY_COUNT = 10
 """A reader begins this many expiries before the newest record. After that it agrees with a reader of the whole log."""
+
+
+VALID_SHARE = 0.95
+"""The used share of the expiry: the clocks of machines and brokers may drift by a twentieth."""
+
+
+def holder_valid_s(expiry_ms: int) -> float:
+    """Seconds, by the holder's monotonic clock, that its lease counts from when it sent the last claim or renewal that counts."""
+    return expiry_ms / 1000 * VALID_SHARE
 
 
 def token_above(claim_offset: int, *, last: int | None) -> int:
