@@ -159,8 +159,7 @@ class _Connection:
         self.address = address
         self.deadline = deadline
         self.asked = b""
-        self.left: memoryview | None = None
-        """None: the request is not complete."""
+        self.left: memoryview | None = None  # None: the request is not complete
 
     def receive(self) -> bytes | None:
         """The request once it is complete or too large; None before."""

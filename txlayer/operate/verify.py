@@ -164,17 +164,13 @@ class TraceRecords:
         self._shelf = shelf
         self._topics = topics
         self._partition_count = partition_count
-        self.named_topics: set[str] = set()
-        """Real topics that the half messages name."""
-        self.earliest_ms: dict[str, int] = {}
-        """{real topic: the earliest time that a producer gave to a message of it}."""
+        self.named_topics: set[str] = set()  # real topics that the half messages name
+        self.earliest_ms: dict[str, int] = {}  # {real topic: the earliest time that a producer gave to a message of it}
         self.strange_count = 0
         self.half_starts: Mapping[int, int] = {}
-        self.half_ends: Mapping[int, int] = {}
-        """Between them half was read."""
+        self.half_ends: Mapping[int, int] = {}  # between them half was read
         self.since_ms = 0
-        self.is_past = False
-        """Whether half goes on behind what was read of it."""
+        self.is_past = False  # whether half goes on behind what was read of it
         self.stable_ends: Mapping[TopicPartition, int] = {}
         """Of the real topics: behind it the end of a record is not known yet."""
         self.op_firsts: dict[TopicPartition, int] = {}

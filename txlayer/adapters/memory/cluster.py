@@ -184,8 +184,7 @@ class Cluster:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.groups: dict[str, Group] = {}
         self.transactions: dict[str, KafkaTransaction] = {}
-        self.denied: set[str] = set()
-        """Topics that no client may read, write or describe."""
+        self.denied: set[str] = set()  # topics that no client may read, write or describe
         self.is_up = True
         self._world = world
         self._marker_delay_ms = marker_delay_ms

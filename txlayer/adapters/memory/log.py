@@ -226,8 +226,7 @@ class Partition:
         self.first_offset = 0
         self.next_offset = 0
         self.is_led = True
-        self.clock_ahead_ms = 0
-        """By how much its leader's clock is ahead: each broker has one of its own."""
+        self.clock_ahead_ms = 0  # by how much its leader's clock is ahead: each broker has one of its own
         self.growth = 1.0
         """How much larger a batch is stored than it was sent: a topic that compresses in its own way may find less to save."""
         self._records: list[MemoryRecord] = []

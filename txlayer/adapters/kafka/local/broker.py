@@ -26,7 +26,6 @@ from txlayer.adapters.kafka.local.server import (
     check_port,
     free_ports,
     remove_orphans,
-    running_already,
 )
 from txlayer.errors import BrokerUnavailableError, ConfigError, LifecycleError
 
@@ -159,7 +158,12 @@ class LocalBroker:
         try:
             server = folder.open(kafka_version=runtime.kafka_version, cluster_id=self._cluster_id)
             if folder.living_pid() is not None:
-                raise running_already(folder.path)
+                raise ConfigError(
+                    "the broker of this folder is running already; stop it first with `txlayer broker stop`",
+                    name="data",
+                    value=str(folder.path),
+                    expected="no running broker",
+                )
             port, controller_port = free_ports(2, apart_from=[self._port or 0])
             server = replace(server, port=self._port or port, controller_port=controller_port)
             check_port(server.port)
@@ -228,8 +232,14 @@ class BackgroundBroker:
         with self._locked():
             server = self._folder.load()
             if server is None or self._folder.living_pid() is None:
-                command, server = self._prepare(runtime, port=port, properties=properties)
-                processes.launch_background(command, self._folder, flags=LASTING)
+                made = runtime()
+                server = self._folder.open(kafka_version=made.kafka_version)
+                chosen = port or server.port or DEFAULT_PORT
+                (controller_port,) = free_ports(1, apart_from=[chosen])
+                server = replace(server, port=chosen, controller_port=controller_port)
+                check_port(chosen)
+                self._folder.prepare(server, command=made.command, more=properties)
+                processes.launch_background(made.command, self._folder, flags=LASTING)
                 processes.wait_until_ready(server.address, check_alive=self._check_alive)
             elif port not in (None, server.port):
                 raise ConfigError(
@@ -238,7 +248,9 @@ class BackgroundBroker:
                     value=port,
                     expected=str(server.port),
                 )
-        return self._known_status()
+        status = self.status()
+        assert status is not None
+        return status
 
     def stop(self) -> int:
         """End the broker cleanly and return the number that was running, 0 or 1; the data stay.
@@ -272,18 +284,6 @@ class BackgroundBroker:
             path.rmdir()
         return was_there
 
-    def _prepare(
-        self, runtime: Callable[[], Runtime], *, port: int | None, properties: Mapping[str, str]
-    ) -> tuple[processes.JavaCommand, Server]:
-        made = runtime()
-        server = self._folder.open(kafka_version=made.kafka_version)
-        chosen = port or server.port or DEFAULT_PORT
-        (controller_port,) = free_ports(1, apart_from=[chosen])
-        server = replace(server, port=chosen, controller_port=controller_port)
-        check_port(chosen)
-        self._folder.prepare(server, command=made.command, more=properties)
-        return made.command, server
-
     def _check_alive(self) -> None:
         if self._folder.living_pid() is None:
             log_file = self._folder.log_file
@@ -295,11 +295,6 @@ class BackgroundBroker:
             processes.end(pid, is_alive=lambda: self._folder.living_pid() == pid, timeout_s=STOP_TIMEOUT_S)
         self._folder.pid_file.unlink(missing_ok=True)
         return int(pid is not None)
-
-    def _known_status(self) -> BrokerStatus:
-        status = self.status()
-        assert status is not None
-        return status
 
     def _locked(self) -> AbstractContextManager[None]:
         # Not even a lock file is put into a folder that belongs to another program.

@@ -249,12 +249,6 @@ def _wrong_data(why: str, value: object, expected: str) -> ConfigError:
     return ConfigError(why, name="data", value=str(value), expected=expected)
 
 
-def running_already(path: Path) -> ConfigError:
-    """The error of a start that needs the folder for itself."""
-    why = "the broker of this folder is running already; stop it first with `txlayer broker stop`"
-    return _wrong_data(why, path, "no running broker")
-
-
 def read_properties(path: Path) -> dict[str, str]:
     """A properties file of Kafka's own, without its comments."""
     lines = path.read_text("utf-8").splitlines()
