@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Self
@@ -149,17 +150,15 @@ def _answer(status: HTTPStatus, body: bytes = b"", content_type: str = TEXT, *, 
     return head.encode("latin-1") + (body if has_body else b"")
 
 
+@dataclass(slots=True, eq=False)
 class _Connection:
     """One connection: its request so far, the rest of its answer, and its deadline."""
 
-    __slots__ = ("address", "asked", "deadline", "left", "sock")
-
-    def __init__(self, sock: socket.socket, address: str, deadline: float) -> None:
-        self.sock = sock
-        self.address = address
-        self.deadline = deadline
-        self.asked = b""
-        self.left: memoryview | None = None  # None: the request is not complete
+    sock: socket.socket
+    address: str
+    deadline: float
+    asked: bytes = b""
+    left: memoryview | None = None  # None: the request is not complete
 
     def receive(self) -> bytes | None:
         """The request once it is complete or too large; None before."""

@@ -11,6 +11,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -170,14 +171,12 @@ class KafkaGroupReader(TranslatedMember):
             self._failure = exc
 
 
+@dataclass(slots=True)
 class _Store:
     """A store that was begun."""
 
-    __slots__ = ("failure", "is_done")
-
-    def __init__(self) -> None:
-        self.is_done = False
-        self.failure: TxLayerError | None = None
+    is_done: bool = False
+    failure: TxLayerError | None = None
 
 
 class KafkaStoringGroupReader(KafkaGroupReader):
