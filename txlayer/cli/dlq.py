@@ -333,7 +333,7 @@ def _carry_out(order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, a
         outcomes,
         is_good=lambda o: replaying.is_good(o, order.kind, is_waiting=is_waiting),
         sentence=lambda o: sentence(o, order.kind),
-        to_json=lambda o: replaying.outcome_json(o, order.kind),
+        to_json=lambda o: replaying.outcome_json(o, order.kind, order.author.request_id),
         nothing="no dead letter is as the filters say; nothing was asked for",
         as_json=as_json,
     )

@@ -118,30 +118,21 @@ class DeadLetterOutcome(NamedTuple):
     place: DeadLetterPlace
     result: DeadLetterResult
     state: DeadLetterState | None
-    request_id: str
     text: str = ""
 
 
-def answered(
-    place: DeadLetterPlace, said: DeadLetterEvent | None, *, state: DeadLetterState, request_id: str
-) -> DeadLetterOutcome:
+def answered(place: DeadLetterPlace, said: DeadLetterEvent | None, state: DeadLetterState) -> DeadLetterOutcome:
     """Of one that was asked for, with what its owner answered."""
     if said is None or said.record.outcome is None:
-        return DeadLetterOutcome(place, DeadLetterResult.REQUESTED, state, request_id)
-    return DeadLetterOutcome(place, DeadLetterResult[said.record.outcome.name], state, request_id, said.record.text)
+        return DeadLetterOutcome(place, DeadLetterResult.REQUESTED, state)
+    return DeadLetterOutcome(place, DeadLetterResult[said.record.outcome.name], state, said.record.text)
 
 
-def not_asked(
-    place: DeadLetterPlace, why: DeadLetterResult, history: DeadLetterHistory | None, *, request_id: str
-) -> DeadLetterOutcome:
+def not_asked(place: DeadLetterPlace, why: DeadLetterResult, history: DeadLetterHistory | None) -> DeadLetterOutcome:
     """Of one that nothing was asked for."""
-    others = "" if history is None else ", ".join(sorted(history.unanswered))
-    state = None if history is None else history.state
-    return DeadLetterOutcome(place, why, state, request_id, others)
-
-
-def _unable(choice: DeadLetterSelection, request_id: str) -> list[DeadLetterOutcome]:
-    return [not_asked(*each, request_id=request_id) for each in choice.unable]
+    if history is None:
+        return DeadLetterOutcome(place, why, None)
+    return DeadLetterOutcome(place, why, history.state, ", ".join(sorted(history.unanswered)))
 
 
 def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -> bool:
@@ -179,13 +170,11 @@ def choose_for(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLet
 def planned(order: ReplayOrder, choice: DeadLetterSelection) -> list[DeadLetterOutcome]:
     """What would be asked for, without asking."""
     request_id = order.author.request_id
-    outcomes = _unable(choice, request_id)
-    outcomes += [
-        DeadLetterOutcome(c.place, DeadLetterResult.PLANNED, c.history.state, request_id) for c in choice.in_turn
-    ]
+    outcomes = [not_asked(*each) for each in choice.unable]
+    outcomes += [DeadLetterOutcome(c.place, DeadLetterResult.PLANNED, c.history.state) for c in choice.in_turn]
     for each in choice.asked_before:
         said = each.history.results.get(request_id) or each.history.copies.get(request_id)
-        outcomes.append(answered(each.place, said, state=each.history.state, request_id=request_id))
+        outcomes.append(answered(each.place, said, each.history.state))
     return outcomes
 
 
@@ -220,12 +209,9 @@ def ask(
         listener.joined(len(fresh))
         followed += fresh
     return [
-        *_unable(choice, author.request_id),
-        *(
-            not_asked(t.place, DeadLetterResult.REQUESTED_ALREADY, t.history, request_id=author.request_id)
-            for t in taken
-        ),
-        *(answered(c.place, asking.result(c), state=asking.state(c), request_id=author.request_id) for c in followed),
+        *(not_asked(*each) for each in choice.unable),
+        *(not_asked(t.place, DeadLetterResult.REQUESTED_ALREADY, t.history) for t in taken),
+        *(answered(c.place, asking.result(c), asking.state(c)) for c in followed),
     ]
 
 
@@ -267,16 +253,16 @@ def republish(
     Raises:
         TxLayerError: it could not be done; the same order, begun again, goes on where it was.
     """
-    request_id, chosen = order.author.request_id, choice.in_turn
+    chosen = choice.in_turn
     gone: list[Chosen] = []
     if chosen:
-        listener.begun(request_id)
+        listener.begun(order.author.request_id)
     with listener.progress("published", len(chosen)) as tell:
         republisher.publish(_copies(chosen, reader, logs, gone), rate_max=order.rate, on_progress=tell)
-    outcomes = _unable(choice, request_id)
+    outcomes = [not_asked(*each) for each in choice.unable]
     for each in (*choice.asked_before, *chosen):
         result = DeadLetterResult.MISSING if each in gone else DeadLetterResult.REPUBLISHED
-        outcomes.append(DeadLetterOutcome(each.place, result, each.history.state, request_id))
+        outcomes.append(DeadLetterOutcome(each.place, result, each.history.state))
     return outcomes
 
 
@@ -334,13 +320,13 @@ def wait_until_taken(log: DeadLetterLog, written: Sequence[WrittenRequest], *, p
         time.sleep(LOOK_AGAIN_S)
 
 
-def outcome_json(outcome: DeadLetterOutcome, kind: ReplayKind) -> Json:
+def outcome_json(outcome: DeadLetterOutcome, kind: ReplayKind, request_id: str) -> Json:
     """One object of `dlq replay --json` and `dlq drop --json`."""
     return {
         **place_json(outcome.place),
         "act": "replay" if kind is ReplayKind.REPLAY else "drop",
         "result": outcome.result.value,
         "state": None if outcome.state is None else outcome.state.value,
-        "request_id": outcome.request_id,
+        "request_id": request_id,
         "text": outcome.text or None,
     }
