@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests.support.core_records import FAR_AWAY, GROUP, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
+from tests.support.still_world import StillWorld
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
-from txlayer.coordinator.loop import Coordinator
+from txlayer.coordinator.loop import QUICK_REBUILD_COUNT, REBUILD_WAIT_MAX_S, Coordinator
 from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher, contents_of
 from txlayer.coordinator.targets import LOOK_TIME_S, TARGETS_MAX
@@ -152,18 +154,17 @@ def test_a_turn_asks_about_topics_for_one_time_however_many_partitions_name_them
     monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
 ) -> None:
     monkeypatch.setattr("tests.support.still_coordinator.PARTITION_COUNT", 16)
-    still, good, ask_ms = None, "t-3", 10
+    world, good, ask_ms = StillWorld(), "t-3", 10
     look, asked_count = MemoryAdmin.topic_limits, 0
 
     def slow(self: MemoryAdmin, topic: str) -> TopicLimits | None:
         nonlocal asked_count
         asked_count += 1
-        if still is not None:
-            still.world.advance(ms=ask_ms)
+        world.advance(ms=ask_ms)
         return look(self, topic)
 
     monkeypatch.setattr(MemoryAdmin, "topic_limits", slow)
-    still = StillCoordinator()
+    still = StillCoordinator(world=world)
     for number in range(800):
         txn_id = f"t-{number}"
         key, home = (
@@ -189,6 +190,39 @@ def test_a_turn_asks_about_topics_for_one_time_however_many_partitions_name_them
     # Twice: once about names that are new, and once about topics that refuse.
     assert 0 < most <= 2 * (LOOK_TIME_S * 1000 / ask_ms + 1)
     assert [good] == still.visible()
+
+
+class CountedPublisher(Publisher):
+    """Counts take-overs that succeeded so far as to make one."""
+
+    count = 0
+
+    def start(self) -> None:
+        CountedPublisher.count += 1
+        super().start()
+
+
+class CountedCoordinator(Coordinator):
+    """A coordinator of it."""
+
+    make_publisher = CountedPublisher
+
+
+@pytest.mark.promise("P11")
+def test_rebuilds_become_seldom_while_nothing_goes_through_although_each_take_over_succeeds() -> None:
+    """Each one draws two transactional ids, which brokers remember for a week."""
+    CountedPublisher.count = 0
+    still = StillCoordinator(make=CountedCoordinator, doubt_after=timedelta(seconds=1))
+    still.half(txn_key("open"))
+    too_small, mended = {"max.message.bytes": "10"}, {"max.message.bytes": "1000000"}
+    still.kafka.do(lambda: still.kafka.cluster.alter_topic(still.topics.doubt, too_small))
+
+    still.work(seconds=600)
+    assert QUICK_REBUILD_COUNT < CountedPublisher.count <= QUICK_REBUILD_COUNT + 10 + 600 / REBUILD_WAIT_MAX_S
+
+    still.kafka.do(lambda: still.kafka.cluster.alter_topic(still.topics.doubt, mended))
+    still.work(seconds=20)
+    assert [txn_key("open")] == list(still.on_doubt())
 
 
 @pytest.mark.promise("P1")

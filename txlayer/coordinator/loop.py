@@ -64,6 +64,9 @@ STORE_ALWAYS_S = 60.0
 """Positions are stored again at least this often, so that an idle group does not lose them to retention."""
 REBUILD_WAIT_MAX_S = 5.0
 """Longest pause between two rebuilds."""
+QUICK_REBUILD_COUNT = 25
+"""So many rebuilds may follow one another quickly although nothing goes through between them: a search for a refused record halves the
+batch in each. Then their pauses grow, because brokers remember two transactional ids of each for a week."""
 CLOCKS_WARN_S = 60.0
 """Interval of the log line about clocks that differ."""
 TICK_S = 0.5
@@ -110,6 +113,7 @@ class Coordinator:
         self._present: frozenset[str] = frozenset()  # groups with a live responder
         self._clocks_warned_at = float("-inf")
         self._has_more = False
+        self._fruitless_count = 0  # rebuilds since a batch went through
         self._learning_from = 0  # the partition whose unknown topics came first
         self.measures = CoordinatorCounts()
 
@@ -172,6 +176,7 @@ class Coordinator:
     def _start_over(self, reason: TxLayerError, failure_count: int) -> None:
         logger.warning("coordinator.rebuild", extra={"reason": str(reason), "failure_count": failure_count})
         self.measures.rebuild_count += 1
+        self._fruitless_count += 1
         self._refusals.learn(
             reason,
             {p: s.ledger.batch for p, s in self._shards.items()},
@@ -179,7 +184,8 @@ class Coordinator:
             unanswered=self._publisher.unanswered if self._publisher is not None else (),
         )
         self._give_up_state()
-        wait_s = min(0.05 * 2 ** min(failure_count, 10), REBUILD_WAIT_MAX_S)
+        grown_count = max(failure_count, self._fruitless_count - QUICK_REBUILD_COUNT)
+        wait_s = min(0.05 * 2 ** min(grown_count, 10), REBUILD_WAIT_MAX_S)
         if isinstance(reason, FencedError):
             # Another member may own the partitions already: wait for the group to report it before fencing that member.
             wait_s = max(wait_s, self._config.session_timeout.total_seconds() / 2)
@@ -466,6 +472,7 @@ class Coordinator:
             raise
         if batches:
             self._batch_size.passed()
+            self._fruitless_count = 0
         self._stored_at = self._clock()
         self._targets.written(publisher.watched)
         for p, batch in batches:
