@@ -67,31 +67,33 @@ VERDICTS = (
     Verdict(
         "out_of_window",
         _WARNING,
-        "a half record of it is older than what was there to be read, or a topic of it was not read: not judged",
+        "not judged: one of its half records was gone before it could be read, or one of its topics was not read",
     ),
-    Verdict("orphan", _FAULT, "visible without a half record of a transaction, or with broken headers of ours"),
-    Verdict("leaked", _FAULT, "visible though rolled back, undecided or incomplete, or before its decision"),
+    Verdict("orphan", _FAULT, "visible, but there is no half record of it, or txlayer's headers on it are broken"),
     Verdict(
-        "duplicate", _FAULT, "a message is visible twice, or two attempts under one id are; a replay by its id is none"
+        "leaked",
+        _FAULT,
+        "visible, although it was rolled back, undecided or incomplete; or visible before its decision",
     ),
-    Verdict("torn", _FAULT, "only a part of the transaction is visible"),
+    Verdict("duplicate", _FAULT, "a message is visible twice, or two attempts with one id are visible"),
+    Verdict("torn", _FAULT, "only some messages of the transaction are visible"),
     Verdict(
         "corrupt",
         _FAULT,
-        "what is visible is not what was stored: topic, partition, key, value, headers or the timestamp that was asked for differ",
+        "the visible message is not the stored one: topic, key, value, headers, or a partition or timestamp that the user set",
     ),
     Verdict(
         "out_of_order",
         _FAULT,
-        "visible after a later one of its ordering key, before an earlier undecided one, or with its messages in reverse",
+        "visible after a later transaction of its ordering key, or before an earlier undecided one, or its messages are in reverse",
     ),
-    Verdict("parked", _WARNING, "on the doubt topic for a person, with its content"),
+    Verdict("parked", _WARNING, "waits on the doubt topic for a person, with its content"),
     Verdict(
-        "lost", _FAULT, "committed, not visible, and not held or parked; or doubt contradicts op, or lacks its content"
+        "lost", _FAULT, "committed, but not visible, held or parked; or doubt contradicts op, or lacks its content"
     ),
-    Verdict("conflicting", _WARNING, "settled, and a contrary resolution came too late and was refused"),
-    Verdict("rolled_back", _GOOD, "rolled back, or given up by an operator, and nothing is visible"),
-    Verdict("ok", _GOOD, "committed, and every message is visible once as it was stored"),
+    Verdict("conflicting", _WARNING, "settled; the opposite resolution came too late and was refused"),
+    Verdict("rolled_back", _GOOD, "rolled back, or abandoned by an operator, and nothing is visible"),
+    Verdict("ok", _GOOD, "committed, and every message is visible once, as it was stored"),
     Verdict("overdue", _WARNING, "undecided or held for longer than it should be"),
     Verdict("open", _GOOD, "undecided, held, or on its way"),
 )

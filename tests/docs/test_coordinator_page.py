@@ -21,10 +21,10 @@ def logged() -> dict[str, str]:
     """{name: level} of every log line that a coordinator may write."""
     product = ROOT / "txlayer"
     folders = [product / "coordinator", product / "runtime", product / "adapters" / "kafka"]
+    files = [product / "adapters" / "connect.py", *(path for folder in folders for path in folder.glob("*.py"))]
     found = {
         name: level
-        for folder in folders
-        for path in folder.glob("*.py")
+        for path in files
         for level, name in _CALL.findall(path.read_text(encoding="utf-8"))
         if name not in _OF_PRODUCERS
     }
