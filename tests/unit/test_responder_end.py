@@ -109,7 +109,7 @@ def test_close_does_not_wait_until_the_group_may_be_joined_anew(
     wait_until(lambda: stage.members[0].is_closed, within=PATIENCE_S, what="it left")
 
     with caplog.at_level(logging.INFO, "txlayer.responder"):
-        producer.close()
+        producer.close(timeout=1.0)
 
     assert "responder.ended" in [r.getMessage() for r in caplog.records]
 
