@@ -347,6 +347,34 @@ def test_a_row_in_a_savepoint_that_is_the_first_statement_is_rolled_back_with_th
 
 
 @on_sqlite
+def test_the_first_message_in_a_savepoint_of_another_engine_is_refused_and_comes_again(
+    engine: Engine, inbox: Inbox, database_url: str
+) -> None:
+    """The inbox did not see where that savepoint began: its release would commit the row without what comes behind it."""
+    other = create_engine(database_url)
+    message, order_id = forwarded(new_id(), 0), new_id()
+
+    def act(*, fails: bool) -> None:
+        with Session(other) as session, session.begin():
+            with session.begin_nested(), inbox.once(session, message) as is_new:
+                assert is_new
+                session.add(Order(txn_id=order_id))
+            if fails:
+                raise ZeroDivisionError
+
+    try:
+        with pytest.raises(RollbackRequiredError, match="roll back, and handle the message again"):
+            act(fails=False)
+        with pytest.raises(ZeroDivisionError):
+            act(fails=True)
+        assert not has_order(engine, order_id)
+        act(fails=False)
+        assert has_order(engine, order_id)
+    finally:
+        other.dispose()
+
+
+@on_sqlite
 @pytest.mark.usefixtures("inbox")
 def test_a_savepoint_is_as_durable_as_before_in_autocommit(engine: Engine) -> None:
     order_id = new_id()

@@ -179,6 +179,7 @@ class Inbox:
         Raises:
             UsageError: `session` is not a Session or Connection of this database, or is in autocommit. Nothing was
                 written.
+            RollbackRequiredError: it cannot be written in what `session` has begun; roll back, and the message comes again.
             SQLAlchemyError: the database refused; roll back.
         """
         seen = self.see(session, message)
@@ -252,6 +253,12 @@ class Inbox:
         connection = begun_connection(session, self.table)
         check_database(connection.engine, self._engine, what="the inbox")
         check_autocommit(connection, row=ROW)
+        if self._watch.is_savepoint_alone(connection):
+            self._watch.listen(connection.engine)
+            raise RollbackRequiredError(
+                "a savepoint began before the inbox knew this engine, and in SQLite its release may commit what it holds alone: "
+                "roll back, and handle the message again; the engine is known now"
+            )
         return connection
 
     def forget(self, seen: Seen) -> None:

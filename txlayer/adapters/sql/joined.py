@@ -181,6 +181,7 @@ class Watch:
         self._of_sessions: weakref.WeakKeyDictionary[Session, list[JoinedTransaction]] = weakref.WeakKeyDictionary()
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._dialects: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._saved: weakref.WeakSet[Connection] = weakref.WeakSet()  # a savepoint began while their engine was watched
         self._expected: weakref.WeakKeyDictionary[Any, ExpectedJoins] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
@@ -218,11 +219,22 @@ class Watch:
             event.listen(engine, "commit_twophase", self._before_twophase)
             event.listen(engine, "rollback", self._before_rollback)
             if engine.dialect.name == "sqlite":
-                event.listen(engine, "savepoint", _begin_before_savepoint)
+                event.listen(engine, "savepoint", self._before_savepoint)
             self._engines.add(engine)
             if engine.dialect not in self._dialects:
                 event.listen(engine, "handle_error", self._failed)
                 self._dialects.add(engine.dialect)
+
+    def is_savepoint_alone(self, connection: Connection) -> bool:
+        """True if the open savepoint may be all that the database has begun: its release would commit what it holds."""
+        is_sqlite = connection.dialect.name == "sqlite"
+        return is_sqlite and connection.in_nested_transaction() and connection not in self._saved
+
+    def _before_savepoint(self, connection: Connection, _name: str) -> None:
+        # Python's driver begins no transaction for a savepoint: its release would commit what it holds, the row among it.
+        if not driver_connection(connection).in_transaction and not is_in_autocommit(connection):
+            connection.exec_driver_sql("BEGIN")
+        self._saved.add(connection)
 
     def _before_commit(self, connection: Connection) -> None:
         of_connection = self._joined.get(connection, ())
@@ -270,12 +282,6 @@ class Watch:
         has_ended = self._rules.has_ended(connection, context.original_exception)
         for joined in of_connection:
             joined.statement_failed(is_commit=context.statement is None, has_ended=has_ended)
-
-
-def _begin_before_savepoint(connection: Connection, _name: str) -> None:
-    # Python's driver begins no transaction for a savepoint: its release would commit what it holds, the row among it.
-    if not driver_connection(connection).in_transaction and not is_in_autocommit(connection):
-        connection.exec_driver_sql("BEGIN")
 
 
 def _end(connection: Connection) -> None:
