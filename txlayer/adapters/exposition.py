@@ -269,7 +269,10 @@ class MetricsServer:
                 for connection in filter(None, ready):
                     self._serve(connection)
                 if None in ready:
-                    self._accept_all()
+                    # All of them in one turn, so that a probe does not wait behind others.
+                    for _ in range(BACKLOG):
+                        if not self._accept():
+                            break
                 now = self._clock()
                 for connection in [c for c in self._connections if c.deadline <= now]:
                     self._drop(connection)
@@ -278,12 +281,6 @@ class MetricsServer:
                 self._drop(connection)
             self._selector.close()
             self._listener.close()
-
-    def _accept_all(self) -> None:
-        """Accept all pending connections in one turn, so that a probe does not wait behind others."""
-        for _ in range(BACKLOG):
-            if not self._accept():
-                return
 
     def _accept(self) -> bool:
         try:

@@ -173,8 +173,12 @@ class LogHistoryReader:
         """As in `HistoryReader`; with `with_checks` also the check-backs of that time."""
         with closing(self._make_admin()) as admin:
             positions, ends, at_ms = self._ranges(admin, start, partitions)
-            if with_checks:
-                self._add_checks(admin, positions, ends, at_ms=at_ms)
+            topic = self._config.topics.check
+            # A namespace of an earlier version has no check topic.
+            count = (admin.partition_count(topic) or 0) if with_checks else 0
+            if checks := [(topic, number) for number in range(count)]:
+                positions.update(admin.offsets_at(checks, at_ms=at_ms))
+                ends.update(admin.end_offsets(checks))
         fold = HistoryFold(txn_id)
         for record in self._records(positions, ends):
             _fold(fold, record, self._config.topics)
@@ -242,21 +246,6 @@ class LogHistoryReader:
         at_ms -= CLOCK_ERROR_MS  # the leader of half may be ahead of the others
         positions.update(admin.offsets_at(ops, at_ms=at_ms))
         return positions, ends, at_ms
-
-    def _add_checks(
-        self,
-        admin: Administration,
-        positions: dict[TopicPartition, int],
-        ends: dict[TopicPartition, int],
-        *,
-        at_ms: int,
-    ) -> None:
-        """The whole check topic as well; a namespace of an earlier version has none."""
-        topic = self._config.topics.check
-        checks = [(topic, number) for number in range(admin.partition_count(topic) or 0)]
-        if checks:
-            positions.update(admin.offsets_at(checks, at_ms=at_ms))
-            ends.update(admin.end_offsets(checks))
 
     def _appended_ms(self, half: TopicPartition, offset: int, end: int) -> int:
         """The append time of the half record at `offset`: its op lines are not older, by one clock."""

@@ -296,17 +296,11 @@ def ask_queues(
     log: DeadLetterLog, writer: RequestWriter, record: ReplayRecord, *, partitions: Sequence[int]
 ) -> list[WrittenRequest]:
     """Ask the owners of partitions, or of all, to pause or to resume."""
-    requests = [Request(log.topic, p, None, record) for p in chosen_partitions(log, partitions)]
-    return writer.write(requests)
-
-
-def chosen_partitions(log: DeadLetterLog, partitions: Sequence[int]) -> list[int]:
-    """These partitions of the topic, or all."""
-    there = range(log.partition_count)
+    count = log.partition_count
     for number in partitions:
-        if number not in there:
-            raise UsageError(f"--partition {number}: {log.topic} has the partitions 0 to {len(there) - 1}")
-    return sorted(set(partitions or there))
+        if number >= count:
+            raise UsageError(f"--partition {number}: {log.topic} has the partitions 0 to {count - 1}")
+    return writer.write(Request(log.topic, p, None, record) for p in sorted(set(partitions or range(count))))
 
 
 def wait_until_taken(log: DeadLetterLog, written: Sequence[WrittenRequest], *, patience_s: float) -> set[int]:

@@ -352,7 +352,9 @@ class KafkaAdmin(AdminConnection):
             partition_count=len(description.partitions),
             message_bytes_max=None,
             is_reachable=_has_leaders(description),
-            is_writable=_may_write(description),
+            # Some brokers say nothing about rights.
+            is_writable=not description.authorized_operations
+            or AclOperation.WRITE in description.authorized_operations,
         )
         unreadable = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART}
         try:
@@ -360,8 +362,10 @@ class KafkaAdmin(AdminConnection):
         except KafkaException:
             return limits
         in_sync_min = int(settings["min.insync.replicas"])
+        # With fewer replicas than the topic's `min.insync.replicas` a broker asks for all of them.
+        has_enough_in_sync = all(len(p.isr) >= min(in_sync_min, len(p.replicas)) for p in description.partitions)
         return limits._replace(
-            is_reachable=limits.is_reachable and _has_enough_in_sync(description, in_sync_min),
+            is_reachable=limits.is_reachable and has_enough_in_sync,
             message_bytes_max=int(settings["max.message.bytes"]),
             is_append_time=settings["message.timestamp.type"] == "LogAppendTime",
         )
@@ -585,17 +589,6 @@ def _known(offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
 
 def _has_leaders(description: Any) -> bool:
     return all(p.leader is not None and p.leader.id >= 0 for p in description.partitions)
-
-
-def _has_enough_in_sync(description: Any, in_sync_min: int) -> bool:
-    # With fewer replicas than the topic's `min.insync.replicas` a broker asks for all of them.
-    return all(len(p.isr) >= min(in_sync_min, len(p.replicas)) for p in description.partitions)
-
-
-def _may_write(description: Any) -> bool:
-    """False only where the broker says so: some say nothing about rights."""
-    operations = description.authorized_operations
-    return not operations or AclOperation.WRITE in operations
 
 
 def _partitions(assigned: Sequence[ClientPartition]) -> tuple[TopicPartition, ...]:

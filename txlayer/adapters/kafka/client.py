@@ -290,18 +290,13 @@ def plain_consumer(
     )
 
 
-def client_partitions(offsets: Mapping[TopicPartition, int]) -> list[ClientPartition]:
-    """{(topic, partition): offset} in the client's form."""
-    return [ClientPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
-
-
 def assign(consumer: Consumer, positions: Mapping[TopicPartition, int]) -> None:
     """Read these partitions from these offsets, also those that were paused under an earlier assignment."""
     # librdkafka keeps a pause with the partition, not with the assignment. It is lifted while the fetcher still runs: a
     # resume behind an assign may find it between stop and start, and then nothing of the partition ever comes
     # (docs/explanation/kafka.md, Reading).
     consumer.resume(consumer.assignment())
-    partitions = client_partitions(positions)
+    partitions = [ClientPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
     consumer.assign(partitions)
     # Those that the group took back while they were paused.
     consumer.resume(partitions)
