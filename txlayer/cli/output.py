@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -249,11 +249,8 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda count: bars.update(task, completed=count)
 
 
-class Step(Protocol):
-    """Moves the bar of one step; its total may come later."""
-
-    def __call__(self, count: int, total: int | None = None, /) -> None:
-        """So many are done, of so many."""
+Step = Callable[..., None]
+"""Moves the bar of one step: so many are done, of so many; the total may come later."""
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from txlayer.adapters.connect import (
     ConnectConsumer,
@@ -220,19 +220,6 @@ SETTINGS = {
 }
 
 
-class Container(Protocol):
-    """The part of testcontainers' container that is used."""
-
-    def start(self, timeout: int = ...) -> Any:
-        """Pull the image when it is missing, start, wait until it serves."""
-
-    def stop(self) -> None:
-        """Remove it with its data."""
-
-    def get_bootstrap_server(self) -> str:
-        """Where clients reach it."""
-
-
 def why_no_container() -> str | None:
     """Why no container can be started here; None: one can, if its image is there or can be pulled."""
     if find_spec("testcontainers") is None:
@@ -262,19 +249,18 @@ def _why_no_docker() -> str | None:
     return None
 
 
-def make_container(image: str) -> Container:
+def make_container(image: str) -> Any:
     """One broker without ZooKeeper; not started."""
     from testcontainers.community.kafka import KafkaContainer
 
     made = KafkaContainer(image=image).with_kraft()
     for name, value in SETTINGS.items():
         made.with_env(name, value)
-    container: Container = made
-    return container
+    return made
 
 
 @contextmanager
-def running_container(image: str = IMAGE, *, make: Callable[[str], Container] = make_container) -> Iterator[str]:
+def running_container(image: str = IMAGE, *, make: Callable[[str], Any] = make_container) -> Iterator[str]:
     """The address of a Kafka in a container, which is removed at the end, also when it did not start.
 
     Raises:
