@@ -48,17 +48,16 @@ Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
 class DialectRules(Protocol):
     """The rules of one kind of database."""
 
-    isolation: Isolation | None  # isolation level of a check's own connection; None: the engine's
-
-    has_row_locks: bool  # False: one open local transaction blocks all others
-
-    wait_min_ms: int  # the shortest wait that the database supports
+    isolation: Isolation | None = None  # isolation level of a check's own connection; None: the engine's
+    has_row_locks = True  # False: one open local transaction blocks all others
+    wait_min_ms = 1  # the shortest wait that the database supports
 
     def insert_absent(self, table: Table) -> Insert:
         """Insert rows; leave existing ones unchanged."""
 
-    def has_ended(self, connection: Connection, error: BaseException) -> bool:
+    def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - of some databases
         """True if a failed statement rolled back the whole transaction, and the next one silently begins another."""
+        return False
 
     def schema_of(self, engine: Engine, name: str) -> str | None:
         """The schema in which a fresh connection finds the table `name`; None if it does not find it."""
@@ -71,12 +70,10 @@ class DialectRules(Protocol):
         """
 
 
-class SqliteRules:
+class SqliteRules(DialectRules):
     """SQLite: one writer at a time, for the whole file."""
 
-    isolation: Isolation | None = None
     has_row_locks = False
-    wait_min_ms = 1
 
     def insert_absent(self, table: Table) -> Insert:
         return sqlite.insert(table).on_conflict_do_nothing()
@@ -115,21 +112,14 @@ _POSTGRESQL_SCHEMA = text(
 )
 
 
-class PostgresqlRules:
-    """PostgreSQL: an insert waits for the open transaction that inserted the same key."""
+class PostgresqlRules(DialectRules):
+    """PostgreSQL: an insert waits for the open transaction that inserted the same key; after an error it refuses all statements."""
 
     isolation: Isolation | None = "READ COMMITTED"
     """Independent of the local transactions' level: a check's read must see everything committed before it."""
 
-    has_row_locks = True
-    wait_min_ms = 1
-
     def insert_absent(self, table: Table) -> Insert:
         return postgresql.insert(table).on_conflict_do_nothing()
-
-    def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
-        """As in `DialectRules`: the database itself refuses all further statements."""
-        return False
 
     def schema_of(self, engine: Engine, name: str) -> str | None:
         """As in `DialectRules`; temporary tables are ignored."""
@@ -148,13 +138,12 @@ DEADLOCK = 1213
 """Error number of MySQL and MariaDB after which the whole transaction is rolled back."""
 
 
-class MysqlRules:
+class MysqlRules(DialectRules):
     """MySQL and MariaDB with InnoDB."""
 
     isolation: Isolation | None = "REPEATABLE READ"
     """Each transaction of a check reads once, after its begin. READ COMMITTED is refused if the binary log is statement-based."""
 
-    has_row_locks = True
     wait_min_ms = 1_000
 
     def insert_absent(self, table: Table) -> Insert:
@@ -279,13 +268,10 @@ def check_pool(engine: Engine, *, what: str, would: str) -> None:
 
 def rules_of_dialect(name: str, *, what: str) -> DialectRules:
     """The rules of a kind of database; UsageError: it is not supported."""
-    if name == "postgresql":
-        return PostgresqlRules()
-    if name in ("mysql", "mariadb"):
-        return MysqlRules()
-    if name == "sqlite":
-        return SqliteRules()
-    raise UsageError(f"{what} needs SQLite, PostgreSQL, MySQL or MariaDB, not {name}")
+    kinds = {"sqlite": SqliteRules, "postgresql": PostgresqlRules, "mysql": MysqlRules, "mariadb": MysqlRules}
+    if name not in kinds:
+        raise UsageError(f"{what} needs SQLite, PostgreSQL, MySQL or MariaDB, not {name}")
+    return kinds[name]()
 
 
 def is_same_database(one: Engine, other: Engine) -> bool:
