@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -207,9 +208,8 @@ class KafkaStoringGroupReader(KafkaGroupReader):
 
     def start(self, topics: Sequence[str], *, on_revoke: OnRevoke | None = None) -> None:
         self._hook = on_revoke
-        self._consumer.subscribe(
-            list(topics), on_assign=self._on_assign, on_revoke=self._on_taken, on_lost=self._on_lost
-        )
+        taken, lost = partial(self._on_gone, is_lost=False), partial(self._on_gone, is_lost=True)
+        self._consumer.subscribe(list(topics), on_assign=self._on_assign, on_revoke=taken, on_lost=lost)
 
     def begin_store(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         if self._begun is not None:
@@ -287,21 +287,15 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         if failed is not None:
             store.failure = self._store_error(failed)
 
-    def _on_taken(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
-        self._tell(is_lost=False)
-        self._on_revoke(consumer, partitions)
-
-    def _on_lost(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
-        self._tell(is_lost=True)
-        self._begun = None  # fenced by its generation
-        self._on_revoke(consumer, partitions)
-
-    def _tell(self, *, is_lost: bool) -> None:
+    def _on_gone(self, consumer: Consumer, partitions: list[ClientPartition], *, is_lost: bool) -> None:
         self._is_in_callback = True
         try:
             self._call_hook(is_lost=is_lost)
         finally:
             self._is_in_callback = False
+        if is_lost:
+            self._begun = None  # fenced by its generation
+        self._on_revoke(consumer, partitions)
 
 
 def _partitions(offsets: Mapping[TopicPartition, StoredOffset]) -> list[ClientPartition]:
