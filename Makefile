@@ -37,7 +37,7 @@ VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
 
-# One pytest at the end, so that the last lines are its summary. NIGHTLY=3/20 runs the third of twenty shares of the nightly tests, too.
+# One pytest at the end, so that the last lines are its summary. NIGHTLY=3/60 runs the third of sixty shares of the nightly tests, too.
 test: setup lint jars
 	$(BIN)/python -m pytest --nightly $(NIGHTLY) --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS) $(REPORT)
 

@@ -171,9 +171,11 @@ class Killer:
         return False
 
 
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
 def test_wherever_bronze_is_killed_a_ledger_says_nothing_that_is_not_so(
-    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    every: int, spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A kill at each step, or at each fourth: in its first run, and in one that goes on."""
     field = Field(broker.bootstrap_servers)
     audit, killer = Audit(spark, field, tmp_path), Killer(monkeypatch)
     planted: list[Transaction] = []
@@ -195,11 +197,12 @@ def test_wherever_bronze_is_killed_a_ledger_says_nothing_that_is_not_so(
         else:
             found = {row.verdict for row in audit.run(reads=False).values()}
             assert found <= {"ok", "overdue"}, f"killed at step {at}"
-        at += 1
+        at += every
         if not was_killed and is_read_once:
             break
         if not was_killed:
-            is_read_once, at = True, 1
+            # The second time begins with another step than the first.
+            is_read_once, at = True, (every + 1) // 2
     assert at > 8
 
     rows = audit.run()
@@ -333,6 +336,7 @@ def test_a_folded_ledger_says_the_same_and_forgets_what_is_too_old(
     assert {} == audit.rows()
 
 
+@pytest.mark.nightly
 def test_to_compact_and_to_forget_beside_a_run_disturbs_neither(
     spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
