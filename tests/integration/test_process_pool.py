@@ -370,11 +370,28 @@ def test_a_process_begins_no_message_after_its_consumer_was_killed(tmp_path: Pat
     with subprocess.Popen(command, stdout=subprocess.PIPE) as consumer:
         wait_until(go_on.with_suffix(".begun").exists, within=WITHIN_S, what="the first message in its handler")
         consumer.kill()
+        consumer.wait()
         go_on.touch()
         assert consumer.stdout is not None
         assert b"" == consumer.stdout.read()  # its end comes when both are gone
 
     assert [False, False] == [second.exists(), third.exists()]
+
+
+UNCLOSED = """
+from tests.integration.test_process_pool import PoolStage
+
+stage = PoolStage()
+stage.begin(b"go")
+stage.outcomes(1)
+stage.begin(b"hang")
+"""
+
+
+def test_a_program_that_does_not_close_its_consumer_ends() -> None:
+    ended = subprocess.run([sys.executable, "-c", UNCLOSED], timeout=WITHIN_S, check=False)
+
+    assert 0 == ended.returncode
 
 
 def kill_idle_processes() -> None:

@@ -411,6 +411,12 @@ CONSUMER = (
     ),
     Row(
         "consumer",
+        "its program ends without `close()`, and handlers run in processes",
+        "The processes are killed, and the program ends.",
+        ("integration/test_process_pool.py::test_a_program_that_does_not_close_its_consumer_ends",),
+    ),
+    Row(
+        "consumer",
         "handlers' processes die, one after the other, thousands of times",
         "Nothing of them stays open in the consumer.",
         ("integration/test_process_pool.py::test_nothing_of_a_process_that_died_stays_open",),

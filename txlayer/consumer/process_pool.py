@@ -24,6 +24,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from queue import Empty
 from typing import Any, NamedTuple
 
@@ -158,6 +159,8 @@ class ProcessPool(Workers):
         self._processes: list[_Process] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        # Processes ignore SIGTERM, by which Python ends them before it waits for them: a program that ends without `close` never would.
+        self._at_exit = Finalize(None, self._kill_all, exitpriority=10)
 
     def free_count(self) -> int:
         """Chunks that a process would start at once, or hold as its next one."""
@@ -173,6 +176,13 @@ class ProcessPool(Workers):
             processes, self._processes = self._processes, []
         for process in processes:
             process.end(max(give_up_at - time.monotonic(), END_S))
+        self._at_exit.cancel()
+
+    def _kill_all(self) -> None:
+        with self._lock:
+            self._closed.set()
+            for process in self._processes:
+                process.kill()
 
     def _work(self) -> None:
         process: _Process | None = None
@@ -314,6 +324,10 @@ class _Process:
     def is_alive(self) -> bool:
         """True until it ends."""
         return self._process.is_alive()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
 
     def has_room(self) -> bool:
         """True if another chunk may wait in the pipe."""
