@@ -82,6 +82,27 @@ def test_an_error_of_a_deserializer_whose_attributes_raise_costs_no_worker(stage
 
 
 @pytest.mark.promise("P9")
+@pytest.mark.parametrize("change", ["set", "clear"])
+def test_a_handler_that_changes_the_event_of_its_lease_fails_and_stops_no_queue(stage: Stage, change: str) -> None:
+    """As code does that is given an event to stop by, and sets it at its end."""
+
+    def act(message: ReceivedMessage, context: Context) -> Any:
+        assert not context.lease_lost.is_set()
+        assert not context.lease_lost.wait(0)
+        if message.key == b"bad":
+            getattr(context.lease_lost, change)()
+
+    stage.write(b"1", key=b"bad")
+    with stage.consumer(act, worker_count=1, retry=RetryPolicy(attempt_count_max=1)):
+        stage.journal.wait_for(1)
+        stage.write(b"2", key=b"good")
+        wait_until(lambda: stage.journal.values(b"good"), within=10, what="the other key")
+        stage.wait_for_letters([b"1"], within=10)
+
+    assert "UsageError" in str(stage.lab.read(stage.letters)[0].headers)
+
+
+@pytest.mark.promise("P9")
 def test_what_a_handler_does_to_headers_changes_no_later_attempt_and_no_dead_letter(stage: Stage) -> None:
     """An inbox takes a message by its headers: with others, a later attempt would be another message."""
     given = [("a", b"1"), ("b", None)]

@@ -396,6 +396,14 @@ CONSUMER = (
     ),
     Row(
         "consumer",
+        "a handler sets the event that tells of the loss of its lease",
+        "Its attempt fails, and the queue goes on.",
+        (
+            "contract/test_unkind_results.py::test_a_handler_that_changes_the_event_of_its_lease_fails_and_stops_no_queue",
+        ),
+    ),
+    Row(
+        "consumer",
         "a handler changes the headers that it was given",
         "The next attempt, the inbox and the dead letter have those of the message.",
         (

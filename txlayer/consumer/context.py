@@ -12,6 +12,7 @@ from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
 from txlayer.core.ids import TXN_ID_LENGTH_MAX
 from txlayer.core.messages import TAGS_HEADER, Headers, Undecodable, user_headers
 from txlayer.core.trace_context import trace_context_of
+from txlayer.errors import UsageError
 
 
 class TransactionOrigin(NamedTuple):
@@ -186,6 +187,29 @@ class Lease:
         self.lost = threading.Event()
 
 
+class LeaseLost(threading.Event):
+    """A lease's `lost` for handlers, who can only look at it: set by a handler, it would stop the queue."""
+
+    def __init__(self, event: threading.Event) -> None:
+        self._event = event
+
+    def is_set(self) -> bool:
+        """True if the lease is lost."""
+        return self._event.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the lease is lost; returns False after `timeout` seconds."""
+        return self._event.wait(timeout)
+
+    def set(self) -> None:
+        """Raises `UsageError`: nothing is changed."""
+        raise UsageError("context.lease_lost is set by txlayer; pass an event of your own to code that sets it")
+
+    def clear(self) -> None:
+        """Raises `UsageError`, as `set`."""
+        self.set()
+
+
 class Context:
     """One attempt at a message. Valid while the handler runs."""
 
@@ -239,7 +263,7 @@ class Context:
     @property
     def lease_lost(self) -> threading.Event:
         """Set when the queue is lost. Stop: another process may be handling the same message."""
-        return self._lease.lost
+        return LeaseLost(self._lease.lost)
 
     @property
     def remaining_s(self) -> float:
