@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +31,15 @@ class Held:
         if message.value == b"long":
             self.begun.append(message.offset)
             assert self.gate.wait(PATIENCE_S)
+
+
+def hold(message: ReceivedMessage, _context: Context) -> None:
+    """The same for processes: a message that names a file waits until it is there."""
+    word = message.raw_value or b""
+    if word.startswith(b"/"):
+        file = Path(os.fsdecode(word))
+        file.with_suffix(".begun").touch()
+        wait_until(file.exists, within=PATIENCE_S, what="the test lets it go on")
 
 
 @pytest.fixture
@@ -64,6 +76,32 @@ def test_what_ended_is_stored_while_a_later_message_of_its_chunk_takes_long(stag
     with stage.consumer(held, worker_count=1):
         stage.wait_stored(QUICK_COUNT + BEHIND_COUNT)
         held.gate.set()
+
+
+@pytest.mark.promise("P9")
+def test_a_handler_that_takes_long_in_its_process_keeps_no_other_key_waiting_and_what_ended_is_stored(
+    stage: Stage, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go"
+    consumer = stage.plain(workers="processes", worker_count=2, store_interval=timedelta(milliseconds=20))
+    consumer.handler(hold)
+    with consumer:
+        stage.wait_stored(QUICK_COUNT)  # from now on dozens are handed over at once
+        stage.write(b"quick", key=b"before")
+        stage.write(bytes(go_on), b"behind", key=b"long")
+        for n in range(BEHIND_COUNT):
+            stage.write(b"other", key=b"o%d" % n)
+        try:
+            wait_until(
+                lambda: consumer.stats().topics[stage.topic].handled == QUICK_COUNT + 1 + BEHIND_COUNT,
+                within=PATIENCE_S,
+                what="the other keys",
+            )
+            assert go_on.with_suffix(".begun").exists()
+            stage.wait_stored(QUICK_COUNT + 1)
+        finally:
+            go_on.touch()
+        stage.wait_stored(QUICK_COUNT + 3 + BEHIND_COUNT)
 
 
 @pytest.mark.promise("P9")
