@@ -231,9 +231,11 @@ COORDINATOR = (
     Row(
         "coordinator",
         "a Kafka transaction takes longer than the broker lets it live, because bytes are slow",
-        "The next ones are half as large each, until one goes through.",
+        "The next ones are half as large each, until one goes through. A transaction that takes longer alone is parked.",
         (
             "unit/test_shrinking.py::test_after_a_kafka_transaction_that_the_broker_ended_for_its_length_fewer_go_at_once",
+            "unit/test_slow_transactions.py::test_a_committed_transaction_that_takes_too_long_alone_is_parked_and_stops_no_other",
+            "unit/test_slow_transactions.py::test_an_undecided_transaction_that_takes_too_long_is_on_doubt_by_its_places_alone",
             "simulation/test_unkind.py::test_promises_hold_in_an_unkind_cluster",
             "simulation/test_unkind.py::test_a_fault_that_costs_showed_does_not_come_back",
         ),

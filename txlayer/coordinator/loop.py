@@ -469,6 +469,8 @@ class Coordinator:
         except TxLayerError as exc:
             if batches and (isinstance(exc, BrokerUnavailableError) or self._took_long(began)):
                 self._batch_size.failed()
+                if self._batch_size.is_stuck:
+                    self._refusals.suspect_largest(batches)
             raise
         if batches:
             self._batch_size.passed()

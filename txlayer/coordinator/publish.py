@@ -30,6 +30,7 @@ from txlayer.core.partitions import target_partition
 from txlayer.core.trace_context import TraceContext
 from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES, Content, Transaction
 from txlayer.errors import (
+    BrokerUnavailableError,
     FencedError,
     ForbiddenTopicError,
     MemberFencedError,
@@ -79,6 +80,12 @@ class PublishObserver(Protocol):
         """The Kafka transaction is committed."""
         ...
 
+
+SLOW_BYTES_MIN = 1 << 20
+"""A smaller transaction is not to blame when a Kafka transaction takes too long."""
+
+TOO_SLOW = "too-slow"
+"""Reason of a refusal: the first records of a transaction were acknowledged, and the time-out was over before all were."""
 
 NO_LIMIT = 1 << 62
 
@@ -139,6 +146,7 @@ class Publisher:
         self._writers: list[TransactionalWriter] = []
         self._used_at = [0.0, 0.0]  # when each was last made, or its Kafka transaction ended
         self._turn = 0
+        self._began = 0.0  # the Kafka transaction under way
         self._further_count = 0  # messages of this Kafka transaction beyond the first of each transaction
         self._successors: list[Running[TransactionalWriter] | None] = [None, None]
         self._topics = config.topics
@@ -218,7 +226,8 @@ class Publisher:
         is_member_asked_first: bool = False,
     ) -> _Filled:
         """A Kafka transaction up to its commit; with `is_member_asked_first` the group may refuse before anything is written."""
-        began, self._further_count = self._clock(), 0
+        began = self._began = self._clock()
+        self._further_count = 0
         self._answers = _Answers()
         if self._observer is not None:
             self._observer.begun()
@@ -322,7 +331,12 @@ class Publisher:
         for keep in batch.keeps.values():
             note = _NoteOffset(kept, keep.txn.key) if keep.is_whole else None
             for content in contents_of(keep.txn) if keep.is_whole else ():
-                self._put_content(writer, partition, keep.txn, content, note)
+                try:
+                    self._put_content(writer, partition, keep.txn, content, note)
+                except (BrokerUnavailableError, FencedError) as exc:
+                    if note is None:  # the first one was acknowledged, if each is waited for
+                        self._raise_if_too_slow(exc, keep.txn)
+                    raise
                 note = None  # the first record tells where it begins
             summary = codec.encode_summary(keep.txn.summary())
             self._put_doubt(writer, partition, keep.txn.key.encode("ascii"), summary, note=note)
@@ -415,9 +429,24 @@ class Publisher:
     def _raise_refusal(
         self, writer: TransactionalWriter, report: _FirstError, txn: Transaction, topic: str = ""
     ) -> None:
-        writer.flush(timeout_s=self._timeout_s)
-        if report.error is not None:
-            raise _refusal(writer, report, topic=topic or report.topic, txn_key=txn.key)
+        """Wait for what is written. Without `topic`, the first record for each topic is acknowledged already."""
+        try:
+            waiting = writer.flush(timeout_s=self._timeout_s)
+            if report.error is not None:
+                raise _refusal(writer, report, topic=topic or report.topic, txn_key=txn.key)
+            raise_if_unacknowledged(waiting, waited_s=self._timeout_s)
+        except (BrokerUnavailableError, FencedError) as exc:
+            if not topic:
+                self._raise_if_too_slow(exc, txn)
+            raise
+
+    def _raise_if_too_slow(self, error: TxLayerError, txn: Transaction) -> None:
+        """Name a transaction that no Kafka transaction lives long enough for. Its topics accept: they acknowledged some of it."""
+        took_s = self._clock() - self._began
+        is_its_fault = self._is_careful and not isinstance(error, MemberFencedError) and txn.size >= SLOW_BYTES_MIN
+        if is_its_fault and took_s >= self._timeout_s / 2:
+            detail = f"{txn.size} bytes take longer than a Kafka transaction may ({took_s:.0f} s): {error}"
+            raise RefusedRecordError(detail, txn_key=txn.key, reason=TOO_SLOW) from error
 
     def _forward(
         self,
@@ -524,7 +553,8 @@ class Publisher:
         report, topic = _FirstError(note), arguments[0]
         try:
             produce(writer, (*arguments, report, None, self._stamp_ms, headers))
-            writer.flush(timeout_s=self._timeout_s)
+            waiting = writer.flush(timeout_s=self._timeout_s)
+            raise_if_unacknowledged(waiting, waited_s=self._timeout_s)
             error = report.error and _refusal(writer, report, topic=topic, txn_key="")
         except TxLayerError as exc:
             error = exc

@@ -7,11 +7,11 @@ smaller parts. Which topics hold their transactions: txlayer/coordinator/targets
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from txlayer.adapters.errors import REFUSED_RECORD_CODES, Code
 from txlayer.coordinator.partition import trace_of
-from txlayer.coordinator.publish import NO_LIMIT, QuestionLimits
+from txlayer.coordinator.publish import NO_LIMIT, SLOW_BYTES_MIN, TOO_SLOW, QuestionLimits
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Bisection
@@ -125,6 +125,17 @@ class Refusals:
             told.clear()
         self.is_clock_doubted = False
 
+    def suspect_largest(self, batches: Sequence[tuple[int, Batch]]) -> None:
+        """The smallest batches take too long: have the partition of the largest transaction go alone, and tell what is acknowledged."""
+        sizes = {
+            partition: max((t.size for t in (*batch.forwards, *(k.txn for k in batch.keeps.values()))), default=0)
+            for partition, batch in batches
+        }
+        partition = max(sizes, key=sizes.__getitem__)
+        if sizes[partition] >= SLOW_BYTES_MIN:
+            self._bisections.setdefault(partition, Bisection()).failed(1)
+            self._quiet_since.pop(partition, None)
+
     def is_quiet(self, partition: int, now: float) -> None:
         """All was applied there, and nothing is left to write: lines that lead to nothing are never counted as passed."""
         if partition not in self._bisections:
@@ -170,7 +181,7 @@ class Refusals:
             size = {"size_bytes": error.size_bytes}
             logger.error("question.refused", extra={**size, "reason": error.detail})
         elif isinstance(error, RefusedRecordError) and error.txn_key is not None:
-            self.reasons[error.txn_key] = ParkReason.REFUSED
+            self.reasons[error.txn_key] = ParkReason.LIMIT if error.reason == TOO_SLOW else ParkReason.REFUSED
             self._bisections.clear()
             logger.error(
                 "transaction.refused",
@@ -215,7 +226,7 @@ class Refusals:
 def _is_explained(error: TxLayerError) -> bool:
     """False when the client failed, or a record was refused, with a code that txlayer does not know."""
     if isinstance(error, RefusedRecordError) and error.reason is not None:
-        return error.reason in {code.kafka_name for code in REFUSED_RECORD_CODES}
+        return error.reason == TOO_SLOW or error.reason in {code.kafka_name for code in REFUSED_RECORD_CODES}
     return type(error) is not TxLayerError
 
 

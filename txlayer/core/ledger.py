@@ -564,7 +564,10 @@ class Ledger:
 
     def is_beyond_limit(self, txn: Transaction) -> bool:
         """True if it has more bytes than one Kafka transaction may carry. Doubt then stores only where its records are."""
-        return txn.size > self.settings.transaction_bytes_max
+        return (
+            txn.size > self.settings.transaction_bytes_max
+            or self.refusals.get(txn.key) is ParkReason.LIMIT  # no Kafka transaction lives long enough for it
+        )
 
     def _is_too_large(self, txn: Transaction) -> bool:
         # Only records that cannot fit at all. The broker measures the overhead of our headers and of the batch, and content that was

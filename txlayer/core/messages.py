@@ -64,7 +64,7 @@ class ParkReason(Enum):
     TOPIC_DENIED = "topic-denied"  #: the coordinator may not write its target topic (held until it may)
     TOPIC_UNREACHABLE = "topic-unreachable"  #: its target accepts no writes: no leader, too few in-sync replicas, or timeouts, for `hold_after`
     HELD_TOO_LONG = "held-too-long"  #: held for `held_age_max`
-    LIMIT = "limit"  #: more messages or bytes than one transaction may have
+    LIMIT = "limit"  #: more messages or bytes than one transaction may have, or than one Kafka transaction has time for
     CHECKS_EXHAUSTED = "checks-exhausted"  #: `check_max` answers said unknown
     TOO_OLD = "too-old"  #: older than `transaction_age_max`
 

@@ -1,0 +1,105 @@
+"""A transaction that takes longer than any Kafka transaction may: it is parked, and stops no other."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.core_records import op_line, txn_key
+from tests.support.still_coordinator import StillCoordinator
+from txlayer.core.ids import NONCE_LENGTH
+from txlayer.core.messages import Source
+from txlayer.core.partitions import half_partition
+
+COUNT, SIZE = 60, 10_000
+LARGE = txn_key("large")
+SMALL_ID = next(
+    i for i in map("small-{}".format, range(99)) if half_partition(ordering_key=None, txn_id=i, partition_count=2)
+)
+SMALL = f"{SMALL_ID}/{'a' * NONCE_LENGTH}"
+
+
+class ThinNetwork:
+    """Makes the coordinator's writers: a Kafka transaction of more bytes gets no further acknowledgement."""
+
+    def __init__(self, still: StillCoordinator, *, bytes_max: int) -> None:
+        connections: Any = still.coordinator._connections
+        make_writer = connections.make_writer
+
+        def make(transactional_id: str, *, batch_bytes_max: int) -> Any:
+            writer = make_writer(transactional_id, batch_bytes_max=batch_bytes_max)
+            begin, produce, flush = writer.begin, writer.produce, writer.flush
+            left = lost = 0
+
+            def begin_anew() -> None:
+                nonlocal left, lost
+                left, lost = bytes_max, 0
+                begin()
+
+            def produce_thinly(topic: str, value: bytes | None, *rest: Any) -> None:
+                nonlocal left, lost
+                left -= len(value or b"")
+                if left >= 0:
+                    produce(topic, value, *rest)
+                else:
+                    lost += 1
+
+            def flush_thinly(*, timeout_s: float) -> int:
+                if not lost:
+                    return int(flush(timeout_s=timeout_s))
+                still.world.advance(ms=round(timeout_s * 1000))
+                return lost
+
+            writer.begin, writer.produce, writer.flush = begin_anew, produce_thinly, flush_thinly
+            return writer
+
+        connections.make_writer = make
+
+
+@pytest.fixture(autouse=True)
+def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("publish", "refusals"):
+        monkeypatch.setattr(f"txlayer.coordinator.{module}.SLOW_BYTES_MIN", 100_000)
+
+
+def half_of(still: StillCoordinator) -> int:
+    """The half records of a large transaction; the offset of the last."""
+    return [still.half(LARGE, index=index, count=COUNT, value=b"x" * SIZE) for index in range(COUNT)][-1]
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+def test_a_committed_transaction_that_takes_too_long_alone_is_parked_and_stops_no_other() -> None:
+    still = StillCoordinator()
+    ThinNetwork(still, bytes_max=COUNT * SIZE // 2)
+    last = half_of(still)
+    still.commit(LARGE, last)
+    still.commit(SMALL, still.half(SMALL, partition=1), partition=1)
+
+    still.work(seconds=900)
+    assert [SMALL_ID] == still.visible()
+    assert {LARGE: ("parked-committed", "limit")} == {
+        key: (summary.state, summary.reason) for key, summary in still.on_doubt().items()
+    }
+
+    # The next coordinator has a better network, or a longer `kafka_transaction_timeout`.
+    still.op(op_line("C", LARGE, last, source=Source.OPERATOR, reason="zoe: there is time now"))
+    still.work(seconds=20)
+    assert ({}, COUNT + 1) == (still.on_doubt(), len(still.visible()))
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.promise("P11")
+def test_an_undecided_transaction_that_takes_too_long_is_on_doubt_by_its_places_alone() -> None:
+    still = StillCoordinator(doubt_after=timedelta(seconds=5))
+    ThinNetwork(still, bytes_max=COUNT * SIZE // 2)
+    half_of(still)
+    still.commit(SMALL, still.half(SMALL, partition=1), partition=1)
+
+    still.work(seconds=900)
+
+    assert [SMALL_ID] == still.visible()
+    assert {LARGE: "open"} == {key: summary.state for key, summary in still.on_doubt().items()}
