@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.codec_strategies import ANY_BYTES, HEADERS, KEY, SUMMARIES, half_headers
 from txlayer.core import codec
-from txlayer.core.codec import is_key
+from txlayer.core.codec import PARTITION_MAX, is_key
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import (
+    CheckKind,
     CheckRecord,
     DoubtSummary,
     HalfHeader,
     HalfOptions,
     OpMessage,
+    OrderMode,
     ParkReason,
     Resolution,
     Source,
@@ -74,20 +79,19 @@ def test_no_bytes_stop_the_reader_of_doubt_summaries(key: str, raw: bytes) -> No
     assert isinstance(codec.decode_summary(key, raw), DoubtSummary | Undecodable)
 
 
-@given(SUMMARIES.map(codec.encode_summary), st.data())
-def test_a_damaged_summary_stops_nobody(raw: bytes, data: st.DataObject) -> None:
+DAMAGED = st.one_of(
+    st.tuples(SUMMARIES.map(codec.encode_summary), st.just(partial(codec.decode_summary, "a/12345678"))),
+    st.tuples(half_headers().map(codec.encode_half_header), st.just(codec.decode_half_header)),
+)
+
+
+@given(DAMAGED, st.data())
+def test_a_damaged_record_stops_nobody(record: tuple[bytes, Callable[[bytes], object]], data: st.DataObject) -> None:
+    raw, decode = record
     at = data.draw(st.integers(0, len(raw) - 1))
     damaged = raw[:at] + data.draw(st.binary(max_size=2)) + raw[at + 1 :]
 
-    assert isinstance(codec.decode_summary("a/12345678", damaged), DoubtSummary | Undecodable)
-
-
-@given(half_headers().map(codec.encode_half_header), st.data())
-def test_a_damaged_half_header_stops_nobody(raw: bytes, data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(raw) - 1))
-    damaged = raw[:at] + data.draw(st.binary(max_size=2)) + raw[at + 1 :]
-
-    assert isinstance(codec.decode_half_header(damaged), HalfHeader | Undecodable)
+    assert isinstance(decode(damaged), DoubtSummary | HalfHeader | Undecodable)
 
 
 @given(st.none() | ANY_BYTES)
@@ -122,35 +126,96 @@ def test_the_last_header_of_ours_is_the_one_that_counts(headers: list[tuple[str,
     assert b"2" == codec.half_header_of([(codec.HALF_HEADER, b"1"), *(headers or []), (codec.HALF_HEADER, b"2")])
 
 
-@pytest.mark.parametrize(
-    ("raw", "why"),
-    [
-        (b"", "unknown version ''"),
-        (b"3|a/12345678|g|t|0/1|5|", "unknown version '3'"),
-        (b"1|a/12345678|g|t|0/1|5", "6 fields where 7 are due"),
-        (b"1|a/12345678|g|t|0/1|5||", "8 fields where 7 are due"),
-        (b"1|a/1234567|g|t|0/1|5|", "out of form"),
-        (b"1|a/b/12345678|g|t|0/1|5|", "out of form"),
-        (b"1|" + b"a" * 129 + b"/12345678|g|t|0/1|5|", "out of form"),
-        (b"1|a/12345678||t|0/1|5|", "out of form"),
-        (b"1|a/12345678|g||0/1|5|", "out of form"),
-        (b"1|a/12345678|g|t,u|0/1|5|", "out of form"),
-        (b"1|a/12345678|g|t|1/1|5|", "out of form"),
-        (b"1|a/12345678|g|t|0/0|5|", "out of form"),
-        (b"1|a/12345678|g|t|-1/1|5|", "no whole number"),
-        (b"1|a/12345678|g|t|0/1|+5|", "no whole number"),
-        (b"1|a/12345678|g|t|0/1|1_0|", "no whole number"),
-        (b"1|a/12345678|g|t|0/1|5|k0x12345678901234", "no key hash"),
-        (b"1|a/12345678|g|t|0/1|5|n2147483648", "no such partition"),
-        (b"1|a\n/12345678|g|t|0/1|5|", "line feed"),
-        ("1|ä/12345678|g|t|0/1|5|".encode(), "ascii"),
-    ],
-)
-def test_a_half_header_out_of_form_says_why(raw: bytes, why: str) -> None:
-    decoded = codec.decode_half_header(raw)
+LONG = "x" * 30
+GOOD = "1|open||g|5|5|1|1|6|7||commit|||8|orders|0/0/0/0"
+CHECK = "1|Q|a/00000001|g|5|6|7|8|why"
+HALF_FORM = "half header: id, group, topic or index out of form"
+OP_FORM = "op line: resolution, source, id or group out of form"
+CHECK_FORM = "check: kind, id or group out of form"
+NO_NUMBER = "is no whole number"
 
+# People read these words in `txlayer tx list --kept-aside`.
+OUT_OF_FORM: dict[Callable[[bytes], object], list[tuple[str, str]]] = {
+    codec.decode_half_header: [
+        ("", "half: unknown version ''"),
+        ("3|a/12345678|g|t|0/1|5|", "half: unknown version '3'"),
+        (LONG, f"half: unknown version '{LONG[:20]}'"),
+        ("1|a", "half: 2 fields where 7 are due"),
+        ("1|a/12345678|g|t|0/1|5||", "half: 8 fields where 7 are due"),
+        ("1|a/1234567|g|t|0/1|5|", HALF_FORM),
+        ("1|ab/1234567|g|t|0/1|5|", HALF_FORM),
+        ("1|/12345678|g|t|0/1|5|", HALF_FORM),
+        ("1|a/b/12345678|g|t|0/1|5|", HALF_FORM),
+        ("1|" + "a" * 129 + "/12345678|g|t|0/1|5|", HALF_FORM),
+        ("1|a/12345678||t|0/1|5|", HALF_FORM),
+        ("1|a/12345678|g||0/1|5|", HALF_FORM),
+        ("1|a/12345678|g|t,u|0/1|5|", HALF_FORM),
+        ("1|a/12345678|g|two words|0/1|5|", HALF_FORM),
+        ("1|a/12345678|g|..|0/1|5|", HALF_FORM),
+        ("1|a/12345678|g|t|1/1|5|", HALF_FORM),
+        ("1|a/12345678|g|t|0/0|5|", HALF_FORM),
+        ("1|a/12345678|g|t|-1/1|5|", f"half header: '-1' {NO_NUMBER}"),
+        ("1|a/12345678|g|t|0/1|+5|", f"half header: '+5' {NO_NUMBER}"),
+        ("1|a/12345678|g|t|0/1|1_0|", f"half header: '1_0' {NO_NUMBER}"),
+        (f"1|a/12345678|g|t|0/1|{LONG}|", f"half header: '{LONG[:20]}' {NO_NUMBER}"),
+        ("1|a/12345678|g|t|0/1|9223372036854775808|", f"half header: '9223372036854775808' {NO_NUMBER}"),
+        ("1|a/12345678|g|t|0/1|5|k0x12345678901234", "half header: '0x12345678901234' is no key hash"),
+        (f"1|a/12345678|g|t|0/1|5|k{LONG}", f"half header: '{LONG[:20]}' is no key hash"),
+        ("1|a/12345678|g|t|0/1|5|n2147483648", "half header: no such partition"),
+        ("1|a\n/12345678|g|t|0/1|5|", "half header: line feed"),
+        (f"1|a/12345678|g|t|0/1|5|{'z' * 2_026}", "half header: 2049 bytes, more than 2048"),
+    ],
+    lambda raw: codec.decode_op(raw.decode()): [
+        ("", "op: unknown version ''"),
+        (LONG, f"op: unknown version '{LONG[:20]}'"),
+        ("1|C", "op: 2 fields where 9 are due"),
+        ("1|C|a/12345678|g|1|2|producer|", "op: 8 fields where 9 are due"),
+        ("1|X|a/12345678|g|1|2|producer||", OP_FORM),
+        ("1|C|a/12345678|g|1|2|stranger||", OP_FORM),
+        ("1|C|a12345678|g|1|2|producer||", OP_FORM),
+        ("1|C|a/12345678||1|2|producer||", OP_FORM),
+        (f"1|C|a/12345678|{'g' * 201}|1|2|producer||", OP_FORM),
+        ("1|C|a/12345678|g|-1|2|producer||", f"op line: '-1' {NO_NUMBER}"),
+        ("1|C|a/12345678|g|1|2|check|x|", f"op line: 'x' {NO_NUMBER}"),
+    ],
+    lambda raw: codec.decode_summary("a/00000001", raw): [
+        ("1|open", "doubt: 2 fields where 17 are due"),
+        (GOOD.replace("1|open", "3|open"), "doubt: unknown version '3'"),
+        (GOOD.replace("|7|", "|x|"), f"doubt summary: 'x' {NO_NUMBER}"),
+        (GOOD.replace("|g|5|", "|g|-5|"), f"doubt summary: '-5' {NO_NUMBER}"),
+    ],
+    codec.decode_check: [
+        ("", "check: unknown version ''"),
+        (LONG, f"check: unknown version '{LONG[:20]}'"),
+        ("1|Q", "check: 2 fields where 9 are due"),
+        (CHECK.replace("Q", "Y"), CHECK_FORM),
+        (CHECK.replace("|g|", "||"), CHECK_FORM),
+        (CHECK.replace("|g|", f"|{'g' * 201}|"), CHECK_FORM),
+        (CHECK.replace("a/00000001", ""), CHECK_FORM),
+        (CHECK.replace("|5|", "|2147483648|"), "check: no such partition"),
+        (CHECK.replace("|7|", "|x|"), f"check: 'x' {NO_NUMBER}"),
+    ],
+    codec.split_ops: [("", "op record without a value")],
+    codec.decode_origin: [("0:0|0/1|x", f"origin: 'x' {NO_NUMBER}")],
+}
+
+
+@pytest.mark.parametrize(
+    ("decode", "raw", "why"), [(decode, raw, why) for decode, rows in OUT_OF_FORM.items() for raw, why in rows]
+)
+def test_what_is_out_of_form_says_why_word_for_word(decode: Callable[[bytes], object], raw: str, why: str) -> None:
+    assert Undecodable(why) == decode(raw.encode())
+
+
+def test_bytes_that_are_no_ascii_or_not_there_say_so() -> None:
+    no_ascii = "'ascii' codec can't decode byte 0xff in position 0: ordinal not in range(128)"
+
+    assert Undecodable(f"op record: {no_ascii}") == codec.split_ops(b"\xff")
+    assert Undecodable("check: unknown version ''") == codec.decode_check(None)
+    decoded = codec.decode_half_header("1|ä/12345678|g|t|0/1|5|".encode())
     assert isinstance(decoded, Undecodable)
-    assert why in decoded.why
+    assert "ascii" in decoded.why
+    assert isinstance(codec.decode_summary("a/00000001", GOOD.encode()), DoubtSummary)
 
 
 def test_options_of_later_versions_are_passed_over() -> None:
@@ -177,21 +242,31 @@ def test_a_reason_typed_in_another_encoding_is_still_one_line() -> None:
     assert "1|R|a/12345678|g|1|2|operator||caf%3F%0A%7C" == codec.encode_op(op)
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("", "unknown version ''"),
-        ("1|C|a/12345678|g|1|2|producer|", "8 fields where 9 are due"),
-        ("1|X|a/12345678|g|1|2|producer||", "out of form"),
-        ("1|C|a/12345678|g|1|2|stranger||", "out of form"),
-        ("1|C|a12345678|g|1|2|producer||", "out of form"),
-        ("1|C|a/12345678||1|2|producer||", "out of form"),
-        ("1|C|a/12345678|g|-1|2|producer||", "no whole number"),
-        ("1|C|a/12345678|g|1|2|check|x|", "no whole number"),
-    ],
-)
-def test_an_op_line_out_of_form_says_why(line: str, why: str) -> None:
-    decoded = codec.decode_op(line)
+def test_the_reason_of_a_record_kept_aside_is_shown_whatever_its_bytes() -> None:
+    assert ("odd", "\ufffdwords") == codec.decode_why(b"odd \xffwords")
 
-    assert isinstance(decoded, Undecodable)
-    assert why in decoded.why
+
+def test_a_null_value_is_marked_as_the_protocol_page_says() -> None:
+    assert (b"", [(codec.NULL_HEADER, b"1")]) == codec.encode_content(key=None, value=None, headers=None)
+
+
+def test_an_order_of_a_later_version_is_the_order_of_commits() -> None:
+    assert OrderMode.COMMIT is codec.decode_options("oz").order
+    assert OrderMode.PREPARE is codec.decode_options("op").order
+
+
+def test_a_check_of_the_last_partition_and_with_any_text() -> None:
+    check = CheckRecord(CheckKind.QUESTION, "a/00000001", "g", PARTITION_MAX, 6, 7, 8, "a, b|\ud800X")
+
+    raw = codec.encode_check(check)
+
+    assert f"1|Q|a/00000001|g|{PARTITION_MAX}|6|7|8|a, b%7C%3FX".encode() == raw
+    assert check._replace(text="a, b|?X") == codec.decode_check(raw)
+
+
+def test_a_half_header_of_the_greatest_length_and_the_longest_group_are_in_form() -> None:
+    header = codec.decode_half_header(f"1|a/00000001|{'g' * 200}|t|0/1|5|".ljust(2_048, "z").encode())
+
+    assert isinstance(header, HalfHeader)
+    for raw in (f"1|C|a/00000001|{'g' * 200}|1|2|producer||", f"1|C|a/00000001|g|1|2|producer||{'z' * 5_000}"):
+        assert isinstance(codec.decode_op(raw), OpMessage)
