@@ -25,9 +25,9 @@ from tests.simulation.shrink import shrink
 from tests.simulation.trace import play_for_people
 from tests.simulation.unkind import make_unkind_plan
 
-WORLDS_AT_ONCE = 50
+WORLDS_AT_ONCE = 25
 """One task of a process."""
-RESTARTS_MAX = 50
+RESTARTS_MAX = 25
 """Of one world of each task: about as much work as the others."""
 
 
