@@ -15,7 +15,7 @@ from txlayer.adapters.kafka.local.jars import BROKER
 from txlayer.adapters.kafka.local.runtime import Runtime, prepare_runtime
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import option
+from txlayer.cli.options import AsJson, Yes, option
 from txlayer.cli.output import FetchBar
 from txlayer.config import parse_settings
 
@@ -31,13 +31,14 @@ Data = Annotated[
 Properties = Annotated[
     list[str] | None, option("--property", "A further setting of the broker; may be repeated.", "NAME=VALUE")
 ]
-AsJson = Annotated[bool, option("--json", "Print one JSON object.")]
 
 
 @app.command()
 def start(*, port: Port = None, data: Data = None, properties: Properties = None, as_json: AsJson = False) -> None:
     """Start in the background and wait until it is ready; does nothing when it is running."""
-    started = _broker(data).start(_runtime, port=port, properties=parse_settings("--property", properties or []))
+    started = BackgroundBroker(_folder(data)).start(
+        _runtime, port=port, properties=parse_settings("--property", properties or [])
+    )
     _show(started, as_json=as_json)
 
 
@@ -59,17 +60,15 @@ def status(*, data: Data = None, as_json: AsJson = False) -> None:
 @app.command()
 def stop(*, data: Data = None, as_json: AsJson = False) -> None:
     """Stop cleanly; the data stay."""
-    count = _broker(data).stop()
+    count = BackgroundBroker(_folder(data)).stop()
     _say(as_json=as_json, text=f"stopped {count}" if count else "was not running", stopped=count)
 
 
 @app.command()
-def wipe(
-    *, data: Data = None, is_sure: Annotated[bool, option("--yes", "Do not ask.")] = False, as_json: AsJson = False
-) -> None:
+def wipe(*, data: Data = None, yes: Yes = False, as_json: AsJson = False) -> None:
     """Stop, and remove the data for ever."""
     folder = _folder(data)
-    if not is_sure:
+    if not yes:
         typer.confirm(f"Remove all topics and messages in {folder}?", abort=True)
     was_there = BackgroundBroker(folder).wipe()
     _say(as_json=as_json, text="removed" if was_there else "nothing to remove", removed=was_there)
@@ -90,10 +89,6 @@ def fetch(*, as_json: AsJson = False) -> None:
 
 def _folder(data: Path | None) -> Path:
     return (data or LocalConfig.from_environ(os.environ).home / "broker").resolve()
-
-
-def _broker(data: Path | None) -> BackgroundBroker:
-    return BackgroundBroker(_folder(data))
 
 
 def _runtime() -> Runtime:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -256,14 +256,11 @@ def program() -> None:
 
 
 def _ledger(data: str, grace: str, overdue: str) -> LedgerSettings:
-    lengths: dict[str, timedelta] = {
-        name: parse_duration(f"--{name}", text) for name, text in (("grace", grace), ("overdue", overdue))
-    }
     return LedgerSettings(
         bronze=_bronze_root(data),
         root=_ledger_root(data),
-        grace_ms=milliseconds(lengths["grace"]),
-        overdue_ms=milliseconds(lengths["overdue"]),
+        grace_ms=milliseconds(parse_duration("--grace", grace)),
+        overdue_ms=milliseconds(parse_duration("--overdue", overdue)),
     )
 
 
