@@ -397,3 +397,43 @@ def test_decided_transactions_of_a_group_that_nobody_answers_for_are_forgotten(m
     assert count == len(driver.log.forwarded)
     assert 0 == driver.ledger.open_count
     assert driver.ledger.schedule.due_count(GROUP) <= 30
+
+
+# --- two reasons to ask -----------------------------------------------------------------------------------------------
+
+
+def test_two_reasons_to_ask_in_one_batch_are_one_question() -> None:
+    driver = open_driver()
+    driver.tick(after_ms=IMMUNITY_MS, is_present=True)
+    driver.op_lines(*[op_line("U", A, 0, source=Source.OPERATOR)] * 2)
+    driver.read()
+    driver.advance()
+
+    assert [1] == [check.number for check in questions(driver)]
+    driver.publish()
+    assert 1 == driver.log.on_doubt()[A].summary().checked_count
+
+
+def test_who_is_due_in_the_batch_that_asks_by_hand_keeps_its_place() -> None:
+    driver = open_driver()
+    ask(driver)
+    driver.op_lines(op_line("U", A, 0, source=Source.OPERATOR))
+    driver.read()
+    driver.advance()
+    driver.tick(after_ms=HOUR_MS, is_present=True)
+    assert [2] == [check.number for check in questions(driver)]
+    driver.publish()
+
+    assert [3] == ask(driver, after_ms=1)
+
+
+def test_who_was_asked_by_hand_as_well_is_parked_once() -> None:
+    driver = open_driver(replace(CheckPolicy(), age_max_ms=INTERVAL_MS))
+    ask(driver)
+    driver.op_lines(op_line("U", A, 0, source=Source.OPERATOR))
+    driver.turn()
+
+    driver.tick(after_ms=HOUR_MS, is_present=True)
+    driver.publish()
+
+    assert TxnState.PARKED.value == driver.log.on_doubt()[A].summary().state

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.support.fake_barrier import FakeBarrier
-from tests.support.local_ends import COMMITTED, OPEN, ROLLED_BACK, UNCLEAR, ShopError, each_end, ended
 from tests.support.producer_stage import ProducerStage
 from txlayer.adapters.ports import LocalState
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
@@ -19,13 +20,68 @@ ORDER = Message("orders", b"k", b"v")
 HALF = "txlayer.half"
 
 
+OPEN, COMMITTED, ROLLED_BACK, UNCLEAR = LocalState
+
+
+class ShopError(Exception):
+    """The user's own."""
+
+
+# (state of the local transaction, did the block fail, what the row says) → (resolution, is it the caller's mistake, calls)
+ENDS = [
+    (COMMITTED, False, ROLLBACK, COMMIT, False, []),
+    (COMMITTED, True, ROLLBACK, COMMIT, False, []),
+    (OPEN, False, COMMIT, UNKNOWN, True, []),
+    (OPEN, True, COMMIT, UNKNOWN, False, []),
+    (ROLLED_BACK, False, ROLLBACK, ROLLBACK, False, ["resolve"]),
+    (ROLLED_BACK, True, ROLLBACK, ROLLBACK, False, ["resolve"]),
+    (UNCLEAR, False, COMMIT, COMMIT, False, ["resolve"]),
+    (UNCLEAR, True, COMMIT, COMMIT, False, ["resolve"]),
+    (UNCLEAR, True, ROLLBACK, ROLLBACK, False, ["resolve"]),
+    (UNCLEAR, True, UNKNOWN, UNKNOWN, False, ["resolve"]),
+    (UNCLEAR, True, OSError("gone"), UNKNOWN, False, ["resolve"]),
+    (UNCLEAR, False, OSError("gone"), UNKNOWN, False, ["resolve"]),
+]
+each_end = pytest.mark.parametrize(("state", "has_failed", "row", "expected", "is_misfit", "asked"), ENDS)
+
+
+def ended(call: Any, *, has_failed: bool, is_misfit: bool) -> None:
+    """Call it; what must be raised is."""
+    try:
+        call()
+    except ShopError:
+        assert has_failed
+    except LifecycleError:
+        assert is_misfit
+    else:
+        assert not has_failed
+        assert not is_misfit
+
+
+def run_async(stage: ProducerStage, barrier: FakeBarrier, use: Any) -> None:
+    """Run `use(producer)` in a loop."""
+
+    async def main() -> None:
+        producer = AsyncTransactionalProducer(
+            bootstrap_servers="127.0.0.1:9", group="g", connect=stage.connect, barrier=barrier
+        )
+        async with producer:
+            await use(producer)
+
+    asyncio.run(main())
+
+
 # --- a block ----------------------------------------------------------------------------------------------------------
 
 
 @each_end
-def test_the_database_decides_how_a_block_ends(
+@pytest.mark.parametrize("is_submitted", [False, True], ids=["block", "submitted"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["threads", "loop"])
+def test_the_database_decides(
     stage: ProducerStage,
     *,
+    is_async: bool,
+    is_submitted: bool,
     state: LocalState,
     has_failed: bool,
     row: Any,
@@ -33,19 +89,42 @@ def test_the_database_decides_how_a_block_ends(
     is_misfit: bool,
     asked: list[str],
 ) -> None:
-    barrier = FakeBarrier(row=row)
-    producer = stage.producer(barrier=barrier)
+    barrier = FakeBarrier(row=row, is_async=is_async)
 
-    def block() -> None:
-        with producer.transaction() as tx:
-            tx.send("orders", value="v")
-            tx.join("session")
-            barrier.joined.state = state
-            if has_failed:
-                raise ShopError("mine")
+    def end_local() -> None:
+        barrier.joined.state = state
+        if has_failed:
+            raise ShopError("mine")
 
-    ended(block, has_failed=has_failed, is_misfit=is_misfit)
-    producer.close()
+    def local_transaction(tx: Any) -> None:
+        tx.join("session")
+        end_local()
+
+    async def local_transaction_in_a_loop(tx: Any) -> None:
+        await tx.join("session")
+        end_local()
+
+    def run() -> None:
+        producer = stage.producer(barrier=barrier)
+        if is_submitted:
+            producer.submit(ORDER, local_transaction).result(10)
+        else:
+            with producer.transaction() as tx:
+                tx.send("orders", value="v")
+                local_transaction(tx)
+
+    async def use(producer: AsyncTransactionalProducer) -> None:
+        if is_submitted:
+            await (await producer.submit(ORDER, local_transaction_in_a_loop))
+        else:
+            async with producer.transaction() as tx:
+                tx.send("orders", value="v")
+                await local_transaction_in_a_loop(tx)
+
+    call = partial(run_async, stage, barrier, use) if is_async else run
+    ended(call, has_failed=has_failed, is_misfit=is_misfit)
+    for producer in stage.producers:
+        producer.close()
 
     assert [expected] == stage.resolutions()
     assert ["check", "write", *asked] == barrier.words
@@ -200,33 +279,6 @@ def test_a_barrier_of_the_other_kind_is_refused() -> None:
 # --- submitted --------------------------------------------------------------------------------------------------------
 
 
-@each_end
-def test_the_database_decides_how_a_submitted_one_ends(
-    stage: ProducerStage,
-    *,
-    state: LocalState,
-    has_failed: bool,
-    row: Any,
-    expected: Resolution,
-    is_misfit: bool,
-    asked: list[str],
-) -> None:
-    barrier = FakeBarrier(row=row)
-    producer = stage.producer(barrier=barrier)
-
-    def local_transaction(tx: Any) -> None:
-        tx.join("session")
-        barrier.joined.state = state
-        if has_failed:
-            raise ShopError("mine")
-
-    future = producer.submit(ORDER, local_transaction)
-    ended(lambda: future.result(10), has_failed=has_failed, is_misfit=is_misfit)
-
-    assert [expected] == stage.resolutions()
-    assert ["check", "write", *asked] == barrier.words
-
-
 @pytest.mark.parametrize(
     ("said", "state", "row", "expected", "is_misfit"),
     [
@@ -288,3 +340,45 @@ def test_what_is_published_needs_no_join(stage: ProducerStage) -> None:
 
     assert COMMIT is producer.publish(ORDER).resolution
     assert COMMIT is producer.submit([ORDER, ORDER]).result(10).resolution
+
+
+# --- in a loop --------------------------------------------------------------------------------------------------------
+
+
+def test_a_cancelled_task_whose_local_transaction_is_committed_commits(stage: ProducerStage) -> None:
+    barrier = FakeBarrier(is_async=True)
+
+    async def use(producer: AsyncTransactionalProducer) -> None:
+        joined = asyncio.Event()
+
+        async def work() -> None:
+            async with producer.transaction() as tx:
+                tx.send("orders", value="v")
+                await tx.join("session")
+                barrier.joined.state = COMMITTED
+                joined.set()
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(work())
+        await joined.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run_async(stage, barrier, use)
+
+    assert [COMMIT] == stage.resolutions()
+
+
+def test_the_async_barrier_refuses_before_anything_is_sent(stage: ProducerStage) -> None:
+    barrier = FakeBarrier(is_async=True, refusal=UsageError("autocommit"))
+
+    async def use(producer: AsyncTransactionalProducer) -> None:
+        with pytest.raises(UsageError, match="autocommit"):  # noqa: PT012 - the block is the subject
+            async with producer.transaction() as tx:
+                tx.send("orders", value="v")
+                await tx.join("session")
+
+    run_async(stage, barrier, use)
+
+    assert [] == stage.resolutions()
