@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.waiting import hang, wait_until
+from tests.support.waiting import hang, pause, wait_until
 from txlayer.consumer import process_pool
 from txlayer.consumer.context import Context, Deserializer, Lease, ReceivedMessage
 from txlayer.consumer.handlers import HandlerSet
@@ -376,6 +376,24 @@ def test_a_process_begins_no_message_after_its_consumer_was_killed(tmp_path: Pat
         assert b"" == consumer.stdout.read()  # its end comes when both are gone
 
     assert [False, False] == [second.exists(), third.exists()]
+
+
+@pytest.mark.promise("P9")
+def test_a_process_begins_no_message_while_its_consumer_is_frozen(tmp_path: Path) -> None:
+    go_on, second, third = (tmp_path / name for name in ("go", "second", "third"))
+    program = CONSUMER.replace("stage = ", "process_pool.SILENT_S = 0.3\nstage = ") + "stage.outcomes(2)\n"
+    command = [sys.executable, "-c", program, str(go_on), str(second), str(third)]
+    with subprocess.Popen(command) as consumer:
+        wait_until(go_on.with_suffix(".begun").exists, within=WITHIN_S, what="the first message in its handler")
+        consumer.send_signal(signal.SIGSTOP)
+        pause(1.0)  # longer than it may be silent
+        go_on.touch()
+        pause(0.5)  # long enough for a process that would go on
+        begun = [second.exists(), third.exists()]
+        consumer.send_signal(signal.SIGCONT)
+        assert 0 == consumer.wait(WITHIN_S)
+
+    assert [False, False] == begun
 
 
 UNCLOSED = """

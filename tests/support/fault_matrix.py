@@ -414,10 +414,12 @@ CONSUMER = (
     ),
     Row(
         "consumer",
-        "kill -9 while its processes handle messages",
+        "kill -9, or frozen without its processes, while these handle messages",
         "They end the message that they handle, and begin no other beside the next owner.",
-        ("integration/test_process_pool.py::test_a_process_begins_no_message_after_its_consumer_was_killed",),
-        "A process whose consumer is frozen, and which is not frozen itself: it goes on with what it holds, until its lease is over.",
+        (
+            "integration/test_process_pool.py::test_a_process_begins_no_message_after_its_consumer_was_killed",
+            "integration/test_process_pool.py::test_a_process_begins_no_message_while_its_consumer_is_frozen",
+        ),
     ),
     Row(
         "consumer",

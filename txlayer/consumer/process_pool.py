@@ -4,8 +4,8 @@ Each process has a thread here that sends it chunks and waits for the outcomes. 
 the machine can start another one. The message that it was handling counts as a failed attempt, because it may have caused
 the crash. A process whose handler has not returned by its deadline is killed. In shared memory a process notes when it begins
 a message, so that no other message of its chunk counts as failed, and reads before each how many of the chunk may begin:
-what a chunk that takes long, is cut, or has lost its lease holds goes back while its message runs. A process whose parent died
-ends the message that it handles, and begins no other: the next owner of the queue may have begun.
+what a chunk that takes long, is cut, or has lost its lease holds goes back while its message runs. A process whose parent
+is dead or frozen ends the message that it handles, and begins no other: the next owner of the queue may have begun.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ PIPE_SHARE = 4
 larger chunk would block the sender on a reader that may itself be blocked."""
 LOOK_S = 0.05
 """How often a thread looks after what its process holds."""
+SILENT_S = 2.0
+"""A process begins nothing when its parent has not looked after it for so long: the parent is frozen, and the group may have given its
+queues to another consumer."""
 LONG_S = 4 * PROCESS_CHUNK_S
 """A chunk that runs for so long is taken apart."""
 START_S = 60.0
@@ -275,6 +278,8 @@ class Shared(NamedTuple):
     """How many messages of a batch its handler was given; 0: all."""
     limit: Any
     """So many jobs may begin."""
+    until: Any
+    """Monotonic seconds until which jobs may begin, the same for all chunks; the parent moves it on while it runs."""
 
 
 class _Process:
@@ -286,12 +291,14 @@ class _Process:
         self._pipe, theirs = context.Pipe()
         with _starting_safely():
             self._begins = context.Lock()  # for `begun` and `limit`, so that no job begins that goes back
+            self._until = context.RawValue("d")
             self._shared = [
                 Shared(
                     context.Event(),
                     context.RawArray("d", CHUNK_COUNT_MAX),
                     context.RawArray("i", CHUNK_COUNT_MAX),
                     context.RawValue("i"),
+                    self._until,
                 )
                 for _ in range(GIVEN_COUNT_MAX)
             ]
@@ -350,6 +357,7 @@ class _Process:
         shared.begun[:count] = [0.0] * count
         shared.counts[:count] = [0] * count
         shared.limit.value = 0 if is_lost or chunk.is_cut else count
+        self._until.value = time.monotonic() + SILENT_S
         jobs = [_sent_job(job) for job in chunk.jobs]
         sent = pickle.dumps((_lease_fields(chunk.lease), jobs, place), pickle.HIGHEST_PROTOCOL)
         if len(self.given) > 1 and len(sent) > self._bytes_max:
@@ -373,6 +381,7 @@ class _Process:
     def look(self) -> Iterator[JobOutcome]:
         """Take apart what takes long, is cut, or has lost its lease; returns that, and what has ended."""
         now, held = time.monotonic(), list(zip(self.given, self._shared_of_given(), strict=True))
+        self._until.value = now + SILENT_S
         began_at = held[0][1].begun[0]
         is_long = 0 < began_at <= now - LONG_S
         closed = []
@@ -530,9 +539,11 @@ class _Turns:
         self.send_failed()
         place, shared = self._place, self._shared
         with self._begins:
-            if place >= shared.limit.value or os.getppid() != self._parent_pid:
-                raise IndexError  # nobody says any more how many may begin once the parent is dead
-            shared.begun[place] = time.monotonic()
+            now = time.monotonic()
+            # A parent that is dead or frozen does not say any more how many may begin.
+            if place >= shared.limit.value or now >= shared.until.value or os.getppid() != self._parent_pid:
+                raise IndexError
+            shared.begun[place] = now
         self._place += 1
         return self._chunk.jobs[place]
 
