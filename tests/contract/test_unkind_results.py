@@ -88,6 +88,7 @@ def test_a_handler_that_changes_the_event_of_its_lease_fails_and_stops_no_queue(
 
     def act(message: ReceivedMessage, context: Context) -> Any:
         assert not context.lease_lost.is_set()
+        assert "unset" in repr(context.lease_lost)
         assert not context.lease_lost.wait(0)
         if message.key == b"bad":
             getattr(context.lease_lost, change)()

@@ -193,6 +193,9 @@ class LeaseLost(threading.Event):
     def __init__(self, event: threading.Event) -> None:
         self._event = event
 
+    def __repr__(self) -> str:
+        return f"LeaseLost({self._event!r})"
+
     def is_set(self) -> bool:
         """True if the lease is lost."""
         return self._event.is_set()
