@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Protocol
@@ -49,8 +49,8 @@ class DialectRules(Protocol):
     """The rules of one kind of database."""
 
     isolation: Isolation | None = None  # isolation level of a check's own connection; None: the engine's
-    has_row_locks = True  # False: one open local transaction blocks all others
-    wait_min_ms = 1  # the shortest wait that the database supports
+    has_row_locks: bool = True  # False: one open local transaction blocks all others
+    wait_min_ms: int = 1  # the shortest wait that the database supports
 
     def insert_absent(self, table: Table) -> Insert:
         """Insert rows; leave existing ones unchanged."""
@@ -268,6 +268,7 @@ def check_pool(engine: Engine, *, what: str, would: str) -> None:
 
 def rules_of_dialect(name: str, *, what: str) -> DialectRules:
     """The rules of a kind of database; UsageError: it is not supported."""
+    kinds: dict[str, Callable[[], DialectRules]]
     kinds = {"sqlite": SqliteRules, "postgresql": PostgresqlRules, "mysql": MysqlRules, "mariadb": MysqlRules}
     if name not in kinds:
         raise UsageError(f"{what} needs SQLite, PostgreSQL, MySQL or MariaDB, not {name}")
@@ -404,8 +405,8 @@ def made_table(name: str, schema: str | None, metadata: MetaData | None, *column
         if given is not None and _NAME.fullmatch(given) is None:
             raise UsageError(f"a table's name is 1 to 63 letters, digits or _, not {given[:80]!r}")
     # A table without transactions would keep the row of a local transaction that was rolled back.
-    engines = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}
-    return Table(name, MetaData() if metadata is None else metadata, *columns, schema=schema, **engines)
+    metadata = MetaData() if metadata is None else metadata
+    return Table(name, metadata, *columns, schema=schema, mysql_engine="InnoDB", mariadb_engine="InnoDB")
 
 
 def exact_text(length: int) -> String:
