@@ -104,8 +104,7 @@ def test_many_in_one_op_record_count_as_many(metrics: ProducerMetrics, world: Me
     flights = [world.prepared(key="order-1/00000001") for _ in range(11)]
     for flight in flights:
         world.say(flight, COMMIT)
-    world.serve()
-    world.serve()
+    world.serve(2)
 
     assert {"commit": 11} == ended(metrics)
     assert 11 == view(metrics, DURATION).counts[-1]
@@ -116,8 +115,7 @@ def test_what_was_not_stored_failed_and_is_no_rollback(metrics: ProducerMetrics,
     refused = iter([None, BrokerUnavailableError("away")])
     world.writer.refuse = lambda r: next(refused, None) if r.topic() == HALF else None
     world.launch([ORDER, ORDER])
-    for _ in range(3):
-        world.serve()  # the half message that is stored is rolled back
+    world.serve(3)  # the half message that is stored is rolled back
 
     assert 1 == len(world.writer.ops())
     assert {"failed": 1} == ended(metrics)

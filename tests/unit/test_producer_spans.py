@@ -37,8 +37,7 @@ def test_what_was_not_stored_ends_the_span_of_prepare_and_is_rolled_back(spans: 
     world.writer.refuse = lambda r: next(refused, None) if r.topic() == HALF else None
 
     world.launch([ORDER, ORDER])
-    for _ in range(3):
-        world.serve()
+    world.serve(3)
 
     assert {f"prepare {HALF}": "BrokerUnavailableError", f"rollback {OP}": ""} == errors(spans)
 
@@ -51,8 +50,7 @@ def test_a_resolution_that_may_not_be_stored_ends_its_span(spans: Spans, message
     world.engine.pipeline.resolution_timeout_s = 0
 
     flight = world.launch([ORDER] * message_count, make=SubmittedTransaction)
-    for _ in range(3):
-        world.serve()
+    world.serve(3)
 
     assert {f"prepare {HALF}": "", f"commit {OP}": "OutcomeUnknownError"} == errors(spans)
     assert flight.resolution is COMMIT

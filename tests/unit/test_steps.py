@@ -93,8 +93,7 @@ def test_the_local_transaction_waits_for_every_half_message() -> None:
 def test_ready_resolutions_of_a_partition_share_one_op_record() -> None:
     world = World()
     flights = [world.launch(make=SubmittedTransaction, key=f"order-1/0000000{n}") for n in range(5)]
-    world.serve()
-    world.serve()
+    world.serve(2)
 
     (op,) = world.writer.of(OP)
     assert [f.key for f in flights] == [line.key for line in world.writer.ops()]
@@ -105,8 +104,7 @@ def test_an_op_record_never_holds_more_lines_than_its_limit() -> None:
     world = World()
     for _ in range(2_500):
         world.launch(make=SubmittedTransaction)
-    world.serve()
-    world.serve()
+    world.serve(2)
 
     counts = [len((r.value() or b"").split(b"\n")) for r in world.writer.of(OP)]
     assert [1_000, 1_000, 500] == counts
@@ -125,27 +123,14 @@ def test_a_waiter_that_comes_after_the_report_does_not_wait() -> None:
         next(run)
 
 
-def test_a_waiter_is_woken_once_when_the_round_ends() -> None:
+def test_a_waiter_is_woken_once_and_not_for_what_it_did_not_wait_for() -> None:
     world = World()
     woken: list[str] = []
     flight = world.launch()
-    wait = next(steps.stored(world.engine, flight))
-    assert not isinstance(wait, BarrierCall | Blocking)
 
-    assert wait(lambda: woken.append("stored"))
-    world.serve()
-    world.serve()
+    assert waits(steps.stored(world.engine, flight), lambda: woken.append("stored"))
+    world.serve(2)
     assert ["stored"] == woken
-
-
-def test_who_was_woken_is_not_woken_for_what_it_did_not_wait_for() -> None:
-    world = World()
-    woken: list[str] = []
-    flight = world.launch()
-    wait = next(steps.stored(world.engine, flight))
-    assert not isinstance(wait, BarrierCall | Blocking)
-    assert wait(lambda: woken.append("stored"))
-    world.serve()
 
     steps.resolve(world.engine, flight, COMMIT)
     world.serve()

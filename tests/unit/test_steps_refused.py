@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.producer_stage import HALF, KEY, OP, ORDER, World, finish, refuse_index, waits
+from tests.support.producer_stage import HALF, OP, ORDER, World, finish, refuse_index, waits
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core.messages import COMMIT, Message, Resolution
 from txlayer.errors import (
@@ -20,7 +20,6 @@ from txlayer.errors import (
     TxLayerError,
 )
 from txlayer.producer import pipeline, steps
-from txlayer.producer.identity import ANYWHERE
 from txlayer.producer.pipeline import OpRecord, PendingStage, PendingTransaction, PipelineState
 from txlayer.producer.waiting import Blocking
 
@@ -32,12 +31,11 @@ def test_no_more_than_in_flight_max_are_in_flight() -> None:
     world = World(in_flight_max=2)
     first = world.prepared()
     world.launch()
-    third = steps.launch(world.engine, PendingTransaction, [ORDER], ANYWHERE, KEY)
+    third = world.steps()
 
     assert waits(third)
     steps.resolve(world.engine, first, COMMIT)
-    world.serve()
-    world.serve()
+    world.serve(2)
     assert isinstance(finish(third), PendingTransaction)
     assert 2 == world.engine.pipeline.in_flight_count
 
@@ -47,7 +45,7 @@ def test_who_may_not_wait_is_told_at_once() -> None:
     world.launch()
 
     with pytest.raises(RetriableError, match="in_flight_max=1"):
-        finish(steps.launch(world.engine, PendingTransaction, [ORDER], ANYWHERE, KEY, may_wait=False))
+        finish(world.steps(may_wait=False))
 
 
 def test_a_place_is_waited_for_no_longer_than_the_prepare_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +53,7 @@ def test_a_place_is_waited_for_no_longer_than_the_prepare_timeout(monkeypatch: p
     monkeypatch.setattr(steps, "time", SimpleNamespace(monotonic=lambda: now))
     world = World(in_flight_max=1, prepare_timeout=timedelta(seconds=10))
     world.launch()
-    run = steps.launch(world.engine, PendingTransaction, [ORDER], ANYWHERE, KEY)
+    run = world.steps()
     assert waits(run)
     now += 9
     assert waits(run)
@@ -69,7 +67,7 @@ def test_messages_that_the_client_has_no_room_for_follow_later() -> None:
     world = World()
     world.writer.room = 2
     messages = [Message("orders", b"k", str(n)) for n in range(5)]
-    run = steps.launch(world.engine, PendingTransaction, messages, ANYWHERE, KEY)
+    run = world.steps(messages)
     world.engine.learn("orders")
 
     assert waits(run)
@@ -92,8 +90,7 @@ def test_an_op_line_that_the_client_has_no_room_for_follows_later() -> None:
     assert [] == world.writer.of(OP)
 
     world.writer.room = 1
-    world.serve()
-    world.serve()
+    world.serve(2)
     assert 1 == len(world.writer.of(OP))
     assert flight.is_over
 
@@ -101,9 +98,11 @@ def test_an_op_line_that_the_client_has_no_room_for_follows_later() -> None:
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-def test_half_messages_that_were_all_refused_leave_nothing_behind() -> None:
+def test_half_messages_that_were_all_refused_leave_nothing_behind_and_the_first_refusal_is_told() -> None:
+    """The last one alone might say that the same call may be made again."""
     world = World()
-    world.writer.refuse = lambda _record: RefusedRecordError("no", topic=HALF)
+    errors = [RefusedRecordError("no", topic=HALF), RetriableError("closed")]
+    world.writer.refuse = lambda _record: errors.pop(0)
     flight = world.launch([ORDER, ORDER])
     world.serve()
 
@@ -151,8 +150,7 @@ def test_a_record_that_the_client_refuses_at_once_rolls_the_rest_back() -> None:
     world.writer.refuse_at_once = refuse
     with pytest.raises(RefusedRecordError):
         world.launch([ORDER] * 4)
-    world.serve()
-    world.serve()
+    world.serve(2)
     (op,) = world.writer.ops()
     assert (Resolution.ROLLBACK, 1) == (op.resolution, op.last_offset)
     assert 0 == world.engine.pipeline.in_flight_count
@@ -162,12 +160,11 @@ def test_who_goes_away_while_messages_still_wait_for_room_is_rolled_back() -> No
     world = World()
     world.writer.room = 2
     world.engine.learn("orders")
-    run = steps.launch(world.engine, PendingTransaction, [ORDER] * 5, ANYWHERE, KEY)
+    run = world.steps([ORDER] * 5)
     assert waits(run)
 
     run.close()
-    world.serve()
-    world.serve()
+    world.serve(2)
     (op,) = world.writer.ops()
     assert (Resolution.ROLLBACK, 1) == (op.resolution, op.last_offset)
     assert 0 == world.engine.pipeline.in_flight_count
@@ -179,8 +176,7 @@ def test_an_abandoned_transaction_is_unknown_once_it_is_stored(*, is_stored: boo
     flight = world.prepared() if is_stored else world.launch()
 
     world.engine.pipeline.post(flight.abandon)
-    world.serve()
-    world.serve()
+    world.serve(2)
     (op,) = world.writer.ops()
     assert Resolution.UNKNOWN is op.resolution
     assert 0 == world.engine.pipeline.in_flight_count
@@ -193,8 +189,7 @@ def test_an_abandoned_transaction_that_is_being_stored_says_nothing_before_it_is
     world.engine.pipeline.post(flight.abandon)
     world.serve()
     world.writer.hold(False)
-    world.serve()
-    world.serve()
+    world.serve(2)
 
     (op,) = world.writer.ops()
     assert (Resolution.UNKNOWN, 0) == (op.resolution, op.last_offset)
@@ -210,22 +205,9 @@ def test_who_goes_away_takes_no_word_back() -> None:
     world.engine.pipeline.post(flight.abandon)
     world.serve()
     world.writer.room = 1
-    world.serve()
-    world.serve()
+    world.serve(2)
     assert [COMMIT] == [op.resolution for op in world.writer.ops()]
     assert 0 == world.engine.pipeline.in_flight_count
-
-
-def test_of_several_refusals_the_first_is_told() -> None:
-    """The last one alone might say that the same call may be made again."""
-    world = World()
-    errors = [RefusedRecordError("no"), RetriableError("closed")]
-    world.writer.refuse = lambda _record: errors.pop(0)
-    flight = world.launch([ORDER, ORDER])
-    world.serve()
-
-    with pytest.raises(RefusedRecordError):
-        finish(steps.stored(world.engine, flight))
 
 
 def test_a_refusal_is_told_although_the_rest_was_not_sent() -> None:
@@ -239,7 +221,7 @@ def test_a_refusal_is_told_although_the_rest_was_not_sent() -> None:
         made.append(PendingTransaction(*arguments))
         return made[0]
 
-    run = steps.launch(world.engine, make, [ORDER] * 3, ANYWHERE, KEY)
+    run = world.steps([ORDER] * 3, make=make)
     assert waits(run)
     (flight,) = made
     world.serve()
@@ -277,8 +259,7 @@ def test_an_op_line_that_nobody_acknowledged_is_sent_again() -> None:
 
     world.writer.refuse = refuse
     steps.resolve(world.engine, flight, COMMIT)
-    for _ in range(3):
-        world.serve()
+    world.serve(3)
     assert COMMIT is finish(steps.result(world.engine, flight)).resolution
     (op,) = world.writer.of(OP)
     assert [op.value()] * 2 == [r.value() for r in refused]
@@ -299,8 +280,7 @@ def test_lines_of_several_partitions_are_sent_again_each_once() -> None:
     world.writer.refuse = refuse
     for flight in flights:
         steps.resolve(world.engine, flight, COMMIT)
-    for _ in range(9):
-        world.serve()
+    world.serve(9)
 
     assert 1 < len({flight.half_partition for flight in flights})
     assert sorted(keys) == sorted(op.key for op in world.writer.ops())
@@ -339,10 +319,14 @@ def test_a_line_that_was_written_twice_gives_one_place_back(*, is_place_known: b
     assert 0 == world.engine.pipeline.in_flight_count
 
 
-def test_an_op_line_that_is_refused_for_good_is_an_unknown_outcome() -> None:
+@pytest.mark.parametrize("is_at_once", [False, True])
+def test_an_op_line_that_is_refused_for_good_is_an_unknown_outcome(*, is_at_once: bool) -> None:
     world = World()
     flight = world.prepared()
-    world.writer.refuse = lambda _record: RefusedRecordError("no", topic=OP)
+    if is_at_once:
+        world.writer.refuse_at_once = lambda topic: RefusedRecordError("no", topic=topic)
+    else:
+        world.writer.refuse = lambda _record: RefusedRecordError("no", topic=OP)
     steps.resolve(world.engine, flight, COMMIT)
     world.serve()
 
@@ -353,32 +337,14 @@ def test_an_op_line_that_is_refused_for_good_is_an_unknown_outcome() -> None:
     assert 0 == world.engine.pipeline.in_flight_count
 
 
-def test_an_op_line_that_the_client_refuses_at_once_is_an_unknown_outcome() -> None:
+@pytest.mark.parametrize("step", ["stored", "result"])
+def test_who_waits_at_a_producer_that_broke_is_told(step: str) -> None:
     world = World()
-    flight = world.prepared()
-    world.writer.refuse_at_once = lambda topic: RefusedRecordError("no", topic=topic)
-    steps.resolve(world.engine, flight, COMMIT)
-    world.serve()
-
-    with pytest.raises(OutcomeUnknownError):
-        finish(steps.result(world.engine, flight))
-
-
-def test_who_waits_at_a_producer_that_broke_is_told() -> None:
-    world = World()
-    flight = world.launch()
-    world.engine.pipeline.state = PipelineState.FAILED
-
-    with pytest.raises(OutcomeUnknownError):
-        finish(steps.stored(world.engine, flight))
-
-
-def test_who_waits_for_a_result_at_a_producer_that_broke_is_told() -> None:
-    world = World()
-    flight = world.prepared()
+    flight = world.launch() if step == "stored" else world.prepared()
     world.writer.hold(True)
-    steps.resolve(world.engine, flight, COMMIT)
-    run = steps.result(world.engine, flight)
+    if step == "result":
+        steps.resolve(world.engine, flight, COMMIT)
+    run = getattr(steps, step)(world.engine, flight)
     assert waits(run)
     world.engine.pipeline.state = PipelineState.FAILED
 
@@ -390,7 +356,7 @@ def test_who_waits_for_room_at_a_producer_that_ended_is_told() -> None:
     world = World()
     world.writer.room = 1
     world.engine.learn("orders")
-    run = steps.launch(world.engine, PendingTransaction, [ORDER] * 3, ANYWHERE, KEY)
+    run = world.steps([ORDER] * 3)
     assert waits(run)
     world.engine.pipeline.state = PipelineState.CLOSED
 
@@ -441,8 +407,7 @@ def test_an_interrupt_between_two_half_messages_rolls_the_first_back() -> None:
     world.writer.refuse_at_once = interrupt
     with pytest.raises(KeyboardInterrupt):
         world.launch([ORDER] * 3)
-    world.serve()
-    world.serve()
+    world.serve(2)
     (op,) = world.writer.ops()
     assert (Resolution.ROLLBACK, 0) == (op.resolution, op.last_offset)
     assert 0 == world.engine.pipeline.in_flight_count
