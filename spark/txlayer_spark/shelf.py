@@ -20,7 +20,7 @@ What a killed run left has the number of the next one, which writes it anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from functools import reduce
@@ -231,6 +231,8 @@ EVERY = -2
 """Stands for the nonce where all rows of an id are revised."""
 WORK = ("new", "copies", "few", "all", "steps", "exact")
 """What a run puts down on its way; ended with it."""
+_IDS = ("orphans", "revised", "late")
+"""What runs name by the numbers of those that put it down."""
 _PASSING = {"compression": "snappy", "parquet.enable.dictionary": "false", "parquet.column.statistics.enabled": "false"}
 """Read a few times as a whole and ended soon: what packs it better costs more than it saves."""
 
@@ -304,6 +306,7 @@ class Shelf:
             UsageError: another run began meanwhile; this one does not count.
         """
         self._turn.go_on()
+        last = self.last()
         self.folder.write_json(asdict(run), "runs", f"{run.number:012d}.json")
         before = f"run={run.number - 2}"
         for kind in ("order", "ahead"):
@@ -312,20 +315,34 @@ class Shelf:
             self.folder.remove("rows", before, f"is_settled={state:d}")
         for kind in WORK:
             self.folder.remove(kind)
+        for kind in _IDS:
+            # A job that reads now may have the run before.
+            self._end_runs(kind, up_to=run.number - 1, but={*getattr(run, kind), *getattr(last, kind)})
         for name in self._run_files()[:-RUNS_KEPT]:
             self.folder.remove("runs", name)
+
+    def _end_runs(self, kind: str, *, up_to: int, but: Collection[int] = ()) -> None:
+        """End what the runs up to one wrote of a kind, but for some."""
+        for name in self.folder.names(kind):
+            number = int(name.removeprefix("run="))
+            if number <= up_to and number not in but:
+                self.folder.remove(kind, name)
 
     def path(self, kind: str, run: int) -> str:
         """Where a run writes something."""
         return self.folder.at(kind, f"run={run}")
 
     def put_ids(self, found: DataFrame | None, kind: str, run: int, before: tuple[int, ...]) -> tuple[int, ...]:
-        """Put ids down beside those of the runs before; the runs that hold all of them, which become one when there are many."""
+        """Put ids down beside those of the runs before; the runs that hold all of them, which become one when there are many.
+
+        Then those end whose rows have ended.
+        """
         if found is None:
             return before
         is_many = len(before) >= RUNS_KEPT
         if is_many:
-            found = found.unionByName(self.ids(kind, before).drop("run"))
+            rows = self.counting_as_of(self.last()).select("txn_id").distinct()
+            found = found.unionByName(self.ids(kind, before).drop("run").join(rows, "txn_id", "left_semi"))
         if self.put(found.distinct(), kind, run).isEmpty():
             return before
         return (run,) if is_many else (*before, run)
@@ -471,6 +488,11 @@ class Shelf:
         numbers = (int(name.removeprefix("run=")) for name in names)
         return max((n for n in numbers if n <= run.number), default=0)
 
+    def revised_since_folding(self, run: Run) -> tuple[int, ...]:
+        """The runs up to one that revised rows which are not folded: folded ones are as these runs left them."""
+        folded = self.folded(run)
+        return tuple(number for number in run.revised if number > folded)
+
     def fold(self, *, kept_from_ms: int) -> int:
         """Write the settled rows of all runs but the last into few files, without what is older; the run up to which.
 
@@ -481,8 +503,8 @@ class Shelf:
         for name in self.folder.names("folded"):
             if name != f"run={before}":
                 self.folder.remove("folded", name)
-        for number in range(1, before + 1):
-            self.folder.remove("rows", f"run={number}")
+        for kind in ("rows", "revised"):
+            self._end_runs(kind, up_to=before)
         up_to = last.number - 1
         if up_to > before:
             # What is visible may have a time of its writer's: alone it says nothing of how old it is.

@@ -167,7 +167,9 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     few = None
     if exact is not None:
         few = _fold_exactly(exact, asked, copies, sources, judging, shelf, last)
-    revised = last.revised if few is None or sources.is_first else (*last.revised, number)
+    revised = shelf.revised_since_folding(last)
+    if few is not None and not sources.is_first:
+        revised = (*revised, number)
     orphans = None
     if counted.get["orphans"] or exact is not None:
         orphans = shelf.stored(number, columns, State.SETTLED).where(_is_orphan()).select("txn_id")
