@@ -150,18 +150,15 @@ class Names:
         if len(names) <= self._COMPARED_MAX:
             place = F.array_position(F.array(*map(F.lit, names)), F.col("_name"))
             return frame.withColumn(alias, F.when(place > 0, place - 1)).drop("_name")
-        rows = [
-            F.struct(F.lit(name).alias("_name"), F.lit(number).cast("bigint").alias(alias))
-            for number, name in enumerate(names)
-        ]
-        known = self._spark.range(1).select(F.inline(F.array(*rows)))
+        known = self._spark.range(1).select(F.posexplode(_listed(names)).alias(alias, "_name"))
+        known = known.withColumn(alias, F.col(alias).cast("bigint"))
         return frame.join(F.broadcast(known), "_name", "left").drop("_name")
 
     def text(self, number: Column, names: Sequence[str]) -> Column:
         """The name of a number."""
         if not names:
             return F.lit(None).cast("string")
-        return F.get(F.array(*(F.lit(name) for name in names)), number.cast("int"))
+        return F.get(_listed(names), number.cast("int"))
 
     def texts(self, bits: Column) -> Column:
         """The topics whose bits are set; `…` means those that share the last bit."""
@@ -171,6 +168,11 @@ class Names:
         # No name of a topic has a comma; to leave nulls out of an array Spark walks it, which it does not compile.
         joined = F.concat_ws(",", *named)
         return F.when(joined != "", F.split(joined, ",")).otherwise(nothing)
+
+
+def _listed(names: Sequence[str]) -> Column:
+    """The names as one array. None holds what ends a field; to call Java for each of a thousand takes seconds."""
+    return F.split(F.lit("|".join(names)), "[|]")
 
 
 def by_number(values: Mapping[int, int], number: Column) -> Column:
