@@ -148,7 +148,6 @@ class Ingest:
                 self._add_messages(queue, found)
             else:
                 queue.requests.extend((record, decode_replay(record.value())) for record in found)
-                queue.reached = 0
 
     def reach(self, reached: Mapping[TopicPartition, int], owned: Mapping[TopicPartition, OwnedPartition]) -> None:
         """Everything below was read in the current assignment: offsets without a record are markers.
