@@ -265,10 +265,14 @@ class ProducerStage:
         return self.members[number]
 
     def ask(self, *checks: CheckRecord, partition: int = 0, member: int = 0) -> None:
-        """Write these to the check topic, once that member has its share."""
+        """Write these to the check topic at once, when that member has its share: one read brings all of them."""
         self.member(member)
-        for check in checks:
-            self.kafka.append(CHECK, codec.encode_check(check), partition=partition)
+
+        def append() -> None:
+            for check in checks:
+                self.kafka.append(CHECK, codec.encode_check(check), partition=partition)
+
+        self.kafka.do(append)
 
     def answers(self, count: int) -> list[OpMessage]:
         """The op lines, once there are so many."""
