@@ -46,7 +46,7 @@ class Unreadable(Through):
 
 
 @pytest.mark.promise("P9")
-@pytest.mark.parametrize("partitions", [2, 8])
+@pytest.mark.parametrize("partitions", [2, pytest.param(8, marks=pytest.mark.nightly)])
 def test_other_keys_go_on_while_no_partition_of_the_dead_letter_topic_takes_anything(
     monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
@@ -79,7 +79,7 @@ def test_other_keys_go_on_while_no_partition_of_the_dead_letter_topic_takes_anyt
 
 
 @pytest.mark.promise("P9")
-@pytest.mark.parametrize("partitions", [2, 8])
+@pytest.mark.parametrize("partitions", [2, pytest.param(8, marks=pytest.mark.nightly)])
 def test_other_keys_go_on_beside_several_dead_letters_while_no_transaction_coordinator_answers(
     monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:

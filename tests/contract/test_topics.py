@@ -18,7 +18,7 @@ from txlayer.adapters.ports import StoredOffset, TopicLimits
 from txlayer.config import SystemTopics
 from txlayer.core.partitions import murmur2
 from txlayer.core.topics import AlterSetting, CreateTopic, Difference, StoreFirstOffsets
-from txlayer.errors import BrokerUnavailableError, RefusedRecordError, TxLayerError, UsageError
+from txlayer.errors import BrokerUnavailableError, ForbiddenTopicError, RefusedRecordError, TxLayerError, UsageError
 
 
 def creation(topic: str, *, partitions: int = 1, **settings: str) -> CreateTopic:
@@ -264,8 +264,8 @@ def test_a_topic_that_is_deleted_under_its_writer_ruins_its_kafka_transaction(la
     writer.begin()
     writer.produce(topic, b"more", None, 0)
 
-    # The client believes that it has no leader for a while.
-    with pytest.raises(BrokerUnavailableError):
+    # The client believes that the topic has no leader for a while; real Kafka's sometimes hears in time that it is gone.
+    with pytest.raises((BrokerUnavailableError, ForbiddenTopicError)):
         writer.commit(timeout_s=TIMEOUT_S)
     with pytest.raises(TxLayerError):
         writer.begin()

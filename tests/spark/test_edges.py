@@ -124,6 +124,7 @@ def make_anew(field: Field, topic: str) -> None:
     create_topic(field.servers, topic, partitions=PARTITIONS, config=APPEND)
 
 
+@pytest.mark.nightly
 def test_what_was_visible_on_a_topic_that_was_deleted_before_it_was_read_is_not_judged(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
@@ -178,7 +179,8 @@ def take(field: Field, *places: TopicPartition) -> None:
         done.result(30)
 
 
-@pytest.mark.parametrize("times", ["CreateTime", pytest.param("LogAppendTime", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("times", ["CreateTime", "LogAppendTime"])
 def test_what_is_lost_after_a_gap_was_seen_is_lost_also_where_nothing_tells_how_old_the_gap_is(
     times: str, spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ class Audit:
         return {row.txn_id: row for row in rows}
 
 
+@pytest.mark.nightly
 def test_run_by_run_it_says_what_one_run_over_everything_says(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
@@ -280,6 +281,7 @@ def test_half_records_that_are_read_later_heal_what_came_before_them(
     assert "leaked" == by_the_clock[orphan.txn_id].verdict
 
 
+@pytest.mark.nightly
 def test_topics_beyond_those_that_a_row_tells_apart_are_judged_as_well(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
@@ -382,6 +384,7 @@ def test_to_compact_and_to_forget_beside_a_run_disturbs_neither(
     assert "duplicate" == rows[again.txn_id].verdict
 
 
+@pytest.mark.nightly
 def test_half_records_that_come_again_after_their_transaction_was_settled_are_none(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
