@@ -458,12 +458,8 @@ def copy_of_one_message_is_left_in_the_order_of_half(log: Log) -> None:
     log.starts[HALF] = 2
 
 
-@case("out_of_window")
-def copy_of_one_message_is_left_of_one_held_whole(log: Log) -> None:
-    """The commit names the copy, behind all half records that doubt has: it is complete."""
-    first, last = _whole(log)
-    copy = log.half(KEY, "0/2")
-    log.op(("C", copy))
+def _hold_whole(log: Log, first: Record, last: Record) -> None:
+    """Doubt has both halves of a committed transaction whose topic refuses it."""
     log.summary("held", first, last, reason="topic-denied")
     for index, half in enumerate((first, last)):
         log.content(
@@ -475,6 +471,15 @@ def copy_of_one_message_is_left_of_one_held_whole(log: Log) -> None:
                 ("txl-origin", f"0:{half.offset}|{index}/2|1700000000000".encode()),
             ],
         )
+
+
+@case("out_of_window")
+def copy_of_one_message_is_left_of_one_held_whole(log: Log) -> None:
+    """The commit names the copy, behind all half records that doubt has: it is complete."""
+    first, last = _whole(log)
+    copy = log.half(KEY, "0/2")
+    log.op(("C", copy))
+    _hold_whole(log, first, last)
     log.starts[HALF] = 2
 
 
@@ -497,17 +502,7 @@ def commit_of_a_part_beside_a_copy_of_one_held_whole(log: Log) -> None:
     copy = log.half(KEY, "0/2")
     last = log.half(KEY, "1/2")
     log.op(("C", copy))
-    log.summary("held", first, last, reason="topic-denied")
-    for index, half in enumerate((first, last)):
-        log.content(
-            half,
-            index,
-            headers=[
-                *half.headers,
-                ("txl-key", half.key),
-                ("txl-origin", f"0:{half.offset}|{index}/2|1700000000000".encode()),
-            ],
-        )
+    _hold_whole(log, first, last)
     log.starts[HALF] = 1
 
 
