@@ -243,4 +243,6 @@ def test_a_writer_that_was_fenced_while_it_was_idle_is_replaced_without_a_word(s
     connections.close()
 
     assert [b"before", b"0", b"1"] == [value for _, value in shop.visible()]
-    assert (0, 1) == (measures.rebuild_count, measures.publishing.replaced_count)
+    assert 0 == measures.rebuild_count
+    # Once for the fence; on a busy machine a commit may take so long that the other writer is replaced, too.
+    assert measures.publishing.replaced_count >= 1
