@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from txlayer.adapters.connect import connect_coordinator, connect_producer
-from txlayer.adapters.ports import HistoryStart
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
@@ -38,17 +36,15 @@ from txlayer.cli.options import (
 )
 from txlayer.config import CoordinatorConfig, ProducerConfig, milliseconds, parse_duration
 from txlayer.core import codec
-from txlayer.core.history import TransactionHistory
 from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import Origin, ParkReason, txn_id_of
 from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.errors import UsageError
 from txlayer.operate import unsettled
-from txlayer.operate.offsets import read_status
-from txlayer.operate.operators import signature_of
 from txlayer.operate.unsettled import PARKED, Filter
 
 if TYPE_CHECKING:
+    from txlayer.core.history import TransactionHistory
     from txlayer.operate.overview import Overview, UnsettledTransaction
     from txlayer.operate.settle import (
         ManualSettlement,
@@ -193,6 +189,7 @@ class _Counted:
 def stats(*, connection: Connection, as_json: AsJson = False) -> None:
     """Count what is not settled, by group and state, and what was kept aside; and say how far half, op and doubt reach."""
     from txlayer.cli import tx_rows
+    from txlayer.operate.offsets import read_status
 
     config = connection.config(CoordinatorConfig)
     with administration(config) as admin:
@@ -211,6 +208,7 @@ def show(
     One id may have had several attempts, each with its nonce: every one is shown. Exit code 1 when nothing is found.
     """
     from txlayer.adapters.connect import connect_history
+    from txlayer.adapters.ports import HistoryStart
     from txlayer.cli import tx_rows
     from txlayer.operate import history as histories
 
@@ -287,6 +285,7 @@ def export(
 
     Keys, values and headers of users are in it. Nothing is changed: what is exported stays where it is.
     """
+    from txlayer.adapters.connect import connect_coordinator
     from txlayer.operate import history as histories
     from txlayer.operate.overview import Overview
 
@@ -387,6 +386,7 @@ class Settling(TransactionFilters):
 
     def order(self, word: str, txn_ids: Sequence[str] | None) -> SettlementOrder:
         """What the options say together."""
+        from txlayer.operate.operators import signature_of
         from txlayer.operate.settle import OperatorAction, SettlementOrder
 
         signature = signature_of(
@@ -442,6 +442,7 @@ def _plan(
     order: SettlementOrder, hands: ManualSettlement, config: CoordinatorConfig, *, since_ms: int
 ) -> SettlementPlan:
     from txlayer.adapters.connect import connect_history
+    from txlayer.adapters.ports import HistoryStart
     from txlayer.cli.tx_rows import candidates
     from txlayer.operate.settle import plan_of
 
@@ -498,6 +499,7 @@ def _confirm(act: OperatorAction, plan: SettlementPlan) -> None:
 
 @contextmanager
 def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[ManualSettlement]:
+    from txlayer.adapters.connect import connect_coordinator, connect_producer
     from txlayer.operate.settle import ManualSettlement
 
     with (
@@ -509,6 +511,7 @@ def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[Manu
 
 @contextmanager
 def _overview(config: CoordinatorConfig) -> Iterator[Overview]:
+    from txlayer.adapters.connect import connect_coordinator
     from txlayer.operate.overview import Overview
 
     with closing(connect_coordinator(config, is_one_shot=True)) as connections:
