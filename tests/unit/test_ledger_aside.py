@@ -353,26 +353,56 @@ def test_a_half_header_may_not_be_taken_for_another_version() -> None:
 
 
 @pytest.mark.promise("P4")
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_what_was_rolled_back_on_a_lines_word_alone_stays_so_when_its_half_record_comes(*, is_restarted: bool) -> None:
-    driver = PartitionDriver()
-    driver.half(txn_key("older"))  # open: half is read again from here
-    driver.turn()
-    key = txn_key("late")
+@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("is_line_read_again", [False, True])
+@pytest.mark.parametrize("restart_count", [0, 1, 2])
+def test_what_was_rolled_back_on_a_lines_word_alone_stays_so_when_its_half_record_comes(
+    *, restart_count: int, is_line_read_again: bool, is_compacted: bool
+) -> None:
+    driver, key, older = PartitionDriver(), txn_key("late"), txn_key("older")
+    if is_line_read_again:
+        driver.half(older)  # open: half and op are read again from here
+        driver.turn()
     driver.op("C", key, 1)
     driver.read()
     driver.advance()
     driver.give_up()
     driver.publish()
     assert {key: "misplaced"} == driver.reasons()
+    if not is_line_read_again:
+        driver.half(older)
+        driver.turn()
     driver.op_lines(op_line("R", key, 0, source=Source.OPERATOR))  # what `tx rollback` writes
     driver.turn()
     assert {} == driver.reasons()
     offset = driver.half(key)
     driver.turn()
-    if is_restarted:
-        driver.crash()
+    if is_compacted:
+        driver.log.compact_doubt()
+    for _ in range(restart_count):
+        driver.crash(is_new_process=True)
+        driver.publish()
 
+    driver.op("C", key, offset)
+    driver.turn()
+
+    assert [] == driver.log.forwarded
+
+
+@pytest.mark.promise("P4")
+def test_a_line_ends_what_another_line_alone_brought_only_once_doubt_knows_it() -> None:
+    driver, key = PartitionDriver(), txn_key("late")
+    driver.half(txn_key("older"))
+    driver.op_lines(op_line("C", key, FAR_AWAY), op_line("R", key, 0))
+    driver.turn()
+    driver.give_up()
+    driver.turn()
+    driver.turn()
+    assert {} == driver.reasons()
+
+    offset = driver.half(key)
+    driver.turn()
+    driver.crash(is_new_process=True)
     driver.op("C", key, offset)
     driver.turn()
 

@@ -375,6 +375,7 @@ class DoubtFold:
         """Doubt offset of the content, by key, of transactions whose newest summary this release cannot read; a later one may."""
         # Key → (offset of content 0, size of the contents), until its summary comes.
         self._content_at: dict[bytes, tuple[int, int]] = {}
+        self._with_content = ""  # the newest transaction whose contents ended; its summary ends right behind them
 
     def fold(
         self, offset: int, raw_key: bytes | None, value: bytes | None, headers: Callable[[], Headers | None] = _none
@@ -390,12 +391,14 @@ class DoubtFold:
             return
         key = parsed[0]
         if parsed[1] is not None:  # the content of a further message
-            if value is not None and (first := self._content_at.get(key.encode())) is not None:
+            if value is None:
+                self._with_content = key
+            elif (first := self._content_at.get(key.encode())) is not None:
                 self._content_at[key.encode()] = (first[0], first[1] + _size(value, headers))
             return
         if value is None:
-            ended = self.transactions.pop(key, None)
-            if ended is not None and not ended.seen:
+            self.transactions.pop(key, None)
+            if key != self._with_content:
                 self.rolled_back.add(key)
             self.dormant.pop(key, None)
             self.unreadable.pop(key, None)

@@ -1291,9 +1291,11 @@ class Ledger:
         return self._pause(self.op_next, line_count, quick_bytes, dropped_bytes)
 
     def _apply_if_it_may(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> bool:
-        """Apply a line. False: it must wait, for half or for room in the batch."""
+        """Apply a line. False: it must wait, for half, for doubt or for room in the batch."""
         if isinstance(op, Undecodable):
             self._keep_line_aside(op, line, position)
+        elif op.resolution is Resolution.ROLLBACK and self._is_only_named_so_far(op.key):
+            return False
         elif self._is_without_half(op.last_offset):
             if op.last_offset >= self.half_next and (position[0] >= self._misplaced_before or self._behind):
                 self.waits_for_half = op.last_offset
@@ -1304,6 +1306,11 @@ class Ledger:
         else:
             return False
         return True
+
+    def _is_only_named_so_far(self, key: str) -> bool:
+        """True if only op lines name it, and doubt does not hold it yet: only doubt can tell a restart that it was ended."""
+        txn = self.transactions.get(key)
+        return txn is not None and not txn.seen and not txn.is_in_doubt
 
     def _is_without_half(self, offset: int) -> bool:
         """True if no half record is at this offset, or none is read yet. A replay does what was done."""
@@ -1360,7 +1367,7 @@ class Ledger:
             elif effect is Effect.FORGET:
                 # A restart must know it when it reads this line and a half record that arrives later.
                 if not txn.seen:
-                    self._hold_back_doubt(position, self.shelf.low)
+                    self._hold_back_doubt(position, min(self.shelf.low, txn.extra().doubt_offset))
                 self._settle(txn)
                 txn.content = None
                 self.batch.rollback_count += 1
@@ -1577,6 +1584,8 @@ class Ledger:
         if kept.lines_aside:
             newest = max(kept.lines_aside)
             self._hold_back_doubt((newest, len(kept.lines_aside[newest])), positions.doubt_low)
+        if kept.rolled_back:
+            self._hold_back_doubt((positions.op_offset, positions.op_line - 1), positions.doubt_low)
         self._recent_before.update(dict.fromkeys(kept.rolled_back))
         # What only a later release can read is not new either: half would bring back what that release did to it.
         self._recent_before.update(dict.fromkeys(kept.unreadable))
