@@ -130,6 +130,15 @@ PRODUCER = (
     ),
     Row(
         "producer",
+        "uses an id again whose barrier row was purged, and the first transaction of that id is asked about",
+        "The answer is UNKNOWN: the later row does not roll back what may be committed.",
+        (
+            "integration/sql/test_checks.py::test_the_absence_of_a_row_that_a_purge_may_have_taken_means_nothing",
+            "integration/sql/test_checks.py::test_a_later_attempt_of_an_id_does_not_roll_back_one_whose_row_a_purge_has_taken",
+        ),
+    ),
+    Row(
+        "producer",
         "its clock is a day off",
         "Ages count by the broker's clock; a time from the future becomes now.",
         (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import create_engine, event, text, update
 from sqlalchemy.orm import Session
 
 from tests.support.shop import GROUP, LOCK_WAIT, NONCE, Shop, new_id
@@ -118,6 +118,24 @@ def test_the_absence_of_a_row_that_a_purge_may_have_taken_means_nothing(shop: Sh
     assert [UNKNOWN, ROLLBACK, COMMIT] == shop.barrier.resolve_many(asked, group=GROUP)
     assert shop.barrier.read(old, NONCE) is None
     assert UNKNOWN is shop.barrier.resolve(old, NONCE, group=GROUP, born_at_ms=asked[0].born_at_ms)
+
+
+@each_database
+@pytest.mark.promise("P8")
+def test_a_later_attempt_of_an_id_does_not_roll_back_one_whose_row_a_purge_has_taken(shop: Shop) -> None:
+    born_at_ms = time.time_ns() // 1_000_000 - 15 * 24 * 3600 * 1000
+    txn_id, table = committed(shop, new_id()), shop.barrier.table
+    with shop.engine.begin() as connection:
+        made = datetime.now(UTC) - timedelta(days=15)
+        connection.execute(update(table).where(table.c.txn_id == txn_id).values(created_at=made))
+    assert COMMIT is shop.barrier.resolve(txn_id, NONCE, group=GROUP, born_at_ms=born_at_ms)
+    shop.barrier.purge(timedelta(days=14))
+    committed(shop, txn_id, OTHER)
+
+    asked = [Doubtful(txn_id, NONCE, born_at_ms), Doubtful(txn_id, OTHER, born_at_ms), Doubtful(txn_id, "00000000")]
+    said = shop.barrier.resolve_many(asked, group=GROUP)
+
+    assert [UNKNOWN, COMMIT, ROLLBACK] == said
 
 
 @each_database

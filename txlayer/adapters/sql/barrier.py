@@ -59,7 +59,7 @@ class Doubtful(NamedTuple):
     txn_id: str
     nonce: str
     born_at_ms: int | None = None
-    """When it was created, if known. If a purge may have deleted its row, a missing row decides nothing."""
+    """When it was created, if known. If a purge may have deleted its row, neither a missing row nor another attempt's decides."""
 
 
 class BarrierRow(NamedTuple):
@@ -210,8 +210,8 @@ class SqlBarrier:
         """The first writer's resolution of a transaction; without a row, write ROLLBACK and return it once it is durable.
 
         UNKNOWN if the other side's row is still open after `lock_wait`, or the database does not answer. A row of another
-        nonce means ROLLBACK. With `born_at_ms`, a missing row of a transaction so old that a purge may have deleted it
-        is UNKNOWN.
+        nonce means ROLLBACK. With `born_at_ms`, a transaction so old that a purge may have deleted its row is UNKNOWN
+        without it, also if a later attempt of its id has a row.
 
         Raises:
             UsageError: the id or the group is not valid. Nothing was written.
@@ -229,12 +229,17 @@ class SqlBarrier:
             check_txn_id(one.txn_id)
         resolutions: list[Resolution] = []
         for chunk in _chunks(doubtful, BATCH_COUNT_MAX):
+            now_ms = time.time_ns() // 1_000_000
             try:
-                rows = self._settled_rows(chunk, group)
+                rows = self._settled_rows(chunk, group, now_ms)
             except UnreadableError as exc:
                 _tell(len(doubtful) - len(resolutions), exc.__cause__)
                 break
-            resolutions += [judge(one, rows.get(one.txn_id)) or UNKNOWN for one in chunk]
+            for one in chunk:
+                row = rows.get(one.txn_id)
+                if row is not None and row.nonce != one.nonce and self._is_too_old(one, now_ms):
+                    row = None  # a later attempt wrote it, perhaps after a purge took this one's
+                resolutions.append(judge(one, row) or UNKNOWN)
         return resolutions + [UNKNOWN] * (len(doubtful) - len(resolutions))
 
     def read(self, txn_id: str, nonce: str) -> Resolution | None:
@@ -251,9 +256,8 @@ class SqlBarrier:
             return UNKNOWN
         return judge(Doubtful(txn_id, nonce), rows.get(txn_id))
 
-    def _settled_rows(self, chunk: Sequence[Doubtful], group: str) -> Mapping[str, BarrierRow]:
+    def _settled_rows(self, chunk: Sequence[Doubtful], group: str, now_ms: int) -> Mapping[str, BarrierRow]:
         rows = self._read([one.txn_id for one in chunk])
-        now_ms = time.time_ns() // 1_000_000
         absent = {
             one.txn_id: one for one in reversed(chunk) if one.txn_id not in rows and not self._is_too_old(one, now_ms)
         }
