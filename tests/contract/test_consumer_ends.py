@@ -19,6 +19,7 @@ from txlayer.operate.offsets import plan_reset
 # --- rebalances and ends ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("consumer: is slow, and the group rebalances")
 def test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated(make_stage: MakeStage) -> None:
     stage = make_stage(partitions=2)
     for n in range(20):
@@ -37,6 +38,7 @@ def test_when_the_group_shares_anew_what_runs_ends_and_is_not_repeated(make_stag
         assert numbers(20) == stage.journal.values(b"k%d" % partition)
 
 
+@pytest.mark.fault("consumer: is slow, and the group rebalances")
 @pytest.mark.slow
 def test_a_slow_handler_never_costs_the_membership(stage: Stage) -> None:
     stage.write(b"slow", b"next")
@@ -99,6 +101,7 @@ def test_partitions_are_paused_at_their_share_of_the_limit_and_read_again(stage:
     assert numbers(200) == stage.journal.values(b"k")
 
 
+@pytest.mark.fault("consumer: more dead letters are replayed at once than fit into memory")
 @pytest.mark.promise("P11")
 def test_a_replay_of_many_large_dead_letters_stays_within_its_share_of_the_limit(stage: Stage) -> None:
     count, size, limit = 400, 50_000, 1_000_000
@@ -132,6 +135,7 @@ def test_a_replay_of_many_large_dead_letters_stays_within_its_share_of_the_limit
     )
 
 
+@pytest.mark.fault("consumer: more dead letters are replayed at once than fit into memory")
 @pytest.mark.promise("P9")
 def test_a_request_that_makes_room_for_parked_keys_is_read_behind_one_that_waits_for_it(stage: Stage) -> None:
     stage.write(b"a", key=b"a")

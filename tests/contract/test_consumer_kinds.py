@@ -102,6 +102,7 @@ def test_a_process_that_dies_is_a_failed_attempt_and_is_replaced(stage: Stage) -
     assert figures.failed >= 1
 
 
+@pytest.mark.fault("consumer: a handler process dies, and the machine cannot start another")
 @pytest.mark.promise("P9")
 def test_a_process_that_cannot_be_started_just_then_stops_no_key_for_good(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
@@ -127,6 +128,7 @@ def test_a_process_that_cannot_be_started_just_then_stops_no_key_for_good(
     assert [True, False, True] == starts
 
 
+@pytest.mark.fault("consumer: the machine cannot start a thread for handlers")
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_a_thread_that_cannot_be_started_just_then_ends_no_consumer(

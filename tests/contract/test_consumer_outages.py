@@ -77,6 +77,7 @@ def consumer(stage: Stage, wavering: Wavering, **settings: Any) -> OrderedConsum
     return made
 
 
+@pytest.mark.fault("consumer: brokers are away when it starts, or when it must write its leases again")
 @pytest.mark.parametrize("error", [None, RetriableError("the broker said no offset")])
 @pytest.mark.parametrize("which", ["topic", "locks"])
 def test_a_broker_that_is_away_just_when_a_consumer_starts_is_waited_for(
@@ -100,6 +101,7 @@ def test_a_broker_that_stays_away_ends_the_start_when_its_time_is_over(stage: St
         consumer(stage, wavering, start_timeout=timedelta(milliseconds=50)).run()
 
 
+@pytest.mark.fault("consumer: brokers are away when it starts, or when it must write its leases again")
 def test_a_lock_log_that_cannot_be_read_again_just_then_does_not_end_the_consumer(
     stage: Stage, wavering: Wavering
 ) -> None:

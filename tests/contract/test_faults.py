@@ -39,6 +39,7 @@ def connections(faulty_lab: FaultyLab, namespace: str) -> CoordinatorConnections
     return faulty_lab.distant(namespace)
 
 
+@pytest.mark.fault("network: connections are cut")
 @pytest.mark.parametrize("request_kind", ["EndTxn", "Produce", "AddPartitionsToTxn"])
 def test_a_lost_answer_is_asked_for_again_without_a_word_and_nothing_is_doubled(
     faulty_lab: FaultyLab, connections: CoordinatorConnections, request_kind: str
@@ -71,6 +72,7 @@ def test_a_lost_answer_to_stored_offsets_is_asked_for_again(
     assert StoredOffset(5, "") == found
 
 
+@pytest.mark.fault("broker: is frozen for seconds, and requests are sent again late")
 def test_a_late_end_commits_a_part_of_the_writers_next_kafka_transaction(
     faulty_lab: FaultyLab, connections: CoordinatorConnections
 ) -> None:
@@ -123,6 +125,7 @@ def test_a_late_store_of_offsets_lands_in_the_writers_next_kafka_transaction(
     assert StoredOffset(32, "") == stable(connections, group, (topic, 0))
 
 
+@pytest.mark.fault("network: connections are cut")
 def test_a_member_that_is_cut_off_loses_its_session_and_its_share(faulty_lab: FaultyLab, namespace: str) -> None:
     topic = faulty_lab.topic(partitions=2)
     session = timedelta(seconds=2)

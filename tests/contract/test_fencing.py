@@ -32,6 +32,7 @@ def topic(lab: Lab) -> str:
     return lab.topic()
 
 
+@pytest.mark.fault("coordinator: is frozen for longer than its session, then goes on")
 def test_a_fenced_writers_commit_is_refused_and_its_records_stay_hidden(
     lab: Lab, connections: CoordinatorConnections, zombie: TransactionalWriter, topic: str
 ) -> None:
@@ -47,6 +48,7 @@ def test_a_fenced_writers_commit_is_refused_and_its_records_stay_hidden(
     wait_for(lab, topic, [b"newer"])
 
 
+@pytest.mark.fault("coordinator: two coordinators use one transactional id")
 def test_a_fenced_writers_next_record_is_refused(
     lab: Lab, connections: CoordinatorConnections, zombie: TransactionalWriter, topic: str
 ) -> None:
@@ -63,6 +65,7 @@ def test_a_fenced_writers_next_record_is_refused(
     assert b"after" not in [v for _, v in seen(lab, topic, isolation="read_uncommitted")]
 
 
+@pytest.mark.fault("coordinator: two coordinators use one transactional id")
 def test_an_idle_writer_that_was_fenced_finds_out_in_its_next_kafka_transaction(
     connections: CoordinatorConnections, zombie: TransactionalWriter, topic: str
 ) -> None:

@@ -45,6 +45,7 @@ def numbers(share: Assignment, topic: str) -> list[int]:
     return [p for name, p in share.partitions if name == topic]
 
 
+@pytest.mark.fault("coordinator: many coordinators join and leave all the time")
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_members_share_two_topics_alike_in_runs(members: list[GroupReader], topics: list[str], count: int) -> None:
     for reader in members[:count]:

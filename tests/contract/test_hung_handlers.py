@@ -52,6 +52,7 @@ def hanging() -> Iterator[Hanging]:
     made.is_released.set()
 
 
+@pytest.mark.fault("consumer: a handler hangs")
 @pytest.mark.promise("P9")
 def test_a_hung_handler_fails_its_attempt_and_delays_its_own_key_alone(stage: Stage, hanging: Hanging) -> None:
     stage.write(b"hang", b"behind", key=b"a")
@@ -66,6 +67,7 @@ def test_a_hung_handler_fails_its_attempt_and_delays_its_own_key_alone(stage: St
         assert (3, 1) == (figures.topics[stage.topic].handled, figures.topics[stage.topic].failed)
 
 
+@pytest.mark.fault("consumer: a handler hangs")
 def test_what_a_hung_handler_says_later_has_no_effect(
     stage: Stage, hanging: Hanging, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,6 +153,7 @@ def hang_always(message: ReceivedMessage, _context: Context) -> None:
         hang()
 
 
+@pytest.mark.fault("consumer: a handler hangs")
 @pytest.mark.promise("P9")
 def test_a_process_that_hangs_is_killed_and_its_neighbours_are_charged_with_nothing(stage: Stage) -> None:
     for n in range(10):
@@ -175,6 +178,7 @@ def test_a_process_that_hangs_is_killed_and_its_neighbours_are_charged_with_noth
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("consumer: a handler hangs")
 @pytest.mark.promise("P9")
 def test_a_coroutine_that_ignores_its_cancellation_fails_its_attempt(stage: Stage) -> None:
     stage.write(b"hang", b"behind")

@@ -179,6 +179,9 @@ def test_a_parked_key_that_the_stored_offset_names_is_chosen_whole(field: Field)
     assert ([second], 1, 1) == (places(left), left.left_count, left.parked_key_count)
 
 
+@pytest.mark.fault(
+    "consumer: the last dead letter of a parked key is dropped while an earlier one is open, or retention removes a failed one"
+)
 @pytest.mark.promise("P9")
 def test_the_last_of_a_parked_key_is_not_dropped_while_an_earlier_one_is_open(field: Field) -> None:
     first, second = field.plant((b"p", REJECTED), (b"p", PARKED), parked={key_hash(b"p"): 1})
@@ -194,6 +197,9 @@ def test_the_last_of_a_parked_key_is_not_dropped_while_an_earlier_one_is_open(fi
     assert ([first], [first, second]) == (places(first_alone), places(both))
 
 
+@pytest.mark.fault(
+    "consumer: the last dead letter of a parked key is dropped while an earlier one is open, or retention removes a failed one"
+)
 @pytest.mark.promise("P9")
 def test_the_last_of_a_parked_partition_is_not_dropped_while_one_of_another_key_is_open(field: Field) -> None:
     first, second = field.plant((b"a", REJECTED), (b"b", PARKED), parked={NO_KEY: 1})

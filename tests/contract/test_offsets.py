@@ -92,6 +92,7 @@ def test_offsets_are_gone_with_the_abort(
     assert StoredOffset(10, "") == stable(connections, group, (topic, 0))
 
 
+@pytest.mark.fault("coordinator: is frozen for longer than its session, then goes on")
 def test_a_stale_generation_is_refused_and_stores_nothing(
     connections: CoordinatorConnections,
     writer: TransactionalWriter,
@@ -116,6 +117,7 @@ def test_a_stale_generation_is_refused_and_stores_nothing(
     second.close()
 
 
+@pytest.mark.fault("coordinator: the broker fences its writer while it is idle")
 def test_a_publisher_that_was_fenced_because_the_group_went_on_writes_nothing(
     lab: Lab, connections: CoordinatorConnections, joined: tuple[GroupReader, Assignment], group: str, topic: str
 ) -> None:

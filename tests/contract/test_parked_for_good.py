@@ -23,6 +23,7 @@ def stage() -> Iterator[Stage]:
     made.close()
 
 
+@pytest.mark.fault("consumer: retention removes the dead letters of parked keys while no more keys can be parked")
 @pytest.mark.promise("P9")
 def test_keys_whose_dead_letters_are_gone_hold_up_no_partition(stage: Stage) -> None:
     def act(message: ReceivedMessage, _context: Context) -> None:

@@ -47,6 +47,7 @@ def reject_large(message: ReceivedMessage, _context: Context) -> HandlerResult:
     return Reject("as planned") if is_bad else None
 
 
+@pytest.mark.fault("consumer: a dead letter, or its key alone, is too large for its topic")
 @pytest.mark.promise("P9")
 def test_a_dead_letter_that_its_topic_refuses_is_kept_without_content_and_nothing_runs_twice(
     stage: Stage, caplog: pytest.LogCaptureFixture
@@ -125,6 +126,7 @@ def reject_large_key(message: ReceivedMessage, _context: Context) -> HandlerResu
     return Reject("as planned") if message.key in (LARGE_KEY, GIANT_KEY) else None
 
 
+@pytest.mark.fault("consumer: a dead letter, or its key alone, is too large for its topic")
 @pytest.mark.promise("P9")
 def test_a_dead_letter_whose_key_is_too_large_for_its_topic_is_kept_without_it(stage: Stage) -> None:
     stage.write(b"value", key=LARGE_KEY)
@@ -155,6 +157,7 @@ def wide(broker: Broker) -> Iterator[Stage]:
     lab.close()
 
 
+@pytest.mark.fault("consumer: a dead letter, or its key alone, is too large for its topic")
 @pytest.mark.kafka
 @pytest.mark.promise("P9")
 def test_a_giant_key_that_compresses_well_stops_nobody_else(broker: Broker, wide: Stage) -> None:

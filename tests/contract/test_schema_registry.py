@@ -176,6 +176,7 @@ def test_a_deserializer_reads_what_its_serializer_wrote(shop: Shop, name: str, p
     assert [] == shop.letters()
 
 
+@pytest.mark.fault("consumer: a deserializer cannot read a message, or the schema registry does not answer")
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_nobody_can_read_is_a_dead_letter_and_harms_nobody_else(shop: Shop, name: str) -> None:
     made = FORMATS[name]
@@ -195,6 +196,7 @@ def test_what_nobody_can_read_is_a_dead_letter_and_harms_nobody_else(shop: Shop,
     assert b"SchemaRegistryError" in reasons[1]
 
 
+@pytest.mark.fault("consumer: a deserializer cannot read a message, or the schema registry does not answer")
 def test_a_registry_that_does_not_answer_makes_no_dead_letters(shop: Shop, registry: Registry) -> None:
     made = FORMATS["json"]
     shop.sell(made)

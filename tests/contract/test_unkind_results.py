@@ -81,6 +81,7 @@ def test_an_error_of_a_deserializer_whose_attributes_raise_costs_no_worker(stage
         stage.journal.wait_for(1)
 
 
+@pytest.mark.fault("consumer: a handler sets the event that signals the loss of its lease")
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("change", ["set", "clear"])
 def test_a_handler_that_changes_the_event_of_its_lease_fails_and_stops_no_queue(stage: Stage, change: str) -> None:
@@ -103,6 +104,7 @@ def test_a_handler_that_changes_the_event_of_its_lease_fails_and_stops_no_queue(
     assert "UsageError" in str(stage.lab.read(stage.letters)[0].headers)
 
 
+@pytest.mark.fault("consumer: a handler changes the headers that it was given")
 @pytest.mark.promise("P9")
 def test_what_a_handler_does_to_headers_changes_no_later_attempt_and_no_dead_letter(stage: Stage) -> None:
     """An inbox takes a message by its headers: with others, a later attempt would be another message."""

@@ -148,6 +148,7 @@ def reject_bad(message: ReceivedMessage, _context: Context) -> HandlerResult:
     return Reject("as planned") if message.key == b"bad" else None
 
 
+@pytest.mark.fault("consumer: a partition of the dead letter topic takes nothing")
 @pytest.mark.slow
 @pytest.mark.promise("P9")
 def test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key(stage: Stage) -> None:
@@ -178,6 +179,7 @@ def test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key(stage: Sta
     assert 4 == len(stage.letter_values())
 
 
+@pytest.mark.fault("consumer: no transaction coordinator answers when the first dead letter is to be written")
 @pytest.mark.slow
 @pytest.mark.promise("P9")
 def test_a_dead_letter_delays_only_its_key_while_no_transaction_coordinator_answers(stage: Stage) -> None:
@@ -203,6 +205,7 @@ def test_a_dead_letter_delays_only_its_key_while_no_transaction_coordinator_answ
     assert len(set(good)) == len(good) == 60
 
 
+@pytest.mark.fault("consumer: a partition of the dead letter topic takes nothing")
 @pytest.mark.slow
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("kind", [ReplayKind.REPLAY, ReplayKind.PAUSE])
@@ -242,6 +245,7 @@ def test_requests_are_answered_beside_a_dead_letter_that_cannot_be_written(stage
     assert 1 + is_replay == len(stage.journal.values(b"good"))
 
 
+@pytest.mark.fault("consumer: a dead letter that is to be replayed cannot be read")
 @pytest.mark.promise("P9")
 def test_a_dead_letter_that_cannot_be_read_again_delays_only_its_replay(stage: Stage) -> None:
     config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
@@ -271,6 +275,7 @@ def test_a_dead_letter_that_cannot_be_read_again_delays_only_its_replay(stage: S
         wait_until(lambda: len(stage.journal.values(b"bad")) == 2, within=30, what="the replay")
 
 
+@pytest.mark.fault("consumer: the dead letters of one batch take longer than a Kafka transaction may")
 @pytest.mark.promise("P9")
 def test_a_long_parked_key_does_not_keep_the_attempts_of_other_partitions_from_being_stored(stage: Stage) -> None:
     """A Kafka transaction takes 500 dead letters, so 20 of them follow each other here."""
@@ -299,6 +304,7 @@ def test_a_long_parked_key_does_not_keep_the_attempts_of_other_partitions_from_b
     assert first <= second < count
 
 
+@pytest.mark.fault("consumer: the dead letters of one batch take longer than a Kafka transaction may")
 @pytest.mark.slow
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P11")

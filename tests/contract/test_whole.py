@@ -47,6 +47,7 @@ def test_what_is_committed_is_forwarded_once_and_what_is_rolled_back_never(shop:
     assert [(b"order-2", b"order-2")] == shop.visible()
 
 
+@pytest.mark.fault("data: an op line of another producer group")
 @pytest.mark.usefixtures("coordinator")
 def test_a_result_tells_what_was_decided_where_another_word_came_first(shop: Shop) -> None:
     said = {"order-1": Resolution.COMMIT, "order-2": Resolution.ROLLBACK}
@@ -189,6 +190,7 @@ def test_two_coordinators_share_the_work_and_double_nothing(shop: Shop) -> None:
     assert 50 == len({txn_id for txn_id, _ in shop.visible()}) == len(shop.visible())
 
 
+@pytest.mark.fault("network: connections are cut")
 def test_a_coordinator_that_is_cut_off_is_replaced_and_nothing_is_lost_or_doubled(faulty_lab: FaultyLab) -> None:
     shop = Shop(faulty_lab)
     namespace = shop.topics.namespace
@@ -210,6 +212,7 @@ def test_a_coordinator_that_is_cut_off_is_replaced_and_nothing_is_lost_or_double
     assert 3 == len(shop.visible())
 
 
+@pytest.mark.fault("coordinator: the broker fences its writer while it is idle")
 @pytest.mark.parametrize("letter", ["a", "b"])
 def test_a_writer_that_was_fenced_while_it_was_idle_is_replaced_without_a_word(shop: Shop, letter: str) -> None:
     """A late request opens a Kafka transaction of it, and the broker gives that up after its time-out."""

@@ -143,6 +143,10 @@ def test_the_demo_kills_each_coordinator_and_the_shop_in_the_middle_of_the_purch
     assert all(0 < kill["sold_count"] < PURCHASE_COUNT for kill in kills if kill["who"] != "the loyalty service")
 
 
+@pytest.mark.fault(
+    "producer: is killed (`kill -9`) before Kafka acknowledges its half messages",
+    "producer: is killed between the local commit and its op",
+)
 def test_what_the_shop_left_in_doubt_is_settled_by_checking_back(run: Run) -> None:
     checks = run.result["checks"]
 

@@ -24,6 +24,9 @@ RUN_COUNT_MAX = 4
 """One run in ten or so meets the broker's own fault."""
 
 
+@pytest.mark.fault(
+    "broker: is killed, also one that leads the group or the Kafka transactions", "broker: all brokers are down"
+)
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
 def test_a_broker_that_dies_and_comes_back_costs_nothing(

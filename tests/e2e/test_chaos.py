@@ -22,6 +22,24 @@ SECONDS = float(os.environ.get("E2E_CHAOS_MINUTES", "1.2")) * 60
 RATE = 150
 
 
+@pytest.mark.fault(
+    "producer: its op is stored, but the answer is lost",
+    "producer: the answer to a batch is lost, and the answer to a later one shows that it was stored, but not where",
+    "coordinator: is killed at any step",
+    "coordinator: is frozen for longer than its session, then goes on",
+    "coordinator: is frozen inside a Kafka transaction",
+    "coordinator: many coordinators join and leave all the time",
+    "consumer: is killed while it handles a message",
+    "consumer: is frozen for longer than its session or its lease, then goes on",
+    "consumer: dies, or is cut off, while it writes a dead letter",
+    "consumer: brokers are away when it starts, or when it must write its leases again",
+    "broker: is killed, also one that leads the group or the Kafka transactions",
+    "broker: is frozen for seconds, and requests are sent again late",
+    "broker: an internal topic is not available",
+    "network: connections are cut",
+    "network: one direction is lost, or connections are half open",
+    "network: packets are lost, latency is high, or bandwidth is low",
+)
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
 @pytest.mark.promise("P3")

@@ -191,6 +191,7 @@ def test_a_handler_may_take_longer_than_max_poll_interval(stage: Stage) -> None:
 # --- static members ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("consumer: a static member restarts within its session")
 def test_a_static_member_has_its_partitions_back_without_a_rebalance(broker: Broker) -> None:
     stage = Stage(KafkaLab(broker.bootstrap_servers), partitions=2)
     first = stage.consumer(instance_id="one", session_timeout=timedelta(seconds=20))
@@ -220,6 +221,7 @@ def test_a_static_member_has_its_partitions_back_without_a_rebalance(broker: Bro
     stage.close()
 
 
+@pytest.mark.fault("consumer: a static member restarts within its session")
 def test_what_a_static_member_has_ended_is_stored_when_it_closes(stage: Stage) -> None:
     stage.write(b"0", b"1")
     first = stage.consumer(instance_id="one", store_interval=timedelta(seconds=60))

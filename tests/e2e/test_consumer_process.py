@@ -100,6 +100,7 @@ def values(calls: Sequence[tuple[Any, ...]]) -> list[str]:
     return [call[0] for call in calls]
 
 
+@pytest.mark.fault("consumer: is killed while it handles a message")
 @pytest.mark.promise("P9")
 def test_attempts_survive_kill_9_and_the_last_one_makes_a_dead_letter(program: Program) -> None:
     program.stage.write(b"bad")
@@ -117,6 +118,7 @@ def test_attempts_survive_kill_9_and_the_last_one_makes_a_dead_letter(program: P
     assert len(before) + len(after) <= 5
 
 
+@pytest.mark.fault("consumer: is killed while it handles a message")
 def test_what_was_stored_is_not_handled_again_after_kill_9(program: Program) -> None:
     stage = program.stage
     stage.write(b"bad", key=b"stuck")

@@ -23,6 +23,7 @@ KILL_COUNT_MAX = 6 * KILL_COUNT
 RATE = int(os.environ.get("E2E_RATE", "300"))
 
 
+@pytest.mark.fault("coordinator: is killed at any step")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
 def test_twenty_kills_at_random_moments_lose_and_double_nothing(broker: Broker, start_coordinator: Start) -> None:

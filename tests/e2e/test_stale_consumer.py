@@ -142,6 +142,7 @@ def shop(broker: Broker, tmp_path: Path) -> Iterator[Shop]:
         yield Shop(tmp_path, make_arena(broker.bootstrap_servers), stack)
 
 
+@pytest.mark.fault("consumer: is frozen for longer than its session or its lease, then goes on")
 @pytest.mark.promise("P10")
 def test_what_a_consumer_writes_that_slept_past_its_lease_is_refused(broker: Broker, shop: Shop) -> None:
     sleeper = shop.start()

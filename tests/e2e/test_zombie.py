@@ -18,6 +18,10 @@ FREEZE_COUNT_MIN, FREEZE_COUNT_MAX = 4, 16
 NOTICED = ("coordinator.rebuild", "recovery.fenced", "recovery.done", "partitions.taken_over")
 
 
+@pytest.mark.fault(
+    "coordinator: is frozen for longer than its session, then goes on",
+    "coordinator: is frozen inside a Kafka transaction",
+)
 @pytest.mark.promise("P2")
 def test_a_zombie_that_wakes_up_writes_nothing(broker: Broker, start_coordinator: Start) -> None:
     rng = random_source()

@@ -16,6 +16,10 @@ from tests.support.seed import SEED, say
 BRIEF_COUNT = 20_000
 
 
+@pytest.mark.fault(
+    "data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers",
+    "data: null values, control characters, or impossible topic names",
+)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_no_input_stops_a_target(target: Target) -> None:
     shares = sum(each.share for each in TARGETS)

@@ -60,6 +60,7 @@ def is_stranger(finding: Finding) -> bool:
     return finding.kind is Kind.DROPPED and finding.detail[2:].startswith(STRANGE.decode())
 
 
+@pytest.mark.fault("data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_garbage_on_every_topic_stops_no_coordinator(seed: int) -> None:
     plan = replace(make_plan(seed), faults=(), garbage=())

@@ -150,6 +150,7 @@ def test_the_connection_that_came_first_gives_way(port: int) -> None:
         assert answer_of(readers[-1]).startswith(b"HTTP/1.0 200 ")
 
 
+@pytest.mark.fault("operation: many readers of metrics from one address, or very frequent ones")
 def test_an_address_with_many_connections_pushes_out_its_own_and_no_probe_of_another(port: int) -> None:
     with ExitStack() as stack:
         probe = stack.enter_context(connect(port, source="127.0.0.2"))
@@ -161,6 +162,7 @@ def test_an_address_with_many_connections_pushes_out_its_own_and_no_probe_of_ano
         assert answer_of(probe).startswith(b"HTTP/1.0 200 ")
 
 
+@pytest.mark.fault("operation: many readers of metrics from one address, or very frequent ones")
 def test_a_page_is_made_once_a_second_however_often_and_in_whichever_form_it_is_asked_for(observed: Observed) -> None:
     clock, config = Clock(), MetricsConfig(metrics_port=free_port())
     accepted = ["", *(f"application/openmetrics-text; version=1.0.0; q=0.{n}" for n in range(1, 9))]

@@ -184,6 +184,7 @@ class HangsElsewhere:
         return raw
 
 
+@pytest.mark.fault("consumer: a handler process hangs before it begins a message")
 def test_a_process_that_never_begins_is_replaced_and_no_message_is_charged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +216,7 @@ class DiesElsewhere(HangsElsewhere):
         return DiesElsewhere, self._given
 
 
+@pytest.mark.fault("consumer: a handler process is killed before it begins a message")
 @pytest.mark.promise("P9")
 def test_of_a_chunk_that_a_process_did_not_begin_only_the_first_message_is_charged(tmp_path: Path) -> None:
     stage = PoolStage(deserializer=DiesElsewhere(tmp_path / "began", os.getpid()))
@@ -329,6 +331,7 @@ def test_a_pool_that_is_closed_lets_what_was_begun_end(stage: PoolStage) -> None
     assert [b"go", b"a", b"b", b"c", b"d"] == words([job for outcome in stage.outcomes(3) for job in outcome.done])
 
 
+@pytest.mark.fault("consumer: thousands of handler processes die one after the other")
 @pytest.mark.promise("P11")
 def test_nothing_of_a_process_that_died_stays_open(stage: PoolStage) -> None:
     """With what each kept, a consumer had as many files open after 400 deaths as a process may have."""
@@ -362,6 +365,7 @@ stage.outcomes(1)
 """
 
 
+@pytest.mark.fault("consumer: is killed or frozen while its handler processes run")
 @pytest.mark.promise("P9")
 def test_a_process_begins_no_message_after_its_consumer_was_killed(tmp_path: Path) -> None:
     """The group gives the queue to another consumer within seconds: messages of one key would be handled side by side."""
@@ -378,6 +382,7 @@ def test_a_process_begins_no_message_after_its_consumer_was_killed(tmp_path: Pat
     assert [False, False] == [second.exists(), third.exists()]
 
 
+@pytest.mark.fault("consumer: is killed or frozen while its handler processes run")
 @pytest.mark.promise("P9")
 def test_a_process_begins_no_message_while_its_consumer_is_frozen(tmp_path: Path) -> None:
     go_on, second, third = (tmp_path / name for name in ("go", "second", "third"))
@@ -406,6 +411,7 @@ stage.begin(b"hang")
 """
 
 
+@pytest.mark.fault("consumer: its program ends without `close()`, and handlers run in processes")
 def test_a_program_that_does_not_close_its_consumer_ends() -> None:
     ended = subprocess.run([sys.executable, "-c", UNCLOSED], timeout=WITHIN_S, check=False)
 

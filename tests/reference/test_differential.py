@@ -37,6 +37,7 @@ def test_the_model_and_its_histories_know_nothing_of_the_product() -> None:
     assert "" == done.stdout.strip()
 
 
+@pytest.mark.fault("Spark: a history that was once judged wrongly, or any random one")
 def test_the_judges_agree_on_fresh_histories() -> None:
     first = secrets.randbelow(2**32)
     for seed in range(first, first + FRESH_COUNT):

@@ -8,6 +8,8 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.reference.differential import NOW_MS
 from tests.reference.model import judge, verdict
 from tests.reference.test_model import DOUBT, HALF, KEY, OP, Log
@@ -49,6 +51,7 @@ print(*both(log))
 """
 
 
+@pytest.mark.fault("Spark: wrong clocks, times and counts of any size, values and keys that are swapped")
 def test_a_transaction_that_says_it_has_very_many_messages_does_not_stop_verify() -> None:
     root = Path(__file__).parents[2]
 

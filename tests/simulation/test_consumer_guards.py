@@ -13,6 +13,10 @@ from tests.simulation.test_guards import rows_of
 SECOND_LINE_SEEDS = range(200, 210)
 
 
+@pytest.mark.fault(
+    "consumer: is frozen for longer than its session or its lease, then goes on",
+    "consumer: dies, or is cut off, while it writes a dead letter",
+)
 @pytest.mark.parametrize("guard", CONSUMER_GUARDS, ids=lambda guard: guard.name)
 def test_a_world_of_consumers_is_clean_with_a_guard_and_red_without(guard: ConsumerGuard) -> None:
     plan = make_consumer_plan(guard.seed)

@@ -64,6 +64,13 @@ def test_consumers_keep_their_promises_in_some_worlds_with_faults() -> None:
     assert {} == red, "make simulate WORLD=consumers SEED=n shows it"
 
 
+@pytest.mark.fault(
+    "consumer: is killed while it handles a message",
+    "consumer: a handler hangs",
+    "consumer: is slow, and the group rebalances",
+    "consumer: is frozen for longer than its session or its lease, then goes on",
+    "consumer: dies, or is cut off, while it writes a dead letter",
+)
 @pytest.mark.slow
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P10")
@@ -111,6 +118,7 @@ def test_consumers_keep_their_promises_in_worlds_that_nobody_has_seen() -> None:
     say(f"{seed - first} worlds of consumers from seed {first}")
 
 
+@pytest.mark.fault("consumer: is slow, and the group rebalances")
 @pytest.mark.promise("P9")
 def test_every_message_ends_in_a_healed_world_whatever_happened_before() -> None:
     slowest_s = 0.0
@@ -124,6 +132,7 @@ def test_every_message_ends_in_a_healed_world_whatever_happened_before() -> None
     assert slowest_s < REST_WITHIN_S / 2
 
 
+@pytest.mark.fault("consumer: a key with many messages fails for hours")
 @pytest.mark.slow
 @pytest.mark.promise("P9")
 def test_they_keep_them_where_stored_progress_names_the_keys_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ def test_a_coordinator_or_producer_may_die_behind_any_of_its_writes(
     assert clean_restarts(make(seed), slot, request_name) >= 3
 
 
+@pytest.mark.fault("consumer: dies after any of its stores")
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P10")
 @pytest.mark.parametrize(("seed", "request_name"), [(5, "OffsetCommit"), (108, "OffsetCommit"), (108, "EndTxn")])

@@ -24,6 +24,11 @@ HARSH = (
 )
 
 
+@pytest.mark.fault(
+    "producer: is killed between the local commit and its op",
+    "broker: all brokers are down",
+    "rights: the coordinator may not write to a topic",
+)
 @pytest.mark.promise("P7")
 def test_a_healed_world_comes_to_rest_whatever_happened_before() -> None:
     slowest_s = 0.0

@@ -56,6 +56,35 @@ def test_promises_hold_in_some_worlds_with_faults() -> None:
     assert {} == red, "make simulate SEED=n shows it"
 
 
+@pytest.mark.fault(
+    "producer: is killed (`kill -9`) before Kafka acknowledges its half messages",
+    "producer: is killed between the local commit and its op",
+    "producer: its op is stored, but the answer is lost",
+    "producer: is frozen, and goes on after another instance decided",
+    "producer: its clock is a day off",
+    "coordinator: is killed at any step",
+    "coordinator: is frozen for longer than its session, then goes on",
+    "coordinator: is frozen inside a Kafka transaction",
+    "coordinator: many coordinators join and leave all the time",
+    "coordinator: a batch takes longer than the group's poll interval",
+    "coordinator: is short of memory",
+    "broker: is killed, also one that leads the group or the Kafka transactions",
+    "broker: is frozen for seconds, and requests are sent again late",
+    "broker: all brokers are down",
+    "broker: a topic has too few replicas in sync",
+    "broker: an internal topic is not available",
+    "network: connections are cut",
+    "network: one direction is lost, or connections are half open",
+    "network: packets are lost, latency is high, or bandwidth is low",
+    "clock: a coordinator's clock is wrong or jumps back",
+    "data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers",
+    "data: a message that its topic refuses, or that its headers make too large",
+    "data: one id is used twice",
+    "data: the target topic does not exist",
+    "data: an op without its half record, a half record without op, or an op that is read first",
+    "rights: the coordinator may not write to a topic",
+    "rights: a quota throttles the client",
+)
 @pytest.mark.slow
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")

@@ -45,6 +45,7 @@ def test_a_fault_that_an_unkind_cluster_showed_does_not_come_back(seed: int) -> 
     assert [] == play(make_unkind_plan(seed, has_costs=False)).findings
 
 
+@pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
 @pytest.mark.parametrize("seed", FOUND_WITH_COSTS)
 def test_a_fault_that_costs_showed_does_not_come_back(seed: int) -> None:
     assert [] == play(make_unkind_plan(seed)).findings
@@ -63,6 +64,7 @@ def test_promises_hold_in_some_worlds_of_an_unkind_cluster() -> None:
     assert {} == red, "make simulate WORLD=unkind SEED=n shows it"
 
 
+@pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
 @pytest.mark.slow
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
@@ -87,6 +89,7 @@ def test_promises_hold_in_an_unkind_cluster() -> None:
     assert happened["records cleaned away"] > 300
 
 
+@pytest.mark.fault("consumer: dies after any of its stores")
 @pytest.mark.slow
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P10")

@@ -96,6 +96,7 @@ def start_bronze(field: Field, folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.fault("Spark: bronze is killed at any step, also between its readers, while a ledger is made")
 @pytest.mark.parametrize(("point", "reader"), POINTS, ids=lambda part: getattr(part, "__name__", part))
 def test_a_ledger_beside_a_bronze_that_is_killed_says_nothing_that_is_not_so(
     point: Point, reader: str, spark: SparkSession, broker: Broker, tmp_path: Path

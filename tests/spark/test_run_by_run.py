@@ -332,6 +332,7 @@ def judged(
     return {name: [found.of(name, rows) for rows in runs] for name in CASES}
 
 
+@pytest.mark.fault("Spark: the records of one transaction are read in several runs, young or old, in any parts")
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
 def test_run_by_run_the_ledger_says_of_a_case_what_one_run_says(name: str, judged: dict[str, list[list[Word]]]) -> None:
@@ -400,6 +401,7 @@ def test_a_settled_transaction_stays_in_the_ledger_when_a_broken_record_names_it
     assert at_once == last
 
 
+@pytest.mark.fault("Spark: the records of one transaction are read in several runs, young or old, in any parts")
 @pytest.mark.nightly
 def test_what_is_parked_as_incomplete_stays_in_the_ledger_when_bronze_forgets_its_day(
     spark: SparkSession, tmp_path: Path
@@ -430,6 +432,7 @@ def test_what_is_parked_as_incomplete_stays_in_the_ledger_when_bronze_forgets_it
     assert [["parked"], ["parked"], ["parked"], ["out_of_window"]] == words[:4]
 
 
+@pytest.mark.fault("Spark: the records of one transaction are read in several runs, young or old, in any parts")
 @pytest.mark.nightly
 def test_a_phantom_of_an_old_time_stays_in_the_ledger_when_what_is_old_ends(
     spark: SparkSession, tmp_path: Path
@@ -454,6 +457,7 @@ def test_a_phantom_of_an_old_time_stays_in_the_ledger_when_what_is_old_ends(
     assert at_once == last
 
 
+@pytest.mark.fault("Spark: two ledger runs overlap, or the cluster has other settings for writing")
 @pytest.mark.nightly
 def test_a_run_that_is_done_again_doubles_nothing_whatever_the_session_says_of_overwriting(
     spark: SparkSession, tmp_path: Path
@@ -487,6 +491,7 @@ def judged_once_more(spark: SparkSession, root: Path) -> None:
     update_ledger(spark, settings)
 
 
+@pytest.mark.fault("Spark: two ledger runs overlap, or the cluster has other settings for writing")
 @pytest.mark.nightly
 def test_of_two_runs_at_once_the_one_that_began_last_counts(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -529,6 +534,7 @@ COUNT = int(os.environ.get("TXLAYER_DIFFERENTIAL_COUNT", str(HISTORIES)))
 CUTS_MS = (BORN + 15_000, BORN + 40_000, BORN + 90_000, BORN + 10 * HOUR_MS)
 
 
+@pytest.mark.fault("Spark: the records of one transaction are read in several runs, young or old, in any parts")
 @pytest.mark.nightly
 def test_random_histories_run_by_run(spark: SparkSession, tmp_path: Path) -> None:
     """In four increments; by a grace of ten seconds much is young when it is judged first."""

@@ -57,6 +57,7 @@ def test_a_batch_becomes_visible_as_one_transaction_in_its_own_order(spark: Spar
     assert {done.published[0]: 4} == attempts_in(arena, "whole-3")
 
 
+@pytest.mark.fault("Spark: a second copy of a task still writes, or a retried task has its rows in another order")
 @pytest.mark.parametrize("said", ["true", "True", " TRUE"])  # as Spark reads it; PySpark writes a bool as "True"
 def test_where_tasks_are_started_twice_nothing_is_published(
     said: str, spark: SparkSession, arena: Arena, monkeypatch: pytest.MonkeyPatch
@@ -83,6 +84,9 @@ def test_an_epoch_that_was_published_is_skipped_whatever_it_holds_now(spark: Spa
     assert 1 == len(attempts_in(arena, "again-1"))
 
 
+@pytest.mark.fault(
+    "Spark: a batch names a topic that coordinators refuse, a partition that does not exist, or has a message that its topic refuses"
+)
 def test_what_cannot_be_published_is_refused_before_anything_is_written(spark: SparkSession, arena: Arena) -> None:
     batch = numbers(spark, 3)
     with_header = batch.selectExpr("value", "array(struct('txl-id' AS key, value)) AS headers")
@@ -122,6 +126,9 @@ def test_what_cannot_be_published_is_refused_before_anything_is_written(spark: S
     assert Outcome.EMPTY is nothing.outcome
 
 
+@pytest.mark.fault(
+    "Spark: a batch names a topic that coordinators refuse, a partition that does not exist, or has a message that its topic refuses"
+)
 @pytest.mark.nightly
 def test_a_real_topic_that_coordinators_refuse_is_refused_as_producers_refuse_it(
     spark: SparkSession, arena: Arena
@@ -238,6 +245,7 @@ def test_of_two_runs_of_one_epoch_the_one_whose_half_records_are_complete_first_
     assert {Resolution.ROLLBACK: 1} == resolved(arena, "race-0")
 
 
+@pytest.mark.fault("Spark: the clock of the driver is ahead, or two runs begin in the same millisecond")
 @pytest.mark.nightly
 def test_two_runs_that_begin_in_the_same_millisecond_publish_their_epoch_once(
     spark: SparkSession, arena: Arena, monkeypatch: pytest.MonkeyPatch
@@ -256,6 +264,9 @@ def test_two_runs_that_begin_in_the_same_millisecond_publish_their_epoch_once(
     assert {Resolution.COMMIT: 1, Resolution.ROLLBACK: 1} == resolved(arena, "twins-0")
 
 
+@pytest.mark.fault(
+    "Spark: a batch names a topic that coordinators refuse, a partition that does not exist, or has a message that its topic refuses"
+)
 def test_a_message_that_its_topic_does_not_take_is_refused_before_anything_is_written(
     spark: SparkSession, arena: Arena
 ) -> None:
@@ -271,6 +282,7 @@ def test_a_message_that_its_topic_does_not_take_is_refused_before_anything_is_wr
     assert not attempts_in(arena, "large-0")
 
 
+@pytest.mark.fault("Spark: a second copy of a task still writes, or a retried task has its rows in another order")
 @pytest.mark.nightly
 def test_a_second_copy_of_a_task_that_still_writes_hides_nothing(spark: SparkSession, arena: Arena) -> None:
     class Twice(Sink):
@@ -299,6 +311,7 @@ def test_a_second_copy_of_a_task_that_still_writes_hides_nothing(spark: SparkSes
     assert {Resolution.COMMIT: 1, Resolution.ROLLBACK: 1} == resolved(arena, "copies-0")
 
 
+@pytest.mark.fault("Spark: a second copy of a task still writes, or a retried task has its rows in another order")
 def test_a_task_that_is_retried_with_its_rows_in_another_order_mixes_nothing(spark: SparkSession, arena: Arena) -> None:
     class Retried(Sink):
         def store(self, log: EpochLog, placed: DataFrame, *named: Any) -> None:
@@ -351,6 +364,7 @@ def test_a_run_whose_epoch_was_taken_over_before_its_commit_says_so(spark: Spark
 # --- transactions of other producer groups ----------------------------------------------------------------------------
 
 
+@pytest.mark.fault("Spark: a service of another producer group uses the id of an epoch")
 def test_an_epoch_decides_no_transaction_of_another_producer_group_that_has_its_id(
     spark: SparkSession, arena: Arena
 ) -> None:
@@ -364,6 +378,7 @@ def test_an_epoch_decides_no_transaction_of_another_producer_group_that_has_its_
     assert ["1"] == values(arena.wait_until_visible("order-1"))
 
 
+@pytest.mark.fault("Spark: a service of another producer group uses the id of an epoch")
 def test_an_epoch_is_not_skipped_for_what_another_producer_group_committed_under_its_id(
     spark: SparkSession, arena: Arena
 ) -> None:
@@ -377,6 +392,7 @@ def test_an_epoch_is_not_skipped_for_what_another_producer_group_committed_under
     assert {whole.key: 1} == attempts_in(arena, "invoice-7")
 
 
+@pytest.mark.fault("Spark: a service of another producer group uses the id of an epoch")
 def test_what_another_producer_group_writes_while_an_epoch_is_published_is_left_to_it(
     spark: SparkSession, arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,6 +411,7 @@ def test_what_another_producer_group_writes_while_an_epoch_is_published_is_left_
     assert ["value"] == values(arena.wait_until_visible("beside-0"))
 
 
+@pytest.mark.fault("Spark: a service of another producer group uses the id of an epoch")
 def test_an_epoch_is_not_skipped_for_what_another_producer_group_commits_during_a_take_over(
     spark: SparkSession, arena: Arena
 ) -> None:

@@ -129,6 +129,7 @@ def run_until_each_step_and_kill(arena: Arena, folder: Path) -> None:
     assert set(STEPS) == set(said.read_text().split()), errors.read_text()[-3000:]
 
 
+@pytest.mark.fault("Spark: a job that publishes is killed at any step")
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_a_run_killed_at_a_step_and_started_again_publishes_its_epoch_once(
@@ -160,6 +161,7 @@ def test_a_run_killed_at_a_step_and_started_again_publishes_its_epoch_once(
         assert {Resolution.ROLLBACK: 1, Resolution.COMMIT: 1} == decided, step
 
 
+@pytest.mark.fault("Spark: a job that publishes is killed at any step")
 def test_a_stream_that_lost_its_note_of_a_batch_publishes_it_once(
     spark: SparkSession, arena: Arena, tmp_path: Path
 ) -> None:

@@ -185,6 +185,7 @@ def plain(word: str) -> str:
     return "open" if word == "overdue" else word
 
 
+@pytest.mark.fault("Spark: wrong clocks, times and counts of any size, values and keys that are swapped")
 @pytest.mark.parametrize("name", CASES)
 def test_the_two_judges_say_the_same(name: str, together: dict[str, tuple[str, str]]) -> None:
     ledger, verify = together[name]

@@ -1,16 +1,22 @@
-"""docs/explanation/faults.md out of the tests: `python -m tests.support.fault_page` writes it. Never: what is in the tables."""
+"""The tests of each fault in docs/explanation/faults.md: `python -m tests.support.fault_page` writes them into the page.
+
+For example, `@pytest.mark.fault("producer: its clock is a day off")` puts its test into the row of the page whose first two
+columns are `producer` and `its clock is a day off`. The other columns of that table are written by hand.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.selftest import test_check_judge, test_consumer_judge, test_run_checker
 from tests.simulation.consumers.guards import CONSUMER_GUARDS
 from tests.simulation.guards import GUARDS
 from tests.support.checker import Kind
-from tests.support.fault_matrix import MATRIX, Row
 
 PLANTED = {
     **{what: kind for what, (kind, _) in test_run_checker.PLANTED.items()},
@@ -23,17 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "explanation" / "faults.md"
 COMMAND = ".venv/bin/python -m tests.support.fault_page"
 
-_HEAD = f"""# Faults and invariants
-
-Made from the tests by `{COMMAND}`; a test keeps page and tests equal and collects every test that is named here.
-
-Which fault is covered, and which is not. Simulated worlds ([simulation.md](simulation.md)) show that nothing follows from a fault which
-must not; tests on real brokers show that Kafka and its client do what the simulation supposes, and [chaos](chaos.md) does many faults of
-both kinds to three brokers and real processes, for a bounded time in `make test` and for longer in `make chaos`.
-
-## The matrix
-
-"""
+_COLUMNS = "| where | fault | must happen | tests | not covered |\n| --- | --- | --- | --- | --- |\n"
 
 _INVARIANTS = """
 ## Invariants, and how each was seen red
@@ -47,17 +43,63 @@ judge can find it (`tests/selftest/test_run_checker.py`, `test_check_judge.py` a
 _PROMISE = re.compile(r" \((P\d+)\)$")
 
 
+class Row(NamedTuple):
+    """One fault, as the page has it."""
+
+    where: str
+    what: str
+    outcome: str
+    """What must happen."""
+    missing: str
+    """What no test covers, and why."""
+
+    @property
+    def name(self) -> str:
+        """What `pytest.mark.fault` calls it."""
+        return f"{self.where}: {self.what}"
+
+
 def page() -> str:
-    """The whole page."""
-    return _HEAD + "\n".join(_matrix(MATRIX)) + "\n" + _INVARIANTS + "\n".join(_invariants()) + "\n"
+    """The whole page, with the tests that carry each fault's name."""
+    found = marked()
+    rows = "".join(_line(row, found.get(row.name, ())) for row in faults())
+    return _head() + _COLUMNS + rows + _INVARIANTS + "\n".join(_invariants()) + "\n"
 
 
-def _matrix(rows: Iterable[Row]) -> Iterable[str]:
-    yield "| where | fault | must happen | tests | not covered |"
-    yield "| --- | --- | --- | --- | --- |"
-    for row in rows:
-        tests = "<br>".join(f"`{test}`" for test in row.tests) or "none"
-        yield f"| {row.where} | {row.fault} | {row.outcome} | {tests} | {row.missing} |"
+def faults() -> list[Row]:
+    """The rows of the page's table of faults."""
+    _, _, rest = PAGE.read_text("utf-8").partition(_COLUMNS)
+    cells = ([cell.strip() for cell in line.split("|")[1:-1]] for line in rest.partition("\n\n")[0].splitlines())
+    return [Row(where, what, outcome, missing) for where, what, outcome, _, missing in cells]
+
+
+def marked() -> dict[str, list[str]]:
+    """The tests of each fault by its name, in the order of their node ids below tests/."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        source = path.read_text("utf-8")
+        if "pytest.mark.fault(" in source:
+            for test, name in _marks(ast.parse(source)):
+                found[name].append(f"{path.relative_to(ROOT / 'tests').as_posix()}::{test}")
+    return found
+
+
+def _marks(module: ast.Module) -> Iterator[tuple[str, str]]:
+    """Each test of a module with each fault it is marked with."""
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.fault":
+                    yield from ((node.name, str(ast.literal_eval(name))) for name in mark.args)
+
+
+def _head() -> str:
+    return PAGE.read_text("utf-8").partition(_COLUMNS)[0]
+
+
+def _line(row: Row, tests: Iterable[str]) -> str:
+    named = "<br>".join(f"`{test}`" for test in tests) or "none"
+    return f"| {row.where} | {row.what} | {row.outcome} | {named} | {row.missing} |\n"
 
 
 def _invariants() -> Iterable[str]:

@@ -72,6 +72,7 @@ class Line:
         return self.bad if self.bisection.failed(len(taken)) else None
 
 
+@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
 @pytest.mark.promise("P11")
 @given(st.data(), st.integers(1, 5_000), st.integers(1, 3_000))
 def test_a_bad_line_is_found_within_log2_of_the_run_whatever_its_place(

@@ -62,6 +62,7 @@ def taken(schedule: CheckSchedule, now_ms: int, *present: str, count_max: int = 
     return [txn.key for txn in schedule.take(now_ms, present, count_max)]
 
 
+@pytest.mark.fault("check handler: no instance of a group runs for hours")
 def test_after_a_night_of_absence_each_is_asked_once_at_the_groups_rate() -> None:
     transactions = [transaction(n) for n in range(30)]
     schedule = schedule_of(*transactions, default=CheckPolicy(rate_max=10))

@@ -200,6 +200,7 @@ OUT_OF_FORM: dict[Callable[[bytes], object], list[tuple[str, str]]] = {
 }
 
 
+@pytest.mark.fault("data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers")
 @pytest.mark.parametrize(
     ("decode", "raw", "why"), [(decode, raw, why) for decode, rows in OUT_OF_FORM.items() for raw, why in rows]
 )
@@ -218,6 +219,7 @@ def test_bytes_that_are_no_ascii_or_not_there_say_so() -> None:
     assert isinstance(codec.decode_summary("a/00000001", GOOD.encode()), DoubtSummary)
 
 
+@pytest.mark.fault("operation: two versions in one group, a wrong setting, or a return to an older version")
 def test_options_of_later_versions_are_passed_over() -> None:
     decoded = codec.decode_half_header(b"1|a/12345678|g|t|0/1|5|i7,z9,,n3")
 

@@ -88,6 +88,7 @@ def test_what_is_given_wins_over_the_environment_and_none_is_not_given() -> None
     assert ("given", "127.0.0.1:1") == (config.namespace, config.bootstrap_servers)
 
 
+@pytest.mark.fault("operation: two versions in one group, a wrong setting, or a return to an older version")
 def test_an_unknown_name_is_refused_and_its_value_not_shown() -> None:
     with pytest.raises(ConfigError, match="TXLAYER_SASL_PASSWORD") as refused:
         from_environ(ClientConfig, {"TXLAYER_SASL_PASSWORD": "secret"})

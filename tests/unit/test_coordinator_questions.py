@@ -47,6 +47,7 @@ class CheckTopic:
         return [check for check in found if isinstance(check, CheckRecord)]
 
 
+@pytest.mark.fault("check handler: the check topic takes nothing (no leader, too few replicas, no right)")
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize(
@@ -85,6 +86,7 @@ def test_while_the_check_topic_refuses_questions_wait_and_nothing_else_does(code
     assert {OPEN: "open"} == {key: summary.state for key, summary in stage.on_doubt().items()}
 
 
+@pytest.mark.fault("check handler: the check topic takes nothing (no leader, too few replicas, no right)")
 @pytest.mark.promise("P11")
 def test_a_check_topic_that_refuses_is_tried_after_growing_pauses() -> None:
     stage = StillCoordinator()
@@ -101,6 +103,7 @@ def test_a_check_topic_that_refuses_is_tried_after_growing_pauses() -> None:
     assert 40 > coordinator.measures.rebuild_count
 
 
+@pytest.mark.fault("check handler: the check topic refuses a question as too large")
 @pytest.mark.promise("P7")
 def test_the_size_of_a_question_that_was_refused_is_tried_again_after_ten_minutes() -> None:
     stage = StillCoordinator()

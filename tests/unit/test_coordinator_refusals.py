@@ -61,6 +61,7 @@ def answer_unknown(stage: StillCoordinator, *, times: int) -> None:
     broker.produce = refuse  # the broker's own answer
 
 
+@pytest.mark.fault("broker: a topic has too few replicas in sync")
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
 def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on() -> None:
@@ -80,6 +81,7 @@ def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on() ->
     assert coordinator.measures.rebuild_count < 20
 
 
+@pytest.mark.fault("broker: a topic has too few replicas in sync")
 @pytest.mark.promise("P7")
 def test_what_was_held_for_time_outs_is_tried_again_and_forwarded_in_order() -> None:
     stage = StillCoordinator()
@@ -101,6 +103,7 @@ def test_what_was_held_for_time_outs_is_tried_again_and_forwarded_in_order() -> 
     assert [b"1", b"2"] == [record.value() for record in stage.kafka.records(FRAGILE)]
 
 
+@pytest.mark.fault("rights: the coordinator may not write to a topic")
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
 def test_a_topic_that_may_be_described_and_not_written_is_held_and_seldom_tried(
@@ -134,6 +137,7 @@ def test_a_topic_that_may_be_described_and_not_written_is_held_and_seldom_tried(
     assert coordinator.measures.rebuild_count < 60
 
 
+@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
 @pytest.mark.promise("P11")
 def test_a_record_that_is_refused_with_an_unlisted_code_is_found_and_the_rest_goes_on() -> None:
     stage = StillCoordinator()
@@ -180,6 +184,7 @@ def test_a_refusal_is_forgotten_with_the_assignment_and_the_next_commit_is_a_try
     assert ([poison.partition("/")[0]], {}) == (stage.visible(), stage.on_doubt())
 
 
+@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
 def test_an_answer_that_nobody_knows_parks_nothing_when_it_passes() -> None:
     stage = StillCoordinator()
     answer_unknown(stage, times=UNKNOWN_COUNT)
@@ -193,6 +198,7 @@ def test_an_answer_that_nobody_knows_parks_nothing_when_it_passes() -> None:
     assert [key.partition("/")[0] for key in keys] == stage.visible()
 
 
+@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
 @pytest.mark.promise("P11")
 def test_a_suspected_partition_that_became_quiet_slows_no_other_down() -> None:
     stage, count = StillCoordinator(), 200
@@ -227,6 +233,7 @@ def test_a_suspected_partition_that_became_quiet_slows_no_other_down() -> None:
     assert turns < count / 10, "every turn reads one single record, ten minutes after the refusal"
 
 
+@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
 @pytest.mark.promise("P11")
 def test_a_suspected_partition_that_went_to_another_coordinator_slows_no_other_down() -> None:
     stage, count = StillCoordinator(), 200
@@ -263,6 +270,7 @@ def test_a_suspected_partition_that_went_to_another_coordinator_slows_no_other_d
     assert turns < count / 10, "every turn reads one single record, ten minutes after the rebalance"
 
 
+@pytest.mark.fault("broker: a topic has too few replicas in sync")
 @pytest.mark.promise("P7")
 def test_a_former_kafka_transaction_that_cannot_end_yet_stops_no_successor() -> None:
     """Its markers wait for a topic below `min.insync.replicas`, for as long as that lasts."""
@@ -286,6 +294,7 @@ def test_a_former_kafka_transaction_that_cannot_end_yet_stops_no_successor() -> 
     assert [key.partition("/")[0] for key in (first, second)] == stage.visible()
 
 
+@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
 @pytest.mark.promise("P1")
 def test_a_message_that_its_topic_takes_by_now_is_not_parked_as_too_large() -> None:
     stage = StillCoordinator()
@@ -311,6 +320,7 @@ def test_a_message_that_its_topic_takes_by_now_is_not_parked_as_too_large() -> N
     assert [1, 20_000] == [len(r.value() or b"") for r in stage.kafka.records(GROWING)]
 
 
+@pytest.mark.fault("broker: a real topic gets more partitions while a coordinator runs")
 @pytest.mark.promise("P6")
 def test_messages_of_one_ordering_key_meet_in_one_partition_a_day_after_the_topic_was_widened() -> None:
     stage = StillCoordinator()

@@ -33,6 +33,7 @@ def test_the_keys_lie_in_two_partitions() -> None:
     assert [0, 0, 0, 1] == homes
 
 
+@pytest.mark.fault("clock: a broker's clock is hours ahead, for one record or for long")
 @pytest.mark.promise("P4")
 @pytest.mark.parametrize("ahead", [AWAY, B], ids=["elsewhere", "in the same partition"])
 def test_one_record_from_the_future_rolls_nothing_back(ahead: str) -> None:
@@ -63,6 +64,7 @@ def test_a_broker_that_is_half_a_minute_ahead_ages_its_own_partition_alone(*, is
     assert (A in stage.on_doubt()) is not is_elsewhere
 
 
+@pytest.mark.fault("clock: a broker's clock is hours ahead, for one record or for long")
 @pytest.mark.promise("P7")
 def test_one_record_from_the_future_holds_up_nobody_behind_it() -> None:
     stage = StillCoordinator(doubt_after=timedelta(seconds=20))
@@ -88,6 +90,7 @@ def test_what_comes_from_the_future_can_still_be_decided() -> None:
     assert ([txn_id_of(B)], {}) == (stage.visible(), stage.on_doubt())
 
 
+@pytest.mark.fault("clock: a broker's clock is hours ahead, for one record or for long")
 def test_records_from_the_future_are_counted() -> None:
     stage = StillCoordinator()
     stage.half(A)
@@ -99,6 +102,7 @@ def test_records_from_the_future_are_counted() -> None:
     assert 1 == coordinator.measures.untimely_count
 
 
+@pytest.mark.fault("clock: a coordinator's clock is wrong or jumps back")
 @pytest.mark.parametrize("skew_s", [-80 * HOUR_S, 80 * HOUR_S])
 def test_the_coordinators_own_wrong_clock_decides_nothing(skew_s: float) -> None:
     stage = StillCoordinator(wall_skew_s=skew_s, **UNRESOLVED)
@@ -113,6 +117,7 @@ def test_the_coordinators_own_wrong_clock_decides_nothing(skew_s: float) -> None
     assert [txn_id_of(A)] == stage.visible()
 
 
+@pytest.mark.fault("clock: a coordinator's clock is wrong or jumps back")
 def test_a_clock_that_was_set_right_is_believed_without_a_new_record() -> None:
     stage = StillCoordinator(wall_skew_s=-80 * HOUR_S, doubt_after=timedelta(seconds=20))
     stage.half(A)
@@ -160,6 +165,7 @@ def test_a_partition_that_is_quiet_for_long_grows_old_by_itself() -> None:
     assert {A} == set(stage.on_doubt())
 
 
+@pytest.mark.fault("coordinator: restarts again and again in a partition that gets no records")
 @pytest.mark.promise("P7")
 @pytest.mark.parametrize(
     ("hours", "period_s"),
@@ -189,6 +195,7 @@ def test_a_quiet_partition_grows_old_however_often_its_coordinator_is_restarted(
     assert {A: "too-old"} == {key: on.reason for key, on in stage.on_doubt().items()}
 
 
+@pytest.mark.fault("coordinator: restarts again and again in a partition that gets no records")
 @pytest.mark.promise("P7")
 def test_a_quiet_partition_grows_old_although_its_coordinator_rebuilds_every_half_minute() -> None:
     """The time is stored once a minute: none of these rebuilds finds a newer one."""
@@ -211,6 +218,7 @@ def test_a_quiet_partition_grows_old_although_its_coordinator_rebuilds_every_hal
     assert {A: "too-old"} == {key: on.reason for key, on in stage.on_doubt().items()}
 
 
+@pytest.mark.fault("coordinator: restarts again and again in a partition that gets no records")
 def test_a_stored_time_that_no_clock_vouches_for_counts_when_it_comes() -> None:
     stage = StillCoordinator(transaction_age_max=timedelta(seconds=HOUR_S))
     stage.half(A)
@@ -228,6 +236,7 @@ def test_a_stored_time_that_no_clock_vouches_for_counts_when_it_comes() -> None:
     assert {A: ""} == {key: on.reason for key, on in stage.on_doubt().items()}
 
 
+@pytest.mark.fault("clock: half or op have the timestamps of their producers")
 @pytest.mark.parametrize("name", ["half", "op"])
 def test_a_topic_whose_producers_stamp_its_records_is_refused_at_start(name: str) -> None:
     stage = StillCoordinator()
@@ -238,6 +247,7 @@ def test_a_topic_whose_producers_stamp_its_records_is_refused_at_start(name: str
         stage.work(seconds=1)
 
 
+@pytest.mark.fault("clock: half or op have the timestamps of their producers")
 def test_records_that_their_producers_stamped_decide_nothing() -> None:
     stage = StillCoordinator(**UNRESOLVED)
     old_ms = stage.world.now_ms() - 80 * 3_600_000

@@ -92,6 +92,7 @@ def owned_queue(partition: int, due_count: int, *, size_bytes: int = 0) -> Owned
     )
 
 
+@pytest.mark.fault("consumer: the dead letters of one batch take longer than a Kafka transaction may")
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P11")
 def test_dead_letters_that_take_too_long_together_go_fewer_at_once() -> None:
@@ -108,6 +109,7 @@ def test_dead_letters_that_take_too_long_together_go_fewer_at_once() -> None:
     assert [0, 0, 0] == [cast("FakeQueues", owned.queues).due_count for owned in queues]
 
 
+@pytest.mark.fault("consumer: the dead letters of one batch take longer than a Kafka transaction may")
 def test_no_queue_waits_for_all_others_while_few_go_at_once() -> None:
     writer = SlowWriter()
     ends = PlainEnds(group="g", now_ms=lambda: writer.now_ms, cut=id, kafka_transaction_timeout_ms=TIMEOUT_MS)
@@ -142,6 +144,7 @@ class OriginEnds(PlainEnds):
         return SimpleNamespace(origin=Origin(*owned.place, 0))
 
 
+@pytest.mark.fault("consumer: a partition of the dead letter topic takes nothing")
 @pytest.mark.promise("P9")
 def test_ends_that_cannot_be_written_wait_ever_longer_and_hold_up_no_other_queue() -> None:
     writer = DeafWriter()
@@ -160,6 +163,7 @@ def test_ends_that_cannot_be_written_wait_ever_longer_and_hold_up_no_other_queue
     assert 5 < spent_ms.count(TIMEOUT_MS) <= 15  # the last of them 60 s after each other
 
 
+@pytest.mark.fault("consumer: the dead letters of one batch take longer than a Kafka transaction may")
 @pytest.mark.promise("P11")
 def test_dead_letters_of_one_kafka_transaction_are_bounded_in_bytes() -> None:
     writer = SlowWriter()

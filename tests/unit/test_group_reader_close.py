@@ -84,6 +84,7 @@ def reader_over(client: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> KafkaG
     return KafkaGroupReader(config, group="g", session_timeout_ms=6_000)
 
 
+@pytest.mark.fault("consumer: an assignment and a revocation are pending when a member of a group closes")
 def test_callbacks_that_wait_behind_records_are_called_before_the_client_closes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -139,6 +140,7 @@ def test_leaving_twice_is_leaving_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ["unsubscribe", "close with 0 waiting"] == client.calls
 
 
+@pytest.mark.fault("consumer: a static member restarts within its session")
 def test_a_static_member_gives_its_share_back_and_leaves_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     # The client itself leaves with `unsubscribe`; with nothing but its destructor the group keeps the place.
     clients = [FakeConsumer()]

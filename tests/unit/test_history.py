@@ -175,6 +175,7 @@ def test_a_line_that_names_another_half_record_says_nothing(logs: Logs) -> None:
     assert [False, True] == [line.is_counted for line in history.op_lines]
 
 
+@pytest.mark.fault("data: an op line of another producer group")
 @pytest.mark.parametrize("stands_on", ["half", "doubt"])
 def test_a_line_of_another_producer_group_says_nothing(logs: Logs, stands_on: str) -> None:
     if stands_on == "half":

@@ -26,6 +26,7 @@ def many(count: int) -> list[bytes]:
     return [str(n).encode() for n in range(count)]
 
 
+@pytest.mark.fault("consumer: a key with many messages fails for hours")
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("null_keys", list(NullKeys))
 def test_a_key_that_fails_delays_itself_alone_however_many_of_its_records_wait(null_keys: NullKeys) -> None:
@@ -302,6 +303,7 @@ def test_an_uncounted_message_of_a_key_that_is_parked_leaves_nothing_behind() ->
     assert (0, 0) == (stage.queue.figures().retry_count, stage.queue.count)
 
 
+@pytest.mark.fault("consumer: more dead letters are replayed at once than fit into memory")
 @pytest.mark.promise("P11")
 def test_requests_are_needed_where_keys_to_be_parked_hold_all_places_for_counts() -> None:
     stage = QueueStage(many(ROOM + 2), replace(CROWDED, policy=PARK))
@@ -337,6 +339,7 @@ def test_one_failing_message_without_a_key_and_one_failing_key_delay_nobody_else
     assert 100 == len(stage.take())
 
 
+@pytest.mark.fault("consumer: retention removes the dead letters of parked keys while no more keys can be parked")
 @pytest.mark.promise("P9")
 def test_a_parked_key_without_dead_letters_gives_its_place_to_another_one() -> None:
     settings = QueueSettings(policy=replace(PARK, attempt_count_max=1), parked_keys_max=2)

@@ -207,6 +207,9 @@ def test_a_key_that_is_parked_again_is_stuck_no_more() -> None:
     assert ["dead letter 2"] == stage.taken()
 
 
+@pytest.mark.fault(
+    "consumer: the last dead letter of a parked key is dropped while an earlier one is open, or retention removes a failed one"
+)
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_key_stays_parked_at_a_failed_replay_when_its_last_dead_letter_is_dropped(*, is_restarted: bool) -> None:
@@ -238,6 +241,9 @@ def test_the_end_of_the_failed_replay_releases_a_key_whose_last_dead_letter_was_
     assert ["2"] == stage.taken()
 
 
+@pytest.mark.fault(
+    "consumer: the last dead letter of a parked key is dropped while an earlier one is open, or retention removes a failed one"
+)
 @pytest.mark.promise("P9")
 def test_a_failed_dead_letter_that_retention_took_holds_back_no_later_one_of_its_key() -> None:
     stage = parked(2)

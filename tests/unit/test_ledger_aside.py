@@ -136,6 +136,7 @@ def test_a_line_that_cannot_be_read_is_kept_aside_and_the_next_one_acts(line: st
     assert ([("txlayer.op", 0)], []) == (kept_aside(driver), list(driver.ledger.transactions))
 
 
+@pytest.mark.fault("data: an op without its half record, a half record without op, or an op that is read first")
 def test_a_line_beyond_the_end_of_half_is_given_up_and_its_transaction_parked() -> None:
     driver = PartitionDriver()
     driver.op_lines(op_line("C", A, FAR_AWAY), op_line("C", B, driver.half(B)))
@@ -248,6 +249,7 @@ def test_a_misplaced_line_in_the_middle_of_a_record_is_passed_over() -> None:
     assert (1, 0, [B]) == (driver.log.stored.op_offset, driver.log.stored.op_line, driver.reported(ReportKind.REPEAT))
 
 
+@pytest.mark.fault("data: an op without its half record, a half record without op, or an op that is read first")
 @pytest.mark.promise("P1")
 @pytest.mark.parametrize("is_older_one_open", [False, True])
 def test_a_line_that_was_given_up_does_not_act_after_a_restart(is_older_one_open: bool) -> None:
@@ -272,6 +274,7 @@ def test_a_line_that_was_given_up_does_not_act_after_a_restart(is_older_one_open
     assert [A] == driver.log.forwarded
 
 
+@pytest.mark.fault("data: an op without its half record, a half record without op, or an op that is read first")
 @pytest.mark.promise("P4")
 def test_a_line_that_was_given_up_does_not_decide_again_what_was_rolled_back_since() -> None:
     driver = PartitionDriver()
@@ -352,6 +355,7 @@ def test_a_half_header_may_not_be_taken_for_another_version() -> None:
     assert ([("txlayer.half", 0)], []) == (kept_aside(driver), list(driver.ledger.transactions))
 
 
+@pytest.mark.fault("data: an op without its half record, a half record without op, or an op that is read first")
 @pytest.mark.promise("P4")
 @pytest.mark.parametrize("is_compacted", [False, True])
 @pytest.mark.parametrize("is_line_read_again", [False, True])

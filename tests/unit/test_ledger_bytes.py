@@ -153,6 +153,7 @@ def test_no_more_of_one_key_waits_in_half_than_one_kafka_transaction_takes() -> 
     assert set(KEYS) == set(driver.log.on_doubt())
 
 
+@pytest.mark.fault("coordinator: is short of memory")
 @pytest.mark.promise("P11")
 def test_what_a_second_copy_drives_out_of_half_is_bounded() -> None:
     driver = PartitionDriver()
@@ -177,6 +178,7 @@ def test_what_a_second_copy_drives_out_of_half_is_bounded() -> None:
     assert sorted([first, *KEYS]) == sorted(driver.log.forwarded)
 
 
+@pytest.mark.fault("coordinator: many second copies arrive of half records whose transactions are on doubt")
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize("publish_count", [1, 2, 3, 4])
 def test_a_crash_while_half_is_left_takes_no_second_copy_for_new(
@@ -206,6 +208,7 @@ def test_a_crash_while_half_is_left_takes_no_second_copy_for_new(
     assert driver.state(first) is None
 
 
+@pytest.mark.fault("coordinator: is short of memory")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_what_stands_on_doubt_counts_whole_after_a_restart(*, is_cut: bool) -> None:
@@ -224,6 +227,7 @@ def test_what_stands_on_doubt_counts_whole_after_a_restart(*, is_cut: bool) -> N
     assert [4, 4, 4] == per_append(driver)
 
 
+@pytest.mark.fault("coordinator: many second copies arrive of half records whose transactions are on doubt")
 @pytest.mark.promise("P11")
 @pytest.mark.promise("P1")
 @pytest.mark.parametrize("is_restarted", [False, True])

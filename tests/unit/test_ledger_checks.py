@@ -127,6 +127,7 @@ def test_a_transaction_that_went_to_doubt_within_its_groups_immunity_is_asked_ab
     assert [1] == ask(driver, after_ms=1)
 
 
+@pytest.mark.fault("producer: is killed (`kill -9`) before Kafka acknowledges its half messages")
 def test_a_transaction_whose_producer_died_in_prepare_is_asked_about_too() -> None:
     driver = PartitionDriver(settings=settings(CheckPolicy()))
     driver.half(A, count=3)
@@ -208,6 +209,7 @@ def test_a_decision_counts_whatever_question_it_answers(resolution: str, forward
     assert (forwarded, {}) == (driver.log.forwarded, driver.log.on_doubt())
 
 
+@pytest.mark.fault("check handler: is slow, silent, unknown, answers garbage, or changes its answer")
 def test_contrary_answers_of_two_instances_the_first_in_the_log_wins() -> None:
     driver = open_driver()
     ask(driver)
@@ -354,6 +356,7 @@ def test_a_parked_one_is_asked_once_for_an_operator() -> None:
     assert [A] == driver.log.forwarded
 
 
+@pytest.mark.fault("check handler: the check topic refuses a question as too large")
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize(("bytes_max", "is_asked"), [(200, True), (10, False)])

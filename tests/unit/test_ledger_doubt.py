@@ -27,6 +27,7 @@ DAY_MS = 24 * HOUR_MS
 # --- moving -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("producer: is killed between the local commit and its op")
 def test_an_old_transaction_moves_to_doubt_with_its_content_and_half_is_free() -> None:
     driver = PartitionDriver()
     driver.move_to_doubt(A)
@@ -126,6 +127,7 @@ def test_half_records_that_come_late_join_their_transaction_on_doubt() -> None:
     assert {} == driver.log.contents_on_doubt(A)
 
 
+@pytest.mark.fault("check handler: no instance of a group runs for hours")
 @pytest.mark.promise("P11")
 def test_old_doubt_records_are_written_again_before_a_restart_becomes_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = PartitionDriver()
@@ -151,6 +153,7 @@ def test_old_doubt_records_are_written_again_before_a_restart_becomes_slow(monke
     assert ([A], True) == (driver.log.forwarded, driver.log.stored.doubt_low > 20)
 
 
+@pytest.mark.fault("coordinator: restarts while transactions on doubt are asked about again and again")
 @pytest.mark.promise("P11")
 def test_questions_alone_do_not_lengthen_what_a_restart_reads_of_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     living = 20

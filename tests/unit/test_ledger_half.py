@@ -145,6 +145,7 @@ def test_a_record_after_the_decision_is_skipped() -> None:
     assert ([], [A]) == (list(driver.ledger.transactions), driver.reported(ReportKind.LATE_HALF))
 
 
+@pytest.mark.fault("data: a second copy of a half record, close to the first one or after its commit")
 def test_a_second_copy_of_one_that_waits_is_remembered() -> None:
     driver = PartitionDriver(targets={})
     driver.op("C", A, driver.half(A))
@@ -176,6 +177,7 @@ def test_a_record_out_of_place_is_kept_aside(index: int, count: int) -> None:
 # --- records that the broker kept twice -------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("data: one id is used twice")
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize("named", [0, 1])
 def test_a_record_that_stands_there_twice_is_forwarded_once(named: int) -> None:
@@ -375,6 +377,7 @@ def test_many_that_end_at_once_do_not_make_a_near_one_forgotten(monkeypatch: pyt
     assert 1 == len(driver.log.visible)
 
 
+@pytest.mark.fault("data: a second copy of a half record, close to the first one or after its commit")
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_many_that_end_after_a_restart_do_not_make_a_near_one_forgotten(
@@ -421,6 +424,7 @@ def test_a_record_out_of_turn_before_the_low_water_mark_hides_no_transaction() -
     assert [A] == driver.log.forwarded
 
 
+@pytest.mark.fault("data: a second copy of a half record, close to the first one or after its commit")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P4")
 def test_a_line_that_names_a_copy_behind_the_commit_has_one_effect_with_and_without_a_restart() -> None:
@@ -464,6 +468,7 @@ def test_the_content_of_what_is_open_is_counted_until_it_ends() -> None:
     assert 0 == driver.ledger.content_bytes
 
 
+@pytest.mark.fault("coordinator: is short of memory")
 @pytest.mark.promise("P1")
 def test_content_that_was_dropped_is_fetched_when_it_is_needed() -> None:
     driver = PartitionDriver()
@@ -510,6 +515,7 @@ def test_what_is_over_holds_no_content() -> None:
     assert [None, None] == [txn.content for txn in over]
 
 
+@pytest.mark.fault("coordinator: is short of memory")
 def test_settled_transactions_do_not_pile_up_behind_an_open_one() -> None:
     driver = PartitionDriver()
     driver.half(A)

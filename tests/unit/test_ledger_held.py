@@ -319,6 +319,7 @@ def test_what_waits_in_half_is_never_left_for_the_next_batch(monkeypatch: pytest
     assert [A, B] == driver.log.forwarded
 
 
+@pytest.mark.fault("coordinator: is short of memory")
 def test_a_key_with_very_many_waits_on_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.core.ledger.KEY_IN_HALF_MAX", 3)
     driver = PartitionDriver()

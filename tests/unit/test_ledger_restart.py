@@ -28,6 +28,7 @@ def test_a_new_partition_begins_at_its_stored_positions() -> None:
     assert (5, (7, 0)) == (driver.ledger.half_next, driver.ledger.op_next)
 
 
+@pytest.mark.fault("coordinator: is killed at any step")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P2")
 @pytest.mark.parametrize("is_answered", [False, True])
@@ -170,6 +171,7 @@ def test_the_time_goes_on_from_what_doubt_tells() -> None:
     assert newest_ms == driver.ledger.newest_ms
 
 
+@pytest.mark.fault("clock: a coordinator's clock is wrong or jumps back")
 def test_the_newest_time_does_not_go_back() -> None:
     driver = PartitionDriver()
     driver.half(A)
@@ -185,6 +187,7 @@ def test_the_newest_time_does_not_go_back() -> None:
     assert newest_ms == driver.ledger.newest_ms
 
 
+@pytest.mark.fault("coordinator: many second copies arrive of half records whose transactions are on doubt")
 @pytest.mark.promise("P2")
 def test_a_restart_while_a_second_copy_still_drives_others_out_of_half_forwards_nothing_twice() -> None:
     driver = PartitionDriver()

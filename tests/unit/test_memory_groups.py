@@ -33,6 +33,7 @@ def refusal(group: Group, fence: MemberMetadata) -> Code | None:
     return None
 
 
+@pytest.mark.fault("coordinator: many coordinators join and leave all the time")
 @given(
     names=st.sets(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=6),
     counts=st.lists(st.integers(1, 12), min_size=2, max_size=2),
@@ -94,6 +95,7 @@ def test_who_is_silent_for_a_session_is_left_out_and_who_beats_is_not() -> None:
     assert made.has_news("silent", 2)
 
 
+@pytest.mark.fault("coordinator: a batch takes longer than the group's poll interval")
 def test_who_does_not_join_again_in_time_is_left_out_although_it_beats() -> None:
     made = group()
     made.join(member("late", is_beating=True), TOPICS, 0)

@@ -66,6 +66,7 @@ def test_a_member_that_is_silent_for_its_session_loses_its_share() -> None:
         first.read(record_count_max=1, timeout_s=0)
 
 
+@pytest.mark.fault("coordinator: a batch takes longer than the group's poll interval")
 def test_a_member_whose_client_runs_keeps_its_share_without_reading_until_the_poll_interval() -> None:
     stage = Stage()
     member = stage.member()
@@ -101,6 +102,7 @@ def test_a_join_whose_answer_is_lost_leaves_no_second_member() -> None:
     assert 1 == len(stage.kafka.admin().group(GROUP).members)
 
 
+@pytest.mark.fault("producer: its op is stored, but the answer is lost")
 def test_a_repeated_produce_is_stored_once() -> None:
     stage = Stage()
     writer = stage.half_writer()
@@ -188,6 +190,7 @@ def test_a_full_queue_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- brokers and topics -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("broker: all brokers are down")
 def test_brokers_that_are_down_answer_nobody_and_take_no_session_with_them() -> None:
     stage = Stage()
     member = stage.member()
@@ -205,6 +208,7 @@ def test_brokers_that_are_down_answer_nobody_and_take_no_session_with_them() -> 
     assert stage.connections().topic_limits("orders") is not None
 
 
+@pytest.mark.fault("rights: the coordinator may not write to a topic")
 def test_a_denied_topic_is_denied_to_all() -> None:
     stage = Stage()
     stage.kafka.deny("orders")

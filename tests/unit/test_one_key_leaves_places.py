@@ -28,6 +28,7 @@ def take_later(stage: QueueStage) -> list[Item[str]]:
     return stage.take()
 
 
+@pytest.mark.fault("consumer: a whole batch of one key fails, or more keys fail than attempts can be counted for")
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("batch_count", [1, 100, 1_000])
 def test_a_failed_batch_of_one_key_leaves_room_for_the_attempts_of_others(batch_count: int) -> None:
@@ -54,6 +55,7 @@ def test_the_attempts_of_a_batch_that_takes_half_of_the_places_survive_a_restart
     assert list(range(PLACES // 2)) == list(stage.known(TOPIC).attempts)
 
 
+@pytest.mark.fault("consumer: a whole batch of one key fails, or more keys fail than attempts can be counted for")
 @pytest.mark.promise("P9")
 def test_no_message_of_a_large_batch_is_tried_again_before_its_attempt_is_stored() -> None:
     stage = QueueStage([b"bad"] * 2 * PLACES, QueueSettings())
@@ -67,6 +69,7 @@ def test_no_message_of_a_large_batch_is_tried_again_before_its_attempt_is_stored
     assert 0 == stage.queue.count
 
 
+@pytest.mark.fault("consumer: a whole batch of one key fails, or more keys fail than attempts can be counted for")
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("failing_count", [PLACES - 1, PLACES, 2 * PLACES])
 def test_a_rejected_message_is_a_dead_letter_however_many_keys_fail(failing_count: int) -> None:
@@ -85,6 +88,7 @@ def test_a_rejected_message_is_a_dead_letter_however_many_keys_fail(failing_coun
     assert [failing_count + 1] == [item.offset for item in stage.take()]  # its key goes on
 
 
+@pytest.mark.fault("consumer: a whole batch of one key fails, or more keys fail than attempts can be counted for")
 @pytest.mark.promise("P9")
 def test_a_rejected_batch_is_dead_letters_however_many_keys_fail() -> None:
     stage = QueueStage([b"failing %d" % n for n in range(PLACES)], QueueSettings())

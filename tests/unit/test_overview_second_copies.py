@@ -12,6 +12,7 @@ from txlayer.operate.overview import Overview
 TURNS_MAX = 100
 
 
+@pytest.mark.fault("data: one id is used twice")
 @pytest.mark.promise("P7")
 def test_a_look_ends_where_a_second_copy_drives_more_out_of_half_than_a_batch_takes(
     monkeypatch: pytest.MonkeyPatch,

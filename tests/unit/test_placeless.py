@@ -87,6 +87,9 @@ def ops(kafka: MemoryKafka) -> list[OpMessage]:
     return lines  # type: ignore[return-value]  # the line above
 
 
+@pytest.mark.fault(
+    "producer: the answer to a batch is lost, and the answer to a later one shows that it was stored, but not where"
+)
 def test_an_op_line_names_the_place_that_was_looked_up(kafka: MemoryKafka) -> None:
     with started(kafka) as producer:
         producer.publish(ORDER, txn_id="before")
@@ -212,6 +215,9 @@ def test_an_op_record_without_a_place_is_acknowledged_all_the_same(kafka: Memory
 # --- coordinators -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(
+    "producer: the answer to a batch is lost, and the answer to a later one shows that it was stored, but not where"
+)
 def test_a_coordinator_rebuilds_and_keeps_a_transaction_on_doubt_once(kafka: MemoryKafka) -> None:
     with started(kafka) as producer:
         abandoned = producer.transaction("order-1")
@@ -253,6 +259,9 @@ def test_an_operators_lines_without_a_place_are_stored_and_unknown(kafka: Memory
 # --- consumers --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(
+    "producer: the answer to a batch is lost, and the answer to a later one shows that it was stored, but not where"
+)
 def test_a_dead_letter_without_a_place_is_not_committed() -> None:
     stage = Stage()
     writer = KafkaTransactions(stage.connections(), name="dead", timeout_s=10.0)

@@ -101,6 +101,7 @@ def test_a_serializer_writes_values_and_may_add_headers() -> None:
     assert (b"orders:{'a': 1}", [("schema", b"7")]) == (record[2], record[3])
 
 
+@pytest.mark.fault("coordinator: a user's code raises an exception")
 def test_a_serializers_own_exception_comes_out_as_it_is() -> None:
     def serialize(value: Any, **_: Any) -> bytes:
         raise KeyError(value)
@@ -174,6 +175,7 @@ def test_what_nobody_may_send_to_is_refused_without_asking(topic: Any) -> None:
         encoder().unknown_topics([Message(topic)])
 
 
+@pytest.mark.fault("data: the target topic does not exist")
 def test_a_topic_that_does_not_exist_is_refused_and_asked_for_again() -> None:
     made = encoder()
 

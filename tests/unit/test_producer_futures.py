@@ -132,6 +132,7 @@ def test_the_local_transaction_says_the_resolution(
     assert [expected] == stage.resolutions()
 
 
+@pytest.mark.fault("coordinator: a user's code raises an exception")
 def test_what_the_local_transaction_raises_is_raised_as_it_was_and_nothing_is_decided(stage: ProducerStage) -> None:
     error = KeyError("the user's own")
 

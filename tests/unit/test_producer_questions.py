@@ -52,6 +52,7 @@ def connections_of(admin: Admin, *, start_timeout_s: int = 60) -> ConnectedProdu
     return ConnectedProducer(replace(kafka_clients(config), shared_questions=shared), config)
 
 
+@pytest.mark.fault("broker: is killed while a client of a producer or responder believes that it is the controller")
 def test_a_client_that_gets_no_answer_is_not_waited_for_as_long_as_a_start_may_take() -> None:
     admin = Admin(silence(), silence())
 
@@ -90,6 +91,7 @@ def test_a_refusal_is_told_at_once() -> None:
     assert 1 == admin.asked_count
 
 
+@pytest.mark.fault("broker: is killed while a client of a producer or responder believes that it is the controller")
 def test_whoever_closes_waits_for_one_question_alone() -> None:
     admin = Admin(*[silence() for _ in range(9)])
     connections = connections_of(admin)

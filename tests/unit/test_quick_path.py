@@ -188,6 +188,7 @@ def test_the_ordering_keys_remembered_for_the_quick_way_are_bounded(monkeypatch:
     assert set(keys) == set(driver.ledger.transactions)
 
 
+@pytest.mark.fault("coordinator: is short of memory")
 @pytest.mark.promise("P11")
 def test_the_headers_remembered_for_the_quick_way_are_bounded() -> None:
     driver = PartitionDriver()

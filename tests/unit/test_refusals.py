@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
 from txlayer.coordinator.refusals import UNKNOWN_COUNT, WATCH_COUNT, Refusals
 from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch, RecordToQuarantine
@@ -87,6 +89,7 @@ def test_what_doubt_refuses_is_remembered_until_it_was_written() -> None:
     assert not refusals.doubt_keys
 
 
+@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
 def test_a_code_that_nobody_knows_cuts_nothing_on_doubt_before_it_came_again_and_again() -> None:
     refusals, book = new_refusals(), cast("Targets", _Book())
     why = Undecodable("half record without a header txl")

@@ -108,6 +108,7 @@ def test_a_barrier_that_raises_is_unknown(stage: ProducerStage) -> None:
     assert ["barrier: ConnectionError"] * 2 == [a.reason for a in stage.answers(2)]
 
 
+@pytest.mark.fault("check handler: is slow, silent, unknown, answers garbage, or changes its answer")
 def test_one_slow_call_does_not_hold_up_the_others(stage: ProducerStage) -> None:
     may_end = threading.Event()
 
@@ -149,6 +150,7 @@ def test_an_instance_whose_handler_hangs_for_good_lets_others_answer(
     assert [UNKNOWN, COMMIT] == [a.resolution for a in stage.answers(2)]
 
 
+@pytest.mark.fault("check handler: is slow, silent, unknown, answers garbage, or changes its answer")
 def test_a_late_result_is_dropped(stage: ProducerStage) -> None:
     may_end = threading.Event()
 

@@ -49,6 +49,7 @@ class Waiting:
         return self.driver.ledger.waits_for_half
 
 
+@pytest.mark.fault("data: an op without its half record, a half record without op, or an op that is read first")
 def test_the_lines_of_one_record_wait_once() -> None:
     waiting = Waiting()
     keys = [txn_key(f"far{number}") for number in range(15)]

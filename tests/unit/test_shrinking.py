@@ -45,6 +45,7 @@ class SlowPublisher(Publisher):
         return super().publish(batches, offsets, member, **named)
 
 
+@pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P11")
 def test_after_a_kafka_transaction_that_the_broker_ended_for_its_length_fewer_go_at_once() -> None:

@@ -69,6 +69,7 @@ def half_of(still: StillCoordinator) -> int:
     return [still.half(LARGE, index=index, count=COUNT, value=b"x" * SIZE) for index in range(COUNT)][-1]
 
 
+@pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
@@ -91,6 +92,7 @@ def test_a_committed_transaction_that_takes_too_long_alone_is_parked_and_stops_n
     assert ({}, COUNT + 1) == (still.on_doubt(), len(still.visible()))
 
 
+@pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
 def test_an_undecided_transaction_that_takes_too_long_is_on_doubt_by_its_places_alone() -> None:

@@ -156,6 +156,7 @@ def test_a_record_that_the_client_refuses_at_once_rolls_the_rest_back() -> None:
     assert 0 == world.engine.pipeline.in_flight_count
 
 
+@pytest.mark.fault("producer: is killed (`kill -9`) before Kafka acknowledges its half messages")
 def test_who_goes_away_while_messages_still_wait_for_room_is_rolled_back() -> None:
     world = World()
     world.writer.room = 2
@@ -246,6 +247,7 @@ def test_why_a_transaction_was_lost_is_told_although_its_rollback_was_lost_too()
     assert 0 == world.engine.pipeline.in_flight_count
 
 
+@pytest.mark.fault("producer: its op is stored, but the answer is lost")
 def test_an_op_line_that_nobody_acknowledged_is_sent_again() -> None:
     world = World()
     flight = world.prepared()

@@ -60,6 +60,7 @@ def test_without_a_place_for_copies_nothing_before_the_low_water_mark_is_read() 
     assert 7 == found.positions.copies_from
 
 
+@pytest.mark.fault("operation: two versions in one group, a wrong setting, or a return to an older version")
 @pytest.mark.parametrize(
     "metadata", ["x", "3|w|0|0|0:0|0", "1|w|0|0|0:0", "1|w|a|0|0:0|0", "1|w|0|0|0|0", "1|w|0|0|0:0|0|"]
 )

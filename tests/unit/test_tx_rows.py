@@ -100,6 +100,7 @@ def test_an_age_has_its_two_largest_units(length_ms: int, text: str) -> None:
     assert text == output.age_text(length_ms)
 
 
+@pytest.mark.fault("clock: a coordinator's clock is wrong or jumps back")
 def test_a_time_is_said_in_utc_and_a_broken_clock_breaks_nothing() -> None:
     assert "2023-11-14 22:13:20.007Z" == output.time_text(1_700_000_000_007)
     assert "" == output.time_text(None)
@@ -167,6 +168,7 @@ def test_a_transaction_of_which_no_half_message_was_read_has_no_offset() -> None
     assert "2:none" in drawn(tx_rows.list_table([row]))
 
 
+@pytest.mark.fault("data: null values, control characters, or impossible topic names")
 def test_a_group_with_control_characters_and_markup_moves_no_cursor() -> None:
     txn = young(group="\x1b[2J[red]x[/red]")
     row = unsettled.unsettled_json(UnsettledTransaction(0, "open", txn), now_ms=1_000)

@@ -146,6 +146,7 @@ def test_a_namespace_without_topics_has_no_offsets_to_reset(admin: KafkaAdmin, c
         reset(admin, config.topics, "earliest")
 
 
+@pytest.mark.fault("network: the name or the advertised address of a broker is wrong")
 def test_a_broker_that_is_down_is_told_with_address_and_time() -> None:
     [port] = free_ports(1)
     down = ClientConfig(bootstrap_servers=f"127.0.0.1:{port}")
@@ -169,6 +170,7 @@ def secured(broker: Broker, local_config: LocalConfig) -> Iterator[SecuredServer
         yield servers
 
 
+@pytest.mark.fault("rights: a wrong password, or missing rights")
 def test_wrong_credentials_are_told_at_once_and_end_with_5(
     secured: SecuredServers, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -182,6 +184,7 @@ def test_wrong_credentials_are_told_at_once_and_end_with_5(
     assert "wrong" not in err
 
 
+@pytest.mark.fault("rights: a wrong password, or missing rights")
 def test_missing_rights_are_told_by_resource_and_operation(secured: SecuredServers) -> None:
     topic = create_topic(secured.open_servers, unique_name("secret"))
     config = ClientConfig(bootstrap_servers=secured.secured_servers, client_settings=credentials())

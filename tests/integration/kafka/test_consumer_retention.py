@@ -79,6 +79,7 @@ def keep(stage: Stage, retention_ms: str) -> None:
     stage.lab.admin().alter_settings([change])
 
 
+@pytest.mark.fault("consumer: retention empties its partition up to behind the marker of a Kafka transaction")
 def test_retention_that_empties_a_partition_ends_no_consumer(stage: Stage, servers: str) -> None:
     commit(servers, stage.topic, b"0", b"1", b"2")
 
@@ -100,6 +101,7 @@ def test_retention_that_empties_a_partition_ends_no_consumer(stage: Stage, serve
     assert [b"0", b"1", b"2", b"3"] == stage.journal.values(b"k")
 
 
+@pytest.mark.fault("consumer: retention overtakes it")
 def test_a_consumer_that_retention_overtook_is_told_how_to_reset_its_own_group(stage: Stage) -> None:
     gate = threading.Event()
 
@@ -123,6 +125,7 @@ def test_a_consumer_that_retention_overtook_is_told_how_to_reset_its_own_group(s
     assert "coordinator" not in str(raised.value)
 
 
+@pytest.mark.fault("consumer: retention overtakes it")
 def test_messages_that_retention_took_before_a_restart_are_told_as_lost(stage: Stage) -> None:
     stage.write(b"0")
     with stage.consumer():

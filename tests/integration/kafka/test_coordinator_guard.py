@@ -192,6 +192,7 @@ def torn_by_a_late_end(made: Stage) -> list[list[bytes | None]]:
     return made.visible()
 
 
+@pytest.mark.fault("broker: is frozen for seconds, and requests are sent again late")
 @pytest.mark.promise("P5")
 def test_a_late_end_of_an_earlier_kafka_transaction_does_not_end_a_later_one(
     proxied: tuple[KafkaCluster, FaultProxy],
@@ -233,6 +234,7 @@ def stored_after_a_late_offset(made: Stage) -> int:
     return made.stored()
 
 
+@pytest.mark.fault("broker: is frozen for seconds, and requests are sent again late")
 @pytest.mark.promise("P2")
 def test_late_offsets_of_an_earlier_kafka_transaction_do_not_replace_newer_ones(
     proxied: tuple[KafkaCluster, FaultProxy],

@@ -76,6 +76,7 @@ def test_a_commit_forwards_key_value_and_headers_as_they_are(arena: Arena, raw: 
     assert [codec.ID_HEADER, codec.ORIGIN_HEADER] == [name for name, _ in record.headers[3:]]
 
 
+@pytest.mark.fault("data: null values, control characters, or impossible topic names")
 def test_a_null_key_and_a_null_value_are_forwarded_as_they_are(arena: Arena, raw: RawWriter) -> None:
     mine = raw.prepare((arena.targets[0], None, None))
 
@@ -97,6 +98,7 @@ def test_a_commit_said_twice_forwards_once(arena: Arena, raw: RawWriter) -> None
     assert 1 == len(arena.visible(mine.txn_id))
 
 
+@pytest.mark.fault("producer: commits and rolls back one transaction")
 @pytest.mark.promise("P4")
 def test_a_rollback_after_the_commit_is_reported_and_changes_nothing(
     arena: Arena, raw: RawWriter, coordinator: RunningCoordinator
@@ -110,6 +112,7 @@ def test_a_rollback_after_the_commit_is_reported_and_changes_nothing(
     assert reported(coordinator, "conflict", mine.key)
 
 
+@pytest.mark.fault("producer: commits and rolls back one transaction")
 @pytest.mark.promise("P4")
 def test_a_commit_after_the_rollback_is_reported_and_forwards_nothing(
     arena: Arena, raw: RawWriter, coordinator: RunningCoordinator
@@ -135,6 +138,7 @@ def test_an_unknown_decides_nothing(arena: Arena, raw: RawWriter) -> None:
     assert 1 == len(arena.wait_until_visible(mine.txn_id))
 
 
+@pytest.mark.fault("data: an op without its half record, a half record without op, or an op that is read first")
 def test_an_op_that_comes_before_its_half_record_waits_for_it(arena: Arena, raw: RawWriter) -> None:
     key = raw.key()
     partition = raw.home_of(key)
@@ -147,6 +151,7 @@ def test_an_op_that_comes_before_its_half_record_waits_for_it(arena: Arena, raw:
     assert 1 == len(arena.wait_until_visible(mine.txn_id))
 
 
+@pytest.mark.fault("data: one id is used twice")
 def test_two_attempts_with_one_id_know_nothing_of_each_other(arena: Arena, raw: RawWriter) -> None:
     first = one(arena, raw)
     key = f"{first.txn_id}/ffffffff"
@@ -160,6 +165,7 @@ def test_two_attempts_with_one_id_know_nothing_of_each_other(arena: Arena, raw: 
     assert [b"second"] == [record.value for record in arena.visible(first.txn_id)]
 
 
+@pytest.mark.fault("data: an op without its half record, a half record without op, or an op that is read first")
 def test_an_op_that_names_another_half_record_does_not_count(
     arena: Arena, raw: RawWriter, coordinator: RunningCoordinator
 ) -> None:
@@ -217,6 +223,7 @@ def test_an_incomplete_commit_is_parked_and_forwarded_when_the_rest_and_a_commit
     wait_until(lambda: mine.key not in arena.doubt().summaries, within=30, what="off doubt")
 
 
+@pytest.mark.fault("data: an op without its half record, a half record without op, or an op that is read first")
 def test_an_op_beyond_the_end_of_half_is_given_up_and_stops_nobody(arena: Arena, raw: RawWriter) -> None:
     key = raw.key()
     partition = raw.home_of(key)
@@ -251,6 +258,7 @@ def test_a_half_record_in_the_wrong_partition_is_kept_aside(arena: Arena, raw: R
     assert (b"key", b"lost") == codec.decode_content(value=kept.value, headers=kept.headers)[:2]
 
 
+@pytest.mark.fault("data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize(
     "headers",
@@ -279,6 +287,7 @@ def test_garbage_on_half_is_kept_aside_with_its_bytes(
     assert b"\x00garbage" == codec.decode_content(value=kept.value, headers=kept.headers)[1]
 
 
+@pytest.mark.fault("data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("value", [None, b"", b"\xff\x00\xfe"], ids=["null", "empty", "not text"])
 def test_garbage_on_op_is_kept_aside(arena: Arena, raw: RawWriter, value: bytes | None) -> None:
@@ -290,6 +299,7 @@ def test_garbage_on_op_is_kept_aside(arena: Arena, raw: RawWriter, value: bytes 
     assert "undecodable" == arena.doubt().why(aside).partition(" ")[0]
 
 
+@pytest.mark.fault("data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers")
 @pytest.mark.promise("P11")
 def test_a_wrong_line_among_right_ones_is_kept_aside_alone(arena: Arena, raw: RawWriter) -> None:
     first = one(arena, raw)
@@ -308,6 +318,7 @@ def test_a_wrong_line_among_right_ones_is_kept_aside_alone(arena: Arena, raw: Ra
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("producer: its clock is a day off")
 @pytest.mark.parametrize("days", [-1, 1])
 def test_a_producer_whose_clock_is_wrong_by_a_day_changes_nothing(arena: Arena, raw: RawWriter, days: int) -> None:
     born_ms = int(time.time() * 1000) + days * DAY_MS
@@ -324,6 +335,7 @@ def test_a_producer_whose_clock_is_wrong_by_a_day_changes_nothing(arena: Arena, 
     assert born_ms == origin[4]
 
 
+@pytest.mark.fault("producer: its clock is a day off")
 def test_a_message_from_the_future_is_forwarded_with_the_time_of_now(arena: Arena, raw: RawWriter) -> None:
     in_a_day = int(time.time() * 1000) + DAY_MS
     mine = one(arena, raw, options=HalfOptions(timestamp_ms=in_a_day))

@@ -53,6 +53,7 @@ def set_message_bytes_max(servers: str, topic: str, byte_count: int) -> None:
         admin.alter_settings([change])
 
 
+@pytest.mark.fault("data: the target topic does not exist")
 @pytest.mark.promise("P1")
 def test_an_unknown_topic_holds_its_transaction_until_it_exists(arena: Arena, raw: RawWriter) -> None:
     topic = unique_name("late")
@@ -92,6 +93,7 @@ def test_a_held_transaction_holds_its_key_on_every_topic(arena: Arena, raw: RawW
     assert 1 == len(arena.visible(first.txn_id, topics=[topic]))
 
 
+@pytest.mark.fault("broker: a topic is deleted, or only one of half and op gets more partitions")
 @pytest.mark.promise("P1")
 def test_a_topic_deleted_between_prepare_and_commit_holds_until_it_is_back(arena: Arena, raw: RawWriter) -> None:
     topic = create_topic(arena.servers, unique_name("gone"), partitions=2)
@@ -129,6 +131,7 @@ def test_a_forbidden_target_parks_its_transaction(arena: Arena, raw: RawWriter, 
     assert [] == arena.visible(mine.txn_id)
 
 
+@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
 def test_a_message_larger_than_its_topic_allows_is_parked_before_it_is_tried(
     arena: Arena, raw: RawWriter, coordinator: RunningCoordinator
 ) -> None:
@@ -143,6 +146,7 @@ def test_a_message_larger_than_its_topic_allows_is_parked_before_it_is_tried(
     assert rebuilt == coordinator.coordinator.measures.rebuild_count
 
 
+@pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P11")
 def test_a_record_that_the_broker_alone_refuses_is_found_and_parked_and_the_rest_goes_on(

@@ -95,6 +95,7 @@ def test_nothing_is_visible_before_its_decision_is_in_the_log(arena: Arena, craf
     assert [] == early
 
 
+@pytest.mark.fault("producer: commits and rolls back one transaction")
 @pytest.mark.promise("P4")
 def test_the_first_decision_wins_whoever_wrote_it_and_across_a_restart(
     arena: Arena, crafted: Crafted, coordinator: CoordinatorProcess, tmp_path: Path

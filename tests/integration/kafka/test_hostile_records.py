@@ -81,6 +81,7 @@ def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
         assert 0 == running.coordinator.measures.rebuild_count
 
 
+@pytest.mark.fault("data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers")
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"txl\xff", b"\xed\xb3\xa9"])
 def test_a_header_whose_name_is_no_text_stops_nobody(
     arena: Arena, coordinator: RunningCoordinator, name: bytes
@@ -97,6 +98,7 @@ def test_a_header_whose_name_is_no_text_stops_nobody(
     assert b"strange" == kept_aside(arena, strange)
 
 
+@pytest.mark.fault("data: null values, control characters, or impossible topic names")
 @pytest.mark.parametrize("topic", IMPOSSIBLE)
 def test_a_half_message_for_a_topic_that_cannot_be_stops_nobody(
     arena: Arena, coordinator: RunningCoordinator, topic: str
@@ -114,6 +116,7 @@ def test_a_half_message_for_a_topic_that_cannot_be_stops_nobody(
     assert b"strange" == kept_aside(arena, offset)
 
 
+@pytest.mark.fault("data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers")
 def test_a_thousand_headers_are_forwarded_as_they_are(arena: Arena, coordinator: RunningCoordinator) -> None:
     raw = RawWriter(arena)
     headers: list[tuple[str, bytes | None]] = [(f"name-{n % 7}", b"%d" % n) for n in range(1_000)]

@@ -166,6 +166,7 @@ def test_a_kept_folder_goes_on_with_its_data_in_a_later_broker(local_config: Loc
         assert [b"value"] == read_all(broker.bootstrap_servers, "kept")
 
 
+@pytest.mark.fault("network: the name or the advertised address of a broker is wrong")
 def test_a_proxied_listener_leads_its_clients_to_the_proxy(local_config: LocalConfig) -> None:
     (proxy_port,) = free_ports(1)
     with KafkaCluster(brokers=1, config=local_config, proxied_listeners=[[proxy_port]]) as broker:
@@ -188,6 +189,7 @@ def test_a_users_property_reaches_the_broker(local_config: LocalConfig) -> None:
     assert "message.max.bytes=2000\n" in settings
 
 
+@pytest.mark.fault("broker: is killed, also one that leads the group or the Kafka transactions")
 @pytest.mark.slow
 def test_three_brokers_lose_one_and_go_on(local_config: LocalConfig) -> None:
     topic = unique_name("t")

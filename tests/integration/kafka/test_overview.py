@@ -65,6 +65,7 @@ def test_without_a_coordinator_everything_but_the_rolled_back_stands_open(broker
     assert expected == standing(arena, slice_max=7)
 
 
+@pytest.mark.fault("coordinator: is killed at any step")
 def test_after_a_coordinator_was_killed_it_is_what_is_neither_rolled_back_nor_visible(
     broker: Broker, tmp_path: Path
 ) -> None:

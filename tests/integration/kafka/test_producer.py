@@ -257,6 +257,7 @@ def test_a_thousand_tasks_share_one_asyncio_producer(arena: Arena) -> None:
     assert (900, 100) == (said.count(COMMIT), said.count(ROLLBACK))
 
 
+@pytest.mark.fault("producer: is frozen, and goes on after another instance decided")
 def test_status_tells_what_became_of_a_transaction(arena: Arena, producer: TransactionalProducer) -> None:
     txn_id, keyed = unique_name("order"), unique_name("keyed")
     producer.publish(Message(arena.targets[0], b"k", b"1"), txn_id=txn_id)

@@ -46,6 +46,7 @@ def made_for(arena: Arena, **settings: Any) -> TransactionalProducer:
 # --- brokers ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("broker: all brokers are down")
 def test_no_broker_at_the_start_is_told_within_its_time() -> None:
     (port,) = free_ports(1)
     producer = TransactionalProducer(
@@ -60,6 +61,7 @@ def test_no_broker_at_the_start_is_told_within_its_time() -> None:
     producer.close()
 
 
+@pytest.mark.fault("broker: is killed, also one that leads the group or the Kafka transactions")
 def test_a_broker_that_dies_makes_unknown_outcomes_in_bounds_and_everything_goes_on_after_it(
     own_broker: LocalBroker,
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_broker_that_dies_makes_unknown_outcomes_in_bounds_and_everything_goes
         assert TxnState.COMMITTED is history.state
 
 
+@pytest.mark.fault("broker: all brokers are down")
 def test_close_gives_up_within_its_time_when_the_broker_is_away(own_broker: LocalBroker) -> None:
     arena = make_arena(own_broker.bootstrap_servers)
     producer = made_for(arena)
@@ -112,6 +115,7 @@ def secured(broker: Broker, local_config: LocalConfig) -> Iterator[SecuredServer
         yield servers
 
 
+@pytest.mark.fault("rights: a wrong password, or missing rights")
 @pytest.mark.parametrize("password", ["wrong", None])
 def test_wrong_credentials_and_missing_rights_are_told_at_the_start(
     secured: SecuredServers, password: str | None
@@ -198,6 +202,7 @@ with TransactionalProducer(
 """
 
 
+@pytest.mark.fault("broker: is frozen for seconds, and requests are sent again late")
 def test_an_interrupt_ends_a_wait_for_a_broker_that_hangs(own_broker: LocalBroker) -> None:
     arena = make_arena(own_broker.bootstrap_servers)
     command = [sys.executable, "-c", PREPARE_FOR_EVER, arena.servers, arena.namespace, arena.targets[0]]

@@ -42,6 +42,7 @@ def made(asker: Asker, **settings: Any) -> TransactionalProducer:
     )
 
 
+@pytest.mark.fault("check handler: is slow, silent, unknown, answers garbage, or changes its answer")
 def test_only_a_clear_word_decides_and_every_answer_names_its_question(asker: Asker) -> None:
     said = {"commit": COMMIT, "rollback": ROLLBACK, "none": None, "text": "COMMIT", "number": 1}
     all_are_answered = threading.Event()

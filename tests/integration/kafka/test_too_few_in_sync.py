@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 HOLD_AFTER_S = 5
 
 
+@pytest.mark.fault("broker: a topic has too few replicas in sync")
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
 def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on() -> None:

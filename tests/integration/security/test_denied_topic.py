@@ -22,6 +22,7 @@ pytestmark = pytest.mark.kafka
 WATCHED_S = 20
 
 
+@pytest.mark.fault("rights: the coordinator may not write to a topic")
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("tells_rights", [True, False], ids=["told", "untold"])

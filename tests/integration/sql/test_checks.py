@@ -103,6 +103,9 @@ def test_one_open_transaction_of_sqlite_leaves_many_unknown_without_waiting_for_
     assert ["barrier.unknown"] == caplog.messages
 
 
+@pytest.mark.fault(
+    "producer: uses an id again whose barrier row was purged, and the first transaction of that id is checked"
+)
 @each_database
 @pytest.mark.promise("P8")
 def test_the_absence_of_a_row_that_a_purge_may_have_taken_means_nothing(shop: Shop) -> None:
@@ -120,6 +123,9 @@ def test_the_absence_of_a_row_that_a_purge_may_have_taken_means_nothing(shop: Sh
     assert UNKNOWN is shop.barrier.resolve(old, NONCE, group=GROUP, born_at_ms=asked[0].born_at_ms)
 
 
+@pytest.mark.fault(
+    "producer: uses an id again whose barrier row was purged, and the first transaction of that id is checked"
+)
 @each_database
 @pytest.mark.promise("P8")
 def test_a_later_attempt_of_an_id_does_not_roll_back_one_whose_row_a_purge_has_taken(shop: Shop) -> None:

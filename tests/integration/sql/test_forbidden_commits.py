@@ -93,6 +93,9 @@ def commit_is_refused(shop: Shop, session: Session, txn_id: str) -> None:
     assert not shop.has_order(txn_id)
 
 
+@pytest.mark.fault(
+    "producer: its local transaction is rolled back, or its commit fails, and the work is repeated without the barrier's row"
+)
 @pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
 def test_a_deadlock_that_was_swallowed_does_not_commit_the_rest(shop: Shop) -> None:
     """There, a deadlock rolls everything back, the row too, and the next statement begins another transaction."""
@@ -118,6 +121,9 @@ def test_a_deadlock_that_was_swallowed_does_not_commit_the_rest(shop: Shop) -> N
     assert ROLLBACK is shop.check(txn_id)
 
 
+@pytest.mark.fault(
+    "producer: its local transaction is rolled back, or its commit fails, and the work is repeated without the barrier's row"
+)
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.promise("P8")
 def test_the_row_of_a_check_that_came_meanwhile_is_not_taken_for_the_own(shop: Shop) -> None:

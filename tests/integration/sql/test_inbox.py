@@ -199,6 +199,9 @@ def test_who_comes_at_the_same_time_waits_for_the_first(engine: Engine, inbox: I
 LOCK = "SELECT txn_id FROM shop_order WHERE txn_id = '{}' FOR UPDATE"
 
 
+@pytest.mark.fault(
+    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
+)
 @pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
 @pytest.mark.parametrize("is_handled_meanwhile", [False, True])
 def test_what_is_done_behind_a_swallowed_deadlock_is_not_committed(
@@ -230,6 +233,9 @@ def test_what_is_done_behind_a_swallowed_deadlock_is_not_committed(
     assert is_handled_meanwhile is not handle(inbox, message)
 
 
+@pytest.mark.fault(
+    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
+)
 @on_sqlite
 @pytest.mark.parametrize("is_raised", [False, True])
 def test_what_is_done_behind_a_conflict_that_rolled_back_is_not_committed(
@@ -254,6 +260,9 @@ def test_what_is_done_behind_a_conflict_that_rolled_back_is_not_committed(
     assert handle(inbox, message)
 
 
+@pytest.mark.fault(
+    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
+)
 @each_database
 @pytest.mark.parametrize("is_in_block", [True, False])
 @pytest.mark.parametrize("with_session", [True, False], ids=["session", "connection"])
@@ -386,6 +395,9 @@ def test_a_savepoint_is_as_durable_as_before_in_autocommit(engine: Engine) -> No
     assert has_order(engine, order_id)
 
 
+@pytest.mark.fault(
+    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
+)
 @each_database
 def test_what_is_done_behind_the_rows_savepoint_is_not_committed_without_it(engine: Engine, inbox: Inbox) -> None:
     order_id, message = new_id(), forwarded(new_id(), 0)
@@ -618,6 +630,9 @@ def test_a_message_is_handled_once_in_the_loop(inbox: Inbox) -> None:
     in_loop(inbox, use)
 
 
+@pytest.mark.fault(
+    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
+)
 @each_database
 def test_what_is_done_again_after_a_rollback_is_not_committed_in_the_loop(engine: Engine, inbox: Inbox) -> None:
     names = [new_id(), new_id()]
