@@ -201,6 +201,26 @@ def test_the_last_of_a_parked_key_is_not_dropped_while_an_earlier_one_is_open(fi
     "consumer: the last dead letter of a parked key is dropped while an earlier one is open, or retention removes a failed one"
 )
 @pytest.mark.promise("P9")
+def test_the_last_of_a_parked_key_is_not_dropped_while_the_replay_of_an_earlier_one_has_no_answer(field: Field) -> None:
+    first, second, third = field.plant((b"p", REJECTED), (b"p", PARKED), (b"p", PARKED), parked={key_hash(b"p"): 2})
+    field.say(ask(first, request_id="a"), ask(second, request_id="a"))
+
+    before = field.choose(third, is_whole=False, is_dropping=True)
+    all_before = field.choose(is_whole=False, is_dropping=True)
+    field.say(*(answer(each, ReplayOutcome.FAILED, request_id="a") for each in (first, second)))
+    field.say(*(ask(each, request_id="b", kind=ReplayKind.DROP) for each in (first, second)))
+    behind_drops = field.choose(third, is_whole=False, is_dropping=True)
+
+    # It may fail, and the others with it: then the end of the first would release the key past the second.
+    for choice in (before, all_before):
+        assert ([], [(third, DeadLetterResult.LAST_OF_KEY)]) == (
+            places(choice),
+            [(place, why) for place, why, _ in choice.unable],
+        )
+    assert [third] == places(behind_drops)
+
+
+@pytest.mark.promise("P9")
 def test_the_last_of_a_parked_partition_is_not_dropped_while_one_of_another_key_is_open(field: Field) -> None:
     first, second = field.plant((b"a", REJECTED), (b"b", PARKED), parked={NO_KEY: 1})
 

@@ -322,6 +322,11 @@ class DeadLetterHistory:
             return DeadLetterState.REQUESTED
         return DeadLetterState.OPEN if self.ended is None else _STATES[self.ended]
 
+    @property
+    def is_to_be_replayed(self) -> bool:
+        """True if the request of a replay has no answer yet."""
+        return any(self.asked[request_id].record.kind is ReplayKind.REPLAY for request_id in self.unanswered)
+
 
 UNKNOWN_LETTER = DeadLetterHistory()
 """For a dead letter without requests; not to be changed."""

@@ -335,8 +335,8 @@ def choose(
 
     What `request_id` has asked for already is `asked_before`: it was asked for, or with `is_copying` republished. With
     `is_again` named ones are asked for whatever became of them. With `is_whole` a parked key's other dead letters are
-    chosen too. With `is_dropping` the last one of a parked key is not chosen while earlier ones are left open: its end
-    would release the key.
+    chosen too. With `is_dropping` the last one of a parked key is not chosen while earlier ones are left open, or their
+    replays have no answer: its end would release the key.
     """
     able = ABLE | {DeadLetterState.REQUESTED} if is_copying else ABLE
 
@@ -365,7 +365,7 @@ def choose(
         if limit is not None:
             choice.chosen = heapq.nsmallest(limit, choice.chosen, key=lambda c: (c.at_ms, c.place))
     is_all_there_is = not names and wanted.is_empty and limit is None
-    if not is_all_there_is:
+    if not is_all_there_is or is_dropping:  # replays without an answer are not chosen, and may fail
         for log in logs.values():
             _add_parked(choice, log, request_id=request_id, is_whole=is_whole, is_dropping=is_dropping)
     return choice
@@ -427,7 +427,7 @@ def _add_parked(
 ) -> None:
     """The rest of the parked keys of which one is chosen or was asked for; or only how many that are.
 
-    With `is_dropping` the last dead letter of each leaves the choice where an earlier one is left.
+    With `is_dropping` the last dead letter of each leaves the choice where an earlier one is left, or is to be replayed and may fail.
     """
     ours = [c for c in (*choice.chosen, *choice.asked_before) if c.place.topic == log.topic]
     if not ours:
@@ -450,7 +450,8 @@ def _add_parked(
         if found.history.state not in ENDED and found.letter.reason is DeadLetterReason.KEY_PARKED:
             parked.add(chain)
         is_able = found.history.state in ABLE and request_id not in found.history.asked
-        if is_able and found.place not in places:
+        is_left = is_able or (is_dropping and found.history.is_to_be_replayed)
+        if is_left and found.place not in places:
             rest.append((chain, _chosen(found, found.letter)))
 
     log.each(take, partitions={partition for partition, _ in keys})
