@@ -81,6 +81,7 @@ def test_content_stays_within_its_budget_and_what_was_dropped_arrives_whole(shop
     assert all_are_visible(shop)
 
 
+@pytest.mark.threat("write `<ns>.half`")
 @pytest.mark.promise("P3")
 def test_a_record_that_was_kept_aside_stays_there_when_content_is_read_again(shop: Shop) -> None:
     secrets = shop.lab.topic()

@@ -7,6 +7,7 @@ import pytest
 from tests.simulation.guards import GUARDS
 from tests.support import fault_page
 from tests.support.checker import Kind
+from tests.support.marked_tests import marked
 
 
 def test_the_page_of_faults_is_made_from_the_tests() -> None:
@@ -14,7 +15,7 @@ def test_the_page_of_faults_is_made_from_the_tests() -> None:
 
 
 def test_every_fault_is_covered_or_says_why_not() -> None:
-    found, rows = fault_page.marked(), fault_page.faults()
+    found, rows = marked("fault"), fault_page.faults()
 
     assert [] == [row.name for row in rows if row.name not in found and not row.missing]
     assert len(rows) == len({row.name for row in rows})
@@ -22,7 +23,7 @@ def test_every_fault_is_covered_or_says_why_not() -> None:
 
 
 def test_every_mark_of_a_test_names_a_fault_of_the_page() -> None:
-    assert set() == fault_page.marked().keys() - {row.name for row in fault_page.faults()}
+    assert set() == marked("fault").keys() - {row.name for row in fault_page.faults()}
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -134,6 +134,7 @@ def test_what_fails_once_is_logged_and_the_next_reader_is_answered(
     wait_until(lambda: [r.getMessage() for r in caplog.records] == ["metrics.failed"], within=10, what="one line")
 
 
+@pytest.mark.threat("reach the port of metrics")
 def test_readers_that_say_nothing_never_keep_a_probe_out(port: int) -> None:
     with ExitStack() as stack:
         for _ in range(3 * CONNECTION_COUNT_MAX):
@@ -150,6 +151,7 @@ def test_the_connection_that_came_first_gives_way(port: int) -> None:
         assert answer_of(readers[-1]).startswith(b"HTTP/1.0 200 ")
 
 
+@pytest.mark.threat("reach the port of metrics")
 @pytest.mark.fault("operation: many readers of metrics from one address, or very frequent ones")
 def test_an_address_with_many_connections_pushes_out_its_own_and_no_probe_of_another(port: int) -> None:
     with ExitStack() as stack:
@@ -162,6 +164,7 @@ def test_an_address_with_many_connections_pushes_out_its_own_and_no_probe_of_ano
         assert answer_of(probe).startswith(b"HTTP/1.0 200 ")
 
 
+@pytest.mark.threat("reach the port of metrics")
 @pytest.mark.fault("operation: many readers of metrics from one address, or very frequent ones")
 def test_a_page_is_made_once_a_second_however_often_and_in_whichever_form_it_is_asked_for(observed: Observed) -> None:
     clock, config = Clock(), MetricsConfig(metrics_port=free_port())
@@ -176,6 +179,7 @@ def test_a_page_is_made_once_a_second_however_often_and_in_whichever_form_it_is_
         assert "txlayer_open 7.5" in get(config.port, "/metrics")[1]
 
 
+@pytest.mark.threat("reach the port of metrics")
 @pytest.mark.parametrize(
     "request_bytes",
     [
@@ -233,6 +237,7 @@ class Clock:
         return self.now_s
 
 
+@pytest.mark.threat("reach the port of metrics")
 def test_a_reader_has_one_time_for_its_whole_request(observed: Observed) -> None:
     clock, config = Clock(), MetricsConfig(metrics_port=free_port())
     with MetricsServer(config, observed, clock=clock), connect(config.port) as reader:
@@ -246,6 +251,7 @@ def test_a_reader_has_one_time_for_its_whole_request(observed: Observed) -> None
         assert b"" == reader.recv(1)
 
 
+@pytest.mark.threat("reach the port of metrics")
 def test_a_reader_that_does_not_take_its_answer_is_hung_up_on(observed: Observed) -> None:
     observed.found = [Sample(SENT, n, (f"{n}" + "x" * 100_000,)) for n in range(400)]
     clock, config = Clock(), MetricsConfig(metrics_port=free_port())

@@ -64,6 +64,7 @@ def run(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.threat("write to the working directory of a service or an operator")
 @pytest.mark.parametrize(
     "command",
     [
@@ -94,6 +95,7 @@ def test_a_command_runs_no_module_of_the_working_directory(command: tuple[str, .
     assert "geheim" not in ran.stdout + ran.stderr
 
 
+@pytest.mark.threat("write to the working directory of a service or an operator")
 def test_workers_of_a_consumer_import_its_module_and_no_other(folder: Path) -> None:
     (folder / "shop.py").write_text(CONSUMER, "utf-8")
 

@@ -24,6 +24,7 @@ with spark_session(master="local[1]", memory="512m") as session:
 """
 
 
+@pytest.mark.threat("write to the working directory of a service or an operator")
 def test_sparks_workers_run_no_module_of_the_working_directory(tmp_path: Path) -> None:
     elsewhere, mark = tmp_path / "program", tmp_path / "mark"
     elsewhere.mkdir()

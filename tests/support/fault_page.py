@@ -6,10 +6,8 @@ columns are `producer` and `its clock is a day off`. The other columns of that t
 
 from __future__ import annotations
 
-import ast
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +15,7 @@ from tests.selftest import test_check_judge, test_consumer_judge, test_run_check
 from tests.simulation.consumers.guards import CONSUMER_GUARDS
 from tests.simulation.guards import GUARDS
 from tests.support.checker import Kind
+from tests.support.marked_tests import cell, marked
 
 PLANTED = {
     **{what: kind for what, (kind, _) in test_run_checker.PLANTED.items()},
@@ -32,11 +31,11 @@ COMMAND = ".venv/bin/python -m tests.support.fault_page"
 _COLUMNS = "| where | fault | must happen | tests | not covered |\n| --- | --- | --- | --- | --- |\n"
 
 _INVARIANTS = """
-## Invariants, and how each was seen red
+## Invariants, and how each was seen to fail
 
-An invariant that was never seen red may be one that nobody looks at. Each is planted into a clean history, once for every place where the
-judge can find it (`tests/selftest/test_run_checker.py`, `test_check_judge.py` and `test_consumer_judge.py`, which fail if a place finds nothing); beside that stand the guards of
-[guards.md](guards.md) without which a simulated world shows it, or another finding of its guard's row.
+A check that never failed may check nothing. So tests plant each violation into a clean history, once for every place where the judge can find it, and fail if the judge finds
+nothing (`tests/selftest/test_run_checker.py`, `test_check_judge.py` and `test_consumer_judge.py`). The last column names the [guards](guards.md) without which a simulated
+cluster shows the finding, or another one in the row of its guard.
 
 """
 
@@ -61,7 +60,7 @@ class Row(NamedTuple):
 
 def page() -> str:
     """The whole page, with the tests that carry each fault's name."""
-    found = marked()
+    found = marked("fault")
     rows = "".join(_line(row, found.get(row.name, ())) for row in faults())
     return _head() + _COLUMNS + rows + _INVARIANTS + "\n".join(_invariants()) + "\n"
 
@@ -73,37 +72,16 @@ def faults() -> list[Row]:
     return [Row(where, what, outcome, missing) for where, what, outcome, _, missing in cells]
 
 
-def marked() -> dict[str, list[str]]:
-    """The tests of each fault by its name, in the order of their node ids below tests/."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        source = path.read_text("utf-8")
-        if "pytest.mark.fault(" in source:
-            for test, name in _marks(ast.parse(source)):
-                found[name].append(f"{path.relative_to(ROOT / 'tests').as_posix()}::{test}")
-    return found
-
-
-def _marks(module: ast.Module) -> Iterator[tuple[str, str]]:
-    """Each test of a module with each fault it is marked with."""
-    for node in module.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            for mark in node.decorator_list:
-                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.fault":
-                    yield from ((node.name, str(ast.literal_eval(name))) for name in mark.args)
-
-
 def _head() -> str:
     return PAGE.read_text("utf-8").partition(_COLUMNS)[0]
 
 
 def _line(row: Row, tests: Iterable[str]) -> str:
-    named = "<br>".join(f"`{test}`" for test in tests) or "none"
-    return f"| {row.where} | {row.what} | {row.outcome} | {named} | {row.missing} |\n"
+    return f"| {row.where} | {row.what} | {row.outcome} | {cell(tests)} | {row.missing} |\n"
 
 
 def _invariants() -> Iterable[str]:
-    yield "| finding | promise | what is wrong | planted | guards |"
+    yield "| finding | promise | what is wrong | planted violation | guards |"
     yield "| --- | --- | --- | --- | --- |"
     for kind, text in _texts().items():
         promise = _PROMISE.search(text)

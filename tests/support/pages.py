@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import textwrap
-from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,24 +20,3 @@ def blocks(page: Path, language: str) -> list[str]:
 def programs(name: str) -> list[str]:
     """The Python programs of a how-to page."""
     return blocks(ROOT / "docs" / "howto" / f"{name}.md", "python")
-
-
-def missing_tests(named: Iterable[str]) -> set[str]:
-    """Of the tests that a page names, `unit/test_codec.py::test_…`, those that pytest would not find under tests/.
-
-    Read, not collected: a collection imports and rewrites every file that is named.
-    """
-    files = {name.partition("::")[0] for name in named}
-    found = {
-        f"{file}::{node.name}"
-        for file in files
-        if (ROOT / "tests" / file).is_file()
-        for node in ast.parse((ROOT / "tests" / file).read_bytes()).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-    return {name for name in named if name not in found or not _is_test(name)}
-
-
-def _is_test(name: str) -> bool:
-    file, _, function = name.partition("::")
-    return file.rpartition("/")[2].startswith("test_") and function.startswith("test_")

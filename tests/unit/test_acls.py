@@ -35,6 +35,7 @@ def test_every_right_of_every_role_has_a_reason_of_its_own(role: str) -> None:
     assert all(len(entry.why) > 7 for entry in spec.entries)
 
 
+@pytest.mark.threat("write `<ns>.doubt`", "write a real topic")
 def test_nobody_but_the_coordinator_may_write_real_topics_or_doubt() -> None:
     writers = {
         role
@@ -46,6 +47,7 @@ def test_nobody_but_the_coordinator_may_write_real_topics_or_doubt() -> None:
     assert {"coordinator"} == writers
 
 
+@pytest.mark.threat("use a transactional id below `<ns>/`")
 @pytest.mark.parametrize(
     ("mine", "theirs"),
     [
@@ -78,6 +80,7 @@ def ids_of(role: str, group: str, namespace: str) -> list[Acl]:
     return [right.acl for right in rights]
 
 
+@pytest.mark.threat("use a transactional id below `<ns>/`")
 @pytest.mark.parametrize("group", ["ns.coordinator", "other.coordinator", "ns.check.orders"])
 def test_a_consumer_is_given_no_group_of_txlayers_own(group: str) -> None:
     with pytest.raises(UsageError, match="join the coordinators"):

@@ -174,6 +174,7 @@ def test_of_a_group_that_is_away_only_so_many_wake_as_could_be_asked_soon() -> N
     assert 40 == driver.ledger.open_count
 
 
+@pytest.mark.threat("write `<ns>.half`")
 @pytest.mark.promise("P11")
 def test_of_very_many_groups_only_so_many_wake_at_once() -> None:
     driver = PartitionDriver(settings=settings(CheckPolicy()))

@@ -87,6 +87,7 @@ class Present(frozenset[str]):
         return super().__contains__(group)
 
 
+@pytest.mark.threat("write `<ns>.half`")
 def test_groups_that_nobody_answers_for_cost_those_that_are_there_nothing() -> None:
     invented = [transaction(n, group=f"invented-{n}", appended_ms=CountedInt(0)) for n in range(20_000)]
     schedule = schedule_of(*invented, transaction(30_000))
@@ -100,6 +101,7 @@ def test_groups_that_nobody_answers_for_cost_those_that_are_there_nothing() -> N
     assert (0, True) == (Present.look_count, CountedInt.compared < 100)
 
 
+@pytest.mark.threat("write `<ns>.half`")
 def test_groups_whose_transactions_are_settled_are_forgotten() -> None:
     schedule = schedule_of()
     for number in range(20_000):

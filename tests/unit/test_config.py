@@ -167,6 +167,7 @@ def test_plain_text_stays_on_this_machine(servers: str) -> None:
     assert servers == ClientConfig(bootstrap_servers=servers).bootstrap_servers
 
 
+@pytest.mark.threat("control the network between")
 @pytest.mark.parametrize(
     "servers", ["broker:9092", "10.0.0.1:9092", "127.0.0.1:1,broker:1", "127.example.org:9092", "localhost.example:1"]
 )

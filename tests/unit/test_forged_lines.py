@@ -39,6 +39,7 @@ def record(*, message: str = "check.sent", **fields: object) -> logging.LogRecor
     return made
 
 
+@pytest.mark.threat("write `<ns>.half`")
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
 @pytest.mark.parametrize("forgery", FORGERIES)
 @pytest.mark.parametrize("where", ["field", "message", "traceback"])

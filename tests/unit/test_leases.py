@@ -270,6 +270,7 @@ def logs(draw: st.DrawFn) -> list[Entry]:
     return entries
 
 
+@pytest.mark.threat("write `<ns>.locks`")
 @given(logs())
 @pytest.mark.promise("P10")
 def test_the_fold_holds_what_the_rules_say_and_tokens_only_grow(log: list[Entry]) -> None:
@@ -289,6 +290,7 @@ def test_the_fold_holds_what_the_rules_say_and_tokens_only_grow(log: list[Entry]
         tokens[record.queue] = lease.token
 
 
+@pytest.mark.threat("write `<ns>.locks`")
 @given(logs())
 @pytest.mark.promise("P10")
 def test_another_holder_always_has_another_token(log: list[Entry]) -> None:

@@ -138,6 +138,7 @@ def test_attempts_of_one_id_are_two_transactions() -> None:
     assert [second] == driver.log.forwarded
 
 
+@pytest.mark.threat("write `<ns>.check`")
 @pytest.mark.promise("P4")
 def test_a_line_that_names_no_half_record_of_its_transaction_decides_nothing() -> None:
     driver = PartitionDriver()

@@ -178,6 +178,7 @@ def give_up(driver: PartitionDriver) -> None:
     driver.turn()
 
 
+@pytest.mark.threat("write `<ns>.op`")
 @pytest.mark.promise("P11")
 def test_op_lines_that_name_invented_transactions_take_no_more_memory_than_their_limit(
     monkeypatch: pytest.MonkeyPatch,

@@ -81,6 +81,7 @@ def test_a_group_whose_checks_know_nothing_is_told() -> None:
     assert [[], [(GROUP, "on", 20)]] == told
 
 
+@pytest.mark.threat("write `<ns>.half`")
 @pytest.mark.fault("coordinator: a stranger writes half records under the name of a group")
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")

@@ -355,6 +355,7 @@ def test_limits_and_refusals_are_heard_whoever_answers() -> None:
     assert {"other-group": 1} == desk.skipped
 
 
+@pytest.mark.threat("write `<ns>.check`")
 def test_a_limit_ends_by_its_word_or_by_its_silence() -> None:
     desk = Desk()
     desk.hear(limit("on", partition=1), limit("on", partition=2))

@@ -51,6 +51,7 @@ def test_settings_are_read_from_a_file_and_nearer_ones_win(tmp_path: Path) -> No
     } == config.client_settings
 
 
+@pytest.mark.threat("log in to the machine of a service")
 @pytest.mark.parametrize(
     "name",
     [
@@ -70,6 +71,7 @@ def test_a_secret_on_a_command_line_is_refused_and_the_way_out_is_named(name: st
     assert SENTINEL not in str(refused.value)
 
 
+@pytest.mark.threat("log in to the machine of a service")
 @pytest.mark.parametrize(
     "url",
     [
@@ -147,6 +149,7 @@ def test_the_address_of_a_database_comes_from_a_file_unless_it_is_said(password:
     assert from_file({}, name) is None
 
 
+@pytest.mark.threat("control the network between")
 @pytest.mark.parametrize(
     "setting", [{"enable.ssl.certificate.verification": "false"}, {"ssl.endpoint.identification.algorithm": "none"}]
 )

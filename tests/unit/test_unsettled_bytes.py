@@ -50,6 +50,7 @@ def work(still: StillCoordinator, *, seconds: float = 5) -> dict[int, Shard]:
     return found
 
 
+@pytest.mark.threat("write `<ns>.half`")
 @pytest.mark.fault(
     "coordinator: a flood of half records under invented names of producer groups exceeds the memory for transactions"
 )
@@ -64,6 +65,7 @@ def test_a_flood_of_invented_records_is_read_no_further_than_there_is_memory(sti
     assert shards[0].ledger.open_count <= 40 + READ_COUNT
 
 
+@pytest.mark.threat("write `<ns>.half`")
 @pytest.mark.fault(
     "coordinator: a flood of half records under invented names of producer groups exceeds the memory for transactions"
 )

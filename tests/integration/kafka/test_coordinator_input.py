@@ -165,6 +165,7 @@ def test_two_attempts_with_one_id_know_nothing_of_each_other(arena: Arena, raw: 
     assert [b"second"] == [record.value for record in arena.visible(first.txn_id)]
 
 
+@pytest.mark.threat("write `<ns>.op`")
 @pytest.mark.fault("data: an op without its half record, a half record without op, or an op that is read first")
 def test_an_op_that_names_another_half_record_does_not_count(
     arena: Arena, raw: RawWriter, coordinator: RunningCoordinator
@@ -258,6 +259,7 @@ def test_a_half_record_in_the_wrong_partition_is_kept_aside(arena: Arena, raw: R
     assert (b"key", b"lost") == codec.decode_content(value=kept.value, headers=kept.headers)[:2]
 
 
+@pytest.mark.threat("write `<ns>.half`")
 @pytest.mark.fault("data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize(
@@ -287,6 +289,7 @@ def test_garbage_on_half_is_kept_aside_with_its_bytes(
     assert b"\x00garbage" == codec.decode_content(value=kept.value, headers=kept.headers)[1]
 
 
+@pytest.mark.threat("write `<ns>.op`")
 @pytest.mark.fault("data: garbage: no header, an unknown version, not UTF-8, no id, a thousand headers")
 @pytest.mark.promise("P11")
 @pytest.mark.parametrize("value", [None, b"", b"\xff\x00\xfe"], ids=["null", "empty", "not text"])

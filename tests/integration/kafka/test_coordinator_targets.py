@@ -117,6 +117,7 @@ def test_a_topic_deleted_between_prepare_and_commit_holds_until_it_is_back(arena
     assert 1 == len(arena.visible(lost.txn_id))
 
 
+@pytest.mark.threat("write `<ns>.half`")
 @pytest.mark.parametrize(
     "topic", ["private", "__consumer_offsets", "real-orders.dlq", "real-orders.replay", "half", "doubt"]
 )

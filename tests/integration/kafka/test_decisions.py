@@ -45,6 +45,7 @@ def visible(arena: Arena) -> list[str]:
     return sorted((header(r.headers, "txl-id") or b"").decode() for r in records)
 
 
+@pytest.mark.threat("write `<ns>.half`")
 @pytest.mark.promise("P3")
 def test_nothing_is_visible_that_is_undecided_or_rolled_back(
     arena: Arena, crafted: Crafted, coordinator: CoordinatorProcess
@@ -95,6 +96,7 @@ def test_nothing_is_visible_before_its_decision_is_in_the_log(arena: Arena, craf
     assert [] == early
 
 
+@pytest.mark.threat("write `<ns>.op`")
 @pytest.mark.fault("producer: commits and rolls back one transaction")
 @pytest.mark.promise("P4")
 def test_the_first_decision_wins_whoever_wrote_it_and_across_a_restart(

@@ -38,6 +38,7 @@ def handle(request: ReplayRecord) -> ReplayOutcome:
 # --- the plain case ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.threat("write `<group>.<topic>.dlq`")
 def test_a_named_dead_letter_is_asked_for_answered_and_told(planted: Planted) -> None:
     letter, other = planted.letter(key=b"k1"), planted.letter(key=b"k2")
 

@@ -98,6 +98,7 @@ def test_a_header_whose_name_is_no_text_stops_nobody(
     assert b"strange" == kept_aside(arena, strange)
 
 
+@pytest.mark.threat("write `<ns>.half`")
 @pytest.mark.fault("data: null values, control characters, or impossible topic names")
 @pytest.mark.parametrize("topic", IMPOSSIBLE)
 def test_a_half_message_for_a_topic_that_cannot_be_stops_nobody(

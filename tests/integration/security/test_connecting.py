@@ -93,6 +93,7 @@ def test_a_producer_connects_with_a_token_that_a_function_brings(guarded: TlsBro
     assert {"whose=ours"} == set(asked)
 
 
+@pytest.mark.threat("control the network between")
 @pytest.mark.parametrize("wrong", ["password", "authority", "protocol", "no certificate"])
 def test_what_is_wrong_is_told_in_one_line_without_the_password(guarded: TlsBroker, user: User, wrong: str) -> None:
     settings, servers = guarded.scram(user), guarded.sasl_servers
@@ -121,6 +122,7 @@ def test_what_is_wrong_is_told_in_one_line_without_the_password(guarded: TlsBrok
     assert "s3ntinel" not in str(refused.value)
 
 
+@pytest.mark.threat("log in to the machine of a service")
 def test_a_coordinator_takes_every_setting_from_the_environment_and_files(
     guarded: TlsBroker, arena: Arena, user: User, tmp_path: Path
 ) -> None:

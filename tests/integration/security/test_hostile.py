@@ -42,6 +42,15 @@ def granted(guarded: TlsBroker, stage: Stage, role: str, user: User) -> set[tupl
     return {(acl.name, acl.operation) for acl in acls if acl.resource is AclResource.TOPIC}
 
 
+@pytest.mark.threat(
+    "write `<ns>.doubt`",
+    "write `<ns>.check`",
+    "write `<ns>.locks`",
+    "write `<group>.<topic>.dlq`",
+    "write `<group>.<topic>.replay`",
+    "write a real topic",
+    "read `<ns>.half` or `<ns>.doubt`",
+)
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_may_write_and_read_what_it_needs_and_nothing_else(
     guarded: TlsBroker, stage: Stage, other: Stage, user: User, role: str
@@ -59,6 +68,7 @@ def test_a_role_may_write_and_read_what_it_needs_and_nothing_else(
     assert expected == allowed
 
 
+@pytest.mark.threat("read `<ns>.check`, and know a group's name")
 def test_a_producer_joins_its_own_check_group_and_no_other(guarded: TlsBroker, stage: Stage, user: User) -> None:
     granted(guarded, stage, "producer", user)
     prober = Prober(guarded.sasl_servers, guarded.scram(user))
@@ -69,6 +79,7 @@ def test_a_producer_joins_its_own_check_group_and_no_other(guarded: TlsBroker, s
     assert not prober.may_join(topics.coordinator_group, topics.check)
 
 
+@pytest.mark.threat("use a transactional id below `<ns>/`")
 def test_nobody_but_its_holder_may_fence_a_transactional_id(guarded: TlsBroker, stage: Stage, user: User) -> None:
     granted(guarded, stage, "producer", user)
     coordinator = guarded.add_user()
@@ -79,6 +90,7 @@ def test_nobody_but_its_holder_may_fence_a_transactional_id(guarded: TlsBroker, 
     assert Prober(guarded.sasl_servers, guarded.scram(coordinator)).may_be(name)
 
 
+@pytest.mark.threat("use a transactional id below `<ns>/`")
 def test_a_consumer_may_fence_neither_a_namesake_nor_a_group_whose_name_begins_alike(
     guarded: TlsBroker, stage: Stage, user: User
 ) -> None:
@@ -104,6 +116,7 @@ def quick(stage: Stage, user: User, **more: object) -> CoordinatorConfig:
     )
 
 
+@pytest.mark.threat("write `<ns>.op`")
 def test_a_producer_of_one_namespace_cannot_resolve_a_transaction_of_another(guarded: TlsBroker, user: User) -> None:
     mine, theirs = make_stage(guarded), make_stage(guarded)
     granted(guarded, mine, "producer", user)
@@ -130,6 +143,7 @@ def test_a_producer_of_one_namespace_cannot_resolve_a_transaction_of_another(gua
     assert [] == theirs.arena.visible(victim.txn_id)
 
 
+@pytest.mark.threat("write `<ns>.half`")
 def test_a_half_message_cannot_make_the_coordinator_write_another_namespace(
     guarded: TlsBroker, other: Stage, user: User
 ) -> None:

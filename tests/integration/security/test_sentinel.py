@@ -93,6 +93,7 @@ def environ(guarded: TlsBroker, sentinel: User, tmp_path: Path) -> dict[str, str
     }
 
 
+@pytest.mark.threat("log in to the machine of a service")
 @pytest.mark.parametrize(("words", "command"), EVERY)
 def test_no_command_shows_a_password(
     words: tuple[str, ...],

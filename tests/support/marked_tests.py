@@ -1,0 +1,36 @@
+"""Which tests carry a mark, by the names that the mark gives: `pytest.mark.fault("producer: …")`, `pytest.mark.threat("…")`."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def marked(mark: str) -> dict[str, list[str]]:
+    """{name given to the mark: node ids of its tests below tests/, in their order}."""
+    call = f"pytest.mark.{mark}"
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(TESTS.rglob("test_*.py")):
+        source = path.read_text("utf-8")
+        if f"@{call}(" in source:
+            for test, name in _marks(ast.parse(source), call):
+                found[name].append(f"{path.relative_to(TESTS).as_posix()}::{test}")
+    return found
+
+
+def cell(tests: Iterable[str]) -> str:
+    """The tests as a cell of a table in Markdown."""
+    return "<br>".join(f"`{test}`" for test in tests) or "none"
+
+
+def _marks(module: ast.Module, call: str) -> Iterator[tuple[str, str]]:
+    """Each test of a module with each name that its marks give."""
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == call:
+                    yield from ((node.name, str(ast.literal_eval(name))) for name in mark.args)
