@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures.thread import BrokenThreadPool
 from typing import Any
 
 import pytest
@@ -224,6 +225,25 @@ def test_an_executor_that_drops_its_work_leaves_the_resolution_unknown(stage: Pr
     with pytest.raises(LifecycleError, match="executor"):
         second.result(10)
     assert {"t1": COMMIT, "t2": UNKNOWN} == {op.key[:2]: op.resolution for op in stage.writer.ops()}
+
+
+def test_an_executor_whose_threads_cannot_begin_leaves_the_resolution_unknown(stage: ProducerStage) -> None:
+    let_go = threading.Event()
+
+    def initializer() -> None:
+        assert let_go.wait(10)
+        raise OSError("no database")
+
+    producer = stage.producer()
+    pool = ThreadPoolExecutor(1, initializer=initializer)
+    futures = [producer.submit(ORDER, lambda _tx: COMMIT, txn_id=f"t{n}", executor=pool) for n in (1, 2)]
+    log_has_both(stage)
+    let_go.set()
+
+    for future in futures:
+        with pytest.raises(BrokenThreadPool):
+            future.result(10)
+    assert [UNKNOWN, UNKNOWN] == stage.resolutions()
 
 
 def log_has_both(stage: ProducerStage) -> None:

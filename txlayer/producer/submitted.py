@@ -143,7 +143,7 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
             self.resolution = UNKNOWN
             self.queue.waiting.append(self)
         else:
-            task.add_done_callback(self._look_whether_cancelled)
+            task.add_done_callback(self._look_whether_it_ran)
 
     def _resolve(self) -> None:
         assert self._work is not None
@@ -182,11 +182,13 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
         self._resolve()
         self.queue.pipeline.resolved(self)
 
-    def _look_whether_cancelled(self, task: Future[None]) -> None:
-        if task.cancelled():
-            self._local_error = LifecycleError("the executor was shut down before it ran", state="closed")
-            self.resolution = UNKNOWN
-            self.queue.pipeline.resolved(self)
+    def _look_whether_it_ran(self, task: Future[None]) -> None:
+        if self.resolution is not None:
+            return
+        shut_down = LifecycleError("the executor was shut down before it ran", state="closed")
+        self._local_error = shut_down if task.cancelled() else task.exception()
+        self.resolution = UNKNOWN
+        self.queue.pipeline.resolved(self)
 
     def fail(self, error: BaseException) -> None:
         """Nothing more will happen."""
