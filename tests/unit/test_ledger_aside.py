@@ -394,6 +394,7 @@ def test_what_was_rolled_back_on_a_lines_word_alone_stays_so_when_its_half_recor
     assert [] == driver.log.forwarded
 
 
+@pytest.mark.fault("data: an op without its half record, a half record without op, or an op that is read first")
 @pytest.mark.promise("P4")
 def test_a_line_ends_what_another_line_alone_brought_only_once_doubt_knows_it() -> None:
     driver, key = PartitionDriver(), txn_key("late")
