@@ -17,7 +17,7 @@ from txlayer.adapters.kafka.local import LocalConfig
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-SECONDS = float(os.environ.get("E2E_CHAOS_MINUTES", "1.2")) * 60
+SECONDS = float(os.environ.get("E2E_CHAOS_MINUTES", "0.6")) * 60
 """Faults for at least so long; a slow machine takes more, until every kind of fault has been there."""
 RATE = 150
 

@@ -15,14 +15,13 @@ from tests.support.witness import Witness
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-CHANGE_COUNT = 10
-
 
 @pytest.mark.fault("coordinator: many coordinators join and leave all the time")
 @pytest.mark.promise("P2")
 @pytest.mark.promise("P6")
+@pytest.mark.parametrize("change_count", [4, pytest.param(10, marks=pytest.mark.nightly)])
 def test_two_workers_lose_and_double_nothing_while_others_join_and_leave(
-    broker: Broker, start_coordinator: Start
+    change_count: int, broker: Broker, start_coordinator: Start
 ) -> None:
     rng = random_source()
     arena = make_arena(broker.bootstrap_servers)
@@ -32,7 +31,7 @@ def test_two_workers_lose_and_double_nothing_while_others_join_and_leave(
     workers.wait_for("partitions.taken_over")
 
     with Witness(arena.servers, arena.targets) as witness:
-        for number in range(CHANGE_COUNT):
+        for number in range(change_count):
             guest = start_coordinator(arena, "--doubt-after", "1s")
             if number % 3:
                 guest.wait_for("partitions.taken_over", within=60)
@@ -52,7 +51,7 @@ def test_two_workers_lose_and_double_nothing_while_others_join_and_leave(
     assert [] == witness.repeated()
     assert [] == load.failures
     # Each guest that came and went is two rebalances; some of them fall together.
-    assert len(generations) > CHANGE_COUNT // 2
+    assert len(generations) > change_count // 2
     workers.terminate()
     assert 0 == workers.wait()
 

@@ -173,7 +173,8 @@ class Killer:
 
 
 @pytest.mark.fault("Spark: bronze is killed at any step, also between its readers, while a ledger is made")
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("every", [4, 1])
 def test_wherever_bronze_is_killed_a_ledger_says_nothing_that_is_not_so(
     every: int, spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +216,7 @@ def test_wherever_bronze_is_killed_a_ledger_says_nothing_that_is_not_so(
     assert rows == audit.run("at once", reads=False)
 
 
+@pytest.mark.nightly
 @pytest.mark.fault("Spark: bronze is killed at any step, also between its readers, while a ledger is made")
 def test_a_ledger_beside_bronze_that_goes_on_says_nothing_that_is_not_so(
     spark: SparkSession, broker: Broker, tmp_path: Path
@@ -241,6 +243,7 @@ def test_a_ledger_beside_bronze_that_goes_on_says_nothing_that_is_not_so(
     assert len(runs[-1]) > len(runs[0])
 
 
+@pytest.mark.nightly
 @pytest.mark.fault("Spark: half records are read after what followed from them")
 def test_half_records_that_are_read_later_heal_what_came_before_them(
     spark: SparkSession, broker: Broker, tmp_path: Path
@@ -305,6 +308,7 @@ def test_topics_beyond_those_that_a_row_tells_apart_are_judged_as_well(
     assert ["…"] == rows[good[0].txn_id].topics
 
 
+@pytest.mark.nightly
 def test_a_folded_ledger_says_the_same_and_forgets_what_is_too_old(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
