@@ -220,6 +220,9 @@ def test_the_last_of_a_parked_key_is_not_dropped_while_the_replay_of_an_earlier_
     assert [third] == places(behind_drops)
 
 
+@pytest.mark.fault(
+    "consumer: the last dead letter of a parked key is dropped while an earlier one is open, or retention removes a failed one"
+)
 @pytest.mark.promise("P9")
 def test_the_last_of_a_parked_partition_is_not_dropped_while_one_of_another_key_is_open(field: Field) -> None:
     first, second = field.plant((b"a", REJECTED), (b"b", PARKED), parked={NO_KEY: 1})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import original_headers
-from txlayer.core.retry import Reject, RetryPolicy
+from txlayer.core.retry import Reject, Retry, RetryPolicy
 
 
 class Lazy(str):
@@ -44,6 +44,43 @@ def test_a_reason_that_cannot_be_shown_costs_no_worker(stage: Stage) -> None:
         wait_until(lambda: stage.journal.values(b"good"), within=10, what="the other key")
 
 
+class Unit(int):
+    """A number that knows its unit and compares with none other."""
+
+    def __gt__(self, other: object) -> bool:
+        raise TypeError("no unit")
+
+
+class Impatient(timedelta):
+    """A delay that ends the program."""
+
+    def total_seconds(self) -> float:
+        raise SystemExit
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Reject.__new__(Reject),
+        lambda: Retry.__new__(Retry),
+        lambda: Retry(delay_ms=Unit(5)),
+        lambda: Retry(Impatient()),
+    ],
+    ids=["an empty Reject", "an empty Retry", "a number that raises", "a delay that raises"],
+)
+def test_a_result_that_raises_when_it_is_looked_at_costs_no_worker(stage: Stage, make: Callable[[], Any]) -> None:
+    def act(message: ReceivedMessage, _context: Context) -> Any:
+        return make() if message.key == b"bad" else None
+
+    stage.write(b"1", key=b"bad")
+    with stage.consumer(act, worker_count=1, retry=RetryPolicy(attempt_count_max=1)):
+        stage.journal.wait_for(1)
+        stage.write(b"2", key=b"good")
+        wait_until(lambda: stage.journal.values(b"good"), within=10, what="the other key")
+        stage.wait_for_letters([b"1"], within=10)
+
+
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("error", [LookupError, SystemExit])
 def test_an_error_that_cannot_be_shown_costs_no_worker(stage: Stage, error: type[BaseException]) -> None:
@@ -64,11 +101,14 @@ def test_an_error_that_cannot_be_shown_costs_no_worker(stage: Stage, error: type
 
 
 @pytest.mark.promise("P9")
-def test_an_error_of_a_deserializer_whose_attributes_raise_costs_no_worker(stage: Stage) -> None:
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_an_error_of_a_deserializer_whose_attributes_raise_costs_no_worker(
+    stage: Stage, error: type[BaseException]
+) -> None:
     class UnkindError(Exception):
         @property
         def http_status_code(self) -> int:
-            raise RuntimeError("there was no answer")
+            raise error("there was no answer")
 
     def read(raw: bytes | None, _field: Any) -> bytes | None:
         if raw == b"bad":

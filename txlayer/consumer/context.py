@@ -372,7 +372,7 @@ def _statuses(error: BaseException) -> Iterator[int]:
     for name in ("http_status_code", "status_code"):
         try:
             status = getattr(error, name, None)
-        except Exception:  # noqa: BLE001, S112 - the user's code, which must not cost its worker
+        except BaseException:  # noqa: BLE001, S112 - the user's code, which must not cost its worker
             continue
         if isinstance(status, int):
             yield status

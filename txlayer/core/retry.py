@@ -66,14 +66,21 @@ def checked(result: Any) -> HandlerResult | WrongResult:
     kind = type(result)  # not isinstance: it would ask the object itself
     if result is None or kind is Ack:
         return None if result is None else Ack()
-    if kind is Reject:
-        if isinstance(result.reason, str):
-            return Reject(_plain(result.reason))
-        return WrongResult(f"Reject(reason=…) needs a text, not {_kind(result.reason)}")
-    if kind is Retry:
-        return _checked_retry(result)
+    try:
+        if kind is Reject:
+            return _checked_reject(result)
+        if kind is Retry:
+            return _checked_retry(result)
+    except BaseException as exc:  # noqa: BLE001 - objects from user code
+        return WrongResult(f"a handler returned a {kind.__name__} that raises {type(exc).__name__} when it is read")
     said = f"the class {result.__name__}; an instance is needed, such as Ack()" if kind is type else kind.__name__
     return WrongResult(f"a handler returned {said}; it may return nothing, Ack, Retry or Reject")
+
+
+def _checked_reject(result: Any) -> Reject | WrongResult:
+    if isinstance(result.reason, str):
+        return Reject(_plain(result.reason))
+    return WrongResult(f"Reject(reason=…) needs a text, not {_kind(result.reason)}")
 
 
 def _checked_retry(result: Any) -> Retry | WrongResult:
@@ -91,9 +98,10 @@ def _checked_retry(result: Any) -> Retry | WrongResult:
         return Retry(reason=_plain(result.reason))
     if not isinstance(delay_ms, int) or isinstance(delay_ms, bool):
         return WrongResult(f"Retry(delay_ms=…) needs a whole number, not {_kind(delay_ms)}")
+    delay_ms = int.__int__(delay_ms)  # its class may compare in another way
     if delay_ms > DELAY_MS_MAX:
         return WrongResult(f"the delay of a Retry is at most {DELAY_MS_MAX} ms")
-    return Retry(reason=_plain(result.reason), delay_ms=int(delay_ms))
+    return Retry(reason=_plain(result.reason), delay_ms=delay_ms)
 
 
 def _plain(text: str) -> str:
