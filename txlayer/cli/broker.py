@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +11,10 @@ import typer
 
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.broker import BackgroundBroker, BrokerStatus
-from txlayer.adapters.kafka.local.jars import BROKER
 from txlayer.adapters.kafka.local.runtime import Runtime, prepare_runtime
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Yes, option
-from txlayer.cli.output import FetchBar
 from txlayer.config import parse_settings
 
 app = typer.Typer(help="A real Apache Kafka on this machine: no Docker, no installed Java.", no_args_is_help=True)
@@ -92,8 +90,7 @@ def _folder(data: Path | None) -> Path:
 
 
 def _runtime() -> Runtime:
-    with closing(FetchBar(BROKER)) as progress:
-        return prepare_runtime(LocalConfig.from_environ(os.environ), progress=progress)
+    return prepare_runtime(LocalConfig.from_environ(os.environ), say=partial(typer.echo, err=True))
 
 
 def _show(found: BrokerStatus, *, as_json: bool) -> None:

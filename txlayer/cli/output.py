@@ -27,8 +27,6 @@ from txlayer.operate import Json
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from txlayer.adapters.kafka.local.jars import JarPurpose
-
 T = TypeVar("T")
 
 _ENDLESS = 10_000
@@ -274,34 +272,3 @@ def _bars(*, is_shown: bool = True) -> Iterator[Progress]:
     is_off = not (console.is_terminal and is_shown)
     with Progress(*columns, console=console, transient=True, disable=is_off) as bars:
         yield bars
-
-
-class FetchBar:
-    """A bar on standard error; it appears with the first report, so a start that fetches nothing shows nothing."""
-
-    def __init__(self, purpose: JarPurpose) -> None:
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
-
-        from txlayer.adapters.kafka.local.jars import read_lock
-
-        lock = read_lock(purpose)
-        text = f"{purpose.title} {lock.version}: {{task.fields[files]:>2}}/{len(lock.jars)} jars"
-        columns = (TextColumn(text), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
-        self._task = self._bar.add_task("", total=lock.size_bytes, files=0)
-
-    def fetched(self, file_count: int, size_bytes: int) -> None:
-        """Show how far the jars are."""
-        self._bar.start()
-        self._bar.update(self._task, completed=size_bytes, files=file_count, refresh=True)
-
-    def preparing(self) -> None:
-        """Say why it still takes a moment."""
-        self.close()
-        self._bar.console.print("Preparing Kafka's classes for quick starts, once: some 15 s")
-
-    def close(self) -> None:
-        """Leave the bar as it is."""
-        # An unused bar would still end with an empty line.
-        if self._bar.live.is_started:
-            self._bar.stop()

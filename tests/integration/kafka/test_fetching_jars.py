@@ -24,7 +24,7 @@ from txlayer.adapters.kafka.local.jars import (
     ivy_class_path,
     verify,
 )
-from txlayer.adapters.kafka.local.runtime import QUIET, LocalConfig, bundled_java, find_java, prepare_runtime
+from txlayer.adapters.kafka.local.runtime import LocalConfig, bundled_java, find_java, prepare_runtime
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.errors import ConfigError
 
@@ -99,39 +99,23 @@ def through_ivy(java: Path, url: str) -> Sources:
     return Sources(ivy=ivy_class_path(), java=java, maven_url=url)
 
 
-class Watcher:
-    """Remembers what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[int, int]] = []
-
-    def fetched(self, file_count: int, size_bytes: int) -> None:
-        """Remember it."""
-        self.told.append((file_count, size_bytes))
-
-    def preparing(self) -> None:
-        """Not the fetcher's business."""
-        raise AssertionError
-
-
 def names_in(cache: Path) -> list[str]:
     """What a cache holds, but for lock files."""
     return sorted(path.name for path in cache.iterdir() if not path.name.endswith(".lock"))
 
 
 def test_jars_come_through_ivy_once_and_then_from_the_cache(java: Path, tmp_path: Path) -> None:
-    watcher = Watcher()
+    said: list[str] = []
 
     with serve(FILES) as repository:
         sources = through_ivy(java, repository.url)
-        folder = fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=watcher)
-    again = fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=QUIET)
+        folder = fetch_jars(LOCK, cache=tmp_path, sources=sources, say=said.append)
+    again = fetch_jars(LOCK, cache=tmp_path, sources=sources, say=said.append)
 
     verify(folder, LOCK.jars)
     assert folder == again
     assert {jar.file_name: 1 for jar in LOCK.jars} == dict(repository.fetched)
-    assert (0, 0) == watcher.told[0]
-    assert (2, LOCK.size_bytes) == watcher.told[-1]
+    assert ["Fetching Kafka 4.3.0, once: 2 jars, 0 MB"] == said
     assert [folder.name] == names_in(tmp_path)
 
 
@@ -139,7 +123,7 @@ def test_a_jar_with_other_bytes_is_refused_by_name_and_nothing_is_kept(java: Pat
     forged = {path: content.replace(b"o", b"0") for path, content in FILES.items()}
 
     with serve(forged) as repository, pytest.raises(WrongChecksumError) as refused:
-        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, repository.url), progress=QUIET)
+        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, repository.url))
 
     assert "kafka_2.13-4.3.0.jar" == refused.value.file
     assert "package mirror" in str(refused.value)
@@ -150,7 +134,7 @@ def test_an_unreachable_repository_is_told_with_the_ways_out(java: Path, tmp_pat
     (port,) = free_ports(1)
 
     with pytest.raises(RepositoryUnreachableError, match="TXLAYER_MAVEN_URL") as failed:
-        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, f"http://127.0.0.1:{port}"), progress=QUIET)
+        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, f"http://127.0.0.1:{port}"))
 
     assert "TXLAYER_KAFKA_HOME" in str(failed.value)
     assert [] == names_in(tmp_path)
@@ -160,7 +144,7 @@ def test_a_jar_that_the_repository_lacks_is_told(java: Path, tmp_path: Path) -> 
     some = dict(list(FILES.items())[:1])
 
     with serve(some) as repository, pytest.raises(RepositoryUnreachableError, match="slf4j-simple"):
-        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, repository.url), progress=QUIET)
+        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, repository.url))
 
     assert [] == names_in(tmp_path)
 
@@ -168,7 +152,7 @@ def test_a_jar_that_the_repository_lacks_is_told(java: Path, tmp_path: Path) -> 
 def test_two_who_fetch_at_once_fetch_once(java: Path, tmp_path: Path) -> None:
     with serve(FILES) as repository, ThreadPoolExecutor(max_workers=2) as pool:
         sources = through_ivy(java, repository.url)
-        both = [pool.submit(fetch_jars, LOCK, cache=tmp_path, sources=sources, progress=QUIET) for _ in range(2)]
+        both = [pool.submit(fetch_jars, LOCK, cache=tmp_path, sources=sources) for _ in range(2)]
 
     assert both[0].result() == both[1].result()
     assert {1} == set(repository.fetched.values())
@@ -177,10 +161,10 @@ def test_two_who_fetch_at_once_fetch_once(java: Path, tmp_path: Path) -> None:
 def test_a_damaged_jar_in_the_cache_is_fetched_again(java: Path, tmp_path: Path) -> None:
     with serve(FILES) as repository:
         sources = through_ivy(java, repository.url)
-        folder = fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=QUIET)
+        folder = fetch_jars(LOCK, cache=tmp_path, sources=sources)
         (folder / LOCK.jars[0].file_name).write_bytes(b"cut short")
 
-        fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=QUIET)
+        fetch_jars(LOCK, cache=tmp_path, sources=sources)
 
     verify(folder, LOCK.jars)
 
@@ -189,7 +173,7 @@ def test_without_ivy_the_extra_is_named(java: Path, tmp_path: Path) -> None:
     sources = Sources(ivy=None, java=java, maven_url=None)
 
     with pytest.raises(ConfigError, match=r"txlayer\[local\]"):
-        fetch_jars(LOCK, cache=tmp_path, sources=sources, progress=QUIET)
+        fetch_jars(LOCK, cache=tmp_path, sources=sources)
 
 
 def test_without_any_java_the_extra_is_named() -> None:

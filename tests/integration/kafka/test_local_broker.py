@@ -17,7 +17,7 @@ from tests.support.kafka_cluster import KafkaCluster
 from tests.support.records import read_all, write
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-from txlayer.adapters.kafka.local.server import PREFIX, free_ports, is_broker, read_properties, remove_orphans
+from txlayer.adapters.kafka.local.server import free_ports, is_broker, read_properties
 from txlayer.errors import ConfigError, LifecycleError
 
 pytestmark = pytest.mark.kafka
@@ -94,45 +94,19 @@ def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_next_start_removes_what_a_killed_process_left_and_nothing_else(
+def test_the_temporary_folder_of_a_killed_process_is_removed_and_no_other(
     local_config: LocalConfig, own_tmp: Path
 ) -> None:
-    strange = own_tmp / f"{PREFIX}without-an-owner"
-    strange.mkdir()
     line = [sys.executable, "-c", CHILD, str(local_config.home)]
     with LocalBroker(config=local_config) as neighbour, subprocess.Popen(line, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
-        pid, folder = parent.stdout.readline().decode().split()
-        properties_file = Path(folder) / "node-1" / "server.properties"
-        assert [] == remove_orphans(), "everybody lives"
+        folder = Path(parent.stdout.readline().decode().split()[1])
+        assert {neighbour.folder, folder} == set(own_tmp.iterdir())
+
         parent.send_signal(signal.SIGKILL)
-        wait_until(
-            lambda: not is_broker(int(pid), properties_file=properties_file),
-            within=30,
-            what="the broker ends with its parent",
-        )
-        assert properties_file.exists(), "killed, it could not clear away"
 
-        with LocalBroker(config=local_config) as next_one:
-            kept = {strange, neighbour.folder.parent, next_one.folder.parent}
-
-            assert kept == set(own_tmp.iterdir())
-
-
-def test_the_folder_of_a_dead_process_stays_while_a_broker_lives_in_it(
-    local_config: LocalConfig, own_tmp: Path
-) -> None:
-    # A new owner file is locked by nobody, as if the owner had died: its brokers would be killed with it, too soon to look.
-    with LocalBroker(config=local_config) as broker:
-        folder = broker.folder.parent
-        (folder / ".owner").unlink()
-        (folder / ".owner").touch()
-
-        assert [] == remove_orphans()
-        broker.kill()
-        assert [folder] == remove_orphans()
-
-    assert [] == list(own_tmp.iterdir())
+        wait_until(lambda: not folder.exists(), within=30, what="the folder goes with its broker")
+        assert [neighbour.folder] == list(own_tmp.iterdir())
 
 
 def test_a_java_unpacks_into_its_nodes_folder_and_the_next_start_clears_it(
@@ -151,7 +125,7 @@ def test_a_java_unpacks_into_its_nodes_folder_and_the_next_start_clears_it(
 
         assert 1 == len(unpacked)
         assert not left.exists()
-        assert [broker.folder.parent] == list(own_tmp.iterdir())
+        assert [broker.folder] == list(own_tmp.iterdir())
 
 
 def test_a_kept_folder_goes_on_with_its_data_in_a_later_broker(local_config: LocalConfig, tmp_path: Path) -> None:

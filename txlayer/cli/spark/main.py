@@ -7,9 +7,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.jars import CONNECTOR
 from txlayer.adapters.kafka.local.runtime import SparkRuntime, prepare_connector
 from txlayer.adapters.telemetry import printable
 from txlayer.cli.exits import guard
@@ -36,7 +36,6 @@ from txlayer.cli.options import (
     version_option,
     with_secrets,
 )
-from txlayer.cli.output import FetchBar
 from txlayer.config import ClientConfig, check_names, milliseconds, parse_duration, parse_settings
 from txlayer_spark.jobs import against as against_job
 from txlayer_spark.jobs import compaction
@@ -319,8 +318,7 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 def connector(config: LocalConfig | None = None) -> SparkRuntime:
     """Java and the jars of Spark's Kafka connector, fetched when they are missing."""
-    with closing(FetchBar(CONNECTOR)) as progress:
-        return prepare_connector(config or LocalConfig.from_environ(os.environ), progress=progress)
+    return prepare_connector(config or LocalConfig.from_environ(os.environ), say=partial(typer.echo, err=True))
 
 
 @contextmanager

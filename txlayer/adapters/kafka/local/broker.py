@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -13,8 +14,8 @@ from pathlib import Path
 from typing import Self
 
 from txlayer.adapters.kafka.local import server as processes
-from txlayer.adapters.kafka.local.jars import Progress, file_lock
-from txlayer.adapters.kafka.local.runtime import QUIET, LocalConfig, Runtime, prepare_runtime
+from txlayer.adapters.kafka.local.jars import file_lock
+from txlayer.adapters.kafka.local.runtime import LocalConfig, Runtime, prepare_runtime
 from txlayer.adapters.kafka.local.server import (
     BRIEF,
     FAST,
@@ -22,10 +23,8 @@ from txlayer.adapters.kafka.local.server import (
     LOCK_NAME,
     DataFolder,
     Server,
-    TemporaryFolder,
     check_port,
     free_ports,
-    remove_orphans,
 )
 from txlayer.errors import BrokerUnavailableError, ConfigError, LifecycleError
 
@@ -44,7 +43,7 @@ class LocalBroker:
             producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 
     The broker listens to 127.0.0.1 on a free port and is killed when this process ends, however it ends. Data are in
-    a temporary folder that is removed at the end (by the next start, when this process is killed), or in `data`, which
+    a temporary folder that is removed at the end, also when this process is killed, or in `data`, which
     is kept. Not for several threads.
     """
 
@@ -57,7 +56,6 @@ class LocalBroker:
         performance: bool = False,
         cluster_id: str | None = None,
         config: LocalConfig | None = None,
-        progress: Progress = QUIET,
     ) -> None:
         """Store the settings; `start()` acts.
 
@@ -69,7 +67,6 @@ class LocalBroker:
             cluster_id: the id of a new cluster; a random one otherwise. With `properties` that make the broker one of
                 several, all of them need the same.
             config: where Java and the jars come from; the user's cache folder and PATH otherwise.
-            progress: is called while jars are fetched.
         """
         self._data = Path(data) if data is not None else None
         self._port = port
@@ -77,8 +74,7 @@ class LocalBroker:
         self._flags = FAST if performance else BRIEF
         self._cluster_id = cluster_id
         self._config = config
-        self._progress = progress
-        self._temporary: TemporaryFolder | None = None
+        self._temporary: Path | None = None
         self._opened: tuple[DataFolder, Server, Runtime] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -122,7 +118,9 @@ class LocalBroker:
             return
         check_port(server.port)
         self._end(None)  # clears away a process that ended by itself
-        child = self._process = processes.launch_child(runtime.command, folder, flags=self._flags)
+        child = self._process = processes.launch_child(
+            runtime.command, folder, flags=self._flags, is_temporary=self._data is None
+        )
         processes.wait_until_ready(server.address, check_alive=lambda: self._check_child(child))
 
     def _check_child(self, child: subprocess.Popen[bytes]) -> None:
@@ -146,15 +144,15 @@ class LocalBroker:
         # Data in a temporary folder are not read again, so they need no clean end.
         self._end(signal.SIGKILL if self._data is None else signal.SIGTERM)
         if self._temporary is not None:
-            self._temporary.remove()
+            shutil.rmtree(self._temporary, ignore_errors=True)
         self._temporary = self._opened = None
 
     def _open(self) -> None:
-        runtime = prepare_runtime(self._config or LocalConfig(), progress=self._progress)
-        if self._data is None:
-            remove_orphans()
-            self._temporary = TemporaryFolder()
-        folder = DataFolder(self._temporary.data if self._temporary else Path(self._data or "").resolve())
+        runtime = prepare_runtime(self._config or LocalConfig())
+        path = self._data
+        if path is None:
+            path = self._temporary = Path(tempfile.mkdtemp(prefix="txlayer-broker-"))
+        folder = DataFolder(path.resolve())
         try:
             server = folder.open(kafka_version=runtime.kafka_version, cluster_id=self._cluster_id)
             if folder.living_pid() is not None:

@@ -7,7 +7,6 @@ error nothing was kept.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import re
@@ -16,14 +15,12 @@ import ssl
 import struct
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
 from xml.sax.saxutils import quoteattr
 
 from txlayer.errors import ConfigError, InvariantError, RetriableError, UsageError
@@ -213,20 +210,13 @@ def _text(text: str) -> bytes:
 
 FETCH_TIMEOUT_S = 900
 """44 MB through a slow line; then something hangs."""
-REPORT_EVERY_S = 0.2
 COMPLAINT_LENGTH_MAX = 300
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class Progress(Protocol):
-    """Receives the progress of a first start."""
-
-    def fetched(self, file_count: int, size_bytes: int) -> None:
-        """So many files and bytes have arrived; also called before the first and after the last file."""
-
-    def preparing(self) -> None:
-        """Everything has arrived; Kafka's classes are now prepared for quick starts, which takes some seconds."""
+def say_nothing(_sentence: str) -> None:
+    """For callers that do not tell anybody that jars are fetched."""
 
 
 class RepositoryUnreachableError(RetriableError):
@@ -246,10 +236,10 @@ class Sources:
     maven_url: str | None  # a repository to use instead of the default one
 
 
-def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, progress: Progress) -> Path:
+def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, say: Callable[[str], None] = say_nothing) -> Path:
     """The folder in `cache` that holds exactly the lock's jars; fetched if it is not there.
 
-    Safe for several processes at once: one fetches, the others wait for it.
+    Safe for several processes at once: one fetches, the others wait for it. `say` gets a sentence before it is fetched.
     """
     folder = cache / lock.folder_name
     if has_all_sizes(folder, lock.jars):
@@ -258,8 +248,11 @@ def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, progress: Progre
     with file_lock(cache / ".lock"):
         if has_all_sizes(folder, lock.jars):
             return folder
+        say(
+            f"Fetching {lock.purpose.title} {lock.version}, once: {len(lock.jars)} jars, {lock.size_bytes / 1e6:.0f} MB"
+        )
         with work_folder(cache, prefix=".fetch-") as work:
-            fetched = _fetch(lock, work, sources, progress)
+            fetched = _fetch(lock, work, sources)
             verify(fetched, lock.jars)
             # Only a damaged folder can be here: its sizes were wrong a moment ago.
             shutil.rmtree(folder, ignore_errors=True)
@@ -267,7 +260,7 @@ def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, progress: Progre
     return folder
 
 
-def _fetch(lock: JarLock, work: Path, sources: Sources, progress: Progress) -> Path:
+def _fetch(lock: JarLock, work: Path, sources: Sources) -> Path:
     target, what = work / "jars", lock.purpose
     if sources.ivy is None:
         raise ConfigError(
@@ -293,7 +286,7 @@ def _fetch(lock: JarLock, work: Path, sources: Sources, progress: Progress) -> P
         "-retrieve",
         f"{target}/[artifact]-[revision].[ext]",
     )
-    if (said := _run(command, lock, work, progress)) is not None:
+    if (said := _run(command)) is not None:
         raise RepositoryUnreachableError(
             f"the jars of {what.title} could not be fetched; check the network, or name a mirror with TXLAYER_MAVEN_URL, "
             f"or {what.own_is} with {what.own}",
@@ -303,43 +296,22 @@ def _fetch(lock: JarLock, work: Path, sources: Sources, progress: Progress) -> P
     return target
 
 
-def _run(command: Sequence[str], lock: JarLock, work: Path, progress: Progress) -> str | None:
+def _run(command: Sequence[str]) -> str | None:
     """None when Ivy succeeded, else its most telling line."""
-    output = work / "output.txt"
-    deadline = time.monotonic() + FETCH_TIMEOUT_S
-    with output.open("wb") as sink:
-        try:
-            tool = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)  # noqa: S603 - our own command line
-        except OSError as exc:
-            return f"it could not be started: {exc}"
-        try:
-            while True:
-                progress.fetched(*_arrived(lock, work))
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = tool.wait(REPORT_EVERY_S)
-                    break
-                if time.monotonic() > deadline:
-                    return f"nothing within {FETCH_TIMEOUT_S} s"
-        finally:
-            tool.kill()
-            tool.wait()
-    if code == 0:
-        progress.fetched(len(lock.jars), lock.size_bytes)
-        return None
-    return last_complaint(output.read_text("utf-8", "replace"))
-
-
-def _arrived(lock: JarLock, work: Path) -> tuple[int, int]:
-    """Files and bytes of the lock's jars that lie anywhere below `work`, each counted once."""
-    sizes = {jar.file_name: jar.size_bytes for jar in lock.jars}
-    seen: dict[str, int] = {}
-    for path in work.rglob("*.jar*"):
-        # A file that is still coming has its final name with something behind it.
-        name = path.name.partition(".jar")[0] + ".jar"
-        if name in sizes and not path.name.endswith((".sha1", ".lastUpdated")):
-            with contextlib.suppress(FileNotFoundError):
-                seen[name] = max(seen.get(name, 0), path.stat().st_size)
-    return sum(1 for name, size in seen.items() if size >= sizes[name]), sum(seen.values())
+    try:
+        tool = subprocess.run(  # noqa: S603 - our own command line
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=FETCH_TIMEOUT_S,
+            check=False,
+        )
+    except OSError as exc:
+        return f"it could not be started: {exc}"
+    except subprocess.TimeoutExpired:
+        return f"nothing within {FETCH_TIMEOUT_S} s"
+    return None if tool.returncode == 0 else last_complaint(tool.stdout.decode("utf-8", "replace"))
 
 
 def last_complaint(output: str) -> str:

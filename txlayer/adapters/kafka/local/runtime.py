@@ -5,32 +5,29 @@ What a user must mend is a ConfigError; nothing was started then.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from txlayer.adapters.kafka.local import server
 from txlayer.adapters.kafka.local.jars import (
     CONNECTOR,
     KAFKA_ARTIFACT,
     JarLock,
-    Progress,
     Sources,
     fetch_jars,
     file_lock,
     ivy_class_path,
     read_lock,
-    work_folder,
+    say_nothing,
 )
-from txlayer.adapters.kafka.local.server import BRIEF, DataFolder, JavaCommand, Server, free_ports, new_id
-from txlayer.errors import ConfigError, TxLayerError
+from txlayer.adapters.kafka.local.server import JavaCommand
+from txlayer.errors import ConfigError
 
 OLDEST_RELEASE = (3, 9)
 """The oldest release that txlayer is tested with (`make kafkas`)."""
@@ -40,8 +37,6 @@ TESTED_VERSIONS = (17, 21)
 """What Kafka 4.3 supports and its makers test; another one found by chance on PATH is passed over."""
 VECTOR_MODULE = "jdk.incubator.vector"
 """Spark asks every Java for it, by a fixed argument; only its linear algebra would use it."""
-DUMP_TIMEOUT_S = 120
-_STOP_TIMEOUT_S = 20
 _JAVA_TIMEOUT_S = 20
 
 
@@ -88,19 +83,6 @@ class LocalConfig:
         )
 
 
-class Quiet:
-    """Progress that is not shown."""
-
-    def fetched(self, file_count: int, size_bytes: int) -> None:
-        """Nothing."""
-
-    def preparing(self) -> None:
-        """Nothing."""
-
-
-QUIET = Quiet()
-
-
 # --- Kafka ------------------------------------------------------------------------------------------------------------
 
 
@@ -112,8 +94,8 @@ class Runtime:
     kafka_version: str
 
 
-def prepare_runtime(config: LocalConfig, *, progress: Progress = QUIET) -> Runtime:
-    """Find Java, and find or fetch the jars; the first time takes as long as the network needs, and some 15 s."""
+def prepare_runtime(config: LocalConfig, *, say: Callable[[str], None] = say_nothing) -> Runtime:
+    """Find Java, and find or fetch the jars; the first time takes as long as the network needs."""
     java = find_java(config, bundled=bundled_java())
     # Absolute: a broker keeps these paths on its command line, wherever it was started from.
     cache = (config.home / "jars").absolute()
@@ -121,9 +103,8 @@ def prepare_runtime(config: LocalConfig, *, progress: Progress = QUIET) -> Runti
         folder = Path(config.kafka_home).absolute() / "libs"
         return Runtime(JavaCommand(java, folder), installed_version(folder))
     lock = read_lock()
-    folder = fetch_jars(lock, cache=cache, sources=Sources(ivy_class_path(), java, config.maven_url), progress=progress)
-    command = with_archive(JavaCommand(java, folder), cache=cache, announce=progress.preparing)
-    return Runtime(command, lock.version)
+    folder = fetch_jars(lock, cache=cache, sources=Sources(ivy_class_path(), java, config.maven_url), say=say)
+    return Runtime(JavaCommand(java, folder), lock.version)
 
 
 def installed_version(folder: Path) -> str:
@@ -156,7 +137,7 @@ class SparkRuntime:
     jars: tuple[Path, ...]
 
 
-def prepare_connector(config: LocalConfig, *, progress: Progress = QUIET) -> SparkRuntime:
+def prepare_connector(config: LocalConfig, *, say: Callable[[str], None] = say_nothing) -> SparkRuntime:
     """Find Java, and find or fetch the connector that fits the installed pyspark."""
     lock = read_lock(CONNECTOR)
     installed = installed_pyspark(lock)
@@ -168,9 +149,7 @@ def prepare_connector(config: LocalConfig, *, progress: Progress = QUIET) -> Spa
     if config.spark_jars:
         return SparkRuntime(java_home, own_jars(config.spark_jars))
     check_version(installed, lock)
-    folder = fetch_jars(
-        lock, cache=home / "jars", sources=Sources(ivy_class_path(), java, config.maven_url), progress=progress
-    )
+    folder = fetch_jars(lock, cache=home / "jars", sources=Sources(ivy_class_path(), java, config.maven_url), say=say)
     return SparkRuntime(java_home, tuple(folder / jar.file_name for jar in lock.jars))
 
 
@@ -328,77 +307,3 @@ def _named_java(home: str) -> Path:
             expected=f"a folder with bin/java of {MINIMUM_VERSION} or later",
         )
     return java
-
-
-# --- the class archive ------------------------------------------------------------------------------------------------
-
-
-def with_archive(command: JavaCommand, *, cache: Path, announce: Callable[[], None]) -> JavaCommand:
-    """The command with a class archive (class data sharing), which halves a broker's start; made at the first call.
-
-    Measured on two cores: ready after 1.1 s instead of 2.3 s. The archive takes 60 MB and some 15 s to make, once per Java
-    and jars; Java itself checks that it fits. `announce` is called before it is made. Safe for several processes.
-
-    A Java that cannot make one (other than OpenJDK's) is remembered by an empty file and not asked again.
-    """
-    archive = cache / f"classes-{_key(command)}.jsa"
-    if not archive.is_file():
-        with file_lock(cache / ".classes.lock"):
-            if not archive.is_file():
-                announce()
-                _make(command, archive)
-    if archive.stat().st_size == 0:
-        return command
-    return replace(command, flags=(*command.flags, f"-XX:SharedArchiveFile={archive}", "-Xshare:auto"))
-
-
-def _key(command: JavaCommand) -> str:
-    java = command.java.resolve()
-    return hashlib.sha256(f"{java}|{java.stat().st_mtime_ns}|{command.jar_folder}".encode()).hexdigest()[:12]
-
-
-def _make(command: JavaCommand, archive: Path) -> None:
-    with work_folder(archive.parent, prefix=".classes-") as work:
-        draft = work / "draft.jsa"
-        try:
-            classes = _classes_of_a_run(command, work)
-            _dump(command, classes=classes, archive=draft)
-        except (TxLayerError, subprocess.SubprocessError):
-            # Only speed is lost; a broker that cannot start at all says why at its own start.
-            draft.unlink(missing_ok=True)
-            draft.touch()
-        draft.replace(archive)
-
-
-def _classes_of_a_run(command: JavaCommand, work: Path) -> Path:
-    """The list of classes that a broker loads until it serves transactions."""
-    classes = work / "classes.txt"
-    folder = DataFolder(work / "cluster")
-    broker = Server(new_id(), "any", *free_ports(2))
-    folder.prepare(broker, command=command, more={})
-    flags = (*BRIEF, "-Xshare:off", f"-XX:DumpLoadedClassList={classes}")
-    child = server.launch_child(command, folder, flags=flags)
-    try:
-        server.wait_until_ready(broker.address, check_alive=lambda: _check_alive(child))
-    finally:
-        child.terminate()
-        server.end_child(child, timeout_s=_STOP_TIMEOUT_S)
-    return classes
-
-
-def _check_alive(child: subprocess.Popen[bytes]) -> None:
-    if child.poll() is not None:
-        raise subprocess.CalledProcessError(child.returncode, "java")
-
-
-def _dump(command: JavaCommand, *, classes: Path, archive: Path) -> None:
-    line = [
-        str(command.java),
-        "-Xshare:dump",
-        "-XX:+UseSerialGC",
-        f"-XX:SharedClassListFile={classes}",
-        f"-XX:SharedArchiveFile={archive}",
-        "-cp",
-        command.class_path,
-    ]
-    subprocess.run(line, capture_output=True, timeout=DUMP_TIMEOUT_S, check=True)  # noqa: S603 - our own command line

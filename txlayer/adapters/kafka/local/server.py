@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import json
 import os
 import random
@@ -24,7 +23,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -110,8 +108,12 @@ _FLAGS = (
 )
 
 # The shell becomes Java (exec), so the process that was started is the broker itself. Its helper waits for a word from
-# the parent: the end of the pipe without a word means that the parent died, by whatever signal.
-_DIES_WITH_PARENT = 'exec 3<&0; (read -r word <&3 || kill -9 $$) & exec "$@" </dev/null 3<&-'
+# the parent: the end of the pipe without a word means that the parent died, by whatever signal. Then the helper kills the
+# broker, and removes its folder ($1) if that is temporary.
+_DIES_WITH_PARENT = (
+    'exec 3<&0; folder="$1"; shift; (read -r word <&3 || { kill -9 $$; sleep 1; [ -z "$folder" ] || rm -rf "$folder"; }) & '
+    'exec "$@" </dev/null 3<&-'
+)
 
 _LIVES_ON = '"$@" </dev/null >&2 & echo $!'
 
@@ -130,14 +132,9 @@ class JavaCommand:
 
     java: Path
     jar_folder: Path
-    flags: tuple[str, ...] = ()  # for every run
-
-    @property
-    def class_path(self) -> str:
-        return f"{self.jar_folder}/*"
 
     def line(self, main_class: str, *arguments: str, flags: Sequence[str] = ()) -> list[str]:
-        return [str(self.java), *self.flags, *flags, "-cp", self.class_path, main_class, *arguments]
+        return [str(self.java), *flags, "-cp", f"{self.jar_folder}/*", main_class, *arguments]
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,14 +356,17 @@ def _format(command: JavaCommand, *, cluster_id: str, properties_file: Path) -> 
         raise UsageError(f"Kafka refuses the settings in {properties_file}; it says: {said}")
 
 
-def launch_child(command: JavaCommand, folder: DataFolder, *, flags: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a broker that is killed when this process ends in any way; it is not ready yet.
+def launch_child(
+    command: JavaCommand, folder: DataFolder, *, flags: Sequence[str], is_temporary: bool
+) -> subprocess.Popen[bytes]:
+    """Start a broker that is killed when this process ends in any way; a temporary folder goes with it. It is not ready yet.
 
     It has a session of its own, so a Ctrl-C at the terminal does not reach it. `end_child` ends it.
     """
+    removed = str(folder.path) if is_temporary else ""
     with _open_log(folder.log_file) as log:
         child = subprocess.Popen(  # noqa: S603 - our own command line
-            ["/bin/sh", "-c", _DIES_WITH_PARENT, "sh", *_broker_line(command, folder, flags)],
+            ["/bin/sh", "-c", _DIES_WITH_PARENT, "sh", removed, *_broker_line(command, folder, flags)],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -533,74 +533,3 @@ def _command_line(pid: int) -> str:
             return words.decode("utf-8", "replace").replace("\0", " ")
         time.sleep(POLL_S / 10)
     return ""
-
-
-# --- temporary folders ------------------------------------------------------------------------------------------------
-
-
-PREFIX = "txlayer-broker-"
-_OWNER_NAME = ".owner"
-
-
-class TemporaryFolder:
-    """A temporary folder of this process; `remove` ends it, and after a kill the next start of any process does.
-
-    The owner file is locked as long as the process lives. The system releases the lock, whatever signal ends the process.
-    """
-
-    def __init__(self) -> None:
-        self._path = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
-        # Locked before it has its name: no other process can see it without its owner.
-        draft = self._path / f"{_OWNER_NAME}.draft"
-        self._lock: int | None = os.open(draft, os.O_RDWR | os.O_CREAT)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        draft.replace(self._path / _OWNER_NAME)
-
-    @property
-    def data(self) -> Path:
-        """Where a broker's data may be put; it does not exist yet."""
-        return self._path / "cluster"
-
-    def remove(self) -> None:
-        """Remove everything; may be repeated."""
-        if self._lock is not None:
-            shutil.rmtree(self._path, ignore_errors=True)
-            os.close(self._lock)
-            self._lock = None
-
-
-def remove_orphans() -> list[Path]:
-    """Remove the folders of processes that have died and whose brokers have ended too; returns those folders.
-
-    A folder of another user, of a living process, with a living broker, or without an owner file stays.
-    """
-    return [
-        path
-        for path in Path(tempfile.gettempdir()).resolve().glob(f"{PREFIX}*")
-        if _is_ours(path) and _remove_if_orphaned(path)
-    ]
-
-
-def _is_ours(path: Path) -> bool:
-    # It may vanish meanwhile: its owner, or another start, removes it.
-    with contextlib.suppress(FileNotFoundError):
-        return path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()
-    return False
-
-
-def _remove_if_orphaned(path: Path) -> bool:
-    try:
-        lock = os.open(path / _OWNER_NAME, os.O_RDWR | os.O_NOFOLLOW)
-    except OSError:
-        return False  # it never had an owner
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Brokers are killed with their owner, a moment later; then the next start finds them ended.
-        if DataFolder(path / "cluster").living_pid() is not None:
-            return False
-        shutil.rmtree(path, ignore_errors=True)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(lock)
-    return not path.exists()
