@@ -165,6 +165,7 @@ class ClientConfig:
                 "a promise rests on this setting; remove it", name=refused[0], expected="txlayer's own value"
             )
         check_transport(self)
+        check_limits(self)
 
     @property
     def topics(self) -> SystemTopics:

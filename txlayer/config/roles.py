@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from txlayer.config.client import ClientConfig, check_limits, check_transaction_timeout
+from txlayer.config.client import ClientConfig, check_transaction_timeout
 from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.errors import ConfigError
 
@@ -83,7 +83,6 @@ class CoordinatorConfig(ClientConfig):
     def __post_init__(self) -> None:
         """Check every limit."""
         ClientConfig.__post_init__(self)
-        check_limits(self)
         check_transaction_timeout(self.kafka_transaction_timeout)
         if self.compression not in COMPRESSIONS:
             raise ConfigError(
@@ -115,11 +114,6 @@ class AnsweringConfig(ClientConfig):
     """Concurrent calls of the check handler; one slow call does not delay the others."""
     check_session_timeout: timedelta = timedelta(seconds=10)
     """Time after which the check group notices a dead instance and gives its check-backs to another."""
-
-    def __post_init__(self) -> None:
-        """Check every limit."""
-        ClientConfig.__post_init__(self)
-        check_limits(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +194,6 @@ class ConsumerConfig(ClientConfig):
     def __post_init__(self) -> None:
         """Check every limit."""
         ClientConfig.__post_init__(self)
-        check_limits(self)
         check_transaction_timeout(self.kafka_transaction_timeout)
         if self.lease_expiry < 2 * self.lease_renewal:
             raise ConfigError(
