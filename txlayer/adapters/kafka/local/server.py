@@ -26,7 +26,6 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -431,23 +430,16 @@ def wait_until_ready(address: str, *, check_alive: Callable[[], None]) -> None:
     wait for them.
     """
     deadline = time.monotonic() + READY_TIMEOUT_S
-    unserved = [_serves_metadata]
-    following = [_serves_groups, _serves_kafka_transactions]
-    while unserved:
+    for serves in (_serves_metadata, _serves_groups, _serves_kafka_transactions):
         check_alive()
-        # Side by side: each makes the broker create an internal topic.
-        with ThreadPoolExecutor(max_workers=len(unserved)) as pool:
-            served = list(pool.map(lambda serves: serves(address), unserved))
-        unserved = [serves for serves, is_served in zip(unserved, served, strict=True) if not is_served]
-        if not unserved:
-            unserved, following = following, []
-        elif time.monotonic() > deadline:
-            raise BrokerUnavailableError(
-                "the broker does not serve groups and Kafka transactions yet; see its log",
-                bootstrap_servers=address,
-                waited_ms=READY_TIMEOUT_S * 1000,
-            )
-        else:
+        while not serves(address):
+            check_alive()
+            if time.monotonic() > deadline:
+                raise BrokerUnavailableError(
+                    "the broker does not serve groups and Kafka transactions yet; see its log",
+                    bootstrap_servers=address,
+                    waited_ms=READY_TIMEOUT_S * 1000,
+                )
             time.sleep(POLL_S)
 
 
