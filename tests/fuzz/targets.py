@@ -18,7 +18,7 @@ from tests.fuzz.dead_letters import check_dead_letter, check_letter, check_repla
 from tests.fuzz.partition import check_partition
 from txlayer.adapters.ports import StoredOffset
 from txlayer.cli.main import build_app
-from txlayer.cli.options import parse_instant, parse_position
+from txlayer.cli.options import parse_instant, parse_start
 from txlayer.cli.tx import parse_place
 from txlayer.config import (
     KNOWN_NAMES,
@@ -203,8 +203,8 @@ def check_place(raw: bytes) -> bool:
 def check_position(raw: bytes) -> bool:
     """Where coordinators are told to begin."""
     try:
-        found = parse_position(text_of(raw))
-    except typer.BadParameter:
+        found = parse_start(text_of(raw))
+    except ConfigError:
         return False
     assert found in ("earliest", "latest") or (isinstance(found, int) and found >= 0)
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,11 +111,12 @@ def test_two_coordinators_that_nobody_named_have_two_names() -> None:
     assert ["10.0.0.7/3cd1e9e1", "10.0.0.7/aa11e9e1", "blue@10.0.0.8/bb11e9e1"] == names
 
 
-def printed(made: RenderableType, *, width: int) -> str:
+def printed(make: Callable[[], RenderableType], *, width: int) -> str:
     """What a terminal of this width would show."""
     console = Console(width=width, highlight=False, color_system=None)
-    with console.capture() as caught:
-        console.print(made)
+    with pytest.MonkeyPatch.context() as patched, console.capture() as caught:
+        patched.setattr(output, "console", lambda: console)
+        console.print(make())
     return caught.get()
 
 
@@ -127,7 +129,7 @@ def status(*, offset: int) -> CoordinatorStatus:
 
 @pytest.mark.parametrize("offset", [7, BIG])
 def test_the_status_can_be_read_at_80_columns(offset: int) -> None:
-    said = printed(status_table(status(offset=offset)), width=NARROW)
+    said = printed(lambda: status_table(status(offset=offset)), width=NARROW)
 
     words = {"partition", "op next", "op end", "op lag", "owner", "low water", "half end", "read again", "doubt"}
     heads = [line for line in said.splitlines() if "partition" in line]
@@ -140,9 +142,9 @@ def test_the_status_can_be_read_at_80_columns(offset: int) -> None:
 
 
 def test_the_status_is_one_table_where_it_fits() -> None:
-    assert 2 == printed(status_table(status(offset=7)), width=NARROW).count("┏")
-    assert 1 == printed(status_table(status(offset=7)), width=120).count("┏")
-    assert 1 == printed(status_table(status(offset=BIG)), width=output.WIDE).count("┏")
+    assert 2 == printed(lambda: status_table(status(offset=7)), width=NARROW).count("┏")
+    assert 1 == printed(lambda: status_table(status(offset=7)), width=120).count("┏")
+    assert 1 == printed(lambda: status_table(status(offset=BIG)), width=output.WIDE).count("┏")
 
 
 def test_the_statistics_can_be_read_at_80_columns() -> None:
@@ -150,7 +152,7 @@ def test_the_statistics_can_be_read_at_80_columns() -> None:
     row = dict.fromkeys(numbers, BIG) | {"partition": 0, "doubt_transaction_count": 3, "kept_aside_count": 0}
     body = {"namespace": "txlayer", "transaction_count": 0, "states": [], "partitions": [row]}
 
-    said = printed(stats_tables(body | {"kept_aside_count": 0}), width=NARROW)
+    said = printed(lambda: stats_tables(body | {"kept_aside_count": 0}), width=NARROW)
 
     heads = " ".join(line for line in said.splitlines() if "partition" in line)
     assert [] == [w for w in ("low water", "op lag", "doubt records", "kept aside") if w not in heads]

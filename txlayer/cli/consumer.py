@@ -29,7 +29,7 @@ from txlayer.cli.options import (
     administration,
     command,
     option,
-    parse_position,
+    parse_start,
 )
 from txlayer.cli.services import GC_THRESHOLD, Observing, WatchParent, Workers, load_object, observed, run_workers
 from txlayer.config import ClientConfig, ProducerConfig, parse_duration
@@ -255,7 +255,6 @@ def reset(
     """
     config = cluster.config(ClientConfig)
     check_group(group)
-    position = parse_position(to)
     with administration(config) as admin:
-        plan = plan_reset(admin, group, topic, to=position, token_above=token_above)
+        plan = plan_reset(admin, group, topic, to=parse_start(to), token_above=token_above)
         store_reset(admin, group, plan, "Store these offsets?", is_dry_run=dry_run, is_sure=yes, as_json=as_json)

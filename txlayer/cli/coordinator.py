@@ -7,7 +7,7 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from txlayer import __version__
 from txlayer.adapters.connect import connect_coordinator
@@ -24,7 +24,7 @@ from txlayer.cli.options import (
     command,
     duration,
     option,
-    parse_position,
+    parse_start,
 )
 from txlayer.cli.services import GC_THRESHOLD, Observing, StartTimeout, WatchParent, Workers, observed, run_workers
 from txlayer.config import ClientConfig, CoordinatorConfig
@@ -113,11 +113,11 @@ def reset(
 ) -> None:
     """Say where the coordinators begin; refused while one is running."""
     config = connection.config(ClientConfig)
-    position = parse_position(to)
-
     topics = config.topics
     with administration(config) as admin:
-        plan = plan_reset(admin, topics.coordinator_group, (topics.half, topics.op), to=position, of_coordinators=True)
+        plan = plan_reset(
+            admin, topics.coordinator_group, (topics.half, topics.op), to=parse_start(to), of_coordinators=True
+        )
         store_reset(
             admin,
             topics.coordinator_group,
@@ -161,7 +161,7 @@ def store_reset(
     admin.store_offsets(group, plan.after)
 
 
-def status_table(found: CoordinatorStatus) -> output.Parted:
+def status_table(found: CoordinatorStatus) -> RenderableType:
     """Positions and owners of every partition; in a narrow terminal those of op, then those of half."""
     owners = {p: owner_name(m) for m in found.members for _, p in m.partitions}
     names = {
@@ -179,7 +179,7 @@ def status_table(found: CoordinatorStatus) -> output.Parted:
         "owner": lambda p: owners.get(p["partition"], "none"),
     }
     body = status_json(found)
-    return output.Parted(
+    return output.parted(
         body["partitions"],
         columns,
         parts=(

@@ -63,7 +63,10 @@ Reason = Annotated[str, option("--reason", "Why; recorded.", "TEXT")]
 Operator = Annotated[str | None, option("--operator", "Who; default USER@host.", "NAME")]
 Yes = Annotated[bool, option("--yes", "Do not ask.")]
 DryRun = Annotated[bool, option("--dry-run", "Show what would be stored, store nothing.")]
-To = Annotated[str, option("--to", "Where to begin; TIME as 2026-11-21T10:00:00+00:00.", "earliest|latest|TIME")]
+To = Annotated[
+    str,
+    option("--to", "Where to begin; TIME as 2h (so long ago) or 2026-11-21T10:00:00+00:00.", "earliest|latest|TIME"),
+]
 
 
 _PANEL = "Connection"
@@ -240,21 +243,13 @@ def parse_instant(name: str, text: str, *, now_ms: int) -> int:
         raise ConfigError("not a time", name=name, value=text, expected="2h, 3d or 2026-11-21T10:00:00+00:00") from exc
 
 
-def parse_position(text: str) -> Literal["earliest", "latest"] | int:
-    """What `--to` names: earliest, latest, or milliseconds since 1970."""
+def parse_start(text: str) -> Literal["earliest", "latest"] | int:
+    """What `--to` names: earliest, latest, or milliseconds since 1970 as `parse_instant` reads them."""
     if text == "earliest":
         return "earliest"
     if text == "latest":
         return "latest"
-    try:
-        at_ms = _from_iso(text)
-    except ValueError as exc:
-        raise typer.BadParameter(
-            f"{text!r} is neither earliest, latest nor a time such as 2026-11-21T10:00:00+00:00"
-        ) from exc
-    if at_ms < 0:  # Kafka takes numbers below 0 for other things than times
-        raise typer.BadParameter(f"{text!r} is before 1970; earliest is what is meant")
-    return at_ms
+    return parse_instant("--to", text, now_ms=current_ms())
 
 
 def _from_iso(text: str) -> int:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -120,35 +120,15 @@ def number_or_none(name: str) -> Callable[[Json], str]:
     return lambda row: "none" if row[name] is None else str(row[name])
 
 
-class Parted:
-    """One table where the terminal is wide enough; else several below each other, so that no header is folded inside a word.
-
-    Args:
-        rows, columns, title, right: as for `rows_table`.
-        parts: the headers of each narrower table; the first one says which row it is, and is the same in all.
-    """
-
-    def __init__(
-        self,
-        rows: Sequence[Json],
-        columns: Columns,
-        *,
-        parts: Sequence[Sequence[str]],
-        title: str,
-        right: Container[str] = (),
-    ) -> None:
-        self._whole = rows_table(rows, columns, title=title, right=right)
-        self._parts = [
-            rows_table(rows, {name: columns[name] for name in names}, title=None if number else title, right=right)
-            for number, names in enumerate(parts)
-        ]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        needed = Measurement.get(console, options.update(width=_ENDLESS), self._whole).maximum
-        if needed <= options.max_width:
-            yield self._whole
-        else:
-            yield from self._parts
+def parted(
+    rows: Sequence[Json], columns: Columns, *, parts: Sequence[Sequence[str]], title: str, right: Container[str] = ()
+) -> RenderableType:
+    """One table where the terminal is wide enough; else a table for the headers of each part, below each other."""
+    whole, target = rows_table(rows, columns, title=title, right=right), console()
+    if Measurement.get(target, target.options.update(width=_ENDLESS), whole).maximum <= target.width:
+        return whole
+    chosen = [{name: columns[name] for name in names} for names in parts]
+    return Group(*(rows_table(rows, part, title=None if n else title, right=right) for n, part in enumerate(chosen)))
 
 
 def grid(rows: Iterable[tuple[str, object]]) -> Table:

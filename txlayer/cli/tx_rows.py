@@ -93,7 +93,7 @@ def stats_tables(body: Json) -> RenderableType:
         "kept aside": "kept_aside_count",
     }
     positions, doubt = list(names)[:6], list(names)[6:]
-    partitions = output.Parted(
+    partitions = output.parted(
         body["partitions"],
         {header: output.number_or_none(name) for header, name in names.items()},
         parts=(positions, ["partition", *doubt]),
