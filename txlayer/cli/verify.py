@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -45,15 +44,6 @@ OverdueAfter = Annotated[
     str, option("--overdue-after", "Report what is undecided or held for longer, after its immunity.", "15m")
 ]
 Limit = Annotated[int, option("--limit", "Show so many findings.", min=1)]
-Folder = Annotated[
-    Path | None,
-    option(
-        "--folder",
-        "Folder of its file while it runs, some 100 bytes per record; default: the system's own for such files.",
-        file_okay=False,
-        exists=True,
-    ),
-]
 
 
 @with_bundles
@@ -65,7 +55,6 @@ def verify(
     grace: Grace = "60s",
     overdue_after: OverdueAfter = "15m",
     limit: Limit = 100,
-    folder: Folder = None,
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:
@@ -77,7 +66,7 @@ def verify(
     asked = make_asked(
         since=since, until=until, topics=topics, grace=grace, overdue_after=overdue_after, now_ms=current_ms()
     )
-    found = _verified(config, asked, folder)
+    found = _verified(config, asked)
     if as_json:
         output.print_json(verification_json(found, asked=asked, config=config))
     else:
@@ -105,7 +94,7 @@ def make_asked(
     )
 
 
-def _verified(config: ClientConfig, asked: WantedWindow, folder: Path | None) -> Verification:
+def _verified(config: ClientConfig, asked: WantedWindow) -> Verification:
     from txlayer.adapters.kafka.admin import KafkaAdmin
     from txlayer.adapters.kafka.client import PlainReader
 
@@ -115,7 +104,6 @@ def _verified(config: ClientConfig, asked: WantedWindow, folder: Path | None) ->
             asked,
             make_admin=lambda: KafkaAdmin(config),
             make_reader=lambda isolation: PlainReader(config, isolation=isolation, is_sparing=True),
-            folder=folder,
             on_read=read,
             on_judged=judged,
         )

@@ -13,8 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Self
 
 from txlayer.adapters.ports import Administration, LogReader, Record, TopicPartition, append_time_of, partition_count_of
@@ -81,13 +79,11 @@ OrderedMark = tuple[OrderMark, str, str, Verdict]
 
 
 class TraceShelf:
-    """For one thread; `with` removes the file at its end."""
+    """For one thread. Its file has no name, so it ends with the process, whatever ends that."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = TemporaryDirectory(prefix="txlayer-verify-", dir=folder)
-        path = Path(self._folder.name) / "traces.sqlite"
-        # Written once and thrown away: nothing of it has to survive a crash.
-        self._connection = sqlite3.connect(path, isolation_level=None)
+    def __init__(self) -> None:
+        # Without a name SQLite takes a temporary file. Written once and thrown away: nothing of it has to survive a crash.
+        self._connection = sqlite3.connect("", isolation_level=None)
         for setting in (
             "journal_mode = OFF",
             "synchronous = OFF",
@@ -104,7 +100,6 @@ class TraceShelf:
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
-        self._folder.cleanup()
 
     def keep(self, txn_id: str, trace: Trace) -> None:
         """One trace."""
@@ -673,13 +668,12 @@ def verify(
     *,
     make_admin: Callable[[], Administration],
     make_reader: Callable[[str], LogReader],
-    folder: Path | None = None,
     on_read: Callable[[int, int], None] = lambda _done, _total: None,
     on_judged: Callable[[int], None] = lambda _count: None,
 ) -> Verification:
-    """Read a window and judge it; `folder` is where its file is meanwhile, else the system's own for such files."""
+    """Read a window and judge it."""
     started = time.monotonic()
-    with TraceShelf(folder) as shelf:
+    with TraceShelf() as shelf:
         reader = WindowReader(config, make_admin=make_admin, make_reader=make_reader, on_progress=on_read)
         reading = reader.read(asked, shelf)
         read_at = time.monotonic()
