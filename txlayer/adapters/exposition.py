@@ -197,7 +197,6 @@ class MetricsServer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Listen, and answer from now on."""
         if self._thread is not None:
             return
         host, port = self._config.host, self._config.port

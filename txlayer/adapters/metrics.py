@@ -97,7 +97,6 @@ class Histogram:
         self.total += value * weight
 
     def add(self, other: Histogram) -> None:
-        """Add the counts of a histogram with the same bounds."""
         self._counts = [ours + theirs for ours, theirs in zip(self._counts, other._counts, strict=True)]
         self.total += other.total
 

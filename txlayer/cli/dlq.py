@@ -108,7 +108,6 @@ class DeadLetterFilters(Bundle):
     ] = None
 
     def read(self, *, states: Sequence[DeadLetterState] = (), now_ms: int) -> DeadLetterFilter:
-        """What the options say together."""
         if self.key is not None and self.key_hex is not None:
             raise UsageError("--key and --key-hex: name the key once")
         raw = None if self.key is None else self.key.encode("utf-8", "surrogateescape")
@@ -139,7 +138,6 @@ def parse_letter(text: str, *, topics: Sequence[str]) -> DeadLetterPlace:
 
 
 def check_names(group: str, topics: Sequence[str] | None) -> None:
-    """Refuse what topics cannot be named after."""
     check_group(group)
     for topic in topics or ():
         if not is_topic_name(topic):
@@ -249,7 +247,6 @@ class Asking(DeadLetterFilters):
     ] = "30s"
 
     def order(self, kind: ReplayKind, group: str, letters: Sequence[str] | None, **more: Any) -> ReplayOrder:
-        """What the options say together."""
         topics = tuple(self.topic or ())
         check_names(group, topics)
         order = ReplayOrder(
@@ -421,7 +418,6 @@ def open_logs(config: ClientConfig, group: str, topics: Sequence[str] = ()) -> I
 
 @contextmanager
 def request_writer(config: ProducerConfig, group: str) -> Iterator[RequestWriter]:
-    """What writes requests to a group's replay topics."""
     with closing(connect_producer(config)) as connections:
         yield RequestWriter(lambda batch_bytes: connections.make_half_writer(batch_bytes_max=batch_bytes), group=group)
 
@@ -430,7 +426,6 @@ def request_writer(config: ProducerConfig, group: str) -> Iterator[RequestWriter
 
 
 def list_table(rows: Sequence[Json], *, has_key: bool) -> Table:
-    """The table of `dlq list`."""
     columns: dict[str, str | Callable[[Json], object]] = {
         "letter": "letter",
         "state": "state",
@@ -446,7 +441,6 @@ def list_table(rows: Sequence[Json], *, has_key: bool) -> Table:
 
 
 def show_tables(row: Json) -> RenderableType:
-    """What `dlq show` prints."""
     value = f"{row['value_bytes']:,} bytes; --value shows them"
     head = output.grid(
         (

@@ -86,7 +86,6 @@ def doctor(
 
 
 def show_findings(found: Sequence[ClusterFinding], *, namespace: str, show_all: bool) -> None:
-    """Prints them for a person, the worst first."""
     counts = Counter(finding.level for finding in found)
     shown = [f for f in found if show_all or f.level is not Level.OK]
     console = output.console()

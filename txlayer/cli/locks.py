@@ -44,7 +44,6 @@ class LockConnection(Connection):
     ] = None
 
     def consumer_config(self) -> ConsumerConfig:
-        """The settings of a consumer there."""
         expiry = duration("--lease-expiry", self.lease_expiry)
         renewal = None if expiry is None else expiry / 3
         return self.config(ConsumerConfig, lease_expiry=expiry, lease_renewal=renewal)
@@ -170,7 +169,6 @@ def _by_hand(config: ConsumerConfig) -> Iterator[LocksByHand]:
 
 
 def list_table(rows: Sequence[Json]) -> Table:
-    """The table of `locks list`."""
     columns: output.Columns = {
         "queue": "queue",
         "state": lambda row: cell(row["state"], _STYLES.get(row["state"], "")),
@@ -184,7 +182,6 @@ def list_table(rows: Sequence[Json]) -> Table:
 
 
 def detail(row: Json) -> RenderableType:
-    """What `locks show` tells."""
     columns: output.Columns = {
         "offset": "offset",
         "appended": output.times("appended_ms"),

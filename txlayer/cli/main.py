@@ -84,5 +84,4 @@ def _begin(
 
 
 def main() -> None:
-    """Run the command of this process's arguments and end the process."""
     raise SystemExit(guard(build_app(needed(sys.argv[1:]))))

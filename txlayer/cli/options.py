@@ -137,7 +137,6 @@ def administration(config: ClientConfig) -> Iterator[KafkaAdmin]:
 
 
 def current_ms() -> int:
-    """This machine's time."""
     return int(time.time() * 1000)
 
 
@@ -224,7 +223,6 @@ def client_config(
 
 
 def duration(option: str, text: str | None) -> timedelta | None:
-    """A length of time that may be left out."""
     return None if text is None else parse_duration(option, text)
 
 

@@ -37,7 +37,6 @@ WIDE = 240
 
 
 def console() -> Console:
-    """Where tables go."""
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
 
 
@@ -106,17 +105,14 @@ def _cell_of(value: object) -> Text:
 
 
 def ages(name: str) -> Callable[[Json], str]:
-    """A column of ages."""
     return lambda row: age_text(row[name])
 
 
 def times(name: str) -> Callable[[Json], str]:
-    """A column of instants."""
     return lambda row: time_text(row[name])
 
 
 def number_or_none(name: str) -> Callable[[Json], str]:
-    """A column of numbers that may be missing."""
     return lambda row: "none" if row[name] is None else str(row[name])
 
 
@@ -132,7 +128,6 @@ def parted(
 
 
 def grid(rows: Iterable[tuple[str, object]]) -> Table:
-    """Names and what belongs to them, below each other."""
     made = Table.grid(padding=(0, 2))
     for name, value in rows:
         made.add_row(cell(name, "bold"), _cell_of(value))
@@ -140,7 +135,6 @@ def grid(rows: Iterable[tuple[str, object]]) -> Table:
 
 
 def print_json(value: object) -> None:
-    """Print what `--json` asks for."""
     typer.echo(json.dumps(value))
 
 
@@ -157,7 +151,6 @@ def show_rows(
 
 
 def show(value: Json, draw: Callable[[Json], RenderableType], *, as_json: bool) -> None:
-    """Print an object for a program, or draw it for a person."""
     if as_json:
         print_json(value)
     else:

@@ -85,11 +85,9 @@ class Observing(Bundle):
         )
 
     def metrics(self) -> MetricsConfig:
-        """The port that the command line names, else the environment."""
         return metrics_config(os.environ, port=self.metrics_port, host=self.metrics_host)
 
     def tracer(self) -> Tracing:
-        """The tracing that the command line asks for, else the environment."""
         said = os.environ.get(TRACING, "").lower()
         if said not in _WORDS:
             raise ConfigError("neither on nor off", name=TRACING, value=said, expected="true or false")

@@ -74,7 +74,6 @@ class Wanted(Bundle):
     ] = None
 
     def read(self, config: ClientConfig) -> WantedTopics:
-        """The options together."""
         wanted = WantedTopics(
             config.topics, self.partitions, self.replication_factor, self.group, tuple(self.topic or ())
         )
@@ -102,7 +101,6 @@ def check(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) ->
 
 
 def _compare(wanted: Wanted, connection: Connection, *, as_json: bool, applies: bool = False) -> list[Change]:
-    """What is left to do."""
     config = connection.config(ClientConfig)
     topics = wanted.read(config)
     with administration(config) as admin:
@@ -119,7 +117,6 @@ def _fail_when(found: Sequence[object]) -> None:
 def show_changes(
     left: Sequence[Change], *, config: ClientConfig, group: str | None, as_json: bool, done: Sequence[Change] = ()
 ) -> None:
-    """What was done and what is to do, for a person or a program."""
     changes = [*done, *left]
     owner = ("namespace", config.namespace) if group is None else ("group", group)
     if as_json:
@@ -332,7 +329,6 @@ def _look(config: CoordinatorConfig) -> Drain:
 
 
 def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool) -> None:
-    """What is not drained yet, for a person or a program."""
     if as_json:
         body = {
             "namespace": namespace,

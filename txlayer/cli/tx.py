@@ -173,8 +173,6 @@ def list_(
 
 
 class _Counted:
-    """Counts what passes through."""
-
     def __init__(self, found: Iterable[UnsettledTransaction]) -> None:
         self._found = found
         self.count = 0
@@ -385,7 +383,6 @@ class Settling(TransactionFilters):
     since: Annotated[str, option("--since", "How far back to look for a transaction that is settled.", "1h")] = "1h"
 
     def order(self, word: str, txn_ids: Sequence[str] | None) -> SettlementOrder:
-        """What the options say together."""
         from txlayer.operate.operators import signature_of
         from txlayer.operate.settle import OperatorAction, SettlementOrder
 

@@ -27,7 +27,6 @@ _STYLES = {
 
 
 def style_of(state: str) -> str:
-    """How a state is coloured."""
     return _STYLES.get(state, "")
 
 
@@ -35,7 +34,6 @@ def style_of(state: str) -> str:
 
 
 def list_table(rows: Sequence[Json]) -> Table:
-    """The table of `tx list`."""
     columns: output.Columns = {
         "id": "txn_id",
         "nonce": "nonce",
@@ -65,7 +63,6 @@ _first_half_offset = output.number_or_none("first_half_offset")
 
 
 def stats_tables(body: Json) -> RenderableType:
-    """The tables of `tx stats`."""
     aside_count = body["kept_aside_count"]
     asides = f", {aside_count:,} kept aside" if aside_count else ""
     states = output.rows_table(
@@ -111,12 +108,10 @@ _SETTLED = frozenset(state.value for state in SETTLED)
 
 
 def histories_tables(rows: Sequence[Json]) -> RenderableType:
-    """What `tx show` prints of every attempt under one id."""
     return Group(*map(history_tables, rows))
 
 
 def history_tables(row: Json) -> RenderableType:
-    """What `tx show` prints of one transaction."""
     parts: list[RenderableType] = [output.grid(_head(row))]
     for rows, columns, title in (
         (row["half_records"], _half_columns(row), "half"),
@@ -225,7 +220,6 @@ def _options_text(row: Json) -> str:
 
 
 def aside_list(rows: Sequence[Json]) -> Table:
-    """The table of `tx list --kept-aside`."""
     columns: output.Columns = {
         "kept aside": "name",
         "reason": "reason",
@@ -237,7 +231,6 @@ def aside_list(rows: Sequence[Json]) -> Table:
 
 
 def aside_table(row: Json) -> Table:
-    """What `tx show` prints of one record kept aside."""
     what = "record" if row["line"] is None else f"line {row['line']} of the record"
     return output.grid(
         (

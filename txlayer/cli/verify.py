@@ -80,7 +80,6 @@ def verify(
 def make_asked(
     *, since: str, until: str | None, topics: list[str] | None, grace: str, overdue_after: str, now_ms: int
 ) -> WantedWindow:
-    """The options as the window that they mean."""
     since_ms = parse_instant("--since", since, now_ms=now_ms)
     until_ms = None if until is None else parse_instant("--until", until, now_ms=now_ms)
     if until_ms is not None and until_ms <= since_ms:
@@ -110,7 +109,6 @@ def _verified(config: ClientConfig, asked: WantedWindow) -> Verification:
 
 
 def place_of(finding: VerdictFinding) -> str:
-    """topic-partition@offset."""
     return f"{finding.place.topic}-{finding.place.partition}@{finding.place.offset}"
 
 
@@ -128,7 +126,6 @@ def sentence(status: PromiseStatus) -> str:
 
 
 def verification_tables(found: Verification, *, config: ClientConfig, limit: int) -> Iterator[RenderableType]:
-    """For a person."""
     proof = found.proof
     promises: output.Columns = {
         "promise": lambda status: status.promise.name,

@@ -195,12 +195,10 @@ class MetricsConfig:
 
     @property
     def host(self) -> str:
-        """Address to listen on."""
         return self.metrics_host.strip()
 
     @property
     def port(self) -> int:
-        """Port to listen on; 0: none."""
         return self.metrics_port
 
     def of_worker(self, number: int) -> MetricsConfig:

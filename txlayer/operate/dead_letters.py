@@ -59,7 +59,6 @@ class FoundLetter(NamedTuple):
 
     @property
     def key(self) -> bytes | None:
-        """The message's key."""
         return self.record.key()
 
 
@@ -148,7 +147,6 @@ class DeadLetterLog:
         return count
 
     def states(self, partition: int) -> PartitionStates:
-        """What was said, up to the last `follow`."""
         return self._states.get(partition, PartitionStates())
 
     def each(
@@ -280,7 +278,6 @@ class DeadLetterFilter:
 
     @property
     def is_empty(self) -> bool:
-        """True when it lets every dead letter through."""
         return self == DeadLetterFilter()
 
     def lets_through(self, found: FoundLetter) -> bool:
@@ -565,7 +562,6 @@ KIND_WORDS = {"R": "replay", "D": "drop", "P": "pause", "U": "resume", "E": "res
 
 
 def place_json(place: DeadLetterPlace) -> Json:
-    """The position of a dead letter."""
     return {"letter": str(place), "topic": place.topic, "partition": place.partition, "offset": place.offset}
 
 
@@ -581,7 +577,6 @@ def chosen_json(chosen: Chosen, *, now_ms: int) -> Json:
 
 
 def letter_json(found: FoundLetter, *, now_ms: int, has_key: bool) -> Json:
-    """One object of `dlq list --json`."""
     row = {
         **place_json(found.place),
         "state": found.history.state.value,
@@ -613,7 +608,6 @@ def _of_letter(letter: DeadLetter) -> Json:
 
 
 def show_json(found: FoundLetter, said: Sequence[DeadLetterEvent], *, now_ms: int, has_value: bool) -> Json:
-    """What `dlq show --json` prints."""
     row = letter_json(found, now_ms=now_ms, has_key=True)
     row["headers"] = [
         {"name": name, "value": bytes_json(value)} for name, value in original_headers(found.record.headers())
@@ -625,7 +619,6 @@ def show_json(found: FoundLetter, said: Sequence[DeadLetterEvent], *, now_ms: in
 
 
 def said_json(said: DeadLetterEvent) -> Json:
-    """One record of the replay topic."""
     record = said.record
     is_request = record.outcome is None
     operator, text = split_operator_reason(record.text) if is_request else ("", record.text)

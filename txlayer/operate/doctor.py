@@ -18,7 +18,6 @@ from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES
 
 
 def limits_of(config: CoordinatorConfig) -> Limits:
-    """The settings that the cluster must allow."""
     return Limits(
         check_immunity_ms=milliseconds(config.check_immunity),
         check_interval_ms=milliseconds(config.check_interval),
@@ -272,7 +271,6 @@ SKEW_COUNT_MIN = 10_000
 
 
 def settings(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
-    """The topics are as topics/ says: `txlayer topics check`."""
     apply = f"txlayer topics apply --namespace {facts.namespace}"
     for change in facts.changes:
         if isinstance(change, CreateTopic):
@@ -576,7 +574,6 @@ def clock(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
 
 
 def rights(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
-    """What these credentials may do, as each role needs it."""
     for right in facts.rights:
         about, operation = f"{right.kind} {right.resource}", right.operation
         if right.is_allowed:
@@ -594,7 +591,6 @@ def rights(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
 
 
 def untold(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
-    """What could not be found out."""
     for what, why in facts.untold.items():
         yield info(what, why)
 
@@ -645,7 +641,6 @@ def is_ill(findings: Iterable[ClusterFinding], *, is_strict: bool) -> bool:
 
 
 def findings_json(found: list[ClusterFinding], *, config: CoordinatorConfig) -> dict[str, object]:
-    """For a program: every finding, those that are in order too."""
     counts = Counter(finding.level for finding in found)
     return {
         "namespace": config.namespace,

@@ -108,7 +108,6 @@ def operator_of(op: OpMessage) -> tuple[str, str]:
 
 
 def op_json(position: tuple[int, int], appended_ms: int, op: OpMessage) -> Json:
-    """What an op line says, and where it is."""
     operator, reason = operator_of(op)
     return {
         "offset": position[0],
@@ -122,7 +121,6 @@ def op_json(position: tuple[int, int], appended_ms: int, op: OpMessage) -> Json:
 
 
 def position_json(position: tuple[int, int] | None) -> Json | None:
-    """The position of an op line."""
     return None if position is None else {"offset": position[0], "line": position[1]}
 
 
@@ -161,7 +159,6 @@ FORMAT = 1
 
 
 def whole_json(found: UnsettledTransaction, contents: list[Content], *, now_ms: int) -> Json:
-    """One line of an export."""
     more = found.txn.more
     return {
         "format": FORMAT,

@@ -84,7 +84,6 @@ class LocksByHand:
         return None if lease is None else self._standing(lease)
 
     def history(self, queue: str) -> list[FoldedEntry]:
-        """The newest records of a queue, oldest first."""
         return list(self._records.get(queue, ()))
 
     def release(self, lease: QueueLease, *, reason: str) -> LeaseEffect:
@@ -110,7 +109,6 @@ class LocksByHand:
         return found[0] if found else LeaseEffect.STALE
 
     def close(self) -> None:
-        """Give the clients back."""
         self._log.close(1.0)
 
     def _catch_up(self) -> None:
@@ -138,7 +136,6 @@ class LocksByHand:
 
 
 def lease_json(standing: LockStanding) -> Json:
-    """One queue."""
     lease = standing.lease
     group, topic, partition = parse_queue(lease.queue)
     return {
@@ -158,7 +155,6 @@ def lease_json(standing: LockStanding) -> Json:
 
 
 def record_json(folded: FoldedEntry) -> Json:
-    """One record of the lock log."""
     entry, effect = folded
     record = entry.record
     return {

@@ -104,12 +104,10 @@ class CoordinatorStatus(NamedTuple):
 
 
 def partition_counts(admin: Administration, topics: SystemTopics) -> dict[str, int]:
-    """Partitions of half, op and doubt."""
     return {topic: partition_count_of(admin, topic) for topic in (topics.half, topics.op, topics.doubt)}
 
 
 def read_status(admin: Administration, topics: SystemTopics) -> CoordinatorStatus:
-    """The coordinators' group, its members, what they stored and how far the topics go."""
     counts = partition_counts(admin, topics)
     shared = range(min(counts.values()))
     wanted = [(topic, p) for topic in counts for p in shared]
@@ -136,7 +134,6 @@ def read_status(admin: Administration, topics: SystemTopics) -> CoordinatorStatu
 
 
 def status_json(found: CoordinatorStatus) -> Json:
-    """What `txlayer coordinator status --json` prints."""
     return found._asdict() | {
         "op_lag": sum(p.op_lag for p in found.partitions),
         "members": [m._asdict() for m in found.members],

@@ -125,7 +125,6 @@ class OperatorWriter:
         self._check()
 
     def serve(self, timeout_s: float = ROUND_S) -> None:
-        """Look for acknowledgements."""
         if self._writer.poll(timeout_s):
             self._on_progress()
 

@@ -55,7 +55,6 @@ class Author(NamedTuple):
 
 
 def author_of(command: str, *, operator: str | None, reason: str, request_id: str | None) -> Author:
-    """The author of a request."""
     text = signature_of(command, operator=operator, reason=reason, recorded="it is recorded in the request")
     drawn = request_id or secrets.token_hex(6)
     if not is_request_id(drawn):
@@ -87,11 +86,9 @@ class ReplayOrder:
 
     @property
     def command(self) -> str:
-        """Its name in errors."""
         return f"txlayer dlq {'replay' if self.kind is ReplayKind.REPLAY else 'drop'}"
 
     def check(self) -> None:
-        """Refuse what cannot be meant."""
         check_choice(
             self.command,
             "dead letters",
@@ -136,7 +133,6 @@ def not_asked(place: DeadLetterPlace, why: DeadLetterResult, history: DeadLetter
 
 
 def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -> bool:
-    """True when it is as the operator asked."""
     if outcome.result is DeadLetterResult.ALREADY:
         return kind is ReplayKind.DROP or outcome.state is DeadLetterState.HANDLED
     good = {_DONE[kind], DeadLetterResult.PLANNED, DeadLetterResult.REPUBLISHED}
@@ -153,7 +149,6 @@ class Listener(NamedTuple):
 
 
 def choose_for(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterSelection:
-    """The dead letters that an order is about."""
     return choose(
         logs,
         wanted=order.wanted,
@@ -168,7 +163,6 @@ def choose_for(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLet
 
 
 def planned(order: ReplayOrder, choice: DeadLetterSelection) -> list[DeadLetterOutcome]:
-    """What would be asked for, without asking."""
     request_id = order.author.request_id
     outcomes = [not_asked(*each) for each in choice.unable]
     outcomes += [DeadLetterOutcome(c.place, DeadLetterResult.PLANNED, c.history.state) for c in choice.in_turn]
@@ -315,7 +309,6 @@ def wait_until_taken(log: DeadLetterLog, written: Sequence[WrittenRequest], *, p
 
 
 def outcome_json(outcome: DeadLetterOutcome, kind: ReplayKind, request_id: str) -> Json:
-    """One object of `dlq replay --json` and `dlq drop --json`."""
     return {
         **place_json(outcome.place),
         "act": "replay" if kind is ReplayKind.REPLAY else "drop",

@@ -95,7 +95,6 @@ def outcome_of(found: UnsettledTransaction, result: SettlementResult, **more: An
 
 
 def line_of(act: OperatorAction, found: UnsettledTransaction, signature: str) -> OpMessage:
-    """The operator's op line."""
     txn = found.txn
     return OpMessage(
         _RESOLUTIONS[act],
@@ -503,7 +502,6 @@ class SettlementOrder:
     signature: str
 
     def check(self) -> None:
-        """Refuse what cannot be meant."""
         command = f"txlayer tx {self.act.value}"
         check_choice(
             command,
@@ -597,7 +595,6 @@ def _settled(order: SettlementOrder, txn_id: str, read_histories: ReadHistories)
 
 
 def planned(plan: SettlementPlan) -> list[SettlementOutcome]:
-    """What would be written for each, without writing it."""
     return [
         outcome_of(found, SettlementResult.PLANNED, reason="", line=codec.encode_op(op)) for found, op in plan.lines
     ]
@@ -641,7 +638,6 @@ def carry_out(
 
 
 def outcome_json(act: OperatorAction, outcome: SettlementOutcome) -> Json:
-    """One object of `tx commit --json` and the like."""
     o = outcome
     return {
         "txn_id": txn_id_of(o.key),

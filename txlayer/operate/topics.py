@@ -107,7 +107,6 @@ class WantedTopics:
     topics: tuple[str, ...]
 
     def check(self) -> None:
-        """Refuse what cannot be meant."""
         if (self.group is None) != (not self.topics):
             raise UsageError("--group and --topic go together: each topic has dead letters for each group")
         if self.group is not None:
@@ -116,12 +115,10 @@ class WantedTopics:
                 raise UsageError("--partitions: a group's topics have as many as the topic that they belong to")
 
     def plan(self, admin: Administration) -> list[Change]:
-        """What is missing or different."""
         owner, sizes = self._owner(admin)
         return owner.plan(**sizes)
 
     def apply(self, admin: Administration) -> Applied:
-        """Create and alter."""
         owner, sizes = self._owner(admin)
         return owner.apply(**sizes)
 
@@ -211,7 +208,6 @@ class Drain(NamedTuple):
 
 
 def look(config: CoordinatorConfig, connections: CoordinatorConnections, *, partition_count: int) -> Drain:
-    """How far it is drained now."""
     half, op, ends = unread(config, connections, partition_count=partition_count)
     groups: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for standing in Overview(config, connections).standing():
@@ -287,7 +283,6 @@ def plan_widening(
 
 
 def look_at(admin: Administration, config: CoordinatorConfig, connections: CoordinatorConnections) -> Drain:
-    """What is not drained yet."""
     count = partition_counts(admin, config.topics)[config.topics.half]
     return look(config, connections, partition_count=count)
 
@@ -295,7 +290,6 @@ def look_at(admin: Administration, config: CoordinatorConfig, connections: Coord
 def _left(
     config: CoordinatorConfig, connections: CoordinatorConnections, counts: Mapping[str, int], known: int
 ) -> Drain | None:
-    """What is not drained; None: nothing."""
     if set(counts.values()) == {known}:
         found = look(config, connections, partition_count=known)
         return None if found.is_drained else found

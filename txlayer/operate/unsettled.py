@@ -35,7 +35,6 @@ class Filter:
 
     @property
     def is_empty(self) -> bool:
-        """True when it lets every transaction through."""
         return self == Filter()
 
     def lets_through(self, found: UnsettledTransaction, *, now_ms: int) -> bool:
@@ -64,7 +63,6 @@ def _by_age(found: UnsettledTransaction) -> tuple[int, int, int]:
 
 
 def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
-    """One object of `tx list --json`."""
     txn, more = found.txn, found.txn.more
     return {
         "txn_id": txn_id_of(txn.key),
@@ -89,7 +87,6 @@ def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
 
 
 def stats_json(namespace: str, overview: Overview, partitions: Sequence[PartitionStatus], *, now_ms: int) -> Json:
-    """What `tx stats --json` prints: what is not settled and what was kept aside, counted."""
     ages_ms: dict[tuple[str, str], list[int]] = {}  # by producer group and state: how many, the oldest
     doubt: Counter[int] = Counter()
     kept_aside = Counter(found.place.partition for found in overview.kept_aside())
@@ -132,7 +129,6 @@ def partition_json(status: PartitionStatus, *, doubt_count: int, aside_count: in
 
 
 def options_json(options: HalfOptions) -> Json:
-    """What its producer asked for."""
     return {"key_hash": options.key_hash, "order": options.order.value, "immunity_ms": options.immunity_ms}
 
 

@@ -102,7 +102,6 @@ class TraceShelf:
         self._connection.close()
 
     def keep(self, txn_id: str, trace: Trace) -> None:
-        """One trace."""
         self._waiting.append((txn_id, marshal.dumps((_NUMBERS[type(trace)], *trace))))
         if len(self._waiting) >= BATCH_COUNT:
             self._write(_INSERT, self._waiting)
@@ -173,7 +172,6 @@ class TraceRecords:
         self._seen: defaultdict[TopicPartition, set[int]] = defaultdict(set)
 
     def half(self, record: Record) -> None:
-        """A record of the half topic."""
         headers = record.headers()
         raw = codec.half_header_of(headers)
         head = None if raw is None else codec.decode_half_header(raw)
@@ -221,7 +219,6 @@ class TraceRecords:
         self._shelf.keep(txn_id, trace)
 
     def op(self, record: Record) -> None:
-        """A record of the op topic."""
         partition, offset, at_ms = record.partition(), record.offset(), record.timestamp()[1]
         self.op_firsts.setdefault((record.topic(), partition), at_ms)
         lines = codec.split_ops(record.value())
@@ -249,7 +246,6 @@ class TraceRecords:
                 self._shelf.keep(txn_id_of(op.key), trace)
 
     def doubt(self, record: Record) -> None:
-        """A record of the doubt topic."""
         parsed = codec.parse_doubt_key(record.key())
         if parsed is None:
             self._aside(record)
@@ -671,7 +667,6 @@ def verify(
     on_read: Callable[[int, int], None] = lambda _done, _total: None,
     on_judged: Callable[[int], None] = lambda _count: None,
 ) -> Verification:
-    """Read a window and judge it."""
     started = time.monotonic()
     with TraceShelf() as shelf:
         reader = WindowReader(config, make_admin=make_admin, make_reader=make_reader, on_progress=on_read)
@@ -682,7 +677,6 @@ def verify(
 
 
 def prove(shelf: TraceShelf, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None) -> Proof:
-    """The verdicts on everything that is on the shelf."""
     proof = Proof()
     for found in judgements(shelf, window, on_judged=on_judged):
         if isinstance(found, Late):
@@ -733,7 +727,6 @@ def judgements(
 
 
 def verification_json(found: Verification, *, asked: WantedWindow, config: ClientConfig) -> dict[str, object]:
-    """For a program; findings up to the limit of what is kept."""
     proof, reading = found.proof, found.reading
     return {
         "namespace": config.namespace,

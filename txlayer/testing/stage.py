@@ -82,7 +82,6 @@ class TopicView:
         self._reader = connections.make_reader("read_committed")
 
     def close(self) -> None:
-        """Give the reader back."""
         self._reader.close()
 
     def messages(self) -> list[ReceivedMessage]:

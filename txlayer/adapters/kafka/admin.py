@@ -148,7 +148,6 @@ class AdminConnection:
         return {key: entry.value or "" for key, entry in entries.items()}
 
     def translated(self, error: KafkaException | KafkaError, *, resource: str, operation: str) -> TxLayerError:
-        """Our error for the cluster's refusal."""
         return translate(
             error,
             bootstrap_servers=self._config.bootstrap_servers,
@@ -671,7 +670,6 @@ class KafkaAcls(AdminConnection):
     """
 
     def read(self) -> frozenset[Acl]:
-        """Every right that there is."""
         any_value: Any = None  # the client's stub wants a text
         everything = AclBindingFilter(
             ResourceType.ANY,

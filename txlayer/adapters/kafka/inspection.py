@@ -388,7 +388,6 @@ class _Inspection(KafkaAdmin):
 
 
 def _led(described: Described) -> list[TopicPartition]:
-    """Its partitions that have a leader."""
     return [(described.facts.name, p) for p, leader in enumerate(described.facts.leaders) if leader is not None]
 
 

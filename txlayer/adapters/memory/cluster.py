@@ -214,7 +214,6 @@ class Cluster:
             partition.clean(now_ms)
 
     def land_markers(self, *, count: int | None = None) -> int:
-        """Write `count` of the markers that are under way, the oldest first (None: all); how many there were."""
         landing = self._markers[:count]
         del self._markers[: len(landing)]
         for _, transaction, place in landing:
@@ -226,7 +225,6 @@ class Cluster:
         return len(self._markers)
 
     def shut_down(self) -> None:
-        """No broker answers any more; what is stored stays."""
         self.is_up = False
 
     def restart(self) -> None:
@@ -322,7 +320,6 @@ class Cluster:
         return topic
 
     def look_at(self, name: str) -> Topic | None:
-        """As an administrator asks for it; None: there is none."""
         self.begin()
         if name in self.denied:
             raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED)
@@ -441,7 +438,6 @@ class Cluster:
     def add_partitions(
         self, transactional_id: str, producer_id: int, epoch: int, places: Collection[TopicPartition]
     ) -> None:
-        """The Kafka transaction is going to write there."""
         now_ms = self.begin()
         for place in places:
             if place[0] in self.denied:
@@ -451,7 +447,6 @@ class Cluster:
         self._add(transactional_id, producer_id, epoch, places, now_ms)
 
     def add_offsets(self, transactional_id: str, producer_id: int, epoch: int, group: str) -> None:
-        """The Kafka transaction is going to store offsets of a group."""
         self._add(transactional_id, producer_id, epoch, [group], self.begin())
 
     def commit_offsets(

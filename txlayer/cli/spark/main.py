@@ -85,7 +85,6 @@ class SourceOptions(Bundle):
     insecure: Insecure = False
 
     def settings(self, data: str) -> BronzeSettings:
-        """Of the job that copies it into a folder."""
         options = with_secrets(command_line_settings("--kafka-option", list(self.kafka_option or ())))
         protocol = {k: v for k, v in options.items() if k == "security.protocol"}
         # Whether plain text may go to that address is judged as everywhere else.
@@ -117,7 +116,6 @@ class SessionOptions(Bundle):
     ] = None
 
     def open(self) -> AbstractContextManager[SparkSession]:
-        """A session for the time of a block."""
         settings = parse_settings("--spark-setting", list(self.spark_setting or ()))
         return spark_session(master=self.master, memory=self.memory, settings=settings)
 
@@ -306,7 +304,6 @@ def _begin(
 
 
 def main() -> None:
-    """Run the command of this process's arguments and end the process."""
     raise SystemExit(guard(app))
 
 

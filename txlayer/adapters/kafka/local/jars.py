@@ -95,7 +95,6 @@ class JarLock:
 
     @property
     def version(self) -> str:
-        """The version of Kafka, or of the Spark that the connector belongs to."""
         return next(jar.version for jar in self.jars if jar.artifact == self.purpose.artifact)
 
     @property
