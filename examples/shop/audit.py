@@ -104,6 +104,6 @@ class Auditor:
 
 def _environment() -> dict[str, str]:
     """As for the others, and where Java and jars are on this machine."""
-    machine = ("HOME", "JAVA_HOME", "KAFKA_HOME", "MAVEN_URL", "SPARK_JARS")
+    machine = ("HOME", "JAVA_HOME", "KAFKA_HOME", "MAVEN_URL")
     named = {name: os.environ.get(name) for name in map("TXLAYER_{}".format, machine)}
     return {**environment(), **{name: value for name, value in named.items() if value}}

@@ -25,7 +25,6 @@ OTHER_NAMES = frozenset(
         "JAVA_HOME",
         "HOME",
         "MAVEN_URL",
-        "SPARK_JARS",
         "TEST_BOOTSTRAP_SERVERS",
         "CLIENT_SETTINGS_FILE",
         "BARRIER_URL",

@@ -18,7 +18,6 @@ from txlayer.adapters.kafka.local.runtime import (
     check_version,
     has_vector_module,
     installed_pyspark,
-    own_jars,
     prepare_connector,
     write_launcher,
 )
@@ -57,27 +56,9 @@ def test_the_connector_is_fetched_and_verified(local_config: LocalConfig) -> Non
     assert (runtime.java_home / "bin" / "java").exists()
 
 
-def test_a_spark_whose_connector_is_not_locked_names_both_ways_out() -> None:
-    with pytest.raises(ConfigError, match=r"pyspark 4\.0\.0 alone.*TXLAYER_SPARK_JARS"):
+def test_a_spark_whose_connector_is_not_locked_is_told_the_ways_out() -> None:
+    with pytest.raises(ConfigError, match=r"pyspark 4\.0\.0 alone.*spark-submit"):
         check_version("4.1.2", read_lock(CONNECTOR))
-
-
-def test_own_jars_must_be_jars_with_the_connector_among_them(tmp_path: Path) -> None:
-    jar = tmp_path / f"{CONNECTOR.artifact}-4.1.2.jar"
-    other = tmp_path / "other.jar"
-    page = tmp_path / "page.jar"
-    jar.write_bytes(b"PK\3\4")
-    other.write_bytes(b"PK\3\4")
-    page.write_bytes(b"<html>")
-
-    assert (jar, other) == own_jars((str(jar), f" {other}"))
-    for paths, why in (
-        ((str(tmp_path / "absent.jar"),), "cannot be read"),
-        ((str(jar), str(page)), "no jar"),
-        ((str(other),), "none of them"),
-    ):
-        with pytest.raises(ConfigError, match=why):
-            own_jars(paths)
 
 
 @pytest.mark.kafka
@@ -99,14 +80,14 @@ def test_the_java_of_the_wheel_starts_with_sparks_argument_through_the_launcher(
     assert "a = b c" in started.stderr
 
 
-def test_a_launcher_that_stands_there_already_is_used_without_writing_beside_it(tmp_path: Path) -> None:
+def test_a_launcher_that_is_there_already_is_used_without_writing(tmp_path: Path) -> None:
     java = tmp_path / "java"
-    home = write_launcher(tmp_path / "home", java)
-    (home / ".lock").unlink()
+    launcher = write_launcher(tmp_path / "home", java) / "bin" / "java"
+    before = launcher.stat()
 
-    assert home == write_launcher(tmp_path / "home", java)
+    assert tmp_path / "home" == write_launcher(tmp_path / "home", java)
 
-    assert not (home / ".lock").exists()
+    assert (before.st_ino, before.st_mtime_ns) == (launcher.stat().st_ino, launcher.stat().st_mtime_ns)
 
 
 @pytest.mark.kafka

@@ -55,15 +55,14 @@ class Jar:
 
 @dataclass(frozen=True, slots=True)
 class JarPurpose:
-    """What a set of jars is for, and what a user may name instead of them."""
+    """What a set of jars is for."""
 
     file: str  # the lock, beside this module
     name: str  # begins the name of the folder in the cache
     title: str  # what messages call it
     artifact: str  # the jar whose version is that of the set
     extra: str  # the extra of txlayer that brings something to fetch with
-    own: str  # the setting that names jars of one's own
-    own_is: str  # what that setting holds
+    instead: str = ""  # what a user may do instead
 
 
 BROKER = JarPurpose(
@@ -72,18 +71,9 @@ BROKER = JarPurpose(
     "Kafka",
     KAFKA_ARTIFACT,
     "local",
-    own="TXLAYER_KAFKA_HOME",
-    own_is="the folder of an unpacked Kafka 3.9 or later",
+    ", or the folder of an unpacked Kafka 3.9 or later with TXLAYER_KAFKA_HOME",
 )
-CONNECTOR = JarPurpose(
-    "connector.lock",
-    "spark-kafka",
-    "Spark's Kafka connector",
-    "spark-sql-kafka-0-10_2.13",
-    "spark",
-    own="TXLAYER_SPARK_JARS",
-    own_is="the connector's four jars, comma between",
-)
+CONNECTOR = JarPurpose("connector.lock", "spark-kafka", "Spark's Kafka connector", "spark-sql-kafka-0-10_2.13", "spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +252,8 @@ def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, say: Callable[[s
 def _fetch(lock: JarLock, work: Path, sources: Sources) -> Path:
     target, what = work / "jars", lock.purpose
     if sources.ivy is None:
-        raise ConfigError(
-            f'nothing to fetch {what.title} with: pip install "txlayer[{what.extra}]", or name your own',
-            name=what.own,
-            expected=what.own_is,
-        )
+        why = f'nothing to fetch {what.title} with: pip install "txlayer[{what.extra}]"{what.instead}'
+        raise ConfigError(why, name="extra", expected=what.extra)
     settings, module = work / "ivysettings.xml", work / "ivy.xml"
     settings.write_text(ivy_settings(work / "ivy", sources.maven_url), "utf-8")
     module.write_text(ivy_module(lock), "utf-8")
@@ -287,8 +274,8 @@ def _fetch(lock: JarLock, work: Path, sources: Sources) -> Path:
     )
     if (said := _run(command)) is not None:
         raise RepositoryUnreachableError(
-            f"the jars of {what.title} could not be fetched; check the network, or name a mirror with TXLAYER_MAVEN_URL, "
-            f"or {what.own_is} with {what.own}",
+            f"the jars of {what.title} could not be fetched; check the network, or name a mirror with TXLAYER_MAVEN_URL"
+            f"{what.instead}",
             tool="ivy",
             said=said,
         )

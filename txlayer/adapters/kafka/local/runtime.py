@@ -5,6 +5,7 @@ What a user must mend is a ConfigError; nothing was started then.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -21,7 +22,6 @@ from txlayer.adapters.kafka.local.jars import (
     JarLock,
     Sources,
     fetch_jars,
-    file_lock,
     ivy_class_path,
     read_lock,
     say_nothing,
@@ -64,8 +64,6 @@ class LocalConfig:
     """An unpacked Kafka, whose `libs` are used instead of the locked jars."""
     maven_url: str | None = None
     """A repository to use instead of the default one."""
-    spark_jars: tuple[str, ...] = ()
-    """Jars of Spark's Kafka connector that are used instead of the locked ones."""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> LocalConfig:
@@ -79,7 +77,6 @@ class LocalConfig:
             search_path=environ.get("PATH"),
             kafka_home=environ.get("TXLAYER_KAFKA_HOME") or None,
             maven_url=environ.get("TXLAYER_MAVEN_URL") or None,
-            spark_jars=tuple(filter(None, environ.get("TXLAYER_SPARK_JARS", "").split(","))),
         )
 
 
@@ -146,8 +143,6 @@ def prepare_connector(config: LocalConfig, *, say: Callable[[str], None] = say_n
     java_home = java.resolve().parents[1]
     if not has_vector_module(java):
         java_home = write_launcher(home / "java", java)
-    if config.spark_jars:
-        return SparkRuntime(java_home, own_jars(config.spark_jars))
     check_version(installed, lock)
     folder = fetch_jars(lock, cache=home / "jars", sources=Sources(ivy_class_path(), java, config.maven_url), say=say)
     return SparkRuntime(java_home, tuple(folder / jar.file_name for jar in lock.jars))
@@ -167,37 +162,12 @@ def check_version(installed: str, lock: JarLock) -> None:
     """The connector must be of Spark's own version: another one fails in the middle of a job."""
     if installed != lock.version:
         raise ConfigError(
-            f"txlayer knows the connector's checksums for pyspark {lock.version} alone: install that, "
-            f"or name the connector of pyspark {installed} and what it needs with {CONNECTOR.own}",
+            f"txlayer knows the connector's checksums for pyspark {lock.version} alone: install that, or run the jobs with "
+            f"spark-submit and the connector of {installed}",
             name="pyspark",
             value=installed,
             expected=lock.version,
         )
-
-
-def own_jars(paths: tuple[str, ...]) -> tuple[Path, ...]:
-    """The jars that a user names."""
-    jars = tuple(Path(path.strip()).absolute() for path in paths)
-    for jar in jars:
-        try:
-            with jar.open("rb") as content:
-                is_jar = content.read(2) == b"PK"
-        except OSError as exc:
-            raise _wrong_jar(jar, f"it cannot be read: {exc.strerror}") from exc
-        if not is_jar:
-            raise _wrong_jar(jar, "it is no jar")
-    if not any(jar.name.startswith(CONNECTOR.artifact) for jar in jars):
-        raise _wrong_jar(jars[0], f"none of them is {CONNECTOR.artifact}")
-    return jars
-
-
-def _wrong_jar(jar: Path, why: str) -> ConfigError:
-    return ConfigError(
-        f"{why}; correct the path, or unset it to use the locked jars",
-        name=CONNECTOR.own,
-        value=str(jar),
-        expected=CONNECTOR.own_is,
-    )
 
 
 def has_vector_module(java: Path) -> bool:
@@ -227,20 +197,13 @@ def write_launcher(folder: Path, java: Path) -> Path:
         f'exec {shlex.quote(str(java))} "$@"\n'
     )
     launcher = folder / "bin" / "java"
-    if _says(launcher, script):
-        return folder
-    launcher.parent.mkdir(parents=True, exist_ok=True)
-    with file_lock(folder / ".lock"):
-        if not _says(launcher, script):
-            draft = launcher.with_suffix(".new")
-            draft.write_text(script, "utf-8")
-            draft.chmod(0o755)
-            draft.replace(launcher)
+    if not launcher.is_file() or launcher.read_text("utf-8") != script:
+        launcher.parent.mkdir(parents=True, exist_ok=True)
+        draft = launcher.with_suffix(f".{os.getpid()}")
+        draft.write_text(script, "utf-8")
+        draft.chmod(0o755)
+        draft.replace(launcher)
     return folder
-
-
-def _says(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text("utf-8") == text
 
 
 # --- Java -------------------------------------------------------------------------------------------------------------
