@@ -11,15 +11,16 @@ promise that: they give each connection a thread, or stop accepting.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import selectors
 import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import closing, suppress
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Self
 
@@ -134,10 +135,10 @@ REQUEST_BYTES_MAX = 8 * 1024
 HEADER_COUNT_MAX = 64
 READER_TIMEOUT_S = 5.0
 """Longest time from the connection to the last byte of the answer."""
-LOOK_S = 0.2
-"""How often the server checks whether to end, and which connections have timed out."""
+PAUSE_S = 0.2
+"""A pause after a connection that could not be accepted."""
 BACKLOG = 128
-"""Connections that the kernel queues; the server accepts all of them in one turn."""
+"""Connections that the kernel queues."""
 TEXT = "text/plain; charset=utf-8"
 
 
@@ -148,30 +149,6 @@ def _answer(status: HTTPStatus, body: bytes = b"", content_type: str = TEXT, *, 
         "Connection: close\r\n\r\n"
     )
     return head.encode("latin-1") + (body if has_body else b"")
-
-
-@dataclass(slots=True, eq=False)
-class _Connection:
-    """One connection: its request so far, the rest of its answer, and its deadline."""
-
-    sock: socket.socket
-    address: str
-    deadline: float
-    asked: bytes = b""
-    left: memoryview | None = None  # None: the request is not complete
-
-    def receive(self) -> bytes | None:
-        """The request once it is complete or too large; None before."""
-        came = self.sock.recv(REQUEST_BYTES_MAX + 1 - len(self.asked))
-        if not came:
-            raise ConnectionResetError
-        self.asked += came
-        is_whole = b"\r\n\r\n" in self.asked or b"\n\n" in self.asked
-        return self.asked if is_whole or self.is_too_large else None
-
-    @property
-    def is_too_large(self) -> bool:
-        return len(self.asked) > REQUEST_BYTES_MAX
 
 
 class MetricsServer:
@@ -192,8 +169,7 @@ class MetricsServer:
         self._config = config
         self._observed = observed
         self._clock = clock
-        self._connections: dict[_Connection, None] = {}  # oldest first
-        self._ending = threading.Event()
+        self._connections: dict[asyncio.Task[None], str] = {}  # the address of each, oldest first
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -202,7 +178,7 @@ class MetricsServer:
         host, port = self._config.host, self._config.port
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+            listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
         except (OSError, OverflowError) as exc:
             raise ConfigError(
                 f"cannot listen for readers of metrics: {exc}",
@@ -210,12 +186,12 @@ class MetricsServer:
                 value=f"{host}:{port}",
                 expected="an address of this machine and a free port",
             ) from exc
-        self._listener.settimeout(0)
+        listener.settimeout(0)
         self._render = Page(self._observed, clock=self._clock).render
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._ending.clear()
-        self._thread = threading.Thread(target=self._run, name="txlayer-metrics", daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._loop.time = self._clock  # type: ignore[method-assign]  # the time-outs of readers count by it
+        self._ending = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, args=(listener,), name="txlayer-metrics", daemon=True)
         self._thread.start()
         logger.info("metrics.started", extra={"host": host, "port": port})
 
@@ -223,7 +199,7 @@ class MetricsServer:
         """Stop listening, and close every connection; the port is free afterwards."""
         thread, self._thread = self._thread, None
         if thread is not None:
-            self._ending.set()
+            self._loop.call_soon_threadsafe(self._ending.set_result, None)
             thread.join()
 
     def __enter__(self) -> Self:
@@ -260,84 +236,67 @@ class MetricsServer:
 
     # --- connections --------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        try:
-            while not self._ending.is_set():
-                # Serve open connections before accepting new ones.
-                ready = [key.data for key, _ in self._selector.select(LOOK_S)]
-                for connection in filter(None, ready):
-                    self._serve(connection)
-                if None in ready:
-                    # All of them in one turn, so that a probe does not wait behind others.
-                    for _ in range(BACKLOG):
-                        if not self._accept():
-                            break
-                now = self._clock()
-                for connection in [c for c in self._connections if c.deadline <= now]:
-                    self._drop(connection)
-        finally:
-            for connection in list(self._connections):
-                self._drop(connection)
-            self._selector.close()
-            self._listener.close()
+    def _run(self, listener: socket.socket) -> None:
+        with listener, closing(self._loop):
+            self._loop.run_until_complete(self._serve_until_end(listener))
 
-    def _accept(self) -> bool:
-        try:
-            sock, (address, *_) = self._listener.accept()
-        except BlockingIOError:
-            return False
-        except OSError:
-            # No file descriptor is left, for example; the listener would be ready again at once.
-            self._ending.wait(LOOK_S)
-            return False
-        if len(self._connections) >= CONNECTION_COUNT_MAX:
-            self._drop(self._first_to_give_way())
-        sock.settimeout(0)
-        connection = _Connection(sock, address, self._clock() + READER_TIMEOUT_S)
-        self._connections[connection] = None
-        self._selector.register(sock, selectors.EVENT_READ, connection)
-        # The request has usually arrived together with the connection.
-        self._serve(connection)
-        return True
+    async def _serve_until_end(self, listener: socket.socket) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            accepting = tasks.create_task(self._accept(listener, tasks))
+            await self._ending
+            for task in (accepting, *self._connections):
+                task.cancel()
 
-    def _first_to_give_way(self) -> _Connection:
-        counts = Counter(connection.address for connection in self._connections)
+    async def _accept(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> None:
+        while True:
+            try:
+                sock, (address, *_) = await self._loop.sock_accept(listener)
+            except OSError:
+                # No file descriptor is left, for example; the listener would be ready again at once.
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if len(self._connections) >= CONNECTION_COUNT_MAX:
+                self._first_to_give_way().cancel()
+            task = tasks.create_task(self._serve(sock))
+            self._connections[task] = address
+            task.add_done_callback(partial(self._forget, sock))
+            await asyncio.sleep(0)  # however many come, those that are here are served in between
+
+    def _forget(self, sock: socket.socket, ended: asyncio.Task[None]) -> None:
+        self._connections.pop(ended, None)
+        sock.close()
+
+    def _first_to_give_way(self) -> asyncio.Task[None]:
+        counts = Counter(self._connections.values())
         most = max(counts.values())
-        return next(c for c in self._connections if counts[c.address] == most)
+        first = next(task for task, address in self._connections.items() if counts[address] == most)
+        del self._connections[first]
+        return first
 
-    def _serve(self, connection: _Connection) -> None:
-        if connection not in self._connections:
-            return
-        try:
-            if connection.left is None:
-                request = connection.receive()
-                if request is None:
-                    return
-                if connection.is_too_large:
-                    answer = _answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-                else:
-                    answer = self._answer(request)
-                connection.left = memoryview(answer)
-                self._selector.modify(connection.sock, selectors.EVENT_WRITE, connection)
-            connection.left = connection.left[connection.sock.send(connection.left) :]
-            if not connection.left:
-                connection.sock.shutdown(socket.SHUT_WR)
-                self._drop(connection)
-        except BlockingIOError:
-            return
-        except OSError:
-            # A reader that closed its connection needs no handling.
-            self._drop(connection)
+    async def _serve(self, sock: socket.socket) -> None:
+        # A reader that closed its connection, or has had its time, needs no handling.
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(READER_TIMEOUT_S):
+                request = await self._request_from(sock)
+                await self._loop.sock_sendall(sock, self._answer(request))
+                sock.shutdown(socket.SHUT_WR)
+
+    async def _request_from(self, sock: socket.socket) -> bytes:
+        """The request once it is complete, or too large."""
+        asked = b""
+        while len(asked) <= REQUEST_BYTES_MAX and not (b"\r\n\r\n" in asked or b"\n\n" in asked):
+            came = await self._loop.sock_recv(sock, REQUEST_BYTES_MAX + 1 - len(asked))
+            if not came:
+                raise ConnectionResetError
+            asked += came
+        return asked
 
     def _answer(self, request: bytes) -> bytes:
+        if len(request) > REQUEST_BYTES_MAX:
+            return _answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         try:
             return self._answer_to(request)
         except Exception:
             # One page failed; the next reader gets an answer.
             logger.exception("metrics.failed")
             return _answer(HTTPStatus.INTERNAL_SERVER_ERROR)
-
-    def _drop(self, connection: _Connection) -> None:
-        del self._connections[connection]
-        self._selector.unregister(connection.sock)
-        connection.sock.close()
