@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,10 +17,11 @@ from txlayer.consumer.handlers import HandlerSet, Route
 from txlayer.consumer.lease_keeper import LeaseChanges
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition
-from txlayer.consumer.plan import ConsumerPlan
+from txlayer.consumer.plan import ConsumerPlan, starts_of
 from txlayer.consumer.pools import Caller, Chunk, JobOutcome
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.key_queue import KeyQueues, QueueSettings, Start
+from txlayer.core.progress import Attempts, Progress
 from txlayer.errors import RetriableError
 from txlayer.runtime.environment import Environment
 
@@ -195,3 +196,34 @@ def test_records_that_others_overtook_are_refused_and_never_count_as_ended() -> 
 
     with pytest.raises(RetriableError, match="early-0 was read at 2 after everything before 7"):
         intake.add([Record(2), Record(3)], {EARLY: owned})
+
+
+class Shortened:
+    """A cluster whose replay topic begins at 5."""
+
+    def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 5)
+
+
+@pytest.mark.promise("P9")
+def test_requests_that_were_answered_before_retention_took_an_earlier_one_are_not_handled_again() -> None:
+    place = (replay_topic(GROUP, "early"), 0)
+    progress = Progress(2, ends_by_key=True, is_replay=True)
+    progress.read(range(2, 9), [b"waits", b"a", b"a", b"b", b"b", b"waits", b"b"])
+    progress.finish([3, 4, 5, 6, 8])
+    progress.failed(7, started_ms=1_000)
+    taken = progress.snapshot()
+
+    starts = starts_of(
+        cast("Any", Shortened()),
+        {place: StoredOffset(taken.offset, taken.metadata)},
+        group=GROUP,
+        replays=[place],
+        start_at=None,
+    )
+    successor = Progress(*starts[place], ends_by_key=True, is_replay=True)
+
+    assert (2, 5) == (taken.offset, starts[place].offset)
+    assert [7] == successor.read(range(5, 9), [b"b", b"b", b"waits", b"b"])
+    assert Attempts(1, 1) == successor.attempts(7)
+    assert (7, False) == successor.snapshot()[::2]

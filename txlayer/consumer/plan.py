@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
@@ -104,7 +104,9 @@ def _start_of(place: TopicPartition, stored: StoredOffset, *, first: int, group:
         )
         return Start(max(stored.offset, first))
     if stored.offset < first:
-        return Start(first)  # requests that are older than the retention of their topic can no longer be answered
+        # Requests that are older than the retention of their topic can no longer be answered. Of later ones, the ends are known.
+        finished = tuple((max(start, first), end) for start, end in found.finished if end > first)
+        return Start(first, replace(found, finished=finished))
     return Start(stored.offset, found)
 
 
