@@ -8,15 +8,8 @@ from typing import Any, TypeVar
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.adapters.ports import (
-    Assignment,
-    CoordinatorConnections,
-    GroupReader,
-    LogReader,
-    StoredOffset,
-    TopicPartition,
-    TransactionalWriter,
-)
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import Assignment, GroupReader, LogReader, StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.errors import BrokerUnavailableError
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from tests.contract.clients import PATIENCE_S, TIMEOUT_S, open_writer, put
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.adapters.ports import ProducerConnections
+from txlayer.adapters.connect import ProducerConnections
 from txlayer.adapters.readers import CheckReader
 from txlayer.errors import ConfigError
 
@@ -176,7 +176,7 @@ def test_the_group_has_a_member_that_an_administrator_sees(lab: Lab, topic: str,
     instance = make()
     instance.reader.start()
     settled(instance)
-    group = instance._connections._config.topics.check_group(GROUP)  # type: ignore[attr-defined]  # both adapters have it
+    group = instance._connections._config.topics.check_group(GROUP)
 
     assert ["stable", 1] == [lab.admin().group(group).state, len(lab.admin().group(group).members)]
     instance.reader.close()

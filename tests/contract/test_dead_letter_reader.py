@@ -7,7 +7,7 @@ import pytest
 from tests.contract.clients import open_writer, put, wait_for
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
-from txlayer.adapters.ports import CoordinatorConnections
+from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.consumer.dead_letters import DeadLetterReader
 from txlayer.errors import TxLayerError
 

@@ -25,7 +25,8 @@ from tests.contract.clients import (
 from tests.support.broker import unique_name
 from tests.support.lab import FaultyLab
 from tests.support.waiting import wait_until
-from txlayer.adapters.ports import CoordinatorConnections, StoredOffset
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import StoredOffset
 from txlayer.errors import FencedError, MemberFencedError
 
 

@@ -8,7 +8,8 @@ from tests.contract.clients import TIMEOUT_S, join, open_writer, put, seen, stor
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.adapters.ports import CoordinatorConnections, TransactionalWriter
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import TransactionalWriter
 from txlayer.errors import FencedError, ForbiddenTopicError, ProducerFencedError, TxLayerError
 
 

@@ -10,7 +10,8 @@ from tests.contract.clients import TIMEOUT_S, assigned, join, open_writer, put, 
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.adapters.ports import Assignment, CoordinatorConnections, GroupReader, TopicPartition
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import Assignment, GroupReader, TopicPartition
 from txlayer.errors import ConfigError
 
 PARTITION_COUNT = 5

@@ -10,7 +10,8 @@ from tests.contract.clients import TIMEOUT_S, answered, open_writer, put, rest, 
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.adapters.ports import CoordinatorConnections, TransactionalWriter
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import TransactionalWriter
 from txlayer.errors import ProducerFencedError
 
 

@@ -12,7 +12,8 @@ from tests.support.broker import unique_name
 from tests.support.core_records import plain_record
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.adapters.ports import Assignment, CoordinatorConnections, GroupReader, StoredOffset, TransactionalWriter
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import Assignment, GroupReader, StoredOffset, TransactionalWriter
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import Targets

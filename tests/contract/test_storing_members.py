@@ -10,7 +10,8 @@ from tests.contract.clients import PATIENCE_S, TIMEOUT_S, assigned
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.adapters.ports import ConsumerConnections, StoredOffset, StoringGroupReader, TopicPartition
+from txlayer.adapters.connect import ConsumerConnections
+from txlayer.adapters.ports import StoredOffset, StoringGroupReader, TopicPartition
 from txlayer.errors import ConfigError, LifecycleError
 
 

@@ -33,8 +33,8 @@ from txlayer import (
     ReceivedMessage,
     TransactionalProducer,
 )
+from txlayer.adapters.connect import ProducerConnections
 from txlayer.adapters.namespace import Namespace, read_topic_files
-from txlayer.adapters.ports import ProducerConnections
 from txlayer.config import CoordinatorConfig, ProducerConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.tracing import make_coordinator

@@ -17,9 +17,10 @@ from tests.simulation.processes import Process
 from tests.simulation.stage import Stage
 from tests.support.history import Absence, Sample
 from tests.support.logs import Seen
+from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.memory import MemoryKafka, ThreadWorld
 from txlayer.adapters.namespace import Namespace, read_topic_files
-from txlayer.adapters.ports import CoordinatorConnections, StoredOffset
+from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.partition import check_policies

@@ -11,7 +11,8 @@ from tests.support.broker import unique_name
 from tests.support.lab import FaultyLab, Lab
 from tests.support.logs import Seen
 from tests.support.waiting import wait_until
-from txlayer.adapters.ports import CoordinatorConnections, GroupReader, StoredOffset
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import GroupReader, StoredOffset
 from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage, OffsetsOf
 from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, dead_letter_topic, replay_topic
 from txlayer.core.messages import Headers, Origin

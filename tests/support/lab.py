@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from tests.support.logs import Seen
-from txlayer.adapters.ports import Administration, ConsumerConnections, CoordinatorConnections, ProducerConnections
+from txlayer.adapters.connect import ConsumerConnections, CoordinatorConnections, ProducerConnections
+from txlayer.adapters.ports import Administration
 from txlayer.config import ConsumerConfig
 
 

@@ -22,9 +22,16 @@ from tests.support.faultproxy import (
 )
 from tests.support.logs import Seen, read_log
 from tests.support.waiting import wait_until
-from txlayer.adapters.connect import connect_consumer, connect_coordinator, connect_producer
+from txlayer.adapters.connect import (
+    ConsumerConnections,
+    CoordinatorConnections,
+    ProducerConnections,
+    connect_consumer,
+    connect_coordinator,
+    connect_producer,
+)
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.ports import Administration, ConsumerConnections, CoordinatorConnections, ProducerConnections
+from txlayer.adapters.ports import Administration
 from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig
 
 PATIENCE_S = 30

@@ -8,10 +8,11 @@ from typing import Any
 
 from tests.support.broker import unique_name
 from tests.support.logs import Seen
+from txlayer.adapters.connect import ConsumerConnections, CoordinatorConnections, ProducerConnections
 from txlayer.adapters.memory import Fault, FaultPlan, MemoryKafka, ThreadWorld
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.memory.log import MemoryRecord
-from txlayer.adapters.ports import Administration, ConsumerConnections, CoordinatorConnections, ProducerConnections
+from txlayer.adapters.ports import Administration
 from txlayer.config import ConsumerConfig, CoordinatorConfig, ProducerConfig
 
 DISTANT = "distant"

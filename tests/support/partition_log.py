@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from tests.support.core_records import PARTITION, PARTITION_COUNT, plain_record
+from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.memory.world import ClientError
-from txlayer.adapters.ports import CoordinatorConnections, StoredOffset, TopicPartition
+from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.partition import LogTime, Shard, fill_contents
 from txlayer.coordinator.publish import Publisher

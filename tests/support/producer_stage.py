@@ -209,8 +209,8 @@ class ProducerStage:
         self.is_closed = False
         self.producers: list[Any] = []
 
-    def connect(self, config: ProducerConfig) -> ProducerStage:
-        """What producers take as `connect`."""
+    def connect(self, config: ProducerConfig) -> Any:
+        """What producers take as `connect`; it stands for their `ProducerConnections`."""
         self._inner = self.kafka.connect_producer(config)
         self.serialize, self.history = self._inner.serialize, self._inner.history
         return self
@@ -285,7 +285,7 @@ class World:
 
     def __init__(self, make: Any = assemble, **settings: Any) -> None:
         self.config = config = ProducerConfig(**settings)
-        self.stage = ProducerStage().connect(config)
+        self.stage: ProducerStage = ProducerStage().connect(config)
         half, op = (self.stage.topic_limits(topic) for topic in (HALF, OP))
         assert half is not None
         assert op is not None

@@ -19,8 +19,8 @@ from typing import Any
 
 from tests.support.fenced_table import FencedTable
 from txlayer import Context, OrderedConsumer, Reject, Retry, RetryPolicy
+from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.lock_log import LockEntry
-from txlayer.adapters.ports import ConsumerConnections
 from txlayer.config import milliseconds
 from txlayer.consumer.context import ReceivedMessage
 from txlayer.consumer.engine import DeadLetterRecord

@@ -9,8 +9,8 @@ from typing import Any
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
+from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.namespace import Namespace, read_topic_files
-from txlayer.adapters.ports import CoordinatorConnections
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core.codec import ID_HEADER

@@ -54,12 +54,12 @@ class Coordinators:
         self.now_ms += int(length_s * 1000)
 
 
-def producer_stage() -> ProducerStage:
+def producer_stage() -> Any:
     """A cluster with their topics."""
     return ProducerStage().connect(ProducerConfig())
 
 
-def hands(coordinators: Any = None, producers: ProducerStage | None = None) -> ManualSettlement:
+def hands(coordinators: Any = None, producers: Any = None) -> ManualSettlement:
     """A session on fakes."""
     moving: Any = coordinators or Coordinators({})
     return ManualSettlement(

@@ -191,12 +191,8 @@ def read_behind_a_late_writer(recovery: type[Recovery]) -> list[bytes | None]:
     ledgers = empty_ledgers(
         range(COUNT), settings=ledger_settings(stage.config, partition_count=COUNT), targets={}, refusals={}
     )
-    recovery(
-        stage.config,
-        LateCommit(connections, commit_and_go_on),
-        is_still_ours=lambda: None,
-        environment=stage.environment,
-    ).rebuild(ledgers)
+    late: Any = LateCommit(connections, commit_and_go_on)
+    recovery(stage.config, late, is_still_ours=lambda: None, environment=stage.environment).rebuild(ledgers)
     stage.world.advance(ms=60_000)
     stage.kafka.append("orders", b"of another transaction")
     return [record.value() for record in stage.kafka.records("orders")]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.core_records import half_header, plain_record, txn_key
 from tests.support.memory_stage import Stage
-from txlayer.adapters.ports import CoordinatorConnections
+from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.publish import Publisher

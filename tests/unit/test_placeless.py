@@ -13,10 +13,10 @@ import pytest
 from tests.support.memory_stage import Stage
 from tests.support.waiting import wait_until
 from txlayer import TransactionalProducer
-from txlayer.adapters.connect import ConnectProducer
+from txlayer.adapters.connect import ConnectProducer, ProducerConnections
 from txlayer.adapters.memory import Fault, MemoryKafka
 from txlayer.adapters.memory.world import FaultPlan
-from txlayer.adapters.ports import HistoryReader, ProducerConnections
+from txlayer.adapters.readers import LogHistoryReader
 from txlayer.config import CoordinatorConfig, ProducerConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core import codec
@@ -160,8 +160,8 @@ class Blind:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def history(self) -> HistoryReader:
-        return cast("HistoryReader", BlindReader())
+    def history(self) -> LogHistoryReader:
+        return cast("LogHistoryReader", BlindReader())
 
 
 class BlindReader:

@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from txlayer.adapters.connect import QUESTION_TIMEOUT_MS, ConnectedProducer, kafka_clients
+from txlayer.adapters.connect import QUESTION_TIMEOUT_MS, ProducerConnections, kafka_clients
 from txlayer.adapters.kafka.admin import SharedAdmin
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
@@ -44,12 +44,12 @@ def silence() -> BrokerUnavailableError:
     return BrokerUnavailableError("no broker answered", bootstrap_servers="127.0.0.1:1", waited_ms=QUESTION_TIMEOUT_MS)
 
 
-def connections_of(admin: Admin, *, start_timeout_s: int = 60) -> ConnectedProducer:
+def connections_of(admin: Admin, *, start_timeout_s: int = 60) -> ProducerConnections:
     """Each look at the clock comes five seconds after the one before."""
     seconds = count(step=QUESTION_TIMEOUT_MS / 1000)
     config = ProducerConfig(bootstrap_servers="127.0.0.1:1", start_timeout=timedelta(seconds=start_timeout_s))
     shared = partial(SharedAdmin, config, make_admin=admin, clock=lambda: next(seconds))
-    return ConnectedProducer(replace(kafka_clients(config), shared_questions=shared), config)
+    return ProducerConnections(replace(kafka_clients(config), shared_questions=shared), config)
 
 
 @pytest.mark.fault("broker: is killed while a client of a producer or responder believes that it is the controller")

@@ -16,12 +16,9 @@ from typing import Any, Protocol
 from txlayer.adapters.errors import RESPONDER_ADVICE
 from txlayer.adapters.ports import (
     Administration,
-    ConsumerConnections,
-    CoordinatorConnections,
     GroupReader,
     HalfWriter,
     LogReader,
-    ProducerConnections,
     StoringGroupReader,
     TopicLimits,
     TransactionalWriter,
@@ -31,10 +28,6 @@ from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, Prod
 from txlayer.errors import BrokerUnavailableError
 
 logger = logging.getLogger("txlayer.kafka")
-
-ConnectProducer = Callable[[ProducerConfig], ProducerConnections]
-ConnectCoordinator = Callable[[CoordinatorConfig], CoordinatorConnections]
-ConnectConsumer = Callable[[ConsumerConfig], ConsumerConnections]
 
 ANSWER_MS = 3_000
 """How long one question waits: a service asks again, and meanwhile it must serve its group."""
@@ -86,8 +79,8 @@ class Clients:
         )
 
 
-class ConnectedProducer:
-    """The `ProducerConnections` over any clients."""
+class ProducerConnections:
+    """The calls to a cluster that a producer needs. Thread-safe."""
 
     def __init__(self, clients: Clients, config: ProducerConfig) -> None:
         self._clients = clients
@@ -97,16 +90,18 @@ class ConnectedProducer:
         self._questions = clients.shared_questions(
             timeout_ms=min(patience_ms, QUESTION_TIMEOUT_MS), patience_ms=patience_ms
         )
-        self.topic_limits = self._questions.topic_limits
-        self.serialize = clients.serialize
+        self.topic_limits = self._questions.topic_limits  # it asks for as long as the start time-out
+        self.serialize = clients.serialize  # the serializer may append to `headers`; its exception propagates unchanged
         self.history = clients.history
 
     def make_half_writer(self, *, batch_bytes_max: int) -> HalfWriter:
+        """A writer; one batch of its records is smaller than `batch_bytes_max`."""
         return self._clients.half_writer(
             batch_bytes_max=batch_bytes_max, message_timeout_ms=milliseconds(self._config.prepare_timeout)
         )
 
     def make_check_member(self, producer_group: str) -> GroupReader:
+        """A member of the producer group's check group, not started yet; it receives the group's check-backs."""
         return self._clients.group_reader(
             group=self._config.topics.check_group(producer_group),
             session_timeout_ms=milliseconds(self._config.check_session_timeout),
@@ -120,7 +115,7 @@ class ConnectedProducer:
 
 
 class _Connected:
-    """What coordinators and consumers have in common; one administrator's view answers all questions."""
+    """What coordinators and consumers have in common; one administrator's view answers all questions, as in `Administration`."""
 
     _compression = "none"
 
@@ -143,6 +138,7 @@ class _Connected:
         self.topic_limits = admin.topic_limits
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
+        """A writer, not initialised yet. The broker refuses any batch larger than the topic's largest message."""
         return self._clients.writer(
             transactional_id=transactional_id,
             timeout_ms=self._transaction_timeout_ms,
@@ -151,14 +147,15 @@ class _Connected:
         )
 
     def make_reader(self, isolation: str) -> LogReader:
+        """A reader that assigns partitions itself; `read_committed` or `read_uncommitted`."""
         return self._clients.reader(isolation=isolation, **self._reading)
 
     def close(self) -> None:
         self._admin.close()
 
 
-class ConnectedCoordinator(_Connected):
-    """The `CoordinatorConnections` over any clients."""
+class CoordinatorConnections(_Connected):
+    """The calls to a cluster that a coordinator needs; those of `_aside` for another thread than its own."""
 
     def __init__(self, clients: Clients, config: CoordinatorConfig, *, timeout_ms: int = ANSWER_MS) -> None:
         super().__init__(clients, config, timeout_ms=timeout_ms)
@@ -169,9 +166,15 @@ class ConnectedCoordinator(_Connected):
         self.topic_limits_aside = self._aside.topic_limits
 
     def wait_until_reachable(self, *, timeout_s: float) -> None:
+        """Return when a broker answers.
+
+        Raises:
+            BrokerUnavailableError, NotAuthorisedError: none did within `timeout_s`, or it refused the credentials.
+        """
         self._clients.wait_for(self._admin, self._config.topics.half, timeout_s=timeout_s)
 
     def make_group_reader(self) -> GroupReader:
+        """A member of the coordinator group, not started yet."""
         return self._clients.group_reader(
             group=self._config.topics.coordinator_group,
             session_timeout_ms=milliseconds(self._config.session_timeout),
@@ -183,17 +186,19 @@ class ConnectedCoordinator(_Connected):
         self._aside.close()
 
 
-class ConnectedConsumer(_Connected):
-    """The `ConsumerConnections` over any clients."""
+class ConsumerConnections(_Connected):
+    """The calls to a cluster that a consumer needs. Not thread-safe."""
 
     def __init__(self, clients: Clients, config: ConsumerConfig) -> None:
         super().__init__(clients, config, fetch_wait_ms=FETCH_WAIT_MS)
         self._config = config
 
     def wait_until_reachable(self, *, topic: str, timeout_s: float) -> None:
+        """Return when a broker answers a question about `topic`; raises as that of coordinators."""
         self._clients.wait_for(self._admin, topic, timeout_s=timeout_s)
 
     def make_group_reader(self, group: str) -> StoringGroupReader:
+        """A member of the consumer group, not started yet."""
         return self._clients.storing_group_reader(
             group=group,
             session_timeout_ms=milliseconds(self._config.session_timeout),
@@ -202,9 +207,15 @@ class ConnectedConsumer(_Connected):
         )
 
     def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
+        """An idempotent writer of single records (locks, requests); the caller names their partition."""
         return self._clients.half_writer(
             batch_bytes_max=batch_bytes_max, message_timeout_ms=milliseconds(self._config.store_timeout)
         )
+
+
+ConnectProducer = Callable[[ProducerConfig], ProducerConnections]
+ConnectCoordinator = Callable[[CoordinatorConfig], CoordinatorConnections]
+ConnectConsumer = Callable[[ConsumerConfig], ConsumerConnections]
 
 
 def kafka_clients(config: ClientConfig) -> Clients:
@@ -262,7 +273,7 @@ def _wait_for_answer(config: ClientConfig, admin: Administration, topic: str, *,
 
 def connect_producer(config: ProducerConfig) -> ProducerConnections:
     """A producer's calls to a real Kafka; it connects at the first question."""
-    return ConnectedProducer(kafka_clients(config), config)
+    return ProducerConnections(kafka_clients(config), config)
 
 
 def connect_coordinator(config: CoordinatorConfig, *, is_one_shot: bool = False) -> CoordinatorConnections:
@@ -271,12 +282,12 @@ def connect_coordinator(config: CoordinatorConfig, *, is_one_shot: bool = False)
     A coordinator repeats its questions, so each one waits for 3 s; with `is_one_shot` it waits as long as in a command.
     """
     timeout_ms = ANSWER_TIMEOUT_MS if is_one_shot else ANSWER_MS
-    return ConnectedCoordinator(kafka_clients(config), config, timeout_ms=timeout_ms)
+    return CoordinatorConnections(kafka_clients(config), config, timeout_ms=timeout_ms)
 
 
 def connect_consumer(config: ConsumerConfig) -> ConsumerConnections:
     """A consumer's calls to a real Kafka; it connects at the first question."""
-    return ConnectedConsumer(kafka_clients(config), config)
+    return ConsumerConnections(kafka_clients(config), config)
 
 
 def connect_history(config: ClientConfig) -> LogHistoryReader:

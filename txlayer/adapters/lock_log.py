@@ -8,16 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.errors import PASSING_CODES, Code, translate_error
-from txlayer.adapters.ports import (
-    HalfWriter,
-    LockConnections,
-    LogReader,
-    TopicPartition,
-    append_time_of,
-    no_append_time,
-    no_such_topic,
-)
+from txlayer.adapters.ports import HalfWriter, LogReader, TopicPartition, append_time_of, no_append_time, no_such_topic
 from txlayer.core.leases import HISTORY_EXPIRY_COUNT, LockRecord, decode_lock, encode_lock, lock_partition
 from txlayer.core.messages import Undecodable
 from txlayer.errors import BrokerUnavailableError, RetriableError, UsageError
@@ -52,7 +45,12 @@ class LockLog:
     """
 
     def __init__(
-        self, connections: LockConnections, *, topic: str, expiry_ms: int, clock: Callable[[], float] = time.monotonic
+        self,
+        connections: ConsumerConnections,
+        *,
+        topic: str,
+        expiry_ms: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connections = connections
         self._topic = topic

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import Headers
 from txlayer.core.topics import AlterSetting, CreateTopic, TopicState
 from txlayer.errors import TopicMismatchError, TxLayerError
@@ -23,31 +22,6 @@ class HistoryStart(NamedTuple):
     at_ms: int  # read half records appended at this time or later
     position: tuple[int, int] | None = None  # instead: half partition and offset; op from the time of that record
     # Op and check records are read from a minute earlier: their leaders' clocks may be behind that of half's.
-
-
-class HistoryReader(Protocol):
-    """Reads from the topics what happened to one transaction id."""
-
-    def read(
-        self, txn_id: str, *, start: HistoryStart, partitions: Sequence[int] | None = None
-    ) -> list[TransactionHistory]:
-        """Every nonce of `txn_id` with a record in half or op since `start`, or on doubt; oldest first.
-
-        `partitions` limits the search if the ordering key is known; None: all.
-
-        Raises:
-            TopicMismatchError: the namespace's topics do not exist.
-            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
-        """
-
-    def half_places(self, partition: int, keys: Collection[str], *, at_ms: int) -> Mapping[str, int]:
-        """Key → offset of the transaction's last half record, for the keys that are found.
-
-        Reads half from records of `at_ms` on; the whole topic if that does not find all keys.
-
-        Raises:
-            TopicMismatchError, BrokerUnavailableError, NotAuthorisedError: half cannot be read.
-        """
 
 
 TopicPartition = tuple[str, int]
@@ -148,34 +122,6 @@ class HalfWriter(Protocol):
 
     def close(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` seconds for queued records, report the rest as errors, and close."""
-
-
-class ProducerConnections(Protocol):
-    """The calls to a cluster that a producer needs. Thread-safe."""
-
-    def topic_limits(self, topic: str) -> TopicLimits | None:
-        """The current limits of a topic; None if it does not exist.
-
-        Raises:
-            BrokerUnavailableError, NotAuthorisedError: no answer within the start time-out, or a refusal.
-        """
-
-    def make_half_writer(self, *, batch_bytes_max: int) -> HalfWriter:
-        """A writer; one batch of its records is smaller than `batch_bytes_max`."""
-
-    def make_check_member(self, producer_group: str) -> GroupReader:
-        """A member of the producer group's check group, not started yet; it receives the group's check-backs."""
-
-    def serialize(
-        self, serializer: Any, value: Any, *, topic: str, headers: list[tuple[str, bytes | None]]
-    ) -> bytes | None:
-        """The value as the user's serializer writes it, which may append to `headers`. Its exception propagates unchanged."""
-
-    def history(self) -> HistoryReader:
-        """The reader of transaction histories."""
-
-    def close(self) -> None:
-        """Close the shared clients."""
 
 
 class TransactionalWriter(Protocol):
@@ -301,64 +247,6 @@ class GroupReader(Protocol):
         """Leave the group."""
 
 
-class Questions(Protocol):
-    """What any service may ask of a cluster.
-
-    Every question, here and in the classes below, may also raise:
-        BrokerUnavailableError: no answer in time; ask again. A change may have happened, so read the state.
-        NotAuthorisedError: credentials or rights were refused; nothing was changed.
-    """
-
-    def stored_offsets(
-        self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool = False
-    ) -> dict[TopicPartition, StoredOffset | None]:
-        """The offsets that a group stored; None for a partition without one.
-
-        With `is_stable` the answer waits for offsets of open Kafka transactions: no answer in time may mean that some are
-        still pending.
-        """
-
-    def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that is still in the log, per partition."""
-
-    def end_offsets(
-        self, partitions: Collection[TopicPartition], *, is_committed: bool = True
-    ) -> dict[TopicPartition, int]:
-        """The next offset per partition: as a `read_committed` reader sees it, else the high watermark."""
-
-    def topic_limits(self, topic: str) -> TopicLimits | None:
-        """The current limits of a topic; None if it does not exist."""
-
-    def close(self) -> None:
-        """Close the shared clients."""
-
-
-class CoordinatorConnections(Questions, Protocol):
-    """The calls to a cluster that a coordinator needs."""
-
-    def wait_until_reachable(self, *, timeout_s: float) -> None:
-        """Return when a broker answers.
-
-        Raises:
-            BrokerUnavailableError, NotAuthorisedError: none did within `timeout_s`, or it refused the credentials.
-        """
-
-    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
-        """A writer, not initialised yet. The broker refuses any batch larger than the topic's largest message."""
-
-    def make_reader(self, isolation: str) -> LogReader:
-        """A reader that assigns partitions itself; `read_committed` or `read_uncommitted`."""
-
-    def make_group_reader(self) -> GroupReader:
-        """A member of the coordinator group, not started yet."""
-
-    def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
-        """The groups that have a member, else a `TxLayerError`. Another thread than the coordinator's may call it."""
-
-    def topic_limits_aside(self, topic: str) -> TopicLimits | None:
-        """`topic_limits` for another thread than the coordinator's."""
-
-
 OnRevoke = Callable[[bool], None]
 """Called from within `read` or `close` when partitions are revoked; True: they are lost already (the session ended)."""
 
@@ -407,36 +295,6 @@ class StoringGroupReader(GroupReader, Protocol):
         """
 
 
-class LockConnections(Questions, Protocol):
-    """The calls to a cluster that the lock log needs."""
-
-    def offsets_at(self, partitions: Collection[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
-        """The first offset whose record is of `at_ms` or later, else the next offset, per partition."""
-
-    def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
-        """An idempotent writer of single records (locks, requests); the caller names their partition."""
-
-    def make_reader(self, isolation: str) -> LogReader:
-        """A reader that assigns partitions itself; `read_committed` or `read_uncommitted`."""
-
-
-class ConsumerConnections(LockConnections, Protocol):
-    """The calls to a cluster that a consumer needs. Not thread-safe."""
-
-    def wait_until_reachable(self, *, topic: str, timeout_s: float) -> None:
-        """Return when a broker answers a question about `topic`.
-
-        Raises:
-            BrokerUnavailableError, NotAuthorisedError: none did within `timeout_s`, or it refused the credentials.
-        """
-
-    def make_group_reader(self, group: str) -> StoringGroupReader:
-        """A member of the consumer group, not started yet."""
-
-    def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
-        """A writer, not initialised yet."""
-
-
 class GroupMember(NamedTuple):
     """One member of a consumer group."""
 
@@ -458,8 +316,36 @@ class GroupState(NamedTuple):
         return bool(self.members) or self.state not in ("dead", "empty")
 
 
-class Administration(Questions, Protocol):
-    """The administrator's view of one cluster, for one thread at a time; it connects at the first question."""
+class Administration(Protocol):
+    """The administrator's view of one cluster, for one thread at a time; it connects at the first question.
+
+    Every question may also raise:
+        BrokerUnavailableError: no answer in time; ask again. A change may have happened, so read the state.
+        NotAuthorisedError: credentials or rights were refused; nothing was changed.
+    """
+
+    def stored_offsets(
+        self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool = False
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        """The offsets that a group stored; None for a partition without one.
+
+        With `is_stable` the answer waits for offsets of open Kafka transactions: no answer in time may mean that some are
+        still pending.
+        """
+
+    def start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that is still in the log, per partition."""
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], *, is_committed: bool = True
+    ) -> dict[TopicPartition, int]:
+        """The next offset per partition: as a `read_committed` reader sees it, else the high watermark."""
+
+    def topic_limits(self, topic: str) -> TopicLimits | None:
+        """The current limits of a topic; None if it does not exist."""
+
+    def close(self) -> None:
+        """Close the shared clients."""
 
     def describe_topics(self, names: Collection[str]) -> dict[str, TopicState]:
         """{name: state} of those of `names` that exist, with every effective setting."""

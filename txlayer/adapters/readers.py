@@ -150,7 +150,7 @@ class HalfPlace(NamedTuple):
 
 
 class LogHistoryReader:
-    """The `HistoryReader` over any log. Each call makes its own clients. Thread-safe."""
+    """Reads from the topics what happened to one transaction id. Each call makes its own clients. Thread-safe."""
 
     def __init__(
         self,
@@ -170,7 +170,15 @@ class LogHistoryReader:
     def read(
         self, txn_id: str, *, start: HistoryStart, partitions: Sequence[int] | None = None, with_checks: bool = False
     ) -> list[TransactionHistory]:
-        """As in `HistoryReader`; with `with_checks` also the check-backs of that time."""
+        """Every nonce of `txn_id` with a record in half or op since `start`, or on doubt; oldest first.
+
+        `partitions` limits the search if the ordering key is known; None: all. With `with_checks` the check-backs of that
+        time are read, too.
+
+        Raises:
+            TopicMismatchError: the namespace's topics do not exist.
+            BrokerUnavailableError, NotAuthorisedError: they cannot be read.
+        """
         with closing(self._make_admin()) as admin:
             positions, ends, at_ms = self._ranges(admin, start, partitions)
             topic = self._config.topics.check
@@ -201,6 +209,10 @@ class LogHistoryReader:
         return f"{topic}-{partition}@{offset} is a marker of a Kafka transaction, or was aborted"
 
     def half_places(self, partition: int, keys: Collection[str], *, at_ms: int) -> dict[str, int]:
+        """Key → offset of the transaction's last half record, for the keys that are found.
+
+        Reads half from records of `at_ms` on; the whole topic if that does not find all keys. Raises as `read`.
+        """
         half = (self._config.topics.half, partition)
         with closing(self._make_admin()) as admin:
             partition_count_of(admin, self._config.topics.half)

@@ -20,7 +20,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from txlayer.adapters.ports import Assignment, ConsumerConnections, StoredOffset, StoringGroupReader, TopicPartition
+from txlayer.adapters.connect import ConsumerConnections
+from txlayer.adapters.ports import Assignment, StoredOffset, StoringGroupReader, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Lease
 from txlayer.consumer.dead_letters import DeadLetterWriter

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
-from txlayer.adapters.ports import ConsumerConnections, Record, StoredOffset, StoringGroupReader, TopicPartition
+from txlayer.adapters.connect import ConsumerConnections
+from txlayer.adapters.ports import Record, StoredOffset, StoringGroupReader, TopicPartition
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.assignments import Assignments
 from txlayer.consumer.context import FOR_EVER, size_in_memory

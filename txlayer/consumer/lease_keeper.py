@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.lock_log import LockEntry, LockLog
-from txlayer.adapters.ports import LockConnections, TopicPartition
+from txlayer.adapters.ports import TopicPartition
 from txlayer.config import SystemTopics
 from txlayer.consumer.context import FOR_EVER
 from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease, holder_valid_s, queue_name
@@ -153,7 +154,7 @@ class LockRegistry:
 
     def __init__(
         self,
-        connections: LockConnections,
+        connections: ConsumerConnections,
         *,
         group: str,
         holder: str,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
-from txlayer.adapters.ports import ConsumerConnections, StoredOffset, TopicPartition
+from txlayer.adapters.connect import ConsumerConnections
+from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.handlers import Route
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic

@@ -12,8 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
-from txlayer.adapters.connect import ConnectConsumer
-from txlayer.adapters.ports import ConsumerConnections
+from txlayer.adapters.connect import ConnectConsumer, ConsumerConnections
 from txlayer.adapters.tracing import Tracing
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.context import Deserializer

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from txlayer.adapters.ports import LOG_APPEND_TIME, Assignment, CoordinatorConnections
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import LOG_APPEND_TIME, Assignment
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView
 from txlayer.coordinator.partition import (

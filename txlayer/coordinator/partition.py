@@ -15,7 +15,8 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from txlayer.adapters.ports import Assignment, CoordinatorConnections, GroupReader, TopicPartition, no_append_time
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import Assignment, GroupReader, TopicPartition, no_append_time
 from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds, parse_value
 from txlayer.coordinator.contents import cut_whole, fetch_contents
 from txlayer.core.batch import Batch, Positions, ReportKind

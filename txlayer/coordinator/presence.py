@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from txlayer.adapters.ports import CoordinatorConnections
+from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.config import SystemTopics
 from txlayer.core.checks import CheckSchedule
 from txlayer.errors import TxLayerError

@@ -17,8 +17,9 @@ from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
 
+from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.errors import COORDINATOR_ADVICE
-from txlayer.adapters.ports import CoordinatorConnections, StoredOffset, TopicPartition, append_time_of
+from txlayer.adapters.ports import StoredOffset, TopicPartition, append_time_of
 from txlayer.adapters.readers import Range, read_ranges
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.partition import latest_ms

@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable
 from functools import partial
 
-from txlayer.adapters.ports import CoordinatorConnections, TopicLimits
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import TopicLimits
 from txlayer.config import CoordinatorConfig
 from txlayer.core.messages import ParkReason
 from txlayer.core.transaction import Target, accepting_target

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from txlayer.adapters.ports import CoordinatorConnections
+from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, Tracing
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from txlayer.adapters.ports import Administration, CoordinatorConnections, HistoryStart
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import Administration, HistoryStart
 from txlayer.adapters.readers import HalfPlace, LogHistoryReader
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.contents import fetch_contents

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
+from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.lock_log import LockEntry, LockLog
-from txlayer.adapters.ports import LockConnections
 from txlayer.config import SystemTopics
 from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease, parse_queue
 from txlayer.errors import BrokerUnavailableError
@@ -59,7 +59,7 @@ class LocksByHand:
 
     def __init__(
         self,
-        connections: LockConnections,
+        connections: ConsumerConnections,
         *,
         topics: SystemTopics,
         expiry_ms: int,

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from txlayer.adapters.ports import CoordinatorConnections, LogReader, TopicPartition
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import LogReader, TopicPartition
 from txlayer.adapters.readers import Range, read_ranges
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.partition import count_partitions, ledger_settings

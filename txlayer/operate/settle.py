@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from txlayer.adapters.ports import CoordinatorConnections, ProducerConnections, no_such_topic
+from txlayer.adapters.connect import CoordinatorConnections, ProducerConnections
+from txlayer.adapters.ports import no_such_topic
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.partition import count_partitions
 from txlayer.core import codec

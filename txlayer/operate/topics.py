@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.namespace import (
     GROUP_ROLES,
     START_OF_LOG,
@@ -18,7 +19,7 @@ from txlayer.adapters.namespace import (
     read_acl_files,
     read_topic_files,
 )
-from txlayer.adapters.ports import Administration, CoordinatorConnections, TopicPartition
+from txlayer.adapters.ports import Administration, TopicPartition
 from txlayer.adapters.readers import Range
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.core import acls

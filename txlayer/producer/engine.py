@@ -10,8 +10,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
 
-from txlayer.adapters.connect import ConnectProducer
-from txlayer.adapters.ports import HistoryStart, ProducerConnections, TopicLimits
+from txlayer.adapters.connect import ConnectProducer, ProducerConnections
+from txlayer.adapters.ports import HistoryStart, TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
@@ -33,7 +33,7 @@ AGAIN_S = 0.5
 
 
 class HalfPlaces(Protocol):
-    """`HistoryReader.half_places`."""
+    """`LogHistoryReader.half_places`."""
 
     def __call__(self, partition: int, keys: Collection[str], *, at_ms: int) -> Mapping[str, int]:
         """Key → offset of the last half record."""

@@ -17,8 +17,8 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
+from txlayer.adapters.connect import ProducerConnections
 from txlayer.adapters.metrics import Health, Sample, counter, gauge, of_all, with_few_labels
-from txlayer.adapters.ports import ProducerConnections
 from txlayer.adapters.readers import CheckReader
 from txlayer.config import ProducerConfig
 from txlayer.core import codec

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from txlayer.adapters.connect import connect_coordinator
-from txlayer.adapters.ports import CoordinatorConnections
+from txlayer.adapters.connect import CoordinatorConnections, connect_coordinator
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from types import EllipsisType, TracebackType
 from typing import Any, Self
 
+from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.namespace import Namespace, read_topic_files
-from txlayer.adapters.ports import CoordinatorConnections, TopicPartition, TransactionalWriter
+from txlayer.adapters.ports import TopicPartition, TransactionalWriter
 from txlayer.adapters.readers import read_ranges
 from txlayer.config import CoordinatorConfig
 from txlayer.consumer.context import ReceivedMessage

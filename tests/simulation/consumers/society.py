@@ -24,8 +24,9 @@ from tests.simulation.processes import Process
 from tests.simulation.stage import Stage
 from tests.simulation.world import START_MS
 from tests.support.consumer_history import Effect, HandlerCall, Learned, Stored
+from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.lock_log import LockEntry
-from txlayer.adapters.ports import ConsumerConnections, StoredOffset, TopicPartition
+from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig, SystemTopics, milliseconds
 from txlayer.consumer import plan as consumer_plan
 from txlayer.consumer.context import ReceivedMessage

@@ -9,8 +9,9 @@ from typing import Any
 from tests.simulation.consumers.handling import FencedTable
 from tests.simulation.consumers.society import ConsumerVariant
 from tests.simulation.unguarded import Through
+from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.memory.groups import MemberMetadata
-from txlayer.adapters.ports import ConsumerConnections, StoredOffset, TopicPartition
+from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.consumer.context import FOR_EVER, Lease
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.lease_keeper import LockRegistry

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from txlayer.adapters.connect import Clients, ConnectedConsumer, ConnectedCoordinator, ConnectedProducer
+from txlayer.adapters.connect import Clients, ConsumerConnections, CoordinatorConnections, ProducerConnections
 from txlayer.adapters.errors import translate_error
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.cluster import Cluster, Link
@@ -16,14 +16,8 @@ from txlayer.adapters.memory.readers import MemoryGroupReader, MemoryLogReader, 
 from txlayer.adapters.memory.world import ClientError, RefusedError, ThreadWorld, World
 from txlayer.adapters.memory.writers import MemoryHalfWriter, MemoryTransactionalWriter
 from txlayer.adapters.namespace import Namespace, read_topic_files
-from txlayer.adapters.ports import (
-    ConsumerConnections,
-    CoordinatorConnections,
-    HistoryReader,
-    ProducerConnections,
-    StoredOffset,
-    TopicPartition,
-)
+from txlayer.adapters.ports import StoredOffset, TopicPartition
+from txlayer.adapters.readers import LogHistoryReader
 from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig, SystemTopics
 from txlayer.core.messages import Headers
 from txlayer.core.topics import CreateTopic
@@ -110,21 +104,21 @@ class MemoryKafka:
 
     def connect_producer(self, config: ProducerConfig, *, client: str | None = None) -> ProducerConnections:
         """What `TransactionalProducer(connect=…)` takes; `client` is its name for faults (producer-1, …)."""
-        return ConnectedProducer(memory_clients(self._link(client, "producer"), config), config)
+        return ProducerConnections(memory_clients(self._link(client, "producer"), config), config)
 
     def connect_coordinator(self, config: CoordinatorConfig, *, client: str | None = None) -> CoordinatorConnections:
         """What a `Coordinator` takes; `client` is its name for faults (coordinator-1, …)."""
-        return ConnectedCoordinator(memory_clients(self._link(client, "coordinator"), config), config)
+        return CoordinatorConnections(memory_clients(self._link(client, "coordinator"), config), config)
 
     def connect_consumer(self, config: ConsumerConfig, *, client: str | None = None) -> ConsumerConnections:
         """What `OrderedConsumer(connect=…)` takes; `client` is its name for faults (consumer-1, …)."""
-        return ConnectedConsumer(memory_clients(self._link(client, "consumer"), config), config)
+        return ConsumerConnections(memory_clients(self._link(client, "consumer"), config), config)
 
     def admin(self, *, client: str | None = None) -> MemoryAdmin:
         """The administrator's view."""
         return MemoryAdmin(self._link(client, "admin"))
 
-    def history(self, config: ClientConfig, *, client: str | None = None) -> HistoryReader:
+    def history(self, config: ClientConfig, *, client: str | None = None) -> LogHistoryReader:
         """What reads a transaction's traces."""
         return memory_clients(self._link(client, "history"), config).history()
 
