@@ -170,13 +170,13 @@ def test_a_page_is_made_once_a_second_however_often_and_in_whichever_form_it_is_
     clock, config = Clock(), MetricsConfig(metrics_port=free_port())
     accepted = ["", *(f"application/openmetrics-text; version=1.0.0; q=0.{n}" for n in range(1, 9))]
     with MetricsServer(config, observed, clock=clock):
-        bodies = [get(config.port, "/metrics", accept=accept)[1] for accept in accepted * 2]
+        bodies = [get(config.metrics_port, "/metrics", accept=accept)[1] for accept in accepted * 2]
 
         assert 2 == observed.asked_count
         assert (2, 1) == (bodies.count(bodies[0]), len(set(bodies[1:9])))
         clock.now_s += PAGE_KEPT_S
         observed.found = [Sample(OPEN, 7.5)]
-        assert "txlayer_open 7.5" in get(config.port, "/metrics")[1]
+        assert "txlayer_open 7.5" in get(config.metrics_port, "/metrics")[1]
 
 
 @pytest.mark.threat("reach the port of metrics")
@@ -240,12 +240,12 @@ class Clock:
 @pytest.mark.threat("reach the port of metrics")
 def test_a_reader_has_one_time_for_its_whole_request(observed: Observed) -> None:
     clock, config = Clock(), MetricsConfig(metrics_port=free_port())
-    with MetricsServer(config, observed, clock=clock), connect(config.port) as reader:
+    with MetricsServer(config, observed, clock=clock), connect(config.metrics_port) as reader:
         reader.sendall(LIVEZ[:3])
-        assert 200 == get(config.port, "/livez")[0]
+        assert 200 == get(config.metrics_port, "/livez")[0]
         clock.now_s += READER_TIMEOUT_S * 0.9
         reader.sendall(LIVEZ[3:6])
-        assert 200 == get(config.port, "/livez")[0]
+        assert 200 == get(config.metrics_port, "/livez")[0]
         clock.now_s += READER_TIMEOUT_S * 0.2
 
         assert b"" == reader.recv(1)
@@ -255,15 +255,15 @@ def test_a_reader_has_one_time_for_its_whole_request(observed: Observed) -> None
 def test_a_reader_that_does_not_take_its_answer_is_hung_up_on(observed: Observed) -> None:
     observed.found = [Sample(SENT, n, (f"{n}" + "x" * 100_000,)) for n in range(400)]
     clock, config = Clock(), MetricsConfig(metrics_port=free_port())
-    with MetricsServer(config, observed, clock=clock), connect(config.port) as reader:
+    with MetricsServer(config, observed, clock=clock), connect(config.metrics_port) as reader:
         reader.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         # One byte of the answer: it is under way.
         assert b"H" == reader.recv(1)
-        assert 200 == get(config.port, "/livez")[0]
+        assert 200 == get(config.metrics_port, "/livez")[0]
         clock.now_s += READER_TIMEOUT_S + 1
         # The same thread answers this one, after it looked at the time.
         for _ in range(2):
-            assert 200 == get(config.port, "/livez")[0]
+            assert 200 == get(config.metrics_port, "/livez")[0]
 
         assert len(answer_of(reader)) < 400 * 100_000
 
@@ -304,10 +304,10 @@ def test_after_the_end_nobody_listens_and_the_port_can_be_had_again(observed: Ob
     for _ in range(2):
         with MetricsServer(config, observed) as server:
             server.start()
-            assert 200 == get(config.port, "/livez")[0]
+            assert 200 == get(config.metrics_port, "/livez")[0]
         server.close()
 
-    assert 0 == get(config.port, "/livez")[0]
+    assert 0 == get(config.metrics_port, "/livez")[0]
 
 
 # Finders come before the path: this one makes the extra missing.

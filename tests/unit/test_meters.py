@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from txlayer.adapters.metrics import Histogram, with_few_labels
-from txlayer.config import MetricsConfig, metrics_config
+from txlayer.config import MetricsConfig, from_environ
 from txlayer.errors import ConfigError
 
 
@@ -45,28 +45,28 @@ def test_a_group_that_is_called_other_is_counted_with_the_others() -> None:
 
 
 def test_nothing_listens_unless_a_port_is_named() -> None:
-    assert MetricsConfig(metrics_port=0, metrics_host="127.0.0.1") == metrics_config({})
+    assert MetricsConfig(metrics_port=0, metrics_host="127.0.0.1") == from_environ(MetricsConfig, {})
 
 
 def test_the_command_line_wins_over_the_environment() -> None:
     environ = {"TXLAYER_METRICS_PORT": "9000", "TXLAYER_METRICS_HOST": "::1"}
 
-    assert (9000, "::1") == (metrics_config(environ).port, metrics_config(environ).host)
-    assert 0 == metrics_config(environ, port=0).port
-    assert "0.0.0.0" == metrics_config(environ, host="0.0.0.0").host
+    assert MetricsConfig(metrics_port=9000, metrics_host="::1") == from_environ(MetricsConfig, environ)
+    assert 0 == from_environ(MetricsConfig, environ, metrics_port=0).metrics_port
+    assert "0.0.0.0" == from_environ(MetricsConfig, environ, metrics_host="0.0.0.0").metrics_host
 
 
 @pytest.mark.parametrize("text", ["-1", "x", "65536", "9464.5", "", "٣"])
 def test_a_port_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="a port"):
-        metrics_config({"TXLAYER_METRICS_PORT": text})
+    with pytest.raises(ConfigError, match=r"a port|a number"):
+        from_environ(MetricsConfig, {"TXLAYER_METRICS_PORT": text})
 
 
 def test_workers_have_ports_that_follow_each_other() -> None:
     config = MetricsConfig(metrics_port=9464)
 
-    assert [9464, 9465, 9466] == [config.of_worker(number).port for number in range(3)]
-    assert 0 == MetricsConfig().of_worker(2).port
+    assert [9464, 9465, 9466] == [config.of_worker(number).metrics_port for number in range(3)]
+    assert 0 == MetricsConfig().of_worker(2).metrics_port
 
 
 def test_a_worker_without_a_port_is_refused() -> None:

@@ -175,7 +175,7 @@ class MetricsServer:
     def start(self) -> None:
         if self._thread is not None:
             return
-        host, port = self._config.host, self._config.port
+        host, port = self._config.metrics_host.strip(), self._config.metrics_port
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             listener = socket.create_server((host, port), family=family, backlog=BACKLOG)

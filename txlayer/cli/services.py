@@ -17,7 +17,7 @@ import typer
 from txlayer.adapters.telemetry import set_up_logging
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.cli.options import Bundle, option
-from txlayer.config import MetricsConfig, metrics_config
+from txlayer.config import MetricsConfig, from_environ
 from txlayer.coordinator.workers import PROGRAM, StopSignal, supervise
 from txlayer.errors import ConfigError
 
@@ -85,7 +85,7 @@ class Observing(Bundle):
         )
 
     def metrics(self) -> MetricsConfig:
-        return metrics_config(os.environ, port=self.metrics_port, host=self.metrics_host)
+        return from_environ(MetricsConfig, os.environ, metrics_port=self.metrics_port, metrics_host=self.metrics_host)
 
     def tracer(self) -> Tracing:
         said = os.environ.get(TRACING, "").lower()
@@ -107,7 +107,7 @@ class Observing(Bundle):
 @contextmanager
 def observed(config: MetricsConfig, make: Callable[[], Observed]) -> Iterator[None]:
     """Serve metrics and probes within the block; without a port nothing is made."""
-    if not config.port:
+    if not config.metrics_port:
         yield
         return
     try:
@@ -122,10 +122,10 @@ def observed(config: MetricsConfig, make: Callable[[], Observed]) -> Iterator[No
 
 def ports_of_workers(config: MetricsConfig, worker_count: int) -> Callable[[int], Sequence[str]] | None:
     """Arguments of a worker with this number, beside the common command; None: there are none."""
-    if not config.port:
+    if not config.metrics_port:
         return None
     config.of_worker(worker_count - 1)
-    return lambda number: (PORT_OPTION, str(config.of_worker(number).port))
+    return lambda number: (PORT_OPTION, str(config.of_worker(number).metrics_port))
 
 
 def run_workers(config: MetricsConfig, worker_count: int, stop: StopSignal) -> NoReturn:

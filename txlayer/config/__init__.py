@@ -4,25 +4,15 @@
 because a mistyped limit would silently leave its default in force.
 """
 
-from txlayer.config.client import (
-    PROTECTED_CLIENT_SETTINGS,
-    ClientConfig,
-    SystemTopics,
-    check_limits,
-    check_namespace,
-    check_transport,
-    is_secret,
-)
+from txlayer.config.client import PROTECTED_CLIENT_SETTINGS, ClientConfig, SystemTopics, check_namespace, is_secret
 from txlayer.config.reading import (
     ENVIRONMENT_PREFIX,
     KNOWN_NAMES,
-    OTHER_NAMES,
     ROLES,
     MetricsConfig,
     check_names,
     environment_names,
     from_environ,
-    metrics_config,
     milliseconds,
     parse_duration,
     parse_settings,
@@ -42,7 +32,6 @@ __all__ = [
     "ENVIRONMENT_PREFIX",
     "IMMUNITY_MAX",
     "KNOWN_NAMES",
-    "OTHER_NAMES",
     "PROTECTED_CLIENT_SETTINGS",
     "ROLES",
     "AnsweringConfig",
@@ -53,14 +42,11 @@ __all__ = [
     "ProducerConfig",
     "ResponderConfig",
     "SystemTopics",
-    "check_limits",
     "check_names",
     "check_namespace",
-    "check_transport",
     "environment_names",
     "from_environ",
     "is_secret",
-    "metrics_config",
     "milliseconds",
     "parse_duration",
     "parse_settings",

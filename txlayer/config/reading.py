@@ -33,23 +33,54 @@ OTHER_NAMES = frozenset(
         "INBOX_URL_FILE",
         "LOG_FORMAT",
         "LOG_LEVEL",
-        "METRICS_HOST",
-        "METRICS_PORT",
         "TRACING",
     )
 )
 
 ROLES: tuple[type[ClientConfig], ...] = (ProducerConfig, ResponderConfig, CoordinatorConfig, ConsumerConfig)
 
-C = TypeVar("C", bound=ClientConfig)
+C = TypeVar("C")
 
 
-def environment_names(role: type[ClientConfig]) -> dict[str, str]:
+def environment_names(role: type[Any]) -> dict[str, str]:
     """{environment name: field name} of a role."""
     return {ENVIRONMENT_PREFIX + f.name.upper(): f.name for f in fields(role)}
 
 
-KNOWN_NAMES = OTHER_NAMES.union(*(environment_names(role) for role in ROLES))
+PORT_MAX = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """One port with metrics, liveness and readiness."""
+
+    metrics_port: int = 0
+    """Port number; 0: no port. Several workers use consecutive ports from this one on."""
+    metrics_host: str = "127.0.0.1"
+    """Address of the port. It shows names of topics and groups without a password: use 0.0.0.0 only in a private network."""
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without listening."""
+        if not 0 <= self.metrics_port <= PORT_MAX:
+            raise ConfigError(
+                "not a port",
+                name="metrics_port",
+                value=self.metrics_port,
+                expected=f"0 (nothing listens) to {PORT_MAX}",
+            )
+        if not self.metrics_host.strip():
+            raise ConfigError("not an address", name="metrics_host", value="", expected="127.0.0.1 or another one")
+
+    def of_worker(self, number: int) -> MetricsConfig:
+        """Settings for the worker of this number, from 0 on.
+
+        Raises:
+            ConfigError: the port number would be too large.
+        """
+        return replace(self, metrics_port=self.metrics_port + number) if self.metrics_port else self
+
+
+KNOWN_NAMES = OTHER_NAMES.union(*(environment_names(role) for role in (*ROLES, MetricsConfig)))
 
 
 def check_names(environ: Mapping[str, str]) -> None:
@@ -103,7 +134,7 @@ def milliseconds(length: timedelta) -> int:
     return length // timedelta(milliseconds=1)
 
 
-def parse_value(name: str, field_name: str, text: str, role: type[ClientConfig]) -> object:
+def parse_value(name: str, field_name: str, text: str, role: type[Any]) -> object:
     """Convert the text of a role's setting.
 
     Raises:
@@ -164,62 +195,3 @@ def parse_settings(name: str, parts: list[str]) -> dict[str, str]:
             )
         settings[key.strip()] = value
     return settings
-
-
-HOST = f"{ENVIRONMENT_PREFIX}METRICS_HOST"
-PORT = f"{ENVIRONMENT_PREFIX}METRICS_PORT"
-PORT_MAX = 65_535
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsConfig:
-    """One port with metrics, liveness and readiness."""
-
-    metrics_port: int = 0
-    """Port number; 0: no port. Several workers use consecutive ports from this one on."""
-    metrics_host: str = "127.0.0.1"
-    """Address of the port. It shows names of topics and groups without a password: use 0.0.0.0 only in a private network."""
-
-    def __post_init__(self) -> None:
-        """Check what can be checked without listening."""
-        if not 0 <= self.metrics_port <= PORT_MAX:
-            raise ConfigError(
-                "not a port",
-                name="metrics_port",
-                value=self.metrics_port,
-                expected=f"0 (nothing listens) to {PORT_MAX}",
-            )
-        if not self.metrics_host.strip():
-            raise ConfigError("not an address", name="metrics_host", value="", expected="127.0.0.1 or another one")
-
-    @property
-    def host(self) -> str:
-        return self.metrics_host.strip()
-
-    @property
-    def port(self) -> int:
-        return self.metrics_port
-
-    def of_worker(self, number: int) -> MetricsConfig:
-        """Settings for the worker of this number, from 0 on.
-
-        Raises:
-            ConfigError: the port number would be too large.
-        """
-        return replace(self, metrics_port=self.metrics_port + number) if self.metrics_port else self
-
-
-def metrics_config(environ: Mapping[str, str], *, port: int | None = None, host: str | None = None) -> MetricsConfig:
-    """Settings from the arguments, else from the environment, else with no port.
-
-    Raises:
-        ConfigError: a value is not valid.
-    """
-    if port is None:
-        text = environ.get(PORT, "0").strip()
-        if not (text.isascii() and text.isdigit()) or len(text) > len(str(PORT_MAX)):
-            raise ConfigError("not a port", name=PORT, value=text, expected=f"0 to {PORT_MAX}")
-        port = int(text)
-    if host is None:
-        host = environ.get(HOST, MetricsConfig().metrics_host)
-    return MetricsConfig(metrics_port=port, metrics_host=host)
