@@ -643,20 +643,8 @@ class SharedAdmin:
 # --- access rights ----------------------------------------------------------------------------------------------------
 
 
-_RESOURCES: dict[AclResource, ResourceType] = {
-    AclResource.TOPIC: ResourceType.TOPIC,
-    AclResource.GROUP: ResourceType.GROUP,
-    AclResource.TRANSACTIONAL_ID: ResourceType.TRANSACTIONAL_ID,
-    AclResource.CLUSTER: ResourceType.BROKER,  # so the client calls it
-}
-_OURS_OF_RESOURCES: dict[object, AclResource] = {theirs: ours for ours, theirs in _RESOURCES.items()}
-_PATTERNS: dict[AclPattern, ResourcePatternType] = {
-    AclPattern.LITERAL: ResourcePatternType.LITERAL,
-    AclPattern.PREFIXED: ResourcePatternType.PREFIXED,
-}
-_OURS_OF_PATTERNS: dict[object, AclPattern] = {theirs: ours for ours, theirs in _PATTERNS.items()}
-_OPERATIONS: dict[Operation, AclOperation] = {o: AclOperation[o.name] for o in Operation if o is not Operation.OTHER}
-_OURS_OF_OPERATIONS: dict[object, Operation] = {theirs: ours for ours, theirs in _OPERATIONS.items()}
+_CLUSTER = ResourceType.BROKER
+"""So the client calls the cluster; all other resources, patterns and operations have our names."""
 
 
 class KafkaAcls(AdminConnection):
@@ -705,22 +693,23 @@ class KafkaAcls(AdminConnection):
 
 def _theirs(acl: Acl) -> AclBinding:
     return AclBinding(
-        _RESOURCES[acl.resource],
+        _CLUSTER if acl.resource is AclResource.CLUSTER else ResourceType[acl.resource.name],
         acl.name,
-        _PATTERNS[acl.pattern],
+        ResourcePatternType[acl.pattern.name],
         acl.principal,
         acl.host,
-        _OPERATIONS[acl.operation],
+        AclOperation[acl.operation.name],
         AclPermissionType.DENY if acl.is_denied else AclPermissionType.ALLOW,
     )
 
 
-def _ours(binding: AclBinding) -> Acl:
+def _ours(binding: Any) -> Acl:  # the client's stub lets the enums be texts and numbers too
+    resource = "CLUSTER" if binding.restype is _CLUSTER else binding.restype.name
     return Acl(
-        _OURS_OF_RESOURCES.get(binding.restype, AclResource.OTHER),
+        AclResource.__members__.get(resource, AclResource.OTHER),
         binding.name,
-        _OURS_OF_PATTERNS.get(binding.resource_pattern_type, AclPattern.LITERAL),
-        _OURS_OF_OPERATIONS.get(binding.operation, Operation.OTHER),
+        AclPattern.__members__.get(binding.resource_pattern_type.name, AclPattern.LITERAL),
+        Operation.__members__.get(binding.operation.name, Operation.OTHER),
         binding.principal,
         binding.host,
         is_denied=binding.permission_type is AclPermissionType.DENY,
