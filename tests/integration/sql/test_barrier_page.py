@@ -38,7 +38,14 @@ with psycopg.connect(sys.argv[1]) as opened:
         buy(opened, None)
     except psycopg.errors.NotNullViolation:
         print("refused")
+    opened.execute("SELECT 1")  # from here on `transaction()` would be a savepoint
+    try:
+        print(buy(opened, "customer-8"))
+    except RuntimeError:
+        print("not the outermost")
+    opened.rollback()
 producer.close()
+print(sum(record.value().count(b"1|C|") for record in kafka.records("txlayer.op")), "commit")
 """
 
 RUN_DJANGO = """
@@ -115,9 +122,9 @@ def test_the_psycopg_example_runs(postgresql_url: str) -> None:
     make_tables(postgresql_url)
     plain = make_url(postgresql_url).set(drivername="postgresql").render_as_string()
 
-    txn_id, refused = run(PSYCOPG + RUN_PSYCOPG, plain)
+    txn_id, refused, nested, commits = run(PSYCOPG + RUN_PSYCOPG, plain)
 
-    assert "refused" == refused
+    assert ("refused", "not the outermost", "1 commit") == (refused, nested, commits)
     assert ["customer-7"] == customers(postgresql_url)
     engine = create_engine(postgresql_url)
     with engine.connect() as connection:
