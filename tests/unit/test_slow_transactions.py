@@ -13,7 +13,7 @@ from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.messages import Source
 from txlayer.core.partitions import half_partition
 
-COUNT, SIZE = 60, 10_000
+BYTES = 600_000
 LARGE = txn_key("large")
 SMALL_ID = next(
     i for i in map("small-{}".format, range(99)) if half_partition(ordering_key=None, txn_id=i, partition_count=2)
@@ -64,19 +64,21 @@ def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"txlayer.coordinator.{module}.SLOW_BYTES_MIN", 100_000)
 
 
-def half_of(still: StillCoordinator) -> int:
+def half_of(still: StillCoordinator, count: int) -> int:
     """The half records of a large transaction; the offset of the last."""
-    return [still.half(LARGE, index=index, count=COUNT, value=b"x" * SIZE) for index in range(COUNT)][-1]
+    value = b"x" * (BYTES // count)
+    return [still.half(LARGE, index=index, count=count, value=value) for index in range(count)][-1]
 
 
 @pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
-def test_a_committed_transaction_that_takes_too_long_alone_is_parked_and_stops_no_other() -> None:
+@pytest.mark.parametrize("count", [1, 60])
+def test_a_committed_transaction_that_takes_too_long_alone_is_parked_and_stops_no_other(count: int) -> None:
     still = StillCoordinator()
-    ThinNetwork(still, bytes_max=COUNT * SIZE // 2)
-    last = half_of(still)
+    ThinNetwork(still, bytes_max=BYTES // 2)
+    last = half_of(still, count)
     still.commit(LARGE, last)
     still.commit(SMALL, still.half(SMALL, partition=1), partition=1)
 
@@ -89,19 +91,37 @@ def test_a_committed_transaction_that_takes_too_long_alone_is_parked_and_stops_n
     # The next coordinator has a better network, or a longer `kafka_transaction_timeout`.
     still.op(op_line("C", LARGE, last, source=Source.OPERATOR, reason="zoe: there is time now"))
     still.work(seconds=20)
-    assert ({}, COUNT + 1) == (still.on_doubt(), len(still.visible()))
+    assert ({}, count + 1) == (still.on_doubt(), len(still.visible()))
 
 
 @pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
-def test_an_undecided_transaction_that_takes_too_long_is_on_doubt_by_its_places_alone() -> None:
+@pytest.mark.parametrize("count", [1, 60])
+def test_an_undecided_transaction_that_takes_too_long_is_on_doubt_by_its_places_alone(count: int) -> None:
     still = StillCoordinator(doubt_after=timedelta(seconds=5))
-    ThinNetwork(still, bytes_max=COUNT * SIZE // 2)
-    half_of(still)
+    ThinNetwork(still, bytes_max=BYTES // 2)
+    half_of(still, count)
     still.commit(SMALL, still.half(SMALL, partition=1), partition=1)
 
     still.work(seconds=900)
 
     assert [SMALL_ID] == still.visible()
     assert {LARGE: "open"} == {key: summary.state for key, summary in still.on_doubt().items()}
+
+
+@pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
+@pytest.mark.promise("P11")
+def test_a_record_out_of_form_that_takes_too_long_is_kept_aside_by_its_place_alone() -> None:
+    still = StillCoordinator()
+    ThinNetwork(still, bytes_max=BYTES // 2)
+    still.kafka.append(still.topics.half, b"x" * BYTES, partition=0)
+    behind = txn_key("behind")
+    still.commit(behind, still.half(behind))
+
+    still.work(seconds=900)
+
+    assert [behind[: -1 - NONCE_LENGTH]] == still.visible()
+    kept = [r for r in still.kafka.records(still.topics.doubt) if (r.key() or b"").startswith(b"origin/")]
+    why = dict(kept[-1].headers() or ())["txl-why"] or b""
+    assert (b"", True) == (kept[-1].value(), b" bytes, not kept whole" in why)

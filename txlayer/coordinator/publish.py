@@ -330,12 +330,14 @@ class Publisher:
     def _write_doubt(self, writer: TransactionalWriter, partition: int, batch: Batch, kept: dict[str, int]) -> None:
         for keep in batch.keeps.values():
             note = _NoteOffset(kept, keep.txn.key) if keep.is_whole else None
-            for content in contents_of(keep.txn) if keep.is_whole else ():
+            contents = contents_of(keep.txn) if keep.is_whole else []
+            if contents and self._may_be_too_slow(keep.txn.size):
+                self._put_content(writer, partition, keep.txn, contents[0], None, is_place_alone=True)
+            for content in contents:
                 try:
                     self._put_content(writer, partition, keep.txn, content, note)
                 except (BrokerUnavailableError, FencedError) as exc:
-                    if note is None:  # the first one was acknowledged, if each is waited for
-                        self._raise_if_too_slow(exc, keep.txn)
+                    self._raise_if_too_slow(exc, keep.txn.size, txn_key=keep.txn.key)
                     raise
                 note = None  # the first record tells where it begins
             summary = codec.encode_summary(keep.txn.summary())
@@ -437,16 +439,20 @@ class Publisher:
             raise_if_unacknowledged(waiting, waited_s=self._timeout_s)
         except (BrokerUnavailableError, FencedError) as exc:
             if not topic:
-                self._raise_if_too_slow(exc, txn)
+                self._raise_if_too_slow(exc, txn.size, txn_key=txn.key)
             raise
 
-    def _raise_if_too_slow(self, error: TxLayerError, txn: Transaction) -> None:
-        """Name a transaction that no Kafka transaction lives long enough for. Its topics accept: they acknowledged some of it."""
+    def _may_be_too_slow(self, size_bytes: int) -> bool:
+        """True if the time-out of what is so large must tell whether doubt accepts: then a small record of the same key goes first."""
+        return self._is_careful and size_bytes >= SLOW_BYTES_MIN
+
+    def _raise_if_too_slow(self, error: TxLayerError, size_bytes: int, **named: Any) -> None:
+        """Name what no Kafka transaction lives long enough for. Its topics accept: they acknowledged a part of it."""
         took_s = self._clock() - self._began
-        is_its_fault = self._is_careful and not isinstance(error, MemberFencedError) and txn.size >= SLOW_BYTES_MIN
+        is_its_fault = self._may_be_too_slow(size_bytes) and not isinstance(error, MemberFencedError)
         if is_its_fault and took_s >= self._timeout_s / 2:
-            detail = f"{txn.size} bytes take longer than a Kafka transaction may ({took_s:.0f} s): {error}"
-            raise RefusedRecordError(detail, txn_key=txn.key, reason=TOO_SLOW) from error
+            detail = f"{size_bytes} bytes take longer than a Kafka transaction may ({took_s:.0f} s): {error}"
+            raise RefusedRecordError(detail, reason=TOO_SLOW, **named) from error
 
     def _forward(
         self,
@@ -490,6 +496,8 @@ class Publisher:
         txn: Transaction,
         content: Content,
         note: DeliveryReport | None,
+        *,
+        is_place_alone: bool = False,
     ) -> None:
         record = content.record
         value, headers = codec.encode_content(
@@ -498,7 +506,7 @@ class Publisher:
         key = codec.content_key(txn.key, content.index)
         if is_cut(record):
             value, headers = b"", list(record.headers())  # as it stood on doubt before
-        elif self._is_cut(key, value, headers):
+        elif is_place_alone or self._is_cut(key, value, headers):
             value, headers = codec.cut_content(value=value, headers=headers)
         self._put_doubt(writer, partition, key, value, headers, note=note)
 
@@ -512,11 +520,18 @@ class Publisher:
             value, headers = codec.encode_content(
                 key=aside.record.key(), value=aside.record.value(), headers=aside.record.headers()
             )
+        size = _size(value, headers)
+        of_place: list[tuple[str, bytes | None]] = [(codec.WHY_HEADER, codec.encode_why(codec.cut_why(why, size=size)))]
         if self._is_cut(key, value, headers):
-            why = codec.cut_why(why, size=_size(value, headers))
-            value, headers = b"", []
-        headers.append((codec.WHY_HEADER, codec.encode_why(why)))
-        self._put_doubt(writer, partition, key, value, headers)
+            self._put_doubt(writer, partition, key, b"", of_place)
+            return
+        if self._may_be_too_slow(size):
+            self._put_doubt(writer, partition, key, b"", of_place)
+        try:
+            self._put_doubt(writer, partition, key, value, [*headers, (codec.WHY_HEADER, codec.encode_why(why))])
+        except (BrokerUnavailableError, FencedError) as exc:
+            self._raise_if_too_slow(exc, size, doubt_key=key)
+            raise
 
     def _is_cut(self, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes | None]]) -> bool:
         """True when doubt refused this record before, or is known to take none of its size."""

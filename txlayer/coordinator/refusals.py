@@ -16,6 +16,7 @@ from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Batch, Bisection
 from txlayer.core.messages import ParkReason, txn_id_of
+from txlayer.core.transaction import held_bytes
 from txlayer.errors import BrokerUnavailableError, ForbiddenTopicError, RefusedRecordError, TxLayerError
 
 logger = logging.getLogger("txlayer.coordinator")
@@ -126,9 +127,17 @@ class Refusals:
         self.is_clock_doubted = False
 
     def suspect_largest(self, batches: Sequence[tuple[int, Batch]]) -> None:
-        """The smallest batches take too long: have the partition of the largest transaction go alone, and tell what is acknowledged."""
+        """The smallest batches take too long: have the partition of the largest transaction, or record that is kept aside, go alone, and
+        tell what is acknowledged.
+        """
         sizes = {
-            partition: max((t.size for t in (*batch.forwards, *(k.txn for k in batch.keeps.values()))), default=0)
+            partition: max(
+                (
+                    *(txn.size for txn in (*batch.forwards, *(keep.txn for keep in batch.keeps.values()))),
+                    *(held_bytes(aside.record) for aside in batch.asides if aside.record is not None),
+                ),
+                default=0,
+            )
             for partition, batch in batches
         }
         partition = max(sizes, key=sizes.__getitem__)
