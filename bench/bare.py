@@ -20,7 +20,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from txlayer.core.ids import uuid7
+from txlayer.core.messages import uuid7
 
 PARTITION_COUNT = 8
 KEYS = [f"customer-{n}".encode() for n in range(1_000)]

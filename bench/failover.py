@@ -21,7 +21,7 @@ from harness import Figure, broker, coordinator, make_namespace, settings_line, 
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.config import ClientConfig
-from txlayer.core.ids import uuid7
+from txlayer.core.messages import uuid7
 
 SESSION_TIMEOUT_S = 6.0
 RATE = 400

@@ -31,9 +31,8 @@ from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Positions
 from txlayer.core.doubt import DoubtFold
-from txlayer.core.ids import uuid7
 from txlayer.core.ledger import Ledger, LedgerSettings
-from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions
+from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, uuid7
 from txlayer.core.partitions import half_partition, key_hash
 from txlayer.core.transaction import accepting_target
 

@@ -39,7 +39,7 @@ from harness import (
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.config import ClientConfig
-from txlayer.core.ids import uuid7
+from txlayer.core.messages import uuid7
 
 VALUE = b"v" * 100
 IN_FLIGHT = 5_000

@@ -29,7 +29,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.cli.spark.main import spark_session
-from txlayer.core.ids import uuid7
+from txlayer.core.messages import uuid7
 from txlayer_spark.bronze import system_topics
 from txlayer_spark.catalog import BatchFolder, Catalog, Reader, ReadState
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new

@@ -13,9 +13,8 @@ from pyspark.sql import functions as F
 
 from txlayer.core.codec import NEXT_VERSION, PARTITION_MAX, VERSION
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome
-from txlayer.core.ids import GROUP_LENGTH_MAX
 from txlayer.core.leases import LockKind
-from txlayer.core.messages import RESERVED_HEADER_PREFIX, Resolution, Source
+from txlayer.core.messages import GROUP_LENGTH_MAX, RESERVED_HEADER_PREFIX, Resolution, Source
 
 
 def _ascii_but(excluded: str) -> str:

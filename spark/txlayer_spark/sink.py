@@ -15,8 +15,7 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, St
 
 from txlayer.core import codec
 from txlayer.core.codec import HEADER_BYTES, PARTITION_MAX, VERSION
-from txlayer.core.ids import TXN_ID_LENGTH_MAX
-from txlayer.core.messages import RESERVED_HEADER_PREFIX
+from txlayer.core.messages import RESERVED_HEADER_PREFIX, TXN_ID_LENGTH_MAX
 from txlayer.errors import ForbiddenTopicError, ReservedHeaderError, UsageError
 from txlayer_spark.bronze import system_topics
 from txlayer_spark.schemas import HEADERS

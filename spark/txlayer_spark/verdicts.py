@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from txlayer.core.cluster_facts import CLOCK_ERROR_MS
+from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer_spark.events import by_number
 from txlayer_spark.ledger import (
     MAY_WAIT,

@@ -35,11 +35,11 @@ from txlayer import (
 )
 from txlayer.adapters.connect import ProducerConnections
 from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.tracing import parse_traceparent
 from txlayer.config import CoordinatorConfig, ProducerConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.tracing import make_coordinator
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
-from txlayer.core.trace_context import parse_traceparent
 
 GIVEN = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -14,7 +14,7 @@ from tests.support.arena import Arena, make_arena
 from tests.support.broker import create_topic
 from tests.support.commands import run_command
 from txlayer.cli.main import build_app
-from txlayer.core.verdicts import Severity, Verdict, broken_promises, severity
+from txlayer.core.verification import Severity, Verdict, broken_promises, severity
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCTOR, VERIFY = (ROOT / "docs" / "howto" / name for name in ("doctor.md", "verify.md"))

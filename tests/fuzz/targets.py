@@ -33,8 +33,7 @@ from txlayer.config import (
 )
 from txlayer.coordinator.recovery import decode_stored, encode_stored
 from txlayer.core import codec
-from txlayer.core.ids import check_group, check_txn_id
-from txlayer.core.messages import NO_OPTIONS, HalfHeader, OpMessage, Undecodable
+from txlayer.core.messages import NO_OPTIONS, HalfHeader, OpMessage, Undecodable, check_group, check_txn_id
 from txlayer.core.partitions import half_partition, partition_of_key_hash
 from txlayer.core.topics import TopicSpec, plan
 from txlayer.core.transaction import from_summary

@@ -10,7 +10,7 @@ from tests.reference.wire import Bounds, History, Record
 from txlayer.adapters.ports import Administration, LogReader
 from txlayer.config import ClientConfig
 from txlayer.core.topics import TopicState
-from txlayer.core.verdicts import Verdict
+from txlayer.core.verification import Verdict
 from txlayer.operate.verify import Late, TraceShelf, WantedWindow, WindowReader, judgements
 
 Place = tuple[str, int]

@@ -18,8 +18,7 @@ from tests.support.checker import Finding, Kind
 from tests.support.core_records import half_header, op_line
 from txlayer.adapters.memory.log import Partition
 from txlayer.core import codec
-from txlayer.core.ids import NONCE_LENGTH
-from txlayer.core.messages import HalfHeader
+from txlayer.core.messages import NONCE_LENGTH, HalfHeader
 from txlayer.core.partitions import half_partition
 from txlayer.errors import TxLayerError
 

@@ -15,7 +15,6 @@ from txlayer.core.dead_letters import (
     ReplayOutcome,
     ReplayRecord,
 )
-from txlayer.core.ids import is_topic_name
 from txlayer.core.messages import (
     CheckKind,
     CheckRecord,
@@ -28,6 +27,7 @@ from txlayer.core.messages import (
     ParkReason,
     Resolution,
     Source,
+    is_topic_name,
 )
 from txlayer.core.transitions import TxnState
 

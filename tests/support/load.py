@@ -25,7 +25,7 @@ from tests.support.truth import GROUP as DOUBTFUL_GROUP
 from tests.support.truth import Truth
 from tests.support.waiting import wait_until
 from txlayer.config import SystemTopics
-from txlayer.core import codec, ids, partitions
+from txlayer.core import codec, messages, partitions
 from txlayer.core.messages import HalfHeader, HalfOptions, OpMessage, OrderMode, Resolution
 
 
@@ -107,7 +107,7 @@ def plain_producer(servers: str) -> Producer:
 
 def new_key(rng: random.Random) -> str:
     """A fresh `id/nonce`."""
-    txn_id = ids.uuid7(at_ms=int(time.time() * 1000), random_bits=rng.getrandbits(74))
+    txn_id = messages.uuid7(at_ms=int(time.time() * 1000), random_bits=rng.getrandbits(74))
     return f"{txn_id}/{rng.getrandbits(32):08x}"
 
 

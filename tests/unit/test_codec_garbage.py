@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.support.codec_strategies import ANY_BYTES, HEADERS, KEY, SUMMARIES, half_headers
 from txlayer.core import codec
 from txlayer.core.codec import PARTITION_MAX, is_key
-from txlayer.core.ids import check_txn_id
 from txlayer.core.messages import (
     CheckKind,
     CheckRecord,
@@ -25,6 +24,7 @@ from txlayer.core.messages import (
     Resolution,
     Source,
     Undecodable,
+    check_txn_id,
 )
 from txlayer.core.partitions import partition_of_key_hash
 

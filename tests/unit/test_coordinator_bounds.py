@@ -21,8 +21,7 @@ from txlayer.coordinator.publish import Publisher, contents_of
 from txlayer.coordinator.targets import LOOK_TIME_S, TARGETS_MAX
 from txlayer.core.batch import Batch
 from txlayer.core.codec import encode_check, encode_summary
-from txlayer.core.ids import NONCE_LENGTH
-from txlayer.core.messages import Message, Source
+from txlayer.core.messages import NONCE_LENGTH, Message, Source
 from txlayer.core.partitions import half_partition
 from txlayer.core.transaction import held_bytes
 from txlayer.errors import BrokerUnavailableError

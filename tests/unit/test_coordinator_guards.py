@@ -24,7 +24,7 @@ from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.core import codec
 from txlayer.core.batch import Positions
-from txlayer.core.ids import NONCE_LENGTH
+from txlayer.core.messages import NONCE_LENGTH
 from txlayer.core.partitions import half_partition
 
 T = TypeVar("T")

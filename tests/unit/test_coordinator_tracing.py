@@ -9,6 +9,7 @@ import pytest
 from tests.support.core_records import half_header, op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from tests.support.tracing import Spans
+from txlayer.adapters.tracing import TraceContext
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.presence import GroupPresence
@@ -17,7 +18,6 @@ from txlayer.coordinator.tracing import CoordinatorSpans
 from txlayer.core.batch import Batch
 from txlayer.core.codec import HALF_HEADER, decode_check
 from txlayer.core.messages import CheckKind, CheckRecord
-from txlayer.core.trace_context import TraceContext
 
 KEY = "wide/0000000a"
 PARENT = TraceContext(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from txlayer.core.cluster_facts import (
+from txlayer.adapters.ports import (
     BrokerFacts,
     ClockFacts,
     ClusterFacts,

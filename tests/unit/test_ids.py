@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.protocol_page import vectors
-from txlayer.core.ids import check_group, check_txn_id, key_tails, uuid7, uuid7_head
+from txlayer.core.messages import check_group, check_txn_id, key_tails, uuid7, uuid7_head
 from txlayer.errors import UsageError
 
 

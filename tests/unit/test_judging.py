@@ -9,7 +9,6 @@ import pytest
 
 from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.messages import Origin
-from txlayer.core.verdicts import Verdict
 from txlayer.core.verification import (
     ABANDON,
     COMMIT,
@@ -22,6 +21,7 @@ from txlayer.core.verification import (
     OpTrace,
     QuarantineTrace,
     Traces,
+    Verdict,
     Window,
     judge,
 )

@@ -11,8 +11,7 @@ import pytest
 
 from txlayer.core import codec
 from txlayer.core.codec import is_key
-from txlayer.core.ids import NONCE_LENGTH, TAIL_DIGITS, key_tails, uuid7_head
-from txlayer.core.messages import HalfOptions, Message, OrderMode
+from txlayer.core.messages import NONCE_LENGTH, TAIL_DIGITS, HalfOptions, Message, OrderMode, key_tails, uuid7_head
 from txlayer.core.partitions import half_partition, key_hash, murmur2
 from txlayer.errors import UsageError
 from txlayer.producer.identity import ANYWHERE, OF_MESSAGES, Identity

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from txlayer.core.messages import Origin
-from txlayer.core.verdicts import Promise, Severity, Verdict, severity
 from txlayer.core.verification import (
     COMMIT,
     MISSING,
@@ -19,9 +18,13 @@ from txlayer.core.verification import (
     OpTrace,
     OrderFold,
     OrderMark,
+    Promise,
     Proof,
+    Severity,
+    Verdict,
     VerdictFinding,
     Window,
+    severity,
 )
 from txlayer.operate.verify import TraceShelf, prove
 

@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.core_records import op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
-from txlayer.core.ids import NONCE_LENGTH
-from txlayer.core.messages import Source
+from txlayer.core.messages import NONCE_LENGTH, Source
 from txlayer.core.partitions import half_partition
 
 BYTES = 600_000

@@ -10,7 +10,7 @@ import pytest
 from tests.support.core_records import FAR_AWAY, op_line
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.core import codec
-from txlayer.core.ids import NONCE_LENGTH
+from txlayer.core.messages import NONCE_LENGTH
 
 KEY = f"a-0/{'a' * NONCE_LENGTH}"
 PARTITION = 0

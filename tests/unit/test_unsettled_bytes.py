@@ -12,9 +12,8 @@ from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_log import SETTINGS
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.coordinator.partition import Shard
-from txlayer.core.ids import NONCE_LENGTH
 from txlayer.core.ledger import FURTHER_BYTES, GROUP_BYTES, KEYED_BYTES, SLEEPER_BYTES, UNSETTLED_BYTES, Ledger
-from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode
+from txlayer.core.messages import NO_OPTIONS, NONCE_LENGTH, HalfOptions, OrderMode
 from txlayer.core.partitions import half_partition, key_hash
 from txlayer.core.transaction import accepting_target
 

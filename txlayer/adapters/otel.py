@@ -13,8 +13,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, T
 from opentelemetry.trace.span import TraceState
 from opentelemetry.trace.status import Status, StatusCode
 
-from txlayer.adapters.tracing import Attributes, Span, SpanRole
-from txlayer.core.trace_context import TraceContext
+from txlayer.adapters.tracing import Attributes, Span, SpanRole, TraceContext
 
 TRACER = "txlayer"
 

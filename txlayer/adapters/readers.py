@@ -31,7 +31,7 @@ from txlayer.adapters.ports import (
 )
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core import codec
-from txlayer.core.cluster_facts import CLOCK_ERROR_MS
+from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.history import HistoryFold, TransactionHistory
 from txlayer.core.messages import HalfHeader, Undecodable, nonce_of, txn_id_of
 from txlayer.errors import BrokerUnavailableError, RetriableError, TxLayerError

@@ -1,4 +1,4 @@
-"""The Protocols that services expect of a tracing library; their docstrings are the guarantees. And one that is off.
+"""The trace context in headers, and the Protocols that services expect of a tracing library; their docstrings are the guarantees. And one that is off.
 
 A service checks `is_on` once, when it is made; without tracing it uses classes that contain no tracing code. Span names,
 roles and attributes follow OpenTelemetry's conventions for messaging; they contain no users' keys, values or texts.
@@ -6,12 +6,95 @@ roles and attributes follow OpenTelemetry's conventions for messaging; they cont
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from txlayer.core.trace_context import TraceContext
+from txlayer.core.messages import Headers
+
+TRACEPARENT = "traceparent"
+TRACESTATE = "tracestate"
+
+HEADER_BYTES = len(TRACEPARENT) + 55
+"""Bytes that `traceparent` adds to a message, name and value."""
+
+STATE_BYTES_MAX = 512
+"""A longer `tracestate` is dropped: W3C requires no more to be passed on."""
+
+PARENT_BYTES_MAX = 256
+"""A longer `traceparent` is malformed. Version 00 has 55 bytes; a later one may add fields."""
+
+# A later version may have more fields behind these; the first four keep their meaning.
+_FORM = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?", re.DOTALL
+)
+
+
+class TraceContext(NamedTuple):
+    """The position of a span, as written into headers and read from them."""
+
+    traceparent: bytes
+    tracestate: bytes | None = None
+
+    @property
+    def trace_id(self) -> str:
+        """32 hexadecimal digits."""
+        return self.traceparent[3:35].decode("ascii")
+
+    @property
+    def span_id(self) -> str:
+        """16 hexadecimal digits."""
+        return self.traceparent[36:52].decode("ascii")
+
+    @property
+    def flags(self) -> int:
+        """The trace flags."""
+        return int(self.traceparent[53:55], 16)
+
+    @property
+    def is_sampled(self) -> bool:
+        """True if the service that began the trace wants it recorded."""
+        return bool(self.flags & 1)
+
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """The context as ordinary headers."""
+        found: list[tuple[str, bytes | None]] = [(TRACEPARENT, self.traceparent)]
+        if self.tracestate:
+            found.append((TRACESTATE, self.tracestate))
+        return found
+
+
+def trace_context_of(headers: Headers | None) -> TraceContext | None:
+    """The last context among a record's headers; None if there is none, or if it is malformed."""
+    if not headers:
+        return None
+    parent = state = None
+    for name, value in headers:
+        if name == TRACEPARENT:
+            parent = value
+        elif name == TRACESTATE:
+            state = value
+    return None if parent is None else parse_traceparent(parent, state)
+
+
+def parse_traceparent(parent: bytes, state: bytes | None = None) -> TraceContext | None:
+    """Parse a header's value; None if it is malformed."""
+    if len(parent) > PARENT_BYTES_MAX or _FORM.fullmatch(parent) is None:
+        return None
+    if parent[:2] == b"00" and len(parent) != 55:
+        return None
+    if state is not None and len(state) > STATE_BYTES_MAX:
+        state = None
+    return TraceContext(bytes(parent), state)
+
+
+def has_trace(headers: Sequence[tuple[str, bytes | None]] | None) -> bool:
+    """True if the headers contain a context of any form: it is the user's."""
+    return any(name == TRACEPARENT for name, _ in headers or ())
+
 
 Attributes = Mapping[str, str | int | bool]
 

@@ -40,7 +40,7 @@ from txlayer.consumer.service import ConsumerService
 from txlayer.coordinator.workers import StopSignal
 from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
-from txlayer.core.ids import check_group
+from txlayer.core.messages import check_group
 from txlayer.operate.offsets import plan_reset
 from txlayer.operate.replay import ask_queues, author_of, wait_until_taken
 from txlayer.operate.requests import WrittenRequest

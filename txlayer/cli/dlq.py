@@ -34,7 +34,7 @@ from txlayer.cli.output import time_text
 from txlayer.config import ClientConfig, ConsumerConfig, ProducerConfig, parse_duration
 from txlayer.consumer.dead_letters import DeadLetterReader
 from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind
-from txlayer.core.ids import check_group, is_topic_name
+from txlayer.core.messages import check_group, is_topic_name
 from txlayer.errors import ConfigError, UsageError
 from txlayer.operate import Json
 from txlayer.operate import dead_letters as letters_

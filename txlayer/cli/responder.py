@@ -16,7 +16,7 @@ from txlayer.cli.options import Connection, command, duration, from_file, option
 from txlayer.cli.services import Observing, StartTimeout, load_handler, observed
 from txlayer.config import ResponderConfig
 from txlayer.coordinator.workers import StopSignal
-from txlayer.core.ids import check_group
+from txlayer.core.messages import check_group
 from txlayer.errors import ConfigError
 from txlayer.producer.responder import ObservedResponder
 from txlayer.producer.standalone import run_responder

@@ -14,8 +14,7 @@ from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, current_ms, option, parse_instant, with_bundles
 from txlayer.config import ClientConfig, milliseconds, parse_duration
-from txlayer.core.verdicts import Severity, Verdict, severity
-from txlayer.core.verification import PromiseStatus, VerdictFinding
+from txlayer.core.verification import PromiseStatus, Severity, Verdict, VerdictFinding, severity
 from txlayer.errors import UsageError
 from txlayer.operate.verify import Verification, WantedWindow, verification_json
 from txlayer.operate.verify import verify as verify_window

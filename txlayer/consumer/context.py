@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
+from txlayer.adapters.tracing import trace_context_of
 from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
-from txlayer.core.ids import TXN_ID_LENGTH_MAX
-from txlayer.core.messages import TAGS_HEADER, Headers, Undecodable, user_headers
-from txlayer.core.trace_context import trace_context_of
+from txlayer.core.messages import TAGS_HEADER, TXN_ID_LENGTH_MAX, Headers, Undecodable, user_headers
 from txlayer.errors import UsageError
 
 

@@ -23,8 +23,8 @@ from txlayer.consumer.metrics import ConsumerStats
 from txlayer.consumer.plan import ConsumerPlan, StartAt, check_start
 from txlayer.consumer.pools import Caller, Pool
 from txlayer.consumer.tracing import AttemptSpans
-from txlayer.core.ids import check_group, is_topic_name
 from txlayer.core.key_queue import NullKeys, QueueOrder
+from txlayer.core.messages import check_group, is_topic_name
 from txlayer.core.retry import RetryPolicy
 from txlayer.errors import ConfigError, LifecycleError, UsageError
 from txlayer.runtime.environment import draw_name

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, Tracing
+from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, Tracing, trace_context_of
 from txlayer.consumer.context import Lease, ReceivedMessage
 from txlayer.consumer.pools import Job, items_of
 from txlayer.core.retry import Ack, WrongResult, checked
-from txlayer.core.trace_context import trace_context_of
 
 
 class AttemptSpans:

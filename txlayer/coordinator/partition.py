@@ -17,14 +17,13 @@ from typing import Any
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import Assignment, GroupReader, TopicPartition, no_append_time
+from txlayer.adapters.tracing import TraceContext, trace_context_of
 from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds, parse_value
 from txlayer.coordinator.contents import cut_whole, fetch_contents
 from txlayer.core.batch import Batch, Positions, ReportKind
-from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
-from txlayer.core.cluster_facts import CLOCK_ERROR_MS
+from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckPolicy, UnresolvedAction
 from txlayer.core.ledger import Ledger, LedgerSettings, PlainOptions, PlainTail
 from txlayer.core.messages import ParkReason, txn_id_of
-from txlayer.core.trace_context import TraceContext, trace_context_of
 from txlayer.core.transaction import Target, Transaction, records_of
 from txlayer.errors import BrokerUnavailableError, ConfigError, TopicMismatchError
 

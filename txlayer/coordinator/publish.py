@@ -18,16 +18,15 @@ from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.errors import is_unknown
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
+from txlayer.adapters.tracing import TraceContext
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import is_cut
 from txlayer.coordinator.metrics import PublishStats
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Batch, RecordToQuarantine
-from txlayer.core.ids import NONCE_LENGTH
-from txlayer.core.messages import CheckRecord, user_headers
+from txlayer.core.messages import NONCE_LENGTH, CheckRecord, user_headers
 from txlayer.core.partitions import target_partition
-from txlayer.core.trace_context import TraceContext
 from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES, Content, Transaction
 from txlayer.errors import (
     BrokerUnavailableError,

@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, Tracing
+from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, TraceContext, Tracing, trace_context_of
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.partition import trace_of
 from txlayer.core.batch import Batch
 from txlayer.core.messages import CheckKind, CheckRecord, txn_id_of
-from txlayer.core.trace_context import TraceContext, trace_context_of
 from txlayer.core.transaction import Transaction, records_of
 
 REMEMBERED_MAX = 10_000

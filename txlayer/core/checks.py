@@ -17,6 +17,11 @@ from heapq import heapify, heappop, heappush
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
 
+CLOCK_ERROR_MS = 60_000
+"""Maximum trusted difference between clocks. Beyond it, `tx list`, `verify --since` and the user's own times are wrong by
+more than a grace.
+"""
+
 GAPS_MAX = 10_000
 """Settled transactions that may stay here, waiting or due, in addition to as many as are open."""
 

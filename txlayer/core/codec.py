@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, unquote
 
-from txlayer.core.ids import GROUP_LENGTH_MAX, NONCE_LENGTH, TXN_ID_LENGTH_MAX, is_topic_name
 from txlayer.core.messages import (
+    GROUP_LENGTH_MAX,
     NO_OPTIONS,
+    NONCE_LENGTH,
+    TXN_ID_LENGTH_MAX,
     CheckKind,
     CheckRecord,
     DoubtSummary,
@@ -25,6 +27,7 @@ from txlayer.core.messages import (
     Resolution,
     Source,
     Undecodable,
+    is_topic_name,
 )
 
 VERSION = "1"

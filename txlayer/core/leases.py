@@ -37,8 +37,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from txlayer.core.codec import PARTITION_MAX, VERSION, known_fields, malformed, whole
-from txlayer.core.ids import is_topic_name
-from txlayer.core.messages import Undecodable
+from txlayer.core.messages import Undecodable, is_topic_name
 
 
 class LockKind(Enum):

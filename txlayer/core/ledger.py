@@ -28,14 +28,15 @@ from typing import Any
 
 from txlayer.core import codec
 from txlayer.core.batch import Batch, BatchSize, MoveToDoubt, Positions, RecordToQuarantine, Report, ReportKind
-from txlayer.core.checks import CheckPolicies, CheckSchedule, UnresolvedAction, groups_over_limit
-from txlayer.core.cluster_facts import CLOCK_ERROR_MS
+from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckSchedule, UnresolvedAction, groups_over_limit
 from txlayer.core.codec import KEY_HASH, VERSION, is_key
 from txlayer.core.doubt import DormantTransactions, DoubtFold, DoubtIndex
 from txlayer.core.forward_order import ForwardOrder
-from txlayer.core.ids import GROUP_LENGTH_MAX, NONCE_LENGTH, TXN_ID_LENGTH_MAX
 from txlayer.core.messages import (
+    GROUP_LENGTH_MAX,
     NO_OPTIONS,
+    NONCE_LENGTH,
+    TXN_ID_LENGTH_MAX,
     CheckKind,
     CheckRecord,
     HalfHeader,

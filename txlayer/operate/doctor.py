@@ -11,8 +11,9 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
+from txlayer.adapters.ports import ClusterFacts, Limits
 from txlayer.config import IMMUNITY_MAX, ConsumerConfig, CoordinatorConfig, milliseconds
-from txlayer.core.cluster_facts import CLOCK_ERROR_MS, ClusterFacts, Limits
+from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.topics import AlterSetting, CreateTopic, StoreFirstOffsets
 from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES
 

@@ -25,8 +25,7 @@ from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.core import acls
 from txlayer.core.acls import Acl, AclChange, CreateAcl, RoleSpec, WantedAcl
 from txlayer.core.dead_letters import dead_letter_topic, namesakes
-from txlayer.core.ids import check_group
-from txlayer.core.messages import txn_id_of
+from txlayer.core.messages import check_group, txn_id_of
 from txlayer.core.topics import Change, DesiredTopic, TopicSpec, TopicState, plan
 from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError, UsageError
 from txlayer.operate.offsets import partition_counts

@@ -19,12 +19,11 @@ from txlayer.adapters.ports import Administration, LogReader, Record, TopicParti
 from txlayer.adapters.readers import Range, read_ranges
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core import codec
-from txlayer.core.cluster_facts import CLOCK_ERROR_MS
+from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.codec import WHOLE_LENGTH_MAX
 from txlayer.core.dead_letters import DLQ_HEADER, REPLAY_HEADER
 from txlayer.core.messages import Headers, OrderMode, Origin, Resolution, Undecodable, nonce_of, txn_id_of, user_headers
 from txlayer.core.partitions import half_partition, murmur2, partition_of_key_hash
-from txlayer.core.verdicts import Promise, Verdict, severity
 from txlayer.core.verification import (
     ABANDON,
     COMMIT,
@@ -41,12 +40,15 @@ from txlayer.core.verification import (
     OpTrace,
     OrderFold,
     OrderMark,
+    Promise,
     Proof,
     QuarantineTrace,
     Traces,
+    Verdict,
     VerdictFinding,
     Window,
     judge,
+    severity,
 )
 from txlayer.errors import NotAuthorisedError
 

@@ -19,8 +19,7 @@ from txlayer.adapters.ports import Barrier
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ProducerConfig
 from txlayer.core.history import TransactionHistory
-from txlayer.core.ids import check_group
-from txlayer.core.messages import UNKNOWN, Message, OrderMode, Resolution
+from txlayer.core.messages import UNKNOWN, Message, OrderMode, Resolution, check_group
 from txlayer.errors import LifecycleError, TxLayerError
 from txlayer.producer import steps
 from txlayer.producer.barrier import Ending, LocalPart, check_kind, joinable, part_of

@@ -15,8 +15,7 @@ from txlayer.adapters.ports import HistoryStart, TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
-from txlayer.core.ids import check_txn_id
-from txlayer.core.messages import Message, Resolution
+from txlayer.core.messages import Message, Resolution, check_txn_id
 from txlayer.errors import TopicMismatchError, TxLayerError
 from txlayer.producer.encoding import BATCH_BYTES, RECORD_BYTES, Encoder, HalfRecord
 from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, Identity, Placement, now_ms

@@ -12,8 +12,17 @@ from typing import NamedTuple
 
 from txlayer.config import IMMUNITY_MAX, milliseconds
 from txlayer.core import codec
-from txlayer.core.ids import NONCE_LENGTH, TAIL_DIGITS, UUID_LENGTH, check_txn_id, key_tails, uuid7_head
-from txlayer.core.messages import HalfOptions, Message, OrderMode
+from txlayer.core.messages import (
+    NONCE_LENGTH,
+    TAIL_DIGITS,
+    UUID_LENGTH,
+    HalfOptions,
+    Message,
+    OrderMode,
+    check_txn_id,
+    key_tails,
+    uuid7_head,
+)
 from txlayer.core.partitions import half_partition, head_share, key_hash, key_murmur_of, share_count, tail_shares
 from txlayer.errors import UsageError
 

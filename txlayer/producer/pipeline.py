@@ -20,8 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.ports import HalfWriter
 from txlayer.core import codec
-from txlayer.core.ids import NONCE_LENGTH
-from txlayer.core.messages import ROLLBACK, UNKNOWN, Resolution
+from txlayer.core.messages import NONCE_LENGTH, ROLLBACK, UNKNOWN, Resolution
 from txlayer.errors import (
     FencedError,
     InvariantError,

@@ -18,8 +18,7 @@ from txlayer.adapters.ports import Barrier
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ProducerConfig
 from txlayer.core.history import TransactionHistory
-from txlayer.core.ids import NONCE_LENGTH, check_group
-from txlayer.core.messages import Message, OrderMode, Resolution, UserHeaders
+from txlayer.core.messages import NONCE_LENGTH, Message, OrderMode, Resolution, UserHeaders, check_group
 from txlayer.errors import LifecycleError, TxLayerError, UsageError
 from txlayer.producer import steps
 from txlayer.producer.barrier import check_kind, joinable, part_of

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from txlayer.adapters.ports import Record
 from txlayer.adapters.readers import CheckRequestsRead
+from txlayer.adapters.tracing import trace_context_of
 from txlayer.core import codec
 from txlayer.core.messages import (
     UNKNOWN,
@@ -25,7 +26,6 @@ from txlayer.core.messages import (
     nonce_of,
     txn_id_of,
 )
-from txlayer.core.trace_context import trace_context_of
 from txlayer.errors import OpenTransactionLimitError, TxLayerError
 from txlayer.producer.check_handlers import (
     TIMED_OUT,

@@ -13,9 +13,19 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from txlayer.adapters.tracing import LINKS_MAX, Attributes, Span, SpanRole, Tracing
+from txlayer.adapters.tracing import (
+    HEADER_BYTES,
+    LINKS_MAX,
+    Attributes,
+    Span,
+    SpanRole,
+    TraceContext,
+    Tracing,
+    has_trace,
+    parse_traceparent,
+    trace_context_of,
+)
 from txlayer.core.messages import Message
-from txlayer.core.trace_context import HEADER_BYTES, TraceContext, has_trace, parse_traceparent, trace_context_of
 from txlayer.producer.check_handlers import CheckRequest, Handling
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.engine import Assemble, Engine, MakeFlight, assemble

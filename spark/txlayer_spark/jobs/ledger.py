@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from txlayer.core.cluster_facts import CLOCK_ERROR_MS
+from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.errors import UsageError
 from txlayer_spark import ledger, lines
 from txlayer_spark.catalog import BatchFolder, Catalog, Gap, ReadState

@@ -21,20 +21,22 @@ from txlayer.adapters.errors import NOT_AUTHORISED_CODES
 from txlayer.adapters.kafka.admin import MISSING_CODES, KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader, kafka_error, transactional_producer
 from txlayer.adapters.namespace import Namespace, read_topic_files
-from txlayer.adapters.ports import GroupState, Record, TopicPartition
-from txlayer.adapters.readers import read_ranges
-from txlayer.config import CoordinatorConfig, SystemTopics
-from txlayer.core import codec
-from txlayer.core.cluster_facts import (
+from txlayer.adapters.ports import (
     NO_CLOCK,
     BrokerFacts,
     ClockFacts,
     ClusterFacts,
     GroupFacts,
+    GroupState,
     PartitionFacts,
+    Record,
     Right,
     TopicFacts,
+    TopicPartition,
 )
+from txlayer.adapters.readers import read_ranges
+from txlayer.config import CoordinatorConfig, SystemTopics
+from txlayer.core import codec
 from txlayer.core.messages import Undecodable
 from txlayer.core.topics import Change
 from txlayer.errors import NotAuthorisedError

@@ -31,8 +31,7 @@ from txlayer.adapters.sql.tables import (
     rules_of,
 )
 from txlayer.config import IMMUNITY_MAX, CoordinatorConfig, milliseconds
-from txlayer.core.ids import check_group, check_txn_id
-from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution, Source
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution, Source, check_group, check_txn_id
 from txlayer.errors import BarrierRefusedError, ConfigError, UsageError
 
 logger = logging.getLogger("txlayer.barrier")

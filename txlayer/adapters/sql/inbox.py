@@ -50,8 +50,7 @@ from txlayer.adapters.sql.tables import (
     rules_of_dialect,
 )
 from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
-from txlayer.core.ids import check_group
-from txlayer.core.messages import Headers, Undecodable
+from txlayer.core.messages import Headers, Undecodable, check_group
 from txlayer.errors import LeaseLostError, RollbackRequiredError, UsageError
 
 INBOX_NAME = "txlayer_inbox"

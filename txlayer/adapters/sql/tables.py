@@ -39,7 +39,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import Insert
 from sqlalchemy.sql.functions import FunctionElement
 
-from txlayer.core.ids import NONCE_LENGTH, TXN_ID_LENGTH_MAX
+from txlayer.core.messages import NONCE_LENGTH, TXN_ID_LENGTH_MAX
 from txlayer.errors import ConfigError, RetriableError, UsageError
 
 Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
