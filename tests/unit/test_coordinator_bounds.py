@@ -65,6 +65,18 @@ def test_what_a_slow_broker_does_not_take_at_once_goes_in_pieces() -> None:
     assert [key.partition("/")[0] for key in keys(COUNT)] == still.visible()
 
 
+@pytest.mark.promise("P7")
+def test_a_full_queue_of_the_client_delays_a_batch_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.adapters.memory.writers.QUEUE_MAX", 10)
+    still = StillCoordinator()
+    still.op(*(op_line("C", key, still.half(key)) for key in keys(COUNT)))
+
+    still.work(seconds=5)
+
+    assert [key.partition("/")[0] for key in keys(COUNT)] == still.visible()
+    assert 0 == still.coordinator.measures.rebuild_count
+
+
 @pytest.mark.promise("P11")
 def test_invented_topics_are_forgotten_by_a_coordinator_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txlayer.coordinator.targets.TARGETS_MAX", 8)

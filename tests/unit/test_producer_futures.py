@@ -70,6 +70,15 @@ def test_wait_and_as_completed_take_these_futures(stage: ProducerStage) -> None:
     assert set(futures) == wait(futures, timeout=10).done
 
 
+def test_a_future_begins_with_all_that_a_pending_transaction_has() -> None:
+    queue: Any = None
+    future = SubmittedTransaction(queue, "order-1/0123abcd", 5, 1)
+    plain = pipeline.PendingTransaction(queue, "order-1/0123abcd", 5, 1)
+
+    slots = pipeline.PendingTransaction.__slots__
+    assert {slot: getattr(plain, slot) for slot in slots} == {slot: getattr(future, slot) for slot in slots}
+
+
 def test_asyncio_can_wrap_such_a_future(stage: ProducerStage) -> None:
     producer = stage.producer()
 

@@ -379,7 +379,7 @@ class Publisher:
             produce(writer, (self._topics.op, lines, None, partition))
 
     def _forward_all(self, writer: TransactionalWriter, partition: int, transactions: Sequence[Transaction]) -> None:
-        produce, origin = writer.produce, f"{partition}:"
+        queue, origin = writer.produce, f"{partition}:"
         id_header, origin_header, end = codec.ID_HEADER, codec.ORIGIN_HEADER, -1 - NONCE_LENGTH
         allowed, is_watched, stamp_ms = None, self._is_watched, self._stamp_ms
         answers = self._answers if is_watched else None
@@ -402,10 +402,10 @@ class Publisher:
             if len(half_headers) > 1:  # with one there is none of the user's: it is our own
                 headers[:0] = user_headers(half_headers)
             try:
-                produce(txn.topic, record.value(), record.key(), -1, None, None, stamp_ms, headers)
+                queue(txn.topic, record.value(), record.key(), -1, None, None, stamp_ms, headers)
             except BufferError:
-                arguments = (txn.topic, record.value(), record.key(), -1, None, None, stamp_ms)
-                produce(writer, (*arguments, headers))
+                arguments = (txn.topic, record.value(), record.key(), -1, None, None, stamp_ms, headers)
+                produce(writer, arguments)
 
     def _forward_carefully(
         self, writer: TransactionalWriter, partition: int, transactions: Sequence[Transaction]

@@ -64,14 +64,14 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
     def __init__(
         self, queue: OpQueue, key: str, born_ms: int, message_count: int, work: LocalWork | None = None
     ) -> None:
-        # Neither constructor above is called: Flight's is repeated here, which saves a call per transaction, and
-        # Future's would make a condition and two lists, which come when somebody asks for them.
+        # Neither base's constructor is called. PendingTransaction's is repeated here, which saves a call per transaction.
+        # Future's would make a condition and two lists; they are made when a caller needs them.
         self.queue = queue
         self.key = key
         self.born_ms = born_ms
         self.unreported_count = message_count
         self.stage = STORING
-        self.last_offset = UNSTORED
+        self.first_offset = self.last_offset = UNSTORED
         self.op_offset = UNSTORED
         self.resolution = None
         self.error = None
