@@ -73,6 +73,7 @@ def test_a_kafka_that_is_not_possible_is_an_error_with_its_reason(
     assert reason in ran.stdout
     assert "1 error" in ran.stdout
     assert "Traceback" not in ran.stdout
+    assert "During handling" not in ran.stdout
 
 
 def test_where_nothing_else_is_there_tests_run_in_memory_and_say_why(

@@ -147,4 +147,5 @@ def _local_config(config: pytest.Config) -> LocalConfig:
 
 
 def _refuse(which: str, reason: object) -> NoReturn:
-    pytest.fail(f"--txlayer-kafka={which} is not possible here: {reason}", pytrace=False)
+    # Without the errors that led here: the reason says the last one.
+    raise pytest.fail.Exception(f"--txlayer-kafka={which} is not possible here: {reason}", pytrace=False) from None
