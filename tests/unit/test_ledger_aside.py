@@ -396,13 +396,12 @@ def test_what_was_rolled_back_on_a_lines_word_alone_stays_so_when_its_half_recor
 
 @pytest.mark.fault("data: an op without its half record, a half record without op, or an op that is read first")
 @pytest.mark.promise("P4")
-def test_a_line_ends_what_another_line_alone_brought_only_once_doubt_knows_it() -> None:
+def test_what_two_lines_of_one_batch_brought_and_rolled_back_stays_so_when_its_half_record_comes() -> None:
     driver, key = PartitionDriver(), txn_key("late")
     driver.half(txn_key("older"))
     driver.op_lines(op_line("C", key, FAR_AWAY), op_line("R", key, 0))
     driver.turn()
     driver.give_up()
-    driver.turn()
     driver.turn()
     assert {} == driver.reasons()
 

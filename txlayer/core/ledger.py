@@ -1292,11 +1292,9 @@ class Ledger:
         return self._pause(self.op_next, line_count, quick_bytes, dropped_bytes)
 
     def _apply_if_it_may(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> bool:
-        """Apply a line. False: it must wait, for half, for doubt or for room in the batch."""
+        """Apply a line. False: it must wait, for half or for room in the batch."""
         if isinstance(op, Undecodable):
             self._keep_line_aside(op, line, position)
-        elif op.resolution is Resolution.ROLLBACK and self._is_only_named_so_far(op.key):
-            return False
         elif self._is_without_half(op.last_offset):
             if op.last_offset >= self.half_next and (position[0] >= self._misplaced_before or self._behind):
                 self.waits_for_half = op.last_offset
@@ -1307,11 +1305,6 @@ class Ledger:
         else:
             return False
         return True
-
-    def _is_only_named_so_far(self, key: str) -> bool:
-        """True if only op lines name it, and doubt does not hold it yet: only doubt can tell a restart that it was ended."""
-        txn = self.transactions.get(key)
-        return txn is not None and not txn.seen and not txn.is_in_doubt
 
     def _is_without_half(self, offset: int) -> bool:
         """True if no half record is at this offset, or none is read yet. A replay does what was done."""
@@ -1366,9 +1359,8 @@ class Ledger:
                 is_complete = before is TxnState.HELD or txn.is_complete_at(op.last_offset)
                 self._try(txn, is_complete=is_complete)
             elif effect is Effect.FORGET:
-                # A restart must know it when it reads this line and a half record that arrives later.
                 if not txn.seen:
-                    self._hold_back_doubt(position, min(self.shelf.low, txn.extra().doubt_offset))
+                    self._remember_on_doubt(txn, position)
                 self._settle(txn)
                 txn.content = None
                 self.batch.rollback_count += 1
@@ -1377,6 +1369,15 @@ class Ledger:
             else:
                 self._carry_out_repeat(op, effect)
         self._try_those_behind()
+
+    def _remember_on_doubt(self, txn: Transaction, position: OpPosition) -> None:
+        """Only doubt can tell a restart that this line ended `txn`: the restart may read a half record that arrives later."""
+        if txn.is_in_doubt:
+            self._hold_back_doubt(position, min(self.shelf.low, txn.extra().doubt_offset))
+        else:  # its summary is part of this batch, and is left out: the null value says enough
+            self._hold_back_doubt(position, self.shelf.low)
+            self.batch.ends.append(txn)
+            self.batch.byte_count += RECORD_BYTES
 
     @property
     def has_more(self) -> bool:
