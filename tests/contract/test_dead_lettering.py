@@ -110,7 +110,6 @@ def test_many_kafka_transactions_follow_each_other(stage: Stage, writer: DeadLet
 
     stage.wait_for(*(f"message {offset}".encode() for offset in range(5)))
     assert StoredOffset(5, "") == stage.stored()
-    assert (5, 5) == (writer.kafka_transaction_count, writer.dead_letter_count)
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------

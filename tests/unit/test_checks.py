@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txlayer.config import IMMUNITY_MAX, milliseconds
-from txlayer.core.checks import IDLE_GROUPS_MAX, CheckPolicies, CheckPolicy, CheckSchedule, immunity_of, pause_after
+from txlayer.core.checks import IDLE_GROUPS_MAX, CheckPolicies, CheckPolicy, CheckSchedule, immune_until_ms, pause_after
 from txlayer.core.messages import HalfOptions
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
@@ -206,4 +206,4 @@ def test_no_half_record_is_immune_for_longer_than_a_producer_may_ask_for(asked_f
     txn = Transaction("a/0000000a", "shop", "orders", 0, 0, "0", (0, 0), None)
     txn.options = HalfOptions(immunity_ms=asked_for_ms)
 
-    assert milliseconds(IMMUNITY_MAX) == immunity_of(txn, CheckPolicy())
+    assert txn.appended_ms + milliseconds(IMMUNITY_MAX) == immune_until_ms(txn, CheckPolicy())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from txlayer.core.transitions import DECIDED, SETTLED, TRANSITIONS, Effect, TxnEvent, TxnState, transition
+from txlayer.core.transitions import SETTLED, TRANSITIONS, Effect, TxnEvent, TxnState, transition
 from txlayer.errors import InvalidTransitionError
 
 OP_KINDS = (TxnEvent.COMMIT, TxnEvent.ROLLBACK, TxnEvent.UNKNOWN, TxnEvent.ABANDON)
 EVERY_PAIR = [(state, kind) for state in TxnState for kind in TxnEvent]
 UNDECIDED = frozenset({TxnState.OPEN, TxnState.PARKED})
+DECIDED = frozenset({TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED, TxnState.COMMITTED})
 
 # The effects, written down a second time: a slip in the table must meet one here. The states are drawn in the diagram.
 OF_OTHERS = """

@@ -88,7 +88,6 @@ class DeadLetterWriter:
         background: Background = REAL.background,
     ) -> None:
         self.name = name
-        self.dead_letter_count = 0
         self._group = group
         self._transactions = KafkaTransactions(
             connections,
@@ -98,11 +97,6 @@ class DeadLetterWriter:
             clock=clock,
             background=background,
         )
-
-    @property
-    def kafka_transaction_count(self) -> int:
-        """Number of Kafka transactions that were committed."""
-        return self._transactions.count
 
     @property
     def replaced_count(self) -> int:
@@ -135,7 +129,6 @@ class DeadLetterWriter:
             return Fence(wanted, member)
 
         places = self._transactions.write(entries, fence=fence)
-        self.dead_letter_count += len(letters)
         return places[: len(letters)]
 
     @property

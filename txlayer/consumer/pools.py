@@ -61,7 +61,7 @@ class Chunk:
     """Jobs of one queue that go to a worker together, to be done one after the other."""
 
     __slots__ = (
-        "_words",
+        "_ends",
         "begun_at",
         "failed",
         "given",
@@ -98,8 +98,8 @@ class Chunk:
         self.rest: list[Job] = []
         """What `take_rest` took."""
         self.part: JobOutcome | None = None
-        """What was told of it before its end."""
-        self._words: list[None] = [None]
+        """What was reported of it before its end."""
+        self._ends: list[None] = [None]  # who pops it ends the chunk: atomic without a lock
 
     def take_rest(self) -> list[Job]:
         """The jobs that have not begun. They do not begin any more, and the worker calls them not run."""
@@ -111,7 +111,7 @@ class Chunk:
     def end(self) -> bool:
         """True for the first caller, of any thread: it alone says how the chunk ended."""
         try:
-            self._words.pop()
+            self._ends.pop()
         except IndexError:
             return False
         return True
@@ -312,7 +312,7 @@ class Caller:
         """
         items = items_of(job)
         handler = route.handler_of(items[0].record)
-        assert handler is not None  # who wants it was asked before it was queued
+        assert handler is not None  # a message without a handler is never queued
         if not self._deserializers.is_any:
             return handler, [ReceivedMessage(item.record) for item in items], None
         messages: list[ReceivedMessage] = []

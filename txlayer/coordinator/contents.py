@@ -64,8 +64,8 @@ def fetch_contents(
 ) -> dict[TransactionPlace, list[Content]]:
     """The contents of transactions whose content is not in memory; for those in `as_cut`, as doubt has them, whole or not.
 
-    For those in `to_cut`, only the origins of their half records: all contents together would not fit into memory. Whole are those
-    alone that doubt has and half no longer has.
+    For those in `to_cut`, only the origins of their half records: all contents together would not fit into memory. Contents that only
+    doubt has are returned whole.
 
     `wanted` contains (partition, transaction, number of its contents to fetch). A transaction consists of the records that
     joined it when half was folded: see `Transaction.place_of`.

@@ -25,7 +25,7 @@ from txlayer.coordinator.metrics import PublishStats
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Batch, RecordToQuarantine
-from txlayer.core.messages import NONCE_LENGTH, CheckRecord, user_headers
+from txlayer.core.messages import NONCE_LENGTH, CheckRecord, txn_id_of, user_headers
 from txlayer.core.partitions import target_partition
 from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES, Content, Transaction
 from txlayer.errors import (
@@ -467,7 +467,7 @@ class Publisher:
             self._answers.missing[content.topic] += 1
         headers = [
             *user_headers(record.headers()),
-            (codec.ID_HEADER, txn.key[:-9]),
+            (codec.ID_HEADER, txn_id_of(txn.key)),
             (codec.ORIGIN_HEADER, _origin_of(partition, txn, content)),
         ]
         stamp_ms = self._stamp_ms

@@ -52,7 +52,7 @@ class Refusals:
         self.reasons: dict[str, ParkReason] = {}
         self.doubt_keys: set[bytes] = set()
         """Records that doubt does not take whole; each is cut to its origin, its reason and its size."""
-        # The check topic refused a question of one byte more with its headers, and how long that counts.
+        # The check topic refused a question one byte larger than this, headers included; believed until then.
         self._question_bytes_max, self._is_limited_until = NO_LIMIT, float("-inf")
         self._ask_pause_s = 0.0  # the last one; 0: the check topic takes questions
         self._ask_again_at = float("-inf")

@@ -225,16 +225,16 @@ class CheckSchedule:
 
     def _due_ms(self, txn: Transaction) -> int:
         policy, more = self.policies.of(txn.group), txn.more
-        immune_until_ms = txn.appended_ms + immunity_of(txn, policy)
+        immune_ms = immune_until_ms(txn, policy)
         if more is None or not more.checked_count:
-            return immune_until_ms
+            return immune_ms
         due_ms = more.asked_ms + pause_after(more.checked_count, policy)
         # When its age ends it is due, too, asked or not.
-        return min(due_ms, immune_until_ms + policy.age_max_ms)
+        return min(due_ms, immune_ms + policy.age_max_ms)
 
     def _make_ready(self, txn: Transaction) -> None:
         policy = self.policies.of(txn.group)
-        end_ms = txn.appended_ms + immunity_of(txn, policy) + policy.age_max_ms
+        end_ms = immune_until_ms(txn, policy) + policy.age_max_ms
         ready = self._ready.setdefault(txn.group, _Ready())
         heappush(ready.entries, (end_ms, txn.first_offset, txn))
         self._ready_count += 1
@@ -277,10 +277,13 @@ class CheckSchedule:
         return list(found.values())
 
 
-def immunity_of(txn: Transaction, policy: CheckPolicy) -> int:
-    """Milliseconds after the append without check-backs: the transaction's own, else its group's."""
-    own = txn.options.immunity_ms
-    return policy.immunity_ms if own is None else min(own, IMMUNITY_MS_MAX)
+def immune_until_ms(txn: Transaction, policy: CheckPolicy) -> int:
+    """When the immunity ends in which nobody is asked about `txn`: its own, or its group's, after its append.
+
+    Where it is the group's for all of many, `CheckSchedule.ripen`, `Ledger._grow_old` and `DormantTransactions.fill` add it themselves.
+    """
+    own_ms = txn.options.immunity_ms
+    return txn.appended_ms + (policy.immunity_ms if own_ms is None else min(own_ms, IMMUNITY_MS_MAX))
 
 
 def pause_after(checked_count: int, policy: CheckPolicy) -> int:

@@ -247,7 +247,7 @@ TOPICS_MAX = 10_000
 
 DUPLICATE_COPIES_MAX = 64
 """Second copies of a transaction's half records that the ledger remembers, and as many again of its last half record, which a
-producer's line names. The first copies are kept: a line that named one must count in a replay too, whatever comes later."""
+producer's line names. The first copies are kept: a line that names one of them must count in a replay, too."""
 
 
 ONLY_NAMED_COUNT_MAX = 1_000
@@ -397,8 +397,8 @@ class Ledger:
     def _has_room_for_key(self, txn: Transaction | None) -> bool:
         """True if `txn` may be settled, parked or moved now: this batch can take what waits for it in half.
 
-        A replay must find an undecided one in half before each that waits there, or it would take that for forwarded. So
-        they are released, or move to doubt, in one go with `txn`. If that is too much, or if some are on doubt already, all
+        A replay that finds no undecided transaction in half before a waiting one takes the waiting one for forwarded. So
+        the waiting ones are released, or move to doubt, in one batch with `txn`. If that is too much, or if some are on doubt already, all
         of them move to doubt first, in pieces.
         """
         key_hash = None if txn is None else txn.key_hash
@@ -615,7 +615,8 @@ class Ledger:
     def _try_those_behind(self) -> None:
         """Release transactions that are free now; of those on doubt, as many as fit into one batch.
 
-        None while others must leave half: a restart could take a second copy of one that is settled meanwhile for new.
+        It releases none while other transactions must leave half: one could be settled meanwhile, and a restart would take its second copy for a
+        new transaction.
         """
         if self._must_leave and not self.is_replaying:
             return
@@ -1635,8 +1636,8 @@ class Ledger:
         self.is_replaying = False
 
     def _forget_what_doubt_does_not_hold(self) -> None:
-        # Doubt remembers less than half does: a line that was refused for that reason may have acted in the replay. A
-        # transaction that could not be forwarded then is on doubt, or was settled since.
+        # The doubt topic holds fewer copies of half records than the half topic. A line that was refused because its copy was missing may
+        # have acted in the replay. A transaction that could not be forwarded then is on doubt, or was settled since.
         parked = [t for t in self.transactions.values() if t.state is TxnState.PARKED_COMMITTED]
         for txn in parked:
             if not txn.is_in_doubt:

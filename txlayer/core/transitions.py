@@ -119,9 +119,6 @@ COMMITTING = "committing"
 SETTLED = frozenset({TxnState.COMMITTED, TxnState.ROLLED_BACK})
 """Final states."""
 
-DECIDED = frozenset({TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED, TxnState.COMMITTED})
-"""States after a commit line."""
-
 
 def transition(state: TxnState, kind: TxnEvent, *, txn_id: str) -> tuple[TxnState, Effect]:
     """Return (next state, effect).

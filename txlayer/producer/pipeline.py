@@ -625,9 +625,9 @@ class Pipeline:
             self._give_up_rest()
 
     def _write_unless_reports_come(self, queue: OpQueue) -> None:
-        # With records under way a report comes within a round trip, and behind it the producer's thread writes what is
-        # ready then: under load that packs several lines into one record. It cannot miss this one: a record counts as
-        # under way until its report is served, which is before the lines are written.
+        # While records are unreported, a report arrives within a round trip. After it the producer's thread writes all lines
+        # that are ready: under load that packs several lines into one record. It cannot miss this line, because a record
+        # counts as unreported until its report is served, and lines are written after that.
         if not self._writer.unreported_count():
             queue.write()
 
