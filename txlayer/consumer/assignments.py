@@ -466,7 +466,14 @@ class Assignments:
             background=self._environment.background,
         )
         self._former_writers.clear()
-        return starts_of(self._connections, stored, group=group, replays=replays, start_at=self._plan.start_at)
+        return starts_of(
+            self._connections,
+            stored,
+            group=group,
+            replays=replays,
+            start_at=self._plan.start_at,
+            is_still_ours=is_still_ours,
+        )
 
     def _take_over(
         self, queues: Collection[TopicPartition], starts: Mapping[TopicPartition, Start], *, began_ms: int

@@ -7,6 +7,7 @@ with test vectors.
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -367,3 +368,42 @@ def _fold(history: DeadLetterHistory, said: DeadLetterEvent) -> None:
         history.unanswered.discard(request_id)
         if outcome in _STATES:
             history.ended = outcome
+
+
+ANSWERED_COUNT_MAX = 100_000
+"""Requests that `AnsweredRequests` remembers, the newest: some 25 MB."""
+
+
+class AnsweredRequests:
+    """Which requests of one partition have a result, by its records alone.
+
+    A pause and a resume are left out: they take effect again, the newest last.
+    """
+
+    def __init__(self, *, count_max: int = ANSWERED_COUNT_MAX) -> None:
+        self._open: dict[tuple[str, int], list[int]] = {}  # (request id, dead letter) → its requests
+        self._answered: deque[int] = deque(maxlen=count_max)
+        self._count_max = count_max
+
+    def fold(self, offset: int, record: ReplayRecord) -> None:
+        """Fold the next record, in offset order."""
+        if record.dead_letter_offset is None:
+            return
+        name = record.request_id, record.dead_letter_offset
+        if record.outcome is None:
+            self._open.setdefault(name, []).append(offset)
+            if len(self._open) > self._count_max:
+                del self._open[next(iter(self._open))]
+        elif record.outcome is not ReplayOutcome.REPUBLISHED:
+            self._answered.extend(self._open.pop(name, ()))
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Their offsets: from the first number to before the second, ascending."""
+        runs: list[tuple[int, int]] = []
+        for offset in sorted(self._answered):
+            if runs and runs[-1][1] == offset:
+                runs[-1] = runs[-1][0], offset + 1
+            else:
+                runs.append((offset, offset + 1))
+        return tuple(runs)
