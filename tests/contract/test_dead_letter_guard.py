@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ import pytest
 from tests.support.dead_letter_stage import Stage, make_distant_stage, metadata_of
 from tests.support.lab import FaultyLab
 from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.consumer.assignments import end_what_was_left, stable_offsets
+from txlayer.consumer.assignments import end_what_was_left
 from txlayer.consumer.dead_letters import DeadLetterWriter
 from txlayer.errors import BrokerUnavailableError
+from txlayer.runtime.kafka_transactions import stable_offsets
 
 
 class KilledError(Exception):
@@ -231,7 +233,9 @@ def test_a_name_that_appears_while_one_takes_over_is_ended_too() -> None:
         def stored_offsets(self, *_: Any, is_stable: bool) -> Any:  # noqa: ARG002 - the port's
             return answers.pop(0)
 
-    found = stable_offsets(Connections(), "g", [("t", 0)], writer_of=metadata_of)
+    found = stable_offsets(
+        Connections(), "g", [("t", 0)], writers_of=metadata_of, fence=partial(end_what_was_left, Connections())
+    )
 
     assert {("t", 0): StoredOffset(2, "second")} == found
     assert ["first", "second"] == ended
@@ -245,10 +249,11 @@ def test_a_writer_that_left_nothing_which_stores_an_offset_is_not_ended_although
             return {("t", 0): StoredOffset(1, "harmless")}
 
     found = stable_offsets(
-        Connections(),  # type: ignore[arg-type]  # no writer is made
+        Connections(),
         "g",
         [("t", 0)],
-        writer_of=metadata_of,
+        writers_of=metadata_of,
+        fence=lambda names: pytest.fail(f"fenced {names}"),
         harmless=["harmless"],
     )
 
@@ -266,10 +271,11 @@ def test_offsets_that_stay_pending_are_told_and_ownership_is_asked_meanwhile() -
 
     with pytest.raises(BrokerUnavailableError, match="pending"):
         stable_offsets(
-            Connections(),  # type: ignore[arg-type]  # no writer is made
+            Connections(),
             "g",
             [("t", 0)],
-            writer_of=metadata_of,
+            writers_of=metadata_of,
+            fence=lambda names: pytest.fail(f"fenced {names}"),
             is_still_ours=lambda: asked.append(1),
             patience_s=10.0,
             clock=lambda: float(next(now)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.support.dead_letter_stage import Stage, make_stage, metadata_of
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset, TopicPartition, TransactionalWriter
-from txlayer.consumer.assignments import end_what_was_left, stable_offsets
+from txlayer.consumer.assignments import end_what_was_left
 from txlayer.consumer.dead_letters import Answered, DeadLetterWriter
 from txlayer.core.dead_letters import (
     DLQ_HEADER,
@@ -32,6 +33,7 @@ from txlayer.errors import (
     RefusedRecordError,
     TxLayerError,
 )
+from txlayer.runtime.kafka_transactions import stable_offsets
 
 
 @pytest.fixture
@@ -185,7 +187,13 @@ def test_one_killed_between_flush_and_commit_leaves_nothing_behind(stage: Stage,
     with pytest.raises(KilledError):
         writer.write([stage.given_up(2)], offsets=killed, member=stage.member)
 
-    stored = stable_offsets(stage.connections, stage.group, [(stage.topic, 0), (stage.topic, 1)], writer_of=metadata_of)
+    stored = stable_offsets(
+        stage.connections,
+        stage.group,
+        [(stage.topic, 0), (stage.topic, 1)],
+        writers_of=metadata_of,
+        fence=partial(end_what_was_left, stage.connections),
+    )
 
     expected = {(stage.topic, 0): StoredOffset(2, writer.name), (stage.topic, 1): None}
     assert expected == stored
@@ -200,7 +208,13 @@ def test_what_a_successor_finds_and_writes_again_stands_there_once(stage: Stage,
         writer.write([stage.given_up(2)], offsets=killed, member=stage.member)
 
     place = (stage.topic, 0)
-    stored = stable_offsets(stage.connections, stage.group, [place], writer_of=metadata_of)[place]
+    stored = stable_offsets(
+        stage.connections,
+        stage.group,
+        [place],
+        writers_of=metadata_of,
+        fence=partial(end_what_was_left, stage.connections),
+    )[place]
     successor = stage.writer()
     assert stored is not None
     successor.write([stage.given_up(stored.offset)], offsets=stage.behind(stored.offset), member=stage.member)
@@ -273,7 +287,12 @@ def test_starting_over_from_the_stable_offsets_settles_an_unknown_outcome(stage:
 
     place = (stage.topic, 0)
     stored = stable_offsets(
-        stage.connections, stage.group, [place], writer_of=metadata_of, former_writers=[writer.name]
+        stage.connections,
+        stage.group,
+        [place],
+        writers_of=metadata_of,
+        fence=partial(end_what_was_left, stage.connections),
+        former_writers=[writer.name],
     )[place]
     successor = stage.writer()
     if stored is None:

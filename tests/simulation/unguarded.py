@@ -156,10 +156,17 @@ class ForgetfulRecovery(Recovery):
 class OnceAskingRecovery(Recovery):
     """Asks for the writers' names once, and takes whatever offsets are stable then."""
 
-    @staticmethod
-    def is_fenced(writers: AbstractSet[str], fenced: AbstractSet[str]) -> bool:
-        del writers, fenced
-        return True
+    has_asked = False
+
+    def rebuild(self, ledgers: dict[int, Ledger], *, former_writer: str = "") -> Any:
+        self.has_asked = False
+        return super().rebuild(ledgers, former_writer=former_writer)
+
+    def _writers_of(self, stored: Any) -> AbstractSet[str]:
+        if self.has_asked:
+            return set()
+        self.has_asked = True
+        return super()._writers_of(stored)
 
 
 class GreedyRecovery(Recovery):

@@ -141,6 +141,6 @@ def make_distant_stage(lab: FaultyLab) -> Stage:
     return make_stage(lab, connections=lab.distant(namespace), namespace=namespace)
 
 
-def metadata_of(stored: StoredOffset) -> str:
-    """The writer's name, where a test stores nothing else."""
-    return stored.metadata
+def metadata_of(offsets: Mapping[Any, StoredOffset | None]) -> set[str]:
+    """The metadata of stored offsets: the names of their writers, in these tests."""
+    return {stored.metadata for stored in offsets.values() if stored is not None}

@@ -16,12 +16,12 @@ At a rebalance:
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from txlayer.adapters.connect import ConsumerConnections
-from txlayer.adapters.ports import Assignment, StoredOffset, StoringGroupReader, TopicPartition
+from txlayer.adapters.ports import Assignment, StoringGroupReader, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Lease
 from txlayer.consumer.dead_letters import DeadLetterWriter
@@ -30,13 +30,20 @@ from txlayer.consumer.failed_tries import FailedTries
 from txlayer.consumer.lease_keeper import NO_TOKEN, LeaseKeeper
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
-from txlayer.consumer.plan import ConsumerPlan, starts_of, writer_of
+from txlayer.consumer.plan import ConsumerPlan, starts_of, writers_of
 from txlayer.core.dead_letters import replay_topic, writer_name
 from txlayer.core.key_queue import KeyQueues, Start
 from txlayer.core.leases import token_above
-from txlayer.errors import BrokerUnavailableError, MemberFencedError, RetriableError, TopicMismatchError, TxLayerError
+from txlayer.errors import MemberFencedError, RetriableError, TopicMismatchError, TxLayerError
 from txlayer.runtime.environment import REAL, Background, Environment
-from txlayer.runtime.kafka_transactions import BATCH_BYTES, TIMEOUT_S, WriterConnections, close_aside
+from txlayer.runtime.kafka_transactions import (
+    BATCH_BYTES,
+    STABLE_PATIENCE_S,
+    TIMEOUT_S,
+    WriterConnections,
+    close_aside,
+    stable_offsets,
+)
 
 logger = logging.getLogger("txlayer.consumer")
 
@@ -44,8 +51,6 @@ HARMLESS_S = 2.0
 """How long to try to end a writer that stores nothing: four times its usual time while its partitions accept a marker."""
 HARMLESS_COUNT_MAX = 1_000
 """Names of such writers that are remembered, the last ones; metadata that name an older one are those of an unknown writer."""
-PATIENCE_S = 60.0
-"""How long offsets may stay pending after their writers were fenced: longer than any Kafka transaction's time-out."""
 
 
 def end_what_was_left(
@@ -86,69 +91,6 @@ def try_to_end(
         except RetriableError as exc:
             reason = {"transactional_id": name, "reason": str(exc)}
             logger.warning("dead_letters.left_open", extra=reason)
-
-
-class TakeOverConnections(WriterConnections, Protocol):
-    """The calls to a cluster that a take-over needs."""
-
-    def stored_offsets(
-        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
-    ) -> dict[TopicPartition, StoredOffset | None]:
-        """The offsets that a group stored; with `is_stable` the answer waits for pending transactional offsets."""
-        ...
-
-
-def stable_offsets(
-    connections: TakeOverConnections,
-    group: str,
-    partitions: Sequence[TopicPartition],
-    *,
-    writer_of: Callable[[StoredOffset], str],
-    former_writers: Collection[str] = (),
-    harmless: Collection[str] = (),
-    is_still_ours: Callable[[], None] = lambda: None,
-    patience_s: float = PATIENCE_S,
-    timeout_s: float = TIMEOUT_S,
-    clock: Callable[[], float] = time.monotonic,
-    background: Background = REAL.background,
-) -> dict[TopicPartition, StoredOffset | None]:
-    """End what the former owners' dead-letter writers left open, then return the final stored offsets.
-
-    `writer_of` reads a writer's name from stored metadata ("" for none). `former_writers` are ended in any case. `harmless` ones
-    left nothing open that stores an offset, and need not be ended, although metadata name them. `is_still_ours` is called
-    while waiting and may raise.
-
-    Raises:
-        BrokerUnavailableError: offsets stayed pending for `patience_s`, longer than any Kafka transaction's time-out.
-        TxLayerError: as `end_what_was_left`.
-    """
-    ended = set(harmless)
-
-    def end(names: Iterable[str]) -> None:
-        fresh = sorted(set(names) - ended - {""})
-        end_what_was_left(connections, fresh, timeout_s=timeout_s, background=background)
-        ended.update(fresh)
-
-    def ask(*, is_stable: bool) -> dict[TopicPartition, StoredOffset | None]:
-        give_up_at = clock() + patience_s
-        while True:
-            is_still_ours()
-            try:
-                return connections.stored_offsets(group, partitions, is_stable=is_stable)
-            except BrokerUnavailableError:
-                if clock() > give_up_at:
-                    raise  # otherwise pending offsets answer as a time-out
-
-    def writers(found: Mapping[TopicPartition, StoredOffset | None]) -> set[str]:
-        return {writer_of(stored) for stored in found.values() if stored is not None} - {""}
-
-    end(former_writers)
-    while True:
-        # This answer does not wait for pending offsets: the names of their writers are available at once.
-        end(writers(ask(is_stable=False)))
-        stored = ask(is_stable=True)
-        if writers(stored) <= ended:
-            return stored
 
 
 PATIENCE_BESIDE_S = 2.0
@@ -456,14 +398,14 @@ class Assignments:
             self._connections,
             group,
             [*queues, *replays],
-            writer_of=writer_of,
+            writers_of=writers_of,
+            fence=partial(end_what_was_left, self._connections, background=self._environment.background),
             # What this process itself left open may not be in the stored offsets yet.
             former_writers=self._former_writers,
             harmless=harmless,
             is_still_ours=is_still_ours,
-            patience_s=PATIENCE_BESIDE_S if self.owned else PATIENCE_S,
+            patience_s=PATIENCE_BESIDE_S if self.owned else STABLE_PATIENCE_S,
             clock=self._clock,
-            background=self._environment.background,
         )
         self._former_writers.clear()
         return starts_of(

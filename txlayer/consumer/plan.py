@@ -47,10 +47,10 @@ def check_start(start_at: StartAt | None) -> StartAt | None:
     return start_at
 
 
-def writer_of(stored: StoredOffset) -> str:
-    """Name of the dead-letter writer in the stored metadata; "" without one."""
-    found = decode(stored.offset, stored.metadata)
-    return "" if isinstance(found, Foreign) else found.writer
+def writers_of(offsets: Mapping[TopicPartition, StoredOffset | None]) -> set[str]:
+    """Names of the dead-letter writers in stored metadata; "" for metadata without one."""
+    found = (decode(stored.offset, stored.metadata) for stored in offsets.values() if stored is not None)
+    return {"" if isinstance(each, Foreign) else each.writer for each in found}
 
 
 def starts_of(

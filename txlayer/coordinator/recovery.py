@@ -30,7 +30,7 @@ from txlayer.core.doubt import DoubtFold
 from txlayer.core.ledger import NEVER, Ledger
 from txlayer.errors import BrokerUnavailableError, ConfigError, RetriableError
 from txlayer.runtime.environment import REAL, Environment
-from txlayer.runtime.kafka_transactions import close_aside
+from txlayer.runtime.kafka_transactions import BATCH_BYTES, STABLE_PATIENCE_S, close_aside, stable_offsets
 
 _OP_FIELDS = 6
 
@@ -108,13 +108,6 @@ def decode_stored(half: StoredOffset | None, op: StoredOffset | None, *, partiti
 
 logger = logging.getLogger("txlayer.coordinator")
 
-STABLE_PATIENCE_S = 60.0
-"""Longest time that offsets may stay pending after their writers were fenced; longer than any Kafka transaction's timeout."""
-
-
-FENCE_BATCH_BYTES = 16_384
-"""The minimum: a writer that only fences writes nothing."""
-
 
 class Recovery:
     """Builds the ledgers of newly assigned partitions."""
@@ -160,32 +153,34 @@ class Recovery:
         return stored
 
     def _stored_after_fencing(self, partitions: Sequence[int], former_writer: str) -> dict[int, StoredPositions]:
-        fenced = {former_writer} - {""}
-        self._end_what_is_open(sorted(fenced))
-        while True:
-            # Pending offsets do not delay this answer: it contains the writers' names at once.
-            names = {s.writer for s in self._stored(partitions, is_stable=False).values()} - {""}
-            self._end_what_is_open(sorted(names - fenced))
-            fenced |= names
-            stored = self._stored(partitions, is_stable=True)
-            if self.is_fenced({s.writer for s in stored.values()} - {""}, fenced):
-                return stored
+        topics = self._config.topics
+        stored = stable_offsets(
+            self._connections,
+            topics.coordinator_group,
+            [(topic, p) for p in partitions for topic in (topics.half, topics.op)],
+            writers_of=self._writers_of,
+            fence=self._end_what_is_open,
+            former_writers=[former_writer],
+            is_still_ours=self._is_still_ours,
+            clock=self._clock,
+        )
+        return self._decoded(stored)
 
-    @staticmethod
-    def is_fenced(writers: AbstractSet[str], fenced: AbstractSet[str]) -> bool:
-        """True if all writers that stored the offsets are fenced: another may have written since the names were read."""
-        return writers <= fenced
+    def _writers_of(self, stored: Mapping[TopicPartition, StoredOffset | None]) -> AbstractSet[str]:
+        return {positions.writer for positions in self._decoded(stored).values()}
+
+    def _decoded(self, stored: Mapping[TopicPartition, StoredOffset | None]) -> dict[int, StoredPositions]:
+        half, op = self._config.topics.half, self._config.topics.op
+        return {p: decode_stored(stored[half, p], stored[op, p], partition=p) for topic, p in stored if topic == half}
 
     def _end_what_is_open(self, names: Sequence[str]) -> None:
         ids = [f"{name}.{letter}" for name in names for letter in "ab"]
-        if not ids:
-            return
         # One init takes 0.06 s, with a Kafka transaction to end 0.56 s: in parallel, all take as long as one.
         self._background.run_parallel([partial(self._fence, transactional_id) for transactional_id in ids])
         logger.info("recovery.fenced", extra={"transactional_ids": ids})
 
     def _fence(self, transactional_id: str) -> None:
-        writer = self._connections.make_writer(transactional_id, batch_bytes_max=FENCE_BATCH_BYTES)
+        writer = self._connections.make_writer(transactional_id, batch_bytes_max=BATCH_BYTES)
         try:
             writer.initialise(timeout_s=self._timeout_s)
         except BrokerUnavailableError:
@@ -197,22 +192,6 @@ class Recovery:
             logger.warning("recovery.still_ending", extra={"transactional_id": transactional_id, "reason": str(exc)})
         finally:
             close_aside(writer, self._background)
-
-    def _stored(self, partitions: Sequence[int], *, is_stable: bool) -> dict[int, StoredPositions]:
-        topics = self._config.topics
-        wanted = [(topic, p) for p in partitions for topic in (topics.half, topics.op)]
-        give_up_at = self._clock() + STABLE_PATIENCE_S
-        while True:
-            self._is_still_ours()
-            try:
-                answer: dict[TopicPartition, StoredOffset | None] = self._connections.stored_offsets(
-                    topics.coordinator_group, wanted, is_stable=is_stable
-                )
-            except BrokerUnavailableError:
-                if self._clock() > give_up_at:
-                    raise
-                continue  # pending offsets answer with a timeout
-            return {p: decode_stored(answer[topics.half, p], answer[topics.op, p], partition=p) for p in partitions}
 
     def replay(self, ledgers: dict[int, Ledger], stored: dict[int, StoredPositions]) -> None:
         """Fold empty ledgers to stored positions, without fencing or writing. Call `end_replay` afterwards.

@@ -12,7 +12,7 @@ from txlayer.adapters.ports import Administration, HistoryStart
 from txlayer.adapters.readers import HalfPlace, LogHistoryReader
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.contents import fetch_contents
-from txlayer.coordinator.recovery import STABLE_PATIENCE_S, decode_stored
+from txlayer.coordinator.recovery import decode_stored
 from txlayer.core.history import CheckNote, OpLine, TransactionHistory, split_operator_reason
 from txlayer.core.messages import OpMessage, Source, user_headers
 from txlayer.core.transaction import Content
@@ -20,6 +20,7 @@ from txlayer.errors import ConfigError
 from txlayer.operate import Json
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.unsettled import options_json, unsettled_json
+from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
 
 PREPARE_TIME_MS = 10 * 60 * 1000
 """Half records of one transaction lie closer together than this: a producer gives up after `prepare_timeout`."""

@@ -14,12 +14,13 @@ from txlayer.adapters.ports import LogReader, TopicPartition
 from txlayer.adapters.readers import Range, read_ranges
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.partition import count_partitions, ledger_settings
-from txlayer.coordinator.recovery import STABLE_PATIENCE_S, Recovery, StoredPositions, decode_stored
+from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_stored
 from txlayer.core import codec
 from txlayer.core.doubt import QuarantinedRecord, QuarantineFold
 from txlayer.core.ledger import NEVER, Ledger, LedgerSettings
 from txlayer.core.transaction import Target, Transaction, accepting_target
 from txlayer.core.transitions import COMMITTING
+from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
 
 SLICE_MAX = 100_000
 """Records of one partition read at once behind the stored positions: op must not run far ahead of half."""

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -44,6 +45,9 @@ RECYCLE_AFTER_S = 0.07
 COMMIT_PATIENCE_S = 10.0
 """How long beyond its own time-out an unanswered commit is repeated."""
 
+STABLE_PATIENCE_S = 60.0
+"""How long offsets may stay pending after their writers were fenced: longer than any Kafka transaction's time-out."""
+
 IDLE_S_MAX = 3_600.0
 """An idle producer is replaced after this: brokers forget its id after a day, and then refuse its records."""
 
@@ -53,6 +57,16 @@ class WriterConnections(Protocol):
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
         """A writer for a transactional id, not initialised yet."""
+        ...
+
+
+class OffsetConnections(Protocol):
+    """Reads the offsets that a group stored."""
+
+    def stored_offsets(
+        self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        """The offsets that a group stored; with `is_stable` the answer waits for pending transactional offsets."""
         ...
 
 
@@ -271,6 +285,56 @@ def commit(writer: TransactionalWriter, *, timeout_s: float, clock: Callable[[],
             logger.warning("commit.unanswered", extra={"transactional_id": writer.transactional_id})
         else:
             return
+
+
+def stable_offsets(
+    connections: OffsetConnections,
+    group: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    writers_of: Callable[[Mapping[TopicPartition, StoredOffset | None]], AbstractSet[str]],
+    fence: Callable[[Sequence[str]], None],
+    former_writers: Collection[str] = (),
+    harmless: Collection[str] = (),
+    is_still_ours: Callable[[], None] = lambda: None,
+    patience_s: float = STABLE_PATIENCE_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[TopicPartition, StoredOffset | None]:
+    """Fence the writers that stored a group's offsets, then return the offsets, which no writer can change any more.
+
+    `writers_of` reads the writers' names from stored metadata ("" for none), and `fence` ends the Kafka transactions of some names.
+    `former_writers` are fenced in any case. `harmless` ones left nothing open that stores an offset, and are not fenced although
+    metadata name them. `is_still_ours` is called while waiting and may raise.
+
+    Raises:
+        BrokerUnavailableError: offsets stayed pending for `patience_s`.
+        TxLayerError: what `fence` and `writers_of` raise.
+    """
+    fenced = {*harmless, ""}
+
+    def fence_new(names: Iterable[str]) -> None:
+        new = sorted(set(names) - fenced)
+        if new:
+            fence(new)
+            fenced.update(new)
+
+    def ask(*, is_stable: bool) -> dict[TopicPartition, StoredOffset | None]:
+        give_up_at = clock() + patience_s
+        while True:
+            is_still_ours()
+            try:
+                return connections.stored_offsets(group, partitions, is_stable=is_stable)
+            except BrokerUnavailableError:
+                if clock() > give_up_at:
+                    raise  # otherwise pending offsets answer as a time-out
+
+    fence_new(former_writers)
+    while True:
+        # This answer does not wait for pending offsets: the names of their writers are available at once.
+        fence_new(writers_of(ask(is_stable=False)))
+        stored = ask(is_stable=True)
+        if writers_of(stored) <= fenced:  # another may have written since the names were read
+            return stored
 
 
 def close_quietly(writer: TransactionalWriter) -> None:
