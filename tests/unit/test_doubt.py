@@ -259,6 +259,9 @@ def test_what_is_held_too_long_is_told_by_its_age() -> None:
     )
     shelf.put_restored(old)
     shelf.put_restored(young)
+    refusing = {"orders": MISSING}
 
-    assert [old] == shelf.held_too_long(now_ms=1_000, age_max_ms=1_000)
-    assert [] == shelf.held_too_long(now_ms=999, age_max_ms=1_000)
+    assert [old] == shelf.held_too_long(now_ms=1_000, age_max_ms=1_000, targets=refusing)
+    assert [] == shelf.held_too_long(now_ms=999, age_max_ms=1_000, targets=refusing)
+    for not_refusing in ({}, {"orders": ACCEPTS}):
+        assert [] == shelf.held_too_long(now_ms=1_000, age_max_ms=1_000, targets=not_refusing)

@@ -206,6 +206,7 @@ def test_one_that_waited_first_is_held_from_when_its_own_topic_refused_it(*, is_
     assert ([A], TxnState.HELD) == (driver.log.forwarded, driver.state(B))
     if is_restarted:
         driver.crash(is_new_process=True)
+        driver.turn()  # it asks about the topic
 
     driver.tick(after_ms=7 * DAY_MS - 1)
     driver.publish()
@@ -228,6 +229,29 @@ def test_a_held_one_is_parked_when_it_was_held_too_long() -> None:
     driver.set_target("orders", ACCEPTS, is_told=False)
     driver.turn()
     assert [A] == driver.log.forwarded
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_held_one_whose_topic_was_mended_in_time_is_not_parked_for_its_age(*, is_restarted: bool) -> None:
+    """Its turn comes later, or, after a restart, no broker was asked about its topic yet."""
+    driver = PartitionDriver(targets={})
+    for key in (A, B, C):
+        driver.op("C", key, driver.half(key))
+    driver.turn()
+    driver.ledger.batch_size = SmallBatches(1)
+    driver.set_target("orders", ACCEPTS, is_told=False)
+    if is_restarted:
+        driver.crash(is_new_process=True)
+
+    driver.tick(after_ms=8 * DAY_MS)
+    for _ in range(3):
+        driver.publish()
+        driver.turn()
+        driver.tick()
+    driver.publish()
+
+    assert ([A, B, C], []) == (driver.log.forwarded, driver.reported(ReportKind.PARKED))
 
 
 def test_the_age_of_a_held_one_counts_from_its_commit() -> None:

@@ -333,9 +333,10 @@ class DoubtIndex:
         }
         return _by_decision(t for t in self.held.values() if refusing.isdisjoint(t.topics))
 
-    def held_too_long(self, *, now_ms: int, age_max_ms: int) -> list[Transaction]:
-        """Held transactions older than `age_max_ms`."""
-        return [t for t in self.held.values() if now_ms - t.extra().moved_ms >= age_max_ms]
+    def held_too_long(self, *, now_ms: int, age_max_ms: int, targets: Mapping[str, Target]) -> list[Transaction]:
+        """Held transactions older than `age_max_ms` of which a topic is known to refuse. The others are tried first."""
+        old = (t for t in self.held.values() if now_ms - t.extra().moved_ms >= age_max_ms)
+        return [t for t in old if any(topic in targets and targets[topic].refusal is not None for topic in t.topics)]
 
 
 def _by_decision(transactions: Iterable[Transaction]) -> list[Transaction]:

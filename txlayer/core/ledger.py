@@ -1443,7 +1443,8 @@ class Ledger:
             self._mended.extend(self.shelf.held_in_vain(self.targets))
         self._go_on()
         held_max_ms = self.settings.held_age_max_ms
-        for txn in self.shelf.held_too_long(now_ms=now_ms, age_max_ms=held_max_ms)[: max(left, 0)]:
+        too_long = self.shelf.held_too_long(now_ms=now_ms, age_max_ms=held_max_ms, targets=self.targets)
+        for txn in too_long[: max(left, 0)]:
             txn.state, _ = transition(txn.state, TxnEvent.EXPIRED, txn_id=txn.key)
             txn.extra().reason = ParkReason.HELD_TOO_LONG
             self.shelf.held.pop(txn.key)
