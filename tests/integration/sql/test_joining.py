@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
 
+from tests.support.handled import HandledMessage
 from tests.support.shop import GROUP, NONCE, Order, Shop, Tables, make_shop, new_id
 from txlayer.adapters.ports import LocalState
-from txlayer.adapters.sql import AsyncSqlBarrier, SqlBarrier
+from txlayer.adapters.sql import AsyncSqlBarrier, Inbox, SqlBarrier
 from txlayer.adapters.sql.tables import is_same_database
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN
 from txlayer.errors import ConfigError, UsageError
@@ -81,6 +83,36 @@ def test_a_session_in_autocommit_of_a_transactional_engine_is_refused(shop: Shop
             shop.barrier.write(session, txn_id=txn_id, nonce=NONCE, group=GROUP)
 
     assert shop.barrier.read(txn_id, NONCE) is None
+
+
+class WithAutocommit(sqlite3.Connection):
+    """Says what a connection of Python 3.12 and later says that was made with `autocommit=True`."""
+
+    autocommit = True
+
+
+@pytest.mark.promise("P8")
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_sqlite_in_pythons_own_autocommit_is_refused(shop: Shop) -> None:
+    """There the driver's commit and rollback do nothing."""
+    has_it = sys.version_info >= (3, 12)
+    settings: dict[str, Any] = {"autocommit": True} if has_it else {"factory": WithAutocommit}
+    engine = create_engine(shop.engine.url, connect_args=settings)
+    own, inbox = make_shop(engine), Inbox(shop.engine, group="loyalty")
+    inbox.create_table()
+    txn_id = new_id()
+    with Session(engine) as session:
+        for use in (
+            lambda: own.barrier.check_session(session),
+            lambda: own.barrier.write(session, txn_id=txn_id, nonce=NONCE, group=GROUP),
+            lambda: own.check(txn_id),
+            lambda: inbox.see(session, HandledMessage()),
+        ):
+            with pytest.raises(UsageError, match="autocommit"):
+                use()
+
+    assert shop.barrier.read(txn_id, NONCE) is None
+    engine.dispose()
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

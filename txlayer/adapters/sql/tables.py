@@ -87,6 +87,8 @@ class SqliteRules(DialectRules):
 
     @contextmanager
     def bounded(self, connection: Connection, *, wait_ms: int, is_writing: bool) -> Iterator[None]:
+        if has_no_commit(connection):
+            raise UsageError("a check cannot commit in SQLite with autocommit=True; leave it out of connect_args")
         before = [
             (name, connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
             for name in ("busy_timeout", "read_uncommitted")
@@ -344,6 +346,8 @@ def is_in_autocommit(connection: Connection) -> bool:
     It asks the driver, not the database.
     """
     dialect, below = connection.dialect, connection.connection.dbapi_connection
+    if has_no_commit(connection):
+        return True
     try:
         is_on = bool(dialect.detect_autocommit_setting(below))  # type: ignore[arg-type]  # it is connected
     except (AttributeError, NotImplementedError):
@@ -352,6 +356,15 @@ def is_in_autocommit(connection: Connection) -> bool:
         # There, the same setting also allows an explicit BEGIN, which has been executed.
         return not driver_connection(connection).in_transaction
     return is_on
+
+
+def has_no_commit(connection: Connection) -> bool:
+    """True for SQLite in the autocommit of Python 3.12 and later, where the driver's commit and rollback do nothing."""
+    if connection.dialect.name != "sqlite":
+        return False
+    driver = driver_connection(connection)
+    # aiosqlite keeps the connection of `sqlite3` within its own.
+    return getattr(getattr(driver, "_conn", driver), "autocommit", None) is True
 
 
 DEFAULT_NAME = "txlayer_barrier"
