@@ -248,6 +248,14 @@ def test_a_number_may_stand_between_blanks_of_any_kind() -> None:
     assert 7 == from_environ(CoordinatorConfig, environ).batch_lines_max
 
 
+@pytest.mark.promise("P7")
+def test_what_is_undecided_is_on_doubt_long_before_half_deletes_it() -> None:
+    assert CoordinatorConfig(doubt_after=timedelta(days=1)).doubt_after
+
+    with pytest.raises(ConfigError, match=r"doubt_after.*at most 1 day"):
+        CoordinatorConfig(doubt_after=timedelta(days=8))
+
+
 @pytest.mark.parametrize("config", [CoordinatorConfig, ConsumerConfig])
 @pytest.mark.parametrize("timeout_ms", [1, 999, 1_000, 1_999])
 def test_a_kafka_transaction_lasts_longer_than_its_records_may_travel(

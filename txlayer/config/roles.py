@@ -16,6 +16,9 @@ _PATTERN = re.compile(r"[A-Za-z0-9._*?\[\]!-]+")
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
+DOUBT_AFTER_MAX = timedelta(days=1)
+"""Longest `doubt_after`. Half deletes records after 7 days: what is undecided must be on doubt long before, also after an outage."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorConfig(ClientConfig):
@@ -84,6 +87,13 @@ class CoordinatorConfig(ClientConfig):
         """Check every limit."""
         ClientConfig.__post_init__(self)
         check_transaction_timeout(self.kafka_transaction_timeout)
+        if self.doubt_after > DOUBT_AFTER_MAX:
+            raise ConfigError(
+                "half would delete transactions that are not on doubt yet",
+                name="doubt_after",
+                value=self.doubt_after,
+                expected="at most 1 day",
+            )
         if self.compression not in COMPRESSIONS:
             raise ConfigError(
                 "no such compression", name="compression", value=self.compression, expected=", ".join(COMPRESSIONS)
