@@ -216,6 +216,30 @@ def test_of_a_static_member_the_restarted_process_has_the_queue(stage: LockStage
     assert "CC" == stage.kinds().replace("N", "")
 
 
+@pytest.mark.fault("consumer: a static member freezes before its first claim, and its next process has the partition")
+@pytest.mark.promise("P10")
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_static_process_that_freezes_before_its_first_claim_takes_nothing_from_the_next_one(
+    stage: LockStage, *, is_held: bool
+) -> None:
+    """The group fences it when it wakes; the next one would wait for a new assignment, which a static member seldom gets."""
+    a = stage.process("a", instance_id="i")
+    stage.run()
+    a.registry.assigned([QUEUE], generation=5)
+    stage.freeze(a)
+    b = stage.process("b", instance_id="i")
+    stage.assign(b, 5)
+    if not is_held:
+        b.registry.close()
+        stage.freeze(b)
+
+    stage.thaw(a)
+    stage.run(MINUTE_MS)
+
+    assert (["gained"], []) == ((b.history, a.history) if is_held else (a.history, []))
+    assert "C" * (1 if is_held else 2) == stage.kinds().replace("N", "").replace("R", "")
+
+
 # --- void claims ------------------------------------------------------------------------------------------------------
 
 

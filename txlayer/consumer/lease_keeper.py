@@ -8,8 +8,9 @@ not from what was sent. Its guards, each of which a simulation may remove by a s
   suspended machine the monotonic clock may have stopped.
 * `_answers_void_claim`: a holder that reads a void claim after its own claims again, so that a reader that began in the
   middle of the log reaches the same result (the rules of `txlayer.core.leases` depend on it).
-* `_may_claim_again`: a member claims on assignment. It claims again only if the queue has no holder, and not after it lost
-  the queue to a higher generation or to a newer process of the same static member.
+* `_may_claim_again`: a member claims on assignment, unless the next process of the same static member has claimed since: then it
+  waits until the queue has no holder. It claims again only if the queue has no holder, and not after it lost the queue to a higher
+  generation or to a newer process of the same static member.
 * nothing is claimed before the log was read from ten expiries ago to its end (`LockLog.is_caught_up`).
 """
 
@@ -126,6 +127,8 @@ class _Wanted:
     name: str
     generation: int
     not_before: float  # no record is written earlier
+    was_caught_up: bool  # the log was read to its end before the assignment
+    is_overtaken: bool = False  # since then the next process of this static member has claimed
     written_at: float = 0.0
     token: int | None = None  # the token reported to the engine
     has_held: bool = False
@@ -197,7 +200,7 @@ class LockRegistry:
         for queue in queues:
             name = queue_name(self._group, *queue)
             self._leaving.pop(name, None)
-            wanted = _Wanted(name, generation, not_before=now)
+            wanted = _Wanted(name, generation, not_before=now, was_caught_up=self._log.is_caught_up)
             self._wanted[queue] = self._by_name[name] = wanted
         self._look_at = now
 
@@ -323,6 +326,9 @@ class LockRegistry:
             return
         if effect is LeaseEffect.WON:
             wanted.is_challenged = False
+            is_same_member = bool(self._instance_id) and record.instance_id == self._instance_id
+            if is_same_member and record.holder != self._holder and wanted.was_caught_up:
+                wanted.is_overtaken = True
         elif effect is LeaseEffect.VOID and self._own(record.queue) is not None:
             wanted.is_challenged = self._answers_void_claim()
 
@@ -345,7 +351,7 @@ class LockRegistry:
 
     def _may_claim(self, wanted: _Wanted) -> bool:
         if wanted.claim_offset is None:
-            return True
+            return not wanted.is_overtaken or self._may_claim_again(wanted)
         # Its claim must have been read back; only then is it known to be void.
         return self._log.position(wanted.name) > wanted.claim_offset and self._may_claim_again(wanted)
 
