@@ -1,4 +1,4 @@
-"""An operator's lines on their way: packed by partition, told when they are refused, and waited for within bounds."""
+"""An operator's lines on their way: in order, told when they are refused, and waited for within bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from txlayer.config import CoordinatorConfig, ProducerConfig
 from txlayer.core.history import operator_reason
 from txlayer.core.transaction import Transaction
 from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError
-from txlayer.operate import settle
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import Line, ManualSettlement, OperatorAction, WrittenLine, line_of
 
@@ -71,32 +70,16 @@ def hands(coordinators: Any = None, producers: Any = None) -> ManualSettlement:
     )
 
 
-def test_lines_of_one_partition_travel_together_and_in_their_order() -> None:
+def test_lines_of_one_partition_stand_in_their_order() -> None:
     producers = producer_stage()
     lines = [line(n, partition=n % 2) for n in range(6)]
     counts: list[int] = []
 
     written = hands(producers=producers).write(lines, on_progress=counts.append)
 
-    stored = producers.writer.stored
-    assert [(0, 3), (1, 3)] == sorted((r.partition(), (r.value() or b"").count(b"\n") + 1) for r in stored)
     places = {w.found.txn.key: (w.found.partition, w.position) for w in written}
-    assert {f"order-{n}/00000001": (n % 2, (0, n // 2)) for n in range(6)} == places
+    assert {f"order-{n}/00000001": (n % 2, (n // 2, 0)) for n in range(6)} == places
     assert 6 == counts[-1]
-
-
-def test_a_record_takes_so_many_lines_and_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settle, "LINE_COUNT_MAX", 4)
-    by_count = producer_stage()
-    by_size = producer_stage()
-
-    hands(producers=by_count).write([line(n) for n in range(10)])
-    long = [line(n, reason="x" * 50_000) for n in range(5)]
-    written = hands(producers=by_size).write(long)
-
-    assert [4, 4, 2] == [(r.value() or b"").count(b"\n") + 1 for r in by_count.writer.stored]
-    assert [2, 2, 1] == [(r.value() or b"").count(b"\n") + 1 for r in by_size.writer.stored]
-    assert [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)] == [w.position for w in written]
 
 
 def test_a_refused_record_is_an_error_and_the_writer_is_closed() -> None:

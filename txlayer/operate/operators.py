@@ -65,7 +65,7 @@ ROUND_S = 0.1
 
 
 class OperatorWriter:
-    """Writes records that each stand for one or more `what`: lines, requests. One thread uses it; `with` closes it.
+    """Writes records that each are one of `what`: lines, requests. One thread uses it; `with` closes it.
 
     Raises, from every call:
         OutcomeUnknownError, NotAuthorisedError, RetriableError, RefusedRecordError: not all are stored; those
@@ -91,23 +91,16 @@ class OperatorWriter:
         self._placeless_count = 0
 
     def add(
-        self,
-        topic: str,
-        partition: int,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        count: int = 1,
-        on_stored: Callable[[int], None],
+        self, topic: str, partition: int, value: bytes, *, key: bytes | None = None, on_stored: Callable[[int], None]
     ) -> None:
-        """Write a record of `count`; `on_stored` gets its offset."""
+        """Write a record; `on_stored` gets its offset."""
 
         def reported(error: Any, record: Any) -> None:
             self._in_flight_count -= 1
             if error is not None:
                 self._errors.append((error, topic))
             elif (offset := record.offset()) is None:
-                self._placeless_count += count
+                self._placeless_count += 1
             else:
                 on_stored(offset)
 

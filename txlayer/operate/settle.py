@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections, ProducerConnections
@@ -241,11 +242,8 @@ def _giving_up(counted: Sequence[RecordedLine], left_doubt_ms: int | None) -> Re
     return next((s for s in counted if s.op.is_abandon and s.appended_ms <= left_doubt_ms), None)
 
 
-LINE_COUNT_MAX = 500
-"""Lines of one op record: with the longest reasons it stays far below every topic's largest message."""
-
-RECORD_BYTES_MAX = 128 * 1024
-"""Bytes of one op record; where the topic takes less, a quarter of what it takes."""
+BATCH_BYTES = 128 * 1024
+"""One produce batch of op records, each of one line; where the topic takes less, what it takes."""
 
 LOOK_AGAIN_S = 0.1
 """Between two questions how far the coordinators are."""
@@ -313,7 +311,7 @@ class ManualSettlement:
     def write(
         self, lines: Sequence[Line], *, on_progress: Callable[[int], None] = lambda _count: None
     ) -> list[WrittenLine]:
-        """Write the lines, those of one partition packed into records; returns when all are acknowledged.
+        """Write the lines, each as a record; returns when all are acknowledged.
 
         `on_progress` gets how many are.
 
@@ -325,27 +323,18 @@ class ManualSettlement:
         limits = self._producers.topic_limits(topic)
         if limits is None:
             raise no_such_topic(topic)
-        bytes_max = limits.message_bytes_max or RECORD_BYTES_MAX
         written: list[WrittenLine] = []
         writing = OperatorWriter(
-            self._producers.make_half_writer(batch_bytes_max=bytes_max),
+            self._producers.make_half_writer(batch_bytes_max=min(BATCH_BYTES, limits.message_bytes_max or BATCH_BYTES)),
             what="lines",
             step="op",
             on_progress=lambda: on_progress(len(written)),
             clock=self._clock,
         )
-
-        def add(record: Sequence[Line]) -> None:
-            def on_stored(offset: int) -> None:
-                written.extend(WrittenLine(line.found, (offset, n)) for n, line in enumerate(record))
-
-            value = codec.encode_ops([codec.encode_op(line.op) for line in record])
-            partition = record[0].found.partition
-            writing.add(topic, partition, value, count=len(record), on_stored=on_stored)
-
         with writing:
-            for record in _packed(lines, bytes_max=min(RECORD_BYTES_MAX, bytes_max // 4)):
-                add(record)
+            for found, op in lines:
+                value = codec.encode_ops([codec.encode_op(op)])
+                writing.add(topic, found.partition, value, on_stored=partial(_keep, written, found))
             writing.settle()
         return written
 
@@ -459,21 +448,8 @@ class ManualSettlement:
         return since
 
 
-def _packed(lines: Sequence[Line], *, bytes_max: int) -> Iterable[list[Line]]:
-    """The lines of one partition together, in their order, as many as a record takes."""
-    ready: dict[int, list[Line]] = {}
-    sizes: dict[int, int] = {}
-    for line in lines:
-        p = line.found.partition
-        size = len(codec.encode_op(line.op)) + 1
-        record = ready.get(p, [])
-        if record and (len(record) >= LINE_COUNT_MAX or sizes[p] + size > bytes_max):
-            yield record
-            record, sizes[p] = [], 0
-        record.append(line)
-        ready[p] = record
-        sizes[p] = sizes.get(p, 0) + size
-    yield from (record for record in ready.values() if record)
+def _keep(written: list[WrittenLine], found: UnsettledTransaction, offset: int) -> None:
+    written.append(WrittenLine(found, (offset, 0)))
 
 
 def _lines_of(record: Any) -> Iterable[RecordedLine]:

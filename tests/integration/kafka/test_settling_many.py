@@ -45,9 +45,6 @@ def test_many_are_committed_by_filter_a_few_at_a_time_and_what_is_settled_is_lef
     assert (3, 7) == (len(first), len(rest))
     assert {"done"} == {row["result"] for row in [*first, *rest]}
     assert set(ids[:10]) == {row["txn_id"] for row in [*first, *rest]}
-    # One record per partition, however many lines.
-    assert {row["partition"] for row in rest} == {row["partition"] for row in rest if row["written_at"]["line"] == 0}
-    assert 7 > len({(row["partition"], row["written_at"]["offset"]) for row in rest})
     assert (0, "") == (code, err)
     assert "no transaction is as the filters say; nothing was written" in out
     wait_until(
