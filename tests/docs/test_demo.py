@@ -116,7 +116,6 @@ def environment() -> dict[str, str]:
         "PYTHONPATH": f"{ROOT}:{ROOT / 'spark'}",
         "TXLAYER_HOME": str(LOCAL_CONFIG.home),
         "TXLAYER_KAFKA_HOME": LOCAL_CONFIG.kafka_home,
-        "TXLAYER_JAVA_HOME": LOCAL_CONFIG.named_java_home,
         "TXLAYER_MAVEN_URL": LOCAL_CONFIG.maven_url,
     }
     return {**os.environ, **{name: value for name, value in named.items() if value}}
@@ -322,12 +321,13 @@ def test_a_commit_that_nobody_forwards_breaks_a_promise_though_the_auditor_had_r
 
 
 def test_an_auditor_that_cannot_read_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TXLAYER_JAVA_HOME", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("TXLAYER_HOME", str(tmp_path / "empty"))
+    monkeypatch.setenv("TXLAYER_MAVEN_URL", "http://127.0.0.1:9/nowhere")
     monkeypatch.syspath_prepend(str(SHOP))
     module = importlib.import_module("audit")
 
     with (
-        pytest.raises(module.AuditTroubleError, match="nowhere"),
+        pytest.raises(module.AuditTroubleError, match="could not be fetched"),
         module.Auditor(bootstrap_servers="127.0.0.1:9", folder=tmp_path) as opened,
     ):
         opened.judge()

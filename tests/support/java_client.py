@@ -47,9 +47,9 @@ def read_with_java(config: LocalConfig, servers: str, topic: str, count: int) ->
 
 
 def _run(config: LocalConfig, *arguments: str, told: str = "") -> str:
-    command = prepare_runtime(config).command
+    runtime = prepare_runtime(config)
     java = program("javac", package="default-jdk-headless").resolve().parent / "java"
-    line = [str(java), "-XX:TieredStopAtLevel=1", "-cp", f"{command.jar_folder}/*", str(SOURCE), *arguments]
+    line = [str(java), "-XX:TieredStopAtLevel=1", "-cp", f"{runtime.jar_folder}/*", str(SOURCE), *arguments]
     ended = subprocess.run(line, input=told, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

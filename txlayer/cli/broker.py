@@ -11,7 +11,8 @@ import typer
 
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.broker import BackgroundBroker, BrokerStatus
-from txlayer.adapters.kafka.local.runtime import Runtime, prepare_runtime
+from txlayer.adapters.kafka.local.runtime import prepare_runtime
+from txlayer.adapters.kafka.local.server import Runtime
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Yes, option
@@ -78,10 +79,10 @@ def fetch(*, as_json: AsJson = False) -> None:
     runtime = _runtime()
     _say(
         as_json=as_json,
-        text=f"Kafka {runtime.kafka_version} in {runtime.command.jar_folder}, Java {runtime.command.java}",
+        text=f"Kafka {runtime.kafka_version} in {runtime.jar_folder}, Java {runtime.java}",
         kafka_version=runtime.kafka_version,
-        jar_folder=str(runtime.command.jar_folder),
-        java=str(runtime.command.java),
+        jar_folder=str(runtime.jar_folder),
+        java=str(runtime.java),
     )
 
 

@@ -22,7 +22,6 @@ OTHER_NAMES = frozenset(
     f"{ENVIRONMENT_PREFIX}{name}"
     for name in (
         "KAFKA_HOME",
-        "JAVA_HOME",
         "HOME",
         "MAVEN_URL",
         "TEST_BOOTSTRAP_SERVERS",

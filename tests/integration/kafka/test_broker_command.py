@@ -65,8 +65,6 @@ class Terminal:
 def terminal(local_config: LocalConfig, tmp_path: Path) -> Iterator[Terminal]:
     """A terminal whose broker is gone afterwards."""
     environment = {**os.environ, "TXLAYER_HOME": str(local_config.home)}
-    if local_config.named_java_home:
-        environment["TXLAYER_JAVA_HOME"] = local_config.named_java_home
     opened = Terminal(tmp_path / "data", free_ports(1)[0], environment)
     yield opened
     # A folder that some test made unreadable has no broker.
@@ -204,12 +202,12 @@ def test_data_that_do_not_fit_are_refused(terminal: Terminal) -> None:
         assert "--data" in complaint(answer) or "txlayer broker wipe" in complaint(answer)
 
 
-def test_a_missing_java_is_one_line(terminal: Terminal, tmp_path: Path) -> None:
-    answer = terminal.run("start", TXLAYER_JAVA_HOME=str(tmp_path / "nowhere"))
+def test_a_missing_kafka_is_one_line(terminal: Terminal, tmp_path: Path) -> None:
+    answer = terminal.run("start", TXLAYER_KAFKA_HOME=str(tmp_path / "nowhere"))
 
     assert 2 == answer.returncode
-    assert "name a Java 17 or 21" in complaint(answer)
-    assert "TXLAYER_JAVA_HOME" in complaint(answer)
+    assert "no Kafka 3.9 or later there" in complaint(answer)
+    assert "TXLAYER_KAFKA_HOME" in complaint(answer)
 
 
 def test_an_unreachable_repository_is_one_line_after_the_progress(terminal: Terminal, tmp_path: Path) -> None:

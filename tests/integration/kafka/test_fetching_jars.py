@@ -181,7 +181,7 @@ def test_without_any_java_the_extra_is_named() -> None:
         find_java(LocalConfig(search_path=""), bundled=None)
 
 
-def test_a_java_that_does_not_fit_is_passed_over_unless_it_was_named(tmp_path: Path) -> None:
+def test_a_java_that_does_not_fit_is_passed_over(tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n", "utf-8")
@@ -191,16 +191,13 @@ def test_a_java_that_does_not_fit_is_passed_over_unless_it_was_named(tmp_path: P
     found = find_java(LocalConfig(java_home=str(tmp_path), search_path=str(java.parent)), bundled=bundled)
 
     assert bundled == found
-    with pytest.raises(ConfigError, match="Java 11 there"):
-        find_java(LocalConfig(named_java_home=str(tmp_path), search_path=""), bundled=bundled)
 
 
 def test_an_unpacked_kafka_is_used_as_it_is(local_config: LocalConfig, tmp_path: Path) -> None:
     locked = prepare_runtime(local_config)
-    (tmp_path / "libs").symlink_to(locked.command.jar_folder)
+    (tmp_path / "libs").symlink_to(locked.jar_folder)
     config = LocalConfig(
         home=tmp_path / "cache",
-        named_java_home=local_config.named_java_home,
         java_home=local_config.java_home,
         search_path=local_config.search_path,
         kafka_home=str(tmp_path),
@@ -208,7 +205,7 @@ def test_an_unpacked_kafka_is_used_as_it_is(local_config: LocalConfig, tmp_path:
 
     found = prepare_runtime(config)
 
-    assert (locked.kafka_version, tmp_path / "libs") == (found.kafka_version, found.command.jar_folder)
+    assert (locked.kafka_version, tmp_path / "libs") == (found.kafka_version, found.jar_folder)
 
 
 @pytest.mark.parametrize("jars", [[], ["kafka_2.13-3.8.1.jar"]])

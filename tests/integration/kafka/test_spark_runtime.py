@@ -93,7 +93,7 @@ def test_a_launcher_that_is_there_already_is_used_without_writing(tmp_path: Path
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_spark_runs_on_the_java_of_the_wheel(local_config: LocalConfig, tmp_path: Path) -> None:
-    without_java = dataclasses.replace(local_config, named_java_home=None, java_home=None, search_path=str(tmp_path))
+    without_java = dataclasses.replace(local_config, java_home=None, search_path=str(tmp_path))
     runtime = prepare_connector(without_java)
     program = (
         "from txlayer_spark.session import build_session\n"

@@ -15,13 +15,14 @@ from typing import Self
 
 from txlayer.adapters.kafka.local import server as processes
 from txlayer.adapters.kafka.local.jars import file_lock
-from txlayer.adapters.kafka.local.runtime import LocalConfig, Runtime, prepare_runtime
+from txlayer.adapters.kafka.local.runtime import LocalConfig, prepare_runtime
 from txlayer.adapters.kafka.local.server import (
     BRIEF,
     FAST,
     LASTING,
     LOCK_NAME,
     DataFolder,
+    Runtime,
     Server,
     check_port,
     free_ports,
@@ -119,7 +120,7 @@ class LocalBroker:
         check_port(server.port)
         self._end(None)  # clears away a process that ended by itself
         child = self._process = processes.launch_child(
-            runtime.command, folder, flags=self._flags, is_temporary=self._data is None
+            runtime, folder, flags=self._flags, is_temporary=self._data is None
         )
         processes.wait_until_ready(server.address, check_alive=lambda: self._check_child(child))
 
@@ -165,7 +166,7 @@ class LocalBroker:
             port, controller_port = free_ports(2, apart_from=[self._port or 0])
             server = replace(server, port=self._port or port, controller_port=controller_port)
             check_port(server.port)
-            folder.prepare(server, command=runtime.command, more=self._properties)
+            folder.prepare(server, runtime=runtime, more=self._properties)
         except BaseException:
             self.close()
             raise
@@ -236,8 +237,8 @@ class BackgroundBroker:
                 (controller_port,) = free_ports(1, apart_from=[chosen])
                 server = replace(server, port=chosen, controller_port=controller_port)
                 check_port(chosen)
-                self._folder.prepare(server, command=made.command, more=properties)
-                processes.launch_background(made.command, self._folder, flags=LASTING)
+                self._folder.prepare(server, runtime=made, more=properties)
+                processes.launch_background(made, self._folder, flags=LASTING)
                 processes.wait_until_ready(server.address, check_alive=self._check_alive)
             elif port not in (None, server.port):
                 raise ConfigError(

