@@ -197,13 +197,6 @@ RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
     ("half kept shorter than an immunity", T.retention, with_half(retention_ms=str(5 * DAY_MS)), W, "7 d"),
     ("no leader", T.leaders, with_topic(leaders=(None, 2, 3)), E, "partitions 0 have no leader"),
     (
-        "one broker that leads everything",
-        T.leaders,
-        with_topic(leaders=(1, 1, 1), replicas=((1, 2, 3),) * 3, in_sync=((1, 2, 3),) * 3),
-        W,
-        "the others' work",
-    ),
-    (
         "no first offsets stored",
         T.settings,
         replace(HEALTHY, changes=(StoreFirstOffsets("ns.op", "ns.coordinator", (0, 1), "why"),)),
@@ -217,7 +210,6 @@ RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
         E,
         "0 of 8",
     ),
-    ("leaders that moved", T.leaders, with_topic(leaders=(1, 1, 1)), W, "preferred"),
     (
         "a hot key",
         T.skew,

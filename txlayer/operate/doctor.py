@@ -359,30 +359,13 @@ def retention(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
 
 
 def leaders(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
-    """Every partition has a leader, and brokers share them."""
     for topic in (*facts.topics, *facts.real_topics):
         orphans = [p for p, leader in enumerate(topic.leaders) if leader is None]
-        moved = [
-            p
-            for p, leader in enumerate(topic.leaders)
-            if leader is not None and topic.replicas[p] and leader != topic.replicas[p][0]
-        ]
-        counts = Counter({b.broker_id: 0 for b in facts.brokers})
-        counts.update(leader for leader in topic.leaders if leader is not None)
-        spread = max(counts.values(), default=0) - min(counts.values(), default=0)
-        is_even = spread <= 1 or len(topic.leaders) < len(facts.brokers)
         if orphans:
             reason = f"partitions {_few(orphans)} have no leader: they cannot be read or written"
             yield error(topic.name, reason, "start the brokers that hold their replicas")
-        if moved and not is_even:
-            reason = f"leaders {_shares(counts)}: partitions {_few(moved)} are not led by their preferred broker"
-            mend = f"kafka-leader-election.sh --bootstrap-server HOST:PORT --election-type preferred --topic {topic.name} --partition N"
-            yield warning(topic.name, reason, mend)
-        elif not is_even:
-            reason = f"leaders {_shares(counts)}: one broker does the others' work"
-            yield warning(topic.name, reason, "kafka-reassign-partitions.sh")
-        elif not orphans:
-            yield ok(topic.name, f"leaders {_shares(counts)}")
+        else:
+            yield ok(topic.name, "every partition has a leader")
 
 
 def skew(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
@@ -427,10 +410,6 @@ def message_bytes(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFindi
             yield warning(topic.name, reason, mend)
         else:
             yield ok(topic.name, f"max.message.bytes={most}")
-
-
-def _shares(counts: Counter[int]) -> str:
-    return ", ".join(f"broker {broker}: {count}" for broker, count in sorted(counts.items()))
 
 
 def _few(numbers: list[int]) -> str:
