@@ -162,9 +162,9 @@ def test_an_error_says_what_is_wrong_and_not_only_with_what() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["plan", "--partitions", "0"], "--partitions"),
-        (["plan", "--no-such-option"], "no-such-option"),
-        (["plan", "-X", "acks=0"], "error: a promise rests on this setting"),
+        (["check", "--partitions", "0"], "--partitions"),
+        (["check", "--no-such-option"], "no-such-option"),
+        (["check", "-X", "acks=0"], "error: a promise rests on this setting"),
         (["check", "-b", "example.invalid:9092"], "error: plain text to another machine"),
         (["apply", "-n", "a/b"], "error: not a namespace: it names topics"),
     ],

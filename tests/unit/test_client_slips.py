@@ -196,7 +196,7 @@ def test_settings_of_every_kind_that_the_client_takes_are_passed_on() -> None:
 
 
 ROLES = [
-    ["topics", "plan"],
+    ["topics", "check"],
     ["doctor"],
     ["verify", "--since", "1h"],
     ["coordinator", "run", "--target-topic", "orders"],

@@ -472,7 +472,7 @@ def append_time_of(record: Any) -> int | None:
 def no_append_time(topic: str, *, why: str) -> TopicMismatchError:
     """The error for a topic whose records have no append time."""
     return TopicMismatchError(
-        f"{why}; see `txlayer topics plan`",
+        f"{why}; see `txlayer topics check`",
         topic=topic,
         expected="message.timestamp.type=LogAppendTime",
         found="another",
@@ -621,7 +621,7 @@ class ClusterFacts:
     missing_real_topics: tuple[str, ...] = ()
     """Named by half messages or by an option, and missing."""
     changes: tuple[Change, ...] = ()
-    """The plan of `topics plan`."""
+    """What `topics apply` would do."""
     partitions: tuple[PartitionFacts, ...] = ()
     group: GroupFacts | None = None
     clock: ClockFacts = NO_CLOCK

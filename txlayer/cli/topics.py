@@ -18,6 +18,7 @@ from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Bundle, Connection, Yes, administration, command, option
 from txlayer.config import ClientConfig, CoordinatorConfig, parse_duration
 from txlayer.core.acls import EVERY_HOST, AclChange, CreateAcl, OtherAcl
+from txlayer.core.acls import plan as plan_acls
 from txlayer.core.topics import AlterSetting, Change, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import Json
@@ -38,7 +39,7 @@ app.add_typer(acls_app, name="acls")
 LOOK_S = 1.0
 """How often it is looked whether the namespace is drained."""
 
-# --- plan, apply, check ------------------------------------------------------------------------------------------------
+# --- apply and check ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +83,6 @@ class Wanted(Bundle):
 
 
 @command(app)
-def plan(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) -> None:
-    """Show what `apply` would do; exit code 1 when something differs that only a person can change."""
-    left = _compare(wanted, connection, as_json=as_json)
-    _fail_when([change for change in left if isinstance(change, Difference)])
-
-
-@command(app)
 def apply(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) -> None:
     """Create missing topics and alter settings; safe to repeat; exit code 1 when something is left to a person."""
     _fail_when(_compare(wanted, connection, as_json=as_json, applies=True))
@@ -96,7 +90,7 @@ def apply(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) ->
 
 @command(app)
 def check(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) -> None:
-    """Show what is missing or different; exit code 1 when anything is."""
+    """Show what is missing or different, as `apply` would change it; exit code 1 when anything is."""
     _fail_when(_compare(wanted, connection, as_json=as_json))
 
 
@@ -177,16 +171,11 @@ class Rights(Bundle):
     host: Annotated[str, option("--host", "From where; * is everywhere.")] = EVERY_HOST
 
 
-@command(acls_app, "plan")
-def plan_acls(*, rights: Rights, connection: Connection, as_json: AsJson = False) -> None:
-    """Show what `apply` would create; exit code 1 when the principal may do more than its roles."""
-    _fail_when(_others(_compare_acls(rights, connection, as_json=as_json)))
-
-
 @command(acls_app, "apply")
 def apply_acls(*, rights: Rights, connection: Connection, as_json: AsJson = False) -> None:
     """Create what is missing; safe to repeat; exit code 1 when the principal may do more than its roles."""
-    _fail_when(_others(_compare_acls(rights, connection, as_json=as_json, creates=True)))
+    changes = _compare_acls(rights, connection, as_json=as_json, creates=True)
+    _fail_when([change for change in changes if isinstance(change, OtherAcl)])
 
 
 @command(acls_app, "check")
@@ -203,7 +192,9 @@ def _compare_acls(rights: Rights, connection: Connection, *, as_json: bool, crea
         config.namespace, rights.role, rights.principal, group=rights.group, topics=rights.topic or (), host=rights.host
     )
     with KafkaAcls(config) as cluster:
-        changes = wanted.compare(cluster, creates=creates)
+        changes = plan_acls(wanted.acls, cluster.read(), namespace=wanted.namespace)
+        if creates:
+            cluster.create([change.acl for change in changes if isinstance(change, CreateAcl)])
     _show_acls(wanted, changes, as_json=as_json)
     return changes
 
@@ -235,10 +226,6 @@ def _show_acls(wanted: WantedRights, changes: Sequence[AclChange], *, as_json: b
 def _acl_change(row: Json) -> str:
     is_new = row["change"] == CreateAcl.__name__
     return "create" if is_new else "is there (cannot be removed here)"
-
-
-def _others(changes: Sequence[AclChange]) -> list[AclChange]:
-    return [change for change in changes if isinstance(change, OtherAcl)]
 
 
 def _acl_fields(change: AclChange) -> dict[str, str]:

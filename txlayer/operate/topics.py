@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.namespace import (
@@ -23,7 +23,7 @@ from txlayer.adapters.ports import Administration, TopicPartition
 from txlayer.adapters.readers import Range
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.core import acls
-from txlayer.core.acls import Acl, AclChange, CreateAcl, RoleSpec, WantedAcl
+from txlayer.core.acls import Acl, RoleSpec, WantedAcl
 from txlayer.core.dead_letters import dead_letter_topic, namesakes
 from txlayer.core.messages import check_group, txn_id_of
 from txlayer.core.topics import Change, DesiredTopic, TopicSpec, TopicState, plan
@@ -131,16 +131,6 @@ class WantedTopics:
         return Namespace(admin, topics=self.namespace, files=files), sizes
 
 
-class AclAdministration(Protocol):
-    """Reads and creates the rights of a cluster."""
-
-    def read(self) -> Collection[Acl]:
-        """All rights that the cluster knows."""
-
-    def create(self, acls: Sequence[Acl], /) -> None:
-        """Create rights; those that are there stay."""
-
-
 @dataclass(frozen=True, slots=True)
 class WantedRights:
     """The rights that the roles of one principal need in one namespace."""
@@ -170,13 +160,6 @@ class WantedRights:
             for entry in entries:
                 wanted.setdefault(entry.acl, entry)
         return WantedRights(namespace, principal, tuple(wanted.values()))
-
-    def compare(self, cluster: AclAdministration, *, creates: bool = False) -> list[AclChange]:
-        """What is missing or more; with `creates` what is missing is created."""
-        changes = acls.plan(self.acls, cluster.read(), namespace=self.namespace)
-        if creates:
-            cluster.create([change.acl for change in changes if isinstance(change, CreateAcl)])
-        return changes
 
 
 NAMED_MAX = 3

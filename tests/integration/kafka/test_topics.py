@@ -177,28 +177,28 @@ def test_a_topic_that_came_into_being_meanwhile_is_not_ours(admin: KafkaAdmin, c
 def test_check_ends_with_1_until_apply_was_run(config: ClientConfig, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("-b", config.bootstrap_servers, "-n", config.namespace, "--partitions", "1")
 
-    codes = [run(capsys, command, *where)[0] for command in ("plan", "check", "apply", "check", "plan")]
+    codes = [run(capsys, command, *where)[0] for command in ("check", "apply", "check")]
 
-    assert [0, 1, 0, 0, 0] == codes
+    assert [1, 0, 0] == codes
 
 
-def test_plan_shows_the_differences_as_json_and_as_a_table(
+def test_check_shows_the_differences_as_json_and_as_a_table(
     config: ClientConfig, namespace: Namespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     namespace.apply(partition_count=1)
     alter(config, config.topics.op, retention_ms="1000")
     where = ("-b", config.bootstrap_servers, "-n", config.namespace)
 
-    code, out, err = run(capsys, "plan", *where, "--json")
-    table = run(capsys, "plan", *where)
+    code, out, err = run(capsys, "check", *where, "--json")
+    table = run(capsys, "check", *where)
 
-    assert (0, "") == (code, err)
+    assert (1, "") == (code, err)
     shown = json.loads(out)
     assert config.namespace == shown["namespace"]
     assert [("AlterSetting", config.topics.op, "1000", "604800000")] == [
         (c["change"], c["topic"], c["found"], c["wanted"]) for c in shown["changes"]
     ]
-    assert (0, "") == (table[0], table[2])
+    assert (1, "") == (table[0], table[2])
     assert "604800000" in table[1]
 
 
@@ -208,7 +208,7 @@ def test_another_number_of_partitions_is_a_finding_that_apply_leaves(
     namespace.apply(partition_count=1)
     where = ("-b", config.bootstrap_servers, "-n", config.namespace, "--partitions", "2", "--json")
 
-    for command in ("plan", "apply", "check"):
+    for command in ("apply", "check"):
         code, out, _ = run(capsys, command, *where)
         assert 1 == code
         assert {"Difference"} == {c["change"] for c in json.loads(out)["changes"]}
@@ -250,7 +250,7 @@ def test_the_topics_of_a_consumer_group_are_planned_made_and_checked(
 def test_options_of_a_group_that_contradict_each_other_are_refused(
     config: ClientConfig, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
 ) -> None:
-    code, _, err = run(capsys, "plan", "-b", config.bootstrap_servers, *options)
+    code, _, err = run(capsys, "check", "-b", config.bootstrap_servers, *options)
 
     assert 2 == code
     assert said in err
