@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.orm import Session
 
 from tests.support.handled import forwarded
 from tests.support.shop import GROUP, NONCE, Order, Shop, make_shop, new_id
 from txlayer.adapters.sql import Inbox, SqlBarrier
-from txlayer.core.messages import COMMIT, ROLLBACK
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN
 
 pytestmark = [pytest.mark.sql]
 
@@ -89,6 +90,36 @@ def test_a_translated_schema_is_the_one_of_both_sides(shop: Shop, tenant: str) -
 
     assert COMMIT is barrier.resolve(txn_id, NONCE, group=GROUP)
     assert COMMIT is SqlBarrier(shop.engine, schema=name).read(txn_id, NONCE)
+
+
+@on_postgresql
+@pytest.mark.promise("P8")
+def test_no_session_joins_a_table_that_only_its_own_search_path_finds(shop: Shop, tenant: str) -> None:
+    """Checks do not find it, and a table that is created later where they look would say that no row was written."""
+    name, schema = f"barrier_{new_id()[:8]}", tenant.split()[-2].rstrip(",")
+    SqlBarrier(shop.engine, table=name, schema=schema).create_table()
+    barrier, txn_id = SqlBarrier(shop.engine, table=name), new_id()
+
+    with Session(shop.engine) as session, pytest.raises(NoSuchTableError, match=name):  # noqa: PT012 - the block is the subject
+        session.execute(text(tenant))
+        barrier.check_session(session)
+        barrier.write(session, txn_id=txn_id, nonce=NONCE, group=GROUP)
+        session.commit()
+
+    assert UNKNOWN is barrier.resolve(txn_id, NONCE, group=GROUP)
+    barrier.create_table()
+    assert ROLLBACK is barrier.resolve(txn_id, NONCE, group=GROUP)
+
+
+@on_postgresql
+def test_no_inbox_uses_a_table_that_only_the_sessions_search_path_finds(shop: Shop, tenant: str) -> None:
+    name, schema = f"inbox_{new_id()[:8]}", tenant.split()[-2].rstrip(",")
+    Inbox(shop.engine, group=GROUP, table=name, schema=schema).create_table()
+    inbox = Inbox(shop.engine, group=GROUP, table=name)
+
+    with Session(shop.engine) as session, pytest.raises(NoSuchTableError, match=name):  # noqa: PT012 - the block is the subject
+        session.execute(text(tenant))
+        inbox.see(session, forwarded(new_id(), 0))
 
 
 @on_sqlite

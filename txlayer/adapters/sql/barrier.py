@@ -395,13 +395,10 @@ class SqlBarrier:
         return connection.execute(own, execution_options=options).first() is not None
 
     def _driver_insert(self) -> DriverInsert:
-        insert = self._insert
-        if insert is None:
-            table, options = self._located.find()
-            insert = DriverInsert(table, self._engine.dialect, ROW)
-            if options:
-                self._insert = insert
-        return insert
+        if self._insert is None:
+            table, _ = self._located.find()
+            self._insert = DriverInsert(table, self._engine.dialect, ROW)
+        return self._insert
 
     def _bind_of(self, session: Session) -> Engine | Connection:
         try:

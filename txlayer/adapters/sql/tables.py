@@ -31,7 +31,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, NoSuchTableError, SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
@@ -201,9 +201,10 @@ class LocatedTable:
         self._found: Table | None = None
 
     def find(self) -> tuple[Table, dict[str, Any]]:
-        """The table and the options of a statement on it; unchanged if the table is not found (now).
+        """The table and the options of a statement on it.
 
         Raises:
+            NoSuchTableError: a fresh connection finds no such table. A session might find one, elsewhere than all others.
             SQLAlchemyError: the database does not answer.
         """
         found = self._found
@@ -213,7 +214,7 @@ class LocatedTable:
             if schema is None:
                 schema = self._rules.schema_of(self._engine, self._table.name)
             if schema is None:
-                return self._table, {}
+                raise NoSuchTableError(self._table.name)
             found = self._found = self._table.to_metadata(MetaData(), schema=schema)
         return found, AS_NAMED
 
@@ -523,7 +524,7 @@ def opened_engine(url: str, *, create_command: str) -> Iterator[Engine]:
         ) from None
     try:
         yield engine
-    except DBAPIError as exc:
+    except (DBAPIError, NoSuchTableError) as exc:
         raise _ours(exc, create_command) from None
     except SQLAlchemyError as exc:
         raise RetriableError(f"the database did not answer: {type(exc).__name__}") from None
@@ -531,9 +532,9 @@ def opened_engine(url: str, *, create_command: str) -> Iterator[Engine]:
         engine.dispose()
 
 
-def _ours(error: DBAPIError, create_command: str) -> UsageError | RetriableError:
-    kind = type(error).__name__
-    if kind == "ProgrammingError" or "no such table" in str(error.orig):
+def _ours(error: DBAPIError | NoSuchTableError, create_command: str) -> UsageError | RetriableError:
+    is_missing = isinstance(error, NoSuchTableError) or "no such table" in str(error.orig)
+    if is_missing or type(error).__name__ == "ProgrammingError":
         return UsageError(
             f"the database refused the statement ({kind_and_number(error)}): is the table there (`{create_command}`), "
             "and may this user use it?"
