@@ -12,7 +12,7 @@ import pytest
 
 from tests.reference.differential import NOW_MS
 from tests.reference.model import judge, verdict
-from tests.reference.test_model import DOUBT, HALF, KEY, OP, Log
+from tests.reference.test_model import DOUBT, HALF, HASH, KEY, OP, Log
 from tests.reference.verified import verified
 
 
@@ -71,3 +71,20 @@ def test_clocks_of_two_brokers_that_are_five_seconds_apart_break_no_promise() ->
     log.settings = replace(log.settings, clock_error_ms=60_000)
 
     assert both(log) == ("ok", "ok")
+
+
+def test_what_waited_for_one_that_was_decided_a_moment_ago_may_still_be_on_its_way() -> None:
+    """It was committed long ago, and nothing on doubt says that it waited: a long `doubt_after`, or a short grace."""
+    ahead, behind = "ahead/0000000c", "behind/0000000d"
+    log = Log()
+    first, second = (log.half(key, options=f"k{HASH},op") for key in (ahead, behind))
+    log.op(("C", second), key=behind)
+    log.now_ms += 240_000
+    log.op(("C", first), key=ahead)
+
+    for age_ms, expected in ((1_000, "open"), (61_000, "lost")):
+        now_ms = log.now_ms + age_ms
+        history = log.history()
+        report = judge(replace(history, settings=replace(log.settings, now_ms=now_ms, grace_ms=60_000)))
+        told = verified(history, now_ms=now_ms).words
+        assert {ahead: expected, behind: expected} == {key: verdict(report.of(key)) for key in (ahead, behind)} == told

@@ -241,8 +241,8 @@ class Window:
     """{real topic: its current number of partitions}; it may have had fewer."""
 
 
-VISIBLE, HELD_BACK, UNDECIDED, UNKNOWN, MISSING = range(5)
-"""Roles of an order mark. All but the first two come before the visible ones of their key."""
+VISIBLE, HELD_BACK, UNDECIDED, YOUNG, UNKNOWN, MISSING = range(6)
+"""Roles of an order mark. All but the first two come before the visible ones of their key. YOUNG: decided a moment ago."""
 
 
 class OrderMark(NamedTuple):
@@ -794,7 +794,10 @@ def _order_marks(
             if partitions is None:
                 partitions = set(range(window.partition_counts.get(half.topic, 0)))
             marked += [(Origin(half.topic, p, FOREVER), HELD_BACK) for p in partitions]
-    if reading.decision is None and is_in_half_order:
+    left = released or reading.decision
+    if left is not None and is_in_half_order and left.at_ms >= window.cut_ms - window.grace_ms:
+        marked.append((before, YOUNG))
+    if left is None and is_in_half_order:
         marked.append((before, UNDECIDED))
     elif may_wait:
         marked.append((before, MISSING))
@@ -838,12 +841,13 @@ class OrderFold:
     _decided: tuple[int, int] = (-1, -1)
     _stored: int = -1
     _undecided: int = FOREVER
+    _young: int = FOREVER
     _unknown: int = FOREVER
 
     def is_late(self, mark: OrderMark) -> str:
         """Reason why this message came too late or too early; "" if it did not."""
         self._enter(mark)
-        if mark.role in (UNDECIDED, UNKNOWN):  # they come before the visible ones of their key
+        if mark.role in (UNDECIDED, YOUNG, UNKNOWN):  # they come before the visible ones of their key
             self._note(mark)
             return ""
         why = ""
@@ -864,7 +868,7 @@ class OrderFold:
     def verdict_of_missing(self, mark: OrderMark, verdict: Verdict) -> Verdict:
         """Verdict of a committed message in the order of half that is nowhere: it may wait for those before it."""
         self._enter(mark)
-        if self._undecided < mark.half_offset:
+        if min(self._undecided, self._young) < mark.half_offset:
             return Verdict.OPEN
         is_unknown = mark.is_in_half_order and self._unknown < mark.half_offset
         found = Verdict.OUT_OF_WINDOW if is_unknown else verdict
@@ -875,12 +879,14 @@ class OrderFold:
     def _note(self, mark: OrderMark) -> None:
         if mark.role == UNDECIDED:
             self._undecided = min(self._undecided, mark.half_offset)
+        elif mark.role == YOUNG:
+            self._young = min(self._young, mark.half_offset)
         else:
             self._unknown = min(self._unknown, mark.half_offset)
 
     def _enter(self, mark: OrderMark) -> None:
         if mark.key_hash != self._key:
-            self._key, self._undecided, self._unknown = mark.key_hash, FOREVER, FOREVER
+            self._key, self._undecided, self._young, self._unknown = mark.key_hash, FOREVER, FOREVER, FOREVER
             self._lane = ("", -1)
         lane = (mark.place.topic, mark.place.partition)
         if lane != self._lane:
@@ -1006,6 +1012,6 @@ def _touched(judged: Judged) -> tuple[Promise, ...]:
             touched.append(Promise.P5)
     if judged.is_committed or judged.is_rolled_back:
         touched.append(Promise.P4)
-    if judged.order_marks:
+    if any(mark.role != YOUNG for mark in judged.order_marks):
         touched.append(Promise.P6)
     return tuple(touched)
