@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from txlayer.core import codec
 from txlayer.core.checks import IMMUNITY_MS_MAX
+from txlayer.core.codec import PARTITION_MAX
 from txlayer.core.dead_letters import REPLAY_HEADER
 from txlayer.core.messages import ParkReason, Resolution, Source
 from txlayer.core.transitions import TxnState
@@ -45,8 +46,9 @@ class Kind(IntEnum):
     DOUBT = 3
     FORWARDED = 4
     CONTENT = 5
+    TWIN = 8  #: a second copy of a half record, as a summary names it
     ASIDE = 7  #: an op line that was given up before its half record came, or a half record that is no part of its transaction
-    MISPLACED = 6  #: a half record in a partition that is not its transaction's, or of an index that it cannot have
+    MISPLACED = 6  #: a half record in a partition that is not its transaction's; or one, or an op line, with a number that is none
 
 
 class Held(IntEnum):
@@ -198,8 +200,8 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
     d: of the content; t: of the timestamp that it names.
     """
     line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
-    # One header is ours: a further one makes the record one that is not taken.
-    rows = _split(_narrow(records, _line=line).where(F.col("_ours") == 1), lines.HALF)
+    narrow = _narrow(records, _line=line)
+    rows = _split(narrow.where(F.length("_line") <= codec.HALF_HEADER_BYTES_MAX), lines.HALF)
     rows = names.number(rows.withColumn("_name", _field(2)), names.groups, "_group")
     rows = names.number(rows.withColumn("_name", _field(3)), names.topics, "_topic")
     options = _field(6)
@@ -209,16 +211,14 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
             "_immunity": lines.option_or_empty(options, "i"),
             "_wanted": lines.option_or_empty(options, "n"),
             "_timed": lines.option_or_empty(options, "t"),
+            "_murmur": lines.option_or_empty(options, "m"),
         }
     )
     digits = [F.when(F.col("_key") != "", F.substring("_key", at, 8)) for at in (1, 9)]
     halves = [F.conv(digit, 16, 10).cast("bigint") for digit in digits]
     prepare = F.coalesce(lines.option_or_empty(options, "o", "p") == "p", F.lit(False))
-    # What is no number costs a hidden exception.
-    immunity = F.when(F.col("_immunity") != "", lines.whole(F.col("_immunity")))
-    immunity = F.least(F.coalesce(immunity, F.lit(0)), F.lit(IMMUNITY_MS_MAX))
-    wanted = F.when(F.col("_wanted") != "", lines.whole(F.col("_wanted")))
-    timed = F.when(F.col("_timed") != "", lines.whole(F.col("_timed")))
+    immunity = F.least(F.coalesce(_number_or_null("_immunity"), F.lit(0)), F.lit(IMMUNITY_MS_MAX))
+    wanted, timed = _number_or_null("_wanted"), _number_or_null("_timed")
     part, born_ms = _field(4), lines.whole(_field(5))
     index, count = lines.whole(lines.before(part, "/")), lines.whole(lines.after(part, "/"))
     content = F.xxhash64(_field(3), index, "_content")
@@ -239,8 +239,23 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
         w=F.when(F.isnotnull(wanted), F.xxhash64(index, wanted)),
         d=content,
         t=F.when(F.isnotnull(timed), F.xxhash64(index, timed)),
-        is_misplaced=_is_misplaced(names, halves[0]) | ~F.coalesce(index < count, F.lit(False)),
+        is_misplaced=_is_misplaced(names, halves[0])
+        | ~F.coalesce(index < count, F.lit(False))
+        | F.isnull(born_ms)
+        | reduce(Column.__or__, map(_is_beyond, ("_immunity", "_wanted", "_timed", "_murmur")))
+        | F.coalesce(wanted > PARTITION_MAX, F.lit(False)),
     )
+
+
+def _number_or_null(column: str) -> Column:
+    """The number in a field that may be empty."""
+    # What is no number costs a hidden exception.
+    return F.when(F.col(column) != "", lines.whole(F.col(column)))
+
+
+def _is_beyond(column: str) -> Column:
+    """Whether a field that may be empty holds more digits than a number of ours has: its record is out of form."""
+    return F.coalesce((F.col(column) != "") & F.isnull(lines.whole(F.col(column))), F.lit(False))
 
 
 def _is_misplaced(names: Names, key_crc: Column) -> Column:
@@ -268,18 +283,21 @@ def _op(records: DataFrame, names: Names) -> DataFrame:
     said = F.array_position(F.array(*(F.lit(letter) for letter, _ in sorted(letters, key=lambda x: x[1]))), _field(1))
     source = F.array_position(F.array(*map(F.lit, SOURCES)), _field(6))
     line = F.least("_at", F.lit((1 << LINE_BITS) - 1)).cast("bigint")
+    last_offset, born_ms, check = lines.whole(_field(4)), lines.whole(_field(5)), _field(7)
+    is_beyond = F.isnull(last_offset) | F.isnull(born_ms) | ((check != "") & F.isnull(lines.whole(check)))
     pos = F.shiftleft("offset", LINE_BITS + SOURCE_BITS)
     pos = pos.bitwiseOR(F.shiftleft(line, SOURCE_BITS)).bitwiseOR(source)
     return _row(
         rows,
         Kind.OP,
         key=_field(2),
-        born_ms=lines.whole(_field(5)),
+        born_ms=born_ms,
         pos=pos,
-        n=lines.whole(_field(4)),
+        n=last_offset,
         a=said,
         g=F.xxhash64(_field(3), "partition"),
-        w=F.when(names.is_in_gap(F.col("partition"), lines.whole(_field(4))), F.lit(1)),
+        w=F.when(names.is_in_gap(F.col("partition"), last_offset), F.lit(1)),
+        is_misplaced=is_beyond,
     )
 
 
@@ -300,7 +318,8 @@ def _check(records: DataFrame, _names: Names) -> DataFrame:
 
 
 def _doubt(records: DataFrame, names: Names) -> DataFrame:
-    return _summaries(records, names).unionByName(_contents(records)).unionByName(_asides(records))
+    parts = (_summaries(records, names), _twins(records), _contents(records), _asides(records))
+    return reduce(DataFrame.unionByName, parts)
 
 
 def _asides(records: DataFrame) -> DataFrame:
@@ -354,6 +373,16 @@ def _summaries(records: DataFrame, names: Names) -> DataFrame:
         d=lines.whole(lines.before(_field(5), "+")),
         g=F.xxhash64(_field(3), "partition"),
     )
+
+
+def _twins(records: DataFrame) -> DataFrame:
+    """d: offset of a second copy; nothing where the coordinator did not know the last half record."""
+    key, value = lines.text(F.col("key")), lines.text(F.col("value"))
+    rows = records.where(value.contains("+") & key.rlike(lines.SUMMARY_KEY) & value.rlike(lines.SUMMARY))
+    offsets = F.transform(F.split(F.get(lines.fields(value), F.lit(5)), r"\+"), lines.whole)
+    rows = rows.select("partition", "timestamp", key.alias("_key"), offsets.alias("_offsets"))
+    rows = rows.where(F.get("_offsets", F.lit(0)) > 0).withColumn("_twin", F.explode(F.slice("_offsets", 2, 1 << 30)))
+    return _row(rows, Kind.TWIN, key=F.col("_key"), born_ms=F.lit(None).cast("bigint"), d=F.col("_twin"))
 
 
 def _contents(records: DataFrame) -> DataFrame:

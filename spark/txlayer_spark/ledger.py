@@ -103,7 +103,8 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
         "o_gone": _Part(F.sum, when(Kind.OP, one, F.isnotnull("w"))),
         "o_partition": _Part(F.max, when(Kind.OP, "partition")),
         "o_unknown": _Part(F.sum, when(Kind.OP, one, said(Said.UNKNOWN))),
-        "o_last_min": _Part(F.min, when(Kind.OP, "n", decided)),
+        # Below every offset where doubt keeps a line or a half record: only every record says which one.
+        "o_last_min": _Part(F.min, F.coalesce(when(Kind.OP, "n", decided), when(Kind.ASIDE, F.lit(-1)))),
         "o_last_max": _Part(F.max, when(Kind.OP, "n", decided)),
         "c_asked": _Part(F.sum, when(Kind.CHECK, one, F.col("a") == 1)),
         "c_first_ms": _Part(F.min, when(Kind.CHECK, "at_ms", F.col("a") == 1)),
@@ -175,6 +176,8 @@ def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
     # Without a half record before it a line is given up, or counts: doubt says it.
     ahead = F.least("o_commit_ms", "o_rollback_ms") < F.col("h_last_ms")
     kept = (F.col("k_n") == F.col("d_seen")) & is_kept_plainly()
+    # A commit is incomplete without all half records; but what retention took of them is believed.
+    in_part = is_committed() & (F.col("h_n") < F.col("h_count"))
     missing = is_committed() & F.isnull("v_n") & (F.coalesce(doubt_state(), F.lit("")) == "")
     excused = F.col("h_topics").bitwiseAND(excusing_topics) != 0
     return reduce(
@@ -184,6 +187,7 @@ def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
             large,
             misnamed,
             ahead,
+            in_part,
             F.isnotnull("o_abandon"),
             F.col("v_broken") > 0,
             has_half & ~_is_plainly_stored(),
@@ -339,11 +343,12 @@ def fold_exactly(  # its steps, in their order
     every_half = _not_kept_aside(happened.where(F.col("kind") == int(Kind.HALF)), asides)
     half = put(_belonging(every_half, shortened_partitions), "half")
     doubts = happened.where(F.col("kind") == int(Kind.DOUBT))
+    twins = happened.where(F.col("kind") == int(Kind.TWIN))
     held = happened.where(F.col("kind") == int(Kind.CONTENT))
     contents = _newest(held).where(F.col("a") != int(Held.ENDED))
     messages = put(_messages(half, _newest(held.where(F.col("a") != int(Held.ENDED)))), "messages")
     ops = _not_given_up(happened.where(F.col("kind") == int(Kind.OP)), asides)
-    known = _known_offsets(half, doubts, held)
+    known = _known_offsets(half, reduce(DataFrame.unionByName, (doubts, twins, held)))
     named = _naming_halves(ops, half, known, clock_error_ms=clock_error_ms)
     counting = put(_with_unsure(named.unionByName(_naming_doubts(ops, known, doubts))), "counting")
     unsure = counting.where("_is_unsure").select(*_ATTEMPT, "_is_unsure").distinct()
@@ -460,7 +465,7 @@ def _messages(half: DataFrame, contents: DataFrame) -> DataFrame:
     return stored.unionByName(others.withColumn("pos", F.lit(None).cast("bigint")).select(*columns))
 
 
-def _known_offsets(half: DataFrame, doubts: DataFrame, held: DataFrame) -> DataFrame:
+def _known_offsets(half: DataFrame, told: DataFrame) -> DataFrame:
     """Per attempt with half records: `_g`, its producer group; `_first`, `_last`, `_last_copy`: of its half offsets.
 
     And `_told`: those that doubt names at any time, null of an attempt that never stood there; `_low`, `_high`: between these are
@@ -474,11 +479,11 @@ def _known_offsets(half: DataFrame, doubts: DataFrame, held: DataFrame) -> DataF
         F.max(F.when(~own, F.col("pos"))).alias("_last_copy"),
     )
     # 0 where the coordinator did not know it.
-    is_named = (F.col("kind") == int(Kind.DOUBT)) & (F.col("d") > 0)
-    named = F.flatten(F.collect_set(F.when(is_named, F.array("w", "d"))))
-    told = doubts.unionByName(held).groupBy(*by).agg(named.alias("_told"))
+    is_summary = (F.col("kind") == int(Kind.DOUBT)) & (F.col("d") > 0)
+    named = F.when(is_summary, F.array("w", "d")).when(F.col("kind") == int(Kind.TWIN), F.array("d"))
+    of_attempt = told.groupBy(*by).agg(F.flatten(F.collect_set(named)).alias("_told"))
     low, high = F.array_min("_told"), F.array_max("_told")
-    return stored.join(told, by, "left").withColumns(
+    return stored.join(of_attempt, by, "left").withColumns(
         {"_low": F.least("_first", low), "_high": F.greatest("_last", "_last_copy", high)}
     )
 

@@ -332,6 +332,28 @@ def commit_of_an_earlier_half_record_then_of_the_last(log: Log) -> None:
     log.show(last)
 
 
+@case("lost")
+def commit_without_the_last_half_record(log: Log) -> None:
+    """The producer died between its half records, and somebody answered for it: nothing takes the last one's place."""
+    log.op(("C", log.half(numbers="0/2")))
+
+
+@case("parked")
+def commit_without_the_last_half_record_and_parked(log: Log) -> None:
+    first = log.half(numbers="0/2")
+    log.op(("C", first))
+    log.summary("parked-committed", first, reason="incomplete", count=2)
+    log.content(first)
+
+
+@case("lost")
+def commit_without_the_last_half_record_and_held(log: Log) -> None:
+    first = log.half(numbers="0/2")
+    log.op(("C", first))
+    log.summary("held", first, reason="topic-missing", count=2)
+    log.content(first)
+
+
 @case("leaked")
 def commit_of_an_earlier_half_record_visible(log: Log) -> None:
     first, last = _whole(log)
@@ -592,6 +614,46 @@ def commit_in_an_op_record_that_is_not_ascii_visible(log: Log) -> None:
     log.show(half)
 
 
+@case("rolled_back")
+def line_that_was_given_up_has_a_later_time_than_its_half_record(log: Log) -> None:
+    """The clock of op's broker is ahead: by the times alone the commit counted."""
+    line = f"1|C|{KEY}|orders|1|1700000000000|producer||".encode()
+    log.half("other/00000001")
+    given_up = log.op(line)
+    log.records[-1] = replace(given_up, timestamp_ms=given_up.timestamp_ms + 20_000)
+    half = log.half()
+    log.add(DOUBT, key=f"origin/{OP}/0/{given_up.offset}:0".encode(), value=line, headers=[("txl-why", b"misplaced")])
+    log.now_ms += 30_000
+    log.op(("R", half))
+
+
+@case("leaked")
+def rolled_back_by_a_line_that_names_a_copy_of_which_doubt_alone_knows(log: Log) -> None:
+    log.half("other/00000001")
+    half, copy, last = log.half(), log.half(), log.half()
+    value = log.summary("open", half).value or b""
+    offsets = f"|{half.offset}+{copy.offset}+{last.offset}|".encode()
+    log.records[-1] = replace(log.records[-1], value=value.replace(f"|{half.offset}|".encode(), b"|", 1))
+    ahead, behind = value.split(f"|{half.offset}|{half.offset}|".encode(), 1)
+    log.records[-1] = replace(log.records[-1], value=ahead + f"|{half.offset}".encode() + offsets + behind)
+    log.content(half)
+    log.op(("R", copy))
+    log.op(("C", last))
+    log.show(last)
+    log.starts[HALF] = last.offset
+
+
+TOO_LARGE = "9" * 19
+
+
+@case("open")
+def lines_with_numbers_that_are_too_large(log: Log) -> None:
+    """Coordinators keep them aside."""
+    half = log.half()
+    for offset, born, check in ((TOO_LARGE, 5, ""), (half.offset, TOO_LARGE, ""), (half.offset, 5, TOO_LARGE)):
+        log.op(f"1|C|{KEY}|orders|{offset}|{born}|check|{check}|".encode())
+
+
 # --- doubt ------------------------------------------------------------------------------------------------------------
 
 
@@ -752,6 +814,26 @@ def visible_with_its_id_twice_alone(log: Log) -> None:
     half = log.half()
     log.op(("C", half))
     _with_its_id_twice(log, half)
+
+
+@case("lost", "orphan")
+def visible_with_a_further_header_of_ours(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    _show_with(log, half, "txl-further")
+
+
+@case("ok", "orphan")
+def dead_letter_that_somebody_copied_to_its_real_topic(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    _show_with(log, half, "txl-dlq")
+
+
+def _show_with(log: Log, half: Record, name: str) -> None:
+    log.show(half)
+    log.records[-1] = replace(log.records[-1], headers=[*log.records[-1].headers, (name, b"1")])
 
 
 @case("open", "orphan")
@@ -917,6 +999,29 @@ def messages_of_different_keys_reversed(log: Log) -> None:
 
 
 # --- half records -----------------------------------------------------------------------------------------------------
+
+
+@case("ok")
+def half_record_with_further_headers_of_ours(log: Log) -> None:
+    """A service in another language sends on what it read from a real topic, with all headers."""
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    _add_headers(log, ("txl", b"1|nothing"), ("txl-id", b"another"), ("txl-origin", b"0:7|0/1|5"))
+
+
+@case("open")
+def half_record_with_further_headers_of_ours_on_doubt(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.summary("held", half)
+    log.content(half)
+    _add_headers(log, ("txl-id", b"another"))
+
+
+def _add_headers(log: Log, *more: tuple[str, bytes | None]) -> None:
+    """Before those of the first record."""
+    log.records[0] = replace(log.records[0], headers=[*more, *log.records[0].headers])
 
 
 @case("ok")

@@ -452,15 +452,16 @@ def read_real(world: World) -> None:
         names = [name for name, _ in record.headers]
         if record.topic in world.system_topics or not {"txl-id", "txl-origin"} & set(names):
             continue
-        if {"txl-replay", "txl-dlq"} & set(names):
-            continue  # a dead letter, or a copy of one
+        if "txl-replay" in names or ("txl-dlq" in names and record.topic.endswith(".dlq")):
+            continue  # a copy of a dead letter, or a dead letter
         bounds = world.bounds_of(record.topic, record.partition)
         if not bounds.start <= record.offset < bounds.end:
             continue
         origins = [parse_origin(value) for name, value in record.headers if name == "txl-origin"]
         ids = [value for name, value in record.headers if name == "txl-id"]
-        if len(ids) != 1 or len(origins) != 1 or origins[0] is None:
-            detail = "its txl-id or txl-origin is broken"
+        has_others = any(name.startswith("txl") and name not in ("txl-id", "txl-origin") for name in names)
+        if len(ids) != 1 or len(origins) != 1 or origins[0] is None or has_others:
+            detail = "its headers of ours are broken"
             world.find(Kind.PHANTOM, None, record.place, detail=detail)
         else:
             attach(world, record, (ids[0] or b"").decode("latin-1"), origins[0])
@@ -645,7 +646,6 @@ def judge_shown(world: World, txn: Transaction, reading: Reading) -> None:
 def differences_of(record: Record, message: HalfMessage) -> list[str]:
     """What of a record on a real topic is not as it was stored."""
     headers = [(n, v) for n, v in record.headers if n not in ("txl-id", "txl-origin")]
-    wanted_headers = [(n, v) for n, v in message.headers if n != "txl"]
     wanted_ms = message.options.get("t")
     is_wrong_time = wanted_ms is not None and record.timestamp_ms != int(wanted_ms)
     if message.is_cut:  # half had it
@@ -654,7 +654,7 @@ def differences_of(record: Record, message: HalfMessage) -> list[str]:
         "topic": record.topic != message.topic,
         "key": record.key != message.key,
         "value": record.value != message.value,
-        "headers": headers != wanted_headers,
+        "headers": headers != message.user_headers,
         "timestamp": is_wrong_time and not record.is_append_time,
     }
     return [name for name, is_wrong in is_different.items() if is_wrong]

@@ -104,8 +104,12 @@ class HalfMessage:
         return self.txn_key.split("/")[0], self.index, self.count, self.born_ms
 
     @property
+    def user_headers(self) -> list[tuple[str, bytes | None]]:
+        return [header for header in self.headers if not header[0].startswith("txl")]
+
+    @property
     def stored(self) -> tuple[object, ...]:
-        return self.key, self.value, tuple(self.headers)
+        return self.key, self.value, tuple(self.user_headers), [v for n, v in self.headers if n == "txl"][-1:]
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,7 @@ _TOPIC = r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}"
 NUMBER_MAX = 2**63 - 1
 HALF_HEADER_BYTES_MAX = 2_048
 _OPTIONS = {"k": r"[0-9a-f]{16}", "o": "p", "i": r"\d+", "n": r"\d+", "t": r"\d+", "m": r"\d+"}
+PARTITION_MAX = 2**31 - 1
 _STATES = ("open", "waiting", "held", "parked", "parked-committed")
 
 
@@ -192,17 +197,19 @@ def _options(text: str) -> dict[str, str] | None:
         if item[0] in _OPTIONS:
             if not _fits(_OPTIONS[item[0]], item[1:]) or (item[0] in "intm" and not _are_numbers(item[1:])):
                 return None
+            if item[0] == "n" and int(item[1:]) > PARTITION_MAX:
+                return None
             options[item[0]] = item[1:]
     return options
 
 
 def parse_half(record: Record) -> HalfMessage | None:
     """A half record, or None when it is out of form."""
-    ours = [(name, value) for name, value in record.headers if name.startswith("txl")]
-    if [name for name, _ in ours] != ["txl"]:
+    ours = [value for name, value in record.headers if name == "txl"]
+    if not ours:
         return None
-    fields = _fields(ours[0][1], 7)
-    if fields is None or len(ours[0][1] or b"") > HALF_HEADER_BYTES_MAX:
+    fields = _fields(ours[-1], 7)
+    if fields is None or len(ours[-1] or b"") > HALF_HEADER_BYTES_MAX:
         return None
     _, key, group, topic, numbers, born, option_text = fields
     index, slash, count = numbers.partition("/")

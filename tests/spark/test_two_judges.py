@@ -157,6 +157,44 @@ def asked_for_the_largest_immunity_and_open_at_the_largest_time(log: Log) -> Non
     half_born(log, 2**63 - 1)
 
 
+def malformed(log: Log, *, born: object = 1_700_000_000_000, options: str = "") -> None:
+    """A committed half record that coordinators keep aside, and a good one."""
+    half = log.half()
+    txl = f"1|{KEY}|orders|shop|0/1|{born}|{options}".encode()
+    log.records[-1] = replace(half, headers=[("txl", txl)])
+    log.op(("C", half))
+    other = log.half("other/00000001")
+    log.op(("C", other), key="other/00000001")
+    log.show(other)
+
+
+@case
+def half_record_with_a_header_of_more_than_2048_bytes(log: Log) -> None:
+    malformed(log, options="x" * 2_048)
+
+
+@case
+def half_record_that_was_born_at_a_number_of_more_than_63_bits(log: Log) -> None:
+    malformed(log, born="9" * 19)
+
+
+@case
+def half_record_for_a_partition_that_kafka_cannot_have(log: Log) -> None:
+    malformed(log, options="n2147483648")
+
+
+def with_option(letter: str) -> Case:
+    """A history with an option of more than 63 bits."""
+
+    def build(log: Log) -> None:
+        malformed(log, options=letter + "9" * 19)
+
+    return build
+
+
+CASES |= {f"half_record_with_the_option_{letter}_of_more_than_63_bits": with_option(letter) for letter in "intm"}
+
+
 @pytest.fixture(scope="module")
 def together(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
     """{case: (what the ledger says, what verify says)}."""

@@ -22,7 +22,17 @@ from txlayer.core import codec
 from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.codec import WHOLE_LENGTH_MAX
 from txlayer.core.dead_letters import DLQ_HEADER, REPLAY_HEADER
-from txlayer.core.messages import Headers, OrderMode, Origin, Resolution, Undecodable, nonce_of, txn_id_of, user_headers
+from txlayer.core.messages import (
+    RESERVED_HEADER_PREFIX,
+    Headers,
+    OrderMode,
+    Origin,
+    Resolution,
+    Undecodable,
+    nonce_of,
+    txn_id_of,
+    user_headers,
+)
 from txlayer.core.partitions import half_partition, murmur2, partition_of_key_hash
 from txlayer.core.verification import (
     ABANDON,
@@ -318,17 +328,20 @@ class TraceRecords:
     def _forward(self, record: Record, *, is_committed: bool) -> None:
         headers = record.headers()
         ids, origins = [], []
+        has_others = False
         for name, value in headers or ():
             if name == codec.ID_HEADER:
                 ids.append(value)
             elif name == codec.ORIGIN_HEADER:
                 origins.append(value)
-            elif name in (REPLAY_HEADER, DLQ_HEADER):
-                return  # a dead letter, or one published again because somebody asked for it
+            elif name == REPLAY_HEADER or (name == DLQ_HEADER and record.topic().endswith(".dlq")):
+                return  # one published again because somebody asked for it, or a dead letter
+            elif name.startswith(RESERVED_HEADER_PREFIX):
+                has_others = True
         if not ids and not origins:
             return  # somebody else's
         origin = codec.decode_origin(origins[0] or b"") if len(origins) == 1 else None
-        if len(ids) != 1 or ids[0] is None or origin is None or isinstance(origin, Undecodable):
+        if len(ids) != 1 or ids[0] is None or origin is None or isinstance(origin, Undecodable) or has_others:
             # a record with our headers in another form is a phantom
             origin = (-1, -1, 0, 0, 0)
         partition, offset, index, count, born_ms = origin
