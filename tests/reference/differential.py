@@ -10,19 +10,25 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
+from dataclasses import replace
 
 from tests.reference.histories import Made, make
 from tests.reference.model import Kind, Report, judge, verdict
 from tests.reference.simulated import as_it_reads, broken_keys
 from tests.reference.verified import verified
+from txlayer.operate.verify import WantedWindow
 
 #: Later than everything in a history: all of it is old enough to be judged.
 NOW_MS = 1_800_000_000_000
+#: A history is judged again within so long, when some of it is young.
+SOON_MS = 75_000
 
 
 def disagreements(made: Made) -> list[str]:
     """What `txlayer verify`, or the judge of simulation and chaos, says otherwise than the model."""
-    return [*with_verify(made), *with_simulation(made)]
+    newest_ms = max((r.timestamp_ms for r in made.history.records if r.is_append_time), default=NOW_MS)
+    soon_ms = newest_ms + made.seed % SOON_MS
+    return [*with_verify(made), *with_verify(made, now_ms=soon_ms), *with_simulation(made)]
 
 
 def with_simulation(made: Made) -> list[str]:
@@ -37,9 +43,10 @@ def with_simulation(made: Made) -> list[str]:
     ]
 
 
-def with_verify(made: Made) -> list[str]:
-    report = judge(made.history)
-    told = verified(made.history, now_ms=NOW_MS)
+def with_verify(made: Made, *, now_ms: int = NOW_MS) -> list[str]:
+    settings = replace(made.history.settings, now_ms=now_ms, grace_ms=WantedWindow(since_ms=0).grace_ms)
+    report = judge(replace(made.history, settings=settings))
+    told = verified(made.history, now_ms=now_ms)
     words = {txn.key: verdict(txn) for txn in report.transactions.values()}
     # Without a half record there is no verdict of verify's.
     found = [

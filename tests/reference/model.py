@@ -723,8 +723,7 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
     shown = {i for i in txn.messages if is_shown(txn, i)}
     is_invisible = not shown
     kept = {"held", "waiting", "parked-committed"} if reading.released else {"parked-committed"}
-    decisive = reading.released or reading.decision
-    last_ms = max(decisive.record.timestamp_ms, waited_until_ms(txn, queue))
+    last_ms = max(written_ms(txn, reading), waited_until_ms(txn, queue))
     if reading.abandoned and (is_invisible or reading.released is None):
         reading.state = "abandoned"
         if reading.released:
@@ -811,6 +810,14 @@ def judge_whole(txn: Transaction, reading: Reading) -> None:
 
 
 # ---------------------------------------------------------------------------- order
+
+
+def written_ms(txn: Transaction, reading: Reading) -> int:
+    """When the last of its records in half, op and doubt was written: what left doubt a moment ago may be on its way."""
+    lines = [
+        line.record.timestamp_ms for line, how in reading.effects if not how.startswith(("does not count", "asks"))
+    ]
+    return max([txn.doubt_at_ms, *lines, *(message.stored_at_ms for message in txn.at.values())])
 
 
 def waited_until_ms(txn: Transaction, queue: KeyQueue) -> int:
