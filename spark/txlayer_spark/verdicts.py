@@ -143,6 +143,18 @@ _NEVER = 1 << 60
 """Later than any time."""
 
 
+def _is_young(judging: Judging) -> Column:
+    """Whether what is missing may still be on its way: also of one that was committed long ago, and left doubt or became visible
+    in part a moment ago.
+    """
+    edge_ms = judging.cut_ms - judging.grace_ms
+    # The time of what is visible may be the user's, of any year: of later than now it says nothing.
+    shown = (
+        F.col(name).between(edge_ms, judging.cut_ms + judging.clock_error_ms) for name in ("v_first_ms", "v_last_ms")
+    )
+    return reduce(Column.__or__, map(_sure, shown), F.col("seen_ms") >= edge_ms)
+
+
 def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts, in one piece
     """What must hold for each verdict, given that no earlier one does; of the core and `ledger.JUDGED_COLUMNS`."""
     committed, rolled_back = is_committed(), is_rolled_back()
@@ -152,9 +164,7 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     whole = (F.col("v_distinct") == _count()) & _none("lost_n") & _none("gone_n") & _none("hidden_n")
     released = F.isnotnull("released")
     state = F.coalesce(doubt_state(), F.lit(""))
-    edge_ms = judging.cut_ms - judging.grace_ms
-    young = F.coalesce("released_ms", "o_commit_ms") >= edge_ms
-    seen_young = F.col("seen_ms") >= edge_ms
+    young = _is_young(judging)
     age_ms = judging.cut_ms - F.coalesce("h_first_ms", "born_ms") - immunity_ms()
     waits = state.isin("held", "waiting")
     early = F.col("v_early_ms") < F.col("released_ms") - judging.clock_error_ms
@@ -167,8 +177,8 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     unsettled = ~rolled_back & ~(committed & whole) & ~abandoned
     not_kept = is_known & unsettled & (state != "") & ~F.col("is_kept")
     undecided = ~committed & ~rolled_back
-    forgotten = undecided & F.isnotnull("d_last") & (state == "") & ~seen_young
-    contradicted = undecided & state.isin("held", "waiting", "parked-committed") & ~seen_young
+    forgotten = undecided & F.isnotnull("d_last") & (state == "") & ~young
+    contradicted = undecided & state.isin("held", "waiting", "parked-committed") & ~young
     contrary = (committed & F.isnotnull("o_rollback")) | (rolled_back & F.isnotnull("o_commit"))
     cut_off = is_known & is_cut_off()
     faults = {
@@ -217,9 +227,8 @@ SETTLED = frozenset(
 
 def is_final(judging: Judging) -> Column:
     """Whether only a further record changes what a core was judged as (the column `verdict`)."""
-    edge_ms = judging.cut_ms - judging.grace_ms
     # While it is young nothing that is missing makes it torn, which goes before.
-    may_be_torn = (F.coalesce("released_ms", "o_commit_ms") >= edge_ms) & _has("lost_n")
+    may_be_torn = _is_young(judging) & _has("lost_n")
     # Others may wait for what is undecided.
     is_undecided = (F.col("verdict") == "leaked") & F.isnull(decision())
     return F.col("verdict").isin(*SETTLED) & ~((F.col("verdict") == "corrupt") & _sure(may_be_torn)) & ~is_undecided

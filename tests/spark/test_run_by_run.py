@@ -316,6 +316,52 @@ def behind_one_that_was_decided_a_moment_ago(log: Steps) -> None:
     log.show(a)
 
 
+@case
+def held_and_released_between_the_reading_of_its_topics_and_of_doubt(log: Steps) -> None:
+    """Bronze reads the real topics first, and `shop` a little later than `loyalty`."""
+    first, last = log.half(KEY, "0/2"), log.half(KEY, "1/2", topic="loyalty")
+    alone = log.half("alone/00000001")
+    log.op(("C", last))
+    log.op(("C", alone), key="alone/00000001")
+    for index, half in enumerate((first, last)):
+        log.content(half, index)
+    log.content(alone, key="alone/00000001")
+    log.summary("held", first, last, reason="topic-missing")
+    log.summary("held", alone, key="alone/00000001", reason="topic-missing")
+    log.cut()
+    log.show(first)
+    log.end_on_doubt(0, 1)
+    log.end_on_doubt(0, key="alone/00000001")
+    log.cut()
+    log.show(last, "loyalty")
+    log.show(alone)
+
+
+@case
+def forwarded_late_between_the_reading_of_its_topics(log: Steps) -> None:
+    """No coordinator ran for an hour, and the topics have producers' times: one that the user set is of long ago."""
+    first, last = log.half(KEY, "0/3"), log.half(KEY, "1/3", options="t5")
+    other = log.half(KEY, "2/3", topic="loyalty")
+    log.op(("C", other))
+    log.cut()
+    for half in (first, last):
+        log.show(half)
+        log.records[-1] = replace(log.records[-1], is_append_time=False)
+    log.records[-1] = replace(log.records[-1], timestamp_ms=5)
+    log.cut()
+    log.show(other, "loyalty")
+
+
+@case
+def rolled_back_then_committed_and_half_of_it_is_visible(log: Steps) -> None:
+    first, last = log.half(KEY, "0/2"), log.half(KEY, "1/2")
+    log.op(("R", last))
+    log.op(("C", last))
+    log.show(first)
+    log.cut()
+    log.half("other/00000001")
+
+
 @pytest.fixture(scope="module", params=[60_000, 600_000], ids=["old", "young"])
 def judged(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
@@ -350,6 +396,27 @@ def test_what_waited_for_one_that_was_decided_a_moment_ago_may_still_be_on_its_w
     id_b, nonce_b = BEHIND.split("/")
     assert (id_b, nonce_b, "open") in waiting
     assert (id_b, nonce_b, "open" if "young" in request.node.name else "lost") in decided
+
+
+@pytest.mark.nightly
+def test_what_was_released_a_moment_ago_may_still_be_on_its_way(
+    judged: dict[str, list[list[Word]]], request: pytest.FixtureRequest
+) -> None:
+    """However long ago it was committed."""
+    held, released, *_ = judged["held_and_released_between_the_reading_of_its_topics_and_of_doubt"]
+
+    assert {"open"} == {word for _, _, word in held}
+    expected = ["open", "open"] if "young" in request.node.name else ["lost", "torn"]
+    assert expected == [word for _, _, word in released]
+    _, in_part, *_ = judged["forwarded_late_between_the_reading_of_its_topics"]
+    assert expected[1:] == [word for _, _, word in in_part]
+
+
+@pytest.mark.nightly
+def test_what_was_rolled_back_is_leaked_also_while_a_commit_of_it_is_young(judged: dict[str, list[list[Word]]]) -> None:
+    first, *_ = judged["rolled_back_then_committed_and_half_of_it_is_visible"]
+
+    assert [("order-1", KEY.split("/")[1], "leaked")] == first
 
 
 def alone(

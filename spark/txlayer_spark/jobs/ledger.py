@@ -374,9 +374,9 @@ def _last_batches(folders: Sequence[BatchFolder], last: Run) -> dict[str, int]:
 def _judged(core: DataFrame, carried: DataFrame | None, sources: _Sources, judging: Judging) -> DataFrame:
     """The rows of all transactions but of those that need every record: of these, the core alone."""
     edge_ms = judging.cut_ms - judging.grace_ms
+    is_young = ledger.is_committed() & (F.col("o_commit_ms") >= edge_ms)
     is_asked = needs_every_record(
-        excusing_topics=sources.edges.excusing_topics,
-        is_young=F.coalesce(F.col("o_commit_ms") >= edge_ms, F.lit(False)),
+        excusing_topics=sources.edges.excusing_topics, is_young=F.coalesce(is_young, F.lit(False))
     )
     if not sources.is_first:
         is_asked = is_asked | is_stranger()
