@@ -22,6 +22,11 @@ def system_topics(namespace: str) -> dict[str, TopicKind]:
     return {f"{namespace}.{kind.value}": kind for kind in SYSTEM_KINDS}
 
 
+def is_never_forwarded(topic: str, *, namespace: str) -> bool:
+    """Whether coordinators refuse a topic for good: one of the namespace, one of Kafka's own, dead letters, replays."""
+    return topic in system_topics(namespace) or topic.startswith("__") or topic.endswith((".dlq", ".replay"))
+
+
 def kind_column(topic: Column, *, namespace: str) -> Column:
     """What a topic holds; the topics of another namespace are real topics like any other."""
     kind = F.when(topic.endswith(".dlq"), TopicKind.DLQ.value).when(topic.endswith(".replay"), TopicKind.REPLAY.value)

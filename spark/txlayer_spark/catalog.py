@@ -411,6 +411,15 @@ class Catalog:
         """The last batch that a reader has written to its end; -1 without any."""
         return max((f.last for f in self.complete() if f.reader == reader), default=-1)
 
+    def first_offsets(self, reader: Reader, topics: Sequence[str]) -> dict[tuple[str, int], int]:
+        """{(topic, partition): the first of its offsets} that a reader has written behind the cut, of those topics."""
+        last = -1 if reader.last_batch is None else reader.last_batch
+        folders = [f for f in effective(self.complete()) if f.reader == reader.number and f.last > last]
+        if not folders or not topics:
+            return {}
+        rows = self.records(folders).where(F.col("topic").isin(*topics)).groupBy("topic", "partition")
+        return {(row.topic, row.partition): row.first for row in rows.agg(F.min("offset").alias("first")).collect()}
+
     def kinds(self, folders: Sequence[BatchFolder]) -> frozenset[TopicKind]:
         """The kinds of records that those folders hold."""
         names = (n for f in folders for n in self.folder.names(_RECORDS, f"folder={f.name}"))

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.conftest import Broker
@@ -93,7 +94,8 @@ def test_every_record_is_there_once_also_of_topics_that_half_records_name(
     spark: SparkSession, field: Field, tmp_path: Path
 ) -> None:
     settings = settings_of(field, tmp_path)
-    txn = field.prepare(Message(field.orders, headers=[("a", b"1")]), Message("never-created"))
+    never = (Message(field.topic("op")), Message(f"group.{field.orders}.dlq"), Message("__consumer_offsets"))
+    txn = field.prepare(Message(field.orders, headers=[("a", b"1")]), Message("never-created"), *never)
     field.commit(txn)
     field.forward(txn, 0)
 
@@ -318,6 +320,47 @@ def test_gaps_that_retention_left_are_noted_and_stop_nothing(spark: SparkSession
 @pytest.mark.fault(
     "Spark: a topic is shortened by retention, compacted, deleted, or ends at the open Kafka transaction of a stranger"
 )
+@pytest.mark.kafka
+def test_what_retention_took_between_runs_that_were_killed_is_a_gap_and_what_they_had_read_is_none(
+    spark: SparkSession, field: Field, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run reads the longest, from the oldest records on."""
+    settings = settings_of(field, tmp_path)
+    *_, last = (field.whole(ordering_key=b"k") for _ in range(4))
+    beside = next(
+        txn for txn in (field.whole(Message(field.stock)) for _ in range(99)) if txn.partition != last.partition
+    )
+    short = [(field.topic("half"), last.partition), (field.topic("op"), last.partition), (field.orders, 0)]
+    whole = [(field.topic("half"), beside.partition), (field.topic("op"), beside.partition)]
+
+    def killed_at(step: str) -> None:
+        def end(*_: Any, **__: Any) -> DataFrame:
+            raise StreamingQueryException("killed")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(f"txlayer_spark.jobs.bronze.{step}", end)
+            with pytest.raises(StreamingQueryException, match="killed"):
+                read_new(spark, settings, now_ms=clock)
+
+    def take(before: int, *more: tuple[str, int]) -> None:
+        admin = AdminClient({"bootstrap.servers": field.servers, "log_level": 0})
+        places = [*(TopicPartition(*place, before) for place in short), *(TopicPartition(*place, 1) for place in more)]
+        for done in admin.delete_records(places).values():
+            done.result(30)
+
+    take(1)
+    killed_at("to_bronze")
+    take(2)
+    killed_at("_Reading._note_edges")
+    take(3, *whole)
+    state = read_new(spark, settings, now_ms=clock)
+
+    assert {Gap(topic, partition, 0, 2) for topic, partition in short} == set(state.gaps)
+    catalog = Catalog(spark, str(tmp_path))
+    counting = catalog.records(catalog.cut(state)).select("topic", "partition", "offset").collect()
+    assert {(*place, 2) for place in short} | {(*place, 0) for place in whole} <= set(map(tuple, counting))
+
+
 @pytest.mark.kafka
 def test_a_deleted_topic_and_a_gap_in_locks_stop_nothing(spark: SparkSession, field: Field, tmp_path: Path) -> None:
     settings = settings_of(field, tmp_path)

@@ -17,7 +17,7 @@ from tests.support.broker import create_topic
 from tests.support.planted import PARTITIONS, Field, Message
 from tests.support.waiting import wait_until
 from txlayer.errors import UsageError
-from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.bronze import BronzeSettings, _Reading, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.report import write_report
 from txlayer_spark.summary import Summary
@@ -31,8 +31,9 @@ HOUR_MS = 3_600_000
     "Spark: a topic is shortened by retention, compacted, deleted, or ends at the open Kafka transaction of a stranger"
 )
 def test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_have_taken_is_not_judged(
-    spark: SparkSession, broker: Broker, tmp_path: Path
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also when that transaction ends while bronze reads."""
     field = Field(broker.bootstrap_servers)
     compacted = create_topic(
         field.servers,
@@ -68,10 +69,16 @@ def test_what_an_open_kafka_transaction_hides_is_open_and_what_compaction_may_ha
         lost.txn_id: "lost",
         torn.txn_id: "lost",
     }
-    assert expected == verdicts()
-    assert [field.stock] == report_of(spark, field, tmp_path).hidden_topics
+    note_edges = _Reading._note_edges
 
-    stranger.commit_transaction(30)
+    def when_it_has_ended(reading: _Reading) -> None:
+        stranger.commit_transaction(30)
+        note_edges(reading)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Reading, "_note_edges", when_it_has_ended)
+        assert expected == verdicts()
+    assert [field.stock] == report_of(spark, field, tmp_path).hidden_topics
     assert {**expected, behind.txn_id: "ok"} == verdicts()
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from txlayer.errors import UsageError
 from txlayer_spark.brokers import Brokers, Place
-from txlayer_spark.bronze import is_subscribed, named, subscription, system_topics, to_bronze
+from txlayer_spark.bronze import is_never_forwarded, is_subscribed, named, subscription, system_topics, to_bronze
 from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, EndOffsets, Gap, Reader, ReadState, Turn
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.session import is_data_loss, source_options
@@ -71,6 +71,7 @@ class _Reading:
         self._state = ReadState()
         self._read: dict[int, Reader] = {}
         """What was read meanwhile: no part of the cut before all of it is."""
+        self._hidden: set[str] = set()
 
     def run(self) -> ReadState:
         self._catalog.claim(self._settings.namespace)
@@ -98,10 +99,14 @@ class _Reading:
 
     def _read_topics(self, topics: Sequence[str]) -> bool:
         """Add a reader for those real topics that no reader has yet; whether there were some."""
-        missing = sorted(set(topics) - self._state.real_topics)
+        missing = sorted(set(filter(self._is_real, topics)) - self._state.real_topics)
         if missing:
             self._add(Reader(self._state.next_number(), tuple(missing)))
         return bool(missing)
+
+    def _is_real(self, topic: str) -> bool:
+        """Whether it may be a real topic: of a system topic, for example, the records would be read twice."""
+        return not is_never_forwarded(topic, namespace=self._settings.namespace)
 
     def _drain(self) -> None:
         """Bring the system's reader, and each that has not read yet, to the ends that its topics have now."""
@@ -111,8 +116,9 @@ class _Reading:
 
     def _read_on(self, reader: Reader) -> None:
         reader = self._same_topics(reader)
-        self._note_beginnings(reader)
         for _ in range(_FOLLOWERS_MAX):
+            self._note_beginnings(reader)
+            self._look_for_hidden(reader)
             try:
                 self._stream(reader)
             except StreamingQueryException as exc:
@@ -125,6 +131,7 @@ class _Reading:
             else:
                 return
         # Retention takes records as fast as they are read.
+        self._note_beginnings(reader)
         self._stream(reader)
 
     def _same_topics(self, reader: Reader) -> Reader:
@@ -153,30 +160,48 @@ class _Reading:
             reader = self._follower(reader, back=back) or reader
         return replace(reader, topic_ids={**known, **ids})
 
+    def _look_for_hidden(self, reader: Reader) -> None:
+        """Know the real topics of which the end is hidden now: by when all is read, what hides it may have ended."""
+        if reader.is_system:
+            return
+        with self._brokers() as brokers:
+            ours = [topic for topic in self._topics_of(reader, brokers) if self._is_real(topic)]
+            self._hidden |= set(brokers.hidden(ours, before_ms=self._now_ms() - _HIDDEN_AFTER_MS))
+
     def _note_beginnings(self, reader: Reader) -> None:
         """Keep what was gone of a topic before it is read for the first time."""
         with self._brokers() as brokers:
             new = [t for t in self._topics_of(reader, brokers) if t not in reader.end_offsets]
             spans = brokers.log_spans(new)
-        known = {(gap.topic, gap.partition) for gap in self._state.gaps}
+        # A run that was killed may have read what is gone by now.
+        shortened = [topic for topic, found in spans.items() if any(span.start for span in found.values())]
+        read = self._catalog.first_offsets(reader, shortened)
+        known = {(gap.topic, gap.partition): gap.end for gap in self._state.gaps}
         # One that was not there before may have been deleted and made anew: this one holds nothing of the other.
         absent = set() if reader.last_batch is None else set(reader.topics) - set(self._state.gone)
-        self._note_gaps(
-            Gap(topic, partition, 0, span.start)
+        begins = [
+            Gap(topic, partition, 0, min(span.start, read.get((topic, partition), span.start)))
             for topic, found in spans.items()
             for partition, span in found.items()
-            if (span.start or topic in absent) and (topic, partition) not in known
+        ]
+        self._note_gaps(
+            gap
+            for gap in begins
+            if (gap.end or gap.topic in absent) and gap.end > known.get((gap.topic, gap.partition), -1)
         )
 
     def _note_gaps(self, found: Iterable[Gap]) -> None:
-        gaps = tuple(sorted({*self._state.gaps, *found}))
+        """Keep gaps; one that is longer now takes the place of the one that was noted."""
+        gaps = {gap.name: gap for gap in self._state.gaps}
+        longer = {gap.name: gap for gap in found if gap.name not in gaps or gap.end > gaps[gap.name].end}
+        gaps |= longer
         now_ms, before = self._now_ms(), self._state.noted_ms
-        noted_ms = {gap.name: before.get(gap.name, now_ms) for gap in gaps}
-        if noted_ms != before:
-            self._store(replace(self._state, gaps=gaps, noted_ms=noted_ms))
+        noted_ms = {name: now_ms if name in longer else before.get(name, now_ms) for name in gaps}
+        if longer or noted_ms != before:
+            self._store(replace(self._state, gaps=tuple(sorted(gaps.values())), noted_ms=noted_ms))
 
     def _note_edges(self) -> None:
-        """Know what else may be missing: of the real topics behind an open Kafka transaction, and what compaction may have taken."""
+        """Know what else may be missing: what compaction may have taken, and what was hidden when it was read."""
         read = [
             self._read[r.number].end_offsets for r in self._state.active if not r.is_system and r.number in self._read
         ]
@@ -184,13 +209,12 @@ class _Reading:
         ours = {topic for ends in read for topic in ends if not topic.endswith(others)}
         with self._brokers() as brokers:
             there = ours & set(brokers.topics())
-            hidden = brokers.hidden(there, before_ms=self._now_ms() - _HIDDEN_AFTER_MS)
             compacted = brokers.compacted(there)
             doubt_lag_ms = self._doubt_lag_ms(brokers)
         # What compaction took while a topic had that policy stays gone.
         self._state = replace(
             self._state,
-            hidden=tuple(sorted(hidden)),
+            hidden=tuple(sorted(self._hidden)),
             compacted=tuple(sorted({*self._state.compacted, *compacted})),
             doubt_lag_ms=doubt_lag_ms,
         )
@@ -278,7 +302,7 @@ class _Reading:
         pairs = [pair.split("|") for pair in said.split("\n") if pair]
         state = self._state
         groups = sorted({group for group, _ in pairs} - set(state.groups))
-        topics = sorted({topic for _, topic in pairs} - set(state.topics))
+        topics = sorted({topic for _, topic in pairs if self._is_real(topic)} - set(state.topics))
         if groups or topics:
             self._store(replace(state, groups=(*state.groups, *groups), topics=(*state.topics, *topics)))
 
