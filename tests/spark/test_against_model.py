@@ -36,6 +36,7 @@ SEEDS = (
     1200682,
     1300081,
     1300091,
+    77400852,
 )
 """Random histories that the two once judged otherwise."""
 

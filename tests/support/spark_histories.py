@@ -318,9 +318,11 @@ class TogetherJudged:
 
 
 def _topics(txn: Transaction, kind: Kind) -> set[str]:
-    """The topics of the messages that findings of a kind are about."""
-    indexes = {f.index for f in txn.findings if f.kind is kind}
-    return {message.topic for index, message in txn.messages.items() if index in indexes}
+    """The topics of the messages that findings of a kind are about: of all that are missing where it waits for what is not known."""
+    findings = [f for f in txn.findings if f.kind is kind]
+    indexes = {f.index for f in findings}
+    is_waiting = any(f.detail == "what it waits for is not known" for f in findings)
+    return {message.topic for index, message in txn.messages.items() if index in indexes or is_waiting}
 
 
 def _is_within(topics: set[str], others: set[str]) -> bool:
