@@ -137,6 +137,7 @@ def op_traces(raw: DataFrame, epoch_id: str) -> DataFrame:
         .where(F.col("resolution").isin(_COMMIT, _ROLLBACK))
         .where((txn_id == epoch_id) | txn_id.startswith(_begin(epoch_id)[1]))
         .select(
+            "partition",
             "offset",
             "line",
             "txn_id",
@@ -307,7 +308,7 @@ class EpochLog:
         self._partitions = sorted(
             {half_partition(ordering_key=None, txn_id=txn_id, partition_count=self.partition_count) for txn_id in ids}
         )
-        self._half_read: Mapping[int, int] = {}
+        self._half: Spans = {}
         self._op_read: Mapping[int, int] = {}
 
     def find(self, since_ms: int) -> dict[str, Attempt]:
@@ -322,7 +323,7 @@ class EpochLog:
         half = self._brokers.since(topic("half"), self._partitions, at_ms=since_ms)
         doubt = self._brokers.all_of(topic("doubt"), everywhere)
         self._op_read = {p: span.end for p, span in op.items()}
-        self._half_read = {p: span.end for p, span in half.items()}
+        self._half = half
         known = fold(
             {},
             self.epoch_id,
@@ -333,7 +334,7 @@ class EpochLog:
 
     def halves_since(self, known: Attempts) -> dict[str, Attempt]:
         """The same with the half records that came since `find`."""
-        new = self._new("half", self._half_read)
+        new = self._new("half", {p: span.end for p, span in self._half.items()})
         return fold(known, self.epoch_id, halves=self._rows("half", new, half_traces))
 
     def ops_since(self, known: Attempts) -> dict[str, Attempt]:
@@ -343,6 +344,7 @@ class EpochLog:
 
     def _decided(self, known: Attempts, ops: Sequence[Row]) -> dict[str, Attempt]:
         """The same with those decisions; where a line names what may be a half record, the half topic is asked."""
+        ops = [row for row in ops if not self._is_void(known, row)]
         named: dict[int, set[int]] = {}
         for key, offset in in_question(known, ops):
             home = half_partition(ordering_key=None, txn_id=key.partition("/")[0], partition_count=self.partition_count)
@@ -354,6 +356,12 @@ class EpochLog:
         rows = self._rows("half", spans, lambda raw, epoch: half_places(raw, epoch, offsets))
         places = {(f"{row.txn_id}/{row.nonce}", row.offset) for row in rows}
         return fold(known, self.epoch_id, ops=ops, places=places)
+
+    def _is_void(self, known: Attempts, row: Row) -> bool:
+        """Whether a line names a half record of no attempt: that part of half was read, and nothing of it is there."""
+        span = self._half.get(row.partition)
+        is_read = span is not None and span.start <= row.last_offset < span.end
+        return is_read and f"{row.txn_id}/{row.nonce}" not in known
 
     def say(self, attempts: Sequence[Attempt], resolution: Resolution, *, reason: str = "") -> None:
         """Write one resolution for each attempt; they are acknowledged."""

@@ -72,7 +72,13 @@ def test_where_tasks_are_started_twice_nothing_is_published(
 
 def test_an_epoch_that_was_published_is_skipped_whatever_it_holds_now(spark: SparkSession, arena: Arena) -> None:
     settings = settings_for(arena)
-    write_transactional(numbers(spark, 3), settings, query="again", epoch=1)
+    # A commit that names a half record of another transaction decides nothing, and is no epoch that was published.
+    hand = crafted(arena)
+    nowhere = hand.home("again-1/0000000f")
+    beside = next(key for n in range(99) if hand.home(key := f"elsewhere-{n}/00000001").partition == nowhere.partition)
+    hand.op(nowhere, Resolution.COMMIT, last_offset=hand.half(beside, arena.targets[0]).offsets[0])
+    first = write_transactional(numbers(spark, 3), settings, query="again", epoch=1)
+    assert Outcome.PUBLISHED is first.outcome
 
     again = write_transactional(numbers(spark, 5), settings, query="again", epoch=1)
     following = write_transactional(numbers(spark, 2), settings, query="again", epoch=11)
