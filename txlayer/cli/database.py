@@ -67,12 +67,6 @@ def purge_barrier(
     transaction_age_max: Annotated[
         str, option("--transaction-age-max", "The coordinators' setting of this name.", "AGE")
     ] = "72h",
-    allow_younger: Annotated[
-        bool,
-        option(
-            "--allow-younger", "Also delete rows that a check may still need: it would roll back what is committed."
-        ),
-    ] = False,
     dry_run: Count = False,
     as_json: AsJson = False,
 ) -> None:
@@ -80,7 +74,7 @@ def purge_barrier(
     age = parse_duration("--older-than", older_than)
     age_max = parse_duration("--transaction-age-max", transaction_age_max)
     with opened_barrier(url, table=table, schema=schema, transaction_age_max=age_max) as barrier:
-        done = barrier.purge(age, is_dry_run=dry_run, is_younger_allowed=allow_younger)
+        done = barrier.purge(age, is_dry_run=dry_run)
     _show_purged(done, is_dry_run=dry_run, as_json=as_json)
 
 

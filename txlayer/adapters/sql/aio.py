@@ -59,13 +59,9 @@ class AsyncSqlBarrier:
         """As `SqlBarrier.check_table`."""
         await greenlet_spawn(self._plain.check_table)
 
-    async def purge(
-        self, older_than: timedelta, *, is_dry_run: bool = False, is_younger_allowed: bool = False
-    ) -> Purged:
+    async def purge(self, older_than: timedelta, *, is_dry_run: bool = False) -> Purged:
         """As `SqlBarrier.purge`."""
-        return await greenlet_spawn(
-            self._plain.purge, older_than, is_dry_run=is_dry_run, is_younger_allowed=is_younger_allowed
-        )
+        return await greenlet_spawn(self._plain.purge, older_than, is_dry_run=is_dry_run)
 
     async def resolve(self, txn_id: str, nonce: str, *, group: str, born_at_ms: int | None = None) -> Resolution:
         """As `SqlBarrier.resolve`."""

@@ -180,15 +180,14 @@ class SqlBarrier:
         with self._engine.connect() as connection:
             connection.execute(select(table.c.txn_id).limit(1), execution_options=options)
 
-    def purge(self, older_than: timedelta, *, is_dry_run: bool = False, is_younger_allowed: bool = False) -> Purged:
+    def purge(self, older_than: timedelta, *, is_dry_run: bool = False) -> Purged:
         """Delete rows older than `older_than` by the database's clock, in transactions of bounded size.
 
         Raises:
-            UsageError: it would delete rows of transactions that may still be checked, and that was not allowed. No row
-                was deleted.
+            UsageError: it would delete rows of transactions that may still be checked. No row was deleted.
             SQLAlchemyError: the database refused; rows deleted before stay deleted.
         """
-        if older_than < self._purged_age_min and not is_younger_allowed:
+        if older_than < self._purged_age_min:
             raise UsageError(
                 f"rows younger than {self._purged_age_min / timedelta(days=1):g} days may still be needed by a check: without "
                 "its row a committed transaction would be rolled back. None was deleted"
