@@ -30,8 +30,9 @@ def test_nothing_is_imported_that_nobody_asked_for():
 
 @pytest.fixture
 def nothing_here(tmp_path: Path) -> dict[str, str]:
-    """An environment without a Kafka."""
-    return {"TXLAYER_KAFKA_HOME": str(tmp_path / "nowhere")}
+    """An environment with neither Kafka nor Docker."""
+    nowhere = tmp_path / "nowhere"
+    return {"TXLAYER_KAFKA_HOME": str(nowhere), "DOCKER_HOST": f"unix://{nowhere}"}
 
 
 def run_pytest(
@@ -56,12 +57,16 @@ def test_what_is_no_kafka_is_refused_before_any_test_runs(tmp_path: Path) -> Non
     ran = run_pytest(tmp_path, ONE_TEST, "--txlayer-kafka=docker")
 
     assert 4 == ran.returncode, ran.stdout
-    assert "memory, local, auto or HOST:PORT" in ran.stderr
+    assert "memory, local, container, auto or HOST:PORT" in ran.stderr
 
 
 @pytest.mark.parametrize(
     ("named", "reason"),
-    [("local", "no Kafka 3.9 or later there"), ("kafka.example:9092", "--txlayer-insecure allows plain text")],
+    [
+        ("local", "no Kafka 3.9 or later there"),
+        ("container", "no Docker answers"),
+        ("kafka.example:9092", "--txlayer-insecure allows plain text"),
+    ],
 )
 def test_a_kafka_that_is_not_possible_is_an_error_with_its_reason(
     tmp_path: Path, nothing_here: dict[str, str], named: str, reason: str
@@ -84,6 +89,7 @@ def test_where_nothing_else_is_there_tests_run_in_memory_and_say_why(
     assert 0 == ran.returncode, ran.stdout
     (line,) = [line for line in ran.stdout.splitlines() if line.startswith("txlayer: ")]
     assert "Kafka in memory: no Kafka 3.9 or later there" in line
+    assert "no Docker answers" in line
 
 
 def test_a_run_that_uses_no_fixture_imports_nothing_and_hears_nothing(tmp_path: Path) -> None:

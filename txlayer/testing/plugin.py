@@ -26,8 +26,9 @@ _SETTLED = pytest.StashKey["Choice"]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of txlayer's fixtures."""
     group = parser.getgroup("txlayer", "Kafka for tests with txlayer")
-    text = "memory, local (from its jars), HOST:PORT, or auto: what is there"
+    text = "memory, local (from its jars), container (testcontainers), HOST:PORT, or auto: what is there"
     group.addoption("--txlayer-kafka", metavar="WHICH", help=text)
+    group.addoption("--txlayer-kafka-image", metavar="IMAGE", help="of the container")
     group.addoption("--txlayer-insecure", action="store_true", help="plain text to another machine is allowed")
     parser.addini("txlayer_kafka", f"default of --txlayer-kafka: {text}", default="auto")
 
@@ -82,6 +83,25 @@ def txlayer_local_kafka(request: pytest.FixtureRequest) -> Iterator[LocalBroker]
     broker.close()
 
 
+@pytest.fixture(scope="session")
+def txlayer_container_kafka(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of one real broker of this run, in a container."""
+    from contextlib import ExitStack
+
+    from txlayer.errors import TxLayerError
+    from txlayer.testing.access import IMAGE, running_container, why_no_container
+
+    if reason := why_no_container():
+        _refuse("container", reason)
+    image: str = request.config.getoption("txlayer_kafka_image") or IMAGE
+    with ExitStack() as opened:
+        try:
+            servers = opened.enter_context(running_container(image))
+        except TxLayerError as exc:
+            _refuse("container", exc)
+        yield servers
+
+
 @pytest.fixture
 def txlayer_kafka(request: pytest.FixtureRequest, txlayer_client_settings: Mapping[str, str]) -> KafkaAccess:
     """The Kafka of this run: in memory a new one for each test, else one for all."""
@@ -94,6 +114,10 @@ def txlayer_kafka(request: pytest.FixtureRequest, txlayer_client_settings: Mappi
     if choice.kind is Kind.LOCAL:
         broker: LocalBroker = request.getfixturevalue("txlayer_local_kafka")
         return real_access(broker.bootstrap_servers, is_kept=False)
+    if choice.kind is Kind.CONTAINER:
+        servers: str = request.getfixturevalue("txlayer_container_kafka")
+        # Docker may be another machine; what is in this container is the tests' own.
+        return real_access(servers, is_insecure_allowed=True, is_kept=False)
     try:
         return real_access(
             choice.servers,
@@ -132,10 +156,10 @@ def _wanted(config: pytest.Config) -> Choice:
 
 def _settled(config: pytest.Config) -> Choice:
     if _SETTLED not in config.stash:
-        from txlayer.testing.access import settle_choice, why_no_local
+        from txlayer.testing.access import settle_choice, why_no_container, why_no_local
 
         config.stash[_SETTLED] = settle_choice(
-            _wanted(config), why_no_local=lambda: why_no_local(_local_config(config))
+            _wanted(config), why_no_local=lambda: why_no_local(_local_config(config)), why_no_container=why_no_container
         )
     return config.stash[_SETTLED]
 
