@@ -32,7 +32,7 @@ IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas bench images docs setup lint jars rights kills audit sbom clean
+.PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas container bench images docs setup lint jars rights kills audit sbom clean
 
 demo: setup jars
 	$(BIN)/python examples/shop/demo.py
@@ -122,6 +122,10 @@ kafkas: setup jars
 		home="$$($(BIN)/python -m tests.support.kafka_release $$release)" && TXLAYER_KAFKA_HOME="$$home" \
 			$(BIN)/python -m pytest -p no:randomly $(KAFKA_TESTS) $(REPORT) || exit 1; \
 	done
+
+# The pytest plugin's `container` on a Docker engine that the tests start; as root, with dockerd and iproute2.
+container: setup jars
+	$(BIN)/python -m pytest tests/integration/test_plugin_container.py $(REPORT)
 
 bench: setup jars
 	@failed=0; for subject in $(SUBJECTS); do \

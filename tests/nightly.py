@@ -47,7 +47,8 @@ def _tests(*files: str) -> tuple[tuple[str, ...], ...]:
 DEMO = ("tests/docs/test_demo.py",)
 TUTORIAL = ("tests/docs/test_tutorial.py",)
 WHEELS = ("tests/integration/test_package.py", "tests/docs/test_install_page.py")
-APART = (*DEMO, *TUTORIAL, *WHEELS, "tests/integration/test_pythons.py")
+CONTAINER = ("tests/integration/test_plugin_container.py",)
+APART = (*CONTAINER, *DEMO, *TUTORIAL, *WHEELS, "tests/integration/test_pythons.py")
 """They have a stage of their own, and are left out of `marked`."""
 MARKED = (("make", "test", "NIGHTLY=only", "ARGS=" + " ".join(f"--ignore={file}" for file in APART)),)
 
@@ -86,6 +87,12 @@ STAGES = (
         60,
         _make("kafkas KAFKAS=3.9.1", "kafkas KAFKAS=4.0.0"),
         "the tests of crashes, fencing and isolation on every other release of Kafka",
+    ),
+    Stage(
+        "container",
+        20,
+        _make("container"),
+        "users' suites on a broker in a container of a real Docker engine; needs root and dockerd",
     ),
     Stage("demo", 45, _tests(*DEMO), "the shop of the demo, whose processes are killed"),
     Stage("tutorial", 30, _tests(*TUTORIAL), "the tutorial, typed"),

@@ -211,6 +211,9 @@ IMAGE = "confluentinc/cp-kafka:8.1.0"
 START_TIMEOUT_S = 120
 """Once the image is there: a container of a machine under load."""
 
+LOG_CHARACTERS_MAX = 1200
+"""Of each stream of a container that did not start: some twenty lines."""
+
 SETTINGS = {
     # One broker: without these the first Kafka transaction waits for replicas that never come.
     "KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
@@ -264,16 +267,33 @@ def running_container(image: str = IMAGE, *, make: Callable[[str], Any] = make_c
     """The address of a Kafka in a container, which is removed at the end, also when it did not start.
 
     Raises:
-        BrokerUnavailableError: it did not start; the cause says why (no image, no Docker, too slow).
+        BrokerUnavailableError: it did not start; the cause and the end of its log say why (no image, no Docker, too slow).
     """
-    container = make(image)
+    container = None
     try:
         try:
+            container = make(image)
             container.start(timeout=START_TIMEOUT_S)
             servers = container.get_bootstrap_server()
         except Exception as exc:
             # Docker's, testcontainers' and requests' errors have no common class.
-            raise BrokerUnavailableError(f"the container of {image} did not start: {exc}") from exc
+            log = "" if container is None else _end_of_log(container)
+            raise BrokerUnavailableError(f"the container of {image} did not start: {exc}{log}") from exc
         yield servers
     finally:
-        container.stop()
+        if container is not None:
+            container.stop()
+
+
+def _end_of_log(container: Any) -> str:
+    """The last characters of each stream, for the log goes with the container; nothing if it was not created."""
+    from docker.errors import DockerException
+    from testcontainers.core.exceptions import ContainerStartException
+
+    try:
+        streams = container.get_logs()
+    except (ContainerStartException, DockerException, OSError):
+        # It was not created, or Docker no longer answers, which the failure itself says.
+        return ""
+    ends = (stream.decode(errors="backslashreplace").rstrip()[-LOG_CHARACTERS_MAX:] for stream in streams)
+    return "".join(f"\n{end}" for end in ends if end)

@@ -28,7 +28,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("txlayer", "Kafka for tests with txlayer")
     text = "memory, local (from its jars), container (testcontainers), HOST:PORT, or auto: what is there"
     group.addoption("--txlayer-kafka", metavar="WHICH", help=text)
-    group.addoption("--txlayer-kafka-image", metavar="IMAGE", help="of the container")
+    group.addoption(
+        "--txlayer-kafka-image",
+        metavar="IMAGE",
+        help="of the container: of the cp-kafka family, with its version as the tag",
+    )
     group.addoption("--txlayer-insecure", action="store_true", help="plain text to another machine is allowed")
     parser.addini("txlayer_kafka", f"default of --txlayer-kafka: {text}", default="auto")
 
