@@ -60,7 +60,7 @@ def engine(local_config: LocalConfig) -> Iterator[Engine]:
         pytest.skip(reason)
     java = bundled_java()
     assert java is not None, "the extra `local` brings one"
-    jars = prepare_runtime(local_config).command.jar_folder
+    jars = prepare_runtime(local_config).jar_folder
     with running_engine() as started:
         make_kafka_image(started, KAFKA, java=java, jars=jars)
         launch = "/etc/confluent/docker/launch"
