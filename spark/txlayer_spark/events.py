@@ -318,11 +318,11 @@ def _check(records: DataFrame, _names: Names) -> DataFrame:
 
 
 def _doubt(records: DataFrame, names: Names) -> DataFrame:
-    parts = (_summaries(records, names), _twins(records), _contents(records), _asides(records))
+    parts = (_summaries(records, names), _twins(records), _contents(records), _quarantined(records))
     return reduce(DataFrame.unionByName, parts)
 
 
-def _asides(records: DataFrame) -> DataFrame:
+def _quarantined(records: DataFrame) -> DataFrame:
     """pos: offset and line of an op line, packed without its source, or the offset of a half record; a: 1 for a half record."""
     name = lines.text(F.col("key"))
     place = F.split_part(name, F.lit("/"), F.lit(4))

@@ -339,15 +339,15 @@ def fold_exactly(  # its steps, in their order
     group; a forwarded record belongs to the attempt whose half record it names.
     """
     # Steps of which each reads the ones before several times: what is not put down is planned anew for each.
-    asides = happened.where(F.col("kind") == int(Kind.ASIDE))
-    every_half = _not_kept_aside(happened.where(F.col("kind") == int(Kind.HALF)), asides)
+    quarantined = happened.where(F.col("kind") == int(Kind.ASIDE))
+    every_half = _not_kept_aside(happened.where(F.col("kind") == int(Kind.HALF)), quarantined)
     half = put(_belonging(every_half, shortened_partitions), "half")
     doubts = happened.where(F.col("kind") == int(Kind.DOUBT))
     twins = happened.where(F.col("kind") == int(Kind.TWIN))
     held = happened.where(F.col("kind") == int(Kind.CONTENT))
     contents = _newest(held).where(F.col("a") != int(Held.ENDED))
     messages = put(_messages(half, _newest(held.where(F.col("a") != int(Held.ENDED)))), "messages")
-    ops = _not_given_up(happened.where(F.col("kind") == int(Kind.OP)), asides)
+    ops = _not_given_up(happened.where(F.col("kind") == int(Kind.OP)), quarantined)
     known = _known_offsets(half, reduce(DataFrame.unionByName, (doubts, twins, held)))
     named = _naming_halves(ops, half, known, clock_error_ms=clock_error_ms)
     counting = put(_with_unsure(named.unionByName(_naming_doubts(ops, known, doubts))), "counting")
@@ -444,15 +444,15 @@ def _newest(contents: DataFrame) -> DataFrame:
     return now.drop("_at")
 
 
-def _not_kept_aside(half: DataFrame, asides: DataFrame) -> DataFrame:
+def _not_kept_aside(half: DataFrame, quarantined: DataFrame) -> DataFrame:
     """The half records but those that doubt keeps: they are no part of their transaction."""
-    kept = asides.where(F.isnotnull("a")).select("txn_id", "partition", "pos").distinct()
+    kept = quarantined.where(F.isnotnull("a")).select("txn_id", "partition", "pos").distinct()
     return half.join(kept, ["txn_id", "partition", "pos"], "left_anti")
 
 
-def _not_given_up(ops: DataFrame, asides: DataFrame) -> DataFrame:
+def _not_given_up(ops: DataFrame, quarantined: DataFrame) -> DataFrame:
     """The op lines but those that doubt keeps: they were given up before their half records came."""
-    given_up = asides.where(F.isnull("a")).select("txn_id", "partition", F.col("pos").alias("_place")).distinct()
+    given_up = quarantined.where(F.isnull("a")).select("txn_id", "partition", F.col("pos").alias("_place")).distinct()
     placed = ops.withColumn("_place", F.shiftright("pos", SOURCE_BITS))
     return placed.join(given_up, ["txn_id", "partition", "_place"], "left_anti").drop("_place")
 

@@ -160,7 +160,7 @@ def test_a_strangers_kafka_transaction_on_half_delays_and_loses_nothing(lab: Lab
             # Half ends with the stranger's marker now, and a successor must see that it has read all.
             running = shop.coordinator(doubt_after=second)
             wait_until(
-                lambda: any(t.is_in_doubt for x in running.ledgers for t in x.everybody()),
+                lambda: any(t.is_in_doubt for x in running.ledgers for t in x.all_unsettled()),
                 within=30,
                 what="the open one on doubt",
             )

@@ -54,7 +54,7 @@ def test_a_rolling_restart_of_two_releases_under_load_loses_and_doubles_nothing(
     say(verdict.counts)
     assert ([], [], []) == (verdict.findings[:20], witness.repeated(), load.failures)
     assert {b"1|", b"2|"} == versions
-    assert {} == arena.doubt().asides
+    assert {} == arena.doubt().quarantined
     for process in running:
         process.terminate()
         assert 0 == process.wait()

@@ -145,10 +145,10 @@ def shop(broker: Broker, tmp_path: Path) -> Iterator[Shop]:
 @pytest.mark.fault("consumer: is frozen for longer than its session or its lease, then goes on")
 @pytest.mark.promise("P10")
 def test_what_a_consumer_writes_that_slept_past_its_lease_is_refused(broker: Broker, shop: Shop) -> None:
-    sleeper = shop.start()
+    encoded = shop.start()
     write(broker.bootstrap_servers, shop.topic, b"42 cents")
-    old = shop.wait_for(sleeper, "began")["token"]
-    sleeper.freeze()
+    old = shop.wait_for(encoded, "began")["token"]
+    encoded.freeze()
     frozen_at = time.monotonic()
 
     successor = shop.start()
@@ -156,9 +156,9 @@ def test_what_a_consumer_writes_that_slept_past_its_lease_is_refused(broker: Bro
     shop.let_write(successor)
     shop.wait_for(successor, "wrote")
     wait_until(lambda: time.monotonic() - frozen_at > EXPIRY_S + 1, within=30, what="the lease is over")
-    sleeper.thaw()
-    shop.let_write(sleeper)
-    refused = shop.wait_for(sleeper, "refused")
+    encoded.thaw()
+    shop.let_write(encoded)
+    refused = shop.wait_for(encoded, "refused")
 
     assert old < new
     assert (old, new, True) == (refused["token"], refused["current_token"], refused["is_told"])

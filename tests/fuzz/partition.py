@@ -18,7 +18,7 @@ from txlayer.core.doubt import DoubtFold, QuarantineFold
 from txlayer.core.history import HistoryFold
 from txlayer.core.messages import HalfHeader, OpMessage, Origin, Undecodable
 from txlayer.operate.history import history_json
-from txlayer.operate.unsettled import aside_json
+from txlayer.operate.unsettled import quarantined_json
 
 BETWEEN = b"\x1e"
 RECORDS_MAX = 24
@@ -38,7 +38,7 @@ def check_partition(raw: bytes) -> bool:
     driver.op("C", WITNESS, offset)
     _settle(driver)
     assert 1 == driver.log.forwarded.count(WITNESS)
-    _look_aside(driver)
+    _ask_in_background(driver)
     before = driver.log.stored
     driver.crash(is_new_process=True)
     _settle(driver)
@@ -90,7 +90,7 @@ def _recover_from(driver: PartitionDriver, raw: bytes) -> None:
     log.doubt[:] = known
 
 
-def _look_aside(driver: PartitionDriver) -> None:
+def _ask_in_background(driver: PartitionDriver) -> None:
     """What nobody can read was kept aside, each once."""
     log = driver.log
     unreadable = {
@@ -111,7 +111,7 @@ def _look_aside(driver: PartitionDriver) -> None:
 
 def look_at(log: PartitionLog) -> None:
     """What people's commands make of these topics: values that JSON can hold."""
-    histories, asides, doubt = HistoryFold("a"), QuarantineFold(), DoubtFold()
+    histories, quarantined, doubt = HistoryFold("a"), QuarantineFold(), DoubtFold()
     for entry in log.half:
         histories.half(partition=0, offset=entry.offset, appended_ms=entry.appended_ms, headers=entry.record.headers())
     for entry in log.op:
@@ -120,11 +120,11 @@ def look_at(log: PartitionLog) -> None:
         key, value = entry.record.key(), entry.record.value()
         doubt.fold(entry.offset, key, value)
         histories.doubt(partition=0, appended_ms=entry.appended_ms, key=key, value=value)
-        asides.fold(_Placed(entry))
+        quarantined.fold(_Placed(entry))
     for found in histories.histories():
         json.dumps(history_json(found, is_applied=None))
-    for aside in asides.asides():
-        json.dumps(aside_json(aside, now_ms=0))
+    for aside in quarantined.quarantined():
+        json.dumps(quarantined_json(aside, now_ms=0))
 
 
 class _Placed:

@@ -118,14 +118,14 @@ def check_summary(raw: bytes) -> bool:
 
 def check_doubt_key(raw: bytes) -> bool:
     """A key on doubt: of a summary, of a content, or of a record kept aside."""
-    parsed, aside = codec.parse_doubt_key(raw), codec.parse_kept_aside_key(raw)
+    parsed, aside = codec.parse_doubt_key(raw), codec.parse_quarantine_key(raw)
     assert parsed is None or aside is None
     if parsed is not None:
         key, index = parsed
         again = key.encode("ascii") if index is None else codec.content_key(key, index)
         assert parsed == codec.parse_doubt_key(again)
     if aside is not None:
-        assert aside == codec.parse_kept_aside_key(codec.kept_aside_key(*aside))
+        assert aside == codec.parse_quarantine_key(codec.quarantine_key(*aside))
     return parsed is not None or aside is not None
 
 

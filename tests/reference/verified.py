@@ -11,7 +11,7 @@ from txlayer.adapters.ports import Administration, LogReader
 from txlayer.config import ClientConfig
 from txlayer.core.topics import TopicState
 from txlayer.core.verification import Verdict
-from txlayer.operate.verify import Late, TraceShelf, WantedWindow, WindowReader, judgements
+from txlayer.operate.verify import Late, TraceIndex, WantedWindow, WindowReader, judgements
 
 Place = tuple[str, int]
 
@@ -39,7 +39,7 @@ def verified(history: History, *, now_ms: int) -> Told:
     )
     topics = tuple(cluster.topics - {f"{history.settings.namespace}.{t}" for t in ("half", "op", "doubt")})
     asked = WantedWindow(since_ms=0, topics=topics, overdue_ms=1 << 62, clock_error_ms=history.settings.clock_error_ms)
-    with TraceShelf() as shelf:
+    with TraceIndex() as shelf:
         window = reader.read(asked, shelf).window
         words: dict[str, Verdict] = {}
         orphans = set()

@@ -286,7 +286,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     "a reader gets a message twice": (Kind.DUPLICATE, lambda: replace(clean(), witnessed=[real(), real(1)])),
     "a good record is kept aside": (
         Kind.DROPPED,
-        lambda: logs(doubt=[Seen(DOUBT, 0, 0, codec.kept_aside_key(Origin(HALF, 0, 0)), b"", [], 9)]),
+        lambda: logs(doubt=[Seen(DOUBT, 0, 0, codec.quarantine_key(Origin(HALF, 0, 0)), b"", [], 9)]),
     ),
 }
 

@@ -164,19 +164,19 @@ class ProducerProcess:
         place = engine.identity.place(planned.ordering_key, planned.order, immunity)
         messages = _messages(planned, key)
         try:
-            flight = yield from steps.launch(engine, self._make_flight, messages, place, key)
+            txn = yield from steps.launch(engine, self._make_flight, messages, place, key)
             if planned.end is End.SENT:
                 self._die_soon()
-            yield from steps.stored(engine, flight)
+            yield from steps.stored(engine, txn)
         except TxLayerError as exc:
             self._world.note(self._process.name, "gives up", f"{key}: {type(exc).__name__}")
             if self._database is None:
                 databases[key] = ROLLBACK
             return
-        partition = flight.half_partition
-        society.acknowledged.append((society.config.topics.half, partition, flight.last_half_offset))
-        self._world.note(self._process.name, "prepared", f"{key} at {partition}:{flight.last_half_offset}")
-        self._others_say(planned, key, partition, flight.last_half_offset)
+        partition = txn.half_partition
+        society.acknowledged.append((society.config.topics.half, partition, txn.last_half_offset))
+        self._world.note(self._process.name, "prepared", f"{key} at {partition}:{txn.last_half_offset}")
+        self._others_say(planned, key, partition, txn.last_half_offset)
         if planned.end is End.PREPARED:
             self._world.die(away_s=0.5)
         if self._database is None:
@@ -188,13 +188,13 @@ class ProducerProcess:
         if planned.end is End.LOCAL:
             self._world.die(away_s=0.5)
         if planned.is_silent:
-            steps.resolve(engine, flight, UNKNOWN)
+            steps.resolve(engine, txn, UNKNOWN)
             return
-        steps.resolve(engine, flight, said)
+        steps.resolve(engine, txn, said)
         if planned.end is End.RESOLVED:
             self._world.die(away_s=0.5)
         try:
-            result = yield from steps.result(engine, flight)
+            result = yield from steps.result(engine, txn)
         except TxLayerError:
             return
         if result.op_offset >= 0:  # else nobody told where it is

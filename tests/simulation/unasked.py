@@ -66,7 +66,7 @@ class HastyAskingLedger(Ledger):
     """Asks about whoever is there, as young as they are."""
 
     def _ask_those_due(self, *, now_ms: int, present: Collection[str], count_max: int) -> None:
-        for key in list(self.asleep.dormant):
+        for key in list(self.dormant.summaries):
             self.find(key)
         for txn in list(self.transactions.values()):
             is_first = txn.more is None or not txn.more.checked_count
@@ -98,7 +98,7 @@ class ForgetfulLedger(Ledger):
     """A successor knows nothing of the questions before it."""
 
     def start_replay(self, positions: Any, kept: DoubtFold, *, doubt_next: int, time_ms: int = 0) -> None:
-        kept.transactions, kept.dormant = kept.everybody(), {}
+        kept.transactions, kept.dormant = kept.all_unsettled(), {}
         for txn in kept.transactions.values():
             more = txn.extra()
             more.checked_count = more.answered_count = more.answered_number = 0

@@ -88,7 +88,7 @@ class LateDoubtPublisher(Publisher):
         member: Any,
         **told: Any,
     ) -> dict[int, dict[str, int]]:
-        first = [(p, replace(batch, keeps={}, ends=[], asides=[])) for p, batch in batches]
+        first = [(p, replace(batch, keeps={}, ends=[], quarantined=[])) for p, batch in batches]
         super().publish(first, offsets, member, **told)
         rest = [(p, replace(batch, forwards=[])) for p, batch in batches]
         return super().publish(rest, offsets, member, **told)
@@ -270,7 +270,7 @@ class SweepingLedger(Ledger):
     """A second copy of what stands on doubt moves whoever lies before it there, all at once."""
 
     def _leave_half(self, *, before: int) -> None:
-        for txn in self._young_ones():
+        for txn in self._unsettled_in_half():
             if txn.first_offset < before:
                 self._keep(txn)
 

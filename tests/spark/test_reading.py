@@ -300,7 +300,7 @@ def test_doubt_contents_ends_and_what_was_kept_aside_are_told_apart(spark: Spark
     assert (b"k", b"junk") == (bytes(record.key), bytes(record.value))
     assert ("content", True) == (wrong.record, wrong.error is not None)
     for key, row in zip(keys, ended, strict=True):
-        parsed, aside = codec.parse_doubt_key(key), codec.parse_kept_aside_key(key)
+        parsed, aside = codec.parse_doubt_key(key), codec.parse_quarantine_key(key)
         if aside is not None:
             assert ("kept_aside", *aside[0], aside[1]) == (row.record, *tuple(row.kept_aside)[:4]), key
         elif parsed is not None:

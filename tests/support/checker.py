@@ -128,7 +128,7 @@ class Judge:
         self.expected: dict[str, Expected] = {}
         self.summaries: dict[str, DoubtSummary] = {}
         self.visible: dict[str, dict[int, Seen]] = {}
-        self.asides: Counter[bytes] = Counter()
+        self.quarantined: Counter[bytes] = Counter()
         """What is kept aside on doubt, by its key, and how often it was written."""
         self.were_on_doubt: set[str] = set()
         self.were_parked: set[str] = set()
@@ -178,7 +178,7 @@ class Judge:
             for number, line in enumerate((record.value or b"").decode("ascii", "replace").split("\n")):
                 op = codec.decode_op(line)
                 where = Origin(record.topic, record.partition, record.offset)
-                if isinstance(op, OpMessage) and codec.kept_aside_key(where, number) not in self.asides:
+                if isinstance(op, OpMessage) and codec.quarantine_key(where, number) not in self.quarantined:
                     self._apply(op, record, number)
 
     def _apply(self, op: OpMessage, record: Seen, number: int) -> None:
@@ -212,7 +212,7 @@ class Judge:
             parsed = codec.parse_doubt_key(record.key)
             if parsed is None:
                 self._verdict.counts["kept aside"] += 1
-                self.asides[record.key or b""] += 1
+                self.quarantined[record.key or b""] += 1
                 continue
             key, index = parsed
             self.were_on_doubt.add(key)

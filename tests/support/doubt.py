@@ -15,11 +15,11 @@ class DoubtShelf:
 
     summaries: dict[str, DoubtSummary] = field(default_factory=dict)
     contents: dict[str, dict[int, Seen]] = field(default_factory=dict)
-    asides: dict[str, Seen] = field(default_factory=dict)
+    quarantined: dict[str, Seen] = field(default_factory=dict)
 
     def why(self, aside_key: str) -> str:
         """Reason and explanation of a record kept aside; "" when it is not there."""
-        aside = self.asides.get(aside_key)
+        aside = self.quarantined.get(aside_key)
         return (header(aside.headers, codec.WHY_HEADER) or b"").decode() if aside else ""
 
 
@@ -29,7 +29,7 @@ def read_doubt(servers: str, topic: str) -> DoubtShelf:
     for record in read_log(servers, [topic])[topic]:
         parsed = codec.parse_doubt_key(record.key)
         if parsed is None:
-            shelf.asides[(record.key or b"").decode()] = record
+            shelf.quarantined[(record.key or b"").decode()] = record
             continue
         key, index = parsed
         if index is not None and record.value is None:

@@ -161,11 +161,11 @@ class PartitionDriver:
         for topic in self.ledger.unknown_topics:
             self.book[topic] = self.truth.get(topic, MISSING)
         self.ledger.unknown_topics.clear()
-        start, aside_count = self.ledger.op_next, len(self.ledger.batch.asides)
+        start, quarantined_count = self.ledger.op_next, len(self.ledger.batch.quarantined)
         batch = self.ledger.advance(line_count_max=lines, byte_count_max=byte_count)
         given_up = frozenset(
             (aside.origin.offset, aside.number)
-            for aside in batch.asides[aside_count:]
+            for aside in batch.quarantined[quarantined_count:]
             if aside.line is not None and aside.why.reason is ParkReason.MISPLACED
         )
         self._facts.append(

@@ -261,7 +261,7 @@ class History:
         for topic in TOPICS:
             self.driver.set_target(topic, ACCEPTS, is_told=False)
         self._work_off()
-        for txn in list(self.driver.ledger.everybody()):
+        for txn in list(self.driver.ledger.all_unsettled()):
             if txn.state in (TxnState.OPEN, TxnState.PARKED) and txn.seen:
                 self.driver.op("R", txn.key, txn.last_offset)
         self._work_off()
@@ -269,7 +269,7 @@ class History:
         assert not left.has_more
         assert left.waits_for_half is None
         stuck = {TxnState.OPEN, TxnState.WAITING, TxnState.HELD}
-        assert [] == [t.key for t in left.everybody() if t.state in stuck]
+        assert [] == [t.key for t in left.all_unsettled() if t.state in stuck]
         assert 0 == left.content_bytes
 
     def _work_off(self) -> None:
@@ -294,15 +294,15 @@ class History:
         self._judge_forwarded(appended, self.naive.forwarded[before:])
         unsettled = self.naive.unsettled(half_next=positions.half_next)
         expected = {key: (fate.state, fate.asked, fate.answered, fate.decided) for key, fate in unsettled.items()}
-        assert expected == {t.key: _standing(t) for t in ledger.everybody()}
+        assert expected == {t.key: _standing(t) for t in ledger.all_unsettled()}
         on_doubt = log.on_doubt()
-        for txn in ledger.everybody():
+        for txn in ledger.all_unsettled():
             if txn.key in on_doubt:
                 contents = log.contents_on_doubt(txn.key)
                 assert list(range(txn.seen)) == sorted(contents), txn.key
             else:
                 assert positions.low_water <= txn.first_offset, txn.key
-        assert {t.key for t in ledger.everybody() if t.is_in_doubt} == set(on_doubt)
+        assert {t.key for t in ledger.all_unsettled() if t.is_in_doubt} == set(on_doubt)
         assert len(on_doubt) == ledger.shelf.count
         if len(log.appended) > 1:
             _judge_progress(log.appended[-2], appended)
@@ -343,7 +343,7 @@ def _judge_memory(ledger: Ledger) -> None:
     in_memory = [t for t in ledger.transactions.values() if t.content is not None]
     assert sum(_size(t) for t in in_memory) == ledger.content_bytes
     assert all(not t.is_in_doubt for t in in_memory)
-    assert len(ledger._old) + len(ledger._young) <= 2 * len(in_half) + 1024
+    assert len(ledger._past_immunity) + len(ledger._immune) <= 2 * len(in_half) + 1024
 
 
 def _size(txn: Transaction) -> int:
@@ -358,4 +358,4 @@ def _standing(txn: Transaction) -> tuple[str, int, int, Any]:
 
 
 def _snapshot(ledger: Ledger) -> dict[str, Any]:
-    return {t.key: (t.summary(), t.is_in_doubt) for t in ledger.everybody()}
+    return {t.key: (t.summary(), t.is_in_doubt) for t in ledger.all_unsettled()}

@@ -225,7 +225,7 @@ class PartitionLog:
     @property
     def kept_aside(self) -> list[Origin]:
         """Where the records and lines on doubt stood that are none of ours, in the order in which they were kept."""
-        parsed = (codec.parse_kept_aside_key(entry.record.key()) for entry in self.doubt)
+        parsed = (codec.parse_quarantine_key(entry.record.key()) for entry in self.doubt)
         return [found[0] for found in parsed if found is not None]
 
     def on_doubt(self) -> dict[str, Transaction]:
@@ -234,7 +234,7 @@ class PartitionLog:
         for entry in self.doubt:
             if entry.offset >= self.stored.doubt_low:
                 fold.fold(entry.offset, entry.record.key(), entry.record.value(), entry.record.headers)
-        return fold.everybody()
+        return fold.all_unsettled()
 
     def contents_on_doubt(self, key: str) -> dict[int, MemoryRecord]:
         """The half records of a transaction as doubt holds them, by index."""

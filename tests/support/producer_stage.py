@@ -312,16 +312,16 @@ class World:
         self, messages: Sequence[Message] = (ORDER,), make: Any = PendingTransaction, key: str = KEY
     ) -> PendingTransaction:
         """Its half messages are queued."""
-        flight = finish(self.steps(messages, make=make, key=key))
-        assert isinstance(flight, PendingTransaction)
-        return flight
+        txn = finish(self.steps(messages, make=make, key=key))
+        assert isinstance(txn, PendingTransaction)
+        return txn
 
     def prepared(self, messages: Sequence[Message] = (ORDER,), key: str = KEY) -> PendingTransaction:
         """Its half messages are stored."""
-        flight = self.launch(messages, key=key)
+        txn = self.launch(messages, key=key)
         self.serve()
-        finish(steps.stored(self.engine, flight))
-        return flight
+        finish(steps.stored(self.engine, txn))
+        return txn
 
 
 def finish(run: Steps[Any]) -> Any:

@@ -173,9 +173,9 @@ def _forgotten(history: History, judge: Judge) -> Iterable[Finding]:
 def _not_aside(history: History, judge: Judge) -> Iterable[Finding]:
     wanted = dict(_garbage(history))
     for key, what in wanted.items():
-        if judge.asides[key] != 1:
-            yield Finding(Kind.DROPPED, "", f"{what} is kept aside {judge.asides[key]} times")
-    unwanted = judge.asides.keys() - wanted.keys()
+        if judge.quarantined[key] != 1:
+            yield Finding(Kind.DROPPED, "", f"{what} is kept aside {judge.quarantined[key]} times")
+    unwanted = judge.quarantined.keys() - wanted.keys()
     if unwanted:
         unwanted = unwanted - {key for key, _ in _lines_that_name_nothing(history, judge)}
     for key in sorted(unwanted):
@@ -190,18 +190,18 @@ def _garbage(history: History) -> Iterable[tuple[bytes, str]]:
         if isinstance(head, HalfHeader) and home_of(head, partition_count=count) == record.partition:
             continue
         where = (history.half_topic, record.partition, record.offset)
-        yield codec.kept_aside_key(Origin(*where)), f"half {where[1:]}"
+        yield codec.quarantine_key(Origin(*where)), f"half {where[1:]}"
     for record in history.logs.op:
         where = (history.op_topic, record.partition, record.offset)
         lines = codec.split_ops(record.value)
         if isinstance(lines, Undecodable):
-            yield codec.kept_aside_key(Origin(*where)), f"op {where[1:]}"
+            yield codec.quarantine_key(Origin(*where)), f"op {where[1:]}"
             continue
         for number, line in enumerate(lines):
             op = codec.decode_op(line)
             if isinstance(op, OpMessage) and op.last_offset < half_ends.get(record.partition, 0):
                 continue
-            yield codec.kept_aside_key(Origin(*where), number), f"op line {where[1:]}:{number}"
+            yield codec.quarantine_key(Origin(*where), number), f"op line {where[1:]}:{number}"
 
 
 def _lines_that_name_nothing(history: History, judge: Judge) -> Iterable[tuple[bytes, str]]:
@@ -215,7 +215,7 @@ def _lines_that_name_nothing(history: History, judge: Judge) -> Iterable[tuple[b
                 firsts = {} if txn is None else txn.records
                 if op.last_offset not in {first.offset for first in firsts.values()}:
                     where = Origin(history.op_topic, record.partition, record.offset)
-                    yield codec.kept_aside_key(where, number), op.key
+                    yield codec.quarantine_key(where, number), op.key
 
 
 # --- doubt ------------------------------------------------------------------------------------------------------------

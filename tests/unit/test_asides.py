@@ -72,21 +72,21 @@ def folded(*entries: DoubtEntry) -> list[QuarantinedRecord]:
     fold = QuarantineFold()
     for entry in entries:
         fold.fold(entry)
-    return fold.asides()
+    return fold.quarantined()
 
 
 @given(TOPIC, st.integers(0, 2**31 - 1), WHOLE, st.none() | WHOLE)
 def test_the_name_of_a_record_kept_aside_tells_where_it_stood(
     topic: str, partition: int, offset: int, line: int | None
 ) -> None:
-    name = codec.kept_aside_key(Origin(topic, partition, offset), line)
+    name = codec.quarantine_key(Origin(topic, partition, offset), line)
 
-    assert (Origin(topic, partition, offset), line) == codec.parse_kept_aside_key(name)
+    assert (Origin(topic, partition, offset), line) == codec.parse_quarantine_key(name)
 
 
 def test_a_doubt_key_of_the_protocol_page_is_of_a_transaction_or_of_a_record_kept_aside() -> None:
     for vector in vectors("doubt-key"):
-        is_aside = codec.parse_kept_aside_key(vector["bytes"].encode()) is not None
+        is_aside = codec.parse_quarantine_key(vector["bytes"].encode()) is not None
 
         assert (vector["key"] is None) == is_aside
 
@@ -108,7 +108,7 @@ def test_a_doubt_key_of_the_protocol_page_is_of_a_transaction_or_of_a_record_kep
     ],
 )
 def test_any_other_key_names_no_record_kept_aside(raw: bytes | None) -> None:
-    assert codec.parse_kept_aside_key(raw) is None
+    assert codec.parse_quarantine_key(raw) is None
     assert [] == folded(DoubtEntry(raw, b"value"))
 
 

@@ -36,7 +36,7 @@ def test_a_fresh_batch_is_empty() -> None:
         Batch(forwards=[TXN]),
         Batch(keeps={TXN.key: MoveToDoubt(TXN, is_whole=True)}),
         Batch(ends=[TXN]),
-        Batch(asides=[ASIDE]),
+        Batch(quarantined=[ASIDE]),
     ],
 )
 def test_a_batch_with_something_to_write_is_not_empty(batch: Batch) -> None:

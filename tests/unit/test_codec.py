@@ -143,7 +143,7 @@ def test_a_content_key_names_its_transaction_and_index(key: str, index: int) -> 
 
 @given(TOPIC, st.integers(0, 2**31 - 1), WHOLE)
 def test_the_key_of_a_record_kept_aside_is_no_transactions(topic: str, partition: int, offset: int) -> None:
-    raw = codec.kept_aside_key(Origin(topic, partition, offset))
+    raw = codec.quarantine_key(Origin(topic, partition, offset))
 
     assert codec.parse_doubt_key(raw) is None
 

@@ -403,8 +403,8 @@ def test_what_is_kept_aside_in_one_kafka_transaction_is_bounded_in_bytes(topic: 
     class Measured(Publisher):
         def publish(self, batches: Any, *rest: Any, **named: Any) -> dict[int, dict[str, int]]:
             nonlocal most
-            asides = [aside for _, batch in batches for aside in batch.asides]
-            sizes = [len(a.line) if a.line is not None else len(a.record) for a in asides]
+            quarantined = [aside for _, batch in batches for aside in batch.quarantined]
+            sizes = [len(a.line) if a.line is not None else len(a.record) for a in quarantined]
             most = max(most, sum(sizes))
             return super().publish(batches, *rest, **named)
 

@@ -132,7 +132,7 @@ def kept_aside_beside_a_suspect(make: type[Coordinator]) -> list[tuple[int, int]
 
     stage.coordinator.run(should_stop=look)
     assert [0] == garbage
-    parsed = (codec.parse_kept_aside_key(r.key()) for r in stage.kafka.records(stage.topics.doubt))
+    parsed = (codec.parse_quarantine_key(r.key()) for r in stage.kafka.records(stage.topics.doubt))
     return [(origin.partition, origin.offset) for origin, _ in filter(None, parsed)]
 
 

@@ -186,7 +186,7 @@ def test_those_that_sleep_after_a_restart_are_counted_too() -> None:
     driver.tick(after_ms=120_000)
     driver.publish()
     driver.crash(is_new_process=True)
-    assert len(driver.ledger.asleep) == 1
+    assert len(driver.ledger.dormant) == 1
 
     found = values(view(shard(driver.ledger), now_ms=driver.now_ms), f.OPEN)
 

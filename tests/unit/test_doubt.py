@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.core_records import BORN_MS, GROUP, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING
-from txlayer.core.codec import content_key, encode_summary, kept_aside_key
+from txlayer.core.codec import content_key, encode_summary, quarantine_key
 from txlayer.core.doubt import REWRITE_LAG_MIN, DoubtFold, DoubtIndex
 from txlayer.core.messages import DoubtSummary, OrderMode, Origin
 from txlayer.core.transaction import Transaction, from_summary
@@ -78,13 +78,13 @@ def whole(key: str, at: int, *, state: str = "open") -> list[tuple[int, bytes, b
 def test_a_transaction_stands_where_its_first_content_is() -> None:
     fold = folded(*whole(A, 10), *whole(B, 12))
 
-    assert [(A, 10), (B, 12)] == [(txn.key, txn.extra().doubt_offset) for txn in fold.everybody().values()]
+    assert [(A, 10), (B, 12)] == [(txn.key, txn.extra().doubt_offset) for txn in fold.all_unsettled().values()]
 
 
 def test_a_tombstone_ends_it() -> None:
     fold = folded(*whole(A, 10), (12, content_key(A, 0), None), (13, A.encode(), None))
 
-    assert {} == fold.everybody()
+    assert {} == fold.all_unsettled()
 
 
 def test_the_newest_summary_wins_and_the_content_stays_where_it_is() -> None:
@@ -99,27 +99,27 @@ def test_the_newest_summary_wins_and_the_content_stays_where_it_is() -> None:
 def test_what_was_written_again_stands_at_the_new_place() -> None:
     fold = folded(*whole(A, 10), *whole(B, 12), *whole(A, 30))
 
-    assert {A: 30, B: 12} == {txn.key: txn.extra().doubt_offset for txn in fold.everybody().values()}
-    assert 30 == fold.everybody()[A].extra().doubt_offset
+    assert {A: 30, B: 12} == {txn.key: txn.extra().doubt_offset for txn in fold.all_unsettled().values()}
+    assert 30 == fold.all_unsettled()[A].extra().doubt_offset
 
 
 def test_a_content_that_was_ended_is_no_place() -> None:
     # Its summary and its tombstone are gone by compaction; a content's tombstone says nothing about another one.
     fold = folded((9, content_key(A, 0), None), *whole(A, 10)[1:])
 
-    assert 11 == fold.everybody()[A].extra().doubt_offset
+    assert 11 == fold.all_unsettled()[A].extra().doubt_offset
 
 
 def test_further_contents_are_passed_over() -> None:
     fold = folded((9, content_key(A, 0), b"v"), (10, content_key(A, 1), b"w"), *whole(A, 10)[1:])
 
-    assert 9 == fold.everybody()[A].extra().doubt_offset
+    assert 9 == fold.all_unsettled()[A].extra().doubt_offset
 
 
 def test_records_kept_aside_are_passed_over() -> None:
-    aside = kept_aside_key(Origin("txlayer.half", 0, 5))
+    aside = quarantine_key(Origin("txlayer.half", 0, 5))
 
-    assert {} == folded((0, aside, b"garbage"), (1, b"\xff", b""), (2, b"x", b"")).everybody()
+    assert {} == folded((0, aside, b"garbage"), (1, b"\xff", b""), (2, b"x", b"")).all_unsettled()
 
 
 def test_a_record_without_key_is_passed_over() -> None:
@@ -127,7 +127,7 @@ def test_a_record_without_key_is_passed_over() -> None:
 
     fold.fold(0, None, b"")
 
-    assert ({}, {}) == (fold.everybody(), fold.unreadable)
+    assert ({}, {}) == (fold.all_unsettled(), fold.unreadable)
 
 
 @pytest.mark.fault("operation: two versions in one group, a wrong setting, or a return to an older version")
@@ -138,7 +138,7 @@ def test_an_unreadable_summary_is_counted_and_the_one_before_it_stays(value: byt
     fold = folded(*whole(A, 10), (20, A.encode(), value))
 
     assert 1 == len(fold.unreadable)
-    assert TxnState.OPEN is fold.everybody()[A].state
+    assert TxnState.OPEN is fold.all_unsettled()[A].state
 
 
 # --- shelf ------------------------------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ def test_another_origin_than_the_half_record_says_is_an_orphan() -> None:
 
 def test_a_line_that_was_kept_aside_decides_nothing() -> None:
     case = Case().op(ROLLBACK).op(COMMIT, at=2).forward()
-    case.traces.asides.append(QuarantineTrace(0, 1, 0))
+    case.traces.quarantined.append(QuarantineTrace(0, 1, 0))
 
     assert [Verdict.OK] == case.verdicts()
 

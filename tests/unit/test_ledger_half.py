@@ -93,7 +93,7 @@ def folded(*headers: bytes, is_topic_known: bool) -> Any:
     for offset, raw in enumerate(headers):
         ledger.fold_half(offset, 5, raw, half_record(raw))
     found = [(t.summary(), type(t.content)) for t in ledger.transactions.values()]
-    return found, len(ledger.batch.asides), ledger.content_bytes, len(ledger._young)
+    return found, len(ledger.batch.quarantined), ledger.content_bytes, len(ledger._immune)
 
 
 @given(
@@ -304,7 +304,7 @@ def test_no_restart_takes_the_second_copy_of_what_was_settled_from_doubt_for_new
     driver.turn()
     driver.crash(is_new_process=True)
 
-    assert [B] == [txn.key for txn in driver.ledger.everybody()]
+    assert [B] == [txn.key for txn in driver.ledger.all_unsettled()]
     assert ([A] if resolution == "C" else []) == driver.log.forwarded
 
 
@@ -525,7 +525,7 @@ def test_settled_transactions_do_not_pile_up_behind_an_open_one() -> None:
 
     driver.turn()
 
-    assert 1_100 > len(driver.ledger._young)
+    assert 1_100 > len(driver.ledger._immune)
     assert 0 == driver.log.stored.low_water
 
 

@@ -117,7 +117,7 @@ def test_a_group_whose_checks_do_not_work_is_told_although_no_rate_asks_about_al
 
     told = [limits(driver, after_ms=1_000) for _ in range(60)]
 
-    undecided = [t for t in driver.ledger.everybody() if t.more and t.more.checked_count]
+    undecided = [t for t in driver.ledger.all_unsettled() if t.more and t.more.checked_count]
     assert len(undecided) < 30
     assert [(GROUP, "on", 60)] in told
 
@@ -136,5 +136,5 @@ def test_a_restart_forgets_neither_who_is_over_nor_who_was_never_asked(answer: s
     driver.crash(is_new_process=True)
 
     assert 40 == driver.ledger.open_count
-    assert len(driver.ledger.asleep)
+    assert len(driver.ledger.dormant)
     assert [(GROUP, "on", 20)] == limits(driver)

@@ -132,7 +132,7 @@ class InPieces(History):
     def _finish(self) -> None:
         super()._finish()
         # The naive model may forward before a refusal is known.
-        parked = {t.key for t in self.driver.ledger.everybody()}
+        parked = {t.key for t in self.driver.ledger.all_unsettled()}
         assert set(self.driver.log.forwarded) == set(self.naive.forwarded) - parked
         assert len(set(self.driver.log.forwarded)) == len(self.driver.log.forwarded)
 
@@ -186,7 +186,7 @@ WITHOUT: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "a place on doubt": (Ledger, "_keep", lambda *_: None),
     "those who wait for one on doubt": (Ledger, "_take_along", lambda *_: None),
     "what follows when one has gone": (Ledger, "_try_those_behind", lambda *_: None),
-    "the low-water mark": (Ledger, "_young_ones", lambda *_: iter(())),
+    "the low-water mark": (Ledger, "_unsettled_in_half", lambda *_: iter(())),
     "the topics of what is on doubt": (DoubtIndex, "held_in_vain", lambda *_: []),
     "the cut of an op record that is applied in part": (
         Recovery,

@@ -262,7 +262,7 @@ def test_what_a_restart_finds_settled_holds_no_content_beyond_what_is_counted() 
     driver.turn()
 
     ledger = driver.ledger
-    held = sum(len(t.content) for t in (*ledger._old, *ledger._young) if hasattr(t.content, "value"))
+    held = sum(len(t.content) for t in (*ledger._past_immunity, *ledger._immune) if hasattr(t.content, "value"))
     assert held <= ledger.content_bytes
 
 

@@ -37,7 +37,7 @@ def test_an_op_record_that_nobody_can_read_is_kept_whole() -> None:
     driver.log.add_op(b"\xff", appended_ms=driver.now_ms)
     driver.read()
 
-    (aside,) = driver.advance().asides
+    (aside,) = driver.advance().quarantined
 
     assert (aside_at(1), None, 0) == (aside.origin, aside.line, aside.number)
     assert b"\xff" == aside.record.value()
@@ -51,10 +51,10 @@ def test_a_line_that_nobody_can_read_is_kept_with_its_number() -> None:
     driver.op_lines(op_line("U", C, driver.half(C)), "garbage")
     driver.read()
 
-    asides = driver.advance().asides
+    quarantined = driver.advance().quarantined
 
     why = Undecodable("op: unknown version 'garbage'")
-    assert [RecordToQuarantine(aside_at(2), None, "garbage", 1, why)] == asides
+    assert [RecordToQuarantine(aside_at(2), None, "garbage", 1, why)] == quarantined
 
 
 def test_a_line_beyond_half_is_kept_with_its_number_and_its_transaction_is_all_that_it_says() -> None:
@@ -68,7 +68,7 @@ def test_a_line_beyond_half_is_kept_with_its_number_and_its_transaction_is_all_t
 
     batch = driver.ledger.batch
     why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
-    assert [RecordToQuarantine(aside_at(1), None, line, 1, why)] == batch.asides
+    assert [RecordToQuarantine(aside_at(1), None, line, 1, why)] == batch.quarantined
     txn = batch.keeps[B].txn
     summary = txn.summary()
     assert (TxnState.PARKED, "", []) == (txn.state, txn.topic, txn.content)

@@ -41,15 +41,15 @@ class MeasuredWorld(World):
         super().__init__(**settings)
         metrics.follow(self.engine)
 
-    def end(self, flight: PendingTransaction, resolution: Resolution) -> None:
+    def end(self, txn: PendingTransaction, resolution: Resolution) -> None:
         """Say it, and have what follows reported."""
-        self.say(flight, resolution)
+        self.say(txn, resolution)
         self.serve()
 
-    def say(self, flight: PendingTransaction, resolution: Resolution) -> None:
+    def say(self, txn: PendingTransaction, resolution: Resolution) -> None:
         """Add it to the op queue; nothing is written."""
-        flight.resolution = resolution
-        flight.queue.waiting.append(flight)
+        txn.resolution = resolution
+        txn.queue.waiting.append(txn)
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def test_what_the_broker_acknowledged_is_counted_by_resolution(metrics: Producer
 
 
 def test_nothing_has_ended_before_it_is_acknowledged(metrics: ProducerMetrics, world: MeasuredWorld) -> None:
-    flight = world.prepared()
-    world.end(flight, COMMIT)  # written, and not reported
+    txn = world.prepared()
+    world.end(txn, COMMIT)  # written, and not reported
 
     assert {} == ended(metrics)
     assert {(): 1} == values(metrics, IN_FLIGHT)
@@ -101,9 +101,9 @@ def test_nothing_has_ended_before_it_is_acknowledged(metrics: ProducerMetrics, w
 
 
 def test_many_in_one_op_record_count_as_many(metrics: ProducerMetrics, world: MeasuredWorld) -> None:
-    flights = [world.prepared(key="order-1/00000001") for _ in range(11)]
-    for flight in flights:
-        world.say(flight, COMMIT)
+    txns = [world.prepared(key="order-1/00000001") for _ in range(11)]
+    for txn in txns:
+        world.say(txn, COMMIT)
     world.serve(2)
 
     assert {"commit": 11} == ended(metrics)
@@ -123,10 +123,10 @@ def test_what_was_not_stored_failed_and_is_no_rollback(metrics: ProducerMetrics,
 
 
 def test_a_resolution_that_may_not_be_stored_is_lost(metrics: ProducerMetrics, world: MeasuredWorld) -> None:
-    flight = world.prepared()
+    txn = world.prepared()
     world.writer.refuse = lambda r: None if r.topic() == HALF else OutcomeUnknownError("?", txn_id="a", step="op")
     world.engine.pipeline.resolution_timeout_s = 0
-    world.end(flight, COMMIT)
+    world.end(txn, COMMIT)
     world.serve()
 
     assert {"lost": 1} == ended(metrics)

@@ -49,20 +49,20 @@ def test_a_resolution_that_may_not_be_stored_ends_its_span(spans: Spans, message
     world.writer.refuse = lambda r: None if r.topic() == HALF else lost
     world.engine.pipeline.resolution_timeout_s = 0
 
-    flight = world.launch([ORDER] * message_count, make=SubmittedTransaction)
+    txn = world.launch([ORDER] * message_count, make=SubmittedTransaction)
     world.serve(3)
 
     assert {f"prepare {HALF}": "", f"commit {OP}": "OutcomeUnknownError"} == errors(spans)
-    assert flight.resolution is COMMIT
-    assert len(flight.trace_id) == 32
+    assert txn.resolution is COMMIT
+    assert len(txn.trace_id) == 32
 
 
 def test_a_transaction_whose_offset_is_found_later_is_prepared_then(spans: Spans) -> None:
     world = TracedWorld(spans)
-    flight = world.launch()
-    flight.last_offset = -2  # acknowledged, the offset unknown
-    flight.unreported_count = 0
-    flight.placed(7)
+    txn = world.launch()
+    txn.last_offset = -2  # acknowledged, the offset unknown
+    txn.unreported_count = 0
+    txn.placed(7)
 
     assert [f"prepare {HALF}"] == [s.name for s in spans.all()]
     assert 7 == attributes(spans.one(f"prepare {HALF}"))["messaging.kafka.offset"]

@@ -26,7 +26,7 @@ from txlayer.core.verification import (
     Window,
     severity,
 )
-from txlayer.operate.verify import TraceShelf, prove
+from txlayer.operate.verify import TraceIndex, prove
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "reconcile.md"
 P1, P2, P3, P4, P5, P6 = Promise
@@ -178,7 +178,7 @@ def test_one_in_prepare_order_does_not_pass_an_undecided_one() -> None:
 
 def test_a_whole_shelf_is_proved_and_an_inversion_in_it_refutes_the_order() -> None:
     window = Window(half_topic="ns.half", starts={0: 0}, ends={0: 100}, cut_ms=10**9)
-    with TraceShelf() as shelf:
+    with TraceIndex() as shelf:
         # Decided in the order a, b, c; visible in the order b, c, a.
         for offset, (txn_id, place) in enumerate((("a", 9), ("b", 7), ("c", 8))):
             shelf.keep(txn_id, ForwardTrace("orders", 0, place, 0, offset, 1, 7, True))

@@ -52,11 +52,11 @@ def test_a_suspected_partition_without_anything_to_do_holds_nobody_up() -> None:
 def test_records_that_no_op_line_brought_are_suspected_as_lines_are() -> None:
     refusals, book = new_refusals(), cast("Targets", _Book())
     why = Undecodable("half record without a header txl")
-    asides = [RecordToQuarantine(Origin("half", 0, n), None, None, 0, why) for n in range(9)]
-    refusals.learn(RefusedRecordError("too large"), {0: Batch(asides=asides)}, book)
+    quarantined = [RecordToQuarantine(Origin("half", 0, n), None, None, 0, why) for n in range(9)]
+    refusals.learn(RefusedRecordError("too large"), {0: Batch(quarantined=quarantined)}, book)
     assert 4 == refusals.count_max(10_000)
 
-    refusals.learn(RefusedRecordError("too large"), {0: Batch(asides=asides[:1])}, book)
+    refusals.learn(RefusedRecordError("too large"), {0: Batch(quarantined=quarantined[:1])}, book)
     assert 1 == refusals.count_max(10_000)
     assert refusals.is_careful({0})
 
@@ -64,7 +64,7 @@ def test_records_that_no_op_line_brought_are_suspected_as_lines_are() -> None:
     assert {b"origin/half/0/0"} == refusals.doubt_keys
     assert 10_000 == refusals.count_max(10_000)
 
-    refusals.passed(0, Batch(asides=asides))
+    refusals.passed(0, Batch(quarantined=quarantined))
     assert not refusals.doubt_keys
 
 
@@ -82,10 +82,10 @@ def test_what_doubt_refuses_is_remembered_until_it_was_written() -> None:
     refused, other = (RecordToQuarantine(Origin("half", p, 0), None, None, 0, why) for p in (1, 0))
     refusals.learn(RefusedRecordError("too large", doubt_key=b"origin/half/1/0"), {}, book)
 
-    refusals.passed(0, Batch(asides=[other]))
+    refusals.passed(0, Batch(quarantined=[other]))
     assert {b"origin/half/1/0"} == refusals.doubt_keys
 
-    refusals.passed(1, Batch(asides=[refused]))
+    refusals.passed(1, Batch(quarantined=[refused]))
     assert not refusals.doubt_keys
 
 
@@ -97,10 +97,10 @@ def test_a_code_that_nobody_knows_cuts_nothing_on_doubt_before_it_came_again_and
     error = RefusedRecordError("?", reason="UNKNOWN", doubt_key=b"origin/half/0/0")
 
     for _ in range(UNKNOWN_COUNT - 1):
-        refusals.learn(error, {0: Batch(asides=[aside])}, book)
+        refusals.learn(error, {0: Batch(quarantined=[aside])}, book)
     assert not refusals.doubt_keys
 
-    refusals.learn(error, {0: Batch(asides=[aside])}, book)
+    refusals.learn(error, {0: Batch(quarantined=[aside])}, book)
     assert {b"origin/half/0/0"} == refusals.doubt_keys
 
 

@@ -116,7 +116,7 @@ class SlowForAsides(Publisher):
     """A broker that takes no more than three kept-aside records within the time-out."""
 
     def publish(self, batches: Any, *rest: Any, **named: Any) -> dict[int, dict[str, int]]:
-        if sum(len(batch.asides) for _, batch in batches) > AT_ONCE_MAX:
+        if sum(len(batch.quarantined) for _, batch in batches) > AT_ONCE_MAX:
             raise BrokerUnavailableError("not acknowledged in time")
         return super().publish(batches, *rest, **named)
 

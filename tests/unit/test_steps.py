@@ -21,15 +21,15 @@ def test_a_transaction_is_half_records_then_one_op_line() -> None:
     world = World()
     messages = [ORDER, Message("stock", None, None, headers=[("h", b"1")])]
 
-    flight = world.launch(messages)
+    txn = world.launch(messages)
     world.serve()
-    finish(steps.stored(world.engine, flight))
-    steps.resolve(world.engine, flight, COMMIT)
+    finish(steps.stored(world.engine, txn))
+    steps.resolve(world.engine, txn, COMMIT)
     world.serve()
-    result = finish(steps.result(world.engine, flight))
+    result = finish(steps.result(world.engine, txn))
 
     first, second = world.writer.of(HALF)
-    header = HalfHeader(KEY, "g", "orders", 0, 2, flight.born_ms, codec.decode_options(""))
+    header = HalfHeader(KEY, "g", "orders", 0, 2, txn.born_ms, codec.decode_options(""))
     assert ((b"k", b"v"), [("txl", codec.encode_half_header(header))]) == (
         (first.key(), first.value()),
         first.headers(),
@@ -40,7 +40,7 @@ def test_a_transaction_is_half_records_then_one_op_line() -> None:
         second.headers(),
     )
     (op,) = world.writer.of(OP)
-    line = codec.encode_op(OpMessage(COMMIT, KEY, "g", second.offset(), flight.born_ms))
+    line = codec.encode_op(OpMessage(COMMIT, KEY, "g", second.offset(), txn.born_ms))
     assert (None, codec.encode_ops([line])) == (op.key(), op.value())
     assert first.partition() == second.partition() == op.partition() == result.half_partition
     assert ("order-1", "00000001", COMMIT, 1, 0) == (
@@ -54,7 +54,7 @@ def test_a_transaction_is_half_records_then_one_op_line() -> None:
 
 def test_submit_and_the_steps_write_the_same_bytes() -> None:
     by_steps, by_submit = World(), World()
-    flight = by_steps.launch(make=SubmittedTransaction)
+    txn = by_steps.launch(make=SubmittedTransaction)
     by_steps.serve()
     by_steps.serve()
     by_submit.engine.learn("orders")
@@ -63,7 +63,7 @@ def test_submit_and_the_steps_write_the_same_bytes() -> None:
     by_submit.serve()
 
     assert plain is not None
-    assert flight.is_over
+    assert txn.is_over
     assert plain.is_over
     for topic in (HALF, OP):
         (expected,), (actual,) = by_steps.writer.of(topic), by_submit.writer.of(topic)
@@ -73,31 +73,31 @@ def test_submit_and_the_steps_write_the_same_bytes() -> None:
             return plain_text.replace(str(made_by.born_ms).encode(), b"BORN")
 
         assert expected.key() == actual.key()
-        assert neutral(expected.value(), flight) == neutral(actual.value(), plain)
-        assert [(n, neutral(v, flight)) for n, v in expected.headers() or ()] == [
+        assert neutral(expected.value(), txn) == neutral(actual.value(), plain)
+        assert [(n, neutral(v, txn)) for n, v in expected.headers() or ()] == [
             (n, neutral(v, plain)) for n, v in actual.headers() or ()
         ]
 
 
 def test_the_local_transaction_waits_for_every_half_message() -> None:
     world = World()
-    flight = world.launch([ORDER, ORDER])
+    txn = world.launch([ORDER, ORDER])
 
-    assert waits(steps.stored(world.engine, flight))
+    assert waits(steps.stored(world.engine, txn))
     assert [] == world.writer.of(HALF)
     world.serve()
-    finish(steps.stored(world.engine, flight))
+    finish(steps.stored(world.engine, txn))
     assert 2 == len(world.writer.of(HALF))
 
 
 def test_ready_resolutions_of_a_partition_share_one_op_record() -> None:
     world = World()
-    flights = [world.launch(make=SubmittedTransaction, key=f"order-1/0000000{n}") for n in range(5)]
+    txns = [world.launch(make=SubmittedTransaction, key=f"order-1/0000000{n}") for n in range(5)]
     world.serve(2)
 
     (op,) = world.writer.of(OP)
-    assert [f.key for f in flights] == [line.key for line in world.writer.ops()]
-    assert {op.offset()} == {f.op_offset for f in flights}
+    assert [f.key for f in txns] == [line.key for line in world.writer.ops()]
+    assert {op.offset()} == {f.op_offset for f in txns}
 
 
 def test_an_op_record_never_holds_more_lines_than_its_limit() -> None:
@@ -112,8 +112,8 @@ def test_an_op_record_never_holds_more_lines_than_its_limit() -> None:
 
 def test_a_waiter_that_comes_after_the_report_does_not_wait() -> None:
     world = World()
-    flight = world.launch()
-    run = steps.stored(world.engine, flight)
+    txn = world.launch()
+    run = steps.stored(world.engine, txn)
     wait = next(run)
     world.serve()
 
@@ -126,23 +126,23 @@ def test_a_waiter_that_comes_after_the_report_does_not_wait() -> None:
 def test_a_waiter_is_woken_once_and_not_for_what_it_did_not_wait_for() -> None:
     world = World()
     woken: list[str] = []
-    flight = world.launch()
+    txn = world.launch()
 
-    assert waits(steps.stored(world.engine, flight), lambda: woken.append("stored"))
+    assert waits(steps.stored(world.engine, txn), lambda: woken.append("stored"))
     world.serve(2)
     assert ["stored"] == woken
 
-    steps.resolve(world.engine, flight, COMMIT)
+    steps.resolve(world.engine, txn, COMMIT)
     world.serve()
-    assert flight.is_over
+    assert txn.is_over
     assert ["stored"] == woken
 
 
 def test_a_transaction_knows_its_first_half_record_and_its_last() -> None:
     """Where its history begins, and what its op line names."""
-    flight = World().prepared([ORDER, ORDER, ORDER])
+    txn = World().prepared([ORDER, ORDER, ORDER])
 
-    assert (0, 2) == (flight.first_offset, flight.last_offset)
+    assert (0, 2) == (txn.first_offset, txn.last_offset)
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------

@@ -74,25 +74,25 @@ def test_messages_that_the_client_has_no_room_for_follow_later() -> None:
     world.serve()
     assert waits(run)
     world.serve()
-    flight = finish(run)
+    txn = finish(run)
     world.serve()
 
-    assert PendingStage.PREPARED is flight.stage
+    assert PendingStage.PREPARED is txn.stage
     assert [b"0", b"1", b"2", b"3", b"4"] == [r.value() for r in world.writer.of(HALF)]
 
 
 def test_an_op_line_that_the_client_has_no_room_for_follows_later() -> None:
     world = World()
-    flight = world.prepared()
+    txn = world.prepared()
     world.writer.room = 0
-    steps.resolve(world.engine, flight, COMMIT)
+    steps.resolve(world.engine, txn, COMMIT)
     world.serve()
     assert [] == world.writer.of(OP)
 
     world.writer.room = 1
     world.serve(2)
     assert 1 == len(world.writer.of(OP))
-    assert flight.is_over
+    assert txn.is_over
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
@@ -103,11 +103,11 @@ def test_half_messages_that_were_all_refused_leave_nothing_behind_and_the_first_
     world = World()
     errors = [RefusedRecordError("no", topic=HALF), RetriableError("closed")]
     world.writer.refuse = lambda _record: errors.pop(0)
-    flight = world.launch([ORDER, ORDER])
+    txn = world.launch([ORDER, ORDER])
     world.serve()
 
     with pytest.raises(RefusedRecordError):
-        finish(steps.stored(world.engine, flight))
+        finish(steps.stored(world.engine, txn))
     world.serve()
     assert [] == world.writer.stored
     assert 0 == world.engine.pipeline.in_flight_count
@@ -126,15 +126,15 @@ def test_what_is_stored_of_a_transaction_that_lost_a_part_is_rolled_back(
 ) -> None:
     world = World()
     world.writer.refuse = refuse_index(1, error)
-    flight = world.launch([ORDER, ORDER, ORDER])
+    txn = world.launch([ORDER, ORDER, ORDER])
     world.serve()
 
     with pytest.raises(raised):
-        finish(steps.stored(world.engine, flight))
+        finish(steps.stored(world.engine, txn))
     world.serve()
     (op,) = world.writer.ops()
     assert (Resolution.ROLLBACK, 1) == (op.resolution, op.last_offset)
-    assert PendingStage.FAILED is flight.stage
+    assert PendingStage.FAILED is txn.stage
     assert 0 == world.engine.pipeline.in_flight_count
 
 
@@ -174,9 +174,9 @@ def test_who_goes_away_while_messages_still_wait_for_room_is_rolled_back() -> No
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_an_abandoned_transaction_is_unknown_once_it_is_stored(*, is_stored: bool) -> None:
     world = World()
-    flight = world.prepared() if is_stored else world.launch()
+    txn = world.prepared() if is_stored else world.launch()
 
-    world.engine.pipeline.post(flight.abandon)
+    world.engine.pipeline.post(txn.abandon)
     world.serve(2)
     (op,) = world.writer.ops()
     assert Resolution.UNKNOWN is op.resolution
@@ -185,9 +185,9 @@ def test_an_abandoned_transaction_is_unknown_once_it_is_stored(*, is_stored: boo
 
 def test_an_abandoned_transaction_that_is_being_stored_says_nothing_before_it_is() -> None:
     world = World()
-    flight = world.launch()
+    txn = world.launch()
     world.writer.hold(True)
-    world.engine.pipeline.post(flight.abandon)
+    world.engine.pipeline.post(txn.abandon)
     world.serve()
     world.writer.hold(False)
     world.serve(2)
@@ -199,11 +199,11 @@ def test_an_abandoned_transaction_that_is_being_stored_says_nothing_before_it_is
 
 def test_who_goes_away_takes_no_word_back() -> None:
     world = World()
-    flight = world.prepared()
+    txn = world.prepared()
     world.writer.room = 0  # its line still waits
-    steps.resolve(world.engine, flight, COMMIT)
+    steps.resolve(world.engine, txn, COMMIT)
 
-    world.engine.pipeline.post(flight.abandon)
+    world.engine.pipeline.post(txn.abandon)
     world.serve()
     world.writer.room = 1
     world.serve(2)
@@ -224,33 +224,33 @@ def test_a_refusal_is_told_although_the_rest_was_not_sent() -> None:
 
     run = world.steps([ORDER] * 3, make=make)
     assert waits(run)
-    (flight,) = made
+    (txn,) = made
     world.serve()
     run.close()
     world.serve()
 
     with pytest.raises(RefusedRecordError):
-        finish(steps.stored(world.engine, flight))
+        finish(steps.stored(world.engine, txn))
     assert 0 == world.engine.pipeline.in_flight_count
 
 
 def test_why_a_transaction_was_lost_is_told_although_its_rollback_was_lost_too() -> None:
     world = World()
     world.writer.refuse = refuse_index(1, RefusedRecordError("no"))
-    flight = world.launch([ORDER, ORDER])
+    txn = world.launch([ORDER, ORDER])
     world.serve()
     world.writer.refuse = lambda _record: RefusedRecordError("no", topic=OP)
     world.serve()
 
     with pytest.raises(RefusedRecordError):
-        finish(steps.stored(world.engine, flight))
+        finish(steps.stored(world.engine, txn))
     assert 0 == world.engine.pipeline.in_flight_count
 
 
 @pytest.mark.fault("producer: its op is stored, but the answer is lost")
 def test_an_op_line_that_nobody_acknowledged_is_sent_again() -> None:
     world = World()
-    flight = world.prepared()
+    txn = world.prepared()
     refused: list[MemoryRecord] = []
 
     def refuse(record: MemoryRecord) -> TxLayerError | None:
@@ -260,9 +260,9 @@ def test_an_op_line_that_nobody_acknowledged_is_sent_again() -> None:
         return None
 
     world.writer.refuse = refuse
-    steps.resolve(world.engine, flight, COMMIT)
+    steps.resolve(world.engine, txn, COMMIT)
     world.serve(3)
-    assert COMMIT is finish(steps.result(world.engine, flight)).resolution
+    assert COMMIT is finish(steps.result(world.engine, txn)).resolution
     (op,) = world.writer.of(OP)
     assert [op.value()] * 2 == [r.value() for r in refused]
 
@@ -270,7 +270,7 @@ def test_an_op_line_that_nobody_acknowledged_is_sent_again() -> None:
 def test_lines_of_several_partitions_are_sent_again_each_once() -> None:
     world = World()
     keys = [f"order-{number}/00000001" for number in range(8)]
-    flights = [world.prepared(key=key) for key in keys]
+    txns = [world.prepared(key=key) for key in keys]
     refused: list[MemoryRecord] = []
 
     def refuse(record: MemoryRecord) -> TxLayerError | None:
@@ -280,11 +280,11 @@ def test_lines_of_several_partitions_are_sent_again_each_once() -> None:
         return OutcomeUnknownError("late", step="op")
 
     world.writer.refuse = refuse
-    for flight in flights:
-        steps.resolve(world.engine, flight, COMMIT)
+    for txn in txns:
+        steps.resolve(world.engine, txn, COMMIT)
     world.serve(9)
 
-    assert 1 < len({flight.half_partition for flight in flights})
+    assert 1 < len({txn.half_partition for txn in txns})
     assert sorted(keys) == sorted(op.key for op in world.writer.ops())
     assert 0 == world.engine.pipeline.in_flight_count
 
@@ -293,16 +293,16 @@ def test_an_op_line_is_sent_again_for_no_longer_than_the_resolution_timeout(monk
     now = 0.0
     monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: now))
     world = World(resolution_timeout=timedelta(seconds=60))
-    flight = world.prepared()
+    txn = world.prepared()
     world.writer.refuse = lambda _record: OutcomeUnknownError("late", step="op")
-    steps.resolve(world.engine, flight, COMMIT)
+    steps.resolve(world.engine, txn, COMMIT)
     for _ in range(3):
         now += 30
-        assert not flight.is_over
+        assert not txn.is_over
         world.serve()
 
     with pytest.raises(OutcomeUnknownError):
-        finish(steps.result(world.engine, flight))
+        finish(steps.result(world.engine, txn))
     assert 0 == world.engine.pipeline.in_flight_count
 
 
@@ -310,30 +310,30 @@ def test_an_op_line_is_sent_again_for_no_longer_than_the_resolution_timeout(monk
 def test_a_line_that_was_written_twice_gives_one_place_back(*, is_place_known: bool) -> None:
     """An interrupt between the client's answer and ours: the line stands in both records."""
     world = World()
-    flight = world.prepared()
-    record = OpRecord(flight.queue, [flight])
-    flight.resolution = COMMIT
+    txn = world.prepared()
+    record = OpRecord(txn.queue, [txn])
+    txn.resolution = COMMIT
     for _ in range(2):
         record.reported(None, SimpleNamespace(offset=lambda: 7 if is_place_known else None))
     world.serve()
 
-    assert flight.is_over
+    assert txn.is_over
     assert 0 == world.engine.pipeline.in_flight_count
 
 
 @pytest.mark.parametrize("is_at_once", [False, True])
 def test_an_op_line_that_is_refused_for_good_is_an_unknown_outcome(*, is_at_once: bool) -> None:
     world = World()
-    flight = world.prepared()
+    txn = world.prepared()
     if is_at_once:
         world.writer.refuse_at_once = lambda topic: RefusedRecordError("no", topic=topic)
     else:
         world.writer.refuse = lambda _record: RefusedRecordError("no", topic=OP)
-    steps.resolve(world.engine, flight, COMMIT)
+    steps.resolve(world.engine, txn, COMMIT)
     world.serve()
 
     with pytest.raises(OutcomeUnknownError) as raised:
-        finish(steps.result(world.engine, flight))
+        finish(steps.result(world.engine, txn))
     assert ("order-1", "op") == (raised.value.txn_id, raised.value.step)
     assert isinstance(raised.value.__cause__, RefusedRecordError)
     assert 0 == world.engine.pipeline.in_flight_count
@@ -342,11 +342,11 @@ def test_an_op_line_that_is_refused_for_good_is_an_unknown_outcome(*, is_at_once
 @pytest.mark.parametrize("step", ["stored", "result"])
 def test_who_waits_at_a_producer_that_broke_is_told(step: str) -> None:
     world = World()
-    flight = world.launch() if step == "stored" else world.prepared()
+    txn = world.launch() if step == "stored" else world.prepared()
     world.writer.hold(True)
     if step == "result":
-        steps.resolve(world.engine, flight, COMMIT)
-    run = getattr(steps, step)(world.engine, flight)
+        steps.resolve(world.engine, txn, COMMIT)
+    run = getattr(steps, step)(world.engine, txn)
     assert waits(run)
     world.engine.pipeline.state = PipelineState.FAILED
 
@@ -368,24 +368,24 @@ def test_who_waits_for_room_at_a_producer_that_ended_is_told() -> None:
 
 def test_a_resolution_after_the_end_is_an_unknown_outcome() -> None:
     world = World()
-    flight = world.prepared()
+    txn = world.prepared()
     world.engine.pipeline.state = PipelineState.CLOSED
-    steps.resolve(world.engine, flight, COMMIT)
+    steps.resolve(world.engine, txn, COMMIT)
 
     with pytest.raises(OutcomeUnknownError):
-        finish(steps.result(world.engine, flight))
+        finish(steps.result(world.engine, txn))
     assert [] == world.writer.of(OP)
 
 
 def test_closing_refuses_what_is_new_and_waits_for_what_is_in_flight() -> None:
     world = World()
-    flight = world.prepared()
+    txn = world.prepared()
     run = steps.close(world.engine, 10.0)
 
     assert waits(run)
     with pytest.raises(LifecycleError):
         world.launch()
-    steps.resolve(world.engine, flight, COMMIT)
+    steps.resolve(world.engine, txn, COMMIT)
     world.serve()
     wait = next(run)
     assert isinstance(wait, Blocking)
@@ -417,14 +417,14 @@ def test_an_interrupt_between_two_half_messages_rolls_the_first_back() -> None:
 
 def test_in_a_child_process_nothing_is_written_and_nobody_is_told() -> None:
     world = World()
-    flight = world.prepared()
+    txn = world.prepared()
     pipeline = world.engine.pipeline
     pipeline.state = PipelineState.FORKED
 
-    steps.resolve(world.engine, flight, COMMIT)
+    steps.resolve(world.engine, txn, COMMIT)
     pipeline.end(0.0)
 
-    assert (False, False) == (flight.is_over, world.writer.is_closed)
+    assert (False, False) == (txn.is_over, world.writer.is_closed)
     assert [] == world.writer.of(OP)
 
 
@@ -443,8 +443,8 @@ def test_reports_that_come_while_the_client_closes_are_served(*, has_failed: boo
     world = World()
     woken: list[str] = []
     world.writer.hold(True)
-    flight = world.launch()
-    assert flight.until_stored(lambda: woken.append("stored"))
+    txn = world.launch()
+    assert txn.until_stored(lambda: woken.append("stored"))
     pipeline = world.engine.pipeline
     pipeline.start()
     if has_failed:
@@ -452,34 +452,34 @@ def test_reports_that_come_while_the_client_closes_are_served(*, has_failed: boo
 
     pipeline.end(0.0)
 
-    assert PendingStage.PREPARED is flight.stage
+    assert PendingStage.PREPARED is txn.stage
     assert (["stored"], False) == (woken, pipeline.is_serving)
     assert (PipelineState.FAILED if has_failed else PipelineState.CLOSED) is pipeline.state
 
 
 def test_a_line_that_was_to_be_sent_again_is_an_unknown_outcome_at_the_end() -> None:
     world = World()
-    flight = world.prepared()
+    txn = world.prepared()
     world.writer.refuse = lambda _record: OutcomeUnknownError("late", step="op")
-    steps.resolve(world.engine, flight, COMMIT)
+    steps.resolve(world.engine, txn, COMMIT)
     world.writer.room = 0
     world.serve()
-    assert not flight.is_over
+    assert not txn.is_over
 
     world.engine.pipeline.start()
     world.engine.pipeline.end(0.0)
     with pytest.raises(OutcomeUnknownError):
-        finish(steps.result(world.engine, flight))
+        finish(steps.result(world.engine, txn))
     assert 0 == world.engine.pipeline.in_flight_count
 
 
 def test_who_waits_for_a_line_that_was_never_sent_is_woken_at_the_end() -> None:
     world = World()
     woken: list[str] = []
-    flight = world.prepared()
+    txn = world.prepared()
     world.writer.room = 0
-    steps.resolve(world.engine, flight, COMMIT)
-    assert flight.until_over(lambda: woken.append("over"))
+    steps.resolve(world.engine, txn, COMMIT)
+    assert txn.until_over(lambda: woken.append("over"))
 
     world.engine.pipeline.start()
     world.engine.pipeline.end(0.0)

@@ -62,7 +62,7 @@ def test_records_behind_the_marker_are_read_before_anything_is_given_up() -> Non
     stage.work(seconds=600)
 
     assert ["b-4"] == stage.visible()
-    kept = (codec.parse_kept_aside_key(r.key()) for r in stage.kafka.records(stage.topics.doubt))
+    kept = (codec.parse_quarantine_key(r.key()) for r in stage.kafka.records(stage.topics.doubt))
     assert [] == list(filter(None, kept))
 
 

@@ -51,7 +51,7 @@ class Cluster:
             raise answer
         return answer
 
-    topic_limits_aside = topic_limits
+    topic_limits_in_background = topic_limits
 
     def start(self, call: Callable[[], Any], *, name: str) -> None:
         """A call in the background, which ends when the test makes it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from txlayer.config import SystemTopics
-from txlayer.operate.verify import TraceRecords, TraceShelf
+from txlayer.operate.verify import TraceIndex, TraceRecords
 
 
 class OpRecord(NamedTuple):
@@ -34,7 +34,7 @@ def commit(txn_id: str, *, last_offset: str) -> str:
 
 
 def kept_ids(*lines: str) -> list[str]:
-    with TraceShelf() as shelf:
+    with TraceIndex() as shelf:
         traces = TraceRecords(shelf, SystemTopics("ns"), partition_count=1)
         traces.half_starts, traces.half_ends = {0: 100}, {0: 200}
         traces.op(OpRecord(lines))  # type: ignore[arg-type]  # of a record it reads these alone

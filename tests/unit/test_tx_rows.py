@@ -183,7 +183,7 @@ def test_a_group_with_control_characters_and_markup_moves_no_cursor() -> None:
 
 def test_stats_say_how_far_each_partition_reaches() -> None:
     status = PartitionStatus(1, 40, 57, 31, 33, 5, 25, "ns.0b7e")
-    partition = unsettled.partition_json(status, doubt_count=4, aside_count=6)
+    partition = unsettled.partition_json(status, doubt_count=4, quarantined_count=6)
     state = {"producer_group": "orders", "state": "open", "count": 12_345, "oldest_age_ms": 3_000}
     body = {
         "namespace": "ns",
@@ -202,15 +202,17 @@ def test_stats_say_how_far_each_partition_reaches() -> None:
     assert all(part in text for part in (title, "12,345", "3 s", "57"))
 
 
-@pytest.mark.parametrize(("aside_count", "said"), [(0, "nothing is open\n"), (2, "nothing is open, 2 kept aside\n")])
-def test_stats_of_an_empty_namespace_without_stored_offsets(aside_count: int, said: str) -> None:
+@pytest.mark.parametrize(
+    ("quarantined_count", "said"), [(0, "nothing is open\n"), (2, "nothing is open, 2 kept aside\n")]
+)
+def test_stats_of_an_empty_namespace_without_stored_offsets(quarantined_count: int, said: str) -> None:
     status = PartitionStatus(0, None, 0, None, 0, None, 0, "")
     body = {
         "namespace": "ns",
         "transaction_count": 0,
-        "kept_aside_count": aside_count,
+        "kept_aside_count": quarantined_count,
         "states": [],
-        "partitions": [unsettled.partition_json(status, doubt_count=0, aside_count=aside_count)],
+        "partitions": [unsettled.partition_json(status, doubt_count=0, quarantined_count=quarantined_count)],
     }
 
     text = drawn(tx_rows.stats_tables(body))
@@ -237,7 +239,7 @@ def aside(*, line: int | None = None, key: str = KEY, why: str = "0 fields", **m
 
 
 def test_a_record_kept_aside_shows_its_origin_and_what_is_wrong_and_how_large_it_is() -> None:
-    row = unsettled.aside_json(aside(), now_ms=61_000)
+    row = unsettled.quarantined_json(aside(), now_ms=61_000)
 
     assert {
         "state": "kept-aside",
@@ -258,23 +260,23 @@ def test_a_record_kept_aside_shows_its_origin_and_what_is_wrong_and_how_large_it
         "doubt_partition": 2,
         "doubt_offset": 40,
     } == row
-    listed = drawn(tx_rows.aside_list([row]))
+    listed = drawn(tx_rows.quarantined_list([row]))
     assert all(part in listed for part in (row["name"], "undecodable", "order-4711", "1 min"))
-    shown = drawn(tx_rows.aside_table(row))
+    shown = drawn(tx_rows.quarantined_table(row))
     assert all(part in shown for part in ("record ns.op-2@17", "1,234 bytes", "null", "a, b"))
 
 
 def test_a_line_kept_aside_has_the_name_that_show_finds_it_by() -> None:
-    row = unsettled.aside_json(aside(line=3, key=""), now_ms=0)
+    row = unsettled.quarantined_json(aside(line=3, key=""), now_ms=0)
 
     assert ("origin/ns.op/2/17:3", None, None) == (row["name"], row["txn_id"], row["nonce"])
-    assert "line 3 of the record ns.op-2@17" in drawn(tx_rows.aside_table(row))
-    assert "it names none" in drawn(tx_rows.aside_table(row))
+    assert "line 3 of the record ns.op-2@17" in drawn(tx_rows.quarantined_table(row))
+    assert "it names none" in drawn(tx_rows.quarantined_table(row))
 
 
 def test_what_is_wrong_with_a_record_moves_no_cursor() -> None:
-    row = unsettled.aside_json(aside(why="\x1b[2J", header_names=("\x07",)), now_ms=0)
+    row = unsettled.quarantined_json(aside(why="\x1b[2J", header_names=("\x07",)), now_ms=0)
 
-    for table in (tx_rows.aside_list([row]), tx_rows.aside_table(row)):
+    for table in (tx_rows.quarantined_list([row]), tx_rows.quarantined_table(row)):
         assert r"\x1b[2J" in drawn(table)
         assert not {"\x1b", "\x07"} & set(drawn(table))

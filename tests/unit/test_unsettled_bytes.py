@@ -12,7 +12,7 @@ from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_log import SETTINGS
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.coordinator.partition import Shard
-from txlayer.core.ledger import FURTHER_BYTES, GROUP_BYTES, KEYED_BYTES, SLEEPER_BYTES, UNSETTLED_BYTES, Ledger
+from txlayer.core.ledger import DORMANT_BYTES, FURTHER_BYTES, GROUP_BYTES, KEYED_BYTES, UNSETTLED_BYTES, Ledger
 from txlayer.core.messages import NO_OPTIONS, NONCE_LENGTH, HalfOptions, OrderMode
 from txlayer.core.partitions import half_partition, key_hash
 from txlayer.core.transaction import accepting_target
@@ -164,10 +164,10 @@ def test_each_half_record_of_a_transaction_counts_until_it_is_settled(does_sleep
     driver.tick(after_ms=driver.log.settings.doubt_after_ms)
     driver.publish()
     driver.crash(is_new_process=True)
-    assert does_sleep is bool(len(driver.ledger.asleep))
-    assert driver.ledger.unsettled_bytes > SLEEPER_BYTES
+    assert does_sleep is bool(len(driver.ledger.dormant))
+    assert driver.ledger.unsettled_bytes > DORMANT_BYTES
     assert driver.ledger.find(txn_key("b"))
-    groups = driver.ledger.schedule.group_count + 2 * driver.ledger.asleep.group_count
+    groups = driver.ledger.schedule.group_count + 2 * driver.ledger.dormant.group_count
     assert driver.ledger.unsettled_bytes == UNSETTLED_BYTES + 4 * FURTHER_BYTES + groups * GROUP_BYTES
 
     driver.op("R", txn_key("b"), last["b"])

@@ -163,7 +163,7 @@ class CoordinatorConnections(_Connected):
         self._config = config
         self._aside = clients.shared_questions(timeout_ms=timeout_ms)
         self.groups_with_members = self._aside.groups_with_members
-        self.topic_limits_aside = self._aside.topic_limits
+        self.topic_limits_in_background = self._aside.topic_limits
 
     def wait_until_reachable(self, *, timeout_s: float) -> None:
         """Return when a broker answers.

@@ -150,12 +150,12 @@ def list_(
     config = connection.config(CoordinatorConfig)
     now_ms = current_ms()
     with _overview(config) as overview:
-        asides = overview.kept_aside()
+        quarantined = overview.kept_aside()
         if kept_aside:
-            found = [a for a in asides if now_ms - a.kept_ms >= (wanted.older_ms or 0)]
+            found = [a for a in quarantined if now_ms - a.kept_ms >= (wanted.older_ms or 0)]
             oldest = sorted(found, key=lambda a: (a.kept_ms, a.place))[:limit]
-            rows = [unsettled.aside_json(a, now_ms=now_ms) for a in oldest]
-            count, kind, draw = len(found), "kept aside", tx_rows.aside_list
+            rows = [unsettled.quarantined_json(a, now_ms=now_ms) for a in oldest]
+            count, kind, draw = len(found), "kept aside", tx_rows.quarantined_list
         else:
             standing = _Counted(s for s in overview.standing() if wanted.lets_through(s, now_ms=now_ms))
             rows = [unsettled.unsettled_json(s, now_ms=now_ms) for s in unsettled.oldest(standing, limit)]
@@ -165,7 +165,7 @@ def list_(
     output.show_rows(rows, draw, as_json=as_json, nothing=nothing)
     for left_count, said in (
         (count - len(rows), "more, younger than these; --limit shows more"),
-        (0 if kept_aside else len(asides), "kept aside; --kept-aside shows what"),
+        (0 if kept_aside else len(quarantined), "kept aside; --kept-aside shows what"),
     ):
         if left_count:
             typer.echo(f"{left_count:,} {said}", err=as_json)
@@ -211,10 +211,10 @@ def show(
 
     config = connection.config(CoordinatorConfig)
     place = None if is_id else parse_place(what)
-    wanted = codec.parse_kept_aside_key(what.encode(errors="replace"))
+    wanted = codec.parse_quarantine_key(what.encode(errors="replace"))
     if place is not None:
         wanted = Origin(config.topics.half, *place), None
-    if wanted is not None and _show_aside(config, wanted, as_json=as_json):
+    if wanted is not None and _show_quarantined(config, wanted, as_json=as_json):
         return
     reader = connect_history(config)
     found: Sequence[TransactionHistory] = []
@@ -244,17 +244,17 @@ def parse_place(text: str) -> tuple[int, int] | None:
     return None if match is None else (int(match[1]), int(match[2]))
 
 
-def _show_aside(config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool) -> bool:
+def _show_quarantined(config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool) -> bool:
     """Print the record kept aside that was there; False: there is none."""
     from txlayer.cli import tx_rows
 
     with _overview(config) as overview:
-        asides = overview.kept_aside([wanted[0].partition])
-    found = next((a for a in asides if (a.origin, a.line) == wanted), None)
+        quarantined = overview.kept_aside([wanted[0].partition])
+    found = next((a for a in quarantined if (a.origin, a.line) == wanted), None)
     if found is None:
         return False
-    row = unsettled.aside_json(found, now_ms=current_ms())
-    output.show_rows([row], lambda _rows: tx_rows.aside_table(row), as_json=as_json, nothing="")
+    row = unsettled.quarantined_json(found, now_ms=current_ms())
+    output.show_rows([row], lambda _rows: tx_rows.quarantined_table(row), as_json=as_json, nothing="")
     return True
 
 

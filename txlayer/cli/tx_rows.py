@@ -63,8 +63,8 @@ _first_half_offset = output.number_or_none("first_half_offset")
 
 
 def stats_tables(body: Json) -> RenderableType:
-    aside_count = body["kept_aside_count"]
-    asides = f", {aside_count:,} kept aside" if aside_count else ""
+    quarantined_count = body["kept_aside_count"]
+    quarantined = f", {quarantined_count:,} kept aside" if quarantined_count else ""
     states = output.rows_table(
         body["states"],
         {
@@ -74,7 +74,7 @@ def stats_tables(body: Json) -> RenderableType:
             "oldest": output.ages("oldest_age_ms"),
         },
         right=("transactions", "oldest"),
-        title=f"{body['namespace']}: {body['transaction_count']:,} not settled{asides}",
+        title=f"{body['namespace']}: {body['transaction_count']:,} not settled{quarantined}",
     )
     names = {
         "partition": "partition",
@@ -99,7 +99,7 @@ def stats_tables(body: Json) -> RenderableType:
     )
     if body["states"]:
         return Group(states, partitions)
-    return Group(cell(f"nothing is open{asides}"), partitions)
+    return Group(cell(f"nothing is open{quarantined}"), partitions)
 
 
 # --- show -------------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def _options_text(row: Json) -> str:
 # --- kept aside -------------------------------------------------------------------------------------------------------
 
 
-def aside_list(rows: Sequence[Json]) -> Table:
+def quarantined_list(rows: Sequence[Json]) -> Table:
     columns: output.Columns = {
         "kept aside": "name",
         "reason": "reason",
@@ -230,7 +230,7 @@ def aside_list(rows: Sequence[Json]) -> Table:
     return output.rows_table(rows, columns, right=("age",), whole=("reason",))
 
 
-def aside_table(row: Json) -> Table:
+def quarantined_table(row: Json) -> Table:
     what = "record" if row["line"] is None else f"line {row['line']} of the record"
     return output.grid(
         (

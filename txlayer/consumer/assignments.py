@@ -41,7 +41,7 @@ from txlayer.runtime.kafka_transactions import (
     STABLE_PATIENCE_S,
     TIMEOUT_S,
     WriterConnections,
-    close_aside,
+    close_in_background,
     stable_offsets,
 )
 
@@ -73,7 +73,7 @@ def end_what_was_left(
         try:
             writer.initialise(timeout_s=timeout_s)
         finally:
-            close_aside(writer, background)
+            close_in_background(writer, background)
         logger.info("dead_letters.fenced", extra={"transactional_id": name})
 
 

@@ -321,7 +321,7 @@ offsets and 20 s for a commit."""
 LOOK_COUNT_MAX = 20_000
 """Transactions of one partition that one scan reads; with more, an even sample, each representing its neighbours."""
 
-SLEEPER_COUNT_MAX = 1_000
+DORMANT_COUNT_MAX = 1_000
 """The same limit for dormant transactions: each must be decoded."""
 
 LOOK_EVERY_S = 10.0
@@ -380,11 +380,11 @@ def ages_of(shards: Iterable[Shard]) -> AgeCounts:
         for number in range(0, len(awake), step):
             ages.add(awake[number], min(step, len(awake) - number), now_ms)
         # The interpreter runs list() of a dict's items as one step: the loop cannot change the dict in between.
-        asleep = list(ledger.asleep.dormant.items())
-        step = len(asleep) // SLEEPER_COUNT_MAX + 1
-        for number in range(0, len(asleep), step):
-            txn = transaction_of(*asleep[number])
-            ages.add(txn, min(step, len(asleep) - number), now_ms)
+        dormant = list(ledger.dormant.summaries.items())
+        step = len(dormant) // DORMANT_COUNT_MAX + 1
+        for number in range(0, len(dormant), step):
+            txn = transaction_of(*dormant[number])
+            ages.add(txn, min(step, len(dormant) - number), now_ms)
     return ages
 
 

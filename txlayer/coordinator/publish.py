@@ -39,7 +39,7 @@ from txlayer.errors import (
 )
 from txlayer.runtime.environment import REAL, Environment, Running
 from txlayer.runtime.kafka_transactions import (
-    close_aside,
+    close_in_background,
     close_quietly,
     commit,
     may_be_fenced_idle,
@@ -204,7 +204,7 @@ class Publisher:
         self._commit(writer)
         ended = self._used_at[self._turn] = self._clock()
         if self.may_have_stale_requests(offsets_s=offsets_s, commit_s=ended - sent):
-            self._replace_aside(self._turn)
+            self._replace_in_background(self._turn)
         self.stats.took(began, written, started, sent, ended)
         self.stats.forwarded(sum(len(b.forwards) for _, b in batches), self._further_count)
         self._turn = 1 - self._turn
@@ -266,7 +266,7 @@ class Publisher:
         successor = self._new_writer(old.transactional_id)
         successor.initialise(timeout_s=self._timeout_s)
         self._writers[self._turn] = successor
-        close_aside(old, self._background)
+        close_in_background(old, self._background)
         self.stats.replaced_count += 1
         logger.info("producer.replaced", extra={"transactional_id": successor.transactional_id})
         return successor
@@ -291,7 +291,7 @@ class Publisher:
     def _new_writer(self, transactional_id: str) -> TransactionalWriter:
         return self._make_writer(transactional_id, batch_bytes_max=self._targets.batch_bytes_max)
 
-    def _replace_aside(self, turn: int) -> None:
+    def _replace_in_background(self, turn: int) -> None:
         """Make the successor of a writer that may have stale requests while the other one works (it takes 3 to 550 ms)."""
         self._successors[turn] = self._background.start(
             partial(self._successor_of, self._writers[turn]), name="txlayer-successor"
@@ -300,13 +300,13 @@ class Publisher:
     def _successor_of(self, old: TransactionalWriter) -> TransactionalWriter:
         successor = self._new_writer(old.transactional_id)
         successor.initialise(timeout_s=self._timeout_s)  # from now on every stale request of the old one is fenced
-        close_aside(old, self._background)
+        close_in_background(old, self._background)
         return successor
 
     def _next_writer(self) -> TransactionalWriter:
         turn = self._turn
         if self._writers[turn].batch_bytes_max > self._targets.batch_bytes_max and self._successors[turn] is None:
-            self._replace_aside(turn)
+            self._replace_in_background(turn)
         successor, self._successors[turn] = self._successors[turn], None
         if successor is not None:
             self._writers[turn] = successor.result()
@@ -345,8 +345,8 @@ class Publisher:
             for index in range(txn.seen):
                 self._put_doubt(writer, partition, codec.content_key(txn.key, index), None)
             self._put_doubt(writer, partition, txn.key.encode("ascii"), None)
-        for aside in batch.asides:
-            self._put_aside(writer, partition, aside)
+        for aside in batch.quarantined:
+            self._put_quarantined(writer, partition, aside)
 
     def _write_questions_and_policy_lines(self, writer: TransactionalWriter, partition: int, batch: Batch) -> None:
         """Questions and notices to producer groups, and what the coordinator resolves by policy."""
@@ -509,9 +509,9 @@ class Publisher:
             value, headers = codec.cut_content(value=value, headers=headers)
         self._put_doubt(writer, partition, key, value, headers, note=note)
 
-    def _put_aside(self, writer: TransactionalWriter, partition: int, aside: RecordToQuarantine) -> None:
+    def _put_quarantined(self, writer: TransactionalWriter, partition: int, aside: RecordToQuarantine) -> None:
         number, why = None if aside.line is None else aside.number, aside.why
-        key = codec.kept_aside_key(aside.origin, number)
+        key = codec.quarantine_key(aside.origin, number)
         if aside.line is not None:
             value: bytes = aside.line.encode()
             headers: list[tuple[str, bytes | None]] = []

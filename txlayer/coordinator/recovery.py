@@ -30,7 +30,7 @@ from txlayer.core.doubt import DoubtFold
 from txlayer.core.ledger import NEVER, Ledger
 from txlayer.errors import BrokerUnavailableError, ConfigError, RetriableError
 from txlayer.runtime.environment import REAL, Environment
-from txlayer.runtime.kafka_transactions import BATCH_BYTES, STABLE_PATIENCE_S, close_aside, stable_offsets
+from txlayer.runtime.kafka_transactions import BATCH_BYTES, STABLE_PATIENCE_S, close_in_background, stable_offsets
 
 _OP_FIELDS = 6
 
@@ -191,7 +191,7 @@ class Recovery:
             # may begin another one, the group's generation fences it.
             logger.warning("recovery.still_ending", extra={"transactional_id": transactional_id, "reason": str(exc)})
         finally:
-            close_aside(writer, self._background)
+            close_in_background(writer, self._background)
 
     def replay(self, ledgers: dict[int, Ledger], stored: dict[int, StoredPositions]) -> None:
         """Fold empty ledgers to stored positions, without fencing or writing. Call `end_replay` afterwards.

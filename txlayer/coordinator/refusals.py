@@ -134,7 +134,7 @@ class Refusals:
             partition: max(
                 (
                     *(txn.size for txn in (*batch.forwards, *(keep.txn for keep in batch.keeps.values()))),
-                    *(held_bytes(aside.record) for aside in batch.asides if aside.record is not None),
+                    *(held_bytes(aside.record) for aside in batch.quarantined if aside.record is not None),
                 ),
                 default=0,
             )
@@ -255,8 +255,8 @@ def _ids_of_forward(key: str, batches: Mapping[int, Batch]) -> dict[str, str]:
 
 def _doubt_keys_of(batch: Batch) -> set[bytes]:
     """Under which keys a batch wrote what doubt may refuse."""
-    asides = {
-        codec.kept_aside_key(aside.origin, None if aside.line is None else aside.number) for aside in batch.asides
+    quarantined = {
+        codec.quarantine_key(aside.origin, None if aside.line is None else aside.number) for aside in batch.quarantined
     }
     kept = [keep.txn for keep in batch.keeps.values() if keep.is_whole]
-    return asides | {codec.content_key(t.key, index) for t in kept for index in range(t.seen)}
+    return quarantined | {codec.content_key(t.key, index) for t in kept for index in range(t.seen)}

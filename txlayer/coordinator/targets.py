@@ -128,7 +128,7 @@ class Targets:
         if not self._is_refreshing and now - oldest[0] >= REFRESH_S:
             self._looked_at[oldest[1]] = now  # at its turn again, whatever the answer
             self._is_refreshing = True
-            background.start(partial(self._look_aside, oldest[1]), name="txlayer-targets")
+            background.start(partial(self._ask_in_background, oldest[1]), name="txlayer-targets")
         is_wider = False
         while self._refreshed:
             topic, limits = self._refreshed.popleft()
@@ -137,9 +137,9 @@ class Targets:
                 is_wider = True
         return is_wider
 
-    def _look_aside(self, topic: str) -> None:
+    def _ask_in_background(self, topic: str) -> None:
         try:
-            limits = self._connections.topic_limits_aside(topic)
+            limits = self._connections.topic_limits_in_background(topic)
             if limits is not None:
                 self._refreshed.append((topic, limits))
         except TxLayerError as exc:

@@ -73,7 +73,7 @@ class Batch:
     forwards: list[Transaction] = field(default_factory=list)
     keeps: dict[str, MoveToDoubt] = field(default_factory=dict)
     ends: list[Transaction] = field(default_factory=list)
-    asides: list[RecordToQuarantine] = field(default_factory=list)
+    quarantined: list[RecordToQuarantine] = field(default_factory=list)
     checks: dict[str, CheckRecord] = field(default_factory=dict)
     policy_lines: dict[str, str] = field(default_factory=dict)
     reports: list[Report] = field(default_factory=list)
@@ -88,20 +88,25 @@ class Batch:
     @property
     def is_empty(self) -> bool:
         """True if nothing has to be written."""
-        return not (self.forwards or self.keeps or self.ends or self.asides or self.checks or self.policy_lines)
+        return not (self.forwards or self.keeps or self.ends or self.quarantined or self.checks or self.policy_lines)
 
     @property
     def doubt_record_count(self) -> int:
         """Number of records for the doubt topic, as the publisher writes them."""
         contents = sum(keep.txn.seen for keep in self.keeps.values() if keep.is_whole)
         ends = sum(txn.seen + 1 for txn in self.ends)
-        return contents + len(self.keeps) + ends + len(self.asides)
+        return contents + len(self.keeps) + ends + len(self.quarantined)
 
     @property
     def suspect_count(self) -> int:
         """Number of parts that may be refused, as `Bisection` halves it: op lines, or records without an op line."""
         return max(
-            self.line_count, len(self.asides), len(self.keeps), len(self.checks), len(self.policy_lines), len(self.ends)
+            self.line_count,
+            len(self.quarantined),
+            len(self.keeps),
+            len(self.checks),
+            len(self.policy_lines),
+            len(self.ends),
         )
 
 

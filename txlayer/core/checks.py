@@ -280,7 +280,7 @@ class CheckSchedule:
 def immune_until_ms(txn: Transaction, policy: CheckPolicy) -> int:
     """When the immunity ends in which nobody is asked about `txn`: its own, or its group's, after its append.
 
-    Where it is the group's for all of many, `CheckSchedule.ripen`, `Ledger._grow_old` and `DormantTransactions.fill` add it themselves.
+    Where it is the group's for all of many, `CheckSchedule.ripen`, `Ledger._end_immunity` and `DormantTransactions.fill` add it themselves.
     """
     own_ms = txn.options.immunity_ms
     return txn.appended_ms + (policy.immunity_ms if own_ms is None else min(own_ms, IMMUNITY_MS_MAX))
@@ -307,17 +307,17 @@ def groups_over_limit(
     *,
     now_ms: int,
     limited: Collection[str],
-    asleep: Mapping[str, tuple[int, int]],
+    dormant: Mapping[str, tuple[int, int]],
 ) -> dict[str, int]:
     """{group: open transactions} of the groups that have too many and whose members do not decide them.
 
     Half records may name any group, but check-backs go to members only. So a group that decides what it is asked about never
     has too many, whichever principal writes half records in its name. With very many, the rate does not allow asking about all of them:
-    half as many undecided ones as can be asked about in one interval are sufficient evidence. `asleep` counts, by group, open
+    half as many undecided ones as can be asked about in one interval are sufficient evidence. `dormant` counts, by group, open
     transactions that are not in `transactions`, and those of them with a check-back. A limited group stays limited until a tenth
     of the limit is free, so that it does not alternate between accepting and refusing.
     """
-    counts = {group: [*count] for group, count in asleep.items()}
+    counts = {group: [*count] for group, count in dormant.items()}
     for txn in transactions:
         if txn.state is _OPEN:
             count = counts.setdefault(txn.group, [0, 0])

@@ -430,13 +430,13 @@ def content_key(key: str, index: int) -> bytes:
     return f"{key}/{index}".encode("ascii")
 
 
-def kept_aside_key(origin: Origin, line: int | None = None) -> bytes:
+def quarantine_key(origin: Origin, line: int | None = None) -> bytes:
     """The doubt key of a quarantined record, or of a quarantined line of an op record: its origin, in four segments."""
     suffix = "" if line is None else f":{line}"
     return f"{_ORIGIN}/{origin.topic}/{origin.partition}/{origin.offset}{suffix}".encode()
 
 
-def parse_kept_aside_key(raw: bytes | None) -> tuple[Origin, int | None] | None:
+def parse_quarantine_key(raw: bytes | None) -> tuple[Origin, int | None] | None:
     """(origin, None) of a quarantined record, (origin, line) of a quarantined line of an op record; None for any other key."""
     try:
         word, topic, partition, place = (raw or b"").decode("ascii").split("/")

@@ -28,7 +28,7 @@ from txlayer.core.transaction import RECORD_BYTES, UNKNOWN_TARGET, Target, Trans
 from txlayer.core.transitions import SETTLED, TxnState
 
 _N = rb"[0-9]{1,18}"  # the class `\d` takes twice as long
-_SLEEPER = re.compile(
+_SUMMARY_FORM = re.compile(
     rb"1\|open\|\|[A-Za-z0-9._-]{1,200}\|%b\|%b\|%b\|%b\|%b\|%b\|\|commit\|\|\|%b\|[A-Za-z0-9._,-]+\|%b/%b/%b/%b"
     % ((_N,) * 11)
 )
@@ -40,9 +40,9 @@ _PLACE = b"@"
 _NEVER_MS = 1 << 62
 
 
-def may_sleep(summary: bytes) -> bool:
+def may_be_dormant(summary: bytes) -> bool:
     """True if a summary is well formed and describes a plain open transaction."""
-    return _SLEEPER.fullmatch(summary) is not None
+    return _SUMMARY_FORM.fullmatch(summary) is not None
 
 
 def with_place(summary: bytes, doubt_offset: int, size: int = 0) -> bytes:
@@ -50,22 +50,22 @@ def with_place(summary: bytes, doubt_offset: int, size: int = 0) -> bytes:
     return b"%b@%d:%d" % (summary, doubt_offset, size)
 
 
-def place_of(sleeper: bytes) -> int:
+def place_of(encoded: bytes) -> int:
     """Doubt offset of a dormant transaction's content."""
-    return int(sleeper[sleeper.rindex(_PLACE) + 1 : sleeper.rindex(b":")])
+    return int(encoded[encoded.rindex(_PLACE) + 1 : encoded.rindex(b":")])
 
 
-def bytes_of(sleeper: bytes) -> int:
+def bytes_of(encoded: bytes) -> int:
     """Size of a dormant transaction's content in bytes."""
-    return int(sleeper[sleeper.rindex(b":") + 1 :])
+    return int(encoded[encoded.rindex(b":") + 1 :])
 
 
-def transaction_of(key: str, sleeper: bytes) -> Transaction:
+def transaction_of(key: str, encoded: bytes) -> Transaction:
     """Decode a dormant transaction."""
-    raw = sleeper[: sleeper.rindex(_PLACE)]
+    raw = encoded[: encoded.rindex(_PLACE)]
     summary = codec.decode_summary(key, raw)
-    assert isinstance(summary, DoubtSummary)  # `may_sleep` is stricter than the codec
-    return from_summary(summary, doubt_offset=place_of(sleeper), size=bytes_of(sleeper))
+    assert isinstance(summary, DoubtSummary)  # `may_be_dormant` is stricter than the codec
+    return from_summary(summary, doubt_offset=place_of(encoded), size=bytes_of(encoded))
 
 
 class _Waiting(NamedTuple):
@@ -80,7 +80,7 @@ class DormantTransactions:
     """The dormant transactions of one partition, and when they are due."""
 
     def __init__(self) -> None:
-        self.dormant: dict[str, bytes] = {}
+        self.summaries: dict[str, bytes] = {}
         """By key. Only this class changes it."""
         self.counts: dict[str, tuple[int, int]] = {}
         """Dormant transactions by producer group: all, and those with a check-back."""
@@ -94,11 +94,11 @@ class DormantTransactions:
         self._next_end_ms: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self.dormant)
+        return len(self.summaries)
 
     def fill(self, dormant: dict[str, bytes], policies: CheckPolicies) -> None:
         """Take over the dormant transactions that a restart found."""
-        self.dormant = dormant
+        self.summaries = dormant
         self.byte_count = sum(map(len, dormant.values()))
         newest_ms = 0
         topics: set[bytes] = set()
@@ -106,9 +106,9 @@ class DormantTransactions:
         policy, current, of_group = policies.default, None, _Waiting([], array("q"), array("q"))
         asked_counts: dict[bytes, int] = {}
         last_names: bytes | None = None
-        for key, sleeper in dormant.items():  # hot path: a million of them
-            # `may_sleep` checked the form; splitting costs a fifth of matching it again.
-            (_, _, _, group, _, _, _, _, appended, _, _, _, _, _, moved, names, checks) = sleeper.split(b"|")
+        for key, encoded in dormant.items():  # hot path: a million of them
+            # `may_be_dormant` checked the form; splitting costs a fifth of matching it again.
+            (_, _, _, group, _, _, _, _, appended, _, _, _, _, _, moved, names, checks) = encoded.split(b"|")
             if group != current:
                 current, policy = group, policies.of(group.decode("ascii"))
                 of_group = waiting.setdefault(group, _Waiting([], array("q"), array("q")))
@@ -133,20 +133,20 @@ class DormantTransactions:
             self.counts[group_name] = len(of_group.keys), asked_counts.get(name, 0)
             self._wait(group_name, of_group)
 
-    def wake(self, key: str) -> Transaction | None:
+    def load(self, key: str) -> Transaction | None:
         """Load a dormant transaction: it is returned and is no longer dormant. None: no transaction of this key is dormant."""
-        sleeper = self.dormant.pop(key, None)
-        if sleeper is None:
+        encoded = self.summaries.pop(key, None)
+        if encoded is None:
             return None
-        self.byte_count -= len(sleeper)
-        txn = transaction_of(key, sleeper)
+        self.byte_count -= len(encoded)
+        txn = transaction_of(key, encoded)
         count, asked_count = self.counts[txn.group]
         self.counts[txn.group] = count - 1, asked_count - (txn.extra().checked_count > 0)
         return txn
 
-    def everybody(self) -> Iterator[Transaction]:
+    def all_unsettled(self) -> Iterator[Transaction]:
         """All of them as transactions, for reading only: they stay dormant."""
-        return (transaction_of(key, sleeper) for key, sleeper in self.dormant.items())
+        return (transaction_of(key, encoded) for key, encoded in self.summaries.items())
 
     # --- time ---
 
@@ -168,7 +168,7 @@ class DormantTransactions:
             key = keys.pop()
             due_ms.pop()
             end_ms.pop()
-            if key in self.dormant:
+            if key in self.summaries:
                 found.append(key)
         if not keys:
             del self._waiting[group], self._next_end_ms[group]
@@ -180,7 +180,7 @@ class DormantTransactions:
             return []
         # Scans all of them, but only when the age of one is over.
         keys, _, end_ms = self._waiting[group]
-        found = [k for k in compress(keys, (end <= now_ms for end in end_ms)) if k in self.dormant]
+        found = [k for k in compress(keys, (end <= now_ms for end in end_ms)) if k in self.summaries]
         if len(found) <= count_max:
             later = (end for end in end_ms if end > now_ms)
             self._next_end_ms[group] = min(later, default=_NEVER_MS)
@@ -219,11 +219,11 @@ class DoubtIndex:
         self._transactions: deque[Transaction] = deque()
         self.count = 0  # transactions on doubt, with the dormant ones
         # Transactions that were dormant after a restart: by key, loaded or not, and the first of them that may still be there.
-        self._slept_offsets: array[int] = array("q")
-        self._slept_keys: list[str] = []
-        self._first_slept = 0
-        self._sleepers: Mapping[str, bytes] = {}
-        self._woken: Mapping[str, Transaction] = {}
+        self._dormant_offsets: array[int] = array("q")
+        self._dormant_keys: list[str] = []
+        self._first_dormant = 0
+        self._dormant: Mapping[str, bytes] = {}
+        self._loaded: Mapping[str, Transaction] = {}
 
     def wrote(self, record_count: int) -> None:
         """Note that `record_count` more records are on doubt: whole transactions, summaries, tombstones, quarantined records."""
@@ -249,16 +249,16 @@ class DoubtIndex:
         if txn.state is TxnState.HELD:
             self.held[txn.key] = txn
 
-    def put_asleep(self, dormant: Mapping[str, bytes], *, woken: Mapping[str, Transaction]) -> None:
-        """Add the dormant transactions that a restart found. `woken` contains the loaded ones until they are settled."""
+    def put_dormant(self, dormant: Mapping[str, bytes], *, loaded: Mapping[str, Transaction]) -> None:
+        """Add the dormant transactions that a restart found. `loaded` contains the loaded ones until they are settled."""
         offsets, keys = array("q", map(place_of, dormant.values())), list(dormant)
         if any(map(gt, offsets, islice(offsets, 1, None))):
             # Rare: a restart reads them in the order in which they moved to doubt.
             in_order = sorted(range(len(keys)), key=offsets.__getitem__)
             offsets = array("q", [offsets[place] for place in in_order])
             keys = [keys[place] for place in in_order]
-        self._slept_offsets, self._slept_keys = offsets, keys
-        self._sleepers, self._woken = dormant, woken
+        self._dormant_offsets, self._dormant_keys = offsets, keys
+        self._dormant, self._loaded = dormant, loaded
         self.count += len(keys)
 
     def _compact(self) -> None:
@@ -284,11 +284,11 @@ class DoubtIndex:
             offsets.popleft()
             transactions.popleft()
         low = offsets[0] if offsets else self.next_offset
-        while self._first_slept < len(self._slept_keys):
-            offset = self._slept_offsets[self._first_slept]
-            if self._still_stands(offset, self._slept_keys[self._first_slept]):
+        while self._first_dormant < len(self._dormant_keys):
+            offset = self._dormant_offsets[self._first_dormant]
+            if self._still_stands(offset, self._dormant_keys[self._first_dormant]):
                 return min(low, offset)
-            self._first_slept += 1
+            self._first_dormant += 1
         return low
 
     def to_write_again(self, count_max: int) -> list[str]:
@@ -304,15 +304,15 @@ class DoubtIndex:
         return [key for _, key in oldest]
 
     def _slept(self) -> Iterator[tuple[int, str]]:
-        for place in range(self._first_slept, len(self._slept_keys)):
-            offset, key = self._slept_offsets[place], self._slept_keys[place]
+        for place in range(self._first_dormant, len(self._dormant_keys)):
+            offset, key = self._dormant_offsets[place], self._dormant_keys[place]
             if self._still_stands(offset, key):
                 yield offset, key
 
     def _still_stands(self, offset: int, key: str) -> bool:
-        if key in self._sleepers:
+        if key in self._dormant:
             return True
-        txn = self._woken.get(key)
+        txn = self._loaded.get(key)
         return txn is not None and _stands_at(offset, txn)
 
     def held_topics(self) -> set[str]:
@@ -363,7 +363,7 @@ class DoubtFold:
 
     def __init__(self, *, op_offset: int = 0) -> None:
         self._op_offset = op_offset
-        self.lines_aside: dict[int, bytearray] = {}
+        self.quarantined_lines: dict[int, bytearray] = {}
         """By op offset, from `op_offset` on: one byte per line, 1 if it was quarantined, even if an operator has removed the
         record since.
         """
@@ -388,7 +388,7 @@ class DoubtFold:
             return
         parsed = codec.parse_doubt_key(raw_key)
         if raw_key is None or parsed is None:
-            self._fold_aside(raw_key)
+            self._fold_quarantined(raw_key)
             return
         key = parsed[0]
         if parsed[1] is not None:  # the content of a further message
@@ -409,11 +409,11 @@ class DoubtFold:
             stands_at, size = self._stood_at(key, offset) if content_at is None else content_at
             self._fold_summary(key, value, stands_at, size)
 
-    def _fold_aside(self, raw_key: bytes | None) -> None:
-        origin, line = codec.parse_kept_aside_key(raw_key) or (None, None)
+    def _fold_quarantined(self, raw_key: bytes | None) -> None:
+        origin, line = codec.parse_quarantine_key(raw_key) or (None, None)
         if origin is None or line is None or origin.offset < self._op_offset or line >= LINES_MAX:
             return
-        marks = self.lines_aside.setdefault(origin.offset, bytearray())
+        marks = self.quarantined_lines.setdefault(origin.offset, bytearray())
         if line >= len(marks):
             marks.extend(bytes(line + 1 - len(marks)))
         marks[line] = 1
@@ -422,15 +422,15 @@ class DoubtFold:
         """The transactions on doubt that are not dormant, by offset."""
         return sorted(self.transactions.values(), key=lambda t: t.extra().doubt_offset)
 
-    def everybody(self) -> dict[str, Transaction]:
+    def all_unsettled(self) -> dict[str, Transaction]:
         """All transactions on doubt, the dormant ones decoded."""
-        woken = {key: transaction_of(key, sleeper) for key, sleeper in self.dormant.items()}
-        return {**self.transactions, **woken}
+        loaded = {key: transaction_of(key, encoded) for key, encoded in self.dormant.items()}
+        return {**self.transactions, **loaded}
 
     def _fold_summary(self, key: str, value: bytes, doubt_offset: int, size: int) -> None:
         if self.unreadable:
             doubt_offset = min(doubt_offset, self.unreadable.pop(key, doubt_offset))
-        if may_sleep(value):
+        if may_be_dormant(value):
             self.dormant[key] = with_place(value, doubt_offset, size)
             if self.transactions:
                 self.transactions.pop(key, None)
@@ -446,8 +446,8 @@ class DoubtFold:
         self.unreadable[key] = doubt_offset  # the last readable summary remains
 
     def _stood_at(self, key: str, offset: int) -> tuple[int, int]:
-        if (sleeper := self.dormant.get(key)) is not None:
-            return place_of(sleeper), bytes_of(sleeper)
+        if (encoded := self.dormant.get(key)) is not None:
+            return place_of(encoded), bytes_of(encoded)
         before = self.transactions.get(key)
         return (offset, 0) if before is None else (before.extra().doubt_offset, before.size)
 
@@ -478,21 +478,21 @@ class QuarantineFold:
     """
 
     def __init__(self) -> None:
-        self._asides: dict[tuple[Origin, int | None], QuarantinedRecord] = {}
+        self._quarantined: dict[tuple[Origin, int | None], QuarantinedRecord] = {}
 
     def fold(self, record: Any) -> None:
         """Fold one record of doubt; a null value removes the record of its key."""
-        parsed = codec.parse_kept_aside_key(record.key())
+        parsed = codec.parse_quarantine_key(record.key())
         if parsed is None:
             return
         if record.value() is None:
-            self._asides.pop(parsed, None)
+            self._quarantined.pop(parsed, None)
         else:
-            self._asides[parsed] = _aside(parsed, record)
+            self._quarantined[parsed] = _aside(parsed, record)
 
-    def asides(self) -> list[QuarantinedRecord]:
+    def quarantined(self) -> list[QuarantinedRecord]:
         """The records that are quarantined now, in the order of their first records on doubt."""
-        return list(self._asides.values())
+        return list(self._quarantined.values())
 
 
 def _aside(parsed: tuple[Origin, int | None], record: Any) -> QuarantinedRecord:

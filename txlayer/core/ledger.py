@@ -184,7 +184,7 @@ class HalfMarks:
         return marks[0][0]
 
 
-UNSETTLED_BYTES, SLEEPER_BYTES, GROUP_BYTES, FURTHER_BYTES, KEYED_BYTES = 750, 250, 350, 300, 700
+UNSETTLED_BYTES, DORMANT_BYTES, GROUP_BYTES, FURTHER_BYTES, KEYED_BYTES = 750, 250, 350, 300, 700
 """Bytes, measured: an unsettled transaction on doubt; a dormant one with its summary; a producer group that some of them
 name; each half record of a transaction beyond the first, with a topic of its own; an ordering key of its own, with
 order="prepare" (550 otherwise). A transaction in half takes 500 bytes,
@@ -311,7 +311,7 @@ class Ledger:
         self.plain_tails = {} if plain_tails is None else plain_tails
         self.plain_options = {} if plain_options is None else plain_options
         self.transactions = UnsettledTransactions()
-        self.asleep = DormantTransactions()  # the other unsettled transactions, as summaries
+        self.dormant = DormantTransactions()  # the other unsettled transactions, as summaries
         self.order = ForwardOrder()
         self.batch, self.batch_size = Batch(), BatchSize()  # the service sets the size
         self.half_next = 0
@@ -332,7 +332,7 @@ class Ledger:
         self.shelf = DoubtIndex()
         self.schedule = CheckSchedule(settings.checks)
         # Transactions in half, by offset: immunity over, and the others. Settled and moved ones are removed lazily.
-        self._old, self._young = deque[Transaction](), deque[Transaction]()
+        self._past_immunity, self._immune = deque[Transaction](), deque[Transaction]()
         self._limited: dict[str, int] = {}  # groups with too many open transactions, and how many
         self._limits_looked_at_ms = self._further_count = 0  # further: half records beyond a first
         self._only_named_count = 0  # known from an op line only
@@ -344,7 +344,7 @@ class Ledger:
         self._unreadable_ops: dict[int, tuple[Undecodable, Any]] = {}  # op records without lines
         # Quarantined lines that a replay would read again: the last of each group, and the doubt offset at which it is found.
         self._doubt_held_back: deque[tuple[OpPosition, int]] = deque()
-        self._lines_aside: Mapping[int, bytearray] = {}  # in a replay: op offset → 1 by line
+        self._quarantined_lines: Mapping[int, bytearray] = {}  # in a replay: op offset → 1 by line
         self._recent: dict[str, int | None] = {}  # settled ones; `_began_at` explains the values
         self._recent_before: dict[str, int | None] = {}
         self._recent_before_end = 0  # how far half was read when the last of those was settled
@@ -386,7 +386,7 @@ class Ledger:
 
     @property
     def _has_room_for_moves(self) -> bool:
-        count = len(self.batch.keeps) + len(self.batch.asides)
+        count = len(self.batch.keeps) + len(self.batch.quarantined)
         return count < self.batch_size.of(RELEASE_COUNT_MAX) and self._has_room
 
     @property
@@ -415,7 +415,7 @@ class Ledger:
     @property
     def open_count(self) -> int:
         """Number of transactions that are not settled."""
-        return len(self.transactions) + len(self.asleep)
+        return len(self.transactions) + len(self.dormant)
 
     @property
     def unsettled_bytes(self) -> int:
@@ -426,9 +426,9 @@ class Ledger:
         return (
             UNSETTLED_BYTES * len(self.transactions)
             + KEYED_BYTES * self.order.keyed_count
-            + SLEEPER_BYTES * len(self.asleep)
-            + self.asleep.byte_count
-            + GROUP_BYTES * (self.schedule.group_count + 2 * self.asleep.group_count)
+            + DORMANT_BYTES * len(self.dormant)
+            + self.dormant.byte_count
+            + GROUP_BYTES * (self.schedule.group_count + 2 * self.dormant.group_count)
             + FURTHER_BYTES * (self._further_count + len(self._twins))
         )
 
@@ -441,16 +441,16 @@ class Ledger:
         """Real topics that held transactions wait for, or that the batch writes to."""
         return self.shelf.held_topics() | {t for txn in self.batch.forwards for t in txn.topics}
 
-    def everybody(self) -> Iterator[Transaction]:
+    def all_unsettled(self) -> Iterator[Transaction]:
         """Every unsettled transaction, for reading only."""
-        return chain(self.transactions.values(), self.asleep.everybody())
+        return chain(self.transactions.values(), self.dormant.all_unsettled())
 
     def find(self, key: str) -> Transaction | None:
         """The unsettled transaction of this key; a dormant one is loaded."""
-        return self.transactions.get(key) or self._wake(key)
+        return self.transactions.get(key) or self._load(key)
 
-    def _wake(self, key: str) -> Transaction | None:
-        txn = self.asleep.wake(key)
+    def _load(self, key: str) -> Transaction | None:
+        txn = self.dormant.load(key)
         if txn is not None:
             self.transactions[key] = txn
             self._further_count += max(txn.seen - 1, 0)
@@ -644,7 +644,7 @@ class Ledger:
             del self._keys_to_leave[key_hash]
         if not self._leave_before:
             return
-        for txn in chain(self._old, self._young):
+        for txn in chain(self._past_immunity, self._immune):
             if txn.first_offset >= self._leave_before:
                 break
             if txn.state in SETTLED or txn.is_in_doubt or txn.key in self.batch.keeps:
@@ -700,13 +700,15 @@ class Ledger:
             for other in self.order.waiting(txn.key_hash):
                 self._move(other)
 
-    def _keep_aside(
+    def _quarantine(
         self, topic: str, offset: int, why: Undecodable, *, record: Any = None, line: str | None = None, number: int = 0
     ) -> None:
         if self.is_replaying:
             return  # it was written before the restart
         self.batch.byte_count += RECORD_BYTES + len(line) if line is not None else held_bytes(record)
-        self.batch.asides.append(RecordToQuarantine(Origin(topic, self.partition, offset), record, line, number, why))
+        self.batch.quarantined.append(
+            RecordToQuarantine(Origin(topic, self.partition, offset), record, line, number, why)
+        )
         self._report(ReportKind.KEPT_ASIDE, "", f"{topic}-{self.partition}@{offset}: {why.why}")
 
     def _report(self, kind: ReportKind, key: str, detail: str) -> None:
@@ -755,7 +757,7 @@ class Ledger:
             and text[:2] == _START
             and key not in transactions.fresh
             and key not in transactions.rest
-            and key not in self.asleep.dormant
+            and key not in self.dormant.summaries
             and key not in self._recent
             and key not in self._recent_before
             and home % self.settings.partition_count == self.partition
@@ -767,7 +769,7 @@ class Ledger:
             group, topic, born = plain
             txn = Transaction(key, group, topic, offset, appended_ms, born, self.op_next, record, size, options)
             transactions.fresh[key] = txn
-            self._young.append(txn)
+            self._immune.append(txn)
             if options is not NO_OPTIONS:
                 self.order.keyed_count += 1
                 if self.order.wants_all:
@@ -835,7 +837,7 @@ class Ledger:
         header = self._misplaced_or_as_it_is(header)
         if isinstance(header, Undecodable):
             if self.is_replaying or self._has_room_for_moves:
-                self._keep_aside(self.settings.half_topic, offset, header, record=record)
+                self._quarantine(self.settings.half_topic, offset, header, record=record)
             else:
                 self._fold_later(offset, appended_ms, raw, record, size)
             return
@@ -923,7 +925,7 @@ class Ledger:
             why = Undecodable(
                 f"record {header.index}/{header.count} of a transaction that did not begin", ParkReason.INCOMPLETE
             )
-            self._keep_aside(self.settings.half_topic, offset, why, record=record)
+            self._quarantine(self.settings.half_topic, offset, why, record=record)
             return
         txn = Transaction(
             header.key,
@@ -944,7 +946,7 @@ class Ledger:
             txn.content = [Content(0, header.topic, offset, header.options, str(header.born_ms), record)]
         self.content_bytes += size
         self.transactions[txn.key] = txn
-        self._young.append(txn)
+        self._immune.append(txn)
         if header.options.immunity_ms is not None:
             self.schedule.add(txn)
         self.order.keyed_count += txn.key_hash is not None
@@ -975,7 +977,7 @@ class Ledger:
         place = HalfRecordFit.NEXT if is_next else txn.place_of(header, offset)
         if place is HalfRecordFit.NONE:
             why = Undecodable(f"record {header.index}/{header.count} where {txn.seen}/{txn.count} is due")
-            self._keep_aside(self.settings.half_topic, offset, why, record=record)
+            self._quarantine(self.settings.half_topic, offset, why, record=record)
             return
         if place is not HalfRecordFit.NEXT:
             self._join_copy(txn, offset, is_last=header.index == txn.count - 1)
@@ -985,7 +987,7 @@ class Ledger:
             why = Undecodable(
                 f"more real topics than a transaction may have ({TOPICS_BYTES_MAX} bytes of names)", ParkReason.LIMIT
             )
-            self._keep_aside(self.settings.half_topic, offset, why, record=record)
+            self._quarantine(self.settings.half_topic, offset, why, record=record)
             return
         txn.seen += 1
         if txn.seen > 1:
@@ -1063,9 +1065,9 @@ class Ledger:
 
     def _ask_those_due(self, *, now_ms: int, present: Collection[str], count_max: int) -> None:
         """Add due check-backs to groups with a live responder; give up on transactions that are too old or out of checks."""
-        self._grow_old(now_ms)
+        self._end_immunity(now_ms)
         schedule = self.schedule
-        self._wake_those_due(now_ms, count_max)
+        self._load_due(now_ms, count_max)
         schedule.ripen(now_ms)
         for txn in schedule.take_overdue(now_ms, count_max):
             if self._has_room and self._has_room_for_key(txn):
@@ -1084,34 +1086,34 @@ class Ledger:
         schedule.tidy(len(self.transactions))
         self._look_at_limits(now_ms)
 
-    def _wake_those_due(self, now_ms: int, count_max: int) -> None:
+    def _load_due(self, now_ms: int, count_max: int) -> None:
         """Load dormant transactions, only as many as can be asked soon. Those of groups without a live responder stay dormant."""
         left = count_max  # for all groups together: very many may have one each
-        for group in self.asleep.groups:
-            for key in self.asleep.too_old(group, now_ms, left):
-                self._wake(key)
+        for group in self.dormant.groups:
+            for key in self.dormant.too_old(group, now_ms, left):
+                self._load(key)
                 left -= 1
             room = 2 * self.schedule.policies.of(group).rate_max - self.schedule.due_count(group)
-            for key in self.asleep.due(group, now_ms, min(room, left)):
-                self._wake(key)
+            for key in self.dormant.due(group, now_ms, min(room, left)):
+                self._load(key)
                 left -= 1
             if left <= 0:
                 return
 
-    def _grow_old(self, now_ms: int) -> None:
+    def _end_immunity(self, now_ms: int) -> None:
         """Schedule transactions whose immunity is over. Those with an immunity of their own are already scheduled."""
         immune_after_ms = now_ms - self.settings.checks.shortest_immunity_ms
-        young, old = self._young, self._old
+        young, old = self._immune, self._past_immunity
         # A transaction with an append time in the future must not hold up those behind it; its time comes later.
         latest_ms = max(now_ms, self.newest_ms)
         while young and not immune_after_ms < young[0].appended_ms <= latest_ms:
             txn = young.popleft()
-            self._give_a_place(txn)
+            self._schedule_open(txn)
             if txn.state not in SETTLED and not txn.is_in_doubt:
                 old.append(txn)
 
-    def _give_a_place(self, txn: Transaction) -> None:
-        """Schedule an open transaction that leaves `_young`, because of its age or because it moved to doubt."""
+    def _schedule_open(self, txn: Transaction) -> None:
+        """Schedule an open transaction that leaves `_immune`, because of its age or because it moved to doubt."""
         # By an operator: it is scheduled already.
         was_asked = txn.more is not None and txn.more.checked_count > 0
         if txn.state is TxnState.OPEN and txn.options.immunity_ms is None and not was_asked:
@@ -1181,7 +1183,7 @@ class Ledger:
                 policies,
                 now_ms=now_ms,
                 limited=self._limited.keys(),
-                asleep=self.asleep.counts,
+                dormant=self.dormant.counts,
             )
         for group in {**self._limited, **over}:
             is_over = group in over
@@ -1243,10 +1245,10 @@ class Ledger:
             if not lines:
                 if line_count >= line_count_max or quick_bytes >= quick_bytes_left:
                     return self._pause((op_offset, 0), line_count, quick_bytes, dropped_bytes)
-                quick_bytes_left -= self._keep_unreadable_aside(op_offset)
+                quick_bytes_left -= self._quarantine_unreadable(op_offset)
                 line_count += 1
             # In a replay: lines that were quarantined.
-            passed_over = self._lines_aside.get(op_offset, b"")
+            passed_over = self._quarantined_lines.get(op_offset, b"")
             for number in range(start, len(lines)):
                 if passed_over and number < len(passed_over) and passed_over[number]:
                     continue
@@ -1295,7 +1297,7 @@ class Ledger:
     def _apply_if_it_may(self, op: OpMessage | Undecodable, line: str, position: OpPosition) -> bool:
         """Apply a line. False: it must wait, for half or for room in the batch."""
         if isinstance(op, Undecodable):
-            self._keep_line_aside(op, line, position)
+            self._quarantine_line(op, line, position)
         elif self._is_without_half(op.last_offset):
             if op.last_offset >= self.half_next and (position[0] >= self._misplaced_before or self._behind):
                 self.waits_for_half = op.last_offset
@@ -1322,11 +1324,11 @@ class Ledger:
             self._forget_what_is_far()
         return self.batch
 
-    def _keep_unreadable_aside(self, offset: int) -> int:
+    def _quarantine_unreadable(self, offset: int) -> int:
         """Keep an op record without lines aside, and return how much larger the batch is by it."""
         before = self.batch.byte_count
         why, record = self._unreadable_ops.pop(offset)
-        self._keep_aside(self.settings.op_topic, offset, why, record=record)
+        self._quarantine(self.settings.op_topic, offset, why, record=record)
         return self.batch.byte_count - before
 
     def _apply(self, op: OpMessage, position: OpPosition) -> None:
@@ -1335,10 +1337,10 @@ class Ledger:
             answers[op.resolution] = answers.get(op.resolution, 0) + 1
         kind = TxnEvent.ABANDON if op.is_abandon else _KINDS[op.resolution]
         txn = self.transactions.get(op.key)
-        if txn is None and op.key in self.asleep.dormant:
+        if txn is None and op.key in self.dormant.summaries:
             if self.is_replaying:
                 return  # applied before, as below; a replay loads nothing for it
-            txn = self._wake(op.key)
+            txn = self._load(op.key)
         if txn is None:
             state = self._recent_state(op.key)
             if state is None:
@@ -1426,7 +1428,7 @@ class Ledger:
         if now_ms:
             self._ask_those_due(now_ms=now_ms, present=present, count_max=move_count_max)
         born_before_ms = now_ms - self.settings.doubt_after_ms
-        for txn in self._young_ones() if now_ms else ():
+        for txn in self._unsettled_in_half() if now_ms else ():
             # A transaction with an append time in the future must not hold back half and those behind it until then.
             is_young = born_before_ms < txn.appended_ms <= max(now_ms, self.newest_ms)
             if is_young or len(self.batch.keeps) >= move_count_max or not self._has_room:
@@ -1494,7 +1496,7 @@ class Ledger:
             self._apply(op, position)
             return
         why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
-        self._keep_line_aside(why, line, position)
+        self._quarantine_line(why, line, position)
         if txn is None and not self._is_known(op.key) and self._only_named_count < ONLY_NAMED_COUNT_MAX:
             self._only_named_count += 1
             txn = Transaction(op.key, op.producer_group, "", -1, self.newest_ms, str(op.born_ms), position, [])
@@ -1504,10 +1506,10 @@ class Ledger:
             self.transactions[op.key] = txn
             self._keep(txn)
 
-    def _keep_line_aside(self, why: Undecodable, line: str, position: OpPosition) -> None:
+    def _quarantine_line(self, why: Undecodable, line: str, position: OpPosition) -> None:
         """Quarantine an op line. It has no effect, now or in a replay: doubt records that it was quarantined."""
         offset, number = position
-        self._keep_aside(self.settings.op_topic, offset, why, line=line, number=number)
+        self._quarantine(self.settings.op_topic, offset, why, line=line, number=number)
         if not self.is_replaying:
             self._hold_back_doubt(position, self.shelf.low)
 
@@ -1521,7 +1523,7 @@ class Ledger:
 
     def positions(self) -> Positions:
         """Positions at which a successor begins once the batch is appended."""
-        oldest = next((t for t in self._young_ones() if t.key not in self.batch.keeps), None)
+        oldest = next((t for t in self._unsettled_in_half() if t.key not in self.batch.keeps), None)
         low_water, replay = (
             (self.half_next, self.op_next) if oldest is None else (oldest.first_offset, oldest.replay_from)
         )
@@ -1557,7 +1559,7 @@ class Ledger:
         """Drop the oldest content until `byte_count` bytes are free. It is fetched again when it is needed."""
         wanted = self.content_bytes - byte_count
         # From the newest back: to scan all that were dropped before would cost more with every call.
-        newest_first = chain(reversed(self._young), reversed(self._old))
+        newest_first = chain(reversed(self._immune), reversed(self._past_immunity))
         left = list(takewhile(self._may_hold_content, newest_first))
         while left and self.content_bytes > wanted:
             txn = left.pop()
@@ -1584,10 +1586,10 @@ class Ledger:
         self.op_next = (positions.replay_offset, positions.replay_line)
         self.shelf.next_offset = doubt_next
         self.shelf.kept_readable_from = min(kept.unreadable.values(), default=None)
-        self._lines_aside = kept.lines_aside
-        if kept.lines_aside:
-            newest = max(kept.lines_aside)
-            self._hold_back_doubt((newest, len(kept.lines_aside[newest])), positions.doubt_low)
+        self._quarantined_lines = kept.quarantined_lines
+        if kept.quarantined_lines:
+            newest = max(kept.quarantined_lines)
+            self._hold_back_doubt((newest, len(kept.quarantined_lines[newest])), positions.doubt_low)
         if kept.rolled_back:
             self._hold_back_doubt((positions.op_offset, positions.op_line - 1), positions.doubt_low)
         self._recent_before.update(dict.fromkeys(kept.rolled_back))
@@ -1608,19 +1610,19 @@ class Ledger:
             if txn.extra().moved_ms > self.newest_ms:
                 self._saw(txn.extra().moved_ms)
         self.schedule.restore(self.transactions.values())
-        self.asleep.fill(kept.dormant, self.settings.checks)
-        self.shelf.put_asleep(self.asleep.dormant, woken=self.transactions)
+        self.dormant.fill(kept.dormant, self.settings.checks)
+        self.shelf.put_dormant(self.dormant.summaries, loaded=self.transactions)
         # Those that held ones wait for are asked about first; undecided ones may name any number.
-        others |= self.asleep.topics - self.targets.keys()
+        others |= self.dormant.topics - self.targets.keys()
         self.unknown_topics = {*self.committed_topics, *islice(others, UNKNOWN_TOPICS_MAX)}
-        for told_ms in (self.asleep.newest_ms, time_ms):
+        for told_ms in (self.dormant.newest_ms, time_ms):
             if told_ms > self.newest_ms:
                 self._saw(told_ms)
 
     def end_replay(self, positions: Positions) -> None:
         """Half is folded to `half_next` and op to the stored position: continue live, and discard the batch of the replay."""
         self._ops.clear()
-        self._lines_aside = {}
+        self._quarantined_lines = {}
         self.ahead_line_count = self.ahead_byte_count = 0
         self._pass_half(positions.half_next)
         self.op_next = (positions.op_offset, positions.op_line)
@@ -1649,22 +1651,22 @@ class Ledger:
                 txn.state = TxnState.COMMITTED  # or rolled back: the doubt topic knew it
                 self._recent[txn.key] = None  # its second copies must not be taken for new
 
-    def _young_ones(self) -> Iterator[Transaction]:
+    def _unsettled_in_half(self) -> Iterator[Transaction]:
         """The unsettled transactions in half, oldest first."""
-        old, young = self._old, self._young
+        old, young = self._past_immunity, self._immune
         while old and _is_elsewhere(old[0]):
             old.popleft()
         while young and _is_elsewhere(young[0]):
             # Nearly all are settled: this saves the call.
             if (txn := young.popleft()).state not in SETTLED:
-                self._give_a_place(txn)
+                self._schedule_open(txn)
         in_half_count = self.open_count - self.shelf.count
         if len(old) + len(young) > 2 * in_half_count + SETTLED_IN_HALF_MAX:
             # One old open transaction must not keep all later settled ones in memory.
-            self._old = old = deque(t for t in old if not _is_elsewhere(t))
+            self._past_immunity = old = deque(t for t in old if not _is_elsewhere(t))
             for txn in filter(_is_elsewhere, young):
-                self._give_a_place(txn)
-            self._young = young = deque(t for t in young if not _is_elsewhere(t))
+                self._schedule_open(txn)
+            self._immune = young = deque(t for t in young if not _is_elsewhere(t))
         return (t for t in chain(old, young) if not _is_elsewhere(t))
 
 

@@ -209,7 +209,7 @@ class Traces:
     doubts: list[DoubtTrace] = field(default_factory=list)
     contents: list[ContentTrace] = field(default_factory=list)
     forwards: list[ForwardTrace] = field(default_factory=list)
-    asides: list[QuarantineTrace] = field(default_factory=list)
+    quarantined: list[QuarantineTrace] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,12 +413,12 @@ def _attempts(traces: Traces, window: Window) -> Collection[_Attempt]:
         else:
             attempt.contents[content.index] = content.content
             attempt.kept_at.setdefault(content.index, content.half_offset)
-    asides = {(aside.partition, aside.offset, aside.line) for aside in traces.asides}
+    quarantined = {(aside.partition, aside.offset, aside.line) for aside in traces.quarantined}
     for half in sorted(traces.halves, key=lambda h: (h.partition, h.offset)):
-        if (half.partition, half.offset, -1) not in asides:
+        if (half.partition, half.offset, -1) not in quarantined:
             _store(of(half), half, window)
     for op in sorted(traces.ops, key=lambda line: (line.offset, line.line)):
-        if (op.partition, op.offset, op.line) not in asides:
+        if (op.partition, op.offset, op.line) not in quarantined:
             _place(of(op), op, window)
     return attempts.values()
 
@@ -841,7 +841,7 @@ class OrderFold:
     _decided: tuple[int, int] = (-1, -1)
     _stored: int = -1
     _undecided: int = FOREVER
-    _young: int = FOREVER
+    _immune: int = FOREVER
     _unknown: int = FOREVER
 
     def is_late(self, mark: OrderMark) -> str:
@@ -868,7 +868,7 @@ class OrderFold:
     def verdict_of_missing(self, mark: OrderMark, verdict: Verdict) -> Verdict:
         """Verdict of a committed message in the order of half that is nowhere: it may wait for those before it."""
         self._enter(mark)
-        if min(self._undecided, self._young) < mark.half_offset:
+        if min(self._undecided, self._immune) < mark.half_offset:
             return Verdict.OPEN
         is_unknown = mark.is_in_half_order and self._unknown < mark.half_offset
         found = Verdict.OUT_OF_WINDOW if is_unknown else verdict
@@ -880,13 +880,13 @@ class OrderFold:
         if mark.role == UNDECIDED:
             self._undecided = min(self._undecided, mark.half_offset)
         elif mark.role == YOUNG:
-            self._young = min(self._young, mark.half_offset)
+            self._immune = min(self._immune, mark.half_offset)
         else:
             self._unknown = min(self._unknown, mark.half_offset)
 
     def _enter(self, mark: OrderMark) -> None:
         if mark.key_hash != self._key:
-            self._key, self._undecided, self._young, self._unknown = mark.key_hash, FOREVER, FOREVER, FOREVER
+            self._key, self._undecided, self._immune, self._unknown = mark.key_hash, FOREVER, FOREVER, FOREVER
             self._lane = ("", -1)
         lane = (mark.place.topic, mark.place.partition)
         if lane != self._lane:

@@ -91,7 +91,7 @@ class Overview:
             ledger.end_replay(stored[partition].positions)
         yield from self._read_on(ledgers, stored)
         for partition, ledger in ledgers.items():
-            for txn in ledger.everybody():
+            for txn in ledger.all_unsettled():
                 yield UnsettledTransaction(partition, txn.state.value, txn)
 
     def kept_aside(self, partitions: Iterable[int] | None = None) -> list[QuarantinedRecord]:
@@ -108,7 +108,7 @@ class Overview:
             left = self._left(reader, topic, {p: starts[topic, p] for p in wanted})
             ranges = {(topic, p): to_read for p, to_read in left.items()}
             read_ranges(reader, ranges, fold.fold, patience_s=STABLE_PATIENCE_S)
-        return fold.asides()
+        return fold.quarantined()
 
     def _read_on(
         self, ledgers: dict[int, Ledger], stored: dict[int, StoredPositions]

@@ -105,12 +105,13 @@ def stats_json(namespace: str, overview: Overview, partitions: Sequence[Partitio
             for (group, state), (count, oldest_ms) in sorted(ages_ms.items())
         ],
         "partitions": [
-            partition_json(p, doubt_count=doubt[p.partition], aside_count=kept_aside[p.partition]) for p in partitions
+            partition_json(p, doubt_count=doubt[p.partition], quarantined_count=kept_aside[p.partition])
+            for p in partitions
         ],
     }
 
 
-def partition_json(status: PartitionStatus, *, doubt_count: int, aside_count: int) -> Json:
+def partition_json(status: PartitionStatus, *, doubt_count: int, quarantined_count: int) -> Json:
     """One partition of `tx stats --json`: so many transactions, and records kept aside, stand on its doubt partition."""
     doubt_low = status.doubt_low or 0
     return {
@@ -124,7 +125,7 @@ def partition_json(status: PartitionStatus, *, doubt_count: int, aside_count: in
         "doubt_end": status.doubt_end,
         "doubt_record_count": status.doubt_end - doubt_low,
         "doubt_transaction_count": doubt_count,
-        "kept_aside_count": aside_count,
+        "kept_aside_count": quarantined_count,
     }
 
 
@@ -136,10 +137,10 @@ KEPT_ASIDE = "kept-aside"
 """In the place where a transaction's JSON has its state."""
 
 
-def aside_json(found: QuarantinedRecord, *, now_ms: int) -> Json:
+def quarantined_json(found: QuarantinedRecord, *, now_ms: int) -> Json:
     """One object of `tx list --kept-aside --json`; `name` is what `tx show` finds it by."""
     origin = found.origin
-    name = codec.kept_aside_key(origin, found.line).decode("ascii")
+    name = codec.quarantine_key(origin, found.line).decode("ascii")
     return {
         "state": KEPT_ASIDE,
         "name": name,

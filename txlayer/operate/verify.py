@@ -75,7 +75,7 @@ _KINDS: tuple[tuple[type[Trace], str], ...] = (
     (DoubtTrace, "doubts"),
     (ContentTrace, "contents"),
     (ForwardTrace, "forwards"),
-    (QuarantineTrace, "asides"),
+    (QuarantineTrace, "quarantined"),
 )
 """(kind of trace, the field of `Traces` that it belongs to)."""
 _NUMBERS = {kind: number for number, (kind, _) in enumerate(_KINDS)}
@@ -90,7 +90,7 @@ OrderedMark = tuple[OrderMark, str, str, Verdict]
 """(mark, txn_id, nonce, verdict so far)."""
 
 
-class TraceShelf:
+class TraceIndex:
     """For one thread. Its file has no name, so it ends with the process, whatever ends that."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ EDGE_COUNT = 20_000
 class TraceRecords:
     """Knows of a window what telling its records apart takes; for one thread."""
 
-    def __init__(self, shelf: TraceShelf, topics: SystemTopics, *, partition_count: int) -> None:
+    def __init__(self, shelf: TraceIndex, topics: SystemTopics, *, partition_count: int) -> None:
         self._shelf = shelf
         self._topics = topics
         self._partition_count = partition_count
@@ -292,7 +292,7 @@ class TraceRecords:
 
     def _aside(self, record: Record) -> None:
         """What a coordinator kept aside is no part of the transaction that it names; most name none."""
-        kept = codec.parse_kept_aside_key(record.key())
+        kept = codec.parse_quarantine_key(record.key())
         if kept is None or record.value() is None:
             return
         origin, line = kept
@@ -475,7 +475,7 @@ class WindowReader:
         self._counts: Counter[str] = Counter()
         self._done = self._total = 0
 
-    def read(self, asked: WantedWindow, shelf: TraceShelf) -> WindowReading:
+    def read(self, asked: WantedWindow, shelf: TraceIndex) -> WindowReading:
         """Keep everything of the window on the shelf."""
         with closing(self._make_admin()) as admin:
             count = partition_count_of(admin, self._config.topics.half)
@@ -683,7 +683,7 @@ def verify(
     on_judged: Callable[[int], None] = lambda _count: None,
 ) -> Verification:
     started = time.monotonic()
-    with TraceShelf() as shelf:
+    with TraceIndex() as shelf:
         reader = WindowReader(config, make_admin=make_admin, make_reader=make_reader, on_progress=on_read)
         reading = reader.read(asked, shelf)
         read_at = time.monotonic()
@@ -691,7 +691,7 @@ def verify(
         return Verification(reading, proof, read_at - started, time.monotonic() - read_at)
 
 
-def prove(shelf: TraceShelf, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None) -> Proof:
+def prove(shelf: TraceIndex, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None) -> Proof:
     proof = Proof()
     for found in judgements(shelf, window, on_judged=on_judged):
         if isinstance(found, Late):
@@ -709,7 +709,7 @@ class Late(NamedTuple):
 
 
 def judgements(
-    shelf: TraceShelf, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None
+    shelf: TraceIndex, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None
 ) -> Iterator[Judged | Late]:
     """Each attempt once, and behind them those that came too late for their ordering key, once each."""
     for number, traces in enumerate(shelf.each(), start=1):

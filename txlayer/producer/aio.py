@@ -24,7 +24,7 @@ from txlayer.errors import LifecycleError, TxLayerError
 from txlayer.producer import steps
 from txlayer.producer.barrier import Ending, LocalPart, check_kind, joinable, part_of
 from txlayer.producer.check_handlers import AsyncCheckHandler, handling_of
-from txlayer.producer.engine import SINCE, Engine, MakeFlight, open_engine
+from txlayer.producer.engine import SINCE, Engine, MakePending, open_engine
 from txlayer.producer.identity import OF_MESSAGES, OrderingKey, Placement, now_ms
 from txlayer.producer.metrics import ProducerMetrics, measured
 from txlayer.producer.pipeline import OpQueue, PendingTransaction, TransactionSendResult
@@ -348,8 +348,8 @@ class AsyncTransactionalProducer:
             TxLayerError: what `TransactionalProducer.publish` raises.
         """
         started = self._ready or await self._started()
-        flight = await self._launch(started, SubmittedTransaction, messages, txn_id, ordering_key, order, block=block)
-        return await started.drive(steps.result(started.engine, flight))
+        txn = await self._launch(started, SubmittedTransaction, messages, txn_id, ordering_key, order, block=block)
+        return await started.drive(steps.result(started.engine, txn))
 
     async def submit(
         self,
@@ -367,25 +367,25 @@ class AsyncTransactionalProducer:
         Returns and Raises: as in `TransactionalProducer.submit`; the future belongs to the loop.
         """
         started = self._ready or await self._started()
-        make: MakeFlight = SubmittedTransaction
+        make: MakePending = SubmittedTransaction
         if local_transaction is not None:
             make = partial(AsyncSubmittedTransaction, started, self._barrier)
-        flight = await self._launch(started, make, messages, txn_id, ordering_key, order, immunity, block=block)
-        if isinstance(flight, AsyncSubmittedTransaction):
+        txn = await self._launch(started, make, messages, txn_id, ordering_key, order, immunity, block=block)
+        if isinstance(txn, AsyncSubmittedTransaction):
             assert local_transaction is not None
-            rest = flight.finish(local_transaction)
+            rest = txn.finish(local_transaction)
         else:
-            rest = started.drive(steps.result(started.engine, flight))
+            rest = started.drive(steps.result(started.engine, txn))
         task = asyncio.get_running_loop().create_task(rest)
         self._tasks.add(task)
-        task.add_done_callback(partial(self._task_ended, flight))
+        task.add_done_callback(partial(self._task_ended, txn))
         return task
 
-    def _task_ended(self, flight: PendingTransaction, task: asyncio.Task[Any]) -> None:
+    def _task_ended(self, txn: PendingTransaction, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         # A task may be cancelled before its first step, too: then nothing else gives the place in flight back.
-        if isinstance(flight, AsyncSubmittedTransaction):
-            flight.queue.pipeline.post(flight.abandon)
+        if isinstance(txn, AsyncSubmittedTransaction):
+            txn.queue.pipeline.post(txn.abandon)
 
     async def status(
         self, txn_id: str, *, since: timedelta = SINCE, ordering_key: bytes | str | None = None
@@ -458,7 +458,7 @@ class AsyncTransactionalProducer:
     async def _launch(
         self,
         started: LoopEngine,
-        make: MakeFlight,
+        make: MakePending,
         messages: Sequence[Message] | Message,
         txn_id: str | None,
         ordering_key: OrderingKey,

@@ -71,35 +71,35 @@ class OffsetLookup:
 
     # --- on the producer's thread -------------------------------------------------------------------------------------
 
-    def find(self, flights: Sequence[PendingTransaction]) -> None:
-        """Search for the flights' offsets; each gets its offset, or `UNSTORED` when the patience is over."""
-        named = " ".join(flight.txn_id for flight in flights[:NAMED_MAX])
-        logger.warning("half.placeless", extra={"txn_count": len(flights), "txn_id": named})
-        self._sought.update(flights)
+    def find(self, txns: Sequence[PendingTransaction]) -> None:
+        """Search for the txns' offsets; each gets its offset, or `UNSTORED` when the patience is over."""
+        named = " ".join(txn.txn_id for txn in txns[:NAMED_MAX])
+        logger.warning("half.placeless", extra={"txn_count": len(txns), "txn_id": named})
+        self._sought.update(txns)
         of_partition: dict[int, list[PendingTransaction]] = {}
-        for flight in flights:
-            of_partition.setdefault(flight.half_partition, []).append(flight)
+        for txn in txns:
+            of_partition.setdefault(txn.half_partition, []).append(txn)
         for partition, sought in of_partition.items():
             self._start(partial(self._look_up, partition, sought))
 
     def end(self) -> None:
         """The producer ends: the places still sought are reported as not found."""
         self._is_over.set()
-        for flight in list(self._sought):
-            self._told(flight, UNSTORED)
+        for txn in list(self._sought):
+            self._told(txn, UNSTORED)
 
-    def _told(self, flight: PendingTransaction, offset: int) -> None:
+    def _told(self, txn: PendingTransaction, offset: int) -> None:
         try:
-            self._sought.remove(flight)
+            self._sought.remove(txn)
         except KeyError:
             return  # it was told already: the producer has ended meanwhile
-        flight.placed(offset)
+        txn.placed(offset)
 
     # --- the finder's threads -----------------------------------------------------------------------------------------
 
     def _look_up(self, partition: int, sought: Sequence[PendingTransaction]) -> None:
-        keys = {flight.key for flight in sought}
-        at_ms = min(flight.born_ms for flight in sought) - MARGIN_MS
+        keys = {txn.key for txn in sought}
+        at_ms = min(txn.born_ms for txn in sought) - MARGIN_MS
         found: Mapping[str, int] = {}
         give_up_at = self._clock() + self._patience_s
         while not self._is_over.is_set():
@@ -112,8 +112,8 @@ class OffsetLookup:
                 logger.error("half.not_found", extra={"partition": partition, "txn_count": len(keys), "reason": reason})
                 break
             self._is_over.wait(AGAIN_S)
-        for flight in sought:
-            self._post(partial(self._told, flight, found.get(flight.key, UNSTORED)))
+        for txn in sought:
+            self._post(partial(self._told, txn, found.get(txn.key, UNSTORED)))
 
 
 BATCH_BYTES_MAX = 1_000_000
@@ -126,7 +126,7 @@ SINCE = timedelta(hours=1)
 """How far back `status` looks unless told."""
 
 
-MakeFlight = Callable[[OpQueue, str, int, int], PendingTransaction]
+MakePending = Callable[[OpQueue, str, int, int], PendingTransaction]
 Assemble = Callable[..., "Engine"]
 """`assemble`, or what makes an engine that does more."""
 
@@ -168,7 +168,7 @@ class Engine:
             raise limit.error(self.pipeline.group)
 
     def launch_now(
-        self, make: MakeFlight, records: list[HalfRecord], place: Placement, key: str
+        self, make: MakePending, records: list[HalfRecord], place: Placement, key: str
     ) -> PendingTransaction | None:
         """Queue the half records of a new transaction; None: no place in flight is free, nothing was sent.
 
@@ -184,11 +184,11 @@ class Engine:
         if not pipeline.acquire_slot():
             return None
         queue = pipeline.queues[self.identity.partition(place, key)]
-        flight = make(queue, key, now_ms(), len(records))
-        queued_count = pipeline.store(flight, records)
+        txn = make(queue, key, now_ms(), len(records))
+        queued_count = pipeline.store(txn, records)
         if queued_count < len(records):
-            flight.unsent = (records, queued_count)
-        return flight
+            txn.unsent = (records, queued_count)
+        return txn
 
     def launch_plain(
         self, message: Message, place: Placement, work: LocalWork | None
@@ -222,19 +222,19 @@ class Engine:
         else:
             key, partition = self.identity.draw(None, born_ms), place.partition
         queue = pipeline.queues[partition]
-        flight = SubmittedTransaction(queue, key, born_ms, 1, work)
+        txn = SubmittedTransaction(queue, key, born_ms, 1, work)
         ours = (codec.HALF_HEADER, codec.half_header(key, pipeline.group, topic, 0, 1, born_ms, options))
         if pipeline.is_serving:
             pipeline.wait_at_gate()
         try:
             pipeline.produce(
-                pipeline.half_topic, value, message_key, queue.partition, flight.half_reported, None, 0, [ours]
+                pipeline.half_topic, value, message_key, queue.partition, txn.half_reported, None, 0, [ours]
             )
         except BufferError:
-            flight.unsent = ([record], 0)
+            txn.unsent = ([record], 0)
         except BaseException as exc:
-            raise pipeline.not_sent(flight, 1, exc) from exc
-        return flight
+            raise pipeline.not_sent(txn, 1, exc) from exc
+        return txn
 
     def learn(self, topic: str) -> None:
         """Ask the cluster about a topic; blocks.
@@ -260,17 +260,17 @@ class Engine:
             partitions=None if place.partition is None else [place.partition],
         )
 
-    def decision(self, flight: PendingTransaction) -> Resolution | None:
+    def decision(self, txn: PendingTransaction) -> Resolution | None:
         """What was decided about a transaction whose op line is stored: what is before that line is read; blocks."""
-        position = (flight.half_partition, flight.first_offset)
+        position = (txn.half_partition, txn.first_offset)
         histories = self.connections.history().read(
-            flight.txn_id,
+            txn.txn_id,
             start=HistoryStart(
-                flight.born_ms - SINCE // timedelta(milliseconds=1), position if flight.first_offset >= 0 else None
+                txn.born_ms - SINCE // timedelta(milliseconds=1), position if txn.first_offset >= 0 else None
             ),
-            partitions=[flight.half_partition],
+            partitions=[txn.half_partition],
         )
-        return next((h.decision for h in histories if h.nonce == flight.nonce), None)
+        return next((h.decision for h in histories if h.nonce == txn.nonce), None)
 
 
 def open_engine(

@@ -131,17 +131,17 @@ class Meter:
         """The record's lines are stored; called before its transactions are notified."""
         self.op_durations.observe(max(time.monotonic() - record.written_at_s, 0.0))
         # A failed transaction was counted then; a line written twice is acknowledged already.
-        flights = [f for f in record.flights if f.op_offset == UNSTORED and f.stage is not FAILED]
-        for resolution, count in Counter(flight.resolution for flight in flights).items():
+        txns = [f for f in record.txns if f.op_offset == UNSTORED and f.stage is not FAILED]
+        for resolution, count in Counter(txn.resolution for txn in txns).items():
             assert resolution is not None
             self.ended[_OUTCOMES[resolution]] += count
         at_ms = now_ms()
-        for flight, weight in _spaced(flights):
-            self.durations.observe(max(at_ms - flight.born_ms, 0) / 1000, weight)
+        for txn, weight in _spaced(txns):
+            self.durations.observe(max(at_ms - txn.born_ms, 0) / 1000, weight)
 
     def lost(self, record: OpRecord) -> None:
         """The record's lines may not be stored; called before its transactions are notified."""
-        self.ended[TransactionOutcome.LOST] += sum(flight.stage is not FAILED for flight in record.flights)
+        self.ended[TransactionOutcome.LOST] += sum(txn.stage is not FAILED for txn in record.txns)
 
     def failed(self) -> None:
         """A transaction was not prepared."""
@@ -220,10 +220,10 @@ def _version() -> str:
         return "unknown"
 
 
-def _spaced(flights: Sequence[PendingTransaction]) -> Iterator[tuple[PendingTransaction, int]]:
+def _spaced(txns: Sequence[PendingTransaction]) -> Iterator[tuple[PendingTransaction, int]]:
     """At most `SAMPLE_COUNT_MAX` of them, evenly spaced, each with the number of transactions that it represents."""
-    bounds = [len(flights) * n // SAMPLE_COUNT_MAX for n in range(SAMPLE_COUNT_MAX + 1)]
-    return ((flights[first], behind - first) for first, behind in pairwise(bounds) if behind > first)
+    bounds = [len(txns) * n // SAMPLE_COUNT_MAX for n in range(SAMPLE_COUNT_MAX + 1)]
+    return ((txns[first], behind - first) for first, behind in pairwise(bounds) if behind > first)
 
 
 def measured(make: Assemble, metrics: ProducerMetrics | None) -> Assemble:

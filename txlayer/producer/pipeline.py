@@ -56,7 +56,7 @@ class TransactionSendResult(NamedTuple):
 
 
 class PendingStage(Enum):
-    """How far a flight has come."""
+    """How far a txn has come."""
 
     STORING = "storing"  #: half messages were sent, not all are reported
     PREPARED = "prepared"  #: all are acknowledged: the local transaction may run
@@ -149,7 +149,7 @@ class PendingTransaction:
         return not self.is_over
 
     def send_result(self) -> TransactionSendResult:
-        """The result of an acknowledged flight."""
+        """The result of an acknowledged txn."""
         assert self.resolution is not None
         return TransactionSendResult(
             self.txn_id,
@@ -173,7 +173,7 @@ class PendingTransaction:
                 self.first_offset = offset
             self.last_offset = OFFSET_UNKNOWN if offset is None else offset
         elif self.error is None:
-            self.error = pipeline.error_of(error, topic=pipeline.half_topic, flight=self)
+            self.error = pipeline.error_of(error, topic=pipeline.half_topic, txn=self)
         self.unreported_count -= 1
         if not self.unreported_count:
             self._all_reported()
@@ -263,7 +263,7 @@ NAMED_MAX = 10
 
 
 class OpQueue:
-    """Any thread adds flights that have their resolution, and any thread writes what is there."""
+    """Any thread adds txns that have their resolution, and any thread writes what is there."""
 
     __slots__ = ("_lock", "line_count_max", "partition", "pipeline", "waiting")
 
@@ -288,48 +288,48 @@ class OpQueue:
     def give_up(self, error: BaseException) -> None:
         """Tell those who wait that nothing is written any more."""
         with self._lock:
-            flights = self.waiting[:]
-            del self.waiting[: len(flights)]
-        if flights:
-            OpRecord(self, flights).give_up(error)
+            txns = self.waiting[:]
+            del self.waiting[: len(txns)]
+        if txns:
+            OpRecord(self, txns).give_up(error)
 
     def _write_one_record(self) -> bool:
-        flights = self.waiting[: self.line_count_max]
-        if not self._record_of(flights).write():
+        txns = self.waiting[: self.line_count_max]
+        if not self._record_of(txns).write():
             return False
         # Only now, and in one go: other threads add to the end meanwhile.
-        del self.waiting[: len(flights)]
+        del self.waiting[: len(txns)]
         return True
 
-    def _record_of(self, flights: list[PendingTransaction]) -> OpRecord:
-        return OpRecord(self, flights)
+    def _record_of(self, txns: list[PendingTransaction]) -> OpRecord:
+        return OpRecord(self, txns)
 
 
 class OpRecord:
     """One op record on its way: the resolutions of several transactions."""
 
-    __slots__ = ("flights", "queue", "written_at_s")
+    __slots__ = ("queue", "txns", "written_at_s")
 
-    def __init__(self, queue: OpQueue, flights: Sequence[PendingTransaction]) -> None:
+    def __init__(self, queue: OpQueue, txns: Sequence[PendingTransaction]) -> None:
         self.queue = queue
-        self.flights = flights
+        self.txns = txns
         self.written_at_s = 0.0
 
     def write(self) -> bool:
-        """Queue it; False: the client has no room. A refusal is told to the flights."""
+        """Queue it; False: the client has no room. A refusal is told to the txns."""
         pipeline = self.queue.pipeline
         group, encode = pipeline.group, codec.producer_op
         lines = [
             # `_value_`, because `value` is a property that takes longer than the line.
             encode(f.resolution._value_, f.key, group, f.last_offset, f.born_ms)  # type: ignore[union-attr]  # it has one
-            for f in self.flights
+            for f in self.txns
         ]
         self.written_at_s = self.written_at_s or time.monotonic()
         try:
             pipeline.produce(pipeline.op_topic, codec.encode_ops(lines), None, self.queue.partition, self.reported)
         except BufferError:
             return False
-        except Exception as exc:  # noqa: BLE001 - border to the client: those who wait for the flights get it
+        except Exception as exc:  # noqa: BLE001 - border to the client: those who wait for the txns get it
             pipeline.post(partial(self._not_acknowledged, exc))
         return True
 
@@ -353,22 +353,22 @@ class OpRecord:
         watched = []
         ended_count = 0
         with pipeline.condition:
-            for flight in self.flights:
-                if flight.op_offset != UNSTORED:
+            for txn in self.txns:
+                if txn.op_offset != UNSTORED:
                     continue  # an interrupt in `OpQueue.write` may write a line twice
                 ended_count += 1
-                flight.op_offset = offset
-                if flight.stage is not FAILED:
-                    flight.stage = ACKNOWLEDGED
-                if flight.waker is not None:
-                    watched.append(flight)
+                txn.op_offset = offset
+                if txn.stage is not FAILED:
+                    txn.stage = ACKNOWLEDGED
+                if txn.waker is not None:
+                    watched.append(txn)
         pipeline.give_back(ended_count)
-        for flight in watched:
-            flight.wake()
+        for txn in watched:
+            txn.wake()
 
     def _not_acknowledged(self, reason: Any) -> None:
         pipeline = self.queue.pipeline
-        error = pipeline.error_of(reason, topic=pipeline.op_topic, flight=self.flights[0])
+        error = pipeline.error_of(reason, topic=pipeline.op_topic, txn=self.txns[0])
         waited_s = time.monotonic() - self.written_at_s
         if isinstance(error, OutcomeUnknownError) and pipeline.is_alive and waited_s < pipeline.resolution_timeout_s:
             pipeline.unsent.append(self)  # a line that comes twice says the same
@@ -376,22 +376,22 @@ class OpRecord:
         self.give_up(error)
 
     def give_up(self, error: BaseException) -> None:
-        """Tell its flights that their lines may not be stored."""
+        """Tell its txns that their lines may not be stored."""
         if self.queue.pipeline.meter is not None:
             self.queue.pipeline.meter.lost(self)
         logger.error(
             "op.not_acknowledged",
             extra={
-                "txn_count": len(self.flights),
-                "txn_id": " ".join(f.txn_id for f in self.flights[:NAMED_MAX]),
-                "trace_id": " ".join(filter(None, (f.trace_id for f in self.flights[:NAMED_MAX]))),
+                "txn_count": len(self.txns),
+                "txn_id": " ".join(f.txn_id for f in self.txns[:NAMED_MAX]),
+                "trace_id": " ".join(filter(None, (f.trace_id for f in self.txns[:NAMED_MAX]))),
                 "reason": str(error),
             },
         )
-        for flight in self.flights:
-            unknown = OutcomeUnknownError(f"its resolution may not be stored: {error}", txn_id=flight.txn_id, step="op")
+        for txn in self.txns:
+            unknown = OutcomeUnknownError(f"its resolution may not be stored: {error}", txn_id=txn.txn_id, step="op")
             unknown.__cause__ = error
-            flight.op_failed(unknown)
+            txn.op_failed(unknown)
 
 
 POLL_S = 0.05
@@ -445,8 +445,8 @@ class Observer(Protocol):
 class OffsetSearch(Protocol):
     """Finds the offsets of half messages that are stored at an unknown offset."""
 
-    def find(self, flights: Sequence[PendingTransaction]) -> None:
-        """Begin to search; each flight learns its offset through `PendingTransaction.placed`."""
+    def find(self, txns: Sequence[PendingTransaction]) -> None:
+        """Begin to search; each txn learns its offset through `PendingTransaction.placed`."""
         ...
 
     def end(self) -> None:
@@ -569,7 +569,7 @@ class Pipeline:
         """True on the producer's thread, which must not wait for itself."""
         return threading.current_thread() is self._thread
 
-    def store(self, flight: PendingTransaction, records: Sequence[HalfRecord], start: int = 0) -> int:
+    def store(self, txn: PendingTransaction, records: Sequence[HalfRecord], start: int = 0) -> int:
         """Queue half records from `start` on; how many are queued now. Fewer than all: the client has no room.
 
         Raises:
@@ -577,8 +577,8 @@ class Pipeline:
         """
         if self.is_serving:
             self.wait_at_gate()
-        produce, topic, partition = self.produce, self.half_topic, flight.queue.partition
-        group, key, born_ms = self.group, flight.key, flight.born_ms
+        produce, topic, partition = self.produce, self.half_topic, txn.queue.partition
+        group, key, born_ms = self.group, txn.key, txn.born_ms
         count = len(records)
         index = start
         try:
@@ -590,7 +590,7 @@ class Pipeline:
                     value,
                     message_key,
                     partition,
-                    flight.half_reported,
+                    txn.half_reported,
                     None,
                     0,
                     # Ours is the last, where readers look first.
@@ -599,7 +599,7 @@ class Pipeline:
         except BufferError:
             return index
         except BaseException as exc:
-            raise self.not_sent(flight, count - index, exc) from exc
+            raise self.not_sent(txn, count - index, exc) from exc
         return count
 
     def wait_at_gate(self) -> None:
@@ -607,18 +607,18 @@ class Pipeline:
         self.gate.acquire()
         self.gate.release()
 
-    def not_sent(self, flight: PendingTransaction, message_count: int, exc: BaseException) -> BaseException:
+    def not_sent(self, txn: PendingTransaction, message_count: int, exc: BaseException) -> BaseException:
         """So many half messages will not be sent, because of `exc`; what to raise for it."""
         error = exc
         if isinstance(exc, Exception):  # the client's refusal; else an interrupt
-            error = self.error_of(exc, topic=self.half_topic, flight=flight)
-        self.post(partial(flight.half_not_sent, message_count, error))
+            error = self.error_of(exc, topic=self.half_topic, txn=txn)
+        self.post(partial(txn.half_not_sent, message_count, error))
         return error
 
-    def resolved(self, flight: PendingTransaction) -> None:
-        """Write the resolution that `flight` has now; without waiting."""
-        queue = flight.queue
-        queue.waiting.append(flight)
+    def resolved(self, txn: PendingTransaction) -> None:
+        """Write the resolution that `txn` has now; without waiting."""
+        queue = txn.queue
+        queue.waiting.append(txn)
         if self.is_alive:
             self.write_soon(queue)
         elif self.state is not PipelineState.FORKED:  # there, the locks are copies of a moment
@@ -652,9 +652,9 @@ class Pipeline:
             raise FencedError(f"this producer failed; make a new one: {self.failure}") from self.failure
         raise LifecycleError("this producer is closed; make a new one", state=self.state.value)
 
-    def error_of(self, error: Any, *, topic: str, flight: PendingTransaction) -> TxLayerError:
-        """What a report's error, or an exception of `produce`, means for a record of the flight."""
-        return self._writer.error_of(error, topic=topic, txn_id=flight.txn_id)
+    def error_of(self, error: Any, *, topic: str, txn: PendingTransaction) -> TxLayerError:
+        """What a report's error, or an exception of `produce`, means for a record of the txn."""
+        return self._writer.error_of(error, topic=topic, txn_id=txn.txn_id)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -679,9 +679,9 @@ class Pipeline:
             self.state = PipelineState.CLOSED
         self._writer.close(timeout_s)
         self._after_round()
-        for flight in (*filter(None, [self._running]), *self.to_run):
+        for txn in (*filter(None, [self._running]), *self.to_run):
             error = "the producer ended before its local transaction did; a check-back settles it"
-            flight.fail(OutcomeUnknownError(error, step="close"))
+            txn.fail(OutcomeUnknownError(error, step="close"))
         self._give_up_rest()
 
     def _give_up_rest(self) -> None:

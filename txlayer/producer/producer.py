@@ -53,7 +53,7 @@ GATHERING, PREPARING, PREPARED, RESOLVED, DROPPED, FAILED = TransactionPhase
 class OpenTransaction:
     """One transaction of one thread or task; the subclasses differ only in how they wait for its steps."""
 
-    __slots__ = ("_engine", "_flight", "_key", "_local", "_may_wait", "_messages", "_phase", "_place")
+    __slots__ = ("_engine", "_key", "_local", "_may_wait", "_messages", "_phase", "_place", "_txn")
 
     def __init__(self, engine: Engine, *, barrier: Barrier | None, place: Placement, key: str, may_wait: bool) -> None:
         self._engine = engine
@@ -62,7 +62,7 @@ class OpenTransaction:
         self._key = key
         self._may_wait = may_wait
         self._messages: list[Message] = []
-        self._flight: PendingTransaction | None = None
+        self._txn: PendingTransaction | None = None
         self._phase = GATHERING
 
     @property
@@ -78,7 +78,7 @@ class OpenTransaction:
     @property
     def resolution(self) -> Resolution | None:
         """The resolution that was given; None before."""
-        return None if self._flight is None else self._flight.resolution
+        return None if self._txn is None else self._txn.resolution
 
     def send(
         self,
@@ -148,12 +148,12 @@ class OpenTransaction:
         self._phase = PREPARING
         engine = self._engine
         try:
-            flight = self._flight = yield from steps.launch(
+            txn = self._txn = yield from steps.launch(
                 engine, PendingTransaction, self._messages, self._place, self._key, may_wait=self._may_wait
             )
-            yield from steps.stored(engine, flight)
+            yield from steps.stored(engine, txn)
         except Exception:
-            if self._flight is None:
+            if self._txn is None:
                 # Nothing was sent: `prepare` may be called again, with a new nonce.
                 self._phase = GATHERING
                 self._key = self._engine.identity.draw(self.txn_id, now_ms())
@@ -175,9 +175,9 @@ class OpenTransaction:
         yield from local.write_steps(session, txn_id=self.txn_id, nonce=self.nonce)
 
     def _result_steps(self, *, with_decision: bool) -> Steps[TransactionSendResult]:
-        if self._phase is not RESOLVED or self._flight is None:
+        if self._phase is not RESOLVED or self._txn is None:
             raise LifecycleError("result: nothing was said yet", state=self._phase.value)
-        return steps.result(self._engine, self._flight, with_decision=with_decision)
+        return steps.result(self._engine, self._txn, with_decision=with_decision)
 
     def _leave_steps(self, error: BaseException | None) -> Steps[None]:
         """Like `leave`, but asks the barrier, if there is one, how the local transaction ended."""
@@ -201,13 +201,13 @@ class OpenTransaction:
         Raises:
             LifecycleError: the block ended normally, but there is nothing to commit; the message says why.
         """
-        phase, flight = self._phase, self._flight
+        phase, txn = self._phase, self._txn
         if phase is PREPARED:
             # After an error, only a check-back can find out how the local transaction ended.
             self._say(Resolution.COMMIT if error is None else Resolution.UNKNOWN)
             return
-        if phase is PREPARING and flight is not None:
-            self._engine.pipeline.post(flight.abandon)
+        if phase is PREPARING and txn is not None:
+            self._engine.pipeline.post(txn.abandon)
         if error is not None or phase in (RESOLVED, DROPPED):
             return
         if phase is GATHERING:
@@ -216,7 +216,7 @@ class OpenTransaction:
                 state=phase.value,
             )
         raise LifecycleError("prepare did not succeed: nothing is committed", state=phase.value) from (
-            None if flight is None else flight.error
+            None if txn is None else txn.error
         )
 
     def _resolve(self, resolution: Resolution, call: str) -> None:
@@ -227,11 +227,11 @@ class OpenTransaction:
         self._say(resolution)
 
     def _say(self, resolution: Resolution) -> None:
-        assert self._flight is not None
+        assert self._txn is not None
         self._phase = RESOLVED
         if self._local is not None:
             self._local.end()
-        steps.resolve(self._engine, self._flight, resolution)
+        steps.resolve(self._engine, self._txn, resolution)
 
     def _misfit(self, call: str) -> LifecycleError:
         return LifecycleError(f"{call}() does not fit: the transaction is {self._phase.value}", state=self._phase.value)
@@ -406,8 +406,8 @@ class TransactionalProducer:
         Raises:
             TxLayerError: what `submit` raises, and what the result of its future raises.
         """
-        flight = self.submit(messages, txn_id=txn_id, ordering_key=ordering_key, order=order, block=block)
-        return flight.result()
+        txn = self.submit(messages, txn_id=txn_id, ordering_key=ordering_key, order=order, block=block)
+        return txn.result()
 
     def submit(
         self,

@@ -18,14 +18,14 @@ from functools import partial
 from txlayer.core.messages import Message, Resolution
 from txlayer.errors import OutcomeUnknownError, RefusedRecordError, RetriableError
 from txlayer.producer.encoding import HalfRecord
-from txlayer.producer.engine import Engine, MakeFlight
+from txlayer.producer.engine import Engine, MakePending
 from txlayer.producer.identity import Placement
 from txlayer.producer.pipeline import FAILED, STORING, PendingTransaction, TransactionSendResult
 from txlayer.producer.waiting import Blocking, Steps
 
 
 def launch(
-    engine: Engine, make: MakeFlight, messages: Sequence[Message], place: Placement, key: str, *, may_wait: bool = True
+    engine: Engine, make: MakePending, messages: Sequence[Message], place: Placement, key: str, *, may_wait: bool = True
 ) -> Steps[PendingTransaction]:
     """Queue every half message.
 
@@ -42,16 +42,16 @@ def launch(
     else:
         records = yield from known_records(engine, messages, place)
     deadline = 0.0
-    while (flight := engine.launch_now(make, records, place, key)) is None:
+    while (txn := engine.launch_now(make, records, place, key)) is None:
         deadline = deadline or time.monotonic() + engine.config.prepare_timeout.total_seconds()
         if not may_wait or time.monotonic() > deadline:
             raise RetriableError(
                 f"in_flight_max={engine.config.in_flight_max} transactions are in flight. Nothing was sent"
             )
         yield engine.pipeline.places_bell.subscribe
-    if flight.unsent is not None:
-        yield from store_rest(engine, flight)
-    return flight
+    if txn.unsent is not None:
+        yield from store_rest(engine, txn)
+    return txn
 
 
 def known_records(engine: Engine, messages: Sequence[Message], place: Placement) -> Steps[list[HalfRecord]]:
@@ -78,27 +78,27 @@ def known_records(engine: Engine, messages: Sequence[Message], place: Placement)
             return records
 
 
-def store_rest(engine: Engine, flight: PendingTransaction) -> Steps[None]:
+def store_rest(engine: Engine, txn: PendingTransaction) -> Steps[None]:
     """Queue the half messages that the client had no room for.
 
     Raises:
         TxLayerError: the client refuses one, or the producer ended. What is stored is rolled back.
     """
-    assert flight.unsent is not None
-    (records, queued_count), flight.unsent = flight.unsent, None
+    assert txn.unsent is not None
+    (records, queued_count), txn.unsent = txn.unsent, None
     pipeline = engine.pipeline
-    while (queued_count := pipeline.store(flight, records, queued_count)) < len(records):
+    while (queued_count := pipeline.store(txn, records, queued_count)) < len(records):
         missing_count = len(records) - queued_count
         try:
             yield pipeline.round_bell.subscribe
             pipeline.check_alive()
         except BaseException as exc:
             # The caller stops waiting: without the remaining messages the transaction can only be rolled back.
-            pipeline.post(partial(flight.half_not_sent, missing_count, exc))
+            pipeline.post(partial(txn.half_not_sent, missing_count, exc))
             raise
 
 
-def stored(engine: Engine, flight: PendingTransaction) -> Steps[None]:
+def stored(engine: Engine, txn: PendingTransaction) -> Steps[None]:
     """Wait until every half message is acknowledged.
 
     Raises:
@@ -106,39 +106,39 @@ def stored(engine: Engine, flight: PendingTransaction) -> Steps[None]:
         RetriableError: none of it is stored.
         OutcomeUnknownError: it may be stored, nothing was decided: do not run the local transaction.
     """
-    while flight.stage is STORING:
+    while txn.stage is STORING:
         if not engine.pipeline.is_alive:
-            raise _unreachable(engine, flight, "half")
-        yield flight.until_stored
-    if flight.stage is FAILED:
-        assert flight.error is not None
-        raise flight.error
+            raise _unreachable(engine, txn, "half")
+        yield txn.until_stored
+    if txn.stage is FAILED:
+        assert txn.error is not None
+        raise txn.error
 
 
-def resolve(engine: Engine, flight: PendingTransaction, resolution: Resolution) -> None:
+def resolve(engine: Engine, txn: PendingTransaction, resolution: Resolution) -> None:
     """Write the resolution of a prepared transaction, without waiting."""
-    flight.resolution = resolution
-    engine.pipeline.resolved(flight)
+    txn.resolution = resolution
+    engine.pipeline.resolved(txn)
 
 
-def result(engine: Engine, flight: PendingTransaction, *, with_decision: bool = False) -> Steps[TransactionSendResult]:
+def result(engine: Engine, txn: PendingTransaction, *, with_decision: bool = False) -> Steps[TransactionSendResult]:
     """Wait until the op line is acknowledged, and optionally read the decision.
 
     Raises:
         OutcomeUnknownError: the op line may not be stored; a check-back settles the transaction.
         BrokerUnavailableError, NotAuthorisedError: the op line is stored, but the decision cannot be read.
     """
-    while not flight.is_over:
+    while not txn.is_over:
         if not engine.pipeline.is_alive:
-            raise _unreachable(engine, flight, "op")
-        yield flight.until_over
-    if flight.stage is FAILED:
-        assert flight.error is not None
-        raise flight.error
-    found = flight.send_result()
+            raise _unreachable(engine, txn, "op")
+        yield txn.until_over
+    if txn.stage is FAILED:
+        assert txn.error is not None
+        raise txn.error
+    found = txn.send_result()
     if with_decision:
         # Any earlier decision is before this line in op: the answer is final, unless this resolution was UNKNOWN.
-        found = found._replace(decision=(yield Blocking(partial(engine.decision, flight))))
+        found = found._replace(decision=(yield Blocking(partial(engine.decision, txn))))
     return found
 
 
@@ -167,7 +167,7 @@ def close(engine: Engine, timeout_s: float) -> Steps[None]:
         )
 
 
-def _unreachable(engine: Engine, flight: PendingTransaction, step: str) -> OutcomeUnknownError:
-    error = OutcomeUnknownError("the producer ended before the report came", txn_id=flight.txn_id, step=step)
+def _unreachable(engine: Engine, txn: PendingTransaction, step: str) -> OutcomeUnknownError:
+    error = OutcomeUnknownError("the producer ended before the report came", txn_id=txn.txn_id, step=step)
     error.__cause__ = engine.pipeline.failure
     return error

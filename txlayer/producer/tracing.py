@@ -28,7 +28,7 @@ from txlayer.adapters.tracing import (
 from txlayer.core.messages import Message
 from txlayer.producer.check_handlers import CheckRequest, Handling
 from txlayer.producer.encoding import HalfRecord
-from txlayer.producer.engine import Assemble, Engine, MakeFlight, assemble
+from txlayer.producer.engine import Assemble, Engine, MakePending, assemble
 from txlayer.producer.identity import Placement, now_ms
 from txlayer.producer.pipeline import UNSTORED, OpQueue, OpRecord, PendingTransaction
 from txlayer.producer.submitted import LocalWork, SubmittedTransaction
@@ -45,27 +45,27 @@ class TransactionSpans:
         self._attributes = attributes
         self.context = prepare.context
 
-    def prepared(self, flight: PendingTransaction) -> None:
+    def prepared(self, txn: PendingTransaction) -> None:
         """Every half message is reported."""
-        error = "" if flight.error is None else type(flight.error).__name__
+        error = "" if txn.error is None else type(txn.error).__name__
         place: dict[str, str | int | bool] = {
-            "messaging.destination.partition.id": str(flight.half_partition),
-            "messaging.kafka.offset": max(flight.last_offset, 0),
+            "messaging.destination.partition.id": str(txn.half_partition),
+            "messaging.kafka.offset": max(txn.last_offset, 0),
         }
         self._prepare.end(error=error, attributes=place)
 
-    def resolved(self, flight: PendingTransaction, *, started_ns: int, op_offset: int = -1, error: str = "") -> None:
+    def resolved(self, txn: PendingTransaction, *, started_ns: int, op_offset: int = -1, error: str = "") -> None:
         """The op line is acknowledged at `op_offset`, or the place is unknown."""
-        if flight.resolution is None:
+        if txn.resolution is None:
             return
-        word = flight.resolution.name.lower()
-        pipeline = flight.queue.pipeline
+        word = txn.resolution.name.lower()
+        pipeline = txn.queue.pipeline
         attributes = {
             **self._attributes,
             "messaging.operation.name": word,
             "messaging.operation.type": "settle",
             "messaging.destination.name": pipeline.op_topic,
-            "messaging.destination.partition.id": str(flight.half_partition),
+            "messaging.destination.partition.id": str(txn.half_partition),
         }
         if op_offset >= 0:
             attributes["messaging.kafka.offset"] = op_offset
@@ -74,7 +74,7 @@ class TransactionSpans:
             SpanRole.CLIENT,
             attributes=attributes,
             cause=self.context,
-            age_ms=now_ms() - flight.born_ms,
+            age_ms=now_ms() - txn.born_ms,
             started_ns=started_ns,
         )
         span.end(error=error)
@@ -83,7 +83,7 @@ class TransactionSpans:
 if TYPE_CHECKING:
     _Base = PendingTransaction
 else:
-    _Base = object  # the kinds of flights have slots: only one of two bases may
+    _Base = object  # the kinds of txns have slots: only one of two bases may
 
 
 class _Traced(_Base):
@@ -114,8 +114,8 @@ def _traced_kind(kind: Any) -> Any:
     return type(f"Traced{kind.__name__}", (_Traced, kind), {"__slots__": ("trace",)})
 
 
-def _traced(make: MakeFlight, trace: TransactionSpans) -> MakeFlight:
-    """Makes the same kind of flight, with its spans."""
+def _traced(make: MakePending, trace: TransactionSpans) -> MakePending:
+    """Makes the same kind of txn, with its spans."""
     call: Callable[..., Any]
     if isinstance(make, partial):
         call = partial(_traced_kind(make.func), *make.args, **make.keywords)
@@ -124,9 +124,9 @@ def _traced(make: MakeFlight, trace: TransactionSpans) -> MakeFlight:
         call = _traced_kind(make)
 
     def made(queue: OpQueue, key: str, born_ms: int, message_count: int) -> PendingTransaction:
-        flight: _Traced = call(queue, key, born_ms, message_count)
-        flight.trace = trace  # before anything is sent: reports come at once
-        return flight
+        txn: _Traced = call(queue, key, born_ms, message_count)
+        txn.trace = trace  # before anything is sent: reports come at once
+        return txn
 
     return made
 
@@ -136,23 +136,23 @@ class TracedOpQueue(OpQueue):
 
     __slots__ = ()
 
-    def _record_of(self, flights: list[PendingTransaction]) -> OpRecord:
-        return TracedOpRecord(self, flights)
+    def _record_of(self, txns: list[PendingTransaction]) -> OpRecord:
+        return TracedOpRecord(self, txns)
 
 
 class TracedOpRecord(OpRecord):
-    """An `OpRecord` whose flights make a span of their resolution."""
+    """An `OpRecord` whose txns make a span of their resolution."""
 
     __slots__ = ("_started_ns",)
 
-    def __init__(self, queue: OpQueue, flights: Sequence[PendingTransaction]) -> None:
-        super().__init__(queue, flights)
+    def __init__(self, queue: OpQueue, txns: Sequence[PendingTransaction]) -> None:
+        super().__init__(queue, txns)
         self._started_ns = time.time_ns()
 
     def _acknowledged(self, offset: int) -> None:
-        for flight in self.flights:
-            if isinstance(flight, _Traced) and flight.op_offset == UNSTORED:
-                flight.trace.resolved(flight, started_ns=self._started_ns, op_offset=offset)
+        for txn in self.txns:
+            if isinstance(txn, _Traced) and txn.op_offset == UNSTORED:
+                txn.trace.resolved(txn, started_ns=self._started_ns, op_offset=offset)
         super()._acknowledged(offset)
 
 
@@ -171,7 +171,7 @@ class TracedEngine(Engine):
         return None
 
     def launch_now(
-        self, make: MakeFlight, records: list[HalfRecord], place: Placement, key: str
+        self, make: MakePending, records: list[HalfRecord], place: Placement, key: str
     ) -> PendingTransaction | None:
         """As in `Engine`."""
         pipeline = self.pipeline

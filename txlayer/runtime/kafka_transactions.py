@@ -170,7 +170,7 @@ class KafkaTransactions:
         if writer is None:
             return
         if has_failed:
-            close_aside(writer, self._background)
+            close_in_background(writer, self._background)
         else:
             close_quietly(writer)
 
@@ -211,7 +211,7 @@ class KafkaTransactions:
             successor.initialise(timeout_s=self._timeout_s)  # from now on stale requests are fenced
         finally:
             if old is not None:
-                close_aside(old, self._background)
+                close_in_background(old, self._background)
         self._may_have_stale_requests = False
         if old is not None:
             self.replaced_count += 1
@@ -345,6 +345,6 @@ def close_quietly(writer: TransactionalWriter) -> None:
         logger.info("producer.close", extra={"reason": str(exc)})
 
 
-def close_aside(writer: TransactionalWriter, background: Background) -> None:
+def close_in_background(writer: TransactionalWriter, background: Background) -> None:
     """Close the writer in the background: after a fatal error a client's close may hang (librdkafka #4674)."""
     background.start(partial(close_quietly, writer), name="txlayer-close")

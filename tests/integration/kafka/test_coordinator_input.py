@@ -255,7 +255,7 @@ def test_a_half_record_in_the_wrong_partition_is_kept_aside(arena: Arena, raw: R
     wait_until(lambda: arena.doubt().why(aside), within=30, what="kept aside")
     shelf = arena.doubt()
     assert "misplaced belongs into partition 0" == shelf.why(aside)
-    kept = shelf.asides[aside]
+    kept = shelf.quarantined[aside]
     assert (b"key", b"lost") == codec.decode_content(value=kept.value, headers=kept.headers)[:2]
 
 
@@ -284,7 +284,7 @@ def test_garbage_on_half_is_kept_aside_with_its_bytes(
     wait_until(lambda: arena.doubt().why(aside), within=20, what="kept aside")
 
     shelf = arena.doubt()
-    kept = shelf.asides[aside]
+    kept = shelf.quarantined[aside]
     assert "undecodable" == shelf.why(aside).partition(" ")[0]
     assert b"\x00garbage" == codec.decode_content(value=kept.value, headers=kept.headers)[1]
 
@@ -315,7 +315,7 @@ def test_a_wrong_line_among_right_ones_is_kept_aside_alone(arena: Arena, raw: Ra
     arena.wait_until_visible(second.txn_id)
     shelf = arena.doubt()
     assert shelf.why(f"origin/{arena.topics.op}/{first.partition}/{offset}:1")
-    assert b"1|C|nonsense|0" == shelf.asides[f"origin/{arena.topics.op}/{first.partition}/{offset}:1"].value
+    assert b"1|C|nonsense|0" == shelf.quarantined[f"origin/{arena.topics.op}/{first.partition}/{offset}:1"].value
 
 
 # --- time -------------------------------------------------------------------------------------------------------------

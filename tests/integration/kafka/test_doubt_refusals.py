@@ -86,8 +86,8 @@ def test_a_record_kept_aside_that_doubt_refuses_is_kept_as_its_origin_and_size(
     good_one_passes(arena)
 
     name = f"origin/{topic}/0/{offset}" + (":0" if role == "op" else "")
-    assert name in arena.doubt().asides
-    assert b"" == arena.doubt().asides[name].value
+    assert name in arena.doubt().quarantined
+    assert b"" == arena.doubt().quarantined[name].value
     assert f"{len(GARBAGE)} bytes" in arena.doubt().why(name).replace(",", "")
     assert coordinator.failure is None
 
@@ -153,5 +153,7 @@ def test_a_group_with_a_name_of_a_megabyte_stops_nobody(arena: Arena, coordinato
     offset = raw.half(0, b"v", headers=[(codec.HALF_HEADER, header)])
 
     good_one_passes(arena)
-    wait_until(lambda: f"origin/{arena.topics.half}/0/{offset}" in arena.doubt().asides, within=20, what="kept aside")
+    wait_until(
+        lambda: f"origin/{arena.topics.half}/0/{offset}" in arena.doubt().quarantined, within=20, what="kept aside"
+    )
     assert coordinator.failure is None

@@ -133,6 +133,6 @@ def test_a_thousand_headers_are_forwarded_as_they_are(arena: Arena, coordinator:
 def kept_aside(arena: Arena, offset: int) -> bytes | None:
     """The value of a record of half's first partition as doubt holds it."""
     name = f"origin/{arena.topics.half}/0/{offset}"
-    wait_until(lambda: name in arena.doubt().asides, within=20, what="kept aside")
-    kept = arena.doubt().asides[name]
+    wait_until(lambda: name in arena.doubt().quarantined, within=20, what="kept aside")
+    kept = arena.doubt().quarantined[name]
     return codec.decode_content(value=kept.value, headers=kept.headers)[1]

@@ -127,7 +127,7 @@ def test_a_namespace_is_widened_as_the_page_says(arena: Arena, capsys: Capsys) -
 
     assert (20, 60) == (_values(arena).count(b"before"), _values(arena).count(b"after"))
     assert max(result.half_partition for result in results) > 1
-    assert {} == arena.doubt().asides
+    assert {} == arena.doubt().quarantined
 
 
 def test_an_interrupted_widening_hurts_nobody_and_is_finished_by_the_same_command(arena: Arena, capsys: Capsys) -> None:

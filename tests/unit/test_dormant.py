@@ -9,7 +9,7 @@ from tests.support.partition_driver import PartitionDriver
 from tests.unit.test_ledger_checks import HOUR_MS, ask, questions, settings
 from txlayer.core import codec
 from txlayer.core.checks import CheckPolicies, CheckPolicy
-from txlayer.core.doubt import DormantTransactions, DoubtFold, may_sleep, place_of, transaction_of, with_place
+from txlayer.core.doubt import DormantTransactions, DoubtFold, may_be_dormant, place_of, transaction_of, with_place
 from txlayer.core.messages import CheckKind, DoubtSummary, OrderMode, ParkReason
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -41,7 +41,7 @@ def test_the_plain_sleep_and_come_back_as_they_were() -> None:
 
     woken = transaction_of(A, with_place(raw, 41))
 
-    assert may_sleep(raw)
+    assert may_be_dormant(raw)
     assert (PLAIN, 41) == (woken.summary(), woken.extra().doubt_offset)
     assert 41 == place_of(with_place(raw, 41))
 
@@ -59,7 +59,7 @@ def test_the_plain_sleep_and_come_back_as_they_were() -> None:
     ],
 )
 def test_whatever_is_out_of_the_ordinary_does_not_sleep(other: DoubtSummary) -> None:
-    assert not may_sleep(codec.encode_summary(other))
+    assert not may_be_dormant(codec.encode_summary(other))
 
 
 def test_a_summary_out_of_form_leaves_the_sleeper_as_it_was() -> None:
@@ -69,7 +69,7 @@ def test_a_summary_out_of_form_leaves_the_sleeper_as_it_was() -> None:
 
     fold.fold(7, A.encode(), b"1|open||garbage")
 
-    assert (1, {A: PLAIN}) == (len(fold.unreadable), {key: txn.summary() for key, txn in fold.everybody().items()})
+    assert (1, {A: PLAIN}) == (len(fold.unreadable), {key: txn.summary() for key, txn in fold.all_unsettled().items()})
 
 
 def test_a_sleeper_that_becomes_special_stands_once_and_keeps_its_place() -> None:
@@ -91,7 +91,7 @@ def test_a_tombstone_ends_a_sleeper() -> None:
 
     fold.fold(7, A.encode(), None)
 
-    assert {} == fold.everybody()
+    assert {} == fold.all_unsettled()
 
 
 # --- who wakes --------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_an_op_line_wakes_whom_it_names_alone() -> None:
     driver.turn()
 
     assert ([A], []) == (driver.log.forwarded, awake(driver))
-    assert [B] == [txn.key for txn in driver.ledger.everybody()]
+    assert [B] == [txn.key for txn in driver.ledger.all_unsettled()]
     assert 1 == driver.ledger.shelf.count
 
 
@@ -249,11 +249,11 @@ def test_a_sleeper_holds_the_low_water_mark_of_doubt_until_it_is_settled() -> No
 
 def test_a_second_restart_finds_the_same_sleepers() -> None:
     driver = asleep(A, B)
-    before = {txn.key: txn.summary() for txn in driver.ledger.everybody()}
+    before = {txn.key: txn.summary() for txn in driver.ledger.all_unsettled()}
 
     driver.crash(is_new_process=True)
 
-    assert before == {txn.key: txn.summary() for txn in driver.ledger.everybody()}
+    assert before == {txn.key: txn.summary() for txn in driver.ledger.all_unsettled()}
 
 
 def test_sleepers_are_written_again_when_they_keep_too_much_readable() -> None:
