@@ -34,6 +34,7 @@ from txlayer.consumer.plan import ConsumerPlan, starts_of, writers_of
 from txlayer.core.dead_letters import replay_topic, writer_name
 from txlayer.core.key_queue import KeyQueues, Start
 from txlayer.core.leases import token_above
+from txlayer.core.progress import NOTHING
 from txlayer.errors import MemberFencedError, RetriableError, TopicMismatchError, TxLayerError
 from txlayer.runtime.environment import REAL, Background, Environment
 from txlayer.runtime.kafka_transactions import (
@@ -408,14 +409,7 @@ class Assignments:
             clock=self._clock,
         )
         self._former_writers.clear()
-        return starts_of(
-            self._connections,
-            stored,
-            group=group,
-            replays=replays,
-            start_at=self._plan.start_at,
-            is_still_ours=is_still_ours,
-        )
+        return starts_of(self._connections, stored, group=group, replays=replays, start_at=self._plan.start_at)
 
     def _take_over(
         self, queues: Collection[TopicPartition], starts: Mapping[TopicPartition, Start], *, began_ms: int
@@ -505,6 +499,7 @@ class Assignments:
             tally=self.tallies[queue[0]],
             chunk_s=self._chunk_s,
             next_offsets={queue: topic.offset, replay_place: replays.offset},
+            is_progress_known=replays.stored is not NOTHING,
         )
 
     def _token_for(self, queue: TopicPartition, lease_token: int, *, last: int | None) -> int | None:

@@ -17,13 +17,16 @@ from txlayer.consumer.context import size_in_memory
 from txlayer.core.dead_letters import (
     CUT_HEADER,
     DLQ_HEADER,
+    AnsweredRequests,
     DeadLetter,
     ReplayRecord,
     dead_letter_topic,
+    decode_replay,
     encode_dead_letter,
     encode_replay,
     replay_topic,
 )
+from txlayer.core.messages import Undecodable
 from txlayer.errors import InvariantError, TxLayerError
 from txlayer.runtime.environment import REAL, Background
 from txlayer.runtime.kafka_transactions import (
@@ -251,6 +254,28 @@ class DeadLetterReader:
             TxLayerError: the cluster did not answer; you may call it again.
         """
         return self._connections.start_offsets([(topic, partition)])[topic, partition]
+
+    def answered(self, topic: str, partition: int, *, from_offset: int) -> set[int]:
+        """The offsets of the requests of a replay topic that have a result, from an offset on.
+
+        Raises:
+            TxLayerError: the partition could not be read; you may call it again.
+        """
+        place = (topic, partition)
+        found = AnsweredRequests()
+
+        def take(record: Any) -> None:
+            request = decode_replay(record.value())
+            if not isinstance(request, Undecodable):
+                found.fold(record.offset(), request)
+
+        ranges = {place: (from_offset, self._connections.end_offsets([place])[place])}
+        try:
+            read_ranges(self._opened(), ranges, take, patience_s=self._patience_s, clock=self._clock)
+        except TxLayerError:
+            self.close()
+            raise
+        return found.offsets
 
     def close(self) -> None:
         """Close the reader; the next `fetch` opens a new one."""

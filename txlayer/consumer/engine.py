@@ -73,6 +73,10 @@ class DeadLetterSource(Protocol):
         """The records at these offsets, the lowest first, up to `bytes_max`; None for an offset without a record."""
         ...
 
+    def answered(self, topic: str, partition: int, *, from_offset: int) -> set[int]:
+        """The offsets of the requests of a replay topic that have a result, from an offset on."""
+        ...
+
 
 class DeadLetterRecord:
     """A dead letter in the form of its original record: topic, offset, time and headers are the original's."""
@@ -120,9 +124,17 @@ class DeadLetterRecord:
 class Ingest:
     """Adds records to queues. The engine's thread uses it."""
 
-    def __init__(self, *, group: str, letters: DeadLetterSource, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        *,
+        group: str,
+        letters: DeadLetterSource,
+        now_ms: Callable[[], int],
+        known_end: Callable[[TopicPartition], int | None] = lambda _place: None,
+    ) -> None:
         self._group = group
         self._letters = letters
+        self._known_end = known_end
         self._now_ms = now_ms
         self._failed_tries = FailedTries(now_ms)  # of queues whose dead letters could not be read
 
@@ -218,6 +230,11 @@ class Ingest:
 
     def _add_while_there_is_room(self, owned: OwnedPartition, *, count_max: int, bytes_max: int) -> None:
         queue = owned.queues
+        if owned.requests and not owned.is_progress_known:
+            if self._may_be_answered(owned):
+                first = owned.requests[0][0].offset()
+                owned.answered = self._letters.answered(*owned.replay_place, from_offset=first)
+            owned.is_progress_known = True
         while owned.requests:
             room_bytes = bytes_max - queue.replay_bytes
             has_room = room_bytes > 0 and queue.replay_count < count_max
@@ -227,6 +244,16 @@ class Ingest:
             if not owned.requests and owned.reached > 0:
                 queue.reach(ItemSource.REPLAY, owned.reached)
                 owned.reached = 0
+
+    def _may_be_answered(self, owned: OwnedPartition) -> bool:
+        """True if a result is among what was read, or may be behind it. Only the owner writes results.
+
+        The fetch that brought the requests also reported the end of their partition; without a known end, all was read.
+        """
+        end = self._known_end(owned.replay_place)
+        if end is not None and owned.next_offsets[owned.replay_place] < end:
+            return True
+        return any(not isinstance(said, Undecodable) and said.outcome is not None for _, said in owned.requests)
 
     def _add_messages(self, owned: OwnedPartition, records: list[Any]) -> None:
         last = records[-1].offset()
@@ -277,7 +304,7 @@ class Ingest:
                 "replay.undecodable",
                 extra={"topic": owned.topic, "partition": owned.partition, "offset": offset, "reason": request.why},
             )
-        elif request.kind is not ReplayKind.RESULT:
+        elif request.kind is not ReplayKind.RESULT and offset not in owned.answered:
             content: Any = record
             outcome: ReplayOutcome | None = None
             if request.kind is ReplayKind.REPLAY:
@@ -291,6 +318,7 @@ class Ingest:
                 outcome=outcome,
             )
             return
+        owned.answered.discard(offset)
         owned.queues.reach(ItemSource.REPLAY, offset + 1)
 
     def _letter(
@@ -696,7 +724,9 @@ class Engine:
             now_ms=self._now_ms,
         )
         self._letters = DeadLetterReader(connections, clock=self._clock)
-        self._ingest = Ingest(group=plan.group, letters=self._letters, now_ms=self._now_ms)
+        self._ingest = Ingest(
+            group=plan.group, letters=self._letters, now_ms=self._now_ms, known_end=self._reader.known_end
+        )
         timeout_ms = milliseconds(config.kafka_transaction_timeout)
         self._completions = Completions(
             group=plan.group, now_ms=self._now_ms, cut=self._dispatcher.cut, kafka_transaction_timeout_ms=timeout_ms

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.adapters.readers import read_ranges
 from txlayer.config import ConsumerConfig
-from txlayer.consumer.dead_letters import PATIENCE_S
 from txlayer.consumer.handlers import Route
-from txlayer.core.dead_letters import AnsweredRequests, dead_letter_topic, decode_replay, replay_topic
+from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.key_queue import NullKeys, QueueOrder, QueueSettings, Start
-from txlayer.core.messages import Undecodable
-from txlayer.core.progress import NOTHING, Foreign, StoredProgress, decode
+from txlayer.core.progress import Foreign, decode
 from txlayer.core.retry import RetryPolicy
 from txlayer.errors import ConfigError, TopicMismatchError
 
@@ -60,13 +56,11 @@ def starts_of(
     group: str,
     replays: Sequence[TopicPartition],
     start_at: StartAt | None,
-    is_still_ours: Callable[[], None] = lambda: None,
 ) -> dict[TopicPartition, Start]:
     """The start offset of each source.
 
     Without a stored offset, replay requests are read from the first one on, because an operator may have written some
-    before the group first ran. Those with a result have ended: the group's progress may be lost. `is_still_ours` is called
-    while results are looked for, and may raise.
+    before the group first ran.
 
     Raises:
         ConfigError: no offset is stored and no start position is given, or the stored offset is no longer in the log.
@@ -92,28 +86,7 @@ def starts_of(
     for place, found in stored.items():
         if found is not None:
             starts[place] = _start_of(place, found, first=first[place], group=group, is_replay=place in replays)
-    lost = [place for place in replays if starts[place].stored is NOTHING]
-    return starts | _with_results(connections, {place: starts[place].offset for place in lost}, is_still_ours)
-
-
-def _with_results(
-    connections: ConsumerConnections, begin: Mapping[TopicPartition, int], is_still_ours: Callable[[], None]
-) -> dict[TopicPartition, Start]:
-    """Starts at these offsets of replay topics, with the requests that have a result."""
-    ends = connections.end_offsets(list(begin)) if begin else {}
-    ranges = {place: (offset, ends[place]) for place, offset in begin.items() if offset < ends[place]}
-    if not ranges:
-        return {}
-    answered = {place: AnsweredRequests() for place in ranges}
-
-    def take(record: Any) -> None:
-        found = decode_replay(record.value())
-        if not isinstance(found, Undecodable):
-            answered[record.topic(), record.partition()].fold(record.offset(), found)
-
-    with closing(connections.make_reader("read_committed")) as reader:
-        read_ranges(reader, ranges, take, is_still_ours=is_still_ours, patience_s=PATIENCE_S)
-    return {place: Start(begin[place], StoredProgress(finished=found.runs)) for place, found in answered.items()}
+    return starts
 
 
 def _start_of(place: TopicPartition, stored: StoredOffset, *, first: int, group: str, is_replay: bool) -> Start:
