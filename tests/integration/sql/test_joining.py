@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import sys
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,14 @@ from typing import Any
 import pytest
 from sqlalchemy import URL, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
 
 from tests.support.handled import HandledMessage
 from tests.support.shop import GROUP, NONCE, Order, Shop, Tables, make_shop, new_id
 from txlayer.adapters.ports import LocalState
-from txlayer.adapters.sql import AsyncSqlBarrier, Inbox, SqlBarrier
+from txlayer.adapters.sql import AsyncInbox, AsyncSqlBarrier, Inbox, SqlBarrier
 from txlayer.adapters.sql.tables import is_same_database
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN
 from txlayer.errors import ConfigError, UsageError
@@ -113,6 +116,47 @@ def test_sqlite_in_pythons_own_autocommit_is_refused(shop: Shop) -> None:
 
     assert shop.barrier.read(txn_id, NONCE) is None
     engine.dispose()
+
+
+class AskedByItsThread(sqlite3.Connection):
+    """As of Python 3.12 and later: with `check_same_thread`, only its own thread may ask for `autocommit`."""
+
+    said: Any = -1
+
+    @property
+    def autocommit(self) -> Any:
+        self.cursor().close()  # raises in any other thread
+        return self.said
+
+
+class OnByItsThread(AskedByItsThread):
+    """The same, made with `autocommit=True`."""
+
+    said = True
+
+
+@pytest.mark.parametrize(("kind", "is_refused"), [(AskedByItsThread, False), (OnByItsThread, True)])
+def test_asyncio_asks_for_autocommit_in_the_connections_own_thread(
+    kind: type[sqlite3.Connection], *, is_refused: bool
+) -> None:
+    """In memory `check_same_thread` is on, and aiosqlite gives each connection a thread."""
+
+    async def main() -> None:
+        engine = create_async_engine("sqlite+aiosqlite://", connect_args={"factory": kind})
+        inbox = AsyncInbox(engine, group="loyalty")
+        await inbox.create_table()
+        try:
+            async with (
+                AsyncSession(engine) as session,
+                session.begin(),
+                inbox.once(session, HandledMessage()) as is_new,
+            ):
+                assert is_new
+        finally:
+            await engine.dispose()
+
+    with pytest.raises(UsageError, match="autocommit") if is_refused else nullcontext():
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import re
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Protocol
 
 from sqlalchemy import (
+    AdaptedConnection,
     Column,
     ColumnElement,
     Connection,
@@ -365,7 +367,16 @@ def has_no_commit(connection: Connection) -> bool:
         return False
     driver = driver_connection(connection)
     # aiosqlite keeps the connection of `sqlite3` within its own.
-    return getattr(getattr(driver, "_conn", driver), "autocommit", None) is True
+    below = getattr(driver, "_conn", driver)
+    try:
+        return getattr(below, "autocommit", None) is True
+    except sqlite3.ProgrammingError:
+        adapted: Any = connection.connection.dbapi_connection
+        if not isinstance(adapted, AdaptedConnection):
+            raise
+        # With `check_same_thread`, as in memory, only the thread that aiosqlite gives the connection may ask it.
+        is_on = adapted.run_async(lambda ours: ours._execute(getattr, below, "autocommit"))  # noqa: SLF001 - no public way
+        return is_on is True
 
 
 DEFAULT_NAME = "txlayer_barrier"
