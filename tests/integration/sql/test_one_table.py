@@ -100,7 +100,8 @@ def test_no_session_joins_a_table_that_only_its_own_search_path_finds(shop: Shop
     SqlBarrier(shop.engine, table=name, schema=schema).create_table()
     barrier, txn_id = SqlBarrier(shop.engine, table=name), new_id()
 
-    with Session(shop.engine) as session, pytest.raises(NoSuchTableError, match=name):  # noqa: PT012 - the block is the subject
+    told = f"{name}: create it, or name its schema with schema="
+    with Session(shop.engine) as session, pytest.raises(NoSuchTableError, match=told):  # noqa: PT012 - the block is the subject
         session.execute(text(tenant))
         barrier.check_session(session)
         barrier.write(session, txn_id=txn_id, nonce=NONCE, group=GROUP)

@@ -216,7 +216,9 @@ class LocatedTable:
             if schema is None:
                 schema = self._rules.schema_of(self._engine, self._table.name)
             if schema is None:
-                raise NoSuchTableError(self._table.name)
+                raise NoSuchTableError(
+                    f"a fresh connection finds no table {self._table.name}: create it, or name its schema with schema="
+                )
             found = self._found = self._table.to_metadata(MetaData(), schema=schema)
         return found, AS_NAMED
 
