@@ -240,6 +240,22 @@ def test_a_static_process_that_freezes_before_its_first_claim_takes_nothing_from
     assert "C" * (1 if is_held else 2) == stage.kinds().replace("N", "").replace("R", "")
 
 
+@pytest.mark.promise("P10")
+def test_a_static_process_waits_for_no_claim_of_the_process_before_that_was_on_its_way(stage: LockStage) -> None:
+    """The log shows it a moment after the assignment of the next generation."""
+    a, b = stage.process("a", instance_id="i"), stage.process("b", instance_id="i")
+    stage.run()
+    b.registry.assigned([QUEUE], generation=6)
+    stage.freeze(b)
+    stage.assign(a, 5)
+    stage.freeze(a)
+
+    stage.thaw(b)
+    stage.run()
+
+    assert ["gained"] == b.history
+
+
 # --- void claims ------------------------------------------------------------------------------------------------------
 
 

@@ -327,7 +327,9 @@ class LockRegistry:
         if effect is LeaseEffect.WON:
             wanted.is_challenged = False
             is_same_member = bool(self._instance_id) and record.instance_id == self._instance_id
-            if is_same_member and record.holder != self._holder and wanted.was_caught_up:
+            # Of a lower generation it is the process before, whose claim was on its way at the assignment.
+            is_later = record.holder != self._holder and record.generation >= wanted.generation
+            if is_same_member and is_later and wanted.was_caught_up:
                 wanted.is_overtaken = True
         elif effect is LeaseEffect.VOID and self._own(record.queue) is not None:
             wanted.is_challenged = self._answers_void_claim()
