@@ -9,6 +9,7 @@ from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.consumer.dead_letters import DeadLetterReader
+from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, encode_replay
 from txlayer.errors import TxLayerError
 
 
@@ -51,6 +52,18 @@ def test_what_was_removed_is_none(lab: Lab, connections: CoordinatorConnections)
     lab.delete_records(topic, before=2)
 
     assert {0: None, 2: b"v2"} == values(connections, topic, [0, 2])
+
+
+def test_results_are_found_behind_requests_that_retention_took(lab: Lab, connections: CoordinatorConnections) -> None:
+    topic = lab.topic()
+    asked = [ReplayRecord(ReplayKind.REPLAY, "a", letter) for letter in range(3)]
+    result = ReplayRecord(ReplayKind.RESULT, "a", 2, ReplayOutcome.HANDLED)
+    lab.write(topic, *(encode_replay(each) for each in (*asked, result)))
+    lab.delete_records(topic, before=1)
+    reader = DeadLetterReader(connections)
+
+    assert {2} == reader.answered(topic, 0, from_offset=0)
+    reader.close()
 
 
 def test_markers_and_what_was_aborted_are_none(lab: Lab, connections: CoordinatorConnections) -> None:

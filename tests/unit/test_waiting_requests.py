@@ -9,6 +9,7 @@ from txlayer.consumer.context import Lease
 from txlayer.consumer.engine import Ingest
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition
+from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, encode_replay
 from txlayer.core.key_queue import ItemSource
 
 
@@ -45,3 +46,44 @@ def test_markers_behind_waiting_requests_count_as_read_when_these_have_ended() -
 
     ingest.add_waiting([owned], count_max=10, bytes_max=1_000)
     assert [(ItemSource.REPLAY, 3), (ItemSource.REPLAY, 5)] == queues.reached
+
+
+class Letters:
+    """Notes where results are looked for."""
+
+    def __init__(self) -> None:
+        self.looked: list[str] = []
+
+    def answered(self, topic: str, partition: int, *, from_offset: int) -> set[int]:
+        del partition, from_offset
+        self.looked.append(topic)
+        return set()
+
+
+def test_results_are_looked_for_in_one_queue_at_a_time() -> None:
+    """A group that lost its offsets has many queues: leases and the group are served in between."""
+    letters, found = Letters(), list[OwnedPartition]()
+    ingest = Ingest(group="g", letters=cast("Any", letters), now_ms=lambda: 1_000)
+    for topic in ("first", "second"):
+        owned = OwnedPartition(
+            Lease("g", topic, 0),
+            cast("Any", Queues()),
+            route=cast("Any", None),
+            tally=TopicCounts(),
+            chunk_s=1.0,
+            next_offsets={(topic, 0): 0, (f"g.{topic}.replay", 0): 0},
+            is_progress_known=False,
+        )
+        found.append(owned)
+        result = encode_replay(ReplayRecord(ReplayKind.RESULT, "a", 7, ReplayOutcome.HANDLED))
+        record = MemoryRecord(*owned.replay_place, None, result, None, (1, 0), place=2)
+        ingest.add([record], {owned.replay_place: owned})
+
+    rounds = []
+    for _ in range(3):
+        ingest.add_waiting(found, count_max=10, bytes_max=1_000)
+        rounds.append((list(letters.looked), [bool(owned.requests) for owned in found]))
+
+    first, second = (owned.replay_place[0] for owned in found)
+    assert [([first], [False, True]), ([first, second], [False, False])] == rounds[:2]
+    assert rounds[1] == rounds[2]

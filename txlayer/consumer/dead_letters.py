@@ -269,7 +269,8 @@ class DeadLetterReader:
             if not isinstance(request, Undecodable):
                 found.fold(record.offset(), request)
 
-        ranges = {place: (from_offset, self._connections.end_offsets([place])[place])}
+        first = max(from_offset, self.first_offset(topic, partition))  # retention may have taken some meanwhile
+        ranges = {place: (first, self._connections.end_offsets([place])[place])}
         try:
             read_ranges(self._opened(), ranges, take, patience_s=self._patience_s, clock=self._clock)
         except TxLayerError:

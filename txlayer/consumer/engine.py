@@ -186,7 +186,7 @@ class Ingest:
         them. If no more keys can be parked, requests are read on until one can make room.
 
         If dead letters cannot be read now, the requests of their queue wait; the other queues go on. One call makes at most one
-        try that fails, because leases, the group and outcomes must be served in between.
+        try that fails, and looks for results of at most one queue, because leases, the group and outcomes must be served in between.
 
         Raises:
             TxLayerError: they cannot be read for another reason; the queues must be dropped.
@@ -201,6 +201,7 @@ class Ingest:
             try:
                 if self._may_find_room(owned):
                     self._look_for_room(owned)
+                has_looked = self._look_for_results(owned)
                 self._add_while_there_is_room(owned, count_max=count_max, bytes_max=bytes_max)
             except RetriableError as exc:
                 self._failed_tries.failed(owned.place, took_ms=self._now_ms() - began_ms)
@@ -215,6 +216,8 @@ class Ingest:
                 )
                 return
             self._failed_tries.passed(owned.place)
+            if has_looked:
+                return
 
     def _may_find_room(self, owned: OwnedPartition) -> bool:
         return owned.queues.is_without_room and owned.look_at_ms <= self._now_ms()
@@ -230,11 +233,6 @@ class Ingest:
 
     def _add_while_there_is_room(self, owned: OwnedPartition, *, count_max: int, bytes_max: int) -> None:
         queue = owned.queues
-        if owned.requests and not owned.is_progress_known:
-            if self._may_be_answered(owned):
-                first = owned.requests[0][0].offset()
-                owned.answered = self._letters.answered(*owned.replay_place, from_offset=first)
-            owned.is_progress_known = True
         while owned.requests:
             room_bytes = bytes_max - queue.replay_bytes
             has_room = room_bytes > 0 and queue.replay_count < count_max
@@ -244,6 +242,17 @@ class Ingest:
             if not owned.requests and owned.reached > 0:
                 queue.reach(ItemSource.REPLAY, owned.reached)
                 owned.reached = 0
+
+    def _look_for_results(self, owned: OwnedPartition) -> bool:
+        """Find out which requests have ended, if that is not known; True if their topic had to be read for it."""
+        if owned.is_progress_known or not owned.requests:
+            return False
+        has_looked = self._may_be_answered(owned)
+        if has_looked:
+            first = owned.requests[0][0].offset()
+            owned.answered = self._letters.answered(*owned.replay_place, from_offset=first)
+        owned.is_progress_known = True
+        return has_looked
 
     def _may_be_answered(self, owned: OwnedPartition) -> bool:
         """True if a result is among what was read, or may be behind it. Only the owner writes results.
