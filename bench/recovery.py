@@ -121,7 +121,7 @@ def restart(kafka: Any, namespace: str, open_count: int, *, where: str) -> tuple
     os.environ["TXLAYER_UNSETTLED_BYTES_MAX"] = str(1 << 40)  # of both phases: it is no limit here
     make_namespace(servers, namespace)
     key, partition, offset = write_open(servers, namespace, open_count)
-    doubt_after = "1s" if where == "doubt" else "7d"
+    doubt_after = "1s" if where == "doubt" else "1d"
     with ExitStack() as stack:
         first = working_coordinator(stack, servers, namespace, "--doubt-after", doubt_after)
         if where == "doubt":
@@ -160,7 +160,7 @@ def throughput(kafka: Any, namespace: str, count: int, *, open_count: int, is_be
         for name in (namespace, elsewhere):
             make_namespace(servers, name)
         write_open(servers, namespace if is_beside_them else elsewhere, open_count)
-        working_coordinator(stack, servers, namespace, "--doubt-after", "7d")
+        working_coordinator(stack, servers, namespace, "--doubt-after", "1d")
         time.sleep(open_count / 50_000)  # the open ones are read first
         consumer = Child("consumer", ["bench/bare.py", "consumer", servers, namespace, str(count)])
         stack.callback(consumer.end)

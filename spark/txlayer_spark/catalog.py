@@ -413,9 +413,11 @@ class Catalog:
 
     def first_offsets(self, reader: Reader, topics: Sequence[str]) -> dict[tuple[str, int], int]:
         """{(topic, partition): the first of its offsets} that a reader has written behind the cut, of those topics."""
+        if not topics:
+            return {}
         last = -1 if reader.last_batch is None else reader.last_batch
         folders = [f for f in effective(self.complete()) if f.reader == reader.number and f.last > last]
-        if not folders or not topics:
+        if not folders:
             return {}
         rows = self.records(folders).where(F.col("topic").isin(*topics)).groupBy("topic", "partition")
         return {(row.topic, row.partition): row.first for row in rows.agg(F.min("offset").alias("first")).collect()}
