@@ -145,10 +145,10 @@ def shop(broker: Broker, tmp_path: Path) -> Iterator[Shop]:
 @pytest.mark.fault("consumer: is frozen for longer than its session or its lease, then goes on")
 @pytest.mark.promise("P10")
 def test_what_a_consumer_writes_that_slept_past_its_lease_is_refused(broker: Broker, shop: Shop) -> None:
-    encoded = shop.start()
+    frozen = shop.start()
     write(broker.bootstrap_servers, shop.topic, b"42 cents")
-    old = shop.wait_for(encoded, "began")["token"]
-    encoded.freeze()
+    old = shop.wait_for(frozen, "began")["token"]
+    frozen.freeze()
     frozen_at = time.monotonic()
 
     successor = shop.start()
@@ -156,9 +156,9 @@ def test_what_a_consumer_writes_that_slept_past_its_lease_is_refused(broker: Bro
     shop.let_write(successor)
     shop.wait_for(successor, "wrote")
     wait_until(lambda: time.monotonic() - frozen_at > EXPIRY_S + 1, within=30, what="the lease is over")
-    encoded.thaw()
-    shop.let_write(encoded)
-    refused = shop.wait_for(encoded, "refused")
+    frozen.thaw()
+    shop.let_write(frozen)
+    refused = shop.wait_for(frozen, "refused")
 
     assert old < new
     assert (old, new, True) == (refused["token"], refused["current_token"], refused["is_told"])

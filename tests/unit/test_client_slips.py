@@ -105,6 +105,18 @@ def test_a_slip_is_told_by_the_name_of_its_setting_and_never_by_its_value(
     )
 
 
+@pytest.mark.parametrize("make", [half, transactional])
+def test_a_setting_that_the_client_calls_by_its_short_name_is_told_by_the_name_in_the_settings(
+    make: Callable[[ClientConfig], object],
+) -> None:
+    name = "max.in.flight.requests.per.connection"
+
+    with pytest.raises(ConfigError) as refused:
+        make(ClientConfig(client_settings={name: "6"}))
+
+    assert name == refused.value.name
+
+
 @pytest.mark.parametrize(("settings", "name"), SLIPS, ids=range(len(SLIPS)))
 def test_a_program_hears_of_a_slip_from_what_it_makes(settings: Mapping[Any, Any], name: str) -> None:
     def produce() -> None:

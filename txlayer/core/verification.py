@@ -841,7 +841,7 @@ class OrderFold:
     _decided: tuple[int, int] = (-1, -1)
     _stored: int = -1
     _undecided: int = FOREVER
-    _immune: int = FOREVER
+    _young: int = FOREVER
     _unknown: int = FOREVER
 
     def is_late(self, mark: OrderMark) -> str:
@@ -868,7 +868,7 @@ class OrderFold:
     def verdict_of_missing(self, mark: OrderMark, verdict: Verdict) -> Verdict:
         """Verdict of a committed message in the order of half that is nowhere: it may wait for those before it."""
         self._enter(mark)
-        if min(self._undecided, self._immune) < mark.half_offset:
+        if min(self._undecided, self._young) < mark.half_offset:
             return Verdict.OPEN
         is_unknown = mark.is_in_half_order and self._unknown < mark.half_offset
         found = Verdict.OUT_OF_WINDOW if is_unknown else verdict
@@ -880,13 +880,13 @@ class OrderFold:
         if mark.role == UNDECIDED:
             self._undecided = min(self._undecided, mark.half_offset)
         elif mark.role == YOUNG:
-            self._immune = min(self._immune, mark.half_offset)
+            self._young = min(self._young, mark.half_offset)
         else:
             self._unknown = min(self._unknown, mark.half_offset)
 
     def _enter(self, mark: OrderMark) -> None:
         if mark.key_hash != self._key:
-            self._key, self._undecided, self._immune, self._unknown = mark.key_hash, FOREVER, FOREVER, FOREVER
+            self._key, self._undecided, self._young, self._unknown = mark.key_hash, FOREVER, FOREVER, FOREVER
             self._lane = ("", -1)
         lane = (mark.place.topic, mark.place.partition)
         if lane != self._lane:

@@ -72,7 +72,7 @@ class OffsetLookup:
     # --- on the producer's thread -------------------------------------------------------------------------------------
 
     def find(self, txns: Sequence[PendingTransaction]) -> None:
-        """Search for the txns' offsets; each gets its offset, or `UNSTORED` when the patience is over."""
+        """Search for the transactions' offsets; each gets its offset, or `UNSTORED` when the patience is over."""
         named = " ".join(txn.txn_id for txn in txns[:NAMED_MAX])
         logger.warning("half.placeless", extra={"txn_count": len(txns), "txn_id": named})
         self._sought.update(txns)

@@ -56,7 +56,7 @@ class TransactionSendResult(NamedTuple):
 
 
 class PendingStage(Enum):
-    """How far a txn has come."""
+    """How far a pending transaction has come."""
 
     STORING = "storing"  #: half messages were sent, not all are reported
     PREPARED = "prepared"  #: all are acknowledged: the local transaction may run
@@ -149,7 +149,7 @@ class PendingTransaction:
         return not self.is_over
 
     def send_result(self) -> TransactionSendResult:
-        """The result of an acknowledged txn."""
+        """The result of an acknowledged transaction."""
         assert self.resolution is not None
         return TransactionSendResult(
             self.txn_id,
@@ -263,7 +263,7 @@ NAMED_MAX = 10
 
 
 class OpQueue:
-    """Any thread adds txns that have their resolution, and any thread writes what is there."""
+    """Any thread adds transactions that have their resolution, and any thread writes what is there."""
 
     __slots__ = ("_lock", "line_count_max", "partition", "pipeline", "waiting")
 
@@ -316,7 +316,7 @@ class OpRecord:
         self.written_at_s = 0.0
 
     def write(self) -> bool:
-        """Queue it; False: the client has no room. A refusal is told to the txns."""
+        """Queue it; False: the client has no room. Its transactions learn of a refusal."""
         pipeline = self.queue.pipeline
         group, encode = pipeline.group, codec.producer_op
         lines = [
@@ -329,7 +329,7 @@ class OpRecord:
             pipeline.produce(pipeline.op_topic, codec.encode_ops(lines), None, self.queue.partition, self.reported)
         except BufferError:
             return False
-        except Exception as exc:  # noqa: BLE001 - border to the client: those who wait for the txns get it
+        except Exception as exc:  # noqa: BLE001 - border to the client: callers that wait for the transactions get it
             pipeline.post(partial(self._not_acknowledged, exc))
         return True
 
@@ -376,7 +376,7 @@ class OpRecord:
         self.give_up(error)
 
     def give_up(self, error: BaseException) -> None:
-        """Tell its txns that their lines may not be stored."""
+        """Tell its transactions that their lines may not be stored."""
         if self.queue.pipeline.meter is not None:
             self.queue.pipeline.meter.lost(self)
         logger.error(
@@ -446,7 +446,7 @@ class OffsetSearch(Protocol):
     """Finds the offsets of half messages that are stored at an unknown offset."""
 
     def find(self, txns: Sequence[PendingTransaction]) -> None:
-        """Begin to search; each txn learns its offset through `PendingTransaction.placed`."""
+        """Begin to search; each transaction learns its offset through `PendingTransaction.placed`."""
         ...
 
     def end(self) -> None:
@@ -653,7 +653,7 @@ class Pipeline:
         raise LifecycleError("this producer is closed; make a new one", state=self.state.value)
 
     def error_of(self, error: Any, *, topic: str, txn: PendingTransaction) -> TxLayerError:
-        """What a report's error, or an exception of `produce`, means for a record of the txn."""
+        """What a report's error, or an exception of `produce`, means for a record of `txn`."""
         return self._writer.error_of(error, topic=topic, txn_id=txn.txn_id)
 
     # --- the end ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A transaction that was submitted: a txn that runs its local transaction itself, and is its own future.
+"""A submitted transaction: it runs its local transaction itself, and is its own future.
 
 One object instead of three, and no lock of its own: `concurrent.futures.Future` with a condition per future costs more
 than everything else that a transaction needs. `wait`, `as_completed` and `asyncio.wrap_future` take it as it is.
@@ -101,7 +101,7 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
         answered(local.check_steps(session))
         answered(local.write_steps(session, txn_id=self.txn_id, nonce=self.nonce))
 
-    # --- the txn's side, on the producer's thread ------------------------------------------------------------------
+    # --- the transaction's side, on the producer's thread ----------------------------------------------------------
 
     def half_reported(self, error: Any, record: Any) -> None:
         """As in `PendingTransaction`; the plain case, one message stored and committed at once, in one go."""

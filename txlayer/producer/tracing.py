@@ -115,7 +115,7 @@ def _traced_kind(kind: Any) -> Any:
 
 
 def _traced(make: MakePending, trace: TransactionSpans) -> MakePending:
-    """Makes the same kind of txn, with its spans."""
+    """Makes the same kind of transaction, with its spans."""
     call: Callable[..., Any]
     if isinstance(make, partial):
         call = partial(_traced_kind(make.func), *make.args, **make.keywords)
@@ -141,7 +141,7 @@ class TracedOpQueue(OpQueue):
 
 
 class TracedOpRecord(OpRecord):
-    """An `OpRecord` whose txns make a span of their resolution."""
+    """An `OpRecord` whose transactions make a span of their resolution."""
 
     __slots__ = ("_started_ns",)
 

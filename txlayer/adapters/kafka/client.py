@@ -85,7 +85,7 @@ _OTHER_NAMES = {
     "queue.buffering.max.ms": "linger.ms",
     "compression.codec": "compression.type",
     "message.send.max.retries": "retries",
-    "max.in.txn": "max.in.txn.requests.per.connection",
+    "max.in.flight": "max.in.flight.requests.per.connection",
     "fetch.message.max.bytes": "max.partition.fetch.bytes",
     "sasl.mechanisms": "sasl.mechanism",
 }
