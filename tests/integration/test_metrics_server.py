@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -283,6 +284,25 @@ def answer_of(reader: socket.socket) -> bytes:
         # What was sent and never read makes the kernel reset the connection behind the answer.
         pass
     return came
+
+
+class OtherLoop(asyncio.SelectorEventLoop):
+    """As uvloop's: its methods cannot be replaced."""
+
+    @property
+    def time(self) -> Callable[[], float]:
+        """Read only."""
+        return super().time
+
+
+def test_a_program_that_installed_another_event_loop_is_served_too(
+    observed: Observed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asyncio, "new_event_loop", OtherLoop)
+    config = MetricsConfig(metrics_port=free_port())
+
+    with MetricsServer(config, observed):
+        assert 200 == get(config.metrics_port, "/livez")[0]
 
 
 def test_a_port_that_is_taken_is_told_in_one_line(port: int, observed: Observed) -> None:

@@ -188,7 +188,7 @@ class MetricsServer:
             ) from exc
         listener.settimeout(0)
         self._render = Page(self._observed, clock=self._clock).render
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.SelectorEventLoop()  # a program may have installed another kind, whose clock cannot be set
         self._loop.time = self._clock  # type: ignore[method-assign]  # the time-outs of readers count by it
         self._ending = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, args=(listener,), name="txlayer-metrics", daemon=True)
