@@ -12,9 +12,11 @@ from tests.support.waiting import wait_until
 from txlayer import AfterExhausted, RetryPolicy
 from txlayer.adapters.ports import StoredOffset
 from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.consumer.dead_letters import DeadLetterReader
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
 from txlayer.core.key_queue import KeyQueues
 from txlayer.core.retry import Reject
+from txlayer.errors import BrokerUnavailableError
 from txlayer.operate.offsets import plan_reset
 
 # --- rebalances and ends ----------------------------------------------------------------------------------------------
@@ -195,6 +197,41 @@ def test_answered_requests_are_not_handled_again_when_the_groups_progress_is_los
 
     assert [b"a"] * 2 == stage.journal.values(b"a")
     assert 4 == len(stage.lab.read(stage.requests))
+
+
+@pytest.mark.promise("P9")
+def test_answered_requests_are_not_handled_again_when_an_owner_ends_before_it_could_look_for_answers(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_mended = False
+    looks: list[int] = []
+    stage.write(b"a", key=b"a")
+    stage.write(b"b", key=b"b")
+
+    def handle(_message: ReceivedMessage, _context: Context) -> Reject | None:
+        return None if is_mended else Reject("as planned")
+
+    def find_nothing_out(*_: object, from_offset: int) -> Any:
+        looks.append(from_offset)
+        raise BrokerUnavailableError("as planned")
+
+    with stage.consumer(handle):
+        stage.wait_for_letters([b"a", b"b"])
+        is_mended = True
+        request_replay(stage, 0, key=b"a")
+        wait_until(lambda: len(stage.lab.read(stage.requests)) == 2, within=PATIENCE_S, what="an answer")
+    lost = {(stage.topic, 0): StoredOffset(2, ""), (stage.requests, 0): StoredOffset(0, "")}
+    stage.lab.admin().store_offsets(stage.group, lost)
+    with monkeypatch.context() as patch:
+        patch.setattr(DeadLetterReader, "answered", find_nothing_out)
+        with stage.consumer(handle):
+            wait_until(lambda: looks, within=PATIENCE_S, what="an owner that looks for answers")
+    request_replay(stage, 1, key=b"b")
+    with stage.consumer(handle):
+        wait_until(lambda: stage.journal.values(b"b") == [b"b"] * 2, within=PATIENCE_S, what="the other dead letter")
+        wait_until(lambda: len(stage.lab.read(stage.requests)) >= 4, within=PATIENCE_S, what="its answer")
+
+    assert [b"a"] * 2 == stage.journal.values(b"a")
 
 
 def request_replay(stage: Stage, letter: int, *, key: bytes | None) -> None:

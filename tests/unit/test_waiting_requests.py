@@ -19,8 +19,12 @@ class Queues:
     replay_bytes = replay_count = 0
     is_paused = needs_requests = is_without_room = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, knows_replays: bool = True) -> None:
         self.reached: list[tuple[ItemSource, int]] = []
+        self.knows_replays = knows_replays
+
+    def learn_answered(self, _runs: object) -> None:
+        self.knows_replays = True
 
     def reach(self, source: ItemSource, offset: int) -> None:
         self.reached.append((source, offset))
@@ -54,10 +58,10 @@ class Letters:
     def __init__(self) -> None:
         self.looked: list[str] = []
 
-    def answered(self, topic: str, partition: int, *, from_offset: int) -> set[int]:
+    def answered(self, topic: str, partition: int, *, from_offset: int) -> list[tuple[int, int]]:
         del partition, from_offset
         self.looked.append(topic)
-        return set()
+        return []
 
 
 def test_results_are_looked_for_in_one_queue_at_a_time() -> None:
@@ -67,12 +71,11 @@ def test_results_are_looked_for_in_one_queue_at_a_time() -> None:
     for topic in ("first", "second"):
         owned = OwnedPartition(
             Lease("g", topic, 0),
-            cast("Any", Queues()),
+            cast("Any", Queues(knows_replays=False)),
             route=cast("Any", None),
             tally=TopicCounts(),
             chunk_s=1.0,
             next_offsets={(topic, 0): 0, (f"g.{topic}.replay", 0): 0},
-            is_progress_known=False,
         )
         found.append(owned)
         result = encode_replay(ReplayRecord(ReplayKind.RESULT, "a", 7, ReplayOutcome.HANDLED))

@@ -491,6 +491,7 @@ class Assignments:
         queues.writer = self.writer.name
         if token is not None:
             queues.token = token
+        queues.knows_replays = replays.stored is not NOTHING
         replay_place = (replay_topic(self._plan.group, queue[0]), queue[1])
         return OwnedPartition(
             lease,
@@ -499,7 +500,6 @@ class Assignments:
             tally=self.tallies[queue[0]],
             chunk_s=self._chunk_s,
             next_offsets={queue: topic.offset, replay_place: replays.offset},
-            is_progress_known=replays.stored is not NOTHING,
         )
 
     def _token_for(self, queue: TopicPartition, lease_token: int, *, last: int | None) -> int | None:

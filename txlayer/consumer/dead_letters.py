@@ -255,8 +255,8 @@ class DeadLetterReader:
         """
         return self._connections.start_offsets([(topic, partition)])[topic, partition]
 
-    def answered(self, topic: str, partition: int, *, from_offset: int) -> set[int]:
-        """The offsets of the requests of a replay topic that have a result, from an offset on.
+    def answered(self, topic: str, partition: int, *, from_offset: int) -> Sequence[tuple[int, int]]:
+        """Runs of the requests of a replay topic that have a result, from an offset on.
 
         Raises:
             TxLayerError: the partition could not be read; you may call it again.
@@ -276,7 +276,7 @@ class DeadLetterReader:
         except TxLayerError:
             self.close()
             raise
-        return found.offsets
+        return found.runs
 
     def close(self) -> None:
         """Close the reader; the next `fetch` opens a new one."""

@@ -73,8 +73,8 @@ class DeadLetterSource(Protocol):
         """The records at these offsets, the lowest first, up to `bytes_max`; None for an offset without a record."""
         ...
 
-    def answered(self, topic: str, partition: int, *, from_offset: int) -> set[int]:
-        """The offsets of the requests of a replay topic that have a result, from an offset on."""
+    def answered(self, topic: str, partition: int, *, from_offset: int) -> Sequence[tuple[int, int]]:
+        """Runs of the requests of a replay topic that have a result, from an offset on."""
         ...
 
 
@@ -245,13 +245,13 @@ class Ingest:
 
     def _look_for_results(self, owned: OwnedPartition) -> bool:
         """Find out which requests have ended, if that is not known; True if their topic had to be read for it."""
-        if owned.is_progress_known or not owned.requests:
+        if owned.queues.knows_replays or not owned.requests:
             return False
+        answered: Sequence[tuple[int, int]] = ()
         has_looked = self._may_be_answered(owned)
         if has_looked:
-            first = owned.requests[0][0].offset()
-            owned.answered = self._letters.answered(*owned.replay_place, from_offset=first)
-        owned.is_progress_known = True
+            answered = self._letters.answered(*owned.replay_place, from_offset=owned.requests[0][0].offset())
+        owned.queues.learn_answered(answered)
         return has_looked
 
     def _may_be_answered(self, owned: OwnedPartition) -> bool:
@@ -313,7 +313,7 @@ class Ingest:
                 "replay.undecodable",
                 extra={"topic": owned.topic, "partition": owned.partition, "offset": offset, "reason": request.why},
             )
-        elif request.kind is not ReplayKind.RESULT and offset not in owned.answered:
+        elif request.kind is not ReplayKind.RESULT:
             content: Any = record
             outcome: ReplayOutcome | None = None
             if request.kind is ReplayKind.REPLAY:
@@ -327,7 +327,6 @@ class Ingest:
                 outcome=outcome,
             )
             return
-        owned.answered.discard(offset)
         owned.queues.reach(ItemSource.REPLAY, offset + 1)
 
     def _letter(

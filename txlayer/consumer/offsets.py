@@ -48,10 +48,8 @@ class OwnedPartition:
 
     __slots__ = (
         "_former",
-        "answered",
         "chunk_size",
         "is_over",
-        "is_progress_known",
         "is_reading_paused",
         "is_replay_paused",
         "lease",
@@ -77,7 +75,6 @@ class OwnedPartition:
         tally: TopicCounts,
         chunk_s: float,
         next_offsets: dict[TopicPartition, int],
-        is_progress_known: bool = True,
     ) -> None:
         self.lease = lease
         self.queues = queues
@@ -94,10 +91,6 @@ class OwnedPartition:
         self.is_replay_paused = False
         self.requests: deque[tuple[Any, ReplayRecord | Undecodable]] = deque()
         """Requests that were read, but whose dead letters have no room in memory yet."""
-        self.is_progress_known = is_progress_known
-        """False: which requests have ended is not stored, and has to be looked up in their topic."""
-        self.answered: set[int] = set()
-        """Offsets of requests that were found there with a result."""
         self.reached = 0
         """After these requests, only markers follow up to this offset."""
         self.look_at_ms = 0

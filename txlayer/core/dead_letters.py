@@ -398,6 +398,12 @@ class AnsweredRequests:
             self._answered.extend(self._open.pop(name, ()))
 
     @property
-    def offsets(self) -> set[int]:
-        """Their offsets."""
-        return set(self._answered)
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Their offsets: from the first number to before the second, ascending."""
+        runs: list[tuple[int, int]] = []
+        for offset in sorted(self._answered):
+            if runs and runs[-1][1] == offset:
+                runs[-1] = runs[-1][0], offset + 1
+            else:
+                runs.append((offset, offset + 1))
+        return tuple(runs)

@@ -731,6 +731,7 @@ class QueueSources:
         self.is_paused = topic.stored.is_paused
         self.writer = ""
         self.token = topic.stored.token
+        self.knows_replays = True
         self._is_full = dict.fromkeys(ItemSource, False)
         self._arrivals: deque[tuple[int, int]] = deque()  # (first offset, time) of additions
 
@@ -801,6 +802,8 @@ class QueueSources:
                 self._arrivals.popleft()
         else:
             taken = self.replays.snapshot(ended=ended, given_up=given_up)
+            if not self.knows_replays:
+                taken = taken._replace(metadata="")  # the next owner has to look for answers, too
         self._is_full[source] = taken.is_full
         return taken
 
@@ -912,6 +915,20 @@ class KeyQueues(Generic[R]):
         self._add_one(item)
         self.replay_bytes += size_bytes
         return True
+
+    @property
+    def knows_replays(self) -> bool:
+        """False: which requests have ended is not stored, and has to be looked up in their topic. Until `learn_answered`, none is added."""
+        return self._sources.knows_replays
+
+    @knows_replays.setter
+    def knows_replays(self, value: bool) -> None:
+        self._sources.knows_replays = value
+
+    def learn_answered(self, runs: Sequence[tuple[int, int]]) -> None:
+        """The requests in these runs were answered, whatever was stored."""
+        self._sources.replays.ended_before(runs)
+        self._sources.knows_replays = True
 
     def reach(self, source: ItemSource, position: int) -> None:
         """The reader of `source` is at `position`; records below it that were not added need no handling."""

@@ -586,6 +586,11 @@ class Progress:
             self._pass_ahead()
             self.is_changed = True
 
+    def ended_before(self, runs: Sequence[Run]) -> None:
+        """The records of these runs, which were not read yet, have ended: nothing else is known of what ended before."""
+        self._ahead = list(runs)
+        self.is_changed |= bool(runs)
+
     def finish(self, offsets: Sequence[int]) -> None:
         """Mark these records as ended.
 
