@@ -30,11 +30,10 @@ from pyspark.sql import functions as F
 
 from txlayer.cli.spark.main import spark_session
 from txlayer.core.messages import uuid7
-from txlayer_spark.bronze import system_topics
 from txlayer_spark.catalog import BatchFolder, Catalog, Reader, ReadState
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
-from txlayer_spark.schemas import BRONZE
+from txlayer_spark.schemas import BRONZE, system_topics
 from txlayer_spark.session import source_options
 
 NAMESPACE, TOPIC = "bench", "bench.orders"

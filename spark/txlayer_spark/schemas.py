@@ -1,9 +1,11 @@
-"""Which topic holds what, and the columns that reading it gives. Never: how they are read (parse.py)."""
+"""Which topic holds what, and the columns that reading it gives; parse.py reads them."""
 
 from __future__ import annotations
 
 from enum import Enum
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -41,6 +43,28 @@ def kind_of(topic: str) -> TopicKind:
         return TopicKind(suffix)
     except ValueError:
         return TopicKind.FORWARDED
+
+
+SYSTEM_KINDS = (TopicKind.HALF, TopicKind.OP, TopicKind.DOUBT, TopicKind.CHECK, TopicKind.LOCKS)
+"""What the topics of a namespace itself hold."""
+
+
+def system_topics(namespace: str) -> dict[str, TopicKind]:
+    """{topic: what it holds} of a namespace."""
+    return {f"{namespace}.{kind.value}": kind for kind in SYSTEM_KINDS}
+
+
+def is_never_forwarded(topic: str, *, namespace: str) -> bool:
+    """Whether coordinators refuse a topic for good: one of the namespace, one of Kafka's own, dead letters, replays."""
+    return topic in system_topics(namespace) or topic.startswith("__") or topic.endswith((".dlq", ".replay"))
+
+
+def kind_column(topic: Column, *, namespace: str) -> Column:
+    """What a topic holds; the topics of another namespace are real topics like any other."""
+    kind = F.when(topic.endswith(".dlq"), TopicKind.DLQ.value).when(topic.endswith(".replay"), TopicKind.REPLAY.value)
+    for name, held in system_topics(namespace).items():
+        kind = kind.when(topic == name, held.value)
+    return kind.otherwise(TopicKind.FORWARDED.value)
 
 
 def _struct(*columns: StructField) -> StructType:

@@ -28,9 +28,8 @@ from tests.support.planted import Field, Message
 from tests.support.topic_records import Record, write_records
 from tests.support.waiting import wait_until
 from txlayer.errors import TopicMismatchError, UsageError
-from txlayer_spark.bronze import is_subscribed, subscription, to_bronze
 from txlayer_spark.catalog import BatchFolder, Catalog, Folder, Gap, Turn, effective, parse_folder
-from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.bronze import BronzeSettings, is_subscribed, read_new, subscription, to_bronze
 from txlayer_spark.jobs.compaction import compact, expire
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.report import write_report

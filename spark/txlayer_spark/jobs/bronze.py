@@ -7,14 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from txlayer.core import codec
 from txlayer.errors import UsageError
+from txlayer_spark import lines
 from txlayer_spark.brokers import Brokers, Place
-from txlayer_spark.bronze import is_never_forwarded, is_subscribed, named, subscription, system_topics, to_bronze
 from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, EndOffsets, Gap, Reader, ReadState, Turn
-from txlayer_spark.schemas import TopicKind
+from txlayer_spark.schemas import TopicKind, is_never_forwarded, kind_column, system_topics
 from txlayer_spark.session import is_data_loss, source_options
 
 _FOLLOWERS_MAX = 5
@@ -361,3 +362,66 @@ class _Reading:
     def _brokers(self) -> Brokers:
         settings = self._settings
         return Brokers(self._spark, Place(settings.bootstrap_servers, settings.namespace, settings.kafka_options))
+
+
+# --- records as rows ---
+
+_LOG_APPEND_TIME = 1
+"""Kafka's number for timestamps that the broker sets."""
+
+
+def to_bronze(raw: DataFrame, *, namespace: str, batch: int) -> DataFrame:
+    """One batch of Kafka records → one row each: place, key, value, headers, batch, is_append_time, kind, day (UTC)."""
+    return raw.select(
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "key",
+        "value",
+        "headers",
+        F.lit(batch).cast("bigint").alias("batch"),
+        (F.col("timestampType") == _LOG_APPEND_TIME).alias("is_append_time"),
+        kind_column(F.col("topic"), namespace=namespace).alias("kind"),
+        # A producer's time may be of any day: then it is the day of the reading, and stays as long as what it belongs to.
+        F.when(F.col("timestampType") == _LOG_APPEND_TIME, F.to_date("timestamp"))
+        .otherwise(F.current_date())
+        .alias("day"),
+    )
+
+
+def named(rows: DataFrame, *, groups: Sequence[str], topics: Sequence[str]) -> Column:
+    """Of a row of bronze that is a half record: `group|topic` as it names them; null when both are known, and for others."""
+    line = lines.text(lines.header(rows["headers"], codec.HALF_HEADER))
+    both = F.substring_index(F.substring_index(line, "|", 4), "|", -2)
+    is_known = F.lit(False)
+    if groups and topics:
+        is_known = lines.before(both, "|").isin(*groups) & lines.after(both, "|").isin(*topics)
+    is_half = rows["kind"] == TopicKind.HALF.value
+    # Only what is new is held against the pattern, which costs more than all else here.
+    return F.when(is_half & ~is_known & line.rlike(lines.HALF), both)
+
+
+def subscription(real_topics: Sequence[str], *, but: Sequence[str] = ()) -> str:
+    """The pattern of real topics with their dead letters and replays, but those of others; one that is missing is no error."""
+    besides = rf"(?!{_beside(but)}$)" if but else ""
+    # Spark takes a topic of which a part fits, too.
+    return rf"^(?:(?:{_any(real_topics)})|{besides}{_beside(real_topics)})$"
+
+
+def _beside(real_topics: Sequence[str]) -> str:
+    return rf"[A-Za-z0-9._-]+\.(?:{_any(real_topics)})\.(?:dlq|replay)"
+
+
+def _any(topics: Sequence[str]) -> str:
+    return "|".join(rf"\Q{topic}\E" for topic in topics)
+
+
+def is_subscribed(topic: str, real_topics: Sequence[str], *, but: Sequence[str] = ()) -> bool:
+    """Whether the pattern fits a topic."""
+    name, _, suffix = topic.rpartition(".")
+
+    def is_beside(topics: Sequence[str]) -> bool:
+        return any(name.endswith(f".{t}") and len(name) > len(t) + 1 for t in topics)
+
+    return topic in real_topics or (suffix in ("dlq", "replay") and is_beside(real_topics) and not is_beside(but))
