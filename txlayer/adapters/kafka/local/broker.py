@@ -44,7 +44,7 @@ class LocalBroker:
             producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 
     The broker listens to 127.0.0.1 on a free port and is killed when this process ends, however it ends. Data are in
-    a temporary folder that is removed at the end, also when this process is killed, or in `data`, which
+    a temporary folder that is removed at the end, also when this process is killed while the broker runs, or in `data`, which
     is kept. Not for several threads.
     """
 
