@@ -175,9 +175,11 @@ def has_ended(child: int, ended: list[int]) -> bool:
 
 
 PREPARE_FOR_EVER = """
-import sys, threading, time, traceback
+import signal, sys, threading, time, traceback
 from datetime import timedelta
 from txlayer import TransactionalProducer
+# A run that a shell started in the background ignores SIGINT, and what it starts inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 servers, namespace, topic = sys.argv[1:]
 main = threading.get_ident()
 
