@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.contract.clients import PATIENCE_S, join
 from tests.support.broker import unique_name
-from tests.support.dead_letter_stage import Stage, make_stage, metadata_of
+from tests.support.dead_letter_stage import Stage, make_stage
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.ports import StoredOffset, TopicPartition, TransactionalWriter
@@ -33,7 +32,6 @@ from txlayer.errors import (
     RefusedRecordError,
     TxLayerError,
 )
-from txlayer.runtime.kafka_transactions import stable_offsets
 
 
 @pytest.fixture
@@ -187,13 +185,7 @@ def test_one_killed_between_flush_and_commit_leaves_nothing_behind(stage: Stage,
     with pytest.raises(KilledError):
         writer.write([stage.given_up(2)], offsets=killed, member=stage.member)
 
-    stored = stable_offsets(
-        stage.connections,
-        stage.group,
-        [(stage.topic, 0), (stage.topic, 1)],
-        writers_of=metadata_of,
-        fence=partial(end_what_was_left, stage.connections),
-    )
+    stored = stage.stored_after_fencing((stage.topic, 0), (stage.topic, 1))
 
     expected = {(stage.topic, 0): StoredOffset(2, writer.name), (stage.topic, 1): None}
     assert expected == stored
@@ -208,13 +200,7 @@ def test_what_a_successor_finds_and_writes_again_stands_there_once(stage: Stage,
         writer.write([stage.given_up(2)], offsets=killed, member=stage.member)
 
     place = (stage.topic, 0)
-    stored = stable_offsets(
-        stage.connections,
-        stage.group,
-        [place],
-        writers_of=metadata_of,
-        fence=partial(end_what_was_left, stage.connections),
-    )[place]
+    stored = stage.stored_after_fencing(place)[place]
     successor = stage.writer()
     assert stored is not None
     successor.write([stage.given_up(stored.offset)], offsets=stage.behind(stored.offset), member=stage.member)
@@ -286,14 +272,7 @@ def test_starting_over_from_the_stable_offsets_settles_an_unknown_outcome(stage:
         writer.write([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)
 
     place = (stage.topic, 0)
-    stored = stable_offsets(
-        stage.connections,
-        stage.group,
-        [place],
-        writers_of=metadata_of,
-        fence=partial(end_what_was_left, stage.connections),
-        former_writers=[writer.name],
-    )[place]
+    stored = stage.stored_after_fencing(place, former_writers=[writer.name])[place]
     successor = stage.writer()
     if stored is None:
         successor.write([stage.given_up(0)], offsets=stage.behind(0), member=stage.member)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tests.contract.clients import PATIENCE_S, join, stable
@@ -12,11 +13,13 @@ from tests.support.lab import FaultyLab, Lab
 from tests.support.logs import Seen
 from tests.support.waiting import wait_until
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.ports import GroupReader, StoredOffset
+from txlayer.adapters.ports import GroupReader, StoredOffset, TopicPartition
+from txlayer.consumer.assignments import end_what_was_left
 from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage, OffsetsOf
 from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, dead_letter_topic, replay_topic
 from txlayer.core.messages import Headers, Origin
 from txlayer.core.topics import CreateTopic
+from txlayer.runtime.kafka_transactions import stable_offsets
 
 AT_MS = 1_700_000_000_000
 
@@ -91,6 +94,19 @@ class Stage:
         )
         value = record.get("value", f"message {offset}".encode())
         return GivenUpMessage(FakeRecord(record.get("key", b"key"), value, record.get("headers"), origin), letter)
+
+    def stored_after_fencing(
+        self, *partitions: TopicPartition, former_writers: Sequence[str] = ()
+    ) -> dict[TopicPartition, StoredOffset | None]:
+        """What a successor finds stored: writers that metadata name are fenced before."""
+        return stable_offsets(
+            self.connections,
+            self.group,
+            partitions,
+            writers_of=metadata_of,
+            fence=partial(end_what_was_left, self.connections),
+            former_writers=former_writers,
+        )
 
     def behind(self, offset: int, *, metadata: str = "", partition: int = 0) -> OffsetsOf:
         """What is stored with a dead letter: the offset behind it."""

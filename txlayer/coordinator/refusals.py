@@ -127,7 +127,7 @@ class Refusals:
         self.is_clock_doubted = False
 
     def suspect_largest(self, batches: Sequence[tuple[int, Batch]]) -> None:
-        """The smallest batches take too long: have the partition of the largest transaction, or record that is kept aside, go alone, and
+        """The smallest batches take too long: have the partition of the largest transaction, or quarantined record, go alone, and
         tell what is acknowledged.
         """
         sizes = {

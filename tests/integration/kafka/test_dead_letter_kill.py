@@ -6,19 +6,16 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 
 import pytest
 
 from tests.conftest import Broker
 from tests.support.broker import unique_name
-from tests.support.dead_letter_stage import make_stage, metadata_of
+from tests.support.dead_letter_stage import make_stage
 from tests.support.dead_letter_victim import COMMITTED, PLACES
 from tests.support.lab_kafka import KafkaLab
 from tests.support.processes import ROOT
 from txlayer.adapters.ports import StoredOffset
-from txlayer.consumer.assignments import end_what_was_left
-from txlayer.runtime.kafka_transactions import stable_offsets
 
 pytestmark = pytest.mark.kafka
 
@@ -56,13 +53,7 @@ def test_a_dead_letter_of_a_consumer_that_was_killed_stands_there_once(broker: B
 
     where = (stage.topic, 0)
     began = time.monotonic()
-    stored = stable_offsets(
-        stage.connections,
-        stage.group,
-        [where],
-        writers_of=metadata_of,
-        fence=partial(end_what_was_left, stage.connections),
-    )[where]
+    stored = stage.stored_after_fencing(where)[where]
     took_s = time.monotonic() - began
 
     next_offset = 2 if place == COMMITTED else 1
