@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import struct
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 
-from txlayer.adapters.kafka.local.jars import (
-    JarLock,
-    ivy_module,
-    ivy_settings,
-    key_store,
-    last_complaint,
-    parse_lock,
-    read_lock,
-)
+from txlayer.adapters.kafka.local.jars import JarLock, parse_lock, read_lock
 from txlayer.adapters.kafka.local.runtime import LocalConfig, parse_version
 from txlayer.adapters.kafka.local.server import (
     BRIEF,
@@ -133,45 +122,6 @@ def test_settings_come_from_the_given_mapping_and_empty_ones_count_as_none() -> 
 
 def test_the_cache_follows_the_desktop_standard() -> None:
     assert Path("/c/txlayer") == LocalConfig.from_environ({"XDG_CACHE_HOME": "/c"}).home
-
-
-def test_ivy_is_asked_for_the_locked_jars_and_nothing_behind_them() -> None:
-    module = ET.fromstring(ivy_module(LOCK))
-
-    dependencies = module.findall("dependencies/dependency")
-    assert ["4.3.0", "1.7.36"] == [d.get("rev") for d in dependencies]
-    assert {"false"} == {d.get("transitive") for d in dependencies}
-
-
-def test_no_repository_is_named_unless_the_user_names_one() -> None:
-    assert "root=" not in ivy_settings(Path("/c"), None)
-    assert "://" not in ivy_settings(Path("/c"), None)
-
-
-def test_a_named_repository_replaces_every_other() -> None:
-    url = "http://127.0.0.1:1/a?b=1&c=2"
-
-    resolver = ET.fromstring(ivy_settings(Path("/c"), url)).find("resolvers/ibiblio")
-
-    assert resolver is not None
-    assert url + "/" == resolver.get("root")
-
-
-def test_a_tools_first_error_is_told_and_not_its_last_words() -> None:
-    output = "[INFO] start\n[ERROR] Connection refused\n[ERROR] Re-run with -X\n"
-
-    assert "Connection refused" == last_complaint(output)
-    assert "nothing" == last_complaint("\n")
-
-
-def test_a_key_store_holds_every_certificate_and_its_own_checksum() -> None:
-    store = key_store([b"first", b"second"])
-
-    assert (0xFEEDFEED, 2, 2) == struct.unpack(">III", store[:12])
-    assert b"first" in store
-    assert b"second" in store
-    salted = "changeit".encode("utf-16-be") + b"Mighty Aphrodite" + store[:-20]
-    assert hashlib.sha1(salted).digest() == store[-20:]
 
 
 def test_a_cluster_id_has_kafkas_form() -> None:

@@ -1,4 +1,4 @@
-"""Kafka's jars from a repository on this machine: through Ivy, and everything that goes wrong."""
+"""Kafka's jars from a repository on this machine, and everything that goes wrong."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from pathlib import Path
 
 import pytest
 
+from txlayer.adapters.kafka.local import jars
 from txlayer.adapters.kafka.local.jars import (
+    BROKER,
     Jar,
     JarLock,
     RepositoryUnreachableError,
-    Sources,
     WrongChecksumError,
+    default_url,
     fetch_jars,
-    ivy_class_path,
     verify,
 )
-from txlayer.adapters.kafka.local.runtime import LocalConfig, bundled_java, find_java, prepare_runtime
+from txlayer.adapters.kafka.local.runtime import LocalConfig, find_java, prepare_runtime
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.errors import ConfigError
 
@@ -88,29 +89,17 @@ FILES = {
 }
 
 
-@pytest.fixture(scope="module")
-def java(local_config: LocalConfig) -> Path:
-    """The Java that runs Ivy."""
-    return find_java(local_config, bundled=bundled_java())
-
-
-def through_ivy(java: Path, url: str) -> Sources:
-    """The Ivy of this machine, and a repository."""
-    return Sources(ivy=ivy_class_path(), java=java, maven_url=url)
-
-
 def names_in(cache: Path) -> list[str]:
     """What a cache holds, but for lock files."""
     return sorted(path.name for path in cache.iterdir() if not path.name.endswith(".lock"))
 
 
-def test_jars_come_through_ivy_once_and_then_from_the_cache(java: Path, tmp_path: Path) -> None:
+def test_jars_are_fetched_once_and_then_come_from_the_cache(tmp_path: Path) -> None:
     said: list[str] = []
 
     with serve(FILES) as repository:
-        sources = through_ivy(java, repository.url)
-        folder = fetch_jars(LOCK, cache=tmp_path, sources=sources, say=said.append)
-    again = fetch_jars(LOCK, cache=tmp_path, sources=sources, say=said.append)
+        folder = fetch_jars(LOCK, cache=tmp_path, maven_url=repository.url, say=said.append)
+    again = fetch_jars(LOCK, cache=tmp_path, maven_url=repository.url, say=said.append)
 
     verify(folder, LOCK.jars)
     assert folder == again
@@ -119,61 +108,63 @@ def test_jars_come_through_ivy_once_and_then_from_the_cache(java: Path, tmp_path
     assert [folder.name] == names_in(tmp_path)
 
 
-def test_a_jar_with_other_bytes_is_refused_by_name_and_nothing_is_kept(java: Path, tmp_path: Path) -> None:
+def test_a_jar_with_other_bytes_is_refused_by_name_and_nothing_is_kept(tmp_path: Path) -> None:
     forged = {path: content.replace(b"o", b"0") for path, content in FILES.items()}
 
     with serve(forged) as repository, pytest.raises(WrongChecksumError) as refused:
-        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, repository.url))
+        fetch_jars(LOCK, cache=tmp_path, maven_url=repository.url)
 
     assert "kafka_2.13-4.3.0.jar" == refused.value.file
     assert "package mirror" in str(refused.value)
     assert [] == names_in(tmp_path)
 
 
-def test_an_unreachable_repository_is_told_with_the_ways_out(java: Path, tmp_path: Path) -> None:
+def test_an_unreachable_repository_is_told_with_the_ways_out(tmp_path: Path) -> None:
     (port,) = free_ports(1)
 
     with pytest.raises(RepositoryUnreachableError, match="TXLAYER_MAVEN_URL") as failed:
-        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, f"http://127.0.0.1:{port}"))
+        fetch_jars(LOCK, cache=tmp_path, maven_url=f"http://127.0.0.1:{port}")
 
     assert "TXLAYER_KAFKA_HOME" in str(failed.value)
     assert [] == names_in(tmp_path)
 
 
-def test_a_jar_that_the_repository_lacks_is_told(java: Path, tmp_path: Path) -> None:
+def test_a_jar_that_the_repository_lacks_is_told(tmp_path: Path) -> None:
     some = dict(list(FILES.items())[:1])
 
     with serve(some) as repository, pytest.raises(RepositoryUnreachableError, match="slf4j-simple"):
-        fetch_jars(LOCK, cache=tmp_path, sources=through_ivy(java, repository.url))
+        fetch_jars(LOCK, cache=tmp_path, maven_url=repository.url)
 
     assert [] == names_in(tmp_path)
 
 
-def test_two_who_fetch_at_once_fetch_once(java: Path, tmp_path: Path) -> None:
+def test_two_who_fetch_at_once_fetch_once(tmp_path: Path) -> None:
     with serve(FILES) as repository, ThreadPoolExecutor(max_workers=2) as pool:
-        sources = through_ivy(java, repository.url)
-        both = [pool.submit(fetch_jars, LOCK, cache=tmp_path, sources=sources) for _ in range(2)]
+        both = [pool.submit(fetch_jars, LOCK, cache=tmp_path, maven_url=repository.url) for _ in range(2)]
 
     assert both[0].result() == both[1].result()
     assert {1} == set(repository.fetched.values())
 
 
-def test_a_damaged_jar_in_the_cache_is_fetched_again(java: Path, tmp_path: Path) -> None:
+def test_a_damaged_jar_in_the_cache_is_fetched_again(tmp_path: Path) -> None:
     with serve(FILES) as repository:
-        sources = through_ivy(java, repository.url)
-        folder = fetch_jars(LOCK, cache=tmp_path, sources=sources)
+        folder = fetch_jars(LOCK, cache=tmp_path, maven_url=repository.url)
         (folder / LOCK.jars[0].file_name).write_bytes(b"cut short")
 
-        fetch_jars(LOCK, cache=tmp_path, sources=sources)
+        fetch_jars(LOCK, cache=tmp_path, maven_url=repository.url)
 
     verify(folder, LOCK.jars)
 
 
-def test_without_ivy_the_extra_is_named(java: Path, tmp_path: Path) -> None:
-    sources = Sources(ivy=None, java=java, maven_url=None)
+def test_the_repository_of_ivy_is_used_when_none_is_named() -> None:
+    assert default_url(BROKER).startswith("https://")
 
-    with pytest.raises(ConfigError, match=r"txlayer\[local\]"):
-        fetch_jars(LOCK, cache=tmp_path, sources=sources)
+
+def test_without_pyspark_the_extra_and_the_setting_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "find_spec", lambda _name: None)
+
+    with pytest.raises(ConfigError, match=r"txlayer\[local\].*TXLAYER_MAVEN_URL"):
+        fetch_jars(LOCK, cache=tmp_path, maven_url=None)
 
 
 def test_without_any_java_the_extra_is_named() -> None:

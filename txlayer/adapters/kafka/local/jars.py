@@ -1,8 +1,7 @@
 """The locked jars of the embedded broker and of Spark's Kafka connector, and how they reach the user's cache.
 
-The Ivy that pyspark carries brings the files that the lock names into a temporary folder; each is checked against the
-lock, and the folder is put in place in one step. Ivy knows its default repository, and `maven_url` names another one. After an
-error nothing was kept.
+They come from a Maven repository into a temporary folder; each is checked against the lock, and the folder is put in place
+in one step. After an error nothing was kept.
 """
 
 from __future__ import annotations
@@ -11,17 +10,18 @@ import fcntl
 import hashlib
 import re
 import shutil
-import ssl
-import struct
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPException
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
+from urllib.request import urlopen
+from zipfile import ZipFile
 
 from txlayer.errors import ConfigError, InvariantError, RetriableError, UsageError
 
@@ -61,7 +61,7 @@ class JarPurpose:
     name: str  # begins the name of the folder in the cache
     title: str  # what messages call it
     artifact: str  # the jar whose version is that of the set
-    extra: str  # the extra of txlayer that brings something to fetch with
+    extra: str  # the extra of txlayer that brings pyspark
     instead: str = ""  # what a user may do instead
 
 
@@ -160,48 +160,12 @@ def work_folder(parent: Path, *, prefix: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-_MAGIC = 0xFEEDFEED
-_VERSION = 2
-_TRUSTED_CERTIFICATE = 2
-# Not a secret: the form demands a checksum that is salted with a password, and this is Java's own default.
-_PASSWORD = "changeit"  # noqa: S105 - no secret
-_SALT = b"Mighty Aphrodite"
+FETCH_TIMEOUT_S = 60
+"""How long a repository may say nothing."""
+FETCHES_AT_ONCE = 4
 
-
-def write_trust_store(path: Path) -> tuple[str, ...]:
-    """Flags that make a JVM trust what Python trusts; none (Java's own list) when Python names no authorities."""
-    certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
-    if not certificates:
-        return ()
-    path.write_bytes(key_store(certificates))
-    return (
-        f"-Djavax.net.ssl.trustStore={path}",
-        "-Djavax.net.ssl.trustStoreType=JKS",
-        f"-Djavax.net.ssl.trustStorePassword={_PASSWORD}",
-    )
-
-
-def key_store(certificates: Sequence[bytes]) -> bytes:
-    """DER certificates as one Java KeyStore.
-
-    Source: the class JavaKeyStore of OpenJDK, method engineStore.
-    """
-    body = struct.pack(">III", _MAGIC, _VERSION, len(certificates))
-    for number, certificate in enumerate(certificates):
-        body += struct.pack(">I", _TRUSTED_CERTIFICATE) + _text(f"ca{number}") + struct.pack(">Q", 0)
-        body += _text("X.509") + struct.pack(">I", len(certificate)) + certificate
-    return body + hashlib.sha1(_PASSWORD.encode("utf-16-be") + _SALT + body).digest()  # noqa: S324 - the form's own sum
-
-
-def _text(text: str) -> bytes:
-    return struct.pack(">H", len(text)) + text.encode("ascii")
-
-
-FETCH_TIMEOUT_S = 900
-"""44 MB through a slow line; then something hangs."""
-COMPLAINT_LENGTH_MAX = 300
-
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_DEFAULTS = "org/apache/ivy/core/settings/repository.properties"
+_DEFAULT_URL = re.compile(r"^ivy\.ibiblio\.default\.artifact\.root *= *(\S+)", re.MULTILINE)
 
 
 def say_nothing(_sentence: str) -> None:
@@ -211,22 +175,13 @@ def say_nothing(_sentence: str) -> None:
 class RepositoryUnreachableError(RetriableError):
     """The jars could not be fetched; nothing was changed."""
 
-    field_names = ("tool", "said")
-    tool: str | None
+    field_names = ("file", "said")
+    file: str | None
     said: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What jars are fetched with, and from where."""
-
-    ivy: str | None  # the class path of Ivy
-    java: Path  # runs Ivy
-    maven_url: str | None  # a repository to use instead of the default one
-
-
-def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, say: Callable[[str], None] = say_nothing) -> Path:
-    """The folder in `cache` that holds exactly the lock's jars; fetched if it is not there.
+def fetch_jars(lock: JarLock, *, cache: Path, maven_url: str | None, say: Callable[[str], None] = say_nothing) -> Path:
+    """The folder in `cache` that holds exactly the lock's jars; fetched from `maven_url` if it is not there.
 
     Safe for several processes at once: one fetches, the others wait for it. `say` gets a sentence before it is fetched.
     """
@@ -241,7 +196,11 @@ def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, say: Callable[[s
             f"Fetching {lock.purpose.title} {lock.version}, once: {len(lock.jars)} jars, {lock.size_bytes / 1e6:.0f} MB"
         )
         with work_folder(cache, prefix=".fetch-") as work:
-            fetched = _fetch(lock, work, sources)
+            fetched = work / "jars"
+            fetched.mkdir()
+            fetch = partial(_fetch, fetched, maven_url or default_url(lock.purpose), lock.purpose)
+            with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
+                list(pool.map(fetch, lock.jars))
             verify(fetched, lock.jars)
             # Only a damaged folder can be here: its sizes were wrong a moment ago.
             shutil.rmtree(folder, ignore_errors=True)
@@ -249,98 +208,35 @@ def fetch_jars(lock: JarLock, *, cache: Path, sources: Sources, say: Callable[[s
     return folder
 
 
-def _fetch(lock: JarLock, work: Path, sources: Sources) -> Path:
-    target, what = work / "jars", lock.purpose
-    if sources.ivy is None:
-        why = f'nothing to fetch {what.title} with: pip install "txlayer[{what.extra}]"{what.instead}'
-        raise ConfigError(why, name="extra", expected=what.extra)
-    settings, module = work / "ivysettings.xml", work / "ivy.xml"
-    settings.write_text(ivy_settings(work / "ivy", sources.maven_url), "utf-8")
-    module.write_text(ivy_module(lock), "utf-8")
-    trust = write_trust_store(work / "trust.jks")
-    command = (
-        str(sources.java),
-        *trust,
-        "-cp",
-        sources.ivy,
-        "org.apache.ivy.Main",
-        "-warn",
-        "-settings",
-        str(settings),
-        "-ivy",
-        str(module),
-        "-retrieve",
-        f"{target}/[artifact]-[revision].[ext]",
-    )
-    if (said := _run(command)) is not None:
-        raise RepositoryUnreachableError(
-            f"the jars of {what.title} could not be fetched; check the network, or name a mirror with TXLAYER_MAVEN_URL"
-            f"{what.instead}",
-            tool="ivy",
-            said=said,
-        )
-    return target
-
-
-def _run(command: Sequence[str]) -> str | None:
-    """None when Ivy succeeded, else its most telling line."""
+def _fetch(folder: Path, url: str, purpose: JarPurpose, jar: Jar) -> None:
+    path = f"{jar.group.replace('.', '/')}/{jar.artifact}/{jar.version}/{jar.file_name}"
     try:
-        tool = subprocess.run(  # noqa: S603 - our own command line
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=FETCH_TIMEOUT_S,
-            check=False,
-        )
-    except OSError as exc:
-        return f"it could not be started: {exc}"
-    except subprocess.TimeoutExpired:
-        return f"nothing within {FETCH_TIMEOUT_S} s"
-    return None if tool.returncode == 0 else last_complaint(tool.stdout.decode("utf-8", "replace"))
+        with urlopen(f"{url.rstrip('/')}/{path}", timeout=FETCH_TIMEOUT_S) as answer:  # noqa: S310 - the user's own address
+            content = answer.read(jar.size_bytes + 1)
+    except (OSError, HTTPException, ValueError) as exc:
+        raise RepositoryUnreachableError(
+            f"the jars of {purpose.title} could not be fetched; check the network, or name a mirror with TXLAYER_MAVEN_URL"
+            f"{purpose.instead}",
+            file=jar.file_name,
+            said=str(exc),
+        ) from exc
+    (folder / jar.file_name).write_bytes(content)
 
 
-def last_complaint(output: str) -> str:
-    """The most telling line of Ivy's output: its first error, else the first file that it did not find."""
-    lines = [line.strip() for line in _COLOURS.sub("", output).splitlines()]
-    # Ivy's headings say that there are errors, not which.
-    lines = [line for line in lines if line and not line.startswith("::::") and line != "[ERROR]"]
-    for signs in (("[ERROR]", " error ", "Exception"), ("not found",)):
-        for line in lines:
-            if any(sign in line for sign in signs):
-                return line.removeprefix("[ERROR]").strip(": ")[:COMPLAINT_LENGTH_MAX]
-    return (lines or ["nothing"])[-1][:COMPLAINT_LENGTH_MAX]
+def default_url(purpose: JarPurpose) -> str:
+    """The repository that Ivy, which is part of pyspark, uses by default: txlayer itself names no server.
 
-
-def ivy_settings(cache: Path, url: str | None) -> str:
-    """One repository, the default one unless `url` names another; checksums are judged by the lock alone."""
-    root = f" root={quoteattr(url.rstrip('/') + '/')}" if url else ""
-    return (
-        '<ivysettings><property name="ivy.checksums" value=""/>'
-        f'<settings defaultResolver="jars"/><caches defaultCacheDir={quoteattr(str(cache))}/>'
-        f'<resolvers><ibiblio name="jars" m2compatible="true" usepoms="false"{root}/></resolvers></ivysettings>\n'
-    )
-
-
-def ivy_module(lock: JarLock) -> str:
-    """A module that depends on the lock's jars and on nothing behind them."""
-    dependencies = "\n".join(
-        f'<dependency org="{jar.group}" name="{jar.artifact}" rev="{jar.version}" transitive="false" '
-        'conf="default->default"/>'
-        for jar in lock.jars
-    )
-    return (
-        '<ivy-module version="2.0"><info organisation="txlayer" module="broker"/>'
-        f'<configurations><conf name="default"/></configurations><dependencies>\n{dependencies}\n'
-        "</dependencies></ivy-module>\n"
-    )
-
-
-def ivy_class_path() -> str | None:
-    """Ivy out of the installed pyspark; None without it."""
+    Raises:
+        ConfigError: pyspark is not installed.
+    """
     spec = find_spec("pyspark")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    folder = Path(spec.submodule_search_locations[0]) / "jars"
-    found = [sorted(folder.glob(pattern)) for pattern in ("ivy-[0-9]*.jar", "commons-cli-[0-9]*.jar")]
-    return ":".join(str(files[-1]) for files in found) if all(found) else None
+    for place in (spec and spec.submodule_search_locations) or ():
+        for ivy in Path(place).glob("jars/ivy-[0-9]*.jar"):
+            with ZipFile(ivy) as files:
+                if found := _DEFAULT_URL.search(files.read(_DEFAULTS).decode()):
+                    return found[1]
+    raise ConfigError(
+        f'no repository is named for {purpose.title}: pip install "txlayer[{purpose.extra}]"{purpose.instead}',
+        name="TXLAYER_MAVEN_URL",
+        expected="the address of a Maven repository",
+    )

@@ -16,16 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from txlayer.adapters.kafka.local.jars import (
-    CONNECTOR,
-    KAFKA_ARTIFACT,
-    JarLock,
-    Sources,
-    fetch_jars,
-    ivy_class_path,
-    read_lock,
-    say_nothing,
-)
+from txlayer.adapters.kafka.local.jars import CONNECTOR, KAFKA_ARTIFACT, JarLock, fetch_jars, read_lock, say_nothing
 from txlayer.adapters.kafka.local.server import Runtime
 from txlayer.errors import ConfigError
 
@@ -87,7 +78,7 @@ def prepare_runtime(config: LocalConfig, *, say: Callable[[str], None] = say_not
         folder = Path(config.kafka_home).absolute() / "libs"
         return Runtime(java, folder, installed_version(folder))
     lock = read_lock()
-    folder = fetch_jars(lock, cache=cache, sources=Sources(ivy_class_path(), java, config.maven_url), say=say)
+    folder = fetch_jars(lock, cache=cache, maven_url=config.maven_url, say=say)
     return Runtime(java, folder, lock.version)
 
 
@@ -131,7 +122,7 @@ def prepare_connector(config: LocalConfig, *, say: Callable[[str], None] = say_n
     if not has_vector_module(java):
         java_home = write_launcher(home / "java", java)
     check_version(installed, lock)
-    folder = fetch_jars(lock, cache=home / "jars", sources=Sources(ivy_class_path(), java, config.maven_url), say=say)
+    folder = fetch_jars(lock, cache=home / "jars", maven_url=config.maven_url, say=say)
     return SparkRuntime(java_home, tuple(folder / jar.file_name for jar in lock.jars))
 
 
