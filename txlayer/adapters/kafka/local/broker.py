@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -155,7 +155,6 @@ class LocalBroker:
             path = self._temporary = Path(tempfile.mkdtemp(prefix="txlayer-broker-"))
         folder = DataFolder(path.resolve())
         try:
-            server = folder.open(kafka_version=runtime.kafka_version, cluster_id=self._cluster_id)
             if folder.living_pid() is not None:
                 raise ConfigError(
                     "the broker of this folder is running already; stop it first with `txlayer broker stop`",
@@ -163,10 +162,9 @@ class LocalBroker:
                     value=str(folder.path),
                     expected="no running broker",
                 )
-            port, controller_port = free_ports(2, apart_from=[self._port or 0])
-            server = replace(server, port=self._port or port, controller_port=controller_port)
-            check_port(server.port)
-            folder.prepare(server, runtime=runtime, more=self._properties)
+            (free_port,) = free_ports(1)
+            port = self._port or free_port
+            server = folder.prepare(runtime, port=port, more=self._properties, cluster_id=self._cluster_id)
         except BaseException:
             self.close()
             raise
@@ -232,12 +230,8 @@ class BackgroundBroker:
             server = self._folder.load()
             if server is None or self._folder.living_pid() is None:
                 made = runtime()
-                server = self._folder.open(kafka_version=made.kafka_version)
-                chosen = port or server.port or DEFAULT_PORT
-                (controller_port,) = free_ports(1, apart_from=[chosen])
-                server = replace(server, port=chosen, controller_port=controller_port)
-                check_port(chosen)
-                self._folder.prepare(server, runtime=made, more=properties)
+                port = port or (server.port if server is not None else 0) or DEFAULT_PORT
+                server = self._folder.prepare(made, port=port, more=properties)
                 processes.launch_background(made, self._folder, flags=LASTING)
                 processes.wait_until_ready(server.address, check_alive=self._check_alive)
             elif port not in (None, server.port):

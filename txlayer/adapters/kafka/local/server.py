@@ -187,12 +187,8 @@ class DataFolder:
             (node,) = record["nodes"]
             if record["format"] != _RECORD_FORMAT:
                 raise ValueError("another format")
-            return Server(
-                str(record["cluster_id"]),
-                str(record["kafka_version"]),
-                int(node["client_port"]),
-                int(node["controller_port"]),
-            )
+            ports = int(node["client_port"]), int(node["controller_port"])
+            return Server(str(record["cluster_id"]), str(record["kafka_version"]), *ports)
         except (ValueError, KeyError, TypeError) as exc:
             raise _wrong_data(
                 f"{_RECORD_NAME} cannot be read by this txlayer; name another folder with --data",
@@ -222,16 +218,20 @@ class DataFolder:
             )
         return replace(found, kafka_version=kafka_version)
 
-    def prepare(self, server: Server, *, runtime: Runtime, more: Mapping[str, str]) -> None:
-        """Write the record and the settings, and format the storage when it is new; `more` wins over our settings."""
+    def prepare(self, runtime: Runtime, *, port: int, more: Mapping[str, str], cluster_id: str | None = None) -> Server:
+        """The broker of this folder, ready to start on `port`; `more` wins over our settings.
+
+        Raises:
+            ConfigError: other data are here, or the port is in use. Nothing was written.
+        """
+        server = self.open(kafka_version=runtime.kafka_version, cluster_id=cluster_id)
+        (controller_port,) = free_ports(1, apart_from=[port])
+        server = replace(server, port=port, controller_port=controller_port)
+        check_port(port)
         self.node.mkdir(parents=True, exist_ok=True)
         ports = {"node_id": 1, "client_port": server.port, "controller_port": server.controller_port}
-        record = {
-            "format": _RECORD_FORMAT,
-            "cluster_id": server.cluster_id,
-            "kafka_version": server.kafka_version,
-            "nodes": [ports],
-        }
+        whose = {"cluster_id": server.cluster_id, "kafka_version": server.kafka_version}
+        record = {"format": _RECORD_FORMAT, **whose, "nodes": [ports]}
         # A reader sees the old record or the new one.
         draft = self.path / f".{_RECORD_NAME}.{os.getpid()}"
         draft.write_text(json.dumps(record, indent=2) + "\n", "utf-8")
@@ -240,6 +240,7 @@ class DataFolder:
         self.properties_file.write_text(render_properties(settings), "utf-8")
         if not self.meta_file.is_file():
             _format(runtime, cluster_id=server.cluster_id, properties_file=self.properties_file)
+        return server
 
 
 def _wrong_data(why: str, value: object, expected: str) -> ConfigError:
@@ -339,15 +340,8 @@ def check_port(port: int) -> None:
 
 
 def _format(runtime: Runtime, *, cluster_id: str, properties_file: Path) -> None:
-    line = runtime.line(
-        _FORMAT_CLASS,
-        "format",
-        "-t",
-        cluster_id,
-        "-c",
-        str(properties_file),
-        flags=("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", _LOG_LEVEL_FLAG),
-    )
+    flags = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", _LOG_LEVEL_FLAG)
+    line = runtime.line(_FORMAT_CLASS, "format", "-t", cluster_id, "-c", str(properties_file), flags=flags)
     answer = subprocess.run(  # noqa: S603 - our own command line
         line, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False
     )
@@ -431,7 +425,7 @@ def wait_until_ready(address: str, *, check_alive: Callable[[], None]) -> None:
     wait for them.
     """
     deadline = time.monotonic() + READY_TIMEOUT_S
-    for serves in (_serves_metadata, _serves_groups, _serves_kafka_transactions):
+    for serves in (answers, _serves_groups, _serves_kafka_transactions):
         check_alive()
         while not serves(address):
             check_alive()
@@ -444,17 +438,13 @@ def wait_until_ready(address: str, *, check_alive: Callable[[], None]) -> None:
             time.sleep(POLL_S)
 
 
-def answers(address: str, *, timeout_s: float) -> bool:
+def answers(address: str, *, timeout_s: float = 1) -> bool:
     """Whether the broker there answers within `timeout_s`."""
     try:
         AdminClient({"bootstrap.servers": address, **_QUIET_CLIENT}).list_topics(timeout=timeout_s)
     except KafkaException:
         return False
     return True
-
-
-def _serves_metadata(address: str) -> bool:
-    return answers(address, timeout_s=1)
 
 
 def _serves_groups(address: str) -> bool:
