@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import logging
 import threading
 import time
@@ -115,10 +114,9 @@ class AdminConnection:
     def wait(
         self, future: concurrent.futures.Future[Any], *, resource: str, operation: str, foreseen: Collection[int] = ()
     ) -> Any:
-        """The answer to a question about `resource`.
+        """The answer to a question about `resource`; a `KafkaError` if the cluster refused with a `foreseen` code.
 
         Raises:
-            KafkaException: the cluster refused with a `foreseen` code, whose meaning the caller knows.
             NotAuthorisedError: credentials or rights were refused; nothing was changed.
             BrokerUnavailableError: no answer in time; a change may have happened.
         """
@@ -127,7 +125,7 @@ class AdminConnection:
             answer = future.result()
         except KafkaException as exc:
             if kafka_error(exc).code() in foreseen:
-                raise
+                return kafka_error(exc)
             # The client believes what it once learned about leaders, also when a broker says that it is out of date
             # (FENCED_LEADER_EPOCH after a restart): the next question gets a new one that asks afresh.
             self._client = None
@@ -140,12 +138,12 @@ class AdminConnection:
 
     def settings(
         self, kind: ResourceType, name: str, *, about: str | None = None, foreseen: Collection[int] = ()
-    ) -> dict[str, str]:
-        """Every setting in effect of one topic or broker; errors as `wait`."""
+    ) -> dict[str, str] | None:
+        """Every setting in effect of one topic or broker; None after a `foreseen` refusal. Other errors as `wait`."""
         resource = ConfigResource(kind, name)
         future = self.client().describe_configs([resource], **self.limits())[resource]
         entries = self.wait(future, resource=about or name, operation="describe configs", foreseen=foreseen)
-        return {key: entry.value or "" for key, entry in entries.items()}
+        return None if isinstance(entries, KafkaError) else {key: e.value or "" for key, e in entries.items()}
 
     def translated(self, error: KafkaException | KafkaError, *, resource: str, operation: str) -> TxLayerError:
         return translate(
@@ -316,20 +314,15 @@ class KafkaAdmin(AdminConnection):
     # --- topics -------------------------------------------------------------------------------------------------------
 
     def describe_topics(self, names: Collection[str]) -> dict[str, TopicState]:
-        found = {name: d for name, d in self._descriptions(names).items() if d is not None}
-        if not found:
-            return {}
-        resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in found}
-        futures = self.client().describe_configs(list(resources.values()), **self.limits())
-        states = {}
-        for name, description in found.items():
-            entries = self.wait(futures[resources[name]], resource=name, operation="describe configs")
-            states[name] = TopicState(
+        return {
+            name: TopicState(
                 partition_count=len(description.partitions),
                 replication_factor=min(len(p.replicas) for p in description.partitions),
-                settings={key: entry.value or "" for key, entry in entries.items()},
+                settings=self.settings(ResourceType.TOPIC, name) or {},
             )
-        return states
+            for name, description in self._descriptions(names).items()
+            if description is not None
+        }
 
     def topic_names(self) -> frozenset[str]:
         timeout_s = self.limits()["request_timeout"]
@@ -356,9 +349,8 @@ class KafkaAdmin(AdminConnection):
             or AclOperation.WRITE in description.authorized_operations,
         )
         unreadable = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART}
-        try:
-            settings = self.settings(ResourceType.TOPIC, topic, foreseen=unreadable)
-        except KafkaException:
+        settings = self.settings(ResourceType.TOPIC, topic, foreseen=unreadable)
+        if settings is None:
             return limits
         in_sync_min = int(settings["min.insync.replicas"])
         # With fewer replicas than the topic's `min.insync.replicas` a broker asks for all of them.
@@ -437,18 +429,14 @@ class KafkaAdmin(AdminConnection):
         if groups:
             asked += [*client.delete_consumer_groups(list(groups), **self.limits()).items()]
         for name, future in asked:
-            with contextlib.suppress(KafkaException):  # of a foreseen code: it never was, or is gone already
-                self.wait(future, resource=name, operation="delete", foreseen=_GONE)
+            self.wait(future, resource=name, operation="delete", foreseen=_GONE)  # it never was, or is gone already
 
     # --- groups and offsets -------------------------------------------------------------------------------------------
 
     def group(self, group: str) -> GroupState:
         future = self.client().describe_consumer_groups([group], **self.limits())[group]
-        try:
-            answer = self.wait(
-                future, resource=group, operation="describe group", foreseen={KafkaError.GROUP_ID_NOT_FOUND}
-            )
-        except KafkaException:
+        answer = self.wait(future, resource=group, operation="describe group", foreseen={KafkaError.GROUP_ID_NOT_FOUND})
+        if isinstance(answer, KafkaError):
             return GroupState("dead", ())
         members = tuple(
             GroupMember(m.member_id, m.client_id, m.host.removeprefix("/"), _partitions(m.assignment.topic_partitions))
@@ -512,29 +500,26 @@ class KafkaAdmin(AdminConnection):
     def _create(self, wanted: list[NewTopic], *, validate_only: bool) -> list[str]:
         if not wanted:
             return []
-        created = []
         futures = self.client().create_topics(wanted, validate_only=validate_only, **self.limits())
-        for name, future in futures.items():
-            try:
-                self.wait(future, resource=name, operation="create", foreseen={KafkaError.TOPIC_ALREADY_EXISTS})
-            except KafkaException:
-                continue
-            created.append(name)
-        return created
+        exists = {KafkaError.TOPIC_ALREADY_EXISTS}
+        answers = {
+            name: self.wait(future, resource=name, operation="create", foreseen=exists)
+            for name, future in futures.items()
+        }
+        return [name for name, answer in answers.items() if not isinstance(answer, KafkaError)]
 
-    def _descriptions(self, names: Collection[str]) -> dict[str, Any]:
+    def _descriptions(self, names: Collection[str], *, foreseen: frozenset[Code] = frozenset()) -> dict[str, Any]:
+        """{name: description, `KafkaError` of a `foreseen` code, or None for a topic that does not exist}."""
         if not names:
             return {}
-        found: dict[str, Any] = {}
         futures = self.client().describe_topics(
             TopicCollection(list(names)), include_authorized_operations=True, **self.limits()
         )
-        for name, future in futures.items():
-            try:
-                found[name] = self.wait(future, resource=name, operation="describe", foreseen=MISSING_CODES)
-            except KafkaException:
-                found[name] = None
-        return found
+        answers = {
+            name: self.wait(future, resource=name, operation="describe", foreseen=MISSING_CODES | foreseen)
+            for name, future in futures.items()
+        }
+        return {name: None if _is_missing(answer) else answer for name, answer in answers.items()}
 
     def _wait_until(self, is_so: Callable[[], bool], otherwise: str) -> None:
         """Brokers follow the log of the controller: for some milliseconds a broker still shows what was before."""
@@ -584,6 +569,10 @@ def _known(offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         if offset < 0:
             raise RetriableError(f"{topic}-{partition}: the broker said no offset")
     return offsets
+
+
+def _is_missing(answer: Any) -> bool:
+    return isinstance(answer, KafkaError) and answer.code() in MISSING_CODES
 
 
 def _has_leaders(description: Any) -> bool:
@@ -659,25 +648,10 @@ class KafkaAcls(AdminConnection):
 
     def read(self) -> frozenset[Acl]:
         any_value: Any = None  # the client's stub wants a text
-        everything = AclBindingFilter(
-            ResourceType.ANY,
-            any_value,
-            ResourcePatternType.ANY,
-            any_value,
-            any_value,
-            AclOperation.ANY,
-            AclPermissionType.ANY,
-        )
-        try:
-            bindings = self.wait(
-                self.client().describe_acls(everything, **self.limits()),
-                resource="cluster",
-                operation="describe ACLs",
-                foreseen={Code.SECURITY_DISABLED},
-            )
-        except KafkaException as exc:
-            raise _without_authorizer() from exc
-        return frozenset(_ours(binding) for binding in bindings)
+        kind = (ResourceType.ANY, any_value, ResourcePatternType.ANY, any_value, any_value)
+        everything = AclBindingFilter(*kind, AclOperation.ANY, AclPermissionType.ANY)
+        answer = self._wait(self.client().describe_acls(everything, **self.limits()), "cluster", "describe ACLs")
+        return frozenset(_ours(binding) for binding in answer)
 
     def create(self, acls: Sequence[Acl]) -> None:
         """Create these; one that is there already stays as it is."""
@@ -685,10 +659,15 @@ class KafkaAcls(AdminConnection):
             return
         futures = self.client().create_acls([_theirs(acl) for acl in acls], **self.limits())
         for binding, future in futures.items():
-            try:
-                self.wait(future, resource=binding.name, operation="create ACLs", foreseen={Code.SECURITY_DISABLED})
-            except KafkaException as exc:
-                raise _without_authorizer() from exc
+            self._wait(future, binding.name, "create ACLs")
+
+    def _wait(self, future: concurrent.futures.Future[Any], resource: str, operation: str) -> Any:
+        answer = self.wait(future, resource=resource, operation=operation, foreseen={Code.SECURITY_DISABLED})
+        if isinstance(answer, KafkaError):
+            raise UsageError(
+                "the brokers have no authorizer, every client may do everything: set authorizer.class.name on them"
+            ) from KafkaException(answer)
+        return answer
 
 
 def _theirs(acl: Acl) -> AclBinding:
@@ -713,10 +692,4 @@ def _ours(binding: Any) -> Acl:  # the client's stub lets the enums be texts and
         binding.principal,
         binding.host,
         is_denied=binding.permission_type is AclPermissionType.DENY,
-    )
-
-
-def _without_authorizer() -> UsageError:
-    return UsageError(
-        "the brokers have no authorizer, every client may do everything: set authorizer.class.name on them"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import io
 import socket
@@ -13,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AclOperation, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # its stub forgets to export them
 
@@ -132,7 +131,7 @@ class _Inspection(KafkaAdmin):
         about = f"broker {node.id}"
         settings: dict[str, str] = {}
         try:
-            settings = self.settings(ResourceType.BROKER, str(node.id), about=about)
+            settings = self.settings(ResourceType.BROKER, str(node.id), about=about) or {}
         except NotAuthorisedError as exc:
             self._untold[f"settings of {about}"] = str(exc)
         try:
@@ -147,19 +146,10 @@ class _Inspection(KafkaAdmin):
     def _described(self, names: Collection[str]) -> dict[str, Described]:
         """Those that exist; what these credentials may not describe is noted."""
         found: dict[str, Described] = {}
-        if not names:
-            return found
-        futures = self.client().describe_topics(
-            TopicCollection(list(names)), include_authorized_operations=True, **self.limits()
-        )
-        for name, future in futures.items():
-            try:
-                answer = self.wait(
-                    future, resource=name, operation="describe", foreseen=MISSING_CODES | NOT_AUTHORISED_CODES
-                )
-            except KafkaException as exc:
-                if kafka_error(exc).code() in NOT_AUTHORISED_CODES:
-                    self._untold[name] = "describing it is refused to these credentials"
+        for name, answer in self._descriptions(names, foreseen=NOT_AUTHORISED_CODES).items():
+            if isinstance(answer, KafkaError):
+                self._untold[name] = "describing it is refused to these credentials"
+            if answer is None or isinstance(answer, KafkaError):
                 continue
             found[name] = Described(self._topic_facts(answer), _names(answer.authorized_operations))
             if not found[name].facts.settings:
@@ -167,9 +157,8 @@ class _Inspection(KafkaAdmin):
         return found
 
     def _topic_facts(self, answer: Any) -> TopicFacts:
-        settings: dict[str, str] = {}
-        with contextlib.suppress(KafkaException):
-            settings = self.settings(ResourceType.TOPIC, answer.name, foreseen=MISSING_CODES | NOT_AUTHORISED_CODES)
+        refusals = MISSING_CODES | NOT_AUTHORISED_CODES
+        settings = self.settings(ResourceType.TOPIC, answer.name, foreseen=refusals) or {}
         return TopicFacts(
             name=answer.name,
             replicas=tuple(tuple(node.id for node in p.replicas) for p in answer.partitions),
@@ -380,11 +369,10 @@ class _Inspection(KafkaAdmin):
             group
         ]
         foreseen = NOT_AUTHORISED_CODES | {KafkaError.GROUP_ID_NOT_FOUND}
-        try:
-            answer = self.wait(future, resource=group, operation="describe group", foreseen=foreseen)
-        except KafkaException as exc:
+        answer = self.wait(future, resource=group, operation="describe group", foreseen=foreseen)
+        if isinstance(answer, KafkaError):
             # A group that never was has no operations, and is not refused either.
-            is_missing = kafka_error(exc).code() == KafkaError.GROUP_ID_NOT_FOUND
+            is_missing = answer.code() == KafkaError.GROUP_ID_NOT_FOUND
             return frozenset({"READ", "DESCRIBE"}) if is_missing else frozenset()
         return _names(answer.authorized_operations)
 
