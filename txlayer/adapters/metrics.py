@@ -6,8 +6,9 @@ decided elsewhere.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
@@ -143,10 +144,43 @@ EVERYBODYS = (INFO, ALIVE, READY)
 """The families of every role."""
 
 
-def of_all(health: Health, *, role: str, version: str, name: str) -> list[Sample]:
-    """The samples that every role has; `name` is its namespace or group."""
-    return [
-        Sample(INFO, 1, (role, version, name)),
-        Sample(ALIVE, 0 if health.stalled else 1),
-        Sample(READY, 0 if health.stalled or health.waiting else 1),
-    ]
+STALL_S = 60.0
+"""A loop without a turn for this long hangs. The slowest turn that can still succeed is a coordinator's: it waits 10 s for records,
+10 s for offsets and 20 s for a commit. A responder pauses for 19 s at most. Users' handlers run elsewhere."""
+
+
+def stall_of(turned_at: float, now: float) -> str:
+    """Why a process should be restarted whose loop last turned at `turned_at`, in monotonic seconds; empty: it is alive."""
+    return "" if now - turned_at < STALL_S else f"the loop has not turned for {now - turned_at:.0f} s"
+
+
+class ObservedRole:
+    """The metrics and the health of one process. Thread-safe.
+
+    Args:
+        name: its namespace or group.
+        version: of txlayer.
+        clock: monotonic seconds, the same clock as that of the loop.
+    """
+
+    role = ""
+
+    def __init__(self, *, name: str, version: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._labels = (self.role, version, name)
+        self._clock = clock
+
+    def _look(self, now: float) -> tuple[Health, Iterable[Sample]]:
+        """The health, and the samples of this role alone."""
+        raise NotImplementedError
+
+    def health(self) -> Health:
+        """The current health."""
+        return self._look(self._clock())[0]
+
+    def samples(self) -> Iterator[Sample]:
+        """All samples."""
+        health, own = self._look(self._clock())
+        yield Sample(INFO, 1, self._labels)
+        yield Sample(ALIVE, 0 if health.stalled else 1)
+        yield Sample(READY, 0 if health.stalled or health.waiting else 1)
+        yield from own

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from txlayer.adapters.metrics import Health, Histogram, HistogramView, Sample, counter, gauge, histogram, of_all
+from txlayer.adapters.metrics import (
+    Family,
+    Health,
+    Histogram,
+    HistogramView,
+    ObservedRole,
+    Sample,
+    counter,
+    gauge,
+    histogram,
+    stall_of,
+)
 
 RATE_WINDOW_S = 5.0
 """Rates are those of the last window that is over."""
@@ -121,129 +130,97 @@ class TopicCounts:
         self._window_s = self.durations.total
 
 
-STALL_S = 60.0
-"""A loop without a turn for this long hangs: a store of offsets is given up after 10 s, and the pause after an error is
-5 s at most. Handlers run elsewhere and do not stop it."""
-
-HANDLED = counter("txlayer_consumer_messages_handled_total", "Messages whose handler succeeded.", "topic")
-PASSED_OVER = counter("txlayer_consumer_messages_passed_over_total", "Messages that match no handler's tags.", "topic")
-DEAD_LETTERED = counter("txlayer_consumer_dead_letters_total", "Messages given up.", "topic")
-ATTEMPTS = counter("txlayer_consumer_attempts_total", "Calls of handlers that ended.", "topic")
-FAILED = counter(
-    "txlayer_consumer_failed_attempts_total", "Calls of handlers that failed; most are tried again.", "topic"
-)
-TIMED_OUT = counter(
-    "txlayer_consumer_timed_out_attempts_total", "Failed calls whose handler had not returned by its deadline.", "topic"
-)
+OF_TOPICS: Mapping[str, Family] = {
+    "handled": counter("txlayer_consumer_messages_handled_total", "Messages whose handler succeeded.", "topic"),
+    "passed_over": counter(
+        "txlayer_consumer_messages_passed_over_total", "Messages that match no handler's tags.", "topic"
+    ),
+    "dead_lettered": counter("txlayer_consumer_dead_letters_total", "Messages given up.", "topic"),
+    "attempts": counter("txlayer_consumer_attempts_total", "Calls of handlers that ended.", "topic"),
+    "failed": counter(
+        "txlayer_consumer_failed_attempts_total", "Calls of handlers that failed; most are tried again.", "topic"
+    ),
+    "timed_out": counter(
+        "txlayer_consumer_timed_out_attempts_total",
+        "Failed calls whose handler had not returned by its deadline.",
+        "topic",
+    ),
+    "in_flight": gauge("txlayer_consumer_in_flight_messages", "Messages whose handler runs or is about to.", "topic"),
+    "waiting": gauge("txlayer_consumer_waiting_messages", "Messages in memory that are not in flight.", "topic"),
+    "retrying": gauge(
+        "txlayer_consumer_retrying_messages", "Waiting messages that failed and wait for their next attempt.", "topic"
+    ),
+    "unread": gauge(
+        "txlayer_consumer_unread_messages",
+        "Messages in the log that were not read yet, by offset; markers of Kafka transactions count.",
+        "topic",
+    ),
+    "parked_keys": gauge(
+        "txlayer_consumer_parked_keys",
+        "Parked keys: their messages become dead letters until they are replayed.",
+        "topic",
+    ),
+    "paused_partitions": gauge(
+        "txlayer_consumer_paused_partitions", "Partitions that are paused, by a limit or by an operator.", "topic"
+    ),
+}
+"""{field of `TopicStats`: its metric}."""
 ATTEMPT_SECONDS = histogram(
     "txlayer_consumer_attempt_duration_seconds",
     "Duration of handler calls. If a process got several messages together, each counts with their mean.",
     "topic",
 )
-IN_FLIGHT = gauge("txlayer_consumer_in_flight_messages", "Messages whose handler runs or is about to.", "topic")
-WAITING = gauge("txlayer_consumer_waiting_messages", "Messages in memory that are not in flight.", "topic")
-RETRYING = gauge(
-    "txlayer_consumer_retrying_messages", "Waiting messages that failed and wait for their next attempt.", "topic"
-)
-UNREAD = gauge(
-    "txlayer_consumer_unread_messages",
-    "Messages in the log that were not read yet, by offset; markers of Kafka transactions count.",
-    "topic",
-)
 OLDEST = gauge(
     "txlayer_consumer_oldest_message_seconds", "How long the oldest message in memory has been there.", "topic"
 )
-PARKED_KEYS = gauge(
-    "txlayer_consumer_parked_keys", "Parked keys: their messages become dead letters until they are replayed.", "topic"
-)
-PAUSED = gauge(
-    "txlayer_consumer_paused_partitions", "Partitions that are paused, by a limit or by an operator.", "topic"
-)
+OF_CONSUMER: Mapping[str, Family] = {
+    "lost_lease_count": counter(
+        "txlayer_consumer_leases_lost_total", "Leases that ended while this member handled their queue."
+    ),
+    "stale_count": counter(
+        "txlayer_consumer_stale_results_total", "Results that were ignored because their queue was lost."
+    ),
+    "hung_count": gauge(
+        "txlayer_consumer_hung_handlers", "Handlers that were given up at their deadline and have not returned."
+    ),
+    "rebalance_count": counter("txlayer_consumer_rebalances_total", "Assignments by the group."),
+    "rebuild_count": counter(
+        "txlayer_consumer_rebuilds_total", "Times that the consumer began again from the stored offsets."
+    ),
+    "replaced_count": counter(
+        "txlayer_consumer_producer_replacements_total",
+        "Transactional producers of dead letters that were replaced, because a call may have been sent twice or dead letters could not be written.",
+    ),
+}
+"""{field of `ConsumerStats`: its metric}."""
 ASSIGNED_QUEUES = gauge("txlayer_consumer_assigned_queues", "Queues that the group assigned to this member.")
 HELD_QUEUES = gauge("txlayer_consumer_held_queues", "Assigned queues whose lease this member holds.")
-LEASES_LOST = counter("txlayer_consumer_leases_lost_total", "Leases that ended while this member handled their queue.")
-STALE = counter("txlayer_consumer_stale_results_total", "Results that were ignored because their queue was lost.")
-HUNG = gauge("txlayer_consumer_hung_handlers", "Handlers that were given up at their deadline and have not returned.")
-REBALANCES = counter("txlayer_consumer_rebalances_total", "Assignments by the group.")
-REBUILDS = counter("txlayer_consumer_rebuilds_total", "Times that the consumer began again from the stored offsets.")
-REPLACEMENTS = counter(
-    "txlayer_consumer_producer_replacements_total",
-    "Transactional producers of dead letters that were replaced, because a call may have been sent twice or dead letters could not be written.",
-)
 
-FAMILIES = (
-    HANDLED,
-    PASSED_OVER,
-    DEAD_LETTERED,
-    ATTEMPTS,
-    FAILED,
-    TIMED_OUT,
-    ATTEMPT_SECONDS,
-    IN_FLIGHT,
-    WAITING,
-    RETRYING,
-    UNREAD,
-    OLDEST,
-    PARKED_KEYS,
-    PAUSED,
-    ASSIGNED_QUEUES,
-    HELD_QUEUES,
-    LEASES_LOST,
-    STALE,
-    HUNG,
-    REBALANCES,
-    REBUILDS,
-    REPLACEMENTS,
-)
+FAMILIES = (*OF_TOPICS.values(), ATTEMPT_SECONDS, OLDEST, *OF_CONSUMER.values(), ASSIGNED_QUEUES, HELD_QUEUES)
 
 
-class ObservedConsumer:
-    """The metrics and the health of a consumer. Thread-safe.
+class ObservedConsumer(ObservedRole):
+    """The metrics and the health of a consumer: of its `stats`."""
 
-    Args:
-        group: its consumer group.
-        stats: the consumer's `stats`.
-        version: the txlayer version.
-        clock: monotonic seconds, the same clock as the consumer's.
-    """
+    role = "consumer"
 
-    def __init__(
-        self,
-        stats: Callable[[], ConsumerStats],
-        *,
-        group: str,
-        version: str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, stats: Callable[[], ConsumerStats], *, group: str, **given: Any) -> None:
+        super().__init__(name=group, **given)
         self._stats = stats
-        self._group = group
-        self._version = version
-        self._clock = clock
 
-    def health(self) -> Health:
-        """Alive while the loop turns; ready while every assigned queue is held and few handlers hang."""
-        return health_of(self._stats(), now=self._clock())
-
-    def samples(self) -> Iterator[Sample]:
-        """All samples."""
+    def _look(self, now: float) -> tuple[Health, Iterable[Sample]]:
         stats = self._stats()
-        health = health_of(stats, now=self._clock())
-        return chain(
-            of_all(health, role="consumer", version=self._version, name=self._group),
-            chain.from_iterable(_of_topic(name, found) for name, found in stats.topics.items()),
-            _of_queues(stats),
-        )
+        return health_of(stats, now=now), _samples(stats)
 
 
 def health_of(stats: ConsumerStats, *, now: float) -> Health:
-    """Health at monotonic `now`. A backlog does not affect it: a consumer that works it off is ready."""
+    """Alive while the loop turns; ready while every assigned queue is held and few handlers hang. A backlog does not affect it: a consumer that works it off is ready."""
     if stats.has_ended:
         ended = f"it failed: {stats.failure}; see the log" if stats.failure else "it has ended"
         return Health(ended if stats.failure else "", ended)
     if stats.turned_at is None:
         return Health("", "it waits for a broker")
-    age_s = now - stats.turned_at
-    stalled = "" if age_s < STALL_S else f"the loop has not turned for {age_s:.0f} s"
+    stalled = stall_of(stats.turned_at, now)
     if stats.assigned_count is None:
         return Health(stalled, "the group has assigned nothing yet")
     if stats.hung_count and stats.hung_count >= stats.hung_count_max:
@@ -253,36 +230,13 @@ def health_of(stats: ConsumerStats, *, now: float) -> Health:
     return Health(stalled, waiting if missing > 0 else "")
 
 
-def _of_topic(topic: str, found: TopicStats) -> Iterator[Sample]:
-    values = {
-        HANDLED: found.handled,
-        PASSED_OVER: found.passed_over,
-        DEAD_LETTERED: found.dead_lettered,
-        ATTEMPTS: found.attempts,
-        FAILED: found.failed,
-        TIMED_OUT: found.timed_out,
-        IN_FLIGHT: found.in_flight,
-        WAITING: found.waiting,
-        RETRYING: found.retrying,
-        UNREAD: found.unread,
-        OLDEST: found.oldest_ms / 1000,
-        PARKED_KEYS: found.parked_keys,
-        PAUSED: found.paused_partitions,
-    }
-    counts = (Sample(family, value, (topic,)) for family, value in values.items())
-    durations = found.attempt_durations or Histogram(ATTEMPT_S).view()
-    return chain(counts, [Sample(ATTEMPT_SECONDS, durations, (topic,))])
-
-
-def _of_queues(stats: ConsumerStats) -> Iterator[Sample]:
-    values = {
-        ASSIGNED_QUEUES: stats.assigned_count or 0,
-        HELD_QUEUES: len(stats.partitions),
-        LEASES_LOST: stats.lost_lease_count,
-        STALE: stats.stale_count,
-        HUNG: stats.hung_count,
-        REBALANCES: stats.rebalance_count,
-        REBUILDS: stats.rebuild_count,
-        REPLACEMENTS: stats.replaced_count,
-    }
-    return (Sample(family, value) for family, value in values.items())
+def _samples(stats: ConsumerStats) -> Iterator[Sample]:
+    for topic, found in stats.topics.items():
+        for field_name, family in OF_TOPICS.items():
+            yield Sample(family, getattr(found, field_name), (topic,))
+        yield Sample(OLDEST, found.oldest_ms / 1000, (topic,))
+        yield Sample(ATTEMPT_SECONDS, found.attempt_durations or Histogram(ATTEMPT_S).view(), (topic,))
+    for field_name, family in OF_CONSUMER.items():
+        yield Sample(family, getattr(stats, field_name))
+    yield Sample(ASSIGNED_QUEUES, stats.assigned_count or 0)
+    yield Sample(HELD_QUEUES, len(stats.partitions))

@@ -12,20 +12,21 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from txlayer.adapters.metrics import (
     CALL_S,
     LATENCY_S,
     OTHER,
+    Family,
     Health,
     Histogram,
+    ObservedRole,
     Sample,
     counter,
     gauge,
     histogram,
-    of_all,
+    stall_of,
     with_few_labels,
 )
 from txlayer.adapters.ports import Assignment, TopicPartition
@@ -169,43 +170,7 @@ WITHOUT_EFFECT = (
     ReportKind.WRONG_GROUP,
 )
 
-FAMILIES = (
-    HALF_RECORDS,
-    OP_RECORDS,
-    FORWARDED_RECORDS,
-    SETTLED,
-    MOVED,
-    CHECKS_SENT,
-    ANSWERS,
-    POLICY,
-    PARKED,
-    HELD,
-    KEPT_ASIDE,
-    LATE_HALF,
-    LINES_WITHOUT_EFFECT,
-    LIMITED,
-    REPLACEMENTS,
-    REBALANCES,
-    REBUILDS,
-    UNTIMELY,
-    DURATION,
-    STAGE_DURATION,
-    KAFKA_DURATION,
-    KAFKA_STAGE_DURATION,
-    STORED_AT,
-    PARTITIONS,
-    LAG,
-    REPLAY,
-    OPEN,
-    OLDEST_OPEN,
-    STANDING,
-    ON_DOUBT,
-    CONTENT_BYTES,
-    UNSETTLED_BYTES,
-    PAUSED_PARTITIONS,
-    REFUSING_TOPICS,
-    LIMITED_GROUPS,
-)
+FAMILIES = tuple(family for family in list(globals().values()) if isinstance(family, Family))
 
 
 SAMPLE_COUNT_MAX = 4
@@ -314,10 +279,6 @@ def _decided_ms(txn: Transaction, number: int, batch: Batch, first_op: tuple[int
     return batch.marks[place][1] if place >= 0 else txn.appended_ms
 
 
-STALL_S = 60.0
-"""A loop without a turn for this time hangs: the slowest turn that can still succeed waits 10 s for records, 10 s for
-offsets and 20 s for a commit."""
-
 LOOK_COUNT_MAX = 20_000
 """Transactions of one partition that one scan reads; with more, an even sample, each representing its neighbours."""
 
@@ -388,59 +349,42 @@ def ages_of(shards: Iterable[Shard]) -> AgeCounts:
     return ages
 
 
-class ObservedCoordinator:
-    """A coordinator for scrapes and probes. Thread-safe.
+class ObservedCoordinator(ObservedRole):
+    """The metrics and the health of a coordinator: of its `view`; `wall_clock` gives seconds since 1970."""
 
-    Args:
-        look: the coordinator's `view`.
-        version: of txlayer.
-        clock: monotonic seconds, the same as the coordinator's.
-        wall_clock: seconds since 1970.
-    """
+    role = "coordinator"
 
     def __init__(
-        self,
-        look: Callable[[], CoordinatorView],
-        *,
-        version: str,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
+        self, look: Callable[[], CoordinatorView], *, wall_clock: Callable[[], float] = time.time, **given: Any
     ) -> None:
-        self._look = look
+        super().__init__(name=look().namespace, **given)
+        self._view = look
         self._wall_clock = wall_clock
-        self._version = version
-        self._clock = clock
         self._ages = AgeCounts()
         self._looked_at = float("-inf")
 
-    def health(self) -> Health:
-        """Alive while the loop turns; ready once its partitions have been read to the ends taken at their assignment."""
-        return health_of(self._look(), now=self._clock())
+    def _look(self, now: float) -> tuple[Health, Iterable[Sample]]:
+        view = self._view()
+        return health_of(view, now=now), self._samples(view, now)
 
-    def samples(self) -> Iterator[Sample]:
-        """All metrics."""
-        view, now = self._look(), self._clock()
+    def _samples(self, view: CoordinatorView, now: float) -> Iterator[Sample]:
         ledgers = [shard.ledger for shard in view.shards.values()]
         is_small = sum(ledger.open_count for ledger in ledgers) < LOOK_COUNT_MAX
         if is_small or now - self._looked_at >= LOOK_EVERY_S:
             self._ages, self._looked_at = ages_of(view.shards.values()), now
-        health = health_of(view, now=now)
-        return chain(
-            of_all(health, role="coordinator", version=self._version, name=view.namespace),
-            _counts(view.measures),
-            _times(view.measures, to_wall_s=self._wall_clock() - now),
-            _partitions(view),
-            _open(self._ages),
-            _state(view, ledgers),
-        )
+        yield from _counts(view.measures)
+        yield from _times(view.measures, to_wall_s=self._wall_clock() - now)
+        yield from _partitions(view)
+        yield from _open(self._ages)
+        yield from _state(view, ledgers)
 
 
 def health_of(view: CoordinatorView, *, now: float) -> Health:
-    """The health of the coordinator at monotonic `now`."""
+    """Alive while the loop turns; ready once its partitions have been read to the ends taken at their assignment."""
     turned_at, shards = view.measures.turned_at, list(view.shards.values())
     if turned_at is None:
         return Health("", "it waits for a broker")
-    stalled = "" if now - turned_at < STALL_S else f"the loop has not turned for {now - turned_at:.0f} s"
+    stalled = stall_of(turned_at, now)
     if view.assignment is None:
         return Health(stalled, "the group has assigned nothing yet")
     if not view.assignment.partitions:

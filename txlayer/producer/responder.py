@@ -11,14 +11,13 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import partial
-from itertools import chain
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import ProducerConnections
-from txlayer.adapters.metrics import Health, Sample, counter, gauge, of_all, with_few_labels
+from txlayer.adapters.metrics import Family, Health, ObservedRole, Sample, counter, gauge, stall_of, with_few_labels
 from txlayer.adapters.readers import CheckReader
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
@@ -473,10 +472,20 @@ def _count_partitions(connections: ProducerConnections, topic: str) -> int:
     return limits.partition_count
 
 
-STALL_S = 60.0
-"""A loop without a turn for this long hangs: its longest pause, after errors, is 19 s. Handlers run elsewhere."""
-
-QUESTIONS = counter("txlayer_responder_questions_total", "Check-backs that this instance had to answer.")
+OF_STATS: Mapping[str, Family] = {
+    "asked": counter("txlayer_responder_questions_total", "Check-backs that this instance had to answer."),
+    "late": counter(
+        "txlayer_responder_late_results_total", "Results that were dropped because they came after their time-out."
+    ),
+    "stored": counter("txlayer_responder_answers_stored_total", "Answers that the broker acknowledged."),
+    "lost": counter(
+        "txlayer_responder_answers_lost_total", "Answers that may not be stored; the coordinator asks again."
+    ),
+    "refused": counter(
+        "txlayer_responder_refusals_total", "Resolutions of the group that came too late and were refused."
+    ),
+}
+"""{field of `ResponderStats`: its metric}."""
 ANSWERS = counter("txlayer_responder_answers_total", "Answers to check-backs, by answer.", "answer")
 UNKNOWN = counter("txlayer_responder_unknown_answers_total", "UNKNOWN answers, by cause.", "cause")
 SKIPPED = counter(
@@ -484,78 +493,51 @@ SKIPPED = counter(
     "Records of the check topic that this instance did not answer, by reason.",
     "reason",
 )
-LATE = counter(
-    "txlayer_responder_late_results_total", "Results that were dropped because they came after their time-out."
-)
-STORED = counter("txlayer_responder_answers_stored_total", "Answers that the broker acknowledged.")
-LOST = counter("txlayer_responder_answers_lost_total", "Answers that may not be stored; the coordinator asks again.")
-REFUSED = counter("txlayer_responder_refusals_total", "Resolutions of the group that came too late and were refused.")
 PARTITIONS = gauge("txlayer_responder_partitions", "Partitions of the check topic that this instance answers.")
 
-FAMILIES = (QUESTIONS, ANSWERS, UNKNOWN, SKIPPED, LATE, STORED, LOST, REFUSED, PARTITIONS)
+FAMILIES = (*OF_STATS.values(), ANSWERS, UNKNOWN, SKIPPED, PARTITIONS)
 
 
-class ObservedResponder:
-    """The metrics and the health of a stand-alone responder. Thread-safe.
+class ObservedResponder(ObservedRole):
+    """The metrics and the health of a stand-alone responder for a producer group."""
 
-    Args:
-        group: the producer group that it answers for.
-        version: the txlayer version.
-        clock: monotonic seconds, the same clock as the responder's.
-    """
+    role = "responder"
 
-    def __init__(self, *, group: str, version: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._group = group
-        self._version = version
-        self._clock = clock
-        self._stats: Callable[[], ResponderStats | None] = _nobody
+    def __init__(self, *, group: str, **given: Any) -> None:
+        super().__init__(name=group, **given)
+        self._stats: Callable[[], ResponderStats | None] = _nothing
 
     def follow(self, stats: Callable[[], ResponderStats | None] | None) -> None:
         """Use this source from now on; None: its client failed, and a new one is being made."""
-        self._stats = _nobody if stats is None else stats
+        self._stats = _nothing if stats is None else stats
 
-    def health(self) -> Health:
-        """Alive while the loop turns; ready while it is a member of its check group."""
-        return health_of(self._stats(), now=self._clock())
-
-    def samples(self) -> Iterator[Sample]:
-        """All samples."""
+    def _look(self, now: float) -> tuple[Health, Iterable[Sample]]:
         stats = self._stats()
-        health = health_of(stats, now=self._clock())
-        everybody = of_all(health, role="responder", version=self._version, name=self._group)
-        return chain(everybody, () if stats is None else _samples(stats))
+        return health_of(stats, now=now), () if stats is None else _samples(stats)
 
 
 def health_of(stats: ResponderStats | None, *, now: float) -> Health:
-    """Health at monotonic `now`."""
+    """Alive while the loop turns; ready while it is a member of its check group."""
     if stats is None or stats.turned_at is None:
         return Health("", "it waits for a broker")
-    age_s = now - stats.turned_at
-    stalled = "" if age_s < STALL_S else f"the loop has not turned for {age_s:.0f} s"
+    stalled = stall_of(stats.turned_at, now)
     if stats.failure is not None:
         # The class only: a broker's message may contain internal names.
         return Health(stalled, f"it hears nothing: {type(stats.failure).__name__}; see the log")
     return Health(stalled, "" if stats.is_member else "it is no member of its check group yet")
 
 
-def _nobody() -> None:
+def _nothing() -> None:
     return None
 
 
 def _samples(stats: ResponderStats) -> Iterator[Sample]:
+    for field, family in OF_STATS.items():
+        yield Sample(family, getattr(stats, field))
     for resolution in Resolution:
         yield Sample(ANSWERS, stats.answered.get(resolution, 0), (resolution.name.lower(),))
     for cause, count in with_few_labels(stats.unknown).items():
         yield Sample(UNKNOWN, count, (cause,))
     for skip in Skip:
         yield Sample(SKIPPED, stats.skipped.get(skip.value, 0), (skip.value,))
-    values = {
-        QUESTIONS: stats.asked,
-        LATE: stats.late,
-        STORED: stats.stored,
-        LOST: stats.lost,
-        REFUSED: stats.refused,
-        PARTITIONS: len(stats.own_partitions),
-    }
-    for family, value in values.items():
-        yield Sample(family, value)
+    yield Sample(PARTITIONS, len(stats.own_partitions))
