@@ -67,8 +67,6 @@ class Clients:
     group_reader: Callable[..., GroupReader]
     storing_group_reader: Callable[..., StoringGroupReader]
     serialize: Callable[..., bytes | None]
-    wait_for: Callable[..., None]
-    """Called with an administrator's view, a topic and `timeout_s`: return when a broker answers."""
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
 
@@ -137,6 +135,32 @@ class _Connected:
         self.offsets_at = admin.offsets_at
         self.topic_limits = admin.topic_limits
 
+    def wait_until_reachable(self, topic: str, *, timeout_s: float) -> None:
+        """Return when a broker answers a question about `topic`; log every few seconds that none does.
+
+        Raises:
+            BrokerUnavailableError, NotAuthorisedError: none did within `timeout_s`, or it refused the credentials.
+        """
+        servers, clock = self._clients.config.bootstrap_servers, self._clients.clock
+        started = clock()
+        while True:
+            try:
+                self._admin.partition_count(topic)
+            except BrokerUnavailableError as exc:
+                waited_s = clock() - started
+                if waited_s >= timeout_s:
+                    raise BrokerUnavailableError(
+                        f"{exc.detail}; is the address right and the broker up?",
+                        bootstrap_servers=servers,
+                        waited_ms=int(waited_s * 1000),
+                    ) from exc
+                waiting = {"waited_s": round(waited_s, 1), "gives_up_after_s": timeout_s}
+                logger.warning(
+                    "broker.unreachable", extra={"bootstrap_servers": servers, "reason": exc.detail, **waiting}
+                )
+            else:
+                return
+
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
         """A writer, not initialised yet. The broker refuses any batch larger than the topic's largest message."""
         return self._clients.writer(
@@ -165,14 +189,6 @@ class CoordinatorConnections(_Connected):
         self.groups_with_members = self._aside.groups_with_members
         self.topic_limits_in_background = self._aside.topic_limits
 
-    def wait_until_reachable(self, *, timeout_s: float) -> None:
-        """Return when a broker answers.
-
-        Raises:
-            BrokerUnavailableError, NotAuthorisedError: none did within `timeout_s`, or it refused the credentials.
-        """
-        self._clients.wait_for(self._admin, self._config.topics.half, timeout_s=timeout_s)
-
     def make_group_reader(self) -> GroupReader:
         """A member of the coordinator group, not started yet."""
         return self._clients.group_reader(
@@ -192,10 +208,6 @@ class ConsumerConnections(_Connected):
     def __init__(self, clients: Clients, config: ConsumerConfig) -> None:
         super().__init__(clients, config, fetch_wait_ms=FETCH_WAIT_MS)
         self._config = config
-
-    def wait_until_reachable(self, *, topic: str, timeout_s: float) -> None:
-        """Return when a broker answers a question about `topic`; raises as that of coordinators."""
-        self._clients.wait_for(self._admin, topic, timeout_s=timeout_s)
 
     def make_group_reader(self, group: str) -> StoringGroupReader:
         """A member of the consumer group, not started yet."""
@@ -235,40 +247,7 @@ def kafka_clients(config: ClientConfig) -> Clients:
         group_reader=partial(KafkaGroupReader, config),
         storing_group_reader=partial(KafkaStoringGroupReader, config),
         serialize=serialize,
-        wait_for=partial(_wait_for_answer, config),
     )
-
-
-def _wait_for_answer(config: ClientConfig, admin: Administration, topic: str, *, timeout_s: float) -> None:
-    """Return when a broker answers; says every few seconds that it is still waiting.
-
-    Raises:
-        BrokerUnavailableError: none answered within `timeout_s`.
-        NotAuthorisedError: a broker refused the credentials.
-    """
-    started = time.monotonic()
-    while True:
-        try:
-            admin.partition_count(topic)
-        except BrokerUnavailableError as exc:
-            waited_s = time.monotonic() - started
-            if waited_s >= timeout_s:
-                raise BrokerUnavailableError(
-                    f"{exc.detail}; is the address right and the broker up?",
-                    bootstrap_servers=config.bootstrap_servers,
-                    waited_ms=int(waited_s * 1000),
-                ) from exc
-            logger.warning(
-                "broker.unreachable",
-                extra={
-                    "bootstrap_servers": config.bootstrap_servers,
-                    "reason": exc.detail,
-                    "waited_s": round(waited_s, 1),
-                    "gives_up_after_s": timeout_s,
-                },
-            )
-        else:
-            return
 
 
 def connect_producer(config: ProducerConfig) -> ProducerConnections:

@@ -204,16 +204,13 @@ def translate_error(
     An unknown error becomes `OutcomeUnknownError` if a `step` is named (it may have happened), else `TxLayerError` with
     the client's own message.
     """
-    code = error.code()
-    detail = detail_of(error)
+    code, detail = error.code(), detail_of(error)
     if code in FENCED_CODES:
         return ProducerFencedError(detail, transactional_id=transactional_id)
     if code in NOT_AUTHORISED_CODES:
         return NotAuthorisedError(detail, resource=resource or topic, operation=operation)
-    if code in REFUSED_RECORD_CODES:
-        return RefusedRecordError(detail, topic=topic, reason=error.name())
-    if code in REFUSED_TOPIC_CODES:
-        return ForbiddenTopicError(detail, topic=topic, reason=error.name())
+    if (refused := _refused(error, topic=topic)) is not None:
+        return refused
     if step is not None:
         return OutcomeUnknownError(detail, txn_id=txn_id, step=step)
     if code in MISTAKEN_CODES:
@@ -223,6 +220,17 @@ def translate_error(
     if code in STALE_LEADER_CODES:
         return RetriableError(detail)
     return TxLayerError(detail)
+
+
+def _refused(
+    error: ClientError, *, topic: str | None = None, txn_key: str | None = None
+) -> RefusedRecordError | ForbiddenTopicError | None:
+    """The error for a record, or for its topic, that is refused; None: it is another one."""
+    if error.code() in REFUSED_RECORD_CODES:
+        return RefusedRecordError(detail_of(error), topic=topic, reason=error.name(), txn_key=txn_key)
+    if error.code() in REFUSED_TOPIC_CODES:
+        return ForbiddenTopicError(detail_of(error), topic=topic, reason=error.name())
+    return None
 
 
 # --- a transactional writer -------------------------------------------------------------------------------------------
@@ -240,10 +248,10 @@ def translate_writer_error(error: ClientError, *, bootstrap_servers: str, transa
     if code == Code.CONCURRENT_TRANSACTIONS:
         return RetriableError(detail)
     if not error.fatal():
-        if code in REFUSED_RECORD_CODES:
-            return RefusedRecordError(detail, reason=error.name())
-        if code in REFUSED_TOPIC_CODES or code == Code.LOCAL_INCONSISTENT:
+        if code == Code.LOCAL_INCONSISTENT:
             return ForbiddenTopicError(detail, reason=error.name())
+        if (refused := _refused(error)) is not None:
+            return refused
     return translate_error(error, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id)
 
 
@@ -251,13 +259,10 @@ def translate_refusal(
     error: ClientError, *, topic: str, txn_key: str, bootstrap_servers: str, transactional_id: str
 ) -> TxLayerError:
     """Translate a delivery report of a transactional client: the cause is the record, its topic or the cluster."""
-    code, detail = error.code(), detail_of(error)
-    if code in REFUSED_RECORD_CODES:
-        return RefusedRecordError(detail, topic=topic, reason=error.name(), txn_key=txn_key)
-    if code in REFUSED_TOPIC_CODES:
-        return ForbiddenTopicError(detail, topic=topic, reason=error.name())
-    if code == Code.LOCAL_MSG_TIMED_OUT:
-        return BrokerUnavailableError(detail, bootstrap_servers=bootstrap_servers)
+    if error.code() == Code.LOCAL_MSG_TIMED_OUT:
+        return BrokerUnavailableError(detail_of(error), bootstrap_servers=bootstrap_servers)
+    if (refused := _refused(error, topic=topic, txn_key=txn_key)) is not None:
+        return refused
     return translate_writer_error(error, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id)
 
 

@@ -779,7 +779,7 @@ class Engine:
         timeout_s = self._config.start_timeout.total_seconds()
         give_up_at = self._clock() + timeout_s
         while True:
-            self._connections.wait_until_reachable(topic=self._plan.topics[0], timeout_s=timeout_s)
+            self._connections.wait_until_reachable(self._plan.topics[0], timeout_s=timeout_s)
             try:
                 check_topics(self._connections, self._plan)
                 self._assignments.start()

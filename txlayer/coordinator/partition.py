@@ -309,7 +309,7 @@ def first_partition_count(
     patience_s = config.start_timeout.total_seconds()
     give_up_at = clock() + patience_s
     while True:
-        connections.wait_until_reachable(timeout_s=patience_s)
+        connections.wait_until_reachable(config.topics.half, timeout_s=patience_s)
         try:
             return count_partitions(connections, config.topics)
         except BrokerUnavailableError:

@@ -45,7 +45,6 @@ def memory_clients(link: Link, config: ClientConfig) -> Clients:
         group_reader=partial(MemoryGroupReader, link),
         storing_group_reader=partial(MemoryStoringGroupReader, link),
         serialize=_serialize,
-        wait_for=partial(_wait_for_answer, link),
         clock=world.monotonic,
         wall_clock=lambda: world.now_ms() / 1000,
     )
@@ -58,10 +57,6 @@ def _serialize(serializer: Any, value: Any, *, topic: str, headers: list[tuple[s
 
 def _shared_admin(link: Link, *, timeout_ms: int, patience_ms: int = 0) -> MemoryAdmin:
     return MemoryAdmin(link, timeout_ms=max(timeout_ms, patience_ms))
-
-
-def _wait_for_answer(link: Link, _admin: MemoryAdmin, topic: str, *, timeout_s: float) -> None:
-    MemoryAdmin(link, timeout_ms=int(timeout_s * 1000)).partition_count(topic)
 
 
 BOOTSTRAP_SERVERS = "127.0.0.1:0"

@@ -6,7 +6,7 @@ A client in memory has no thread: its records leave when it polls, flushes or co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -275,43 +275,29 @@ class Outbox:
         try:
             batch.is_sent = True
             base = self._send(batch, records)
-        except NoAnswerError:
-            batch.retry_at = now + self._link.jittered(RETRY_BACKOFF_S)
+        except (NoAnswerError, SendAgainError, RefusedError) as exc:
+            if isinstance(exc, RefusedError) and exc.code not in INSIDE["Produce"]:
+                self._report_failed(batch, exc.code)
+                return True
+            after_s = exc.after_s if isinstance(exc, SendAgainError) else RETRY_BACKOFF_S
+            batch.retry_at = now + self._link.jittered(after_s)
             return False
-        except SendAgainError as exc:
-            batch.retry_at = now + self._link.jittered(exc.after_s)
-            return False
-        except RefusedError as exc:
-            if exc.code in INSIDE["Produce"]:
-                batch.retry_at = now + self._link.jittered(RETRY_BACKOFF_S)
-                return False
-            self._report_failed(batch, exc.code)
-            return True
-        if base is None:
-            self._report_placeless(batch)
+        if base is None:  # the client takes the batch for stored at an unknown offset
+            self._report(batch, map(OffsetUnknownRecord, records))
         else:
-            self._report_written(batch, base)
+            # It is in the log twice when an older request arrived after all: the report names this one.
+            written = enumerate(records, start=base)
+            self._report(batch, [r if r.place == at else r.put(at, r.timestamp()) for at, r in written])
         return True
 
-    def _report_placeless(self, batch: Batch) -> None:
-        # As the client does with a batch that it takes for stored at an unknown offset.
-        for record, on_delivery in batch.queued:
-            self._reports.append((on_delivery, None, OffsetUnknownRecord(record)))
-        self._batched_count -= len(batch.queued)
-
-    def _report_written(self, batch: Batch, base: int) -> None:
-        for offset, (record, on_delivery) in enumerate(batch.queued, start=base):
-            # It is in the log twice when an older request arrived after all: the report names this one.
-            written = record if record.place == offset else record.put(offset, record.timestamp())
-            self._reports.append((on_delivery, None, written))
+    def _report(self, batch: Batch, records: Iterable[MemoryRecord], error: ClientError | None = None) -> None:
+        for (_, on_delivery), record in zip(batch.queued, records, strict=True):
+            self._reports.append((on_delivery, error, record))
         self._batched_count -= len(batch.queued)
 
     def _report_failed(self, batch: Batch, code: Code) -> None:
         self._on_failed(batch, code)
-        error = ClientError(code)
-        for record, on_delivery in batch.queued:
-            self._reports.append((on_delivery, error, record))
-        self._batched_count -= len(batch.queued)
+        self._report(batch, [record for record, _ in batch.queued], ClientError(code))
 
 
 def _encoded(content: bytes | str | None) -> bytes | None:
@@ -403,7 +389,7 @@ class MemoryTransactionalWriter(TranslatedWriter):
 
     def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:
         fence: MemberMetadata = member
-        who = (self.transactional_id, self._producer_id, self._epoch)
+        who = self._who
         cluster, wanted = self._link.cluster, dict(offsets)
         with self._errors_as_ours():
             self._require(WriterState.OPEN)
@@ -450,6 +436,10 @@ class MemoryTransactionalWriter(TranslatedWriter):
             raise ClientFailureError(ClientError(code, is_fatal=is_fatal))
         self._outbox.put(topic, *arguments, **named)
 
+    @property
+    def _who(self) -> tuple[str, int, int]:
+        return self.transactional_id, self._producer_id, self._epoch
+
     def _flush(self, timeout_s: float) -> int:
         world, outbox = self._link.world, self._outbox
         deadline = world.monotonic() + timeout_s
@@ -483,7 +473,7 @@ class MemoryTransactionalWriter(TranslatedWriter):
     def _end(self, *, is_commit: bool, timeout_s: float) -> None:
         # Nothing was written: the brokers never heard of it.
         if self._added:
-            cluster, who = (self._link.cluster, (self.transactional_id, self._producer_id, self._epoch))
+            cluster, who = self._link.cluster, self._who
             self._persist("EndTxn", lambda: cluster.end_transaction(*who, is_commit=is_commit), timeout_s=timeout_s)
         self._state = WriterState.READY
 
@@ -499,7 +489,7 @@ class MemoryTransactionalWriter(TranslatedWriter):
 
     def _add(self, place: TopicPartition) -> None:
         link, request = self._link, "AddPartitionsToTxn"
-        who = (self.transactional_id, self._producer_id, self._epoch)
+        who = self._who
         try:
             link.ask(request, lambda: link.cluster.add_partitions(*who, [place]))
         except RefusedError as exc:
