@@ -16,7 +16,7 @@ from txlayer.core.messages import COMMIT, Resolution
 from txlayer.errors import BrokerUnavailableError, FencedError, NotAuthorisedError
 from txlayer.producer import standalone
 from txlayer.producer.check_handlers import CheckRequest
-from txlayer.producer.responder import QUESTIONS, ObservedResponder
+from txlayer.producer.responder import OF_STATS, ObservedResponder
 
 
 class Alone:
@@ -115,7 +115,7 @@ def test_its_figures_are_those_of_the_client_that_works(begin: Callable[..., Alo
     alone = begin(commit)
 
     def asked() -> list[object]:
-        return [s.value for s in alone.observed.samples() if s.family == QUESTIONS]
+        return [s.value for s in alone.observed.samples() if s.family == OF_STATS["asked"]]
 
     alone.log().ask(question())
     wait_until(lambda: asked() == [1], within=PATIENCE_S, what="one question")
