@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_PLACES = {
+_MODULES = {
     "Ack": "txlayer.core.retry",
     "AfterExhausted": "txlayer.core.retry",
     "AsyncOrderedConsumer": "txlayer.consumer.aio",
@@ -106,10 +106,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    place = _PLACES.get(name)
-    if place is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(place), name)
+    value = getattr(import_module(module), name)
     globals()[name] = value  # the next use does not come here
     return value
 

@@ -128,7 +128,7 @@ class ProducerProcess:
             config, connections, half, op, serializer=None, group=GROUP if self._group is None else self._group.name
         )
         engine.pipeline.finder = OffsetLookup(
-            lambda: connections.history().half_places,
+            lambda: connections.history().half_offsets,
             post=engine.pipeline.post,
             patience_s=-1.0,
             start=lambda look: look(),
@@ -161,10 +161,10 @@ class ProducerProcess:
         engine, society, databases = self._engine, self._society, self._society.databases
         key = self._begin(planned)
         immunity = None if planned.immunity_s is None else timedelta(seconds=planned.immunity_s)
-        place = engine.identity.place(planned.ordering_key, planned.order, immunity)
+        placement = engine.identity.placement(planned.ordering_key, planned.order, immunity)
         messages = _messages(planned, key)
         try:
-            txn = yield from steps.launch(engine, self._make_flight, messages, place, key)
+            txn = yield from steps.launch(engine, self._make_flight, messages, placement, key)
             if planned.end is End.SENT:
                 self._die_soon()
             yield from steps.stored(engine, txn)

@@ -143,7 +143,7 @@ def unrest(society: Society) -> list[str]:
 
 def _last_readable(log: Partition) -> int:
     """The offset behind the last record that somebody reads: not the markers behind it, nor what was aborted."""
-    return max((record.place + 1 for record in log._records if not record.is_aborted), default=0)
+    return max((record.log_offset + 1 for record in log._records if not record.is_aborted), default=0)
 
 
 def history_of(society: Society) -> History:

@@ -88,8 +88,8 @@ class Stage:
         partition = self.kafka._cluster.partitions[place]
         before = partition._records[:]
         yield partition
-        left = {record.place for record in partition._records}
-        gone = [r for r in before if r.place not in left and not r.is_aborted]
+        left = {record.log_offset for record in partition._records}
+        gone = [r for r in before if r.log_offset not in left and not r.is_aborted]
         self.cleaned.setdefault(place, []).extend(gone)
         if gone:
             self.world.note(f"{place[0]}-{place[1]}", "is cleaned", f"of {len(gone)} records")

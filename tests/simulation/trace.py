@@ -30,7 +30,7 @@ class Recorder:
         for (topic, number), partition in self._society.kafka._cluster.partitions.items():
             records = partition._records
             known = self._counts.get((topic, number), 0)
-            found += [f"{topic}-{number}@{record.place} {describe(topic, record)}" for record in records[known:]]
+            found += [f"{topic}-{number}@{record.log_offset} {describe(topic, record)}" for record in records[known:]]
             self._counts[topic, number] = len(records)
         stored = self._society.kafka.stored_offsets(TOPICS.coordinator_group)
         for place, offset in stored.items():

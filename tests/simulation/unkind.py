@@ -199,12 +199,12 @@ def compact(partition: Partition, *, now_ms: int) -> None:
     kept_ms = int(KEPT_S * 1000)
     before_ms = now_ms + partition.clock_ahead_ms - kept_ms
     stable, records = partition.last_stable_offset, partition._records
-    old = list(takewhile(lambda r: r.place < stable and r.timestamp()[1] <= before_ms, records))
-    newest = {record.key(): record.place for record in old if not record.is_aborted}
+    old = list(takewhile(lambda r: r.log_offset < stable and r.timestamp()[1] <= before_ms, records))
+    newest = {record.key(): record.log_offset for record in old if not record.is_aborted}
     records[: len(old)] = [
         record
         for record in old
-        if newest.get(record.key()) == record.place
+        if newest.get(record.key()) == record.log_offset
         and (record.value() is not None or record.timestamp()[1] > before_ms - kept_ms)
     ]
 

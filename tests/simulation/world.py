@@ -182,7 +182,7 @@ class SimulatedWorld:
         partitions = self._kafka._cluster.partitions.values()
         before = [(p, p.next_offset) for p in partitions]
         base = produce()
-        grown = [(p, [r for r in p._records if r.place >= n]) for p, n in before if p.next_offset > n]
+        grown = [(p, [r for r in p._records if r.log_offset >= n]) for p, n in before if p.next_offset > n]
         return base, [(partition, batch) for partition, batch in grown if batch]
 
     def produce_late(self, produce: Callable[[], int], *, after_s: float) -> int:

@@ -32,7 +32,9 @@ def plain_record(
     appended_ms: int = 0,
 ) -> MemoryRecord:
     """A record of the partition under test, as the cluster in memory gives it."""
-    return MemoryRecord(topic, PARTITION, key, value, list(headers or ()), (APPEND_TIME, appended_ms), place=offset)
+    return MemoryRecord(
+        topic, PARTITION, key, value, list(headers or ()), (APPEND_TIME, appended_ms), log_offset=offset
+    )
 
 
 def txn_key(name: str, *, nonce: str = "0000000a", is_home: bool = True) -> str:

@@ -401,7 +401,9 @@ class _Reader:
         for place, start in self._positions.items():
             entries, end = self._log.entries(place[0])
             found += [_placed(place[0], e) for e in entries if e.offset >= start]
-            found.append(MemoryRecord(*place, None, None, None, place=end, error=ClientError(Code.LOCAL_PARTITION_EOF)))
+            found.append(
+                MemoryRecord(*place, None, None, None, log_offset=end, error=ClientError(Code.LOCAL_PARTITION_EOF))
+            )
         self._positions = {}
         return found
 

@@ -399,4 +399,4 @@ def refusal(name: str = "a", *, group: str = GROUP) -> CheckRecord:
 def heard(*checks: CheckRecord | bytes, partition: int = 0) -> list[Record]:
     """Them as records of one partition of the check topic."""
     values = [c if isinstance(c, bytes) else codec.encode_check(c) for c in checks]
-    return [MemoryRecord(CHECK, partition, None, value, None, (1, 0), place=0) for value in values]
+    return [MemoryRecord(CHECK, partition, None, value, None, (1, 0), log_offset=0) for value in values]

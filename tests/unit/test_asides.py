@@ -125,7 +125,7 @@ def test_a_half_record_kept_aside_tells_its_origin_its_reason_and_its_sizes() ->
             "belongs into partition 0",
             key=TXN,
             kept_ms=5_000,
-            place=PLACE,
+            doubt_origin=PLACE,
             key_bytes=3,
             value_bytes=6,
             header_names=("tags", "txl"),

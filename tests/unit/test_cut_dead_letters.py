@@ -62,7 +62,7 @@ def test_a_dead_letter_keeps_headers_of_ours_that_its_message_had() -> None:
     theirs = ("txl-dlq", b"why another group gave it up")
     letter = DeadLetter(DeadLetterReason.REJECTED, Origin("orders", 0, 7), 1, 1, 1, 1, "Reject", "no", "loyalty")
     writer = DeadLetterWriter(cast("Any", None), group="loyalty", name="w")
-    record = MemoryRecord("orders", 0, b"k", b"v", [theirs], place=7)
+    record = MemoryRecord("orders", 0, b"k", b"v", [theirs], log_offset=7)
 
     entry = writer._dead_letter(GivenUpMessage(cast("Any", record), letter))
 

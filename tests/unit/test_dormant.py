@@ -9,7 +9,14 @@ from tests.support.partition_driver import PartitionDriver
 from tests.unit.test_ledger_checks import HOUR_MS, ask, questions, settings
 from txlayer.core import codec
 from txlayer.core.checks import CheckPolicies, CheckPolicy
-from txlayer.core.doubt import DormantTransactions, DoubtFold, may_be_dormant, place_of, transaction_of, with_place
+from txlayer.core.doubt import (
+    DormantTransactions,
+    DoubtFold,
+    doubt_offset_of,
+    may_be_dormant,
+    transaction_of,
+    with_doubt_offset,
+)
 from txlayer.core.messages import CheckKind, DoubtSummary, OrderMode, ParkReason
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -39,11 +46,11 @@ def awake(driver: PartitionDriver) -> list[str]:
 def test_the_plain_sleep_and_come_back_as_they_were() -> None:
     raw = codec.encode_summary(PLAIN)
 
-    woken = transaction_of(A, with_place(raw, 41))
+    woken = transaction_of(A, with_doubt_offset(raw, 41))
 
     assert may_be_dormant(raw)
     assert (PLAIN, 41) == (woken.summary(), woken.extra().doubt_offset)
-    assert 41 == place_of(with_place(raw, 41))
+    assert 41 == doubt_offset_of(with_doubt_offset(raw, 41))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +89,7 @@ def test_a_sleeper_that_becomes_special_stands_once_and_keeps_its_place() -> Non
     fold.fold(8, A.encode(), codec.encode_summary(PLAIN))
 
     assert (set(), 5) == special
-    assert ({A: 5}, {}) == ({k: place_of(s) for k, s in fold.dormant.items()}, fold.transactions)
+    assert ({A: 5}, {}) == ({k: doubt_offset_of(s) for k, s in fold.dormant.items()}, fold.transactions)
 
 
 def test_a_tombstone_ends_a_sleeper() -> None:

@@ -85,8 +85,8 @@ def owned_queue(partition: int, due_count: int, *, size_bytes: int = 0) -> Owned
         "OwnedPartition",
         SimpleNamespace(
             queues=FakeQueues(due_count, size_bytes),
-            place=place,
-            replay_place=("g.orders.replay", partition),
+            topic_partition=place,
+            replay_partition=("g.orders.replay", partition),
             tally=SimpleNamespace(dead_lettered=0),
         ),
     )
@@ -141,7 +141,7 @@ class OriginEnds(PlainEnds):
 
     def _letter(self, owned: OwnedPartition, item: Any) -> Any:
         del item
-        return SimpleNamespace(origin=Origin(*owned.place, 0))
+        return SimpleNamespace(origin=Origin(*owned.topic_partition, 0))
 
 
 @pytest.mark.fault("consumer: a partition of the dead letter topic takes nothing")

@@ -148,7 +148,7 @@ def test_a_clock_that_is_ahead_costs_a_longer_look(kafka: MemoryKafka) -> None:
 
     far_ahead = kafka.world.now_ms() + 3_600_000
 
-    assert {key: 1} == history.half_places(0, {key, "nobody/00000000"}, at_ms=far_ahead)
+    assert {key: 1} == history.half_offsets(0, {key, "nobody/00000000"}, at_ms=far_ahead)
 
 
 class Blind:
@@ -167,7 +167,7 @@ class Blind:
 class BlindReader:
     """Never reads anything."""
 
-    def half_places(self, *_: Any, at_ms: int) -> Any:
+    def half_offsets(self, *_: Any, at_ms: int) -> Any:
         raise BrokerUnavailableError(f"nothing from {at_ms} on")
 
 

@@ -15,7 +15,7 @@ from txlayer.errors import ForbiddenTopicError, RefusedRecordError, ReservedHead
 from txlayer.producer.encoding import Encoder, headers_of, size_of
 from txlayer.producer.identity import ANYWHERE, Identity
 
-KEYED = Identity(partition_count=8).place("customer-7", "commit", None)
+KEYED = Identity(partition_count=8).placement("customer-7", "commit", None)
 
 
 def encoder(*, message_bytes_max: int | None = 1_000_000, serialize: Any = None, **settings: Any) -> Encoder:

@@ -67,14 +67,14 @@ def test_an_id_that_is_drawn_with_its_place_hashes_to_it(partition_count: int) -
     identity = Identity(partition_count=partition_count)
 
     for at_ms in range(AT_MS, AT_MS + 100):
-        key, partition = identity.draw_placed(at_ms)
+        key, partition = identity.draw_with_partition(at_ms)
         assert identity.partition(ANYWHERE, key) == partition
 
 
 def test_with_a_count_that_is_no_power_of_two_ids_are_spread() -> None:
     identity = Identity(partition_count=12)
 
-    partitions = {identity.draw_placed(AT_MS)[1] for _ in range(500)}
+    partitions = {identity.draw_with_partition(AT_MS)[1] for _ in range(500)}
 
     assert set(range(12)) == partitions
 
@@ -125,7 +125,7 @@ def test_without_an_ordering_key_the_id_alone_gives_the_partition() -> None:
 def test_the_ordering_key_gives_partition_and_options(key: str | bytes) -> None:
     identity = Identity(partition_count=8)
 
-    place = identity.place(key, "prepare", timedelta(minutes=1))
+    place = identity.placement(key, "prepare", timedelta(minutes=1))
 
     expected = half_partition(ordering_key=b"customer-7", txn_id="any", partition_count=8)
     assert expected == identity.partition(place, "any/01234567")
@@ -135,11 +135,11 @@ def test_the_ordering_key_gives_partition_and_options(key: str | bytes) -> None:
 
 @pytest.mark.parametrize("order", ["commit", OrderMode.COMMIT])
 def test_nothing_asked_for_is_one_place(order: str | OrderMode) -> None:
-    assert ANYWHERE is Identity(partition_count=8).place(None, order, None)
+    assert ANYWHERE is Identity(partition_count=8).placement(None, order, None)
 
 
 def test_a_message_without_a_key_follows_the_ordering_key() -> None:
-    place = Identity(partition_count=8).place("customer-7", "commit", None)
+    place = Identity(partition_count=8).placement("customer-7", "commit", None)
 
     options = codec.decode_options(place.options_of(has_key=False, partition=None, timestamp_ms=5))
     assert murmur2(b"customer-7") == options.key_murmur
@@ -148,7 +148,7 @@ def test_a_message_without_a_key_follows_the_ordering_key() -> None:
 
 
 def test_a_partition_asked_for_needs_no_ordering_key() -> None:
-    place = Identity(partition_count=8).place("customer-7", "commit", None)
+    place = Identity(partition_count=8).placement("customer-7", "commit", None)
 
     options = codec.decode_options(place.options_of(has_key=False, partition=2, timestamp_ms=None))
     assert (2, None) == (options.partition, options.key_murmur)
@@ -168,7 +168,7 @@ def test_a_partition_asked_for_needs_no_ordering_key() -> None:
 )
 def test_wishes_that_cannot_be_are_refused(ordering_key: Any, order: Any, immunity: Any) -> None:
     with pytest.raises(UsageError):
-        Identity(partition_count=8).place(ordering_key, order, immunity)
+        Identity(partition_count=8).placement(ordering_key, order, immunity)
 
 
 @pytest.mark.parametrize("txn_id", ["", "a b", "a|b", "a/b", "a" * 129, "ä"])
@@ -178,7 +178,7 @@ def test_an_id_out_of_form_is_refused(txn_id: str) -> None:
 
 
 def test_a_message_with_a_key_keeps_the_partition_of_its_own_key() -> None:
-    place = Identity(partition_count=8).place("customer-7", "commit", None)
+    place = Identity(partition_count=8).placement("customer-7", "commit", None)
 
     options = place.options_of(has_key=True, partition=None, timestamp_ms=None)
 
@@ -190,7 +190,7 @@ def test_a_message_with_a_key_keeps_the_partition_of_its_own_key() -> None:
 def test_the_immunity_that_was_asked_for_counts_whoever_gives_the_ordering_key(key: bytes | None) -> None:
     identity, week = Identity(partition_count=8), timedelta(days=7)
 
-    place = identity.place_of(identity.place(OF_MESSAGES, "commit", week), [Message("orders", key, b"v")])
+    place = identity.placement_of(identity.placement(OF_MESSAGES, "commit", week), [Message("orders", key, b"v")])
 
     options = codec.decode_options(place.options)
     assert isinstance(options, HalfOptions)

@@ -62,7 +62,7 @@ def test_a_transaction_whose_offset_is_found_later_is_prepared_then(spans: Spans
     txn = world.launch()
     txn.last_offset = -2  # acknowledged, the offset unknown
     txn.unreported_count = 0
-    txn.placed(7)
+    txn.offset_found(7)
 
     assert [f"prepare {HALF}"] == [s.name for s in spans.all()]
     assert 7 == attributes(spans.one(f"prepare {HALF}"))["messaging.kafka.offset"]

@@ -14,7 +14,7 @@ HEADERS = [("kind", b"gift"), ("kind", b"sale"), ("empty", None), ("txl-id", b"o
 
 
 def message(value: bytes | None = b"v", *, key: bytes | None = b"k", offset: int = 7) -> ReceivedMessage:
-    return ReceivedMessage(MemoryRecord("orders", 3, key, value, HEADERS, place=offset))
+    return ReceivedMessage(MemoryRecord("orders", 3, key, value, HEADERS, log_offset=offset))
 
 
 def in_partition_3(message: ReceivedMessage) -> bool:

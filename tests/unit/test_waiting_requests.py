@@ -40,12 +40,12 @@ def test_markers_behind_waiting_requests_count_as_read_when_these_have_ended() -
         chunk_s=1.0,
         next_offsets={("orders", 0): 0, ("g.orders.replay", 0): 0},
     )
-    places = {owned.place: owned, owned.replay_place: owned}
+    places = {owned.topic_partition: owned, owned.replay_partition: owned}
     ingest = Ingest(group="g", letters=cast("Any", None), now_ms=lambda: 1_000)
-    topic, partition = owned.replay_place
-    ingest.add([MemoryRecord(topic, partition, None, b"garbage", None, (1, 0), place=2)], places)
+    topic, partition = owned.replay_partition
+    ingest.add([MemoryRecord(topic, partition, None, b"garbage", None, (1, 0), log_offset=2)], places)
 
-    ingest.reach({owned.replay_place: 5}, places)
+    ingest.reach({owned.replay_partition: 5}, places)
     assert [] == queues.reached
 
     ingest.add_waiting([owned], count_max=10, bytes_max=1_000)
@@ -79,14 +79,14 @@ def test_results_are_looked_for_in_one_queue_at_a_time() -> None:
         )
         found.append(owned)
         result = encode_replay(ReplayRecord(ReplayKind.RESULT, "a", 7, ReplayOutcome.HANDLED))
-        record = MemoryRecord(*owned.replay_place, None, result, None, (1, 0), place=2)
-        ingest.add([record], {owned.replay_place: owned})
+        record = MemoryRecord(*owned.replay_partition, None, result, None, (1, 0), log_offset=2)
+        ingest.add([record], {owned.replay_partition: owned})
 
     rounds = []
     for _ in range(3):
         ingest.add_waiting(found, count_max=10, bytes_max=1_000)
         rounds.append((list(letters.looked), [bool(owned.requests) for owned in found]))
 
-    first, second = (owned.replay_place[0] for owned in found)
+    first, second = (owned.replay_partition[0] for owned in found)
     assert [([first], [False, True]), ([first, second], [False, False])] == rounds[:2]
     assert rounds[1] == rounds[2]

@@ -4,7 +4,7 @@ Needs the extra `metrics`; no other module of txlayer imports Prometheus' client
 computed between two scrapes.
 
 The port accepts requests from any client, so one thread serves all connections, and the bytes and time of each are
-bounded. If all places are taken, a new connection replaces the oldest one of the address that has the most. A probe is
+bounded. If all slots are taken, a new connection replaces the oldest one of the address that has the most. A probe is
 therefore answered, whatever another address does. Neither the servers of Python and of Prometheus' client nor waitress
 promise that: they give each connection a thread, or stop accepting.
 """

@@ -78,15 +78,15 @@ class LockLog:
         self._partition_count = limits.partition_count
         self._reader = self._connections.make_reader("read_uncommitted")
         self._writer = self._connections.make_log_writer(batch_bytes_max=BATCH_BYTES_MAX)
-        places = [(self._topic, partition) for partition in range(self._partition_count)]
-        ends = self._asked(lambda: self._connections.end_offsets(places, is_committed=False))
-        starts = self._asked(lambda: self._connections.start_offsets(places))
+        tps = [(self._topic, partition) for partition in range(self._partition_count)]
+        ends = self._asked(lambda: self._connections.end_offsets(tps, is_committed=False))
+        starts = self._asked(lambda: self._connections.start_offsets(tps))
         # Use the log's clock, not this machine's: with a wrong clock the reader would begin too late.
         newest = self._newest({p: end for p, end in ends.items() if end > starts[p]})
-        for place, at_ms in newest.items():
+        for tp, at_ms in newest.items():
             since_ms = max(at_ms - self._history_ms, 0)
-            found = self._asked(partial(self._connections.offsets_at, [place], at_ms=since_ms))
-            starts[place] = max(starts[place], min(found[place], ends[place]))
+            found = self._asked(partial(self._connections.offsets_at, [tp], at_ms=since_ms))
+            starts[tp] = max(starts[tp], min(found[tp], ends[tp]))
         self._positions = {partition: offset for (_, partition), offset in starts.items()}
         self._behind = {p: end for (_, p), end in ends.items() if end > self._positions[p]}
         self._reader.assign(starts)
@@ -102,8 +102,8 @@ class LockLog:
 
     def end_offsets(self) -> dict[int, int]:
         """The current ends of the partitions; asks the broker."""
-        places = [(self._topic, partition) for partition in range(self._partition_count)]
-        found = self._asked(lambda: self._connections.end_offsets(places, is_committed=False))
+        tps = [(self._topic, partition) for partition in range(self._partition_count)]
+        found = self._asked(lambda: self._connections.end_offsets(tps, is_committed=False))
         return {partition: end for (_, partition), end in found.items()}
 
     def wait_for(self, ends: dict[int, int]) -> None:
@@ -170,15 +170,15 @@ class LockLog:
         assert self._reader is not None
         found: dict[TopicPartition, int] = {}
         waited = dict(ends)
-        self._reader.assign({place: end - 1 for place, end in ends.items()})
+        self._reader.assign({tp: end - 1 for tp, end in ends.items()})
         give_up_at = self._clock() + PATIENCE_S
         while waited:
             for record in self._reader.read(record_count_max=READ_COUNT_MAX, timeout_s=0.1):
-                place = record.topic(), record.partition()
+                tp = record.topic(), record.partition()
                 if record.error() is None:
-                    found[place] = self._appended_ms(record)
-                if self._next_offset(record) >= ends[place]:
-                    waited.pop(place, None)
+                    found[tp] = self._appended_ms(record)
+                if self._next_offset(record) >= ends[tp]:
+                    waited.pop(tp, None)
             if waited and self._clock() > give_up_at:
                 raise BrokerUnavailableError(
                     f"the newest records of {self._topic} did not come", waited_ms=int(PATIENCE_S * 1000)

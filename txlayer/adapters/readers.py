@@ -140,7 +140,7 @@ QUIET_S = 10.0
 """Without a record or an end of partition for this long, the broker counts as unreachable."""
 
 
-class HalfPlace(NamedTuple):
+class HalfOwner(NamedTuple):
     """The transaction of the half record at a position."""
 
     txn_id: str
@@ -192,7 +192,7 @@ class LogHistoryReader:
             _fold(fold, record, self._config.topics)
         return fold.histories()
 
-    def half_at(self, partition: int, offset: int) -> HalfPlace | str:
+    def half_at(self, partition: int, offset: int) -> HalfOwner | str:
         """The transaction of the half record at a position; otherwise a sentence about what is there."""
         topic = self._config.topics.half
         half = (topic, partition)
@@ -205,10 +205,10 @@ class LogHistoryReader:
             return f"{topic}-{partition} holds the offsets from {first} to before {end}, not {offset}"
         with closing(self._records({half: offset}, {half: offset + 1})) as records:
             for record in records:
-                return _place(record, f"{topic}-{partition}@{offset}")
+                return _owner_of(record, f"{topic}-{partition}@{offset}")
         return f"{topic}-{partition}@{offset} is a marker of a Kafka transaction, or was aborted"
 
-    def half_places(self, partition: int, keys: Collection[str], *, at_ms: int) -> dict[str, int]:
+    def half_offsets(self, partition: int, keys: Collection[str], *, at_ms: int) -> dict[str, int]:
         """Key → offset of the transaction's last half record, for the keys that are found.
 
         Reads half from records of `at_ms` on; the whole topic if that does not find all keys. Raises as `read`.
@@ -218,12 +218,12 @@ class LogHistoryReader:
             partition_count_of(admin, self._config.topics.half)
             first, ends = admin.start_offsets([half]), admin.end_offsets([half])
             since = admin.offsets_at([half], at_ms=at_ms)
-        found = self._places_of(keys, since, ends)
+        found = self._offsets_of(keys, since, ends)
         if len(found) < len(keys) and since != first:  # a clock is ahead
-            found = self._places_of(keys, first, ends)
+            found = self._offsets_of(keys, first, ends)
         return found
 
-    def _places_of(
+    def _offsets_of(
         self, keys: Collection[str], positions: dict[TopicPartition, int], ends: dict[TopicPartition, int]
     ) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -271,7 +271,7 @@ class LogHistoryReader:
     ) -> Generator[Record, None, None]:
         """Every record from `positions` to before `ends`, in offset order within a partition."""
         with closing(self._make_reader()) as reader:
-            ranges = {place: (positions[place], end) for place, end in ends.items()}
+            ranges = {tp: (positions[tp], end) for tp, end in ends.items()}
             yield from records_of(reader, ranges, patience_s=QUIET_S, clock=self._clock)
 
 
@@ -289,12 +289,12 @@ def _fold(fold: HistoryFold, record: Record, topics: SystemTopics) -> None:
         fold.doubt(partition=partition, appended_ms=at_ms, key=record.key(), value=value)
 
 
-def _place(record: Record, where: str) -> HalfPlace | str:
+def _owner_of(record: Record, where: str) -> HalfOwner | str:
     raw = codec.half_header_of(record.headers())
     header = Undecodable("it has no header txl") if raw is None else codec.decode_half_header(raw)
     if isinstance(header, Undecodable):
         return f"{where} is no half message: {header.why}"
-    return HalfPlace(txn_id_of(header.key), nonce_of(header.key), header.index, record.timestamp()[1])
+    return HalfOwner(txn_id_of(header.key), nonce_of(header.key), header.index, record.timestamp()[1])
 
 
 class TranslatedMember:
@@ -475,11 +475,11 @@ class CheckReader:
         logger.info("responder.assigned", extra={"partitions": sorted(self._own), "generation": share.generation})
 
     def _apply_pause(self) -> None:
-        places: list[TopicPartition] = [(self._topic, p) for p in self._positions]
+        tps: list[TopicPartition] = [(self._topic, p) for p in self._positions]
         if self._is_paused:
-            self._member.pause(places)
+            self._member.pause(tps)
         else:
-            self._member.resume(places)
+            self._member.resume(tps)
 
     def _find_ends(self, partition_count: int, *, patience_s: float) -> None:
         give_up_at = time.monotonic() + patience_s
@@ -487,10 +487,10 @@ class CheckReader:
             if partition not in self._positions:
                 self._positions[partition] = self._end_of((self._topic, partition), give_up_at)
 
-    def _end_of(self, place: TopicPartition, give_up_at: float) -> int:
+    def _end_of(self, tp: TopicPartition, give_up_at: float) -> int:
         while True:
             try:
-                return self._member.watermarks(place, timeout_s=ENDS_TIMEOUT_S)[1]
+                return self._member.watermarks(tp, timeout_s=ENDS_TIMEOUT_S)[1]
             except RetriableError:
                 # A moving or new leader answers so for a moment.
                 if time.monotonic() > give_up_at:

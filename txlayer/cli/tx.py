@@ -153,7 +153,7 @@ def list_(
         quarantined = overview.kept_aside()
         if kept_aside:
             found = [a for a in quarantined if now_ms - a.kept_ms >= (wanted.older_ms or 0)]
-            oldest = sorted(found, key=lambda a: (a.kept_ms, a.place))[:limit]
+            oldest = sorted(found, key=lambda a: (a.kept_ms, a.doubt_origin))[:limit]
             rows = [unsettled.quarantined_json(a, now_ms=now_ms) for a in oldest]
             count, kind, draw = len(found), "kept aside", tx_rows.quarantined_list
         else:

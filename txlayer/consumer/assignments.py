@@ -103,7 +103,7 @@ APART_S = 600.0
 new partitions. Adding partitions to both topics takes time, and a rebalance may come in between."""
 STORE_LOOK_S = 0.002
 """How long one check for the acknowledgement of a store waits."""
-ENDS_S = 1.0
+LOG_ENDS_S = 1.0
 """How often the ends of the topics are recorded."""
 
 
@@ -153,7 +153,7 @@ class Assignments:
         """The writer of dead letters for all owned queues."""
         self.owned: dict[TopicPartition, OwnedPartition] = {}
         """The owned queues, by queue."""
-        self.places: dict[TopicPartition, OwnedPartition] = {}
+        self.by_source: dict[TopicPartition, OwnedPartition] = {}
         """The owned queues, by both sources of each."""
         self.tallies = {topic: TopicCounts() for topic in plan.topics}
         self.ends: dict[TopicPartition, int] = {}
@@ -161,7 +161,7 @@ class Assignments:
         self.rebalance_count = 0
         self.lost_lease_count = 0
         self._replaced_count = 0
-        self._ends_at = float("-inf")
+        self._log_ends_at = float("-inf")
 
     def start(self) -> None:
         """Read the current leases.
@@ -196,12 +196,12 @@ class Assignments:
         writer = self.writer
         return self._replaced_count + (0 if writer is None else writer.replaced_count)
 
-    def look_at_ends(self, now: float) -> None:
+    def note_log_ends(self, now: float) -> None:
         """Record the ends of the topics, as known from fetches; without a request."""
-        if now - self._ends_at >= ENDS_S:
-            self._ends_at = now
-            found = {place: self._reader.known_end(place) for place in self.owned}
-            self.ends = {place: end for place, end in found.items() if end is not None}
+        if now - self._log_ends_at >= LOG_ENDS_S:
+            self._log_ends_at = now
+            found = {tp: self._reader.known_end(tp) for tp in self.owned}
+            self.ends = {tp: end for tp, end in found.items() if end is not None}
 
     # --- the group ----------------------------------------------------------------------------------------------------
 
@@ -238,10 +238,10 @@ class Assignments:
         found: dict[str, set[int]] = {topic: set() for topic in self._plan.sources}
         for topic, partition in assignment.partitions:
             found.setdefault(topic, set()).add(partition)
-        places, apart = [], None
+        queues, apart = [], None
         for topic in sorted(self._plan.topics):
             own = replay_topic(self._plan.group, topic)
-            places += [(topic, partition) for partition in sorted(found[topic] & found[own])]
+            queues += [(topic, partition) for partition in sorted(found[topic] & found[own])]
             if found[topic] != found[own]:
                 apart = TopicMismatchError(
                     "a topic and the requests about its dead letters were assigned apart: their numbers of partitions, or "
@@ -257,8 +257,8 @@ class Assignments:
         self._apart = apart
         self.assignment = assignment
         self.rebalance_count += 1
-        self._failed_tries.keep(places)
-        self._assigned = dict.fromkeys(places)
+        self._failed_tries.keep(queues)
+        self._assigned = dict.fromkeys(queues)
         self._leases.assigned(self._assigned, generation=assignment.generation)
         logger.info(
             "queues.assigned",
@@ -419,8 +419,8 @@ class Assignments:
             self._owned_at(queue, starts[queue], starts[replay_topic(group, queue[0]), queue[1]]) for queue in queues
         ]
         for owned in taken:
-            self.owned[owned.place] = owned
-            self.places[owned.place] = self.places[owned.replay_place] = owned
+            self.owned[owned.topic_partition] = owned
+            self.by_source[owned.topic_partition] = self.by_source[owned.replay_partition] = owned
         # From now on the next owner finds our writer's name and our start offset in the stored metadata.
         self._store_all()
         self._read_on()
@@ -492,14 +492,14 @@ class Assignments:
         if token is not None:
             queues.token = token
         queues.knows_replays = replays.stored is not NOTHING
-        replay_place = (replay_topic(self._plan.group, queue[0]), queue[1])
+        replay_partition = (replay_topic(self._plan.group, queue[0]), queue[1])
         return OwnedPartition(
             lease,
             queues,
             route=self._plan.routes[queue[0]],
             tally=self.tallies[queue[0]],
             chunk_s=self._chunk_s,
-            next_offsets={queue: topic.offset, replay_place: replays.offset},
+            next_offsets={queue: topic.offset, replay_partition: replays.offset},
         )
 
     def _token_for(self, queue: TopicPartition, lease_token: int, *, last: int | None) -> int | None:
@@ -534,7 +534,11 @@ class Assignments:
         for owned in found:
             owned.end()
             self._dispatcher.forget(owned)
-            del self.owned[owned.place], self.places[owned.place], self.places[owned.replay_place]
+            del (
+                self.owned[owned.topic_partition],
+                self.by_source[owned.topic_partition],
+                self.by_source[owned.replay_partition],
+            )
             if is_told:
                 self.lost_lease_count += 1
                 logger.warning(

@@ -292,10 +292,10 @@ class Context:
     def derived_txn_id(self) -> str:
         """A transaction id for what this handler publishes: the same at every attempt, so that repeats are recognised."""
         message = self.message
-        place = f"{self._lease.group}:{message.topic}:{message.partition}:{message.offset}"
-        if len(place) <= TXN_ID_LENGTH_MAX:
-            return place
-        return f"h:{blake2b(place.encode(), digest_size=32).hexdigest()}"
+        text = f"{self._lease.group}:{message.topic}:{message.partition}:{message.offset}"
+        if len(text) <= TXN_ID_LENGTH_MAX:
+            return text
+        return f"h:{blake2b(text.encode(), digest_size=32).hexdigest()}"
 
 
 def context_of(record: Any, attempt: int, deadline: float, lease: Lease) -> Context:

@@ -124,15 +124,15 @@ class DeadLetterWriter:
         """
         entries = [*map(self._dead_letter, letters), *map(self._answer, answers)]
 
-        def fence(places: list[int]) -> Fence:
-            wanted = offsets(places[: len(letters)])
+        def fence(written_at: list[int]) -> Fence:
+            wanted = offsets(written_at[: len(letters)])
             if not wanted:
                 # Without offsets its records would not be fenced by the group.
                 raise InvariantError("a Kafka transaction of dead letters that stores no offset")
             return Fence(wanted, member)
 
-        places = self._transactions.write(entries, fence=fence)
-        return places[: len(letters)]
+        written_at = self._transactions.write(entries, fence=fence)
+        return written_at[: len(letters)]
 
     @property
     def has_sent_nothing(self) -> bool:
@@ -222,9 +222,9 @@ class DeadLetterReader:
             TxLayerError: the partition could not be read; you may call it again.
         """
         found: dict[int, Record | None] = dict.fromkeys(offsets)
-        place = (topic, partition)
-        first = self._connections.start_offsets([place])[place]
-        end = self._connections.end_offsets([place])[place]
+        tp = (topic, partition)
+        first = self._connections.start_offsets([tp])[tp]
+        end = self._connections.end_offsets([tp])[tp]
 
         size_bytes = 0
 
@@ -239,7 +239,7 @@ class DeadLetterReader:
         there = [(offset, offset + 1) for offset in found if first <= offset < end]
         try:
             for run in runs_of(there):
-                read_ranges(self._opened(), {place: run}, take, patience_s=self._patience_s, clock=self._clock)
+                read_ranges(self._opened(), {tp: run}, take, patience_s=self._patience_s, clock=self._clock)
         except _EnoughError as enough:
             return {offset: record for offset, record in found.items() if offset < enough.offset}
         except TxLayerError:
@@ -261,7 +261,7 @@ class DeadLetterReader:
         Raises:
             TxLayerError: the partition could not be read; you may call it again.
         """
-        place = (topic, partition)
+        tp = (topic, partition)
         found = AnsweredRequests()
 
         def take(record: Any) -> None:
@@ -270,7 +270,7 @@ class DeadLetterReader:
                 found.fold(record.offset(), request)
 
         first = max(from_offset, self.first_offset(topic, partition))  # retention may have taken some meanwhile
-        ranges = {place: (first, self._connections.end_offsets([place])[place])}
+        ranges = {tp: (first, self._connections.end_offsets([tp])[tp])}
         try:
             read_ranges(self._opened(), ranges, take, patience_s=self._patience_s, clock=self._clock)
         except TxLayerError:

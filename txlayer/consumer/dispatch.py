@@ -10,7 +10,17 @@ from typing import Any
 
 from txlayer.adapters.ports import TopicPartition
 from txlayer.consumer.offsets import OwnedPartition
-from txlayer.consumer.pools import ATTEMPT_TIMEOUT, Chunk, Failed, Job, JobOutcome, Pool, items_of, place_of, untold
+from txlayer.consumer.pools import (
+    ATTEMPT_TIMEOUT,
+    Chunk,
+    Failed,
+    Job,
+    JobOutcome,
+    Pool,
+    items_of,
+    log_fields_of,
+    untold,
+)
 from txlayer.core.key_queue import Chain, Failure, Item
 
 SIDE_BY_SIDE_COUNT_MAX = 250
@@ -162,15 +172,15 @@ class Dispatcher:
                 chunk.is_cut = True
         return self.in_flight_count
 
-    def is_clear(self, place: TopicPartition, *, since: float) -> bool:
+    def is_clear(self, tp: TopicPartition, *, since: float) -> bool:
         """True if no handler of an earlier lease of this queue is running, except those started before `since`."""
-        return all(0 < chunk.begun_at < since for chunk in self._stale.get(place, ()))
+        return all(0 < chunk.begun_at < since for chunk in self._stale.get(tp, ()))
 
     def forget(self, owned: OwnedPartition) -> None:
         """Drop the queue; outcomes of its running handlers are discarded."""
         stale = {chunk: n for chunk, n in self._begun.items() if chunk.owner is owned}
         if stale:
-            self._stale.setdefault(owned.place, {}).update(stale)
+            self._stale.setdefault(owned.topic_partition, {}).update(stale)
 
     def _take(self, outcome: JobOutcome) -> None:
         chunk = outcome.chunk
@@ -223,11 +233,11 @@ class Dispatcher:
             queues.put_back(items)
 
     def _clear(self, owned: OwnedPartition, chunk: Chunk, left: int) -> None:
-        stale = self._stale.get(owned.place)
+        stale = self._stale.get(owned.topic_partition)
         if stale is not None and not left:
             stale.pop(chunk, None)
             if not stale:
-                del self._stale[owned.place]
+                del self._stale[owned.topic_partition]
 
     def _count(self, owned: OwnedPartition, outcome: JobOutcome, done: list[Item[Any]]) -> None:
         tally, job_count = owned.tally, len(outcome.done) + len(outcome.failed)
@@ -259,7 +269,7 @@ class Dispatcher:
         except Exception:
             if not self._is_key_group_told:
                 self._is_key_group_told = True  # log once: it would fail for every message
-                logger.exception("key_group.failed", extra=place_of(item.record))
+                logger.exception("key_group.failed", extra=log_fields_of(item.record))
             return NO_KEY_GROUP
 
     def _fail(self, owned: OwnedPartition, failed: Failed) -> None:
@@ -267,9 +277,9 @@ class Dispatcher:
         failure = Failure(failed.result, failed.started_ms, failed.error_type, failed.error_text)
         now_ms = self._now_ms()
         if failed.is_undecodable:
-            queues.undecodable(queues.end_before(items, failed.place), failure, now_ms=now_ms)
-        elif failed.place:
-            unreadable = queues.end_before(items, failed.place)
+            queues.undecodable(queues.end_before(items, failed.index_in_batch), failure, now_ms=now_ms)
+        elif failed.index_in_batch:
+            unreadable = queues.end_before(items, failed.index_in_batch)
             queues.failed([unreadable], failure, now_ms=now_ms, draw=self._draw())
         else:
             # Only what the handler was given: those behind it have had no attempt.
@@ -278,9 +288,9 @@ class Dispatcher:
 
 
 def _log_failure(failed: Failed, *, is_over: bool) -> None:
-    """Log one line per failed attempt, at this place only; a handler's own Retry or Reject is not a warning."""
-    first = items_of(failed.job)[failed.place]
-    where = place_of(first.record) | {"attempt": first.attempt_count + 1, "error_type": failed.error_type}
+    """Log one line per failed attempt, and only here; a handler's own Retry or Reject is not a warning."""
+    first = items_of(failed.job)[failed.index_in_batch]
+    where = log_fields_of(first.record) | {"attempt": first.attempt_count + 1, "error_type": failed.error_type}
     if failed.error is not None and is_over and isinstance(failed.error, CancelledError):
         return  # the consumer cancelled it, because its queue has another owner
     if failed.error is not None:

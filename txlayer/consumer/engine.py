@@ -138,7 +138,7 @@ class Ingest:
         self._now_ms = now_ms
         self._failed_tries = FailedTries(now_ms)  # of queues whose dead letters could not be read
 
-    def add(self, records: Sequence[Any], owned: Mapping[TopicPartition, OwnedPartition]) -> None:
+    def add(self, records: Sequence[Any], by_source: Mapping[TopicPartition, OwnedPartition]) -> None:
         """Add records of these queues' sources, in the order of their offsets; records of other queues are dropped.
 
         Raises:
@@ -151,33 +151,33 @@ class Ingest:
                 topic, partition = record.topic(), record.partition()
                 group = groups.setdefault((topic, partition), [])
             group.append(record)
-        for place, found in groups.items():
-            queue = owned.get(place)
-            if queue is None:
+        for tp, found in groups.items():
+            owned = by_source.get(tp)
+            if owned is None:
                 continue  # revoked or lost while the record was on its way
-            _check_order(found, place, next_offset=queue.next_offsets[place])
-            queue.next_offsets[place] = found[-1].offset() + 1
-            if place == queue.place:
-                self._add_messages(queue, found)
+            _check_order(found, tp, next_offset=owned.next_offsets[tp])
+            owned.next_offsets[tp] = found[-1].offset() + 1
+            if tp == owned.topic_partition:
+                self._add_messages(owned, found)
             else:
-                queue.requests.extend((record, decode_replay(record.value())) for record in found)
+                owned.requests.extend((record, decode_replay(record.value())) for record in found)
 
-    def reach(self, reached: Mapping[TopicPartition, int], owned: Mapping[TopicPartition, OwnedPartition]) -> None:
+    def reach(self, reached: Mapping[TopicPartition, int], by_source: Mapping[TopicPartition, OwnedPartition]) -> None:
         """Everything below was read in the current assignment: offsets without a record are markers.
 
         The stored offset moves past them. Otherwise, after retention has emptied the partition, it would be below the
         start of the log, as if messages had been lost.
         """
-        for place, position in reached.items():
-            queue = owned.get(place)
-            if queue is not None and position > queue.next_offsets[place]:
-                queue.next_offsets[place] = position
-                if place == queue.place:
-                    queue.queues.reach(ItemSource.TOPIC, position)
-                elif queue.requests:
-                    queue.reached = position  # messages that wait below it have not ended
+        for tp, position in reached.items():
+            owned = by_source.get(tp)
+            if owned is not None and position > owned.next_offsets[tp]:
+                owned.next_offsets[tp] = position
+                if tp == owned.topic_partition:
+                    owned.queues.reach(ItemSource.TOPIC, position)
+                elif owned.requests:
+                    owned.reached = position  # messages that wait below it have not ended
                 else:
-                    queue.queues.reach(ItemSource.REPLAY, position)
+                    owned.queues.reach(ItemSource.REPLAY, position)
 
     def add_waiting(self, queues: Iterable[OwnedPartition], *, count_max: int, bytes_max: int) -> None:
         """Add waiting requests while there is room for their dead letters, in number and in bytes per queue.
@@ -191,12 +191,12 @@ class Ingest:
         Raises:
             TxLayerError: they cannot be read for another reason; the queues must be dropped.
         """
-        waiting = {owned.place: owned for owned in queues if owned.requests or self._may_find_room(owned)}
-        found = [owned for place, owned in waiting.items() if place not in self._failed_tries]
+        waiting = {owned.topic_partition: owned for owned in queues if owned.requests or self._may_find_room(owned)}
+        found = [owned for tp, owned in waiting.items() if tp not in self._failed_tries]
         again = self._failed_tries.first(waiting)
         for owned in [*found, *([] if again is None else [waiting[again]])]:
             began_ms = self._now_ms()
-            if began_ms < self._failed_tries.until_ms(owned.place):
+            if began_ms < self._failed_tries.until_ms(owned.topic_partition):
                 continue
             try:
                 if self._may_find_room(owned):
@@ -204,7 +204,7 @@ class Ingest:
                 has_looked = self._look_for_results(owned)
                 self._add_while_there_is_room(owned, count_max=count_max, bytes_max=bytes_max)
             except RetriableError as exc:
-                self._failed_tries.failed(owned.place, took_ms=self._now_ms() - began_ms)
+                self._failed_tries.failed(owned.topic_partition, took_ms=self._now_ms() - began_ms)
                 logger.warning(
                     "dead_letters.unreadable",
                     extra={
@@ -215,7 +215,7 @@ class Ingest:
                     },
                 )
                 return
-            self._failed_tries.passed(owned.place)
+            self._failed_tries.passed(owned.topic_partition)
             if has_looked:
                 return
 
@@ -232,15 +232,15 @@ class Ingest:
             logger.warning("keys.released", extra=extra)
 
     def _add_while_there_is_room(self, owned: OwnedPartition, *, count_max: int, bytes_max: int) -> None:
-        queue = owned.queues
+        queues = owned.queues
         while owned.requests:
-            room_bytes = bytes_max - queue.replay_bytes
-            has_room = room_bytes > 0 and queue.replay_count < count_max
-            if not (has_room or queue.is_paused or queue.needs_requests):
+            room_bytes = bytes_max - queues.replay_bytes
+            has_room = room_bytes > 0 and queues.replay_count < count_max
+            if not (has_room or queues.is_paused or queues.needs_requests):
                 break
             self._add_requests(owned, bytes_max=room_bytes if has_room else bytes_max)
             if not owned.requests and owned.reached > 0:
-                queue.reach(ItemSource.REPLAY, owned.reached)
+                queues.reach(ItemSource.REPLAY, owned.reached)
                 owned.reached = 0
 
     def _look_for_results(self, owned: OwnedPartition) -> bool:
@@ -250,7 +250,7 @@ class Ingest:
         answered: Sequence[tuple[int, int]] = ()
         has_looked = self._may_be_answered(owned)
         if has_looked:
-            answered = self._letters.answered(*owned.replay_place, from_offset=owned.requests[0][0].offset())
+            answered = self._letters.answered(*owned.replay_partition, from_offset=owned.requests[0][0].offset())
         owned.queues.learn_answered(answered)
         return has_looked
 
@@ -259,8 +259,8 @@ class Ingest:
 
         The fetch that brought the requests also reported the end of their partition; without a known end, all was read.
         """
-        end = self._known_end(owned.replay_place)
-        if end is not None and owned.next_offsets[owned.replay_place] < end:
+        end = self._known_end(owned.replay_partition)
+        if end is not None and owned.next_offsets[owned.replay_partition] < end:
             return True
         return any(not isinstance(said, Undecodable) and said.outcome is not None for _, said in owned.requests)
 
@@ -290,10 +290,10 @@ class Ingest:
         letters: Mapping[int, Record | None] = {}
         if wanted:
             letters = self._letters.fetch(topic, owned.partition, wanted, bytes_max=bytes_max)
-        for place, (record, request) in enumerate(part):
+        for index, (record, request) in enumerate(part):
             offset = _letter_at(request)
             if offset is not None and offset not in letters:
-                if place:
+                if index:
                     return
                 letters = self._letters.fetch(topic, owned.partition, [offset])
             owned.requests.popleft()
@@ -336,7 +336,7 @@ class Ingest:
         letter = None if found is None else dead_letter_of(found.headers())
         if found is None or not isinstance(letter, DeadLetter) or is_cut(found.headers(), found.value()):
             return None, ReplayOutcome.MISSING
-        if letter.consumer_group != self._group or letter.origin[:2] != owned.place:
+        if letter.consumer_group != self._group or letter.origin[:2] != owned.topic_partition:
             return None, ReplayOutcome.MISSING  # another group's dead letter has the same form
         content = DeadLetterRecord(found, letter)
         if owned.route.handler_of(content) is None:
@@ -351,11 +351,11 @@ def _letter_at(request: ReplayRecord | Undecodable) -> int | None:
     return request.dead_letter_offset
 
 
-def _check_order(records: Sequence[Any], place: TopicPartition, *, next_offset: int) -> None:
+def _check_order(records: Sequence[Any], tp: TopicPartition, *, next_offset: int) -> None:
     first = records[0].offset()
     if first < next_offset:
         raise RetriableError(
-            f"{place[0]}-{place[1]} was read at {first} after everything before {next_offset}: begin anew from what is stored"
+            f"{tp[0]}-{tp[1]} was read at {first} after everything before {next_offset}: begin anew from what is stored"
         )
 
 
@@ -380,16 +380,16 @@ class ReadLimits:
             if owned.is_replay_paused != bool(owned.requests):
                 owned.is_replay_paused = bool(owned.requests)
                 change = self._reader.pause if owned.is_replay_paused else self._reader.resume
-                change([owned.replay_place])
+                change([owned.replay_partition])
             count = owned.queues.count - owned.queues.replay_count
             size_bytes = owned.queues.size_bytes - owned.queues.replay_bytes
             if owned.is_reading_paused:
                 if count * 2 <= count_max and size_bytes * 2 <= bytes_max:
                     owned.is_reading_paused = False
-                    self._reader.resume([owned.place])
+                    self._reader.resume([owned.topic_partition])
             elif count >= count_max or size_bytes >= bytes_max:
                 owned.is_reading_paused = True
-                self._reader.pause([owned.place])
+                self._reader.pause([owned.topic_partition])
 
 
 END_COUNT_MAX = 500
@@ -427,7 +427,7 @@ class Completions:
 
     def not_before_ms(self, owned: OwnedPartition) -> int:
         """When this queue's due ends may be written."""
-        found = [self._failed_tries.until_ms(place) for place in _places(owned)]
+        found = [self._failed_tries.until_ms(tp) for tp in _due_sources(owned)]
         return min(found, default=0)
 
     def has_due(self, owned: OwnedPartition) -> bool:
@@ -454,16 +454,16 @@ class Completions:
         letters, answers = self._records(due)
         ended: list[tuple[OwnedPartition, list[Item[Any]], list[int], Snapshots]] = []
 
-        def offsets(places: list[int]) -> Mapping[TopicPartition, StoredOffset]:
+        def offsets(written_at: list[int]) -> Mapping[TopicPartition, StoredOffset]:
             ended.clear()
-            rest = iter(places)
+            rest = iter(written_at)
             stored = {}
             for owned, items in due:
                 own = [next(rest) if isinstance(_end_of(i), DeadLetterReason) else -1 for i in items]
                 snapshots = owned.queues.ending(items, own)
                 ended.append((owned, items, own, snapshots))
-                for place, taken in zip((owned.place, owned.replay_place), snapshots, strict=True):
-                    stored[place] = StoredOffset(taken.offset, taken.metadata)
+                for tp, taken in zip((owned.topic_partition, owned.replay_partition), snapshots, strict=True):
+                    stored[tp] = StoredOffset(taken.offset, taken.metadata)
             return stored
 
         began_ms = self._now_ms()
@@ -479,7 +479,7 @@ class Completions:
         for given_up in letters:
             self._cut.pop(given_up.letter.origin, None)
         for owned, items, own, snapshots in ended:
-            self._failed_tries.passed(_place_of(owned, items))
+            self._failed_tries.passed(_source_of(owned, items))
             owned.queues.written(items, own, snapshots)
             owned.tally.dead_lettered += sum(offset >= 0 for offset in own)
             for item, offset in zip(items, own, strict=True):
@@ -507,24 +507,26 @@ class Completions:
     def _due(self, queues: list[OwnedPartition]) -> list[tuple[OwnedPartition, list[Item[Any]]]]:
         """The due ends for one Kafka transaction, beginning with the queue that waits longest; answers and dead letters in turn."""
         now_ms = self._now_ms()
-        found = [(owned, p) for owned in queues for p in _places(owned) if self._failed_tries.until_ms(p) <= now_ms]
-        answers = [each for each in found if each[1] == each[0].replay_place]
-        letters = [each for each in found if each[1] == each[0].place]
+        found = [
+            (owned, p) for owned in queues for p in _due_sources(owned) if self._failed_tries.until_ms(p) <= now_ms
+        ]
+        answers = [each for each in found if each[1] == each[0].replay_partition]
+        letters = [each for each in found if each[1] == each[0].topic_partition]
         of_requests = bool(answers) and not (letters and self._were_answers)
         self._were_answers = of_requests
         count_max = self._size.of(END_COUNT_MAX * max(1, len(queues)))
         bytes_max = self._size.of(DUE_BYTES_MAX)
         due: list[tuple[OwnedPartition, list[Item[Any]]]] = []
         chosen = answers if of_requests else letters
-        for owned, place in sorted(chosen, key=lambda each: self._turns.get(each[1], 0)):
-            is_alone = place in self._failed_tries
+        for owned, tp in sorted(chosen, key=lambda each: self._turns.get(each[1], 0)):
+            is_alone = tp in self._failed_tries
             if is_alone and due:
                 continue
             items = owned.queues.take_due(min(END_COUNT_MAX, count_max), bytes_max=bytes_max, of_requests=of_requests)
             if items:
                 due.append((owned, items))
                 self._turn += 1
-                self._turns[place] = self._turn
+                self._turns[tp] = self._turn
             count_max -= len(items)
             bytes_max -= sum(map(letter_bytes, items))
             if count_max <= 0 or bytes_max <= 0 or (is_alone and items):
@@ -537,8 +539,8 @@ class Completions:
         If it took too long, the next Kafka transaction holds fewer ends, or fewer bytes.
         """
         for owned, items in due:
-            place = _place_of(owned, items)
-            self._failed_tries.failed(place, took_ms=took_ms, is_again=len(items) == 1)
+            tp = _source_of(owned, items)
+            self._failed_tries.failed(tp, took_ms=took_ms, is_again=len(items) == 1)
         items = [item for _, found in due for item in found]
         size_bytes = sum(map(letter_bytes, items))
         # The broker aborts a Kafka transaction that lasts too long; its writer then gets a fencing error.
@@ -609,7 +611,7 @@ class Completions:
         assert isinstance(reason, DeadLetterReason)
         return DeadLetter(
             reason,
-            Origin(*owned.place, item.offset),
+            Origin(*owned.topic_partition, item.offset),
             max(item.record.timestamp()[1], 0),
             more.attempt_count,
             more.first_ms,
@@ -620,14 +622,14 @@ class Completions:
         )
 
 
-def _places(owned: OwnedPartition) -> list[TopicPartition]:
+def _due_sources(owned: OwnedPartition) -> list[TopicPartition]:
     """The sources of a queue that have due ends; the ends of each are written separately."""
     queues = owned.queues
-    return [owned.replay_place] * queues.has_answers + [owned.place] * queues.has_letters
+    return [owned.replay_partition] * queues.has_answers + [owned.topic_partition] * queues.has_letters
 
 
-def _place_of(owned: OwnedPartition, items: list[Item[Any]]) -> TopicPartition:
-    return owned.replay_place if items[0].is_replay else owned.place
+def _source_of(owned: OwnedPartition, items: list[Item[Any]]) -> TopicPartition:
+    return owned.replay_partition if items[0].is_replay else owned.topic_partition
 
 
 def _end_of(item: Item[Any]) -> DeadLetterReason | ReplayOutcome:
@@ -818,7 +820,7 @@ class Engine:
         assignments.look_at_leases(self._serve_take_over)
         dispatcher.take()
         self._storer.look()
-        self._write_ends()
+        self._write_letters_and_answers()
         owned = assignments.owned.values()
         count_max, bytes_max = self._read_limits.share(len(owned))
         self._ingest.add_waiting(owned, count_max=count_max, bytes_max=bytes_max)
@@ -829,7 +831,7 @@ class Engine:
         now = self._clock()
         for tally in assignments.tallies.values():
             tally.roll(now)
-        assignments.look_at_ends(now)
+        assignments.note_log_ends(now)
         if dispatcher.in_flight_count:
             dispatcher.wait(min(self._busy_wait_s(), self._next_s()))
 
@@ -853,7 +855,7 @@ class Engine:
                 topic: _topic_stats(tally, [o for o in owned if o.topic == topic], now_ms, self._assignments.ends)
                 for topic, tally in self._assignments.tallies.items()
             },
-            partitions=tuple(sorted(o.place for o in owned)),
+            partitions=tuple(sorted(o.topic_partition for o in owned)),
             rebuild_count=self.rebuild_count,
             stale_count=self._dispatcher.stale_count,
             assigned_count=self._assignments.assigned_count,
@@ -917,7 +919,7 @@ class Engine:
 
     # --- dead letters -------------------------------------------------------------------------------------------------
 
-    def _write_ends(self) -> None:
+    def _write_letters_and_answers(self) -> None:
         # The last append wins at the broker: during a store, no Kafka transaction may store the same offsets.
         if self._storer.is_under_way or not self._has_due():
             return
@@ -947,9 +949,9 @@ class Engine:
 
     def _add(self, records: Sequence[Any], reached: Mapping[TopicPartition, int]) -> None:
         if records:
-            self._ingest.add(records, self._assignments.places)
+            self._ingest.add(records, self._assignments.by_source)
         if reached:
-            self._ingest.reach(reached, self._assignments.places)
+            self._ingest.reach(reached, self._assignments.by_source)
 
     def _serve_group(self) -> None:
         """Serve the group, keep the leases and store results while the last handlers end; start nothing new."""
@@ -1037,5 +1039,9 @@ def _topic_stats(
         attempt_s=tally.durations.total,
         attempt_durations=tally.durations.view(),
         timed_out=tally.timed_out,
-        unread=sum(max(ends[o.place] - o.next_offsets[o.place], 0) for o in owned if o.place in ends),
+        unread=sum(
+            max(ends[o.topic_partition] - o.next_offsets[o.topic_partition], 0)
+            for o in owned
+            if o.topic_partition in ends
+        ),
     )

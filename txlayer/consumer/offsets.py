@@ -56,14 +56,14 @@ class OwnedPartition:
         "look_at_ms",
         "next_offsets",
         "partition",
-        "place",
         "queues",
         "reached",
-        "replay_place",
+        "replay_partition",
         "requests",
         "route",
         "tally",
         "topic",
+        "topic_partition",
     )
 
     def __init__(
@@ -82,8 +82,8 @@ class OwnedPartition:
         self.tally = tally
         self.topic = lease.topic
         self.partition = lease.partition
-        self.place = (lease.topic, lease.partition)
-        self.replay_place = (replay_topic(lease.group, lease.topic), lease.partition)
+        self.topic_partition = (lease.topic, lease.partition)
+        self.replay_partition = (replay_topic(lease.group, lease.topic), lease.partition)
         self.chunk_size = ChunkSize(chunk_s)
         self.next_offsets = next_offsets
         """The offsets at which reading of both sources goes on."""
@@ -217,11 +217,11 @@ def snapshots(
     offsets: dict[TopicPartition, StoredOffset] = {}
     told: Told = []
     for owned in queues:
-        for source, place in ((ItemSource.TOPIC, owned.place), (ItemSource.REPLAY, owned.replay_place)):
+        for source, tp in ((ItemSource.TOPIC, owned.topic_partition), (ItemSource.REPLAY, owned.replay_partition)):
             if only_changed and not owned.queues.is_changed(source):
                 continue
             snapshot = owned.queues.snapshot(source)
-            offsets[place] = StoredOffset(snapshot.offset, snapshot.metadata)
+            offsets[tp] = StoredOffset(snapshot.offset, snapshot.metadata)
             told.append((owned, source, snapshot.version))
     return offsets, told
 

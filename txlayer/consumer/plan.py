@@ -66,8 +66,8 @@ def starts_of(
         ConfigError: no offset is stored and no start position is given, or the stored offset is no longer in the log.
         TxLayerError: the brokers gave no answer.
     """
-    new = [place for place, found in stored.items() if found is None]
-    new_topics = [place for place in new if place not in replays]
+    new = [tp for tp, found in stored.items() if found is None]
+    new_topics = [tp for tp in new if tp not in replays]
     if new_topics and start_at is None:
         topic, partition = new_topics[0]
         raise ConfigError(
@@ -76,23 +76,23 @@ def starts_of(
             expected="'earliest', 'latest' or a datetime",
         )
     first = connections.start_offsets(list(stored))
-    begin = {place: first[place] for place in new}
+    begin = {tp: first[tp] for tp in new}
     if new_topics and start_at == "latest":
         begin.update(connections.end_offsets(new_topics))
     elif new_topics and isinstance(start_at, datetime):
         at_ms = int(start_at.timestamp() * 1000)
         begin.update(connections.offsets_at(new_topics, at_ms=at_ms))
-    starts = {place: Start(offset) for place, offset in begin.items()}
-    for place, found in stored.items():
+    starts = {tp: Start(offset) for tp, offset in begin.items()}
+    for tp, found in stored.items():
         if found is not None:
-            starts[place] = _start_of(place, found, first=first[place], group=group, is_replay=place in replays)
+            starts[tp] = _start_of(tp, found, first=first[tp], group=group, is_replay=tp in replays)
     return starts
 
 
-def _start_of(place: TopicPartition, stored: StoredOffset, *, first: int, group: str, is_replay: bool) -> Start:
+def _start_of(tp: TopicPartition, stored: StoredOffset, *, first: int, group: str, is_replay: bool) -> Start:
     if stored.offset < first and not is_replay:
         raise ConfigError(
-            f"{group} is to go on at {place[0]}-{place[1]}@{stored.offset}, but the log begins at {first}: the messages "
+            f"{group} is to go on at {tp[0]}-{tp[1]}@{stored.offset}, but the log begins at {first}: the messages "
             "between are gone. Say where to go on with `txlayer consumer reset`",
             name="stored offset",
             value=stored.offset,
@@ -101,7 +101,7 @@ def _start_of(place: TopicPartition, stored: StoredOffset, *, first: int, group:
     found = decode(stored.offset, stored.metadata)
     if isinstance(found, Foreign):
         logger.warning(
-            "metadata.foreign", extra={"group": group, "topic": place[0], "partition": place[1], "reason": found.why}
+            "metadata.foreign", extra={"group": group, "topic": tp[0], "partition": tp[1], "reason": found.why}
         )
         return Start(max(stored.offset, first))
     if stored.offset < first:

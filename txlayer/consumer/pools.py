@@ -1,6 +1,6 @@
 """Where handlers run: the port of all pools, and the one of threads. Never what follows from how a handler ended.
 
-A handler that has not come back by its deadline is hung. Its attempt has failed, and another worker takes the place of its
+A handler that has not come back by its deadline is hung. Its attempt has failed, and another worker replaces its
 own: a process is killed; a thread or a task cannot be ended, so it is given up and counted until it comes back.
 """
 
@@ -125,7 +125,7 @@ class Failed(NamedTuple):
     error_type: str
     error_text: str
     started_ms: int  # by this machine's clock
-    place: int = 0  # in a batch, of the message that cannot be read; those before it are done
+    index_in_batch: int = 0  # in a batch, of the message that cannot be read; those before it are done
     is_undecodable: bool = False
     given_count: int = 0  # messages of the batch that the attempt concerns, from its first one on; 0: all
     error: BaseException | None = None  # what was raised, for its traceback; None: nothing was
@@ -358,7 +358,7 @@ class Caller:
 
 
 class _UnreadableError(Exception):
-    """The deserializer raised `reason` for the message at this place of a batch."""
+    """The deserializer raised `reason` for the message at this index of a batch."""
 
     def __init__(self, index: int, reason: Exception) -> None:
         super().__init__(str(index))
@@ -380,17 +380,17 @@ def _text_of(error: BaseException) -> str:
         return f"its text raised {type(exc).__name__}"
 
 
-def place_of(record: Any) -> dict[str, object]:
-    """The place of a record, for log lines; its key and value are the user's, and stay out of them."""
+def log_fields_of(record: Any) -> dict[str, object]:
+    """Where a record is, for log lines; its key and value are the user's, and stay out of them."""
     topic, partition, offset = record.topic(), record.partition(), record.offset()
     return {"topic": topic, "partition": partition, "offset": offset}
 
 
 def ids_of(context: Context) -> dict[str, object]:
-    """Which message, for log lines: its place, and the ids of its transaction and trace where it has them."""
+    """Which message, for log lines: where it is, and the ids of its transaction and trace where it has them."""
     ids = {"txn_id": context.txn_id, "trace_id": context.trace_id}
-    place = {"topic": context.topic, "partition": context.partition, "offset": context.offset}
-    return place | {name: value for name, value in ids.items() if value is not None}
+    fields = {"topic": context.topic, "partition": context.partition, "offset": context.offset}
+    return fields | {name: value for name, value in ids.items() if value is not None}
 
 
 def _tell(interceptor: Interceptor, message: ReceivedMessage, context: Context, error: BaseException) -> Any:
@@ -596,7 +596,7 @@ class HungHandlers:
         for job, result in ended + [(f.job, f.error_type) for f in late.failed]:
             _, at = self._given_up.pop((id(late.chunk), id(job)), (None, None))
             if at is not None:
-                where = place_of(items_of(job)[0].record)
+                where = log_fields_of(items_of(job)[0].record)
                 extra = where | {"late_s": round(now - at, 3), "result": result}
                 logger.warning("handler.ended_late", extra=extra)
 
@@ -671,7 +671,7 @@ class Workers(ABC):
 
 
 class ThreadPool(Workers):
-    """A `Pool` of threads. One whose handler hangs is given up, and another one takes its place.
+    """A `Pool` of threads. One whose handler hangs is given up and replaced by another one.
 
     Args:
         run: what a worker does with a chunk: `Caller.run`.
@@ -752,6 +752,6 @@ class ThreadPool(Workers):
             outcome = run(chunk)
             if not chunk.end():
                 outcomes.put_late(outcome)
-                return  # another one has its place
+                return  # another one has replaced it
             del at[chunk]
             outcomes.put(outcome)

@@ -80,7 +80,7 @@ _starting = threading.Lock()
 class SentRecord(NamedTuple):
     """A record as it is sent to a process; it has the methods of the client's records."""
 
-    place: tuple[str, int, int]
+    origin: tuple[str, int, int]
     raw_key: bytes | None
     raw_value: bytes | None
     raw_headers: Headers | None
@@ -88,15 +88,15 @@ class SentRecord(NamedTuple):
 
     def topic(self) -> str:
         """Topic of the record."""
-        return self.place[0]
+        return self.origin[0]
 
     def partition(self) -> int:
         """Partition of the record."""
-        return self.place[1]
+        return self.origin[1]
 
     def offset(self) -> int:
         """Offset of the record."""
-        return self.place[2]
+        return self.origin[2]
 
     def key(self) -> bytes | None:
         """Key of the record."""
@@ -118,12 +118,12 @@ class SentRecord(NamedTuple):
 class SentFailure(NamedTuple):
     """A failed job of a chunk, by its index."""
 
-    place: int
+    job_index: int
     result: Retry | Reject
     error_type: str
     error_text: str
     started_ms: int
-    place_in_batch: int
+    index_in_batch: int
     is_undecodable: bool
     given_count: int
     traceback: str  # empty: no exception
@@ -318,7 +318,7 @@ class _Process:
         self._held: bytes | None = None  # the last chunk, if it was not sent yet
         self._number = 0  # of chunks that were sent
         self._failed: list[SentFailure] = []  # of the first chunk
-        self._place = 0  # of the first chunk's running job
+        self._running_index = 0  # of the first chunk's running job
         self._turn_at = 0.0  # when the first chunk became the first
         self._look_at = 0.0
         self._killed_at: tuple[Chunk, int] | None = None  # the chunk and job whose handler hung
@@ -346,9 +346,9 @@ class _Process:
     def give(self, chunk: Chunk) -> None:
         """Send a chunk; one that may not fit into the pipe is sent once the process waits for it."""
         self.given.append(chunk)
-        place = self._number % GIVEN_COUNT_MAX  # its previous user has answered
+        slot = self._number % GIVEN_COUNT_MAX  # its previous user has answered
         self._number += 1
-        count, shared = len(chunk.jobs), self._shared[place]
+        count, shared = len(chunk.jobs), self._shared[slot]
         is_lost = chunk.lease.lost.is_set()
         if is_lost:
             shared.lost.set()
@@ -359,7 +359,7 @@ class _Process:
         shared.limit.value = 0 if is_lost or chunk.is_cut else count
         self._until.value = time.monotonic() + SILENT_S
         jobs = [_sent_job(job) for job in chunk.jobs]
-        sent = pickle.dumps((_lease_fields(chunk.lease), jobs, place), pickle.HIGHEST_PROTOCOL)
+        sent = pickle.dumps((_lease_fields(chunk.lease), jobs, slot), pickle.HIGHEST_PROTOCOL)
         if len(self.given) > 1 and len(sent) > self._bytes_max:
             self._held = sent
             return
@@ -437,34 +437,34 @@ class _Process:
         """Kill it if its handler takes longer than `timeout_s`; outcomes that it has sent can still be taken."""
         if not self.given:
             return
-        place, begun_at = self._running()
+        index, begun_at = self._running()
         limit_s = timeout_s if begun_at else START_S
         begun_at = begun_at or self._turn_at
         if time.monotonic() - begun_at >= limit_s and self._killed_at is None:
-            self._killed_at = self.given[0], place
+            self._killed_at = self.given[0], index
             logger.error("process.hung", extra={"pid": self.pid, "limit_s": limit_s})
             self._process.kill()
 
     def last_outcome(self, timeout_s: float) -> JobOutcome:
         """The outcome of the first chunk of a dead process that sent no further answer."""
         chunk, code, now = self.given[0], self.exit_code, time.monotonic()
-        place, begun_at = self._running()
+        index, begun_at = self._running()
         if not begun_at and self._killed_at is not None:
             return JobOutcome(chunk, (), not_run=chunk.jobs)
         started_ms = int((time.time() - (now - (begun_at or self._turn_at))) * 1000)
         text = f"the handler's process ended with {code}"
-        count = self._shared_of_given()[0].counts[place]
-        last = Failed(chunk.jobs[place], Retry(reason=text), "ProcessDied", text, started_ms, given_count=count)
+        count = self._shared_of_given()[0].counts[index]
+        last = Failed(chunk.jobs[index], Retry(reason=text), "ProcessDied", text, started_ms, given_count=count)
         if not begun_at:
             # One is charged, so that what kills each process before it begins comes to an end.
             return JobOutcome(chunk, (), [last], chunk.jobs[1:], now - self._turn_at)
-        has_failed = any(sent.place == place for sent in self._failed)
-        if has_failed or self._killed_at not in (None, (chunk, place)):  # it died behind that one
-            return self._outcome(chunk, place + has_failed, now - self._turn_at)
+        has_failed = any(sent.job_index == index for sent in self._failed)
+        if has_failed or self._killed_at not in (None, (chunk, index)):  # it died behind that one
+            return self._outcome(chunk, index + has_failed, now - self._turn_at)
         if self._killed_at is not None:
             why = f"no answer within {timeout_s:g} s (attempt_timeout): its process was killed"
-            last = timed_out(chunk.jobs[place], why=why, started_ms=started_ms, count=count)
-        outcome = self._outcome(chunk, place, now - self._turn_at)
+            last = timed_out(chunk.jobs[index], why=why, started_ms=started_ms, count=count)
+        outcome = self._outcome(chunk, index, now - self._turn_at)
         return outcome._replace(failed=[*outcome.failed, last], not_run=list(outcome.not_run)[1:])
 
     def _running(self) -> tuple[int, float]:
@@ -473,20 +473,20 @@ class _Process:
             return 0, 0.0
         begun = self._shared_of_given()[0].begun
         count = len(self.given[0].jobs)
-        while self._place + 1 < count and begun[self._place + 1]:
-            self._place += 1
-        return self._place, begun[self._place]
+        while self._running_index + 1 < count and begun[self._running_index + 1]:
+            self._running_index += 1
+        return self._running_index, begun[self._running_index]
 
     def _outcome(self, chunk: Chunk, ran_count: int, seconds: float) -> JobOutcome:
         jobs, failed = chunk.jobs, self._failures(chunk)
-        gone = {f.place for f in self._failed}
-        self._failed, self._place = [], 0
-        done = [job for place, job in enumerate(jobs[:ran_count]) if place not in gone]
+        gone = {f.job_index for f in self._failed}
+        self._failed, self._running_index = [], 0
+        done = [job for index, job in enumerate(jobs[:ran_count]) if index not in gone]
         return JobOutcome(chunk, done, failed, jobs[ran_count:], seconds)
 
     def _failures(self, chunk: Chunk) -> list[Failed]:
         return [
-            Failed(chunk.jobs[f.place], *f[1:-1], error=RaisedElsewhereError(f.traceback) if f.traceback else None)
+            Failed(chunk.jobs[f.job_index], *f[1:-1], error=RaisedElsewhereError(f.traceback) if f.traceback else None)
             for f in self._failed
         ]
 
@@ -529,23 +529,23 @@ class _Turns:
         self._begins = begins
         self._pipe = pipe
         self._sent_count = 0
-        self._places = {id(job): place for place, job in enumerate(chunk.jobs)}
-        self._place = 0
+        self._indexes = {id(job): index for index, job in enumerate(chunk.jobs)}
+        self._next_index = 0
         parent = multiprocessing.parent_process()
         self._parent_pid = None if parent is None else parent.pid
 
     def popleft(self) -> Job:
         """The next job, which begins now."""
         self.send_failed()
-        place, shared = self._place, self._shared
+        index, shared = self._next_index, self._shared
         with self._begins:
             now = time.monotonic()
             # A parent that is dead or frozen does not say any more how many may begin.
-            if place >= shared.limit.value or now >= shared.until.value or os.getppid() != self._parent_pid:
+            if index >= shared.limit.value or now >= shared.until.value or os.getppid() != self._parent_pid:
                 raise IndexError
-            shared.begun[place] = now
-        self._place += 1
-        return self._chunk.jobs[place]
+            shared.begun[index] = now
+        self._next_index += 1
+        return self._chunk.jobs[index]
 
     def pop(self) -> Job:
         """Nothing: the parent says how many may begin."""
@@ -555,8 +555,8 @@ class _Turns:
         """Send the failures that were not sent yet."""
         for failed in self._chunk.failed[self._sent_count :]:
             self._sent_count += 1
-            place, told = self._places[id(failed.job)], _traceback_of(failed.error)
-            self._pipe.send(SentFailure(place, *failed[1:-1], told))
+            index, told = self._indexes[id(failed.job)], _traceback_of(failed.error)
+            self._pipe.send(SentFailure(index, *failed[1:-1], told))
 
 
 class _Given(dict[int, int]):
@@ -564,12 +564,12 @@ class _Given(dict[int, int]):
 
     def __init__(self, jobs: Sequence[Job], counts: Any) -> None:
         super().__init__()
-        self._places = {id(job): place for place, job in enumerate(jobs)}
+        self._indexes = {id(job): index for index, job in enumerate(jobs)}
         self._counts = counts
 
     def __setitem__(self, name: int, count: int) -> None:
         super().__setitem__(name, count)
-        self._counts[self._places[name]] = count
+        self._counts[self._indexes[name]] = count
 
 
 def serve(pipe: Connection, shared: Sequence[Shared], begins: Any, caller: bytes) -> None:

@@ -14,7 +14,7 @@ from txlayer.core.messages import HalfHeader, Headers, ParkReason, Undecodable
 from txlayer.core.transaction import Content, HalfRecordFit, Transaction
 from txlayer.errors import InvariantError, RefusedRecordError
 
-TransactionPlace = tuple[int, str]
+PartitionAndKey = tuple[int, str]
 """(partition, "id/nonce"): the same key in two partitions means two transactions."""
 
 
@@ -59,16 +59,16 @@ def fetch_contents(
     doubt_topic: str,
     patience_s: float,
     clock: Callable[[], float] = time.monotonic,
-    as_cut: Collection[TransactionPlace] = (),
-    to_cut: Collection[TransactionPlace] = (),
-) -> dict[TransactionPlace, list[Content]]:
+    as_cut: Collection[PartitionAndKey] = (),
+    to_cut: Collection[PartitionAndKey] = (),
+) -> dict[PartitionAndKey, list[Content]]:
     """The contents of transactions whose content is not in memory; for those in `as_cut`, as doubt has them, whole or not.
 
     For those in `to_cut`, only the origins of their half records: all contents together would not fit into memory. Contents that only
     doubt has are returned whole.
 
     `wanted` contains (partition, transaction, number of its contents to fetch). A transaction consists of the records that
-    joined it when half was folded: see `Transaction.place_of`.
+    joined it when half was folded: see `Transaction.fit_of`.
 
     One sweep in offset order: a seek per record would cost 1.2 ms each.
 
@@ -80,12 +80,12 @@ def fetch_contents(
     wanted = list(wanted)
     txns = {(partition, txn.key): txn for partition, txn, _ in wanted}
     missing = {(partition, txn.key): count for partition, txn, count in wanted}
-    found: dict[TransactionPlace, dict[int, Content]] = {which: {} for which in missing}
-    places: dict[TopicPartition, list[tuple[int, int]]] = {}
-    ends: dict[TransactionPlace, tuple[TopicPartition, int]] = {}  # on doubt: read up to here
+    found: dict[PartitionAndKey, dict[int, Content]] = {which: {} for which in missing}
+    all_spans: dict[TopicPartition, list[tuple[int, int]]] = {}
+    ends: dict[PartitionAndKey, tuple[TopicPartition, int]] = {}  # on doubt: read up to here
     for partition, txn, count in wanted:
         topic, span = (doubt_topic if txn.is_in_doubt else half_topic), _span_of(txn, count)
-        places.setdefault((topic, partition), []).append(span)
+        all_spans.setdefault((topic, partition), []).append(span)
         if txn.is_in_doubt:
             ends[partition, txn.key] = ((topic, partition), span[1])
     half_starts = _starts(reader, half_topic, {p for p, _ in to_cut}, patience_s=patience_s)
@@ -96,21 +96,21 @@ def fetch_contents(
         if half is None:
             return
         header, offset, held = half
-        place = (record.partition(), header.key)
-        txn = txns.get(place)
+        which = (record.partition(), header.key)
+        txn = txns.get(which)
         if (
             txn is not None
             and txn.is_in_doubt is is_doubt
             and (not is_doubt or record.offset() >= txn.extra().doubt_offset)
-            and txn.place_of(header, offset) is HalfRecordFit.OWN
+            and txn.fit_of(header, offset) is HalfRecordFit.OWN
         ):
             born = str(header.born_ms)
             content = Content(header.index, header.topic, offset, header.options, born, held)
-            if place in to_cut and offset >= half_starts[place[0]] and not is_cut(held):
-                content = cut_whole(content, partition=place[0], count=header.count)
-            found[place][header.index] = content
+            if which in to_cut and offset >= half_starts[which[0]] and not is_cut(held):
+                content = cut_whole(content, partition=which[0], count=header.count)
+            found[which][header.index] = content
 
-    rounds = {partition: runs_of(spans) for partition, spans in places.items()}
+    rounds = {partition: runs_of(spans) for partition, spans in all_spans.items()}
     read = partial(read_ranges, reader, on_record=take, is_still_ours=lambda: None, patience_s=patience_s, clock=clock)
     while any(rounds.values()):
         read({partition: runs.pop(0) for partition, runs in rounds.items() if runs})
@@ -128,7 +128,7 @@ def fetch_contents(
 def _make_whole(
     reader: LogReader,
     half_topic: str,
-    which: TransactionPlace,
+    which: PartitionAndKey,
     contents: dict[int, Content],
     *,
     patience_s: float,
@@ -173,9 +173,9 @@ def _span_of(txn: Transaction, count: int) -> Range:
 def _read_further(
     reader: LogReader,
     read: Callable[[dict[TopicPartition, Range]], None],
-    found: Mapping[TransactionPlace, Mapping[int, Content]],
-    missing: Mapping[TransactionPlace, int],
-    ends: dict[TransactionPlace, tuple[TopicPartition, int]],
+    found: Mapping[PartitionAndKey, Mapping[int, Content]],
+    missing: Mapping[PartitionAndKey, int],
+    ends: dict[PartitionAndKey, tuple[TopicPartition, int]],
     *,
     patience_s: float,
 ) -> None:
@@ -185,8 +185,8 @@ def _read_further(
         if not further:
             break
         read(further)
-        for which, (place, end) in short.items():
-            ends[which] = (place, max(end, further[place][1]) if place in further else end)
+        for which, (tp, end) in short.items():
+            ends[which] = (tp, max(end, further[tp][1]) if tp in further else end)
 
 
 def _further(
@@ -197,13 +197,13 @@ def _further(
     Transaction markers that were written between the batches of their Kafka transaction took offsets.
     """
     starts: dict[TopicPartition, int] = {}
-    for place, end in short:
-        starts[place] = min(starts.get(place, end), end)
+    for tp, end in short:
+        starts[tp] = min(starts.get(tp, end), end)
     ranges = {}
-    for place, start in starts.items():
-        stable = reader.watermarks(place, timeout_s=patience_s)[1]
+    for tp, start in starts.items():
+        stable = reader.watermarks(tp, timeout_s=patience_s)[1]
         if start < stable:
-            ranges[place] = (start, min(start + RUN_GAP_MAX, stable))
+            ranges[tp] = (start, min(start + RUN_GAP_MAX, stable))
     return ranges
 
 

@@ -275,8 +275,8 @@ def _decided_ms(txn: Transaction, number: int, batch: Batch, first_op: tuple[int
     # If it was decided before this batch, it was held or waited for its key, and doubt has the time.
     if more is not None and more.moved_ms and more.decided_at is not None and more.decided_at < first_op:
         return more.moved_ms
-    place = bisect_right(batch.marks, (number, _NEVER)) - 1
-    return batch.marks[place][1] if place >= 0 else txn.appended_ms
+    index = bisect_right(batch.marks, (number, _NEVER)) - 1
+    return batch.marks[index][1] if index >= 0 else txn.appended_ms
 
 
 LOOK_COUNT_MAX = 20_000

@@ -297,9 +297,9 @@ def keep_within_memory(ledgers: Collection[Ledger], content_bytes_max: int) -> N
 
 def known_ends(group: GroupReader, shards: Mapping[int, Shard], topics: SystemTopics) -> dict[TopicPartition, int]:
     """Ends of half and op according to the last fetches, without a request; unknown ones are missing."""
-    places = [(topic, p) for p in shards for topic in (topics.half, topics.op)]
-    found = {place: group.known_end(place) for place in places}
-    return {place: end for place, end in found.items() if end is not None}
+    tps = [(topic, p) for p in shards for topic in (topics.half, topics.op)]
+    found = {tp: group.known_end(tp) for tp in tps}
+    return {tp: end for tp, end in found.items() if end is not None}
 
 
 def first_partition_count(

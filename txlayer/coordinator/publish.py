@@ -243,8 +243,8 @@ class Publisher:
         written = self._clock()
         waiting = writer.flush(timeout_s=self._timeout_s)
         raise_if_unacknowledged(waiting, waited_s=self._timeout_s)
-        if any(None in places.values() for places in kept.values()):
-            # It is stored, and its Kafka transaction would commit: but what must know its place cannot go on.
+        if any(None in offsets_by_key.values() for offsets_by_key in kept.values()):
+            # It is stored, and its Kafka transaction would commit: but what must know its offset cannot go on.
             raise RetriableError("nobody told where on doubt a transaction was stored")
         started = self._clock()
         writer.send_offsets(offsets, member, timeout_s=self._timeout_s)
@@ -331,7 +331,7 @@ class Publisher:
             note = _NoteOffset(kept, keep.txn.key) if keep.is_whole else None
             contents = contents_of(keep.txn) if keep.is_whole else []
             if contents and self._may_be_too_slow(keep.txn.size):
-                self._put_content(writer, partition, keep.txn, contents[0], None, is_place_alone=True)
+                self._put_content(writer, partition, keep.txn, contents[0], None, is_origin_alone=True)
             for content in contents:
                 try:
                     self._put_content(writer, partition, keep.txn, content, note)
@@ -345,8 +345,8 @@ class Publisher:
             for index in range(txn.seen):
                 self._put_doubt(writer, partition, codec.content_key(txn.key, index), None)
             self._put_doubt(writer, partition, txn.key.encode("ascii"), None)
-        for aside in batch.quarantined:
-            self._put_quarantined(writer, partition, aside)
+        for quarantined in batch.quarantined:
+            self._put_quarantined(writer, partition, quarantined)
 
     def _write_questions_and_policy_lines(self, writer: TransactionalWriter, partition: int, batch: Batch) -> None:
         """Questions and notices to producer groups, and what the coordinator resolves by policy."""
@@ -379,7 +379,7 @@ class Publisher:
             produce(writer, (self._topics.op, lines, None, partition))
 
     def _forward_all(self, writer: TransactionalWriter, partition: int, transactions: Sequence[Transaction]) -> None:
-        queue, origin = writer.produce, f"{partition}:"
+        send, origin = writer.produce, f"{partition}:"
         id_header, origin_header, end = codec.ID_HEADER, codec.ORIGIN_HEADER, -1 - NONCE_LENGTH
         allowed, is_watched, stamp_ms = None, self._is_watched, self._stamp_ms
         answers = self._answers if is_watched else None
@@ -402,7 +402,7 @@ class Publisher:
             if len(half_headers) > 1:  # with one there is none of the user's: it is our own
                 headers[:0] = user_headers(half_headers)
             try:
-                queue(txn.topic, record.value(), record.key(), -1, None, None, stamp_ms, headers)
+                send(txn.topic, record.value(), record.key(), -1, None, None, stamp_ms, headers)
             except BufferError:
                 arguments = (txn.topic, record.value(), record.key(), -1, None, None, stamp_ms, headers)
                 produce(writer, arguments)
@@ -496,7 +496,7 @@ class Publisher:
         content: Content,
         note: DeliveryReport | None,
         *,
-        is_place_alone: bool = False,
+        is_origin_alone: bool = False,
     ) -> None:
         record = content.record
         value, headers = codec.encode_content(
@@ -505,27 +505,29 @@ class Publisher:
         key = codec.content_key(txn.key, content.index)
         if is_cut(record):
             value, headers = b"", list(record.headers())  # as it stood on doubt before
-        elif is_place_alone or self._is_cut(key, value, headers):
+        elif is_origin_alone or self._is_cut(key, value, headers):
             value, headers = codec.cut_content(value=value, headers=headers)
         self._put_doubt(writer, partition, key, value, headers, note=note)
 
-    def _put_quarantined(self, writer: TransactionalWriter, partition: int, aside: RecordToQuarantine) -> None:
-        number, why = None if aside.line is None else aside.number, aside.why
-        key = codec.quarantine_key(aside.origin, number)
-        if aside.line is not None:
-            value: bytes = aside.line.encode()
+    def _put_quarantined(self, writer: TransactionalWriter, partition: int, quarantined: RecordToQuarantine) -> None:
+        number, why = None if quarantined.line is None else quarantined.number, quarantined.why
+        key = codec.quarantine_key(quarantined.origin, number)
+        if quarantined.line is not None:
+            value: bytes = quarantined.line.encode()
             headers: list[tuple[str, bytes | None]] = []
         else:
             value, headers = codec.encode_content(
-                key=aside.record.key(), value=aside.record.value(), headers=aside.record.headers()
+                key=quarantined.record.key(), value=quarantined.record.value(), headers=quarantined.record.headers()
             )
         size = _size(value, headers)
-        of_place: list[tuple[str, bytes | None]] = [(codec.WHY_HEADER, codec.encode_why(codec.cut_why(why, size=size)))]
+        why_alone: list[tuple[str, bytes | None]] = [
+            (codec.WHY_HEADER, codec.encode_why(codec.cut_why(why, size=size)))
+        ]
         if self._is_cut(key, value, headers):
-            self._put_doubt(writer, partition, key, b"", of_place)
+            self._put_doubt(writer, partition, key, b"", why_alone)
             return
         if self._may_be_too_slow(size):
-            self._put_doubt(writer, partition, key, b"", of_place)
+            self._put_doubt(writer, partition, key, b"", why_alone)
         try:
             self._put_doubt(writer, partition, key, value, [*headers, (codec.WHY_HEADER, codec.encode_why(why))])
         except (BrokerUnavailableError, FencedError) as exc:

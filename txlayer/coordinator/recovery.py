@@ -202,10 +202,10 @@ class Recovery:
         """
         topics = self._config.topics
         with closing(self._connections.make_reader("read_committed")) as reader:
-            places = [(t, p) for t in (topics.doubt, topics.half, topics.op) for p in stored]
-            starts = self._connections.start_offsets(places)
+            tps = [(t, p) for t in (topics.doubt, topics.half, topics.op) for p in stored]
+            starts = self._connections.start_offsets(tps)
             # The last stable offset may still wait for markers: the high watermark shows how far there are records.
-            ends = self._connections.end_offsets(places, is_committed=False)
+            ends = self._connections.end_offsets(tps, is_committed=False)
             doubts = self._read_doubt(reader, stored, starts, ends)
             for partition, ledger in ledgers.items():
                 fold, end = doubts[partition]
@@ -298,23 +298,23 @@ def _appended_ms(record: Any, ledger: Ledger) -> int:
 
 
 def _check_is_there(
-    place: TopicPartition, wanted: Range, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    tp: TopicPartition, wanted: Range, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> None:
-    if wanted[0] < min(starts[place], wanted[1]):
+    if wanted[0] < min(starts[tp], wanted[1]):
         raise ConfigError(
-            f"{place[0]}-{place[1]} begins at {starts[place]}, and must be read from {wanted[0]} on; what was there is lost to "
+            f"{tp[0]}-{tp[1]} begins at {starts[tp]}, and must be read from {wanted[0]} on; what was there is lost to "
             f"the coordinator: {COORDINATOR_ADVICE}",
             name="stored offset",
             value=wanted[0],
             expected="an offset within the topic's retention",
         )
-    if wanted[1] > ends[place]:
-        raise _is_cut_short(place, wanted[1], ends[place])
+    if wanted[1] > ends[tp]:
+        raise _is_cut_short(tp, wanted[1], ends[tp])
 
 
-def _is_cut_short(place: TopicPartition, position: int, end: int) -> ConfigError:
+def _is_cut_short(tp: TopicPartition, position: int, end: int) -> ConfigError:
     return ConfigError(
-        f"{place[0]}-{place[1]} ends at {end}, and was read up to {position} before: it was made anew, or brokers lost its end; "
+        f"{tp[0]}-{tp[1]} ends at {end}, and was read up to {position} before: it was made anew, or brokers lost its end; "
         f"find out which, then {COORDINATOR_ADVICE}",
         name="stored offset",
         value=position,

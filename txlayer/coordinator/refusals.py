@@ -134,7 +134,7 @@ class Refusals:
             partition: max(
                 (
                     *(txn.size for txn in (*batch.forwards, *(keep.txn for keep in batch.keeps.values()))),
-                    *(held_bytes(aside.record) for aside in batch.quarantined if aside.record is not None),
+                    *(held_bytes(each.record) for each in batch.quarantined if each.record is not None),
                 ),
                 default=0,
             )
@@ -256,7 +256,7 @@ def _ids_of_forward(key: str, batches: Mapping[int, Batch]) -> dict[str, str]:
 def _doubt_keys_of(batch: Batch) -> set[bytes]:
     """Under which keys a batch wrote what doubt may refuse."""
     quarantined = {
-        codec.quarantine_key(aside.origin, None if aside.line is None else aside.number) for aside in batch.quarantined
+        codec.quarantine_key(each.origin, None if each.line is None else each.number) for each in batch.quarantined
     }
     kept = [keep.txn for keep in batch.keeps.values() if keep.is_whole]
     return quarantined | {codec.content_key(t.key, index) for t in kept for index in range(t.seen)}

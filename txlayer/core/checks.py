@@ -1,6 +1,6 @@
 """Schedules check-backs: when a producer group is asked about an open transaction, and when asking ends.
 
-Every transaction has at most one place here: among those that are not due, by time, or among the due ones of its group,
+Every transaction is at most once in here: among those that are not due, by time, or among the due ones of its group,
 the oldest first. Most wait for their first check-back with the same immunity: they arrive in order, in a queue that takes
 eight bytes each. A heap has the rest. A transaction that is settled meanwhile is removed when its turn comes, or earlier when
 most are settled. The ledger writes the check-backs.

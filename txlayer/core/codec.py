@@ -439,8 +439,8 @@ def quarantine_key(origin: Origin, line: int | None = None) -> bytes:
 def parse_quarantine_key(raw: bytes | None) -> tuple[Origin, int | None] | None:
     """(origin, None) of a quarantined record, (origin, line) of a quarantined line of an op record; None for any other key."""
     try:
-        word, topic, partition, place = (raw or b"").decode("ascii").split("/")
-        offset, colon, line = place.partition(":")
+        word, topic, partition, position = (raw or b"").decode("ascii").split("/")
+        offset, colon, line = position.partition(":")
         origin = Origin(topic, whole(partition), whole(offset))
         return (origin, whole(line) if colon else None) if word == _ORIGIN and topic else None
     except ValueError:

@@ -202,9 +202,9 @@ def is_cut(headers: Headers | None, value: bytes | None) -> bool:
 def original_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
     """The headers that the message had when it was given up: all but the last `txl-dlq`, which is txlayer's."""
     original = list(headers or ())
-    for place in range(len(original) - 1, -1, -1):
-        if original[place][0] == DLQ_HEADER:
-            del original[place]
+    for index in range(len(original) - 1, -1, -1):
+        if original[index][0] == DLQ_HEADER:
+            del original[index]
             break
     return original
 
@@ -220,8 +220,8 @@ def encode_replay_mark(mark: ReplayMark) -> bytes:
 def decode_replay_mark(raw: bytes) -> ReplayMark | Undecodable:
     """Decode the header `txl-replay`."""
     try:
-        request_id, _, place = raw.decode("ascii").partition("/")
-        partition, _, offset = place.partition(":")
+        request_id, _, position = raw.decode("ascii").partition("/")
+        partition, _, offset = position.partition(":")
         if not is_request_id(request_id):
             return Undecodable("replay mark: request id out of form")
         mark = ReplayMark(request_id, whole(partition), whole(offset))

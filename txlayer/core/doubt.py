@@ -34,7 +34,7 @@ _SUMMARY_FORM = re.compile(
 )
 _NEVER_ASKED = b"0/"
 """Start of the checks in a summary without a check-back."""
-_PLACE = b"@"
+_OFFSET_MARK = b"@"
 """Separates a summary from the offset of its content; no summary contains it."""
 
 _NEVER_MS = 1 << 62
@@ -45,14 +45,14 @@ def may_be_dormant(summary: bytes) -> bool:
     return _SUMMARY_FORM.fullmatch(summary) is not None
 
 
-def with_place(summary: bytes, doubt_offset: int, size: int = 0) -> bytes:
+def with_doubt_offset(summary: bytes, doubt_offset: int, size: int = 0) -> bytes:
     """Encode a dormant transaction: its summary, the doubt offset of its content, and the content's size in bytes."""
     return b"%b@%d:%d" % (summary, doubt_offset, size)
 
 
-def place_of(encoded: bytes) -> int:
+def doubt_offset_of(encoded: bytes) -> int:
     """Doubt offset of a dormant transaction's content."""
-    return int(encoded[encoded.rindex(_PLACE) + 1 : encoded.rindex(b":")])
+    return int(encoded[encoded.rindex(_OFFSET_MARK) + 1 : encoded.rindex(b":")])
 
 
 def bytes_of(encoded: bytes) -> int:
@@ -62,10 +62,10 @@ def bytes_of(encoded: bytes) -> int:
 
 def transaction_of(key: str, encoded: bytes) -> Transaction:
     """Decode a dormant transaction."""
-    raw = encoded[: encoded.rindex(_PLACE)]
+    raw = encoded[: encoded.rindex(_OFFSET_MARK)]
     summary = codec.decode_summary(key, raw)
     assert isinstance(summary, DoubtSummary)  # `may_be_dormant` is stricter than the codec
-    return from_summary(summary, doubt_offset=place_of(encoded), size=bytes_of(encoded))
+    return from_summary(summary, doubt_offset=doubt_offset_of(encoded), size=bytes_of(encoded))
 
 
 class _Waiting(NamedTuple):
@@ -192,9 +192,9 @@ class DormantTransactions:
         order = sorted(range(len(due_ms)), key=due_ms.__getitem__)
         order.reverse()
         self._waiting[group] = _Waiting(
-            [found.keys[place] for place in order],
-            array("q", [due_ms[place] for place in order]),
-            array("q", [found.end_ms[place] for place in order]),
+            [found.keys[index] for index in order],
+            array("q", [due_ms[index] for index in order]),
+            array("q", [found.end_ms[index] for index in order]),
         )
         self._next_end_ms[group] = min(found.end_ms)
 
@@ -251,12 +251,12 @@ class DoubtIndex:
 
     def put_dormant(self, dormant: Mapping[str, bytes], *, loaded: Mapping[str, Transaction]) -> None:
         """Add the dormant transactions that a restart found. `loaded` contains the loaded ones until they are settled."""
-        offsets, keys = array("q", map(place_of, dormant.values())), list(dormant)
+        offsets, keys = array("q", map(doubt_offset_of, dormant.values())), list(dormant)
         if any(map(gt, offsets, islice(offsets, 1, None))):
             # Rare: a restart reads them in the order in which they moved to doubt.
             in_order = sorted(range(len(keys)), key=offsets.__getitem__)
-            offsets = array("q", [offsets[place] for place in in_order])
-            keys = [keys[place] for place in in_order]
+            offsets = array("q", [offsets[index] for index in in_order])
+            keys = [keys[index] for index in in_order]
         self._dormant_offsets, self._dormant_keys = offsets, keys
         self._dormant, self._loaded = dormant, loaded
         self.count += len(keys)
@@ -304,8 +304,8 @@ class DoubtIndex:
         return [key for _, key in oldest]
 
     def _slept(self) -> Iterator[tuple[int, str]]:
-        for place in range(self._first_dormant, len(self._dormant_keys)):
-            offset, key = self._dormant_offsets[place], self._dormant_keys[place]
+        for index in range(self._first_dormant, len(self._dormant_keys)):
+            offset, key = self._dormant_offsets[index], self._dormant_keys[index]
             if self._still_stands(offset, key):
                 yield offset, key
 
@@ -431,7 +431,7 @@ class DoubtFold:
         if self.unreadable:
             doubt_offset = min(doubt_offset, self.unreadable.pop(key, doubt_offset))
         if may_be_dormant(value):
-            self.dormant[key] = with_place(value, doubt_offset, size)
+            self.dormant[key] = with_doubt_offset(value, doubt_offset, size)
             if self.transactions:
                 self.transactions.pop(key, None)
             return
@@ -447,7 +447,7 @@ class DoubtFold:
 
     def _stood_at(self, key: str, offset: int) -> tuple[int, int]:
         if (encoded := self.dormant.get(key)) is not None:
-            return place_of(encoded), bytes_of(encoded)
+            return doubt_offset_of(encoded), bytes_of(encoded)
         before = self.transactions.get(key)
         return (offset, 0) if before is None else (before.extra().doubt_offset, before.size)
 
@@ -465,7 +465,7 @@ class QuarantinedRecord(NamedTuple):
     why: str
     key: str  # "id/nonce" that it names; "" if it names none
     kept_ms: int  # when it was written to doubt
-    place: Origin  # position of its bytes on doubt
+    doubt_origin: Origin  # where its bytes are on doubt
     key_bytes: int | None  # of the record; None: its key is null
     value_bytes: int | None
     header_names: tuple[str, ...]
@@ -488,14 +488,14 @@ class QuarantineFold:
         if record.value() is None:
             self._quarantined.pop(parsed, None)
         else:
-            self._quarantined[parsed] = _aside(parsed, record)
+            self._quarantined[parsed] = _quarantined_record(parsed, record)
 
     def quarantined(self) -> list[QuarantinedRecord]:
         """The records that are quarantined now, in the order of their first records on doubt."""
         return list(self._quarantined.values())
 
 
-def _aside(parsed: tuple[Origin, int | None], record: Any) -> QuarantinedRecord:
+def _quarantined_record(parsed: tuple[Origin, int | None], record: Any) -> QuarantinedRecord:
     origin, line = parsed
     key, value, headers = codec.decode_content(value=record.value(), headers=record.headers())
     # Ours is the last one; the record may have another header of that name.
@@ -508,7 +508,7 @@ def _aside(parsed: tuple[Origin, int | None], record: Any) -> QuarantinedRecord:
         why,
         key=_named_by(line, value, headers),
         kept_ms=record.timestamp()[1],
-        place=Origin(record.topic(), record.partition(), record.offset()),
+        doubt_origin=Origin(record.topic(), record.partition(), record.offset()),
         key_bytes=None if key is None else len(key),
         value_bytes=None if value is None else len(value),
         header_names=tuple(name for name, _ in headers),

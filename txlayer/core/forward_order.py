@@ -80,7 +80,7 @@ class ForwardOrder:
             _put(self._keys, txn)
 
     def put_back(self, txn: Transaction) -> None:
-        """Give a parked transaction that was committed its old place again."""
+        """Give a parked transaction that was committed its old turn again."""
         self.add(txn)
         if self._keys is not None and txn.key_hash is not None:
             _sort(self._keys[txn.key_hash], by=lambda t: t.first_offset)

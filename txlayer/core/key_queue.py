@@ -281,9 +281,9 @@ class Lanes(Generic[R]):
 
     def take_at(self, offset: int) -> list[Item[R]]:
         """Take the item at that offset, if it is ready."""
-        for place, item in enumerate(self.ready):
+        for index, item in enumerate(self.ready):
             if item.offset == offset:
-                del self.ready[place]
+                del self.ready[index]
                 return [item]
         return []
 
@@ -506,13 +506,13 @@ class Chains(Generic[R]):
 
     def go_on(self, ended: Sequence[Item[R]]) -> None:
         """Advance the chains of these items, which have ended. Consecutive items of a chain are adjacent."""
-        for place, item in enumerate(ended):
+        for index, item in enumerate(ended):
             follower = item.follower
             if follower is None:
                 del self.tails[item.chain]
                 for other in self._beside.pop(item.chain, ()):
                     self.line_up(other)
-            elif place + 1 == len(ended) or ended[place + 1] is not follower:
+            elif index + 1 == len(ended) or ended[index + 1] is not follower:
                 self.turn(follower)
 
     def go_on_behind(self, lasts: Sequence[Item[R]]) -> None:
@@ -620,9 +620,9 @@ class Chains(Generic[R]):
 
     def not_written(self, items: Sequence[Item[R]]) -> None:
         """The ends of these items, taken by `take_due`, were not written: they are due again, before all others."""
-        for place in range(len(items) - 1, -1, -1):
-            item = items[place]
-            if not place or items[place - 1].follower is not item:
+        for index in range(len(items) - 1, -1, -1):
+            item = items[index]
+            if not index or items[index - 1].follower is not item:
                 (self._answers if item.is_replay else self._due).appendleft(item)
 
     def parked_after(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> dict[bytes, int]:
@@ -1132,7 +1132,7 @@ class KeyQueues(Generic[R]):
     def forget_parked(self, *, before: int) -> int:
         """Release the parked keys whose dead letters are all before this offset of their topic. Returns the number of keys.
 
-        For keys whose dead letters retention has removed: no request can release them, and others need their places.
+        For keys whose dead letters retention has removed: no request can release them, and others need their room.
         """
         count = self._chains.forget_parked(before=before)
         if count:
@@ -1173,7 +1173,7 @@ class KeyQueues(Generic[R]):
     @property
     def needs_requests(self) -> bool:
         """True if a key has to be parked, no more can be, and nothing that was read can change that."""
-        # An attempt without a place for its count changes nothing: keys that wait to be parked keep theirs.
+        # An attempt without room for its count changes nothing: keys that wait to be parked keep theirs.
         is_idle = not (self.in_flight_count or self._chains.has_due)
         has_retries = bool(self._lanes.again or self._lanes.waiting_count)
         return self._chains.is_without_room and is_idle and not has_retries

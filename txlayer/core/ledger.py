@@ -273,7 +273,7 @@ NEVER = 1 << 62
 
 _OPEN, _COMMITTED = TxnState.OPEN, TxnState.COMMITTED
 _PLAIN, _PRODUCER = f"{VERSION}|{Resolution.COMMIT.value}|", Source.PRODUCER.value
-KEY_PLACE = len(_PLAIN)
+KEY_INDEX = len(_PLAIN)
 """Index of the transaction's key in an op line."""
 
 _KINDS = {
@@ -315,7 +315,7 @@ class Ledger:
         self.order = ForwardOrder()
         self.batch, self.batch_size = Batch(), BatchSize()  # the service sets the size
         self.half_next = 0
-        self._no_half = (0, 0)  # half offsets, [from, to), where markers are or what was aborted; the last such place
+        self._no_half = (0, 0)  # half offsets, [from, to), where markers are or what was aborted; the last such range
         self.op_next: OpPosition = (0, 0)
         self.newest_ms = self._half_ms = 0  # newest append time that counts; of half alone
         self.latest_ms, self.now_ms = NEVER_MS, 0  # limit of append times; the last `due`'s time
@@ -459,10 +459,10 @@ class Ledger:
 
     def _recent_state(self, key: str) -> TxnState | None:
         """The final state of a settled transaction, as far as it is remembered."""
-        place = self._recent.get(key, self._recent_before.get(key))
-        if place is None:
+        began = self._recent.get(key, self._recent_before.get(key))
+        if began is None:
             return None
-        return TxnState.COMMITTED if place >= 0 else TxnState.ROLLED_BACK
+        return TxnState.COMMITTED if began >= 0 else TxnState.ROLLED_BACK
 
     def _is_known(self, key: str) -> bool:
         """True if a transaction of this key was settled, even if its final state is not remembered."""
@@ -478,18 +478,18 @@ class Ledger:
         self._recent_before, self._recent = before, {}
         self._recent_before_end = self.half_next
 
-    def _began_at(self, place: int | None) -> int:
+    def _began_at(self, began: int | None) -> int:
         """Half offset where a settled transaction begins.
 
-        Committed: `place`; rolled back: -1 - `place`; None (state unknown): the end of the replay.
+        Committed: `began`; rolled back: -1 - `began`; None (state unknown): the end of the replay.
         """
-        if place is None:
+        if began is None:
             return self._replay_end
-        return place if place >= 0 else -1 - place
+        return began if began >= 0 else -1 - began
 
     def _decided(self, txn: Transaction, before: TxnState, position: OpPosition) -> None:
         more = txn.extra()
-        if before is not TxnState.HELD:  # a held one keeps its place and its age
+        if before is not TxnState.HELD:  # a held one keeps its turn and its age
             more.decided_at = position
             if txn.is_in_doubt:
                 more.moved_ms = self._now_for(txn)
@@ -794,7 +794,7 @@ class Ledger:
             self.op_next = max(self.op_next, (op_to, 0))
 
     def _pass_half(self, half_next: int) -> None:
-        """There is no half record between the last one and this offset: a line that names a place there is misplaced."""
+        """There is no half record between the last one and this offset: a line that names an offset there is misplaced."""
         start, end = self._no_half
         self._no_half = (start if end == self.half_next else self.half_next), half_next
         self.half_next = half_next
@@ -974,12 +974,12 @@ class Ledger:
             more.offsets = []
         # Avoids a call in most cases.
         is_next = header.index == txn.seen and header.count == txn.count
-        place = HalfRecordFit.NEXT if is_next else txn.place_of(header, offset)
-        if place is HalfRecordFit.NONE:
+        fit = HalfRecordFit.NEXT if is_next else txn.fit_of(header, offset)
+        if fit is HalfRecordFit.NONE:
             why = Undecodable(f"record {header.index}/{header.count} where {txn.seen}/{txn.count} is due")
             self._quarantine(self.settings.half_topic, offset, why, record=record)
             return
-        if place is not HalfRecordFit.NEXT:
+        if fit is not HalfRecordFit.NEXT:
             self._join_copy(txn, offset, is_last=header.index == txn.count - 1)
             return
         is_new_topic = header.topic not in txn.topics
@@ -1255,7 +1255,7 @@ class Ledger:
                 if line_count >= line_count_max or quick_bytes >= quick_bytes_left:
                     return self._pause((op_offset, number), line_count, quick_bytes, dropped_bytes)
                 line = lines[number]
-                key = line[KEY_PLACE : line.find("|", KEY_PLACE)]
+                key = line[KEY_INDEX : line.find("|", KEY_INDEX)]
                 table = fresh if key in fresh else rest
                 if (
                     (txn := table.get(key)) is not None

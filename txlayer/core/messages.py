@@ -25,12 +25,12 @@ UUID_LENGTH = 36
 """Characters of a generated id."""
 
 _TAIL_FORM = b"xxx-xxxx-xxxxxxxxxxxx/xxxxxxxx "
-_TAIL_PLACES = tuple(place for place, byte in enumerate(_TAIL_FORM) if byte == ord("x"))
-_VARIANT_PLACE = 4
+_TAIL_INDEXES = tuple(index for index, byte in enumerate(_TAIL_FORM) if byte == ord("x"))
+_VARIANT_INDEX = 4
 # Two of the four bits of that digit are the variant of RFC 9562, the other two are random.
 _VARIANTS = bytes.maketrans(b"0123456789abcdef", b"89ab89ab89ab89ab")
 
-TAIL_DIGITS = len(_TAIL_PLACES)
+TAIL_DIGITS = len(_TAIL_INDEXES)
 """Random hexadecimal digits per key tail in `key_tails`."""
 
 # `|` separates fields, and `/` separates id, nonce and index in keys; a blank would have to be quoted on a command line.
@@ -73,9 +73,9 @@ def key_tails(random_hex: str) -> list[str]:
     count = len(random_hex) // TAIL_DIGITS
     digits = random_hex[: count * TAIL_DIGITS].encode("ascii")
     table = bytearray(_TAIL_FORM * count)
-    for column, place in enumerate(_TAIL_PLACES):
-        table[place :: len(_TAIL_FORM)] = digits[column::TAIL_DIGITS]
-    variants = slice(_VARIANT_PLACE, None, len(_TAIL_FORM))
+    for column, index in enumerate(_TAIL_INDEXES):
+        table[index :: len(_TAIL_FORM)] = digits[column::TAIL_DIGITS]
+    variants = slice(_VARIANT_INDEX, None, len(_TAIL_FORM))
     table[variants] = table[variants].translate(_VARIANTS)
     return table.decode("ascii").split()
 

@@ -355,9 +355,9 @@ def _decode_keys(raw: bytes, what: str) -> dict[bytes, int]:
 def _stuck_bytes(parked: Mapping[bytes, int], stuck: Mapping[bytes, int]) -> bytearray:
     """Per stuck key: its index among the parked hashes in order, and the dead letter's offset."""
     out = bytearray()
-    for place, key_hash in enumerate(sorted(parked)):
+    for index, key_hash in enumerate(sorted(parked)):
         if key_hash in stuck:
-            _put(out, place)
+            _put(out, index)
             _put(out, stuck[key_hash])
     return out
 
@@ -399,8 +399,8 @@ def _decode_waiting(offset: int, text: str) -> WaitingKeys | None:
 
 
 def _is_in(offset: int, runs: Sequence[Run]) -> bool:
-    place = bisect_right(runs, (offset, WHOLE_MAX))
-    return place > 0 and offset < runs[place - 1][1]
+    index = bisect_right(runs, (offset, WHOLE_MAX))
+    return index > 0 and offset < runs[index - 1][1]
 
 
 # --- numbers and text -------------------------------------------------------------------------------------------------
@@ -532,7 +532,7 @@ class Progress:
         self._ahead = list(stored.finished)  # finished before a restart and not read again
         self._attempts = dict(stored.attempts)  # of unfinished records, and of those not read again
         self._failed_until = max(stored.attempts, default=offset - 1) + 1
-        self._admitted = dict.fromkeys(stored.attempts)  # they have a place in every snapshot
+        self._admitted = dict.fromkeys(stored.attempts)  # they have room in every snapshot
         self._uncounted: dict[int, None] = {}  # counts that are not in a snapshot yet
         self._on_the_way: deque[tuple[int, int]] = deque()  # (version, offset) of counts
         self._version = 0
@@ -646,7 +646,7 @@ class Progress:
         """What to store now, as if the records at the offsets `ended` had ended, too.
 
         A count of attempts without room waits for a later snapshot, and the record's next attempt waits with it. Counts of
-        the records `behind`, which wait for another record of their key, take at most half of the places, so that a failed
+        the records `behind`, which wait for another record of their key, take at most half of the room, so that a failed
         batch leaves room for other keys. Records `given_up` need no next attempt and continue without a count. Ends
         without room are not stored yet; then `is_full` is True.
 
@@ -757,13 +757,13 @@ class Progress:
         return released
 
     def _admit(self, behind: Collection[int], given_up: Collection[int]) -> None:
-        """Give counts their places. They keep them: a count that was stored must not be missing later."""
+        """Give counts their room. They keep it: a count that was stored must not be missing later."""
         for offset in [at for at in self._attempts if self._is_gone(at)]:
             self._forget(offset)
         for offset in list(self._uncounted):
             if offset not in self._admitted:
-                place_count = self._attempts_max // 2 if offset in behind else self._attempts_max
-                if len(self._admitted) < place_count:
+                count_max = self._attempts_max // 2 if offset in behind else self._attempts_max
+                if len(self._admitted) < count_max:
                     self._admitted[offset] = None
                 elif offset not in given_up:
                     continue

@@ -61,7 +61,7 @@ class WrongResult(NamedTuple):
 def checked(result: Any) -> HandlerResult | WrongResult:
     """Convert what a handler returned to plain values; the delay of a `Retry` is in `delay_ms`.
 
-    A handler is user code: no return value of it raises here, or later at an unexpected place.
+    A handler is user code: no return value of it raises here, or later elsewhere.
     """
     kind = type(result)  # not isinstance: it would ask the object itself
     if result is None or kind is Ack:

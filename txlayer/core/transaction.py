@@ -40,7 +40,7 @@ class Content(NamedTuple):
 
 
 class TransactionExtras:
-    """Fields that only some transactions need: several messages, a place on the doubt topic, check-backs, a decision that waits."""
+    """Fields that only some transactions need: several messages, an offset on the doubt topic, check-backs, a decision that waits."""
 
     __slots__ = (
         "answered_count",
@@ -162,7 +162,7 @@ class Transaction:
             self.more = TransactionExtras()
         return self.more
 
-    def place_of(self, header: HalfHeader, offset: int) -> HalfRecordFit:
+    def fit_of(self, header: HalfHeader, offset: int) -> HalfRecordFit:
         """How the half record at `offset` relates to this transaction, both when half is folded and when it is read again.
 
         For a transaction on doubt the offset is not compared: only coordinators write there, and only the transaction's own records.

@@ -413,7 +413,7 @@ def _attempts(traces: Traces, window: Window) -> Collection[_Attempt]:
         else:
             attempt.contents[content.index] = content.content
             attempt.kept_at.setdefault(content.index, content.half_offset)
-    quarantined = {(aside.partition, aside.offset, aside.line) for aside in traces.quarantined}
+    quarantined = {(record.partition, record.offset, record.line) for record in traces.quarantined}
     for half in sorted(traces.halves, key=lambda h: (h.partition, h.offset)):
         if (half.partition, half.offset, -1) not in quarantined:
             _store(of(half), half, window)

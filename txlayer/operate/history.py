@@ -9,7 +9,7 @@ from typing import Any
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import Administration, HistoryStart
-from txlayer.adapters.readers import HalfPlace, LogHistoryReader
+from txlayer.adapters.readers import HalfOwner, LogHistoryReader
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.recovery import decode_stored
@@ -29,7 +29,7 @@ PREPARE_TIME_MS = 10 * 60 * 1000
 def histories_at(reader: LogHistoryReader, partition: int, offset: int) -> tuple[list[TransactionHistory], str]:
     """The transaction whose half message is there; without one, a sentence that says what is there instead."""
     found = reader.half_at(partition, offset)
-    if not isinstance(found, HalfPlace):
+    if not isinstance(found, HalfOwner):
         return [], found
     start = HistoryStart(found.appended_ms, position=(partition, offset))
     if found.index:

@@ -89,7 +89,7 @@ def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
 def stats_json(namespace: str, overview: Overview, partitions: Sequence[PartitionStatus], *, now_ms: int) -> Json:
     ages_ms: dict[tuple[str, str], list[int]] = {}  # by producer group and state: how many, the oldest
     doubt: Counter[int] = Counter()
-    kept_aside = Counter(found.place.partition for found in overview.kept_aside())
+    kept_aside = Counter(found.doubt_origin.partition for found in overview.kept_aside())
     for partition, state, txn in overview.standing():
         age_ms = max(now_ms - txn.appended_ms, 0)
         kind = ages_ms.setdefault((txn.group, state), [0, age_ms])
@@ -157,6 +157,6 @@ def quarantined_json(found: QuarantinedRecord, *, now_ms: int) -> Json:
         "key_bytes": found.key_bytes,
         "value_bytes": found.value_bytes,
         "header_names": list(found.header_names),
-        "doubt_partition": found.place.partition,
-        "doubt_offset": found.place.offset,
+        "doubt_partition": found.doubt_origin.partition,
+        "doubt_offset": found.doubt_origin.offset,
     }

@@ -313,9 +313,9 @@ class AsyncTransactionalProducer:
         started.engine.pipeline.check_open()
         started.engine.check_entry()
         identity = started.engine.identity
-        place = identity.place(ordering_key, order, immunity)
+        placement = identity.placement(ordering_key, order, immunity)
         key = identity.draw(txn_id, now_ms())
-        return AsyncTransaction(started, barrier=self._barrier, place=place, key=key, may_wait=block)
+        return AsyncTransaction(started, barrier=self._barrier, placement=placement, key=key, may_wait=block)
 
     @asynccontextmanager
     async def _transaction_of_unstarted(
@@ -383,7 +383,7 @@ class AsyncTransactionalProducer:
 
     def _task_ended(self, txn: PendingTransaction, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        # A task may be cancelled before its first step, too: then nothing else gives the place in flight back.
+        # A task may be cancelled before its first step, too: then nothing else gives the slot in flight back.
         if isinstance(txn, AsyncSubmittedTransaction):
             txn.queue.pipeline.post(txn.abandon)
 
@@ -469,10 +469,10 @@ class AsyncTransactionalProducer:
     ) -> PendingTransaction:
         started.engine.check_entry()
         identity = started.engine.identity
-        place = identity.place(ordering_key, order, immunity)
+        placement = identity.placement(ordering_key, order, immunity)
         key = identity.draw(txn_id, now_ms())
         several = (messages,) if isinstance(messages, Message) else messages
-        return await started.drive(steps.launch(started.engine, make, several, place, key, may_wait=block))
+        return await started.drive(steps.launch(started.engine, make, several, placement, key, may_wait=block))
 
 
 class AsyncTransaction(OpenTransaction):
@@ -481,9 +481,9 @@ class AsyncTransaction(OpenTransaction):
     __slots__ = ("_started",)
 
     def __init__(
-        self, started: LoopEngine, *, barrier: Barrier | None, place: Placement, key: str, may_wait: bool
+        self, started: LoopEngine, *, barrier: Barrier | None, placement: Placement, key: str, may_wait: bool
     ) -> None:
-        super().__init__(started.engine, barrier=barrier, place=place, key=key, may_wait=may_wait)
+        super().__init__(started.engine, barrier=barrier, placement=placement, key=key, may_wait=may_wait)
         self._started = started
 
     async def __aenter__(self) -> Self:

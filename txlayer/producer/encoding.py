@@ -107,14 +107,14 @@ class Encoder:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def plain_record(self, message: Message, place: Placement) -> HalfRecord | None:
+    def plain_record(self, message: Message, placement: Placement) -> HalfRecord | None:
         """The half record of a plain message: bytes, a known topic, no options; None if it is not plain."""
         topic, key, value, headers, tags, partition, timestamp = message
         known = self._known.get(topic)
         if (
             known is not None
             and value.__class__ is bytes
-            and (key.__class__ is bytes or (key is None and place.ordering_key is None))
+            and (key.__class__ is bytes or (key is None and placement.ordering_key is None))
             and headers is None
             and tags is None
             and partition is None
@@ -122,10 +122,10 @@ class Encoder:
             and self._serialize is None
             and len(value) + len(key or b"") <= known.message_bytes_max
         ):
-            return (topic, key, value, None, place.options)
+            return (topic, key, value, None, placement.options)
         return None
 
-    def records(self, messages: Sequence[Message], place: Placement) -> list[HalfRecord] | None:
+    def records(self, messages: Sequence[Message], placement: Placement) -> list[HalfRecord] | None:
         """Half records of one transaction; None if one of its `unknown_topics` must be learned first.
 
         Raises:
@@ -149,7 +149,7 @@ class Encoder:
         records = []
         byte_count = 0
         for message in messages:
-            record, size = self._record(message, place)
+            record, size = self._record(message, placement)
             records.append(record)
             byte_count += size
         if byte_count > self._config.transaction_bytes_max:
@@ -158,7 +158,7 @@ class Encoder:
             )
         return records
 
-    def _record(self, message: Message, place: Placement) -> tuple[HalfRecord, int]:
+    def _record(self, message: Message, placement: Placement) -> tuple[HalfRecord, int]:
         topic = message.topic
         headers = headers_of(message.headers)
         if message.tags is not None:
@@ -176,11 +176,15 @@ class Encoder:
                 size_bytes_max=known.message_bytes_max,
                 reason="too-large",
             )
-        _check_place(message, known)
-        if message.partition is None and message.timestamp is None and (key is not None or place.ordering_key is None):
-            options = place.options
+        _check_partition_and_timestamp(message, known)
+        if (
+            message.partition is None
+            and message.timestamp is None
+            and (key is not None or placement.ordering_key is None)
+        ):
+            options = placement.options
         else:
-            options = place.options_of(
+            options = placement.options_of(
                 has_key=key is not None, partition=message.partition, timestamp_ms=message.timestamp
             )
         return (topic, key, value, headers or None, options), size
@@ -240,7 +244,7 @@ def _room(bytes_max: int | None, ours: int) -> int:
     return max(bytes_max - BATCH_BYTES - RECORD_BYTES - ours, 0)
 
 
-def _check_place(message: Message, known: KnownTopic) -> None:
+def _check_partition_and_timestamp(message: Message, known: KnownTopic) -> None:
     partition, timestamp = message.partition, message.timestamp
     if isinstance(partition, bool) or isinstance(timestamp, bool):  # written, it would be a word
         raise UsageError("partition and timestamp are whole numbers, not True or False. Nothing was sent")

@@ -31,8 +31,8 @@ MARGIN_MS = 60_000
 AGAIN_S = 0.5
 
 
-class HalfPlaces(Protocol):
-    """`LogHistoryReader.half_places`."""
+class HalfOffsets(Protocol):
+    """`LogHistoryReader.half_offsets`."""
 
     def __call__(self, partition: int, keys: Collection[str], *, at_ms: int) -> Mapping[str, int]:
         """Key → offset of the last half record."""
@@ -54,7 +54,7 @@ class OffsetLookup:
 
     def __init__(
         self,
-        make_look: Callable[[], HalfPlaces],
+        make_look: Callable[[], HalfOffsets],
         *,
         post: Callable[[Callable[[], None]], None],
         patience_s: float,
@@ -83,7 +83,7 @@ class OffsetLookup:
             self._start(partial(self._look_up, partition, sought))
 
     def end(self) -> None:
-        """The producer ends: the places still sought are reported as not found."""
+        """The producer ends: the offsets still sought are reported as not found."""
         self._is_over.set()
         for txn in list(self._sought):
             self._told(txn, UNSTORED)
@@ -93,7 +93,7 @@ class OffsetLookup:
             self._sought.remove(txn)
         except KeyError:
             return  # it was told already: the producer has ended meanwhile
-        txn.placed(offset)
+        txn.offset_found(offset)
 
     # --- the finder's threads -----------------------------------------------------------------------------------------
 
@@ -168,9 +168,9 @@ class Engine:
             raise limit.error(self.pipeline.group)
 
     def launch_now(
-        self, make: MakePending, records: list[HalfRecord], place: Placement, key: str
+        self, make: MakePending, records: list[HalfRecord], placement: Placement, key: str
     ) -> PendingTransaction | None:
-        """Queue the half records of a new transaction; None: no place in flight is free, nothing was sent.
+        """Queue the half records of a new transaction; None: no slot in flight is free, nothing was sent.
 
         Where the client had no room for all of them, `steps.store_rest` must follow.
 
@@ -183,7 +183,7 @@ class Engine:
             pipeline.check_open()
         if not pipeline.acquire_slot():
             return None
-        queue = pipeline.queues[self.identity.partition(place, key)]
+        queue = pipeline.queues[self.identity.partition(placement, key)]
         txn = make(queue, key, now_ms(), len(records))
         queued_count = pipeline.store(txn, records)
         if queued_count < len(records):
@@ -191,7 +191,7 @@ class Engine:
         return txn
 
     def launch_plain(
-        self, message: Message, place: Placement, work: LocalWork | None
+        self, message: Message, placement: Placement, work: LocalWork | None
     ) -> SubmittedTransaction | None:  # longer than a screen's half, because each call saved is a share of the rate
         """`launch_now` for one message with nothing asked for; None: it is not that plain, nothing was sent.
 
@@ -205,22 +205,22 @@ class Engine:
         if pipeline.state is not OPEN:
             pipeline.check_open()
         if message.key is None:
-            place = ANYWHERE
-        elif place is BY_MESSAGES:
-            place = self.identity.place_of(place, (message,))
-        record = self.encoder.plain_record(message, place)
+            placement = ANYWHERE
+        elif placement is BY_MESSAGES:
+            placement = self.identity.placement_of(placement, (message,))
+        record = self.encoder.plain_record(message, placement)
         if record is None:
             return None
         try:
-            pipeline.places.pop()
+            pipeline.slots.pop()
         except IndexError:
             return None
         topic, message_key, value, _, options = record
         born_ms = now_ms()
-        if place.partition is None:
-            key, partition = self.identity.draw_placed(born_ms)
+        if placement.partition is None:
+            key, partition = self.identity.draw_with_partition(born_ms)
         else:
-            key, partition = self.identity.draw(None, born_ms), place.partition
+            key, partition = self.identity.draw(None, born_ms), placement.partition
         queue = pipeline.queues[partition]
         txn = SubmittedTransaction(queue, key, born_ms, 1, work)
         ours = (codec.HALF_HEADER, codec.half_header(key, pipeline.group, topic, 0, 1, born_ms, options))
@@ -251,13 +251,13 @@ class Engine:
     def status(self, txn_id: str, *, since: timedelta, ordering_key: bytes | str | None) -> list[TransactionHistory]:
         """What the topics say of an id; blocks."""
         check_txn_id(txn_id)
-        place = self.identity.place(ordering_key, "commit", None)
+        placement = self.identity.placement(ordering_key, "commit", None)
         at_ms = now_ms() - since // timedelta(milliseconds=1)
         return self.connections.history().read(
             txn_id,
             start=HistoryStart(at_ms),
-            # Its own id places a transaction only when it had no ordering key, and that is not known here.
-            partitions=None if place.partition is None else [place.partition],
+            # Its own id decides the partition only when it had no ordering key, and that is not known here.
+            partitions=None if placement.partition is None else [placement.partition],
         )
 
     def decision(self, txn: PendingTransaction) -> Resolution | None:
@@ -348,7 +348,7 @@ def assemble(
         resolution_timeout_s=config.resolution_timeout.total_seconds(),
     )
     pipeline.finder = OffsetLookup(
-        lambda: connections.history().half_places,
+        lambda: connections.history().half_offsets,
         post=pipeline.post,
         patience_s=config.resolution_timeout.total_seconds(),
     )

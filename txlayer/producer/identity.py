@@ -37,7 +37,7 @@ _TAILS_PER_SHARE = 16
 
 _ID_TAIL_LENGTH = UUID_LENGTH - len(uuid7_head(0))
 
-_PLACES_KEPT = 8_192
+_PLACEMENTS_KEPT = 8_192
 """Ordering keys whose hash is cached: hashing one takes longer than storing its message."""
 
 
@@ -80,7 +80,7 @@ BY_MESSAGES = Placement(None, "", None, open_wish=("commit", None))
 
 
 class Identity:
-    """Draws ids and places transactions for one producer. Thread-safe."""
+    """Draws ids and chooses partitions for one producer. Thread-safe."""
 
     def __init__(self, *, partition_count: int) -> None:
         self._partition_count = partition_count
@@ -91,7 +91,7 @@ class Identity:
         self._now: tuple[int, tuple[str, list[str], int | None]] = (-1, ("", [], None))
         # Producers that start together do not move from partition to partition together.
         self._first_partition = int.from_bytes(os.urandom(2))
-        self._place = lru_cache(_PLACES_KEPT)(self._find_place)
+        self._placement = lru_cache(_PLACEMENTS_KEPT)(self._find_placement)
 
     def draw(self, txn_id: str | None, at_ms: int) -> str:
         """A new "id/nonce"; the id is `txn_id`, or a UUIDv7 of `at_ms`.
@@ -105,7 +105,7 @@ class Identity:
             return f"{check_txn_id(txn_id)}/{tail[-NONCE_LENGTH:]}"
         return head + tail
 
-    def draw_placed(self, at_ms: int) -> tuple[str, int]:
+    def draw_with_partition(self, at_ms: int) -> tuple[str, int]:
         """A new "id/nonce" with a UUIDv7 of `at_ms`, and the partition of a transaction without an ordering key."""
         head, tails, partition = self._at(at_ms)
         key = head + self._draw_tail(tails)
@@ -146,28 +146,28 @@ class Identity:
         for tails in kept:
             del tails[_TAILS_AT_ONCE:]
 
-    def partition(self, place: Placement, key: str) -> int:
-        """The half partition of the transaction `key` ("id/nonce") at `place`."""
-        if place.partition is not None:
-            return place.partition
+    def partition(self, placement: Placement, key: str) -> int:
+        """The half partition of the transaction `key` ("id/nonce") with this placement."""
+        if placement.partition is not None:
+            return placement.partition
         return half_partition(ordering_key=None, txn_id=key[: -NONCE_LENGTH - 1], partition_count=self._partition_count)
 
-    def place_of(self, place: Placement, messages: Sequence[Message]) -> Placement:
-        """The place itself, or, if the messages decide it, the place of their common key.
+    def placement_of(self, placement: Placement, messages: Sequence[Message]) -> Placement:
+        """The placement itself, or, if the messages decide it, that of their common key.
 
         Raises:
             UsageError: the messages have no common key, and the order needs one. Nothing was sent.
         """
-        if place.open_wish is None:
-            return place
+        if placement.open_wish is None:
+            return placement
         key = common_key(messages)
-        order, immunity = place.open_wish
-        if key is None and place is BY_MESSAGES:
+        order, immunity = placement.open_wish
+        if key is None and placement is BY_MESSAGES:
             return ANYWHERE
-        return self._place(key, order, immunity)
+        return self._placement(key, order, immunity)
 
-    def place(self, ordering_key: OrderingKey, order: str | OrderMode, immunity: timedelta | None) -> Placement:
-        """The place of a transaction with these settings; `place_of` must follow once its messages are known.
+    def placement(self, ordering_key: OrderingKey, order: str | OrderMode, immunity: timedelta | None) -> Placement:
+        """The placement of a transaction with these settings; `placement_of` must follow once its messages are known.
 
         Raises:
             UsageError: a setting is not valid. Nothing was sent.
@@ -182,9 +182,9 @@ class Identity:
             return ANYWHERE
         if not isinstance(ordering_key, bytes | str | None):
             raise UsageError(f"an ordering key is bytes or str, not {type(ordering_key).__name__}")
-        return self._place(ordering_key, order, immunity)
+        return self._placement(ordering_key, order, immunity)
 
-    def _find_place(
+    def _find_placement(
         self, ordering_key: bytes | str | None, order: str | OrderMode, immunity: timedelta | None
     ) -> Placement:
         mode = _order_mode(order)

@@ -69,7 +69,7 @@ STORING, PREPARED, FAILED, ACKNOWLEDGED = PendingStage
 UNSTORED = -1
 """Instead of an offset: not acknowledged."""
 OFFSET_UNKNOWN = -2
-"""Instead of an offset: acknowledged, at an unknown place (ports.py, `DeliveryReport`)."""
+"""Instead of an offset: acknowledged, at an unknown offset (ports.py, `DeliveryReport`)."""
 
 
 class PendingTransaction:
@@ -191,7 +191,7 @@ class PendingTransaction:
         else:
             self.prepared()
 
-    def placed(self, offset: int) -> None:
+    def offset_found(self, offset: int) -> None:
         """Its last half record was found there; `UNSTORED`: it was not found."""
         if offset < 0 and self.error is None:
             self.error = OutcomeUnknownError(
@@ -403,8 +403,8 @@ POLLS_MAX = 4
 SLICE_S = 0.001
 """Local transactions run for so long before the resolutions that are ready are written: none waits for a slow one."""
 
-PLACES_SHARE = 16
-"""Who waits for a place in flight is woken when one in so many is free."""
+SLOTS_SHARE = 16
+"""Callers that wait for a slot in flight are woken when one in so many is free."""
 
 JOIN_S = 5.0
 """How long a round may go on beyond the time that `close` has: a poll ends by then, a local transaction may hang for ever."""
@@ -446,7 +446,7 @@ class OffsetSearch(Protocol):
     """Finds the offsets of half messages that are stored at an unknown offset."""
 
     def find(self, txns: Sequence[PendingTransaction]) -> None:
-        """Begin to search; each transaction learns its offset through `PendingTransaction.placed`."""
+        """Begin to search; each transaction learns its offset through `PendingTransaction.offset_found`."""
         ...
 
     def end(self) -> None:
@@ -489,7 +489,7 @@ class Pipeline:
         self._running: Runnable | None = None
         self.to_wake: list[Waker] = []
         self.offset_unknown: list[PendingTransaction] = []
-        """Stored, at an unknown place: `find` looks for them."""
+        """Stored, at an unknown offset: `find` looks for them."""
         self.finder: OffsetSearch | None = None
         # Closed while reports are served. The client takes and gives back Python's lock for every single report; with
         # another thread of ours waiting for that lock each report costs a wake-up, more than all the rest together.
@@ -499,16 +499,16 @@ class Pipeline:
         """Futures change their state under it."""
         self.unsent: deque[OpRecord] = deque()
         """Op records that were not acknowledged; sent again as they are."""
-        # Free places: popping and appending are atomic, so taking one needs no lock and is exact.
-        self.places: list[None] = [None] * in_flight_max
-        self.places_bell = Bell(lambda: bool(self.places) or self.state is not OPEN)
+        # Free slots: popping and appending are atomic, so taking one needs no lock and is exact.
+        self.slots: list[None] = [None] * in_flight_max
+        self.slots_bell = Bell(lambda: bool(self.slots) or self.state is not OPEN)
         self.round_bell = Bell(lambda: not self.is_alive)
         self.at_end_of_round: Callable[[], None] | None = None
         self.meter: Observer | None = None
         self.write_soon: Callable[[OpQueue], None] = self._write_unless_reports_come
         """What `resolved` does with a queue; a loop gathers what its tasks say in one turn."""
         self._in_flight_max = in_flight_max
-        self._places_at_once = max(in_flight_max // PLACES_SHARE, 1)
+        self._slots_at_once = max(in_flight_max // SLOTS_SHARE, 1)
         self.resolution_timeout_s = resolution_timeout_s
         self._writer = writer
         self.produce = writer.produce
@@ -534,21 +534,21 @@ class Pipeline:
     # --- any thread ---------------------------------------------------------------------------------------------------
 
     def acquire_slot(self) -> bool:
-        """Take one of the places in flight; False when there is none."""
+        """Take one of the slots in flight; False when there is none."""
         try:
-            self.places.pop()
+            self.slots.pop()
         except IndexError:
             return False
         return True
 
-    def give_back(self, place_count: int) -> None:
-        """Those places are free again."""
-        self.places += [None] * place_count
+    def give_back(self, slot_count: int) -> None:
+        """Those slots are free again."""
+        self.slots += [None] * slot_count
 
     @property
     def in_flight_count(self) -> int:
         """Transactions whose half messages are sent and whose op line is not acknowledged."""
-        return self._in_flight_max - len(self.places)
+        return self._in_flight_max - len(self.slots)
 
     @property
     def is_alive(self) -> bool:
@@ -662,7 +662,7 @@ class Pipeline:
         """Refuse new transactions; what is in flight goes on."""
         if self.state is OPEN:
             self.state = PipelineState.CLOSING
-            self.post(self.places_bell.ring)  # who waits for a place would wait for ever
+            self.post(self.slots_bell.ring)  # a caller that waits for a slot would wait for ever
 
     def end(self, timeout_s: float) -> None:
         """Stop the thread and give the client back; what is in flight then is told that it failed.
@@ -719,7 +719,7 @@ class Pipeline:
                 now = time.monotonic()
                 if now - looked_at > LOOK_S:
                     looked_at = now
-                    self.places_bell.ring()
+                    self.slots_bell.ring()
                     if (fatal := self._writer.failure()) is not None:
                         self._fail(fatal)
         except BaseException as exc:
@@ -740,8 +740,8 @@ class Pipeline:
         if self.state is PipelineState.CLOSED:  # the client is gone
             self._give_up_rest()
         self.write_ops()
-        if self.places_bell and self._is_room_again():
-            self.places_bell.ring(len(self.places))
+        if self.slots_bell and self._is_room_again():
+            self.slots_bell.ring(len(self.slots))
         if self.round_bell:
             self.round_bell.ring()
         self._wake()
@@ -749,11 +749,11 @@ class Pipeline:
             self.at_end_of_round()
 
     def _is_room_again(self) -> bool:
-        """True when those who wait for a place in flight should be woken."""
-        # One at a time they would take turns with this thread for every single place. While reports are still to come
+        """True when callers that wait for a slot in flight should be woken."""
+        # One at a time they would take turns with this thread for every single slot. While reports are still to come
         # there will be more of them within a round trip.
-        count = len(self.places)
-        return count >= self._places_at_once or (count > 0 and not self._writer.unreported_count())
+        count = len(self.slots)
+        return count >= self._slots_at_once or (count > 0 and not self._writer.unreported_count())
 
     def _open_gate(self) -> None:
         if self.is_serving:
@@ -796,7 +796,7 @@ class Pipeline:
             self.failure = failure
         self.state = PipelineState.FAILED
         self._open_gate()
-        self.places_bell.ring()
+        self.slots_bell.ring()
         self.round_bell.ring()
         if self.at_end_of_round is not None:
             self.at_end_of_round()

@@ -53,12 +53,14 @@ GATHERING, PREPARING, PREPARED, RESOLVED, DROPPED, FAILED = TransactionPhase
 class OpenTransaction:
     """One transaction of one thread or task; the subclasses differ only in how they wait for its steps."""
 
-    __slots__ = ("_engine", "_key", "_local", "_may_wait", "_messages", "_phase", "_place", "_txn")
+    __slots__ = ("_engine", "_key", "_local", "_may_wait", "_messages", "_phase", "_placement", "_txn")
 
-    def __init__(self, engine: Engine, *, barrier: Barrier | None, place: Placement, key: str, may_wait: bool) -> None:
+    def __init__(
+        self, engine: Engine, *, barrier: Barrier | None, placement: Placement, key: str, may_wait: bool
+    ) -> None:
         self._engine = engine
         self._local = part_of(barrier, group=engine.pipeline.group)
-        self._place = place
+        self._placement = placement
         self._key = key
         self._may_wait = may_wait
         self._messages: list[Message] = []
@@ -149,7 +151,7 @@ class OpenTransaction:
         engine = self._engine
         try:
             txn = self._txn = yield from steps.launch(
-                engine, PendingTransaction, self._messages, self._place, self._key, may_wait=self._may_wait
+                engine, PendingTransaction, self._messages, self._placement, self._key, may_wait=self._may_wait
             )
             yield from steps.stored(engine, txn)
         except Exception:
@@ -388,9 +390,9 @@ class TransactionalProducer:
         """
         engine = self._started()
         engine.check_entry()
-        place = engine.identity.place(ordering_key, order, immunity)
+        placement = engine.identity.placement(ordering_key, order, immunity)
         key = engine.identity.draw(txn_id, now_ms())
-        return Transaction(engine, barrier=self._barrier, place=place, key=key, may_wait=block)
+        return Transaction(engine, barrier=self._barrier, placement=placement, key=key, may_wait=block)
 
     def publish(
         self,
@@ -448,16 +450,16 @@ class TransactionalProducer:
         if local_transaction is not None:
             work = LocalWork(local_transaction, executor, several, self._barrier)
         identity = engine.identity
-        place = identity.place(ordering_key, order, immunity)
-        if (place is BY_MESSAGES or place is ANYWHERE) and txn_id is None and len(several) == 1:
-            plain = engine.launch_plain(several[0], place, work)
+        placement = identity.placement(ordering_key, order, immunity)
+        if (placement is BY_MESSAGES or placement is ANYWHERE) and txn_id is None and len(several) == 1:
+            plain = engine.launch_plain(several[0], placement, work)
             if plain is not None:
                 if plain.unsent is not None:
                     drive(steps.store_rest(engine, plain), engine.pipeline)
                 return plain
         make = SubmittedTransaction if work is None else partial(SubmittedTransaction, work=work)
         key = identity.draw(txn_id, now_ms())
-        launch = steps.launch(engine, make, several, place, key, may_wait=block)
+        launch = steps.launch(engine, make, several, placement, key, may_wait=block)
         return cast("SubmittedTransaction", drive(launch, engine.pipeline))
 
     def status(

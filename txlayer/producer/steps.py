@@ -1,6 +1,6 @@
 """The steps of a transaction, as generators that yield what to wait for; the drivers for threads and asyncio wait.
 
-    launch     topics known → place in flight → half messages queued
+    launch     topics known → slot in flight → half messages queued
     stored     every half message acknowledged; then the local transaction runs
     resolve    the op line is queued; this does not wait
     result     the op line is acknowledged
@@ -25,36 +25,42 @@ from txlayer.producer.waiting import Blocking, Steps
 
 
 def launch(
-    engine: Engine, make: MakePending, messages: Sequence[Message], place: Placement, key: str, *, may_wait: bool = True
+    engine: Engine,
+    make: MakePending,
+    messages: Sequence[Message],
+    placement: Placement,
+    key: str,
+    *,
+    may_wait: bool = True,
 ) -> Steps[PendingTransaction]:
     """Queue every half message.
 
     Raises:
         UsageError and its subclasses, RefusedRecordError: a message cannot be sent. Nothing was sent.
-        RetriableError: no place in flight became free within `prepare_timeout`, or at once if it may not wait.
+        RetriableError: no slot in flight became free within `prepare_timeout`, or at once if it may not wait.
             Nothing was sent.
         LifecycleError, FencedError: the producer is closed or failed. Nothing was sent.
     """
-    place = engine.identity.place_of(place, messages)
-    plain = engine.encoder.plain_record(messages[0], place) if len(messages) == 1 else None
+    placement = engine.identity.placement_of(placement, messages)
+    plain = engine.encoder.plain_record(messages[0], placement) if len(messages) == 1 else None
     if plain is not None:
         records = [plain]
     else:
-        records = yield from known_records(engine, messages, place)
+        records = yield from known_records(engine, messages, placement)
     deadline = 0.0
-    while (txn := engine.launch_now(make, records, place, key)) is None:
+    while (txn := engine.launch_now(make, records, placement, key)) is None:
         deadline = deadline or time.monotonic() + engine.config.prepare_timeout.total_seconds()
         if not may_wait or time.monotonic() > deadline:
             raise RetriableError(
                 f"in_flight_max={engine.config.in_flight_max} transactions are in flight. Nothing was sent"
             )
-        yield engine.pipeline.places_bell.subscribe
+        yield engine.pipeline.slots_bell.subscribe
     if txn.unsent is not None:
         yield from store_rest(engine, txn)
     return txn
 
 
-def known_records(engine: Engine, messages: Sequence[Message], place: Placement) -> Steps[list[HalfRecord]]:
+def known_records(engine: Engine, messages: Sequence[Message], placement: Placement) -> Steps[list[HalfRecord]]:
     """The half records, after asking the cluster about topics that are new or seem to have changed.
 
     Raises:
@@ -68,7 +74,7 @@ def known_records(engine: Engine, messages: Sequence[Message], place: Placement)
             yield Blocking(partial(engine.learn, topic))
             has_asked = True
         try:
-            records = encoder.records(messages, place)
+            records = encoder.records(messages, placement)
         except RefusedRecordError as exc:
             if has_asked or exc.topic is None:
                 raise

@@ -48,14 +48,14 @@ class TransactionSpans:
     def prepared(self, txn: PendingTransaction) -> None:
         """Every half message is reported."""
         error = "" if txn.error is None else type(txn.error).__name__
-        place: dict[str, str | int | bool] = {
+        attributes: dict[str, str | int | bool] = {
             "messaging.destination.partition.id": str(txn.half_partition),
             "messaging.kafka.offset": max(txn.last_offset, 0),
         }
-        self._prepare.end(error=error, attributes=place)
+        self._prepare.end(error=error, attributes=attributes)
 
     def resolved(self, txn: PendingTransaction, *, started_ns: int, op_offset: int = -1, error: str = "") -> None:
-        """The op line is acknowledged at `op_offset`, or the place is unknown."""
+        """The op line is acknowledged at `op_offset`, or the offset is unknown."""
         if txn.resolution is None:
             return
         word = txn.resolution.name.lower()
@@ -164,18 +164,18 @@ class TracedEngine(Engine):
     def launch_plain(
         self,
         message: Message,  # noqa: ARG002 - the parent's
-        place: Placement,  # noqa: ARG002 - the parent's
+        placement: Placement,  # noqa: ARG002 - the parent's
         work: LocalWork | None,  # noqa: ARG002 - the parent's
     ) -> SubmittedTransaction | None:
         """None: a message with a header is not that plain."""
         return None
 
     def launch_now(
-        self, make: MakePending, records: list[HalfRecord], place: Placement, key: str
+        self, make: MakePending, records: list[HalfRecord], placement: Placement, key: str
     ) -> PendingTransaction | None:
         """As in `Engine`."""
         pipeline = self.pipeline
-        if not pipeline.places:
+        if not pipeline.slots:
             return None
         attributes: dict[str, str | int | bool] = {
             "messaging.system": "kafka",
@@ -199,7 +199,7 @@ class TracedEngine(Engine):
         if context is not None:
             records = [_with_trace(record, context) for record in records]
         trace = TransactionSpans(self.tracing, span, attributes)
-        return super().launch_now(_traced(make, trace), records, place, key)
+        return super().launch_now(_traced(make, trace), records, placement, key)
 
 
 def _with_trace(record: HalfRecord, context: TraceContext) -> HalfRecord:

@@ -177,10 +177,10 @@ class KafkaTransactions:
     def _append(self, writer: TransactionalWriter, entries: Sequence[Entry]) -> list[int]:
         reports = [_Report(entry.topic) for entry in entries]
         try:
-            for place, ((topic, partition, key, value, headers), report) in enumerate(
+            for index, ((topic, partition, key, value, headers), report) in enumerate(
                 zip(entries, reports, strict=True)
             ):
-                self.refused = [place]  # by the client itself, if it raises
+                self.refused = [index]  # by the client itself, if it raises
                 produce(writer, (topic, value, key, partition, report, None, 0, headers))
         except TxLayerError:
             raise
@@ -188,7 +188,7 @@ class KafkaTransactions:
             raise writer.failure(exc) from exc
         # Flush before the offsets: the guard measures the time of their calls, so they must not wait for anything else.
         waiting = writer.flush(timeout_s=self._timeout_s)
-        failed = [place for place, report in enumerate(reports) if report.error is not None]
+        failed = [index for index, report in enumerate(reports) if report.error is not None]
         # The other records of the transaction fail together with a refused one, for another reason.
         self.refused = [at for at in failed if reports[at].error.code() in REFUSED_RECORD_CODES]
         for at in self.refused or failed:

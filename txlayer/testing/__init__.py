@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from txlayer.testing.running import RunningCoordinator, wait_until
     from txlayer.testing.stage import Stage
 
-_PLACES = {
+_MODULES = {
     "KafkaAccess": "txlayer.testing.access",
     "RunningCoordinator": "txlayer.testing.running",
     "Stage": "txlayer.testing.stage",
@@ -28,10 +28,10 @@ __all__ = ["KafkaAccess", "RunningCoordinator", "Stage", "memory_access", "real_
 
 
 def __getattr__(name: str) -> Any:
-    place = _PLACES.get(name)
-    if place is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(place), name)
+    value = getattr(import_module(module), name)
     globals()[name] = value  # the next use does not come here
     return value
 

@@ -35,7 +35,7 @@ class ConsumerRecorder:
         for (topic, number), partition in society.kafka._cluster.partitions.items():
             records = partition._records
             known = self._counts.get((topic, number), 0)
-            found += [f"{topic}-{number}@{r.place} {describe(topic, r)}" for r in records[known:]]
+            found += [f"{topic}-{number}@{r.log_offset} {describe(topic, r)}" for r in records[known:]]
             self._counts[topic, number] = len(records)
         for _, place, stored in society.stored[self._stored_count :]:
             said = decode(stored.offset, stored.metadata)

@@ -47,7 +47,7 @@ class HastyEngine(Engine):
 class CrossingEngine(Engine):
     """Writes dead letters while a store of offsets is under way."""
 
-    def _write_ends(self) -> None:
+    def _write_letters_and_answers(self) -> None:
         assignments = self._assignments
         if self._has_due() and assignments.writer is not None and assignments.assignment is not None:
             member = assignments.assignment.member

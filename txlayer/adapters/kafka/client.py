@@ -338,8 +338,8 @@ def readable(records: list[Any]) -> list[Any]:
         except (SystemError, UnicodeDecodeError):
             # The client returns a list with holes in it and an exception as well; it must not be asked again. A plain call
             # would let the exception come out wherever the interpreter looks next; `methodcaller` looks at once.
-            place = len(records) - length_hint(left) - 1
-            records[place] = _WithoutHeaders(records[place])
+            index = len(records) - length_hint(left) - 1
+            records[index] = _WithoutHeaders(records[index])
         else:
             return records
 

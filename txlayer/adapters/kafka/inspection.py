@@ -259,14 +259,14 @@ class _Inspection(KafkaAdmin):
             return False
         return True
 
-    def _stored_at(self, places: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """When the record at each place was stored."""
+    def _stored_at(self, positions: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """When the record at each position was stored."""
         found: dict[TopicPartition, int] = {}
 
         def note(record: Record) -> None:
             found[record.topic(), record.partition()] = record.timestamp()[1]
 
-        self._read({p: (offset, offset + 1) for p, offset in places.items()}, note)
+        self._read({p: (offset, offset + 1) for p, offset in positions.items()}, note)
         return found
 
     def _read(self, ranges: dict[TopicPartition, tuple[int, int]], on_record: Callable[[Record], None]) -> None:
@@ -281,10 +281,10 @@ class _Inspection(KafkaAdmin):
             if clock != NO_CLOCK:
                 return clock
         logs = [
-            place
+            tp
             for d in own.values()
             if d.facts.settings.get("message.timestamp.type") == "LogAppendTime"
-            for place in _led(d)
+            for tp in _led(d)
         ]
         try:
             # Stored offsets carry the broker's own clock, and coordinators store them once a minute.

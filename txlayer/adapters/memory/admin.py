@@ -150,7 +150,7 @@ class MemoryAdmin:
 
     def offsets_at(self, partitions: Collection[TopicPartition], *, at_ms: int) -> dict[TopicPartition, int]:
         found = self._offsets(partitions, lambda p: p.offset_at(at_ms, is_committed=True))
-        after = [place for place, offset in found.items() if offset < 0]
+        after = [tp for tp, offset in found.items() if offset < 0]
         return {**found, **self.end_offsets(after)}
 
     def watermarks(self, partition: TopicPartition, *, is_committed: bool) -> tuple[int, int]:
@@ -198,7 +198,7 @@ class MemoryAdmin:
     def _is_stable(self, group: str, partitions: Collection[TopicPartition]) -> bool:
         self._link.cluster.catch_up()
         found = self._link.cluster.group(group)
-        return not any(found.is_pending(place) for place in partitions)
+        return not any(found.is_pending(tp) for tp in partitions)
 
     def _ask(
         self, request: str, act: Callable[[], T], *, resource: str, operation: str, foreseen: Collection[Code] = ()

@@ -27,7 +27,7 @@ EPOCH_MAX = 32_766
 TIMEOUT_MS_MAX = 900_000
 """The broker's `transaction.max.timeout.ms`."""
 
-Place = TopicPartition | str
+Participant = TopicPartition | str
 """Where a marker goes: to a partition, or to a group."""
 
 
@@ -58,8 +58,8 @@ class KafkaTransaction:
     state: TransactionState = EMPTY
     is_commit: bool = False
     started_ms: int = 0
-    places: dict[Place, None] = field(default_factory=dict)
-    unmarked: set[Place] = field(default_factory=set)
+    participants: dict[Participant, None] = field(default_factory=dict)
+    unmarked: set[Participant] = field(default_factory=set)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class KafkaTransaction:
             self.epoch += 1
         return False
 
-    def add(self, producer_id: int, epoch: int, places: Iterable[Place], now_ms: int) -> None:
+    def add(self, producer_id: int, epoch: int, participants: Iterable[Participant], now_ms: int) -> None:
         """AddPartitionsToTxn, AddOffsetsToTxn: what the Kafka transaction is going to write to."""
         self.check(producer_id, epoch)
         if self.state is ENDING:
@@ -85,13 +85,13 @@ class KafkaTransaction:
         if self.state is not ONGOING:
             self.state = ONGOING
             self.started_ms = now_ms
-            self.places = {}
-        self.places.update(dict.fromkeys(places))
+            self.participants = {}
+        self.participants.update(dict.fromkeys(participants))
 
-    def check_part(self, producer_id: int, epoch: int, place: Place) -> None:
+    def check_part(self, producer_id: int, epoch: int, participant: Participant) -> None:
         """What a write is verified for (KIP-890, part 1)."""
         self.check(producer_id, epoch)
-        if self.state is not ONGOING or place not in self.places:
+        if self.state is not ONGOING or participant not in self.participants:
             raise RefusedError(Code.INVALID_TXN_STATE)
 
     def end(self, producer_id: int, epoch: int, *, is_commit: bool) -> bool:
@@ -124,14 +124,14 @@ class KafkaTransaction:
         self.epoch += 1
         self._decide(is_commit=False)
 
-    def marked(self, place: Place) -> None:
-        self.unmarked.discard(place)
+    def marked(self, participant: Participant) -> None:
+        self.unmarked.discard(participant)
         if not self.unmarked:
             self.state = ENDED
 
     def _decide(self, *, is_commit: bool) -> None:
         self.is_commit = is_commit
-        self.unmarked = set(self.places)
+        self.unmarked = set(self.participants)
         self.state = ENDING if self.unmarked else ENDED
 
 
@@ -161,9 +161,9 @@ class Fetched(NamedTuple):
     refusal: Code | None = None
 
     @staticmethod
-    def refused(place: TopicPartition, position: int, code: Code) -> Fetched:
+    def refused(tp: TopicPartition, position: int, code: Code) -> Fetched:
         """Nothing, and why."""
-        return Fetched(place, (), position, is_at_end=False, refusal=code)
+        return Fetched(tp, (), position, is_at_end=False, refusal=code)
 
 
 class Topic:
@@ -188,7 +188,7 @@ class Cluster:
         self.is_up = True
         self._world = world
         self._marker_delay_ms = marker_delay_ms
-        self._markers: list[tuple[float, KafkaTransaction, Place]] = []
+        self._markers: list[tuple[float, KafkaTransaction, Participant]] = []
         self._producer_count = 1_000
         self._append_count = 0
         self._due_ms: float = NEVER
@@ -216,8 +216,8 @@ class Cluster:
     def land_markers(self, *, count: int | None = None) -> int:
         landing = self._markers[:count]
         del self._markers[: len(landing)]
-        for _, transaction, place in landing:
-            self._write_marker(transaction, place)
+        for _, transaction, participant in landing:
+            self._write_marker(transaction, participant)
         return len(landing)
 
     @property
@@ -256,8 +256,8 @@ class Cluster:
         landing = [marker for marker in self._markers if marker[0] <= now_ms]
         if landing:
             self._markers = [marker for marker in self._markers if marker[0] > now_ms]
-            for _, transaction, place in landing:
-                self._write_marker(transaction, place)
+            for _, transaction, participant in landing:
+                self._write_marker(transaction, participant)
         self._due_ms = min(
             self._clean_at_ms,
             *(t.due_ms for t in self.transactions.values()),
@@ -298,8 +298,8 @@ class Cluster:
         for number in range(len(topic.partitions)):
             del self.partitions[name, number]
         for group in self.groups.values():
-            for place in [place for place in group.stored if place[0] == name]:
-                del group.stored[place]
+            for tp in [tp for tp in group.stored if tp[0] == name]:
+                del group.stored[tp]
         self._rebalance_readers_of(name)
 
     def alter_topic(self, name: str, settings: Mapping[str, str]) -> None:
@@ -332,9 +332,9 @@ class Cluster:
                 group.look_again(now_ms)
                 self.due_at(group.expire(now_ms))
 
-    def partition(self, place: TopicPartition) -> Partition:
-        partition = self.partitions.get(place)
-        if place[0] in self.denied:
+    def partition(self, tp: TopicPartition) -> Partition:
+        partition = self.partitions.get(tp)
+        if tp[0] in self.denied:
             raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED)
         if partition is None:
             raise RefusedError(Code.UNKNOWN_TOPIC_OR_PART)
@@ -346,22 +346,22 @@ class Cluster:
 
     def send_markers(self, transaction: KafkaTransaction, now_ms: int) -> None:
         """Write the markers of a Kafka transaction that is decided, now or after their delays."""
-        for place in transaction.places:
+        for participant in transaction.participants:
             delay_ms = self._marker_delay_ms()
             if delay_ms <= 0:
-                self._write_marker(transaction, place)
+                self._write_marker(transaction, participant)
             else:
-                self._markers.append((now_ms + delay_ms, transaction, place))
+                self._markers.append((now_ms + delay_ms, transaction, participant))
                 self.due_at(now_ms + delay_ms)
 
-    def _write_marker(self, transaction: KafkaTransaction, place: Place) -> None:
-        if isinstance(place, str):
-            self.group(place).land_marker(transaction.producer_id, is_commit=transaction.is_commit)
-        elif place in self.partitions:  # its topic may have been deleted
-            self.partitions[place].end_transaction(
+    def _write_marker(self, transaction: KafkaTransaction, participant: Participant) -> None:
+        if isinstance(participant, str):
+            self.group(participant).land_marker(transaction.producer_id, is_commit=transaction.is_commit)
+        elif participant in self.partitions:  # its topic may have been deleted
+            self.partitions[participant].end_transaction(
                 transaction.producer_id, transaction.epoch, is_commit=transaction.is_commit
             )
-        transaction.marked(place)
+        transaction.marked(participant)
 
     def group(self, name: str) -> Group:
         """A group; one that never was is empty."""
@@ -377,16 +377,16 @@ class Cluster:
 
     def produce(
         self,
-        place: TopicPartition,
+        tp: TopicPartition,
         records: Sequence[MemoryRecord],
         mark: ProducerMark | None = None,
         transactional_id: str | None = None,
     ) -> int:
         now_ms = self.begin()
-        partition = self.partition(place)
+        partition = self.partition(tp)
         if transactional_id is not None and mark is not None and not partition.is_open(mark.producer_id):
             # As long as the partition knows it as open the coordinator is not asked.
-            self._transaction(transactional_id).check_part(mark.producer_id, mark.epoch, place)
+            self._transaction(transactional_id).check_part(mark.producer_id, mark.epoch, tp)
         return partition.append(records, now_ms=now_ms, mark=mark)
 
     def fetch(
@@ -394,26 +394,24 @@ class Cluster:
     ) -> list[Fetched]:
         self.begin()
         answers = []
-        for place, position in positions:
+        for tp, position in positions:
             try:
-                partition = self.partition(place)
+                partition = self.partition(tp)
                 records, next_position = partition.read(position, count_max=count_max, is_committed=is_committed)
             except RefusedError as exc:
                 if exc.code not in _PASSED_OVER:
-                    answers.append(Fetched.refused(place, position, exc.code))
+                    answers.append(Fetched.refused(tp, position, exc.code))
                 continue
             is_at_end = next_position >= partition.end(is_committed=is_committed)
-            answers.append(Fetched(place, records, next_position, is_at_end))
+            answers.append(Fetched(tp, records, next_position, is_at_end))
             count_max -= len(records)
             if count_max <= 0:
                 break
         return answers
 
-    def offsets(
-        self, places: Collection[TopicPartition], find: Callable[[Partition], int]
-    ) -> dict[TopicPartition, int]:
+    def offsets(self, tps: Collection[TopicPartition], find: Callable[[Partition], int]) -> dict[TopicPartition, int]:
         self.begin()
-        return {place: find(self.partition(place)) for place in places}
+        return {tp: find(self.partition(tp)) for tp in tps}
 
     # --- Kafka transactions -------------------------------------------------------------------------------------------
 
@@ -436,15 +434,15 @@ class Cluster:
         return transaction.producer_id, transaction.epoch
 
     def add_partitions(
-        self, transactional_id: str, producer_id: int, epoch: int, places: Collection[TopicPartition]
+        self, transactional_id: str, producer_id: int, epoch: int, tps: Collection[TopicPartition]
     ) -> None:
         now_ms = self.begin()
-        for place in places:
-            if place[0] in self.denied:
+        for tp in tps:
+            if tp[0] in self.denied:
                 raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED)
-            if place not in self.partitions:
+            if tp not in self.partitions:
                 raise RefusedError(Code.UNKNOWN_TOPIC_OR_PART)
-        self._add(transactional_id, producer_id, epoch, places, now_ms)
+        self._add(transactional_id, producer_id, epoch, tps, now_ms)
 
     def add_offsets(self, transactional_id: str, producer_id: int, epoch: int, group: str) -> None:
         self._add(transactional_id, producer_id, epoch, [group], self.begin())
@@ -472,9 +470,11 @@ class Cluster:
         if transaction.end(producer_id, epoch, is_commit=is_commit):
             self.send_markers(transaction, now_ms)
 
-    def _add(self, transactional_id: str, producer_id: int, epoch: int, places: Iterable[Place], now_ms: int) -> None:
+    def _add(
+        self, transactional_id: str, producer_id: int, epoch: int, participants: Iterable[Participant], now_ms: int
+    ) -> None:
         transaction = self._transaction(transactional_id)
-        transaction.add(producer_id, epoch, places, now_ms)
+        transaction.add(producer_id, epoch, participants, now_ms)
         self.due_at(transaction.due_ms)
 
     def _transaction(self, transactional_id: str) -> KafkaTransaction:
@@ -514,13 +514,13 @@ class Cluster:
         self.due_at(group.expire(now_ms))
 
     def stored_offsets(
-        self, name: str, places: Collection[TopicPartition], *, is_stable: bool
+        self, name: str, tps: Collection[TopicPartition], *, is_stable: bool
     ) -> dict[TopicPartition, StoredOffset | None]:
         self.begin()
         group = self.group(name)
-        if is_stable and any(group.is_pending(place) for place in places):
+        if is_stable and any(group.is_pending(tp) for tp in tps):
             raise RefusedError(Code.UNSTABLE_OFFSET_COMMIT)
-        return {place: group.stored[place][1] if place in group.stored else None for place in places}
+        return {tp: group.stored[tp][1] if tp in group.stored else None for tp in tps}
 
     def store_as_member(self, fence: MemberMetadata, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         """OffsetCommit of a member: of its own group, for any partition."""
@@ -533,13 +533,13 @@ class Cluster:
     def _append(
         self, offsets: Mapping[TopicPartition, StoredOffset], log: dict[TopicPartition, tuple[int, StoredOffset]]
     ) -> None:
-        for place, offset in offsets.items():
+        for tp, offset in offsets.items():
             self._append_count += 1
-            log[place] = (self._append_count, offset)
+            log[tp] = (self._append_count, offset)
 
     def _check_offsets(self, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        for place, offset in offsets.items():
-            if place not in self.partitions:
+        for tp, offset in offsets.items():
+            if tp not in self.partitions:
                 raise RefusedError(Code.UNKNOWN_TOPIC_OR_PART)
             if len(offset.metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
                 raise RefusedError(Code.OFFSET_METADATA_TOO_LARGE)

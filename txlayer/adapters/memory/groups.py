@@ -163,14 +163,14 @@ class Group:
 
     def land_marker(self, producer_id: int, *, is_commit: bool) -> None:
         """A Kafka transaction ended here: its offsets count, unless something newer was appended since, or are gone."""
-        for place, (number, offset) in self.pending.pop(producer_id, {}).items():
-            current = self.stored.get(place)
+        for tp, (number, offset) in self.pending.pop(producer_id, {}).items():
+            current = self.stored.get(tp)
             if is_commit and (current is None or current[0] < number):
-                self.stored[place] = (number, offset)
+                self.stored[tp] = (number, offset)
 
-    def is_pending(self, place: TopicPartition) -> bool:
+    def is_pending(self, tp: TopicPartition) -> bool:
         """True while a Kafka transaction that is not ended stored an offset for it."""
-        return any(place in offsets for offsets in self.pending.values())
+        return any(tp in offsets for offsets in self.pending.values())
 
 
 def assign_ranges(

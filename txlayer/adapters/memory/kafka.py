@@ -259,4 +259,4 @@ class MemoryKafka:
 
     def stored_offsets(self, group: str) -> dict[TopicPartition, StoredOffset]:
         """Every offset that a group stored and that counts."""
-        return self.do(lambda: {place: offset for place, (_, offset) in self._cluster.group(group).stored.items()})
+        return self.do(lambda: {tp: offset for tp, (_, offset) in self._cluster.group(group).stored.items()})

@@ -94,7 +94,7 @@ RECORD_OVERHEAD_BYTES = 12
 
 ANY_SEQUENCE = -1
 
-_OFFSET = attrgetter("place")
+_OFFSET = attrgetter("log_offset")
 
 
 class MemoryRecord:
@@ -109,7 +109,7 @@ class MemoryRecord:
         "_topic",
         "_value",
         "is_aborted",
-        "place",
+        "log_offset",
         "size",
     )
 
@@ -122,7 +122,7 @@ class MemoryRecord:
         headers: Headers | None,
         stamp: tuple[int, int] = (0, 0),
         *,
-        place: int = -1,
+        log_offset: int = -1,
         error: ClientError | None = None,
     ) -> None:
         self._topic = topic
@@ -132,7 +132,7 @@ class MemoryRecord:
         self._headers = headers
         self._stamp = stamp
         self._error = error
-        self.place = place
+        self.log_offset = log_offset
         self.is_aborted = False
         self.size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
         if headers:
@@ -145,7 +145,7 @@ class MemoryRecord:
         return self._partition
 
     def offset(self) -> int:
-        return self.place
+        return self.log_offset
 
     def key(self) -> bytes | None:
         return self._key
@@ -166,18 +166,18 @@ class MemoryRecord:
         self._partition = partition
 
     def put(self, offset: int, stamp: tuple[int, int]) -> MemoryRecord:
-        """The record at its place in the log: itself, or a copy when it is in the log already."""
+        """The record at its offset in the log: itself, or a copy when it is in the log already."""
         record = self
-        if self.place >= 0:
+        if self.log_offset >= 0:
             record = MemoryRecord(self._topic, self._partition, self._key, self._value, self._headers)
-        record.place, record._stamp = offset, stamp
+        record.log_offset, record._stamp = offset, stamp
         return record
 
     def __len__(self) -> int:
         return len(self._value or b"")
 
     def __repr__(self) -> str:
-        return f"<{self._topic}-{self._partition}@{self.place} {self._key!r}: {self._value!r}>"
+        return f"<{self._topic}-{self._partition}@{self.log_offset} {self._key!r}: {self._value!r}>"
 
 
 class OffsetUnknownRecord(MemoryRecord):
@@ -338,8 +338,8 @@ class Partition:
         low = bisect_left(records, position, key=_OFFSET)
         high = min(bisect_left(records, end, lo=low, key=_OFFSET), low + count_max)
         found = records[low:high]
-        if high < len(records) and high - low == count_max and records[high].place < end:
-            end = found[-1].place + 1 if found else position
+        if high < len(records) and high - low == count_max and records[high].log_offset < end:
+            end = found[-1].log_offset + 1 if found else position
         if is_committed:
             found = [record for record in found if not record.is_aborted]
         return found, end
@@ -351,10 +351,10 @@ class Partition:
         """The first offset whose record is of `at_ms` or later; -1: there is none."""
         end = self.end(is_committed=is_committed)
         for record in self._records:
-            if record.place >= end:
+            if record.log_offset >= end:
                 break
             if record.timestamp()[1] >= at_ms:
-                return record.place
+                return record.log_offset
         return -1
 
     # --- cleaning -----------------------------------------------------------------------------------------------------
@@ -379,11 +379,11 @@ class Partition:
         stable = self.last_stable_offset
         first = self.first_offset
         for record in self._records:
-            if record.place >= stable or record.timestamp()[1] >= before_ms:
-                if self.first_offset < first and record.place < stable:
-                    first = record.place  # the markers before it go with the records that they end
+            if record.log_offset >= stable or record.timestamp()[1] >= before_ms:
+                if self.first_offset < first and record.log_offset < stable:
+                    first = record.log_offset  # the markers before it go with the records that they end
                 break
-            first = record.place + 1
+            first = record.log_offset + 1
         self.delete_before(first)
 
     def _compact(self, now_ms: int) -> None:
@@ -393,21 +393,21 @@ class Partition:
         dirty_count = 0
         for record in self._records:
             # The newest record of all is in a segment that is still written.
-            if record.place >= min(stable, self.next_offset - 1):
+            if record.log_offset >= min(stable, self.next_offset - 1):
                 break
             if record.timestamp()[1] > clean_before_ms:
                 break
             dirty_count += 1
         # Also what may not be removed yet says what is out of date.
         for record in self._records:
-            if record.place >= stable:
+            if record.log_offset >= stable:
                 break
             if not record.is_aborted:
-                newest[record.key()] = record.place
+                newest[record.key()] = record.log_offset
         kept = [
             record
             for record in self._records[:dirty_count]
-            if newest.get(record.key()) == record.place
+            if newest.get(record.key()) == record.log_offset
             and (record.value() is not None or record.timestamp()[1] >= now_ms - settings.tombstone_ms)
         ]
         self._records[:dirty_count] = kept

@@ -42,16 +42,16 @@ class Reading:
         self._ended_at.clear()
         self._refused.clear()
 
-    def pause(self, places: Iterable[TopicPartition]) -> None:
-        self._paused.update(places)
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        self._paused.update(tps)
 
-    def resume(self, places: Iterable[TopicPartition]) -> None:
-        self._paused.difference_update(places)
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        self._paused.difference_update(tps)
 
-    def read_to(self, place: TopicPartition) -> int:
+    def read_to(self, tp: TopicPartition) -> int:
         """The position in a partition of which nothing is left to read; -1: something is."""
-        position, partition = (self._positions.get(place, -1), self._link.cluster.partitions.get(place))
-        if place in self._paused or partition is None:
+        position, partition = (self._positions.get(tp, -1), self._link.cluster.partitions.get(tp))
+        if tp in self._paused or partition is None:
             return -1
         return position if partition.end(is_committed=self._is_committed) == position else -1
 
@@ -62,17 +62,17 @@ class Reading:
         if not cluster.is_up:
             return False
         partitions, is_committed = cluster.partitions, self._is_committed
-        for place, position in self._positions.items():
-            if place in self._paused or place in self._refused:
+        for tp, position in self._positions.items():
+            if tp in self._paused or tp in self._refused:
                 continue
-            partition = partitions.get(place)
+            partition = partitions.get(tp)
             if partition is None:
                 continue  # the client waits for the topic
-            if place[0] in cluster.denied:
+            if tp[0] in cluster.denied:
                 return True
             if partition.is_led and (
                 partition.end(is_committed=is_committed) != position
-                or (self.tells_end and self._ended_at.get(place) != position)
+                or (self.tells_end and self._ended_at.get(tp) != position)
             ):
                 return True
         return False
@@ -81,9 +81,9 @@ class Reading:
         """Records and errors; an empty list when no answer came."""
         link = self._link
         wanted = [
-            (place, position)
-            for place, position in self._positions.items()
-            if place not in self._paused and place not in self._refused
+            (tp, position)
+            for tp, position in self._positions.items()
+            if tp not in self._paused and tp not in self._refused
         ]
         if not wanted:
             return []
@@ -101,27 +101,27 @@ class Reading:
             if exc.code not in _TOLD_CODES:
                 link.pause(link.jittered(RETRY_BACKOFF_S))
                 return []
-            place, position = wanted[0]
-            answers = [Fetched.refused(place, position, exc.code)]
+            tp, position = wanted[0]
+            answers = [Fetched.refused(tp, position, exc.code)]
         return [record for answer in answers for record in self._taken(answer)]
 
     def _taken(self, answer: Fetched) -> Iterable[MemoryRecord]:
-        place = answer.partition
+        tp = answer.partition
         if answer.refusal is not None:
-            self._refused.add(place)
+            self._refused.add(tp)
             out_of_range = answer.refusal is Code.OFFSET_OUT_OF_RANGE
             code = Code.LOCAL_AUTO_OFFSET_RESET if out_of_range else answer.refusal
-            return [_telling(place, answer.next_position, code)]
-        self._positions[place] = answer.next_position
-        if self.tells_end and answer.is_at_end and self._ended_at.get(place) != answer.next_position:
-            self._ended_at[place] = answer.next_position
-            end = _telling(place, answer.next_position, Code.LOCAL_PARTITION_EOF)
+            return [_telling(tp, answer.next_position, code)]
+        self._positions[tp] = answer.next_position
+        if self.tells_end and answer.is_at_end and self._ended_at.get(tp) != answer.next_position:
+            self._ended_at[tp] = answer.next_position
+            end = _telling(tp, answer.next_position, Code.LOCAL_PARTITION_EOF)
             return [*answer.records, end]
         return answer.records
 
 
-def _telling(place: TopicPartition, offset: int, code: Code) -> MemoryRecord:
-    return MemoryRecord(*place, None, None, None, place=offset, error=ClientError(code))
+def _telling(tp: TopicPartition, offset: int, code: Code) -> MemoryRecord:
+    return MemoryRecord(*tp, None, None, None, log_offset=offset, error=ClientError(code))
 
 
 POLL_INTERVAL_MAX_MS = 60_000

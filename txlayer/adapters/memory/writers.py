@@ -77,7 +77,7 @@ Queued = tuple[MemoryRecord, DeliveryReport | None]
 class Batch:
     """Records of one partition that are sent together, and sent again as they are."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     queued: list[Queued]
     times_out_at: float
     retry_at: float = 0.0
@@ -183,12 +183,12 @@ class Outbox:
         """Send what is queued and what is to be sent again; each partition in order."""
         if self._queue:
             self._form_batches()
-        for place in list(self._batches):
-            batches = self._batches[place]
+        for tp in list(self._batches):
+            batches = self._batches[tp]
             while batches and self._send_one(batches[0]):
                 batches.popleft()
             if not batches:
-                del self._batches[place]
+                del self._batches[tp]
 
     def serve(self) -> int:
         """Call the reports that are there; how many."""
@@ -230,24 +230,24 @@ class Outbox:
         sizes: dict[TopicPartition, int] = {}
         for _ in range(len(self._queue)):
             record, on_delivery = queued = self._queue[0]
-            place = self._place(record)
-            if isinstance(place, Code):
-                self._on_failed(None, place)
-                self._reports.append((on_delivery, ClientError(place), record))
+            tp = self._topic_partition_of(record)
+            if isinstance(tp, Code):
+                self._on_failed(None, tp)
+                self._reports.append((on_delivery, ClientError(tp), record))
                 self._queue.popleft()
                 continue
-            batches = self._batches.setdefault(place, deque())
+            batches = self._batches.setdefault(tp, deque())
             # Only what this round formed grows: an older batch may have been sent.
-            if place in sizes and sizes[place] + record.size <= self._batch_bytes_max:
+            if tp in sizes and sizes[tp] + record.size <= self._batch_bytes_max:
                 batches[-1].queued.append(queued)
-                sizes[place] += record.size
+                sizes[tp] += record.size
             else:
-                batches.append(Batch(place, [queued], times_out_at))
-                sizes[place] = BATCH_OVERHEAD_BYTES + record.size
+                batches.append(Batch(tp, [queued], times_out_at))
+                sizes[tp] = BATCH_OVERHEAD_BYTES + record.size
             self._batched_count += 1
             self._queue.popleft()
 
-    def _place(self, record: MemoryRecord) -> TopicPartition | Code:
+    def _topic_partition_of(self, record: MemoryRecord) -> TopicPartition | Code:
         name, partition = record.topic(), record.partition()
         topic = self._link.cluster.topics.get(name)
         if topic is not None:
@@ -287,7 +287,7 @@ class Outbox:
         else:
             # It is in the log twice when an older request arrived after all: the report names this one.
             written = enumerate(records, start=base)
-            self._report(batch, [r if r.place == at else r.put(at, r.timestamp()) for at, r in written])
+            self._report(batch, [r if r.log_offset == at else r.put(at, r.timestamp()) for at, r in written])
         return True
 
     def _report(self, batch: Batch, records: Iterable[MemoryRecord], error: ClientError | None = None) -> None:
@@ -478,20 +478,20 @@ class MemoryTransactionalWriter(TranslatedWriter):
         self._state = WriterState.READY
 
     def _send(self, batch: Batch, records: list[MemoryRecord]) -> int | None:
-        link, place = self._link, batch.place
-        if place not in self._added:
-            self._add(place)
-        sequence = self._sequences.get(place, 0)
+        link, tp = self._link, batch.topic_partition
+        if tp not in self._added:
+            self._add(tp)
+        sequence = self._sequences.get(tp, 0)
         mark = ProducerMark(self._producer_id, self._epoch, sequence, is_transactional=True)
-        base = send_batch(link, lambda: link.cluster.produce(place, records, mark, self.transactional_id))
-        self._sequences[place] = sequence + len(records)
+        base = send_batch(link, lambda: link.cluster.produce(tp, records, mark, self.transactional_id))
+        self._sequences[tp] = sequence + len(records)
         return base
 
-    def _add(self, place: TopicPartition) -> None:
+    def _add(self, tp: TopicPartition) -> None:
         link, request = self._link, "AddPartitionsToTxn"
         who = self._who
         try:
-            link.ask(request, lambda: link.cluster.add_partitions(*who, [place]))
+            link.ask(request, lambda: link.cluster.add_partitions(*who, [tp]))
         except RefusedError as exc:
             if exc.code is Code.CONCURRENT_TRANSACTIONS:
                 raise SendAgainError(CONCURRENT_BACKOFF_S) from exc
@@ -500,7 +500,7 @@ class MemoryTransactionalWriter(TranslatedWriter):
             self._turn(exc.code, is_fatal=exc.code in FATAL[request])
             # The client gives up what it has not sent; its reports do not say why.
             raise RefusedError(Code.LOCAL_PURGE_QUEUE) from exc
-        self._added.add(place)
+        self._added.add(tp)
 
     def _on_failed(self, _batch: Batch | None, code: Code) -> None:
         self._has_lost_records = True
@@ -613,13 +613,13 @@ class MemoryHalfWriter:
         return outbox.serve()
 
     def _send(self, batch: Batch, records: list[MemoryRecord]) -> int | None:
-        link, place = self._link, batch.place
+        link, tp = self._link, batch.topic_partition
         if self._producer_id < 0:
             self._producer_id, _ = link.ask("InitProducerId", lambda: link.cluster.init_producer_id(None, 0))
-        epoch, sequence = self._positions.get(place, (0, 0))
+        epoch, sequence = self._positions.get(tp, (0, 0))
         mark = ProducerMark(self._producer_id, epoch, sequence, is_transactional=False)
-        base = send_batch(link, lambda: link.cluster.produce(place, records, mark))
-        self._positions[place] = (epoch, sequence + len(records))
+        base = send_batch(link, lambda: link.cluster.produce(tp, records, mark))
+        self._positions[tp] = (epoch, sequence + len(records))
         return base
 
     def _on_failed(self, batch: Batch | None, code: Code) -> None:
@@ -628,5 +628,5 @@ class MemoryHalfWriter:
         if code in FATAL["Produce"]:
             self._fatal = ClientError(code, is_fatal=True)
         # A new epoch: whether the broker counted the batch is unknown, and one that still arrives is another's.
-        epoch, _ = self._positions.get(batch.place, (0, 0))
-        self._positions[batch.place] = (epoch + 1, 0)
+        epoch, _ = self._positions.get(batch.topic_partition, (0, 0))
+        self._positions[batch.topic_partition] = (epoch + 1, 0)

@@ -235,15 +235,15 @@ class DriverInsert:
         assert isinstance(compiled, SQLCompiler)
         self._statement = str(compiled)
         self._names = names
-        self._places = None
+        self._indexes = None
         if compiled.positiontup is not None:
-            self._places = [names.index(name) for name in compiled.positiontup]
+            self._indexes = [names.index(name) for name in compiled.positiontup]
 
     def execute(self, connection: Connection, row: Sequence[str]) -> None:
-        if self._places is None:
+        if self._indexes is None:
             connection.exec_driver_sql(self._statement, dict(zip(self._names, row, strict=True)))
         else:
-            connection.exec_driver_sql(self._statement, tuple(row[place] for place in self._places))
+            connection.exec_driver_sql(self._statement, tuple(row[index] for index in self._indexes))
 
 
 def rules_of(engine: Engine) -> DialectRules:
