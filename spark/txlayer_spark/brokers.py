@@ -31,7 +31,7 @@ class Span(NamedTuple):
 Spans = Mapping[int, Span]
 
 
-class Place(NamedTuple):
+class NamespaceAddress(NamedTuple):
     """A namespace, and how it is reached."""
 
     bootstrap_servers: str
@@ -46,12 +46,12 @@ class Place(NamedTuple):
 class Brokers:
     """An administrator of the job's cluster; use as a context manager."""
 
-    def __init__(self, spark: SparkSession, place: Place) -> None:
+    def __init__(self, spark: SparkSession, address: NamespaceAddress) -> None:
         """No broker is asked yet."""
         # The JVM has no Python types.
         self._jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark gives Python no other way to the client
-        self._servers = place.bootstrap_servers
-        self._options = place.kafka_options
+        self._servers = address.bootstrap_servers
+        self._options = address.kafka_options
         self._admin: Any = None
 
     def __enter__(self) -> Self:

@@ -20,7 +20,7 @@ from txlayer.core.partitions import half_partition
 from txlayer.core.transitions import TxnState
 from txlayer.errors import NotAuthorisedError, OutcomeUnknownError, RefusedRecordError, TopicMismatchError
 from txlayer_spark import lines, sink
-from txlayer_spark.brokers import Brokers, Place, Span, Spans
+from txlayer_spark.brokers import Brokers, NamespaceAddress, Span, Spans
 from txlayer_spark.parse import parse
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.session import failures_as_ours, source_options
@@ -119,7 +119,7 @@ def _completed_at(records: Column) -> Column:
     return F.aggregate(records, begin, join, lambda known: F.when(known["seen"] == known["count"], known["at"]))
 
 
-def half_places(raw: DataFrame, epoch_id: str, offsets: Collection[int]) -> DataFrame:
+def halves_at(raw: DataFrame, epoch_id: str, offsets: Collection[int]) -> DataFrame:
     """Half records as Kafka gives them → of those offsets, the ones that hold a half record of the epoch."""
     ours = parse(raw.where(F.col("offset").isin(*offsets)), TopicKind.HALF)
     is_ours = (F.col("txn_id") == epoch_id) | F.col("txn_id").startswith(_begin(epoch_id)[1])
@@ -166,12 +166,12 @@ def fold(
     halves: Iterable[Row] = (),
     ops: Iterable[Row] = (),
     doubts: Iterable[Row] = (),
-    places: Collection[tuple[str, int]] = (),
+    known_halves: Collection[tuple[str, int]] = (),
 ) -> dict[str, Attempt]:
     """What was known and what was read; rows of other epochs are passed over.
 
     The first rollback that names one of its half records decides an attempt, or the first commit that does so where all of
-    them were there, as it does for the coordinator (docs/decisions/002). Behind a commit that names an earlier one no rollback counts. `places`: (id/nonce, offset) of half records that
+    them were there, as it does for the coordinator (docs/decisions/002). Behind a commit that names an earlier one no rollback counts. `known_halves`: (id/nonce, offset) of half records that
     lines name (`in_question`).
     """
     attempts = dict(known)
@@ -197,7 +197,7 @@ def fold(
             continue
         # Half records older than what was read cannot be compared: then the line is believed.
         attempt = attempts.get(key) or Attempt(row.txn_id, row.nonce, row.last_offset, row.last_offset, row.last_offset)
-        if attempt.decision is None and _counts(attempt, row, places):
+        if attempt.decision is None and _counts(attempt, row, known_halves):
             attempt = replace(_decided(attempt, row), producer_group=row.producer_group)
             if attempt.decision is not None:
                 attempt = replace(attempt, decided_ms=row.at_ms)
@@ -217,12 +217,12 @@ def in_question(attempts: Attempts, ops: Iterable[Row]) -> set[tuple[str, int]]:
     }
 
 
-def _counts(attempt: Attempt, row: Row, places: Collection[tuple[str, int]]) -> bool:
+def _counts(attempt: Attempt, row: Row, known_halves: Collection[tuple[str, int]]) -> bool:
     if attempt.producer_group and row.producer_group != attempt.producer_group:
         return False
     if (attempt.first_offset, attempt.last_offset) == _ANYWHERE:
         return True
-    return attempt.knows(row.last_offset) or (attempt.key, row.last_offset) in places
+    return attempt.knows(row.last_offset) or (attempt.key, row.last_offset) in known_halves
 
 
 def _decided(attempt: Attempt, row: Row) -> Attempt:
@@ -291,18 +291,20 @@ _ROLES = ("half", "op", "doubt")
 class EpochLog:
     """The records of one epoch's transactions, and how far they were read."""
 
-    def __init__(self, spark: SparkSession, brokers: Brokers, place: Place, epoch_id: str, ids: Sequence[str]) -> None:
+    def __init__(
+        self, spark: SparkSession, brokers: Brokers, address: NamespaceAddress, epoch_id: str, ids: Sequence[str]
+    ) -> None:
         """Ask how many partitions there are.
 
         Raises:
             TopicMismatchError: a topic is missing, or half, op and doubt are not alike.
         """
         self.epoch_id, self.ids = epoch_id, ids
-        self._spark, self._brokers, self._place = spark, brokers, place
-        counts = set(brokers.partition_counts([place.topic(role) for role in _ROLES]).values())
+        self._spark, self._brokers, self._address = spark, brokers, address
+        counts = set(brokers.partition_counts([address.topic(role) for role in _ROLES]).values())
         if len(counts) != 1:
             raise TopicMismatchError(
-                topic=f"{place.namespace}.*", expected="one count of partitions", found=str(sorted(counts))
+                topic=f"{address.namespace}.*", expected="one count of partitions", found=str(sorted(counts))
             )
         self.partition_count = counts.pop()
         self._partitions = sorted(
@@ -317,7 +319,7 @@ class EpochLog:
         Half is read in the partitions of these ids; op and doubt, which are small, in all: there are the parts of an epoch
         that was divided otherwise.
         """
-        topic, everywhere = self._place.topic, range(self.partition_count)
+        topic, everywhere = self._address.topic, range(self.partition_count)
         # Op first: who decided before its end had stored all half records before.
         op = self._brokers.since(topic("op"), everywhere, at_ms=since_ms)
         half = self._brokers.since(topic("half"), self._partitions, at_ms=since_ms)
@@ -353,9 +355,9 @@ class EpochLog:
             return fold(known, self.epoch_id, ops=ops)
         spans = {p: Span(min(offsets), max(offsets) + 1) for p, offsets in named.items()}
         offsets = {offset for each in named.values() for offset in each}
-        rows = self._rows("half", spans, lambda raw, epoch: half_places(raw, epoch, offsets))
-        places = {(f"{row.txn_id}/{row.nonce}", row.offset) for row in rows}
-        return fold(known, self.epoch_id, ops=ops, places=places)
+        rows = self._rows("half", spans, lambda raw, epoch: halves_at(raw, epoch, offsets))
+        known_halves = {(f"{row.txn_id}/{row.nonce}", row.offset) for row in rows}
+        return fold(known, self.epoch_id, ops=ops, known_halves=known_halves)
 
     def _is_void(self, known: Attempts, row: Row) -> bool:
         """Whether a line names a half record of no attempt: that part of half was read, and nothing of it is there."""
@@ -388,8 +390,8 @@ class EpochLog:
             OutcomeUnknownError: not all were acknowledged; some may be there.
         """
         settings = {
-            **self._place.kafka_options,
-            "bootstrap.servers": self._place.bootstrap_servers,
+            **self._address.kafka_options,
+            "bootstrap.servers": self._address.bootstrap_servers,
             "acks": "all",
             # Half records stay in the order of their index, also when the client sends some again.
             "enable.idempotence": "true",
@@ -397,7 +399,7 @@ class EpochLog:
         }
         options = {f"kafka.{name}": value for name, value in settings.items()}
         writer = records.write.format("kafka").options(**options)
-        topic = self._place.topic(role)
+        topic = self._address.topic(role)
         try:
             writer.option("topic", topic).save()
         except (PySparkException, Py4JJavaError) as exc:
@@ -413,7 +415,7 @@ class EpochLog:
             ) from exc
 
     def _new(self, role: str, read: Mapping[int, int]) -> Spans:
-        ends = self._brokers.ends(self._place.topic(role), self._partitions)
+        ends = self._brokers.ends(self._address.topic(role), self._partitions)
         return {p: Span(read[p], end) for p, end in ends.items()}
 
     def _rows(self, role: str, spans: Spans, traces: Callable[[DataFrame, str], DataFrame]) -> list[Row]:
@@ -421,9 +423,9 @@ class EpochLog:
         filled = {p: span for p, span in spans.items() if span.start < span.end}
         if not filled:
             return []
-        topic = self._place.topic(role)
+        topic = self._address.topic(role)
         options = source_options(
-            bootstrap_servers=self._place.bootstrap_servers, topics=[topic], kafka_options=self._place.kafka_options
+            bootstrap_servers=self._address.bootstrap_servers, topics=[topic], kafka_options=self._address.kafka_options
         )
         del options["subscribe"]
         raw = (

@@ -26,7 +26,7 @@ from txlayer_spark.schemas import TopicKind
 
 TOPIC_BITS = 63
 """Real topics that a row can tell apart; further ones share the last bit."""
-LINE_BITS, SOURCE_BITS, PLACE_BITS, REASON_BITS, STATE_BITS = 16, 4, 44, 8, 4
+LINE_BITS, SOURCE_BITS, OFFSET_BITS, REASON_BITS, STATE_BITS = 16, 4, 44, 8, 4
 PARTITION_BITS = 14
 """Of a real partition's number; above it is which one of its name the topic was."""
 INCARNATIONS_MAX = 31
@@ -47,7 +47,7 @@ class Kind(IntEnum):
     FORWARDED = 4
     CONTENT = 5
     TWIN = 8  #: a second copy of a half record, as a summary names it
-    ASIDE = 7  #: an op line that was given up before its half record came, or a half record that is no part of its transaction
+    QUARANTINED = 7  #: an op line that was given up before its half record came, or a half record that is no part of its transaction
     MISPLACED = 6  #: a half record in a partition that is not its transaction's; or one, or an op line, with a number that is none
 
 
@@ -150,8 +150,8 @@ class Names:
         if not names:
             return frame.withColumn(alias, F.lit(None).cast("bigint")).drop("_name")
         if len(names) <= self._COMPARED_MAX:
-            place = F.array_position(F.array(*map(F.lit, names)), F.col("_name"))
-            return frame.withColumn(alias, F.when(place > 0, place - 1)).drop("_name")
+            index = F.array_position(F.array(*map(F.lit, names)), F.col("_name"))
+            return frame.withColumn(alias, F.when(index > 0, index - 1)).drop("_name")
         known = self._spark.range(1).select(F.posexplode(_listed(names)).alias(alias, "_name"))
         known = known.withColumn(alias, F.col(alias).cast("bigint"))
         return frame.join(F.broadcast(known), "_name", "left").drop("_name")
@@ -325,11 +325,11 @@ def _doubt(records: DataFrame, names: Names) -> DataFrame:
 def _quarantined(records: DataFrame) -> DataFrame:
     """pos: offset and line of an op line, packed without its source, or the offset of a half record; a: 1 for a half record."""
     name = lines.text(F.col("key"))
-    place = F.split_part(name, F.lit("/"), F.lit(4))
-    offset, line = (lines.whole(F.split_part(place, F.lit(":"), F.lit(part))).cast("bigint") for part in (1, 2))
+    position = F.split_part(name, F.lit("/"), F.lit(4))
+    offset, line = (lines.whole(F.split_part(position, F.lit(":"), F.lit(part))).cast("bigint") for part in (1, 2))
     is_half = F.isnull(line)
     header = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
-    rows = records.where(name.rlike(lines.KEPT_ASIDE_OF_TXN_KEY)).select(
+    rows = records.where(name.rlike(lines.QUARANTINE_OF_TXN_KEY)).select(
         lines.partition(F.split_part(name, F.lit("/"), F.lit(3))).alias("partition"),
         "timestamp",
         F.when(is_half, 1).alias("_half"),
@@ -341,7 +341,7 @@ def _quarantined(records: DataFrame) -> DataFrame:
     rows = rows.where(is_line | (F.isnotnull("_half") & F.col("_line").rlike(lines.HALF)))
     rows = rows.withColumn("_f", lines.fields(F.col("_line"))).drop("_line")
     key = F.when(F.isnull("_half"), _field(2)).otherwise(_field(1))
-    return _row(rows, Kind.ASIDE, key=key, born_ms=lines.whole(_field(5)), pos=F.col("_pos"), a=F.col("_half"))
+    return _row(rows, Kind.QUARANTINED, key=key, born_ms=lines.whole(_field(5)), pos=F.col("_pos"), a=F.col("_half"))
 
 
 def _summaries(records: DataFrame, names: Names) -> DataFrame:
@@ -435,7 +435,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     of_broker = F.coalesce(F.col("is_append_time"), F.lit(False))
     found = _narrow(
         records,
-        _id=lines.text(lines.header(headers, codec.ID_HEADER, usual_place=-2)),
+        _id=lines.text(lines.header(headers, codec.ID_HEADER, usual_index=-2)),
         _line=lines.text(lines.header(headers, codec.ORIGIN_HEADER)),
         _at_ms=F.when(of_broker, F.unix_millis("timestamp")),
         _timed=F.when(~F.col("is_append_time"), F.unix_millis("timestamp")),
@@ -448,7 +448,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     rows = found.where(F.isnotnull("_id") | F.isnotnull("_line"))
     rows = rows.withColumn("_f", F.when(F.col("_line").rlike(lines.ORIGIN), lines.fields(F.col("_line"))))
     rows = names.number(rows.drop("_line").withColumn("_name", F.col("topic")), names.topics, "_topic")
-    place = F.shiftleft(F.col("_lane_number"), PLACE_BITS).bitwiseOR(F.col("offset"))
+    position = F.shiftleft(F.col("_lane_number"), OFFSET_BITS).bitwiseOR(F.col("offset"))
     origin, part, born_ms = _field(0), _field(1), lines.whole(_field(2))
     index, count = lines.whole(lines.before(part, "/")), lines.whole(lines.after(part, "/"))
     half_partition, offset = (lines.partition(lines.before(origin, ":")), lines.whole(lines.after(origin, ":")))
@@ -469,7 +469,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
         hash=claimed(content, half_partition, offset, count, born_ms),
         a=F.when(~F.coalesce(is_good, F.lit(False)), 1),
         b=F.col("_topic"),
-        c=place,
+        c=position,
         g=F.col("_at_ms"),
         ordering=F.when(is_good & names.is_in_gap(half_partition, offset), F.lit(1)),
         w=F.xxhash64(index, F.col("partition").cast("bigint")),
@@ -479,7 +479,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
 
 
 def _narrow(records: DataFrame, **columns: Column) -> DataFrame:
-    """Place and time, those columns, and `_content`: what must be the same in a half message and in what was forwarded of it.
+    """Position and time, those columns, and `_content`: what must be the same in a half message and in what was forwarded of it.
 
     Every step behind it copies its rows: what is large is hashed before the first.
     """

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from txlayer_spark.events import (
     COLUMNS,
     LINE_BITS,
-    PLACE_BITS,
+    OFFSET_BITS,
     REASON_BITS,
     SOURCE_BITS,
     STATE_BITS,
@@ -59,7 +59,7 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
     one, index_bit = F.lit(1).cast("bigint"), _index_bit()
     decided = said(Said.COMMIT, Said.ROLLBACK, Said.ABANDON)
     # Of 63 messages at most: more need every record.
-    place = F.shiftleft("idx", PLACE_BITS).bitwiseOR(F.col("pos"))
+    packed = F.shiftleft("idx", OFFSET_BITS).bitwiseOR(F.col("pos"))
     is_ours = F.col("kind").isin(int(Kind.HALF), int(Kind.OP))
     is_held, is_whole = F.col("a") != int(Held.ENDED), F.col("a") == int(Held.WHOLE)
     last_doubt = F.shiftleft("pos", REASON_BITS + STATE_BITS)
@@ -77,8 +77,8 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
         "h_bits": _Part(F.bit_or, when(Kind.HALF, index_bit)),
         "h_count": _Part(F.max, when(Kind.HALF, "n")),
         "h_count_min": _Part(F.min, when(Kind.HALF, "n")),
-        "h_begin": _Part(F.min, when(Kind.HALF, place)),
-        "h_end": _Part(F.max, when(Kind.HALF, place)),
+        "h_begin": _Part(F.min, when(Kind.HALF, packed)),
+        "h_end": _Part(F.max, when(Kind.HALF, packed)),
         "h_partition": _Part(F.max, when(Kind.HALF, "partition")),
         "h_first": _Part(F.min, when(Kind.HALF, "pos")),
         "h_last": _Part(F.max, when(Kind.HALF, "pos")),
@@ -104,7 +104,7 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
         "o_partition": _Part(F.max, when(Kind.OP, "partition")),
         "o_unknown": _Part(F.sum, when(Kind.OP, one, said(Said.UNKNOWN))),
         # Below every offset where doubt keeps a line or a half record: only every record says which one.
-        "o_last_min": _Part(F.min, F.coalesce(when(Kind.OP, "n", decided), when(Kind.ASIDE, F.lit(-1)))),
+        "o_last_min": _Part(F.min, F.coalesce(when(Kind.OP, "n", decided), when(Kind.QUARANTINED, F.lit(-1)))),
         "o_last_max": _Part(F.max, when(Kind.OP, "n", decided)),
         "c_asked": _Part(F.sum, when(Kind.CHECK, one, F.col("a") == 1)),
         "c_first_ms": _Part(F.min, when(Kind.CHECK, "at_ms", F.col("a") == 1)),
@@ -234,9 +234,9 @@ def _is_plainly_stored() -> Column:
     # `h_bits` is all ones from the lowest bit on: no bit is set above one that is not. (63 ones plus 1 would overflow.)
     is_row = F.shiftrightunsigned("h_bits", 1).bitwiseAND(F.bitwise_not("h_bits")) == 0
     is_once = (F.col("h_n") == F.bit_count("h_bits")) & (F.col("h_n") <= F.col("h_count"))
-    place = (1 << PLACE_BITS) - 1
-    in_order = (F.col("h_begin").bitwiseAND(place) == F.col("h_first")) & (
-        F.col("h_end").bitwiseAND(place) == F.col("h_last")
+    offset_mask = (1 << OFFSET_BITS) - 1
+    in_order = (F.col("h_begin").bitwiseAND(offset_mask) == F.col("h_first")) & (
+        F.col("h_end").bitwiseAND(offset_mask) == F.col("h_last")
     )
     is_one = (F.col("g_min") == F.col("g_max")) & (F.col("h_count_min") == F.col("h_count"))
     return is_row & is_once & in_order & is_one
@@ -339,8 +339,8 @@ def fold_exactly(  # its steps, in their order
     group; a forwarded record belongs to the attempt whose half record it names.
     """
     # Steps of which each reads the ones before several times: what is not put down is planned anew for each.
-    quarantined = happened.where(F.col("kind") == int(Kind.ASIDE))
-    every_half = _not_kept_aside(happened.where(F.col("kind") == int(Kind.HALF)), quarantined)
+    quarantined = happened.where(F.col("kind") == int(Kind.QUARANTINED))
+    every_half = _not_quarantined(happened.where(F.col("kind") == int(Kind.HALF)), quarantined)
     half = put(_belonging(every_half, shortened_partitions), "half")
     doubts = happened.where(F.col("kind") == int(Kind.DOUBT))
     twins = happened.where(F.col("kind") == int(Kind.TWIN))
@@ -444,7 +444,7 @@ def _newest(contents: DataFrame) -> DataFrame:
     return now.drop("_at")
 
 
-def _not_kept_aside(half: DataFrame, quarantined: DataFrame) -> DataFrame:
+def _not_quarantined(half: DataFrame, quarantined: DataFrame) -> DataFrame:
     """The half records but those that doubt keeps: they are no part of their transaction."""
     kept = quarantined.where(F.isnotnull("a")).select("txn_id", "partition", "pos").distinct()
     return half.join(kept, ["txn_id", "partition", "pos"], "left_anti")
@@ -452,9 +452,9 @@ def _not_kept_aside(half: DataFrame, quarantined: DataFrame) -> DataFrame:
 
 def _not_given_up(ops: DataFrame, quarantined: DataFrame) -> DataFrame:
     """The op lines but those that doubt keeps: they were given up before their half records came."""
-    given_up = quarantined.where(F.isnull("a")).select("txn_id", "partition", F.col("pos").alias("_place")).distinct()
-    placed = ops.withColumn("_place", F.shiftright("pos", SOURCE_BITS))
-    return placed.join(given_up, ["txn_id", "partition", "_place"], "left_anti").drop("_place")
+    given_up = quarantined.where(F.isnull("a")).select("txn_id", "partition", F.col("pos").alias("_op_line")).distinct()
+    by_line = ops.withColumn("_op_line", F.shiftright("pos", SOURCE_BITS))
+    return by_line.join(given_up, ["txn_id", "partition", "_op_line"], "left_anti").drop("_op_line")
 
 
 def _messages(half: DataFrame, contents: DataFrame) -> DataFrame:
@@ -497,11 +497,11 @@ def _naming_halves(ops: DataFrame, half: DataFrame, known: DataFrame, *, clock_e
     stood on doubt, which doubt forgets, or one that is gone.
     """
     by = list(_ATTEMPT)
-    places = half.select(
+    half_positions = half.select(
         *by, F.col("pos").alias("n"), F.col("is_copy").alias("_is_copy"), F.col("at_ms").alias("_half_ms")
     )
     named = ops.join(known, by).where(F.col("g") == F.col("_g"))
-    named = named.join(places, [*by, "n"], "left")
+    named = named.join(half_positions, [*by, "n"], "left")
     told = F.coalesce("_told", F.array().cast("array<bigint>"))
     is_there = F.isnotnull("_half_ms")
     is_end = (F.col("n") == F.col("_first")) | (F.col("n") == F.col("_last"))
@@ -690,7 +690,7 @@ def is_cut_off() -> Column:
     """Whether half has its first record no more, or lacks one of those that were there when it was committed."""
     is_gone = F.isnull("h_n") & F.isnotnull("d_last")
     lacks_some = F.isnotnull("released") & (F.coalesce("h_distinct", F.lit(0)) < F.col("h_count"))
-    return is_gone | (F.shiftright("h_begin", PLACE_BITS) > 0) | lacks_some
+    return is_gone | (F.shiftright("h_begin", OFFSET_BITS) > 0) | lacks_some
 
 
 def is_committed() -> Column:
@@ -750,21 +750,21 @@ def nothing(spark: SparkSession) -> DataFrame:
     return spark.range(0).select(*(absent.alias(name) for name in STATE_COLUMNS))
 
 
-def is_keyed(*, doubt_from_ms: int, aside: str = "") -> Column:
-    """Whether the order of a row is judged; of a stored one (not `rows.unfolded`) with the place `aside` of what few have.
+def is_keyed(*, doubt_from_ms: int, extras: str = "") -> Column:
+    """Whether the order of a row is judged; of a stored one (not `rows.unfolded`) with `extras`, the prefix of the columns that few have.
 
     Args:
         doubt_from_ms: Of what was stored earlier compaction may have taken that it was parked on doubt, which gives up its place.
-        aside: Where a stored row has what few have.
+        extras: The prefix of the columns that few stored rows have.
     """
-    stored_ms = F.coalesce(f"{aside}h_first_ms", F.lit(0))
-    is_told = F.isnull(f"{aside}d_last") | (stored_ms >= doubt_from_ms)
+    stored_ms = F.coalesce(f"{extras}h_first_ms", F.lit(0))
+    is_told = F.isnull(f"{extras}d_last") | (stored_ms >= doubt_from_ms)
     return is_told & (
         F.isnotnull("h_key")
         & (F.col("verdict") != "out_of_window")
         & (F.col("v_n") > 0)
-        & F.isnull(f"{aside}d_parked_ms")
-        & F.isnull(f"{aside}o_abandon_ms")
+        & F.isnull(f"{extras}d_parked_ms")
+        & F.isnull(f"{extras}o_abandon_ms")
     )
 
 
@@ -785,7 +785,7 @@ def reversed_ids(happened: DataFrame, rows: DataFrame) -> DataFrame:
     messages = _of_rows(messages, rows.select(*_whose(), "h_key"))
     is_ordered = F.isnotnull("h_key") | F.isnotnull("d")
     key = F.when(F.isnull("h_key"), F.col("d"))
-    partition = F.shiftright("c", PLACE_BITS)
+    partition = F.shiftright("c", OFFSET_BITS)
     messages = messages.where(is_ordered).select(
         "txn_id", "nonce", "b", "c", "idx", key.alias("lane"), partition.alias("real_partition")
     )
@@ -904,11 +904,11 @@ def _order() -> tuple[Column, ...]:
     )
 
 
-def _message(topic: Column, place: str) -> tuple[Column, ...]:
+def _message(topic: Column, packed: str) -> tuple[Column, ...]:
     return (
         topic.alias("topic"),
-        F.shiftright(place, PLACE_BITS).alias("real_partition"),
-        F.col(place).bitwiseAND((1 << PLACE_BITS) - 1).alias("real_offset"),
+        F.shiftright(packed, OFFSET_BITS).alias("real_partition"),
+        F.col(packed).bitwiseAND((1 << OFFSET_BITS) - 1).alias("real_offset"),
     )
 
 
@@ -917,12 +917,12 @@ def compared(messages: DataFrame, state: DataFrame, *, kept_from_ms: int) -> Dat
     has come on each partition now (`is_state`), but for those that did not move after `kept_from_ms`.
     """
     stored = F.when(F.col("is_prepare"), F.col("stored_now")).alias("stored")
-    place = F.col("real_offset")
+    offset = F.col("real_offset")
     now = messages.select(
         "txn_id",
         "nonce",
         *_LANE,
-        place,
+        offset,
         "decided_now",
         "stored_now",
         F.col("decided_now").alias("decided"),

@@ -71,8 +71,8 @@ SUMMARY = _record(
 ORIGIN = rf"\A{_NUMBER}:{_NUMBER}\|{_NUMBER}/{_NUMBER}\|{_NUMBER}\z"
 SUMMARY_KEY = rf"\A{KEY}\z"
 CONTENT_KEY = rf"\A{KEY}/{_NUMBER}\z"
-KEPT_ASIDE_KEY = rf"\Aorigin/{_ascii_but('/')}+/{_NUMBER}/{_NUMBER}(?::{_NUMBER})?\z"
-KEPT_ASIDE_OF_TXN_KEY = rf"\Aorigin/{_ascii_but('/')}+\.(?:half/{_NUMBER}/{_NUMBER}|op/{_NUMBER}/{_NUMBER}:{_NUMBER})\z"
+QUARANTINE_KEY = rf"\Aorigin/{_ascii_but('/')}+/{_NUMBER}/{_NUMBER}(?::{_NUMBER})?\z"
+QUARANTINE_OF_TXN_KEY = rf"\Aorigin/{_ascii_but('/')}+\.(?:half/{_NUMBER}/{_NUMBER}|op/{_NUMBER}/{_NUMBER}:{_NUMBER})\z"
 TXN_ID = r"\A[!-.0-{}~]{1,128}\z"
 _CLAIM, _OF_A_HOLDER = LockKind.CLAIM.value, LockKind.RENEWAL.value + LockKind.RELEASE.value
 LOCK = _record(
@@ -171,13 +171,13 @@ def unquoted(field: Column) -> Column:
     return F.when(F.contains(field, F.lit("%")), F.coalesce(decoded, field)).otherwise(field)
 
 
-def header(headers: Column, name: str, *, usual_place: int = -1) -> Column:
+def header(headers: Column, name: str, *, usual_index: int = -1) -> Column:
     """The value of the last header of that name; null without one.
 
-    `usual_place` is where ours nearly always is, from the end: one look instead of a walk that Spark does not compile.
+    `usual_index` is where ours nearly always is, from the end: one look instead of a walk that Spark does not compile.
     """
-    usual = F.try_element_at(headers, F.lit(usual_place))
-    others = [F.try_element_at(headers, F.lit(at)) for at in range(usual_place + 1, 0)]
+    usual = F.try_element_at(headers, F.lit(usual_index))
+    others = [F.try_element_at(headers, F.lit(at)) for at in range(usual_index + 1, 0)]
     is_last = reduce(lambda so, each: so & (each["key"] != name), others, usual["key"] == name)
     every = F.filter(headers, lambda each: each["key"] == name)
     return F.when(is_last, usual["value"]).otherwise(F.try_element_at(every, F.lit(-1))["value"])
@@ -213,7 +213,7 @@ def is_partition(number: Column) -> Column:
 
 def replay_id(mark: Column) -> Column:
     """The request in the header `txl-replay`; null when it is none."""
-    place = F.split_part(mark, F.lit("/"), F.lit(2))
-    partition, offset = (whole(F.split_part(place, F.lit(":"), F.lit(at))) for at in (1, 2))
+    position = F.split_part(mark, F.lit("/"), F.lit(2))
+    partition, offset = (whole(F.split_part(position, F.lit(":"), F.lit(at))) for at in (1, 2))
     is_good = mark.rlike(REPLAY_MARK) & (partition <= PARTITION_MAX) & offset.isNotNull()
     return F.when(is_good, F.split_part(mark, F.lit("/"), F.lit(1)))

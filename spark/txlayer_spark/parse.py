@@ -28,7 +28,7 @@ from txlayer.core.messages import OrderMode, Resolution
 from txlayer_spark import lines, schemas
 from txlayer_spark.schemas import SCHEMAS, TopicKind
 
-PLACE = ("topic", "partition", "offset", "timestamp")
+POSITION = ("topic", "partition", "offset", "timestamp")
 """The columns that every row begins with."""
 
 
@@ -61,14 +61,14 @@ def all_of(conditions: Sequence[Column]) -> Column:
 
 def own_columns(schema: StructType, *, beside: Sequence[str] = ()) -> list[str]:
     """The columns of ours in a row: not its place, not its error, not those that a broken record has too."""
-    return [f.name for f in schema if f.name not in {*PLACE, "error", *beside}]
+    return [f.name for f in schema if f.name not in {*POSITION, "error", *beside}]
 
 
 def locks(raw: DataFrame) -> DataFrame:
     """Records of the lock log → `schemas.LOCKS`."""
     queue, token = lines.text(F.col("key")), _field(5)
     located = raw.select(
-        *PLACE,
+        *POSITION,
         # Bytes that are no text are no name of a queue.
         F.when(F.is_valid_utf8(queue) & queue.rlike(lines.QUEUE), queue).alias("queue"),
         lines.text(F.col("value")).alias("_line"),
@@ -102,7 +102,7 @@ def dead_letters(raw: DataFrame) -> DataFrame:
     headers = F.col("headers")
     txn_id = lines.text(lines.header(headers, codec.ID_HEADER))
     located = raw.select(
-        *PLACE,
+        *POSITION,
         "key",
         "value",
         lines.of_user(headers).alias("headers"),
@@ -140,7 +140,7 @@ def dead_letters(raw: DataFrame) -> DataFrame:
 def replays(raw: DataFrame) -> DataFrame:
     """Records of a replay topic → `schemas.REPLAY`."""
     offset, is_result = _field(3), _field(1) == ReplayKind.RESULT.value
-    located = raw.select(*PLACE, "key", lines.text(F.col("value")).alias("_line"))
+    located = raw.select(*POSITION, "key", lines.text(F.col("value")).alias("_line"))
     decoded = _split(located, lines.REPLAY).withColumns(
         {
             "kind": _name(_field(1), ReplayKind),
@@ -182,7 +182,7 @@ def parse(raw: DataFrame, kind: TopicKind) -> DataFrame:
 
 def _half(raw: DataFrame) -> DataFrame:
     located = raw.select(
-        *PLACE,
+        *POSITION,
         "key",
         "value",
         lines.of_user(F.col("headers")).alias("headers"),
@@ -248,7 +248,7 @@ def _op(raw: DataFrame) -> DataFrame:
     # What is not ASCII as a whole is no op record: the ends of its lines are unknown.
     value = lines.text(F.col("value"))
     found = F.when(value.rlike(lines.ASCII) & (value != ""), F.split(value, "\n"))
-    exploded = raw.select(*PLACE, F.posexplode_outer(found).alias("line", "_line"))
+    exploded = raw.select(*POSITION, F.posexplode_outer(found).alias("line", "_line"))
     exploded = exploded.withColumn("line", F.coalesce("line", F.lit(0)))
     letter = F.get("_f", F.lit(1))
     check = F.get("_f", F.lit(7))
@@ -283,7 +283,7 @@ def _op(raw: DataFrame) -> DataFrame:
 
 
 def _check(raw: DataFrame) -> DataFrame:
-    located = raw.select(*PLACE, lines.text(F.col("value")).alias("_line"))
+    located = raw.select(*POSITION, lines.text(F.col("value")).alias("_line"))
     key = F.get("_f", F.lit(2))
     numbers = {"half_partition": 4, "last_offset": 5, "born_ms": 6, "number": 7}
     decoded = (
@@ -311,7 +311,7 @@ def _check(raw: DataFrame) -> DataFrame:
 def _doubt(raw: DataFrame) -> DataFrame:
     name = lines.text(F.col("key"))
     record = (
-        F.when(name.rlike(lines.KEPT_ASIDE_KEY), "kept_aside")
+        F.when(name.rlike(lines.QUARANTINE_KEY), "kept_aside")
         .when(name.rlike(lines.SUMMARY_KEY), "summary")
         .when(name.rlike(lines.CONTENT_KEY), "content")
     )
@@ -325,7 +325,7 @@ def _doubt(raw: DataFrame) -> DataFrame:
         "is_tombstone", F.isnull("value") & F.col("record").isNotNull()
     )
     located = located.select(
-        *PLACE,
+        *POSITION,
         "record",
         "is_tombstone",
         F.when(is_held, lines.header(headers, codec.KEY_HEADER)).alias("key"),
@@ -336,7 +336,7 @@ def _doubt(raw: DataFrame) -> DataFrame:
         F.get(key, F.lit(0)).alias("_id"),
         F.get(key, F.lit(1)).alias("_nonce"),
         lines.whole(F.get(key, F.lit(2))).alias("_index"),
-        _kept_aside(key, lines.text(lines.header(headers, codec.WHY_HEADER))).alias("kept_aside"),
+        _quarantined(key, lines.text(lines.header(headers, codec.WHY_HEADER))).alias("kept_aside"),
     )
     summarised = _with_summary(located)
     decoded = _with_half_columns(summarised)
@@ -360,13 +360,13 @@ def _doubt(raw: DataFrame) -> DataFrame:
     ).select(*(field.name for field in schemas.DOUBT))
 
 
-def _kept_aside(key: Column, why: Column) -> Column:
-    place = F.get(key, F.lit(3))
+def _quarantined(key: Column, why: Column) -> Column:
+    position = F.get(key, F.lit(3))
     return F.struct(
         F.get(key, F.lit(1)).alias("origin_topic"),
         lines.whole(F.get(key, F.lit(2))).alias("origin_partition"),
-        lines.whole(F.split_part(place, F.lit(":"), F.lit(1))).alias("origin_offset"),
-        lines.whole(F.split_part(place, F.lit(":"), F.lit(2))).alias("origin_line"),
+        lines.whole(F.split_part(position, F.lit(":"), F.lit(1))).alias("origin_offset"),
+        lines.whole(F.split_part(position, F.lit(":"), F.lit(2))).alias("origin_line"),
         F.split_part(why, F.lit(" "), F.lit(1)).alias("reason"),
         F.regexp_extract(why, r"(?s)\A[^ ]* ?(.*)\z", 1).alias("why"),
     )
@@ -426,7 +426,7 @@ _FORWARDED_HEADERS = (codec.ID_HEADER, codec.ORIGIN_HEADER)
 def _forwarded(raw: DataFrame) -> DataFrame:
     headers = F.col("headers")
     located = raw.select(
-        *PLACE,
+        *POSITION,
         "key",
         "value",
         lines.of_user(headers).alias("headers"),

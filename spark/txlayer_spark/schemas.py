@@ -78,8 +78,8 @@ def _columns(**types: object) -> tuple[StructField, ...]:
 TEXT, NUMBER, BYTES = StringType(), LongType(), BinaryType()
 HEADERS = ArrayType(_struct(*_columns(key=TEXT, value=BYTES)))
 
-PLACE = _columns(topic=TEXT, partition=IntegerType(), offset=NUMBER, timestamp=TimestampType())
-"""The place of a record, and since when it is there: the first columns of everything that is read."""
+POSITION = _columns(topic=TEXT, partition=IntegerType(), offset=NUMBER, timestamp=TimestampType())
+"""Where a record is, and since when: the first columns of everything that is read."""
 USER = _columns(key=BYTES, value=BYTES, headers=HEADERS)
 """What belongs to the user, without our headers."""
 ERROR = StructField("error", TEXT)
@@ -102,11 +102,11 @@ _HALF = (
     ),
 )
 
-HALF = _struct(*PLACE, *USER, *_HALF, ERROR)
+HALF = _struct(*POSITION, *USER, *_HALF, ERROR)
 """One row per half message."""
 
 OP = _struct(
-    *PLACE,
+    *POSITION,
     *_columns(line=IntegerType(), resolution=TEXT),
     *_TRANSACTION,
     *_columns(
@@ -123,7 +123,7 @@ OP = _struct(
 """One row per line of an op record."""
 
 CHECK = _struct(
-    *PLACE,
+    *POSITION,
     *_columns(kind=TEXT),
     *_TRANSACTION,
     *_columns(producer_group=TEXT, half_partition=NUMBER, last_offset=NUMBER, born_ms=NUMBER, number=NUMBER, text=TEXT),
@@ -156,23 +156,23 @@ SUMMARY = _struct(
         answered_number=NUMBER,
     )
 )
-KEPT_ASIDE = _struct(
+QUARANTINED = _struct(
     *_columns(
         origin_topic=TEXT, origin_partition=NUMBER, origin_offset=NUMBER, origin_line=NUMBER, reason=TEXT, why=TEXT
     )
 )
 DOUBT = _struct(
-    *PLACE,
+    *POSITION,
     *USER,
     *_columns(record=TEXT, is_tombstone=BooleanType()),
     *_HALF,
-    *_columns(summary=SUMMARY, kept_aside=KEPT_ASIDE),
+    *_columns(summary=SUMMARY, kept_aside=QUARANTINED),
     ERROR,
 )
 """One row per record; `record` is summary, content or kept_aside, and says which columns are set."""
 
 FORWARDED = _struct(
-    *PLACE,
+    *POSITION,
     *USER,
     *_columns(
         txn_id=TEXT,
@@ -189,7 +189,7 @@ FORWARDED = _struct(
 where an operator had a dead letter published once more."""
 
 LOCKS = _struct(
-    *PLACE,
+    *POSITION,
     *_columns(
         kind=TEXT,
         queue=TEXT,
@@ -207,7 +207,7 @@ LOCKS = _struct(
 """One row per claim, renewal or release of a queue."""
 
 DLQ = _struct(
-    *PLACE,
+    *POSITION,
     *USER,
     *_columns(
         consumer_group=TEXT,
@@ -228,7 +228,9 @@ DLQ = _struct(
 """One row per dead letter, the message as it was given up; `txn_id` where txlayer had forwarded it."""
 
 REPLAY = _struct(
-    *PLACE, *_columns(key=BYTES, kind=TEXT, request_id=TEXT, dead_letter_offset=NUMBER, outcome=TEXT, text=TEXT), ERROR
+    *POSITION,
+    *_columns(key=BYTES, kind=TEXT, request_id=TEXT, dead_letter_offset=NUMBER, outcome=TEXT, text=TEXT),
+    ERROR,
 )
 """One row per request about a dead letter or a queue, and per result; the dead letter is in the same partition."""
 
@@ -244,7 +246,7 @@ SCHEMAS = {
 }
 
 BRONZE = _struct(
-    *PLACE,
+    *POSITION,
     *USER,
     *_columns(
         batch=NUMBER,  # of its reader

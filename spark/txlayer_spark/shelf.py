@@ -37,8 +37,8 @@ from txlayer_spark import lines
 from txlayer_spark.catalog import WRITING, Folder, Turn
 from txlayer_spark.events import (
     LINE_BITS,
+    OFFSET_BITS,
     PARTITION_BITS,
-    PLACE_BITS,
     REASON_BITS,
     REASONS,
     SOURCE_BITS,
@@ -165,7 +165,7 @@ def to_ledger(stored: DataFrame, names: Names, *beside: str) -> DataFrame:  # on
     source = F.get(F.array(F.lit(""), *map(F.lit, SOURCES)), position.bitwiseAND((1 << SOURCE_BITS) - 1).cast("int"))
     reason = F.get(F.array(*map(F.lit, REASONS)), F.col("d_last").bitwiseAND((1 << REASON_BITS) - 1).cast("int"))
     decided_ms = F.least("o_commit_ms", "o_rollback_ms", "o_abandon_ms")
-    place = F.col("v_place")
+    packed = F.col("v_place")
     key = [
         F.lpad(F.lower(F.hex(part)), 8, "0")
         for part in (F.shiftrightunsigned("h_key", 32), F.col("h_key").bitwiseAND(0xFFFFFFFF))
@@ -196,8 +196,8 @@ def to_ledger(stored: DataFrame, names: Names, *beside: str) -> DataFrame:  # on
         F.coalesce("v_n", F.lit(0)).cast("int").alias("visible_count"),
         F.coalesce("v_distinct", F.lit(0)).cast("int").alias("visible_messages"),
         names.texts(F.coalesce("v_topics", F.lit(0))).alias("visible_topics"),
-        F.shiftright(place, PLACE_BITS).bitwiseAND((1 << PARTITION_BITS) - 1).cast("int").alias("visible_partition"),
-        place.bitwiseAND((1 << PLACE_BITS) - 1).alias("visible_offset"),
+        F.shiftright(packed, OFFSET_BITS).bitwiseAND((1 << PARTITION_BITS) - 1).cast("int").alias("visible_partition"),
+        packed.bitwiseAND((1 << OFFSET_BITS) - 1).alias("visible_offset"),
         F.coalesce("c_asked", F.lit(0)).cast("int").alias("checked_count"),
         _time("c_first_ms").alias("first_checked_at"),
         _time("c_last_ms").alias("last_checked_at"),

@@ -183,11 +183,11 @@ def split(rows: DataFrame, txn_id: str, *, parts: int, messages_max: int) -> Dat
     Messages of one key are of one part, unless one part cannot hold them.
     """
     content = F.xxhash64("real_topic", "key", "value", "headers", "target_partition")
-    place = F.pmod(F.coalesce(F.when(F.isnotnull("key"), F.xxhash64("key")), content), F.lit(parts))
+    part = F.pmod(F.coalesce(F.when(F.isnotnull("key"), F.xxhash64("key")), content), F.lit(parts))
     # Rows that are alike in everything may change places.
     order = Window.partitionBy("_part").orderBy(content, "real_topic", "key", "value", "headers", "target_partition")
     number = F.floor((F.row_number().over(order) - 1) / messages_max)
-    return rows.withColumn("_part", place).withColumn(
+    return rows.withColumn("_part", part).withColumn(
         "_txn", F.concat(F.lit(f"{txn_id}.{parts}-"), F.col("_part"), F.lit("-"), number)
     )
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.messages import Resolution
-from txlayer_spark.epoch_log import Attempt, fold, half_places, half_traces, in_question
+from txlayer_spark.epoch_log import Attempt, fold, half_traces, halves_at, in_question
 from txlayer_spark.sink import half_records, messages, whole
 
 EPOCH = "bonus-7"
@@ -103,9 +103,13 @@ def half_frame(spark: SparkSession, lines: list[bytes]) -> DataFrame:
         ),
         # Between its first record and its last stand those of others.
         ({"halves": [half()], "ops": [line("ROLLBACK", names=11)]}, None, True),
-        ({"halves": [half()], "ops": [line("ROLLBACK", names=11)], "places": {(KEY, 11)}}, Resolution.ROLLBACK, False),
+        (
+            {"halves": [half()], "ops": [line("ROLLBACK", names=11)], "known_halves": {(KEY, 11)}},
+            Resolution.ROLLBACK,
+            False,
+        ),
         # Parked as incomplete, and still to be settled.
-        ({"halves": [half()], "ops": [line("COMMIT", names=11)], "places": {(KEY, 11)}}, None, True),
+        ({"halves": [half()], "ops": [line("COMMIT", names=11)], "known_halves": {(KEY, 11)}}, None, True),
         ({"halves": [half(completed=None)], "ops": [line("COMMIT")]}, None, True),
         # Then the coordinator refuses a rollback, and takes an abandon or a commit of the last one.
         ({"halves": [half()], "ops": [line("COMMIT", names=10), line("ROLLBACK", offset=4)]}, None, True),
@@ -197,7 +201,7 @@ def test_an_attempt_is_whole_where_its_records_stand_one_behind_the_other(
     (row,) = half_traces(raw, EPOCH).collect()
 
     assert completed_at == row.completed_at
-    places = half_places(raw, EPOCH, [0, 7]).collect()
+    places = halves_at(raw, EPOCH, [0, 7]).collect()
     assert [(*KEY.split("/"), 0)] == [tuple(p) for p in places]
 
 

@@ -33,10 +33,10 @@ def test_the_last_header_of_a_name_is_found_wherever_it_stands(spark: SparkSessi
     schema = "headers array<struct<key:string,value:binary>>"
     frame = spark.createDataFrame([(headers,) for headers, _ in cases], schema)
 
-    usual_places = (-1, -2, -3)
-    found = frame.select(*(lines.header(F.col("headers"), "txl-id", usual_place=at) for at in usual_places)).collect()
+    usual_indexs = (-1, -2, -3)
+    found = frame.select(*(lines.header(F.col("headers"), "txl-id", usual_index=at) for at in usual_indexs)).collect()
 
-    for number in range(len(usual_places)):
+    for number in range(len(usual_indexs)):
         values = [row[number] for row in found]
         assert [expected for _, expected in cases] == [None if value is None else bytes(value) for value in values]
 

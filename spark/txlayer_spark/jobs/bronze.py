@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from txlayer.core import codec
 from txlayer.errors import UsageError
 from txlayer_spark import lines
-from txlayer_spark.brokers import Brokers, Place
+from txlayer_spark.brokers import Brokers, NamespaceAddress
 from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, EndOffsets, Gap, Reader, ReadState, Turn
 from txlayer_spark.schemas import TopicKind, is_never_forwarded, kind_column, system_topics
 from txlayer_spark.session import is_data_loss, source_options
@@ -361,7 +361,9 @@ class _Reading:
 
     def _brokers(self) -> Brokers:
         settings = self._settings
-        return Brokers(self._spark, Place(settings.bootstrap_servers, settings.namespace, settings.kafka_options))
+        return Brokers(
+            self._spark, NamespaceAddress(settings.bootstrap_servers, settings.namespace, settings.kafka_options)
+        )
 
 
 # --- records as rows ---

@@ -577,7 +577,7 @@ def _is_orphan() -> Column:
 
 def _is_keyed_row(edges: _Edges) -> Column:
     """Whether the order of a stored row is judged."""
-    is_keyed = ledger.is_keyed(doubt_from_ms=edges.doubt_from_ms, aside="more.")
+    is_keyed = ledger.is_keyed(doubt_from_ms=edges.doubt_from_ms, extras="more.")
     return (F.col("is_settled") != int(State.ASKED)) & is_keyed
 
 

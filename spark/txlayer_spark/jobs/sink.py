@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from txlayer.core.messages import Resolution
 from txlayer.errors import ConfigError, FencedError, OutcomeUnknownError, RefusedRecordError, UsageError
 from txlayer_spark import sink
-from txlayer_spark.brokers import Brokers, Place
+from txlayer_spark.brokers import Brokers, NamespaceAddress
 from txlayer_spark.epoch_log import Attempt, Attempts, EpochLog
 
 CLOCK_MARGIN_MS = 300_000
@@ -70,9 +70,9 @@ class SinkSettings:
             raise ConfigError(name="window", value=self.window, expected="a length above 0")
 
     @property
-    def place(self) -> Place:
+    def address(self) -> NamespaceAddress:
         """The namespace, and how it is reached."""
-        return Place(self.bootstrap_servers, self.namespace, self.kafka_options)
+        return NamespaceAddress(self.bootstrap_servers, self.namespace, self.kafka_options)
 
 
 class Outcome(Enum):
@@ -179,8 +179,8 @@ class Sink:
             if not size.count:
                 return Publication(epoch_id, Outcome.EMPTY)
             placed, ids = self._place(rows, epoch_id, size)
-            with Brokers(self._spark, self._settings.place) as brokers:
-                log = EpochLog(self._spark, brokers, self._settings.place, epoch_id, ids)
+            with Brokers(self._spark, self._settings.address) as brokers:
+                log = EpochLog(self._spark, brokers, self._settings.address, epoch_id, ids)
                 _check_partitions(size.topics, brokers.partition_counts(size.topics))
                 _check_sizes(rows, brokers.settings(size.topics, "max.message.bytes"))
                 return self._publish(log, placed, since_ms)
