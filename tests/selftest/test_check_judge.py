@@ -30,8 +30,8 @@ from txlayer.core.messages import (
 )
 
 CHECK, REAL = "ns.check", "orders"
-POLICY = CheckPolicy(immunity_ms=100, interval_ms=100, answered_max=2, age_max_ms=1_000)
-GIVING_UP = replace(POLICY, then=UnresolvedAction.ROLLBACK)
+POLICY = CheckPolicy(check_immunity_ms=100, check_interval_ms=100, check_max=2, transaction_age_max_ms=1_000)
+GIVING_UP = replace(POLICY, unresolved=UnresolvedAction.ROLLBACK)
 
 
 def question(number: int = 1, *, at_ms: int = 200, offset: int = 0, key: str = KEY) -> Seen:

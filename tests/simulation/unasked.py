@@ -141,7 +141,7 @@ class HighHandedLedger(Ledger):
 
     def _give_up(self, txn: Transaction, reason: ParkReason, now_ms: int) -> None:
         super()._give_up(txn, reason, now_ms)
-        is_rollback = self.schedule.policies.of(txn.group).then is UnresolvedAction.ROLLBACK
+        is_rollback = self.schedule.policies.of(txn.group).unresolved is UnresolvedAction.ROLLBACK
         if is_rollback and not self.is_replaying and txn.state is TxnState.OPEN:
             line = self.batch.policy_lines.get(txn.key, "")
             txn.state, _ = transition(txn.state, TxnEvent.ROLLBACK, txn_id=txn.key)

@@ -237,14 +237,14 @@ class _CheckBack:
         self, txn: Expected, reason: str, record: Seen, answered_count: int, then: UnresolvedAction
     ) -> Iterable[Finding]:
         policy, where = self._policy(txn), f"{record.topic}-{record.partition}@{record.offset}"
-        if policy.then is not then:
+        if policy.unresolved is not then:
             yield Finding(Kind.GIVEN_UP, txn.key, f"{where}: {then.value}, against its policy")
         if reason == ParkReason.TOO_OLD.value:
-            old_from_ms = self._immune_until_ms(txn) + policy.age_max_ms
+            old_from_ms = self._immune_until_ms(txn) + policy.transaction_age_max_ms
             if self._is_before(record.timestamp_ms, old_from_ms):
                 detail = f"{where}: too old at {record.timestamp_ms}, not before {old_from_ms}"
                 yield Finding(Kind.GIVEN_UP, txn.key, detail)
-        elif answered_count < policy.answered_max:
+        elif answered_count < policy.check_max:
             detail = f"{where}: {reason or 'no reason'} after {answered_count} answers"
             yield Finding(Kind.GIVEN_UP, txn.key, detail)
 

@@ -167,7 +167,7 @@ class NaivePartition:
         elif op.source is Source.CHECK and op.check_number == fate.asked and op.check_number > fate.answered_number:
             fate.answered += 1
             fate.answered_number = op.check_number
-            if fate.state == "open" and fate.answered >= self._log.settings.checks.default.answered_max:
+            if fate.state == "open" and fate.answered >= self._log.settings.checks.default.check_max:
                 fate.state, fate.because = "parked", "checks-exhausted"
 
     def _time_passed(self, tick: Tick) -> None:
@@ -178,7 +178,7 @@ class NaivePartition:
         for key in tick.asked:
             fate = self.fates.setdefault(key, Fate())
             assert "open" == fate.state
-            assert fate.answered < self._log.settings.checks.default.answered_max
+            assert fate.answered < self._log.settings.checks.default.check_max
             fate.asked += 1
             self._asked_now.add(key)
         expired = tick.expired

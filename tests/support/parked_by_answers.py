@@ -40,7 +40,7 @@ def parked_by_answers(history: History) -> dict[str, Position]:
 
 def _is_last(summary: DoubtSummary, policies: CheckPolicies) -> bool:
     policy = policies.of(summary.producer_group)
-    return policy.then is UnresolvedAction.PARK and summary.answered_count + 1 >= policy.answered_max
+    return policy.unresolved is UnresolvedAction.PARK and summary.answered_count + 1 >= policy.check_max
 
 
 def _unknown_answers(logs: Logs) -> Mapping[str, dict[int, Position]]:

@@ -41,7 +41,7 @@ SETTINGS = LedgerSettings(
     doubt_after_ms=60_000,
     held_age_max_ms=7 * 24 * 3_600_000,
     transaction_messages_max=5,
-    checks=CheckPolicies(CheckPolicy(answered_max=2, age_max_ms=12 * 24 * 3_600_000)),
+    checks=CheckPolicies(CheckPolicy(check_max=2, transaction_age_max_ms=12 * 24 * 3_600_000)),
 )
 
 

@@ -65,7 +65,7 @@ def taken(schedule: CheckSchedule, now_ms: int, *present: str, count_max: int = 
 @pytest.mark.fault("check handler: no instance of a group runs for hours")
 def test_after_a_night_of_absence_each_is_asked_once_at_the_groups_rate() -> None:
     transactions = [transaction(n) for n in range(30)]
-    schedule = schedule_of(*transactions, default=CheckPolicy(rate_max=10))
+    schedule = schedule_of(*transactions, default=CheckPolicy(check_rate_max=10))
     night_ms = 12 * 3_600_000
     for now_ms in range(0, night_ms, 600_000):
         assert [] == taken(schedule, now_ms)
@@ -117,13 +117,13 @@ def test_groups_whose_transactions_are_settled_are_forgotten() -> None:
 
 
 def test_those_that_are_too_old_are_found_in_every_group_and_again_later() -> None:
-    young = CheckPolicy(age_max_ms=1_000)
+    young = CheckPolicy(transaction_age_max_ms=1_000)
     schedule = schedule_of(
         *(transaction(n, group=f"g{n}") for n in range(5)), transaction(9, group="brief"), brief=young
     )
     schedule.ripen(IMMUNITY_MS + 60_000)
 
-    end_ms = IMMUNITY_MS + CheckPolicy().age_max_ms
+    end_ms = IMMUNITY_MS + CheckPolicy().transaction_age_max_ms
     times = (IMMUNITY_MS, IMMUNITY_MS + 1_000, IMMUNITY_MS + 1_001, end_ms - 1, end_ms, end_ms)
     found = [[txn.group for txn in schedule.take_overdue(t, 3)] for t in times]
 
@@ -134,7 +134,7 @@ def test_an_absent_or_slow_group_delays_nobody() -> None:
     crowd = [transaction(n, group="absent") for n in range(1_000)]
     slow = [transaction(2_000 + n, group="slow") for n in range(1_000)]
     quick = [transaction(5_000 + n, group="quick") for n in range(5)]
-    schedule = schedule_of(*crowd, *slow, *quick, slow=CheckPolicy(rate_max=1))
+    schedule = schedule_of(*crowd, *slow, *quick, slow=CheckPolicy(check_rate_max=1))
 
     first = taken(schedule, IMMUNITY_MS, "slow", "quick", count_max=20)
 
@@ -154,7 +154,7 @@ def test_groups_share_what_one_batch_takes() -> None:
 
 
 def test_who_stands_twice_among_those_due_is_asked_and_given_up_once() -> None:
-    policy = CheckPolicy(age_max_ms=1_000)
+    policy = CheckPolicy(transaction_age_max_ms=1_000)
     asked, overdue = transaction(1), transaction(2)
     schedule = schedule_of(asked, default=policy)
     schedule.try_again(asked, 0)
@@ -197,7 +197,7 @@ def test_a_pause_is_never_longer_than_the_longest(number: int) -> None:
 
     pause_ms = pause_after(number, policy)
 
-    assert policy.interval_ms <= pause_ms <= policy.interval_max_ms
+    assert policy.check_interval_ms <= pause_ms <= policy.check_interval_max_ms
     assert pause_after(number + 1, policy) >= pause_ms
 
 

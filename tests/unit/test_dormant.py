@@ -169,7 +169,7 @@ def test_before_its_time_a_sleeper_is_not_asked() -> None:
 @pytest.mark.promise("P11")
 def test_of_a_group_that_is_away_only_so_many_wake_as_could_be_asked_soon() -> None:
     keys = [txn_key(f"t{n}") for n in range(40)]
-    driver = PartitionDriver(settings=settings(CheckPolicy(rate_max=5)))
+    driver = PartitionDriver(settings=settings(CheckPolicy(check_rate_max=5)))
     driver.move_to_doubt(*keys)
     driver.crash(is_new_process=True)
 
@@ -201,7 +201,7 @@ def test_of_very_many_groups_only_so_many_wake_at_once() -> None:
 
 def test_all_of_them_are_asked_in_the_end() -> None:
     keys = [txn_key(f"t{n}") for n in range(40)]
-    driver = asleep(*keys, policy=CheckPolicy(rate_max=50))
+    driver = asleep(*keys, policy=CheckPolicy(check_rate_max=50))
     driver.tick(after_ms=60_000, is_present=False)
     driver.publish()
     asked = set()
@@ -217,7 +217,7 @@ def test_all_of_them_are_asked_in_the_end() -> None:
 @pytest.mark.promise("P7")
 def test_those_too_old_are_parked_although_others_are_due_before_them() -> None:
     keys = [txn_key(f"t{n}") for n in range(40)]
-    driver = asleep(*keys, policy=CheckPolicy(rate_max=1, age_max_ms=HOUR_MS))
+    driver = asleep(*keys, policy=CheckPolicy(check_rate_max=1, transaction_age_max_ms=HOUR_MS))
 
     for _ in range(4):
         driver.tick(after_ms=HOUR_MS, is_present=False)

@@ -120,7 +120,7 @@ def test_its_own_immunity_holds_though_it_is_longer_or_shorter_than_the_groups()
 
 
 def test_a_transaction_that_went_to_doubt_within_its_groups_immunity_is_asked_about_when_that_ends() -> None:
-    driver = open_driver(CheckPolicy(immunity_ms=HOUR_MS))
+    driver = open_driver(CheckPolicy(check_immunity_ms=HOUR_MS))
     assert [] == ask(driver, after_ms=HOUR_MS - 1)
     assert A in driver.log.on_doubt()
 
@@ -239,7 +239,7 @@ def test_the_group_hears_of_a_commit_that_came_after_a_rollback_by_check() -> No
 
 
 def test_after_so_many_unknown_answers_it_is_parked_whole() -> None:
-    driver = open_driver(CheckPolicy(answered_max=2))
+    driver = open_driver(CheckPolicy(check_max=2))
     ask(driver)
     answer(driver, "U", 1)
     ask(driver, after_ms=INTERVAL_MS)
@@ -253,7 +253,7 @@ def test_after_so_many_unknown_answers_it_is_parked_whole() -> None:
 
 
 def test_unanswered_questions_never_count() -> None:
-    driver = open_driver(CheckPolicy(answered_max=2))
+    driver = open_driver(CheckPolicy(check_max=2))
 
     for _ in range(20):
         ask(driver, after_ms=600_000)
@@ -263,7 +263,7 @@ def test_unanswered_questions_never_count() -> None:
 
 @pytest.mark.parametrize("is_present", [True, False])
 def test_too_old_counts_from_the_end_of_the_immunity_whether_or_not_somebody_is_there(is_present: bool) -> None:
-    policy = CheckPolicy(age_max_ms=HOUR_MS)
+    policy = CheckPolicy(transaction_age_max_ms=HOUR_MS)
     driver = PartitionDriver(settings=settings(policy))
     driver.half(A, options=HalfOptions(immunity_ms=HOUR_MS))
     driver.turn()
@@ -278,7 +278,7 @@ def test_too_old_counts_from_the_end_of_the_immunity_whether_or_not_somebody_is_
 
 
 def test_a_parked_one_holds_its_key_no_more_and_a_later_commit_settles_it() -> None:
-    driver = PartitionDriver(settings=settings(CheckPolicy(age_max_ms=HOUR_MS)))
+    driver = PartitionDriver(settings=settings(CheckPolicy(transaction_age_max_ms=HOUR_MS)))
     first = driver.half(A, options=options("red"))
     driver.turn()
 
@@ -291,7 +291,7 @@ def test_a_parked_one_holds_its_key_no_more_and_a_later_commit_settles_it() -> N
 
 
 def test_the_policy_rollback_is_an_op_line_that_acts_only_when_it_is_read() -> None:
-    driver = open_driver(CheckPolicy(age_max_ms=HOUR_MS, then=UnresolvedAction.ROLLBACK))
+    driver = open_driver(CheckPolicy(transaction_age_max_ms=HOUR_MS, unresolved=UnresolvedAction.ROLLBACK))
 
     driver.tick(after_ms=2 * HOUR_MS)
 
@@ -314,7 +314,7 @@ def test_the_policy_rollback_is_an_op_line_that_acts_only_when_it_is_read() -> N
 
 
 def test_the_policy_rollback_never_undoes_a_commit_that_is_read_first() -> None:
-    driver = open_driver(CheckPolicy(age_max_ms=HOUR_MS, then=UnresolvedAction.ROLLBACK))
+    driver = open_driver(CheckPolicy(transaction_age_max_ms=HOUR_MS, unresolved=UnresolvedAction.ROLLBACK))
     driver.tick(after_ms=2 * HOUR_MS)
     driver.op("C", A, 0)
     driver.publish()
@@ -341,7 +341,7 @@ def test_an_operators_unknown_asks_at_once_whoever_is_there_and_the_schedule_goe
 
 
 def test_a_parked_one_is_asked_once_for_an_operator() -> None:
-    driver = open_driver(CheckPolicy(age_max_ms=HOUR_MS))
+    driver = open_driver(CheckPolicy(transaction_age_max_ms=HOUR_MS))
     driver.tick(after_ms=2 * HOUR_MS)
     driver.publish()
     driver.op_lines(op_line("U", A, 0, source=Source.OPERATOR))
@@ -431,7 +431,7 @@ def test_who_is_due_in_the_batch_that_asks_by_hand_keeps_its_place() -> None:
 
 
 def test_who_was_asked_by_hand_as_well_is_parked_once() -> None:
-    driver = open_driver(replace(CheckPolicy(), age_max_ms=INTERVAL_MS))
+    driver = open_driver(replace(CheckPolicy(), transaction_age_max_ms=INTERVAL_MS))
     ask(driver)
     driver.op_lines(op_line("U", A, 0, source=Source.OPERATOR))
     driver.turn()

@@ -16,7 +16,7 @@ from txlayer.core.batch import ReportKind
 from txlayer.core.checks import CheckPolicies, CheckPolicy
 from txlayer.core.messages import CheckKind, Source
 
-TWENTY = CheckPolicy(open_count_max=20, interval_ms=10_000, interval_max_ms=10_000)
+TWENTY = CheckPolicy(open_count_max=20, check_interval_ms=10_000, check_interval_max_ms=10_000)
 
 
 def driver_of(policy: CheckPolicy) -> PartitionDriver:
@@ -86,7 +86,7 @@ def test_a_group_whose_checks_know_nothing_is_told() -> None:
 @pytest.mark.promise("P7")
 @pytest.mark.promise("P11")
 def test_records_that_a_stranger_invents_do_not_lock_a_group_out_that_answers() -> None:
-    driver = driver_of(replace(TWENTY, rate_max=30))
+    driver = driver_of(replace(TWENTY, check_rate_max=30))
     for number in range(300):
         driver.half(txn_key(f"invented{number}"))
     driver.turn()
@@ -110,7 +110,7 @@ def test_records_that_a_stranger_invents_do_not_lock_out_a_group_without_a_membe
 @pytest.mark.promise("P11")
 def test_a_group_whose_checks_do_not_work_is_told_although_no_rate_asks_about_all_of_them() -> None:
     # Two a second, asked again every ten seconds: never more than some twenty of the sixty are asked about.
-    driver = driver_of(replace(TWENTY, rate_max=2, open_count_max=60))
+    driver = driver_of(replace(TWENTY, check_rate_max=2, open_count_max=60))
     for number in range(60):
         driver.half(txn_key(f"t{number}"))
     driver.turn()

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
@@ -75,17 +75,8 @@ class LogTime:
         return max(self._told_ms, int(self._clock() * 1000 + ahead_ms))
 
 
-_FIELDS: Mapping[str, str] = {
-    "check_immunity": "immunity_ms",
-    "check_interval": "interval_ms",
-    "check_interval_max": "interval_max_ms",
-    "check_rate_max": "rate_max",
-    "check_max": "answered_max",
-    "transaction_age_max": "age_max_ms",
-    "unresolved": "then",
-    "open_count_max": "open_count_max",
-}
-"""{setting: field of a `CheckPolicy`}."""
+CHECK_SETTINGS = tuple(field.name.removesuffix("_ms") for field in fields(CheckPolicy))
+"""Settings that a producer group may have of its own; a `CheckPolicy` holds them under the same names, lengths in ms."""
 
 
 def check_policies(config: CoordinatorConfig) -> CheckPolicies:
@@ -94,38 +85,41 @@ def check_policies(config: CoordinatorConfig) -> CheckPolicies:
     Raises:
         ConfigError: a group's setting is not a check setting, or a value is malformed.
     """
-    values = {name: getattr(config, name) for name in _FIELDS}
+    values = {name: getattr(config, name) for name in CHECK_SETTINGS}
     own: dict[str, dict[str, Any]] = {}
     for name, text in config.group_policies.items():
         group, _, setting = name.rpartition(".")
-        if not group or setting not in _FIELDS:
+        if not group or setting not in CHECK_SETTINGS:
             raise ConfigError(
                 "no check setting of a producer group",
                 name=name,
                 value=text,
-                expected="GROUP.NAME=VALUE, NAME one of " + ", ".join(_FIELDS),
+                expected="GROUP.NAME=VALUE, NAME one of " + ", ".join(CHECK_SETTINGS),
             )
         value = parse_value(name, setting, text, CoordinatorConfig)
         own.setdefault(group, dict(values))[setting] = value
     return CheckPolicies(_policy(values), {group: _policy(v) for group, v in own.items()})
 
 
-def _policy(values: Mapping[str, Any]) -> CheckPolicy:
-    made: dict[str, Any] = {}
-    for name, value in values.items():
-        made[_FIELDS[name]] = milliseconds(value) if isinstance(value, timedelta) else value
+def _policy(values: dict[str, Any]) -> CheckPolicy:
     try:
-        made["then"] = UnresolvedAction(made["then"])
+        unresolved = UnresolvedAction(values["unresolved"])
     except ValueError as exc:
         raise ConfigError(
             "no end for a transaction that nobody resolves",
             name="unresolved",
-            value=made["then"],
-            expected=" or ".join(then.value for then in UnresolvedAction),
+            value=values["unresolved"],
+            expected=" or ".join(action.value for action in UnresolvedAction),
         ) from exc
-    for name, attribute in _FIELDS.items():
-        if attribute != "then" and made[attribute] < 1:
-            raise ConfigError("not possible as a limit", name=name, value=made[attribute], expected="more than 0")
+    made: dict[str, Any] = {"unresolved": unresolved}
+    for name, value in values.items():
+        if isinstance(value, str):
+            continue
+        is_length = isinstance(value, timedelta)
+        number = milliseconds(value) if is_length else value
+        if number < 1:
+            raise ConfigError("not possible as a limit", name=name, value=number, expected="more than 0")
+        made[f"{name}_ms" if is_length else name] = number
     return CheckPolicy(**made)
 
 

@@ -51,13 +51,13 @@ class UnresolvedAction(Enum):
 class CheckPolicy:
     """Check-back settings of a producer group."""
 
-    immunity_ms: int = 6_000
-    interval_ms: int = 30_000
-    interval_max_ms: int = 600_000
-    rate_max: int = 250  # check-backs per second, for one group in one partition
-    answered_max: int = 15
-    age_max_ms: int = 72 * 3_600_000  # counted from the end of the immunity
-    then: UnresolvedAction = UnresolvedAction.PARK
+    check_immunity_ms: int = 6_000
+    check_interval_ms: int = 30_000
+    check_interval_max_ms: int = 600_000
+    check_rate_max: int = 250  # check-backs per second, for one group in one partition
+    check_max: int = 15
+    transaction_age_max_ms: int = 72 * 3_600_000  # counted from the end of the immunity
+    unresolved: UnresolvedAction = UnresolvedAction.PARK
     open_count_max: int = 1_000_000  # of one group in one partition
 
 
@@ -71,7 +71,7 @@ class CheckPolicies:
     @property
     def shortest_immunity_ms(self) -> int:
         """No transaction younger than this is asked about, unless its producer set a shorter immunity."""
-        return min(p.immunity_ms for p in (self.default, *self.groups.values()))
+        return min(p.check_immunity_ms for p in (self.default, *self.groups.values()))
 
     @property
     def smallest_open_count_max(self) -> int:
@@ -128,7 +128,7 @@ class CheckSchedule:
 
     def ripen(self, now_ms: int) -> None:
         """Move transactions whose time has come to the due ones."""
-        first, immune_after_ms = self._first, now_ms - self.policies.default.immunity_ms
+        first, immune_after_ms = self._first, now_ms - self.policies.default.check_immunity_ms
         while first and first[0].appended_ms <= immune_after_ms:
             txn = first.popleft()
             if txn.state is _OPEN:
@@ -174,7 +174,7 @@ class CheckSchedule:
         return list(found.values())
 
     def take(self, now_ms: int, present: Collection[str], count_max: int) -> list[Transaction]:
-        """Remove and return the transactions to ask about now: a share for each present group, at most `rate_max` per second."""
+        """Remove and return the transactions to ask about now: a share for each present group, at most `check_rate_max` per second."""
         if len(self._ready) > IDLE_GROUPS_MAX and now_ms - self._forgot_at_ms >= FORGET_MS:
             self._forget_idle_groups(now_ms)
         # A present group has members that brokers authorised; a due group may come from any half record.
@@ -194,7 +194,7 @@ class CheckSchedule:
     def is_out_of_answers(self, txn: Transaction) -> bool:
         """True if so many check-backs were answered with unknown that no further one is sent."""
         answered_count = 0 if txn.more is None else txn.more.answered_count
-        return answered_count >= self.policies.of(txn.group).answered_max
+        return answered_count >= self.policies.of(txn.group).check_max
 
     def tidy(self, open_count: int) -> None:
         """Remove settled transactions if they are the majority: each look at all of them is paid for by as many new ones."""
@@ -230,11 +230,11 @@ class CheckSchedule:
             return immune_ms
         due_ms = more.asked_ms + pause_after(more.checked_count, policy)
         # When its age ends it is due, too, asked or not.
-        return min(due_ms, immune_ms + policy.age_max_ms)
+        return min(due_ms, immune_ms + policy.transaction_age_max_ms)
 
     def _make_ready(self, txn: Transaction) -> None:
         policy = self.policies.of(txn.group)
-        end_ms = immune_until_ms(txn, policy) + policy.age_max_ms
+        end_ms = immune_until_ms(txn, policy) + policy.transaction_age_max_ms
         ready = self._ready.setdefault(txn.group, _Ready())
         heappush(ready.entries, (end_ms, txn.first_offset, txn))
         self._ready_count += 1
@@ -253,7 +253,7 @@ class CheckSchedule:
         self._forgot_at_ms = now_ms
 
     def _take_of(self, group: str, now_ms: int, count_max: int) -> list[Transaction]:
-        ready, rate = self._ready[group], self.policies.of(group).rate_max
+        ready, rate = self._ready[group], self.policies.of(group).check_rate_max
         if ready.counted_at_ms < 0:
             ready.allowance = rate
         else:
@@ -283,13 +283,13 @@ def immune_until_ms(txn: Transaction, policy: CheckPolicy) -> int:
     Where it is the group's for all of many, `CheckSchedule.ripen`, `Ledger._end_immunity` and `DormantTransactions.fill` add it themselves.
     """
     own_ms = txn.options.immunity_ms
-    return txn.appended_ms + (policy.immunity_ms if own_ms is None else min(own_ms, IMMUNITY_MS_MAX))
+    return txn.appended_ms + (policy.check_immunity_ms if own_ms is None else min(own_ms, IMMUNITY_MS_MAX))
 
 
 def pause_after(checked_count: int, policy: CheckPolicy) -> int:
     """Milliseconds between the check-back of this number and the next: doubling, up to the maximum."""
     doublings = min(checked_count - 1, 40)
-    return min(policy.interval_ms << doublings, policy.interval_max_ms)
+    return min(policy.check_interval_ms << doublings, policy.check_interval_max_ms)
 
 
 def is_undecided(txn: Transaction, policy: CheckPolicy, now_ms: int) -> bool:
@@ -298,7 +298,7 @@ def is_undecided(txn: Transaction, policy: CheckPolicy, now_ms: int) -> bool:
     if more is None or not more.checked_count or txn.state is not _OPEN:
         return False
     is_old = more.checked_count > 1 or more.answered_count > 0
-    return is_old or now_ms - more.asked_ms >= policy.interval_ms
+    return is_old or now_ms - more.asked_ms >= policy.check_interval_ms
 
 
 def groups_over_limit(
@@ -327,7 +327,7 @@ def groups_over_limit(
     for group, (open_count, undecided_count) in counts.items():
         policy = policies.of(group)
         limit = policy.open_count_max
-        enough = max(1, min(limit, policy.rate_max * policy.interval_ms // (2 * _MS)))
+        enough = max(1, min(limit, policy.check_rate_max * policy.check_interval_ms // (2 * _MS)))
         if group in limited:
             limit, enough = limit - limit // 10, enough - enough // 10
         if open_count >= limit and undecided_count >= enough:

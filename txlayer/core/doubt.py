@@ -117,8 +117,8 @@ class DormantTransactions:
             moved_ms = int(moved)
             if moved_ms > newest_ms:
                 newest_ms = moved_ms
-            due_ms = int(appended) + policy.immunity_ms
-            end_ms = due_ms + policy.age_max_ms
+            due_ms = int(appended) + policy.check_immunity_ms
+            end_ms = due_ms + policy.transaction_age_max_ms
             if not checks.startswith(_NEVER_ASKED):
                 asked_counts[group] = asked_counts.get(group, 0) + 1
                 checked, _, asked, _ = checks.split(b"/")

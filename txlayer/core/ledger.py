@@ -1093,7 +1093,7 @@ class Ledger:
             for key in self.dormant.too_old(group, now_ms, left):
                 self._load(key)
                 left -= 1
-            room = 2 * self.schedule.policies.of(group).rate_max - self.schedule.due_count(group)
+            room = 2 * self.schedule.policies.of(group).check_rate_max - self.schedule.due_count(group)
             for key in self.dormant.due(group, now_ms, min(room, left)):
                 self._load(key)
                 left -= 1
@@ -1149,7 +1149,7 @@ class Ledger:
         if self.is_replaying or txn.state is not TxnState.OPEN:
             return  # with a check-back by an operator, it was scheduled twice, and both were due
         policy = self.schedule.policies.of(txn.group)
-        if policy.then is UnresolvedAction.ROLLBACK:
+        if policy.unresolved is UnresolvedAction.ROLLBACK:
             self.batch.policy_lines[txn.key] = codec.encode_op(
                 OpMessage(
                     Resolution.ROLLBACK,
@@ -1161,7 +1161,7 @@ class Ledger:
                     reason=reason.value,
                 )
             )
-            self.schedule.try_again(txn, now_ms + policy.interval_max_ms)
+            self.schedule.try_again(txn, now_ms + policy.check_interval_max_ms)
             self._report(ReportKind.POLICY, txn.key, f"rollback: {reason.value}")
             return
         txn.state, _ = transition(txn.state, TxnEvent.PARK, txn_id=txn.key)
