@@ -34,6 +34,7 @@ from txlayer.core.doubt import DoubtFold
 from txlayer.core.ledger import Ledger, LedgerSettings
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, uuid7
 from txlayer.core.partitions import half_partition, key_hash
+from txlayer.core.plain_headers import PlainHeaders
 from txlayer.core.transaction import accepting_target
 
 PARTITION_COUNT = 8
@@ -109,11 +110,9 @@ class Reading:
         book.targets["orders"] = accepting_target(1_048_588)
         self.writer: Any = Dropping()
         self.publisher = Publisher(config, name="b", make_writer=None, targets=book)  # type: ignore[arg-type]  # it makes none
-        tails: dict[Any, Any] = {}
-        options: dict[Any, Any] = {}
+        headers = PlainHeaders(book.targets)
         self.ledgers = {
-            p: Ledger(p, settings=SETTINGS, targets=book.targets, plain_tails=tails, plain_options=options)
-            for p in range(PARTITION_COUNT)
+            p: Ledger(p, settings=SETTINGS, targets=book.targets, headers=headers) for p in range(PARTITION_COUNT)
         }
 
         for ledger in self.ledgers.values():  # as after a restart over an empty log

@@ -116,7 +116,7 @@ def test_op_that_is_far_ahead_of_half_waits_in_its_topic(shop: Shop) -> None:
         what="op is paused",
     )
     (ledger,) = running.ledgers
-    ahead = ledger.ahead_line_count
+    ahead = ledger.ops.line_count
     assert 10 < ahead <= COUNT // 2
 
     commit(shop, range(COUNT // 2, COUNT))
@@ -126,7 +126,7 @@ def test_op_that_is_far_ahead_of_half_waits_in_its_topic(shop: Shop) -> None:
         within=40,
         what="it had time to read on",
     )
-    assert ahead == ledger.ahead_line_count
+    assert ahead == ledger.ops.line_count
 
     prepare(shop)
     shop.wait_for(COUNT)

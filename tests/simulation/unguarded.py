@@ -18,9 +18,9 @@ from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.recovery import Recovery
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.targets import Targets
-from txlayer.core.batch import Batch, Positions
+from txlayer.core.batch import NO_LIMIT, Batch, Positions
 from txlayer.core.forward_order import ForwardOrder
-from txlayer.core.ledger import NEVER, Ledger
+from txlayer.core.ledger import Ledger
 from txlayer.core.messages import OpMessage
 from txlayer.core.transaction import OpPosition, Transaction
 from txlayer.errors import TxLayerError
@@ -219,7 +219,7 @@ class HastyLedger(Ledger):
     """Applies op lines whether their half record was read or not."""
 
     def advance(self, *, line_count_max: int, byte_count_max: int) -> Batch:
-        half_next, self.half_next = self.half_next, NEVER
+        half_next, self.half_next = self.half_next, NO_LIMIT
         try:
             return super().advance(line_count_max=line_count_max, byte_count_max=byte_count_max)
         finally:
@@ -250,8 +250,8 @@ class TwinLedger(Ledger):
     """Takes the second copy of a half record for a new one."""
 
     def fold_half(self, offset: int, appended_ms: int, header: bytes | None, record: Any) -> None:
-        self._recent.clear()
-        self._recent_before.clear()
+        self.settled.newer.clear()
+        self.settled.older.clear()
         super().fold_half(offset, appended_ms, header, record)
 
     def positions(self) -> Positions:

@@ -143,7 +143,7 @@ class PartitionDriver:
 
     def read(self, *, half: int | None = None, op: int | None = None) -> None:
         """Read up to so many records of half and op (None: all) and fold them."""
-        self.ledger.believe_until(latest_ms(lambda: self.now_ms / 1000))
+        self.ledger.times.believe_until(latest_ms(lambda: self.now_ms / 1000))
         for entry in self._next(self.log.half, self._half_read, half):
             fold_half(self.ledger, entry)
             self._half_read = entry.offset + 1
@@ -206,7 +206,7 @@ class PartitionDriver:
     def give_up(self) -> None:
         """The op lines at hand that name places beyond half's end have waited long enough."""
         shard = self._shard()
-        shard.waits.append((self.ledger.ops_read_to, 0.0))
+        shard.waits.append((self.ledger.ops.read_to(self.ledger.op_next), 0.0))
         is_waiting = self.ledger.waits_for_half is not None
         shard.give_up_misplaced_lines(TOPICS, connections=self.log.connections, now=1.0, patience_s=1.0)
         if is_waiting and self._half_read == len(self.log.half):

@@ -343,7 +343,7 @@ def _judge_memory(ledger: Ledger) -> None:
     in_memory = [t for t in ledger.transactions.values() if t.content is not None]
     assert sum(_size(t) for t in in_memory) == ledger.content_bytes
     assert all(not t.is_in_doubt for t in in_memory)
-    assert len(ledger._past_immunity) + len(ledger._immune) <= 2 * len(in_half) + 1024
+    assert len(ledger.in_half.past_immunity) + len(ledger.in_half.immune) <= 2 * len(in_half) + 1024
 
 
 def _size(txn: Transaction) -> int:

@@ -387,7 +387,7 @@ def test_garbage_on_op_behind_a_line_that_waits_is_not_read_without_end(monkeypa
     def should_stop() -> bool:
         nonlocal most
         held = [s.ledger for s in coordinator.view().shards.values()]
-        most = max([most, *(len(ledger._unreadable_ops) for ledger in held)])
+        most = max([most, *(len(ledger.ops._unreadable) for ledger in held)])
         return still.world.passed_s >= until_s
 
     coordinator.run(should_stop=should_stop)

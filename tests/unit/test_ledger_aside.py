@@ -68,19 +68,19 @@ def test_lines_read_ahead_are_counted() -> None:
     driver = PartitionDriver()
     driver.op_lines(op_line("C", A, 0), op_line("C", B, 1))
     driver.read()
-    assert 2 == driver.ledger.ahead_line_count
+    assert 2 == driver.ledger.ops.line_count
 
     driver.half(A)
     driver.half(B)
     driver.turn()
 
-    assert 0 == driver.ledger.ahead_line_count
+    assert 0 == driver.ledger.ops.line_count
 
 
 @pytest.mark.promise("P11")
 def test_settled_transactions_are_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.RECENT_COUNT_MAX", 2)
-    monkeypatch.setattr("txlayer.core.ledger.DISTANCE_MAX", 1)
+    monkeypatch.setattr("txlayer.core.second_copies.RECENT_COUNT_MAX", 2)
+    monkeypatch.setattr("txlayer.core.second_copies.DISTANCE_MAX", 1)
     driver = PartitionDriver()
     keys = [txn_key(f"t{n}") for n in range(7)]
     for key in keys:

@@ -184,7 +184,7 @@ def test_what_a_second_copy_drives_out_of_half_is_bounded() -> None:
 def test_a_crash_while_half_is_left_takes_no_second_copy_for_new(
     monkeypatch: pytest.MonkeyPatch, publish_count: int
 ) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.DISTANCE_MAX", 1)  # no key is remembered
+    monkeypatch.setattr("txlayer.core.second_copies.DISTANCE_MAX", 1)  # no key is remembered
     driver = PartitionDriver()
     first = txn_key("first")
     driver.move_to_doubt(first)

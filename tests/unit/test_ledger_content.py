@@ -42,8 +42,8 @@ def test_a_drop_looks_at_nobody_whose_content_was_dropped_before(looked_at: list
     driver.read()
     if is_old:  # past their immunity they are kept apart from the young ones
         driver.now_ms += 10_000
-        driver.ledger._end_immunity(driver.now_ms)
-        assert [] == list(driver.ledger._immune)
+        driver.ledger.in_half.end_immunity(driver.now_ms, newest_ms=driver.ledger.times.newest_ms)
+        assert [] == list(driver.ledger.in_half.immune)
     driver.ledger.drop_content(sum(map(half_bytes, KEYS[:40])))
     assert list(range(40)) == bare(driver)
 

@@ -12,9 +12,10 @@ from tests.support.core_records import half_bytes, half_header, half_record, op_
 from tests.support.partition_driver import ACCEPTS, PartitionDriver
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core.batch import ReportKind
-from txlayer.core.ledger import RECENT_COUNT_MAX, Ledger
+from txlayer.core.ledger import Ledger
 from txlayer.core.messages import HalfOptions, OrderMode, Source
 from txlayer.core.partitions import key_hash
+from txlayer.core.second_copies import RECENT_COUNT_MAX
 from txlayer.core.transitions import TxnState
 
 A, B = txn_key("a"), txn_key("b")
@@ -93,7 +94,7 @@ def folded(*headers: bytes, is_topic_known: bool) -> Any:
     for offset, raw in enumerate(headers):
         ledger.fold_half(offset, 5, raw, half_record(raw))
     found = [(t.summary(), type(t.content)) for t in ledger.transactions.values()]
-    return found, len(ledger.batch.quarantined), ledger.content_bytes, len(ledger._immune)
+    return found, len(ledger.batch.quarantined), ledger.content_bytes, len(ledger.in_half.immune)
 
 
 @given(
@@ -199,7 +200,7 @@ def test_a_second_copy_that_is_read_after_the_end_is_nothing_new(settled_since: 
     driver = PartitionDriver()
     driver.op("C", A, driver.half(A))
     driver.turn()
-    driver.ledger._recent.update({f"other-{n}": 0 for n in range(settled_since)})
+    driver.ledger.settled.newer.update({f"other-{n}": 0 for n in range(settled_since)})
     driver.op("C", B, driver.half(B))
     driver.turn()
 
@@ -361,7 +362,7 @@ def test_a_second_copy_of_what_was_settled_on_doubt_is_nothing_new_after_a_resta
 
 @pytest.mark.promise("P2")
 def test_many_that_end_at_once_do_not_make_a_near_one_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.RECENT_COUNT_MAX", 10)
+    monkeypatch.setattr("txlayer.core.second_copies.RECENT_COUNT_MAX", 10)
     driver = PartitionDriver()
     keys = [txn_key(f"old-{n}") for n in range(50)]
     places = [driver.half(key) for key in keys]
@@ -384,8 +385,8 @@ def test_many_that_end_after_a_restart_do_not_make_a_near_one_forgotten(
     monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool
 ) -> None:
     distance, recent = 8, 4
-    monkeypatch.setattr("txlayer.core.ledger.RECENT_COUNT_MAX", recent)
-    monkeypatch.setattr("txlayer.core.ledger.DISTANCE_MAX", distance)
+    monkeypatch.setattr("txlayer.core.second_copies.RECENT_COUNT_MAX", recent)
+    monkeypatch.setattr("txlayer.core.second_copies.DISTANCE_MAX", distance)
     driver = PartitionDriver()
     old = [txn_key(f"old-{number}") for number in range(5 * recent)]
     driver.move_to_doubt(*old)
@@ -525,7 +526,7 @@ def test_settled_transactions_do_not_pile_up_behind_an_open_one() -> None:
 
     driver.turn()
 
-    assert 1_100 > len(driver.ledger._immune)
+    assert 1_100 > len(driver.ledger.in_half.immune)
     assert 0 == driver.log.stored.low_water
 
 

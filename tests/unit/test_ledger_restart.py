@@ -164,11 +164,11 @@ def test_the_time_goes_on_from_what_doubt_tells() -> None:
     driver = PartitionDriver(targets={})
     driver.op("C", A, driver.half(A))
     driver.turn()
-    newest_ms = driver.ledger.newest_ms
+    newest_ms = driver.ledger.times.newest_ms
 
     driver.crash()
 
-    assert newest_ms == driver.ledger.newest_ms
+    assert newest_ms == driver.ledger.times.newest_ms
 
 
 @pytest.mark.fault("clock: a coordinator's clock is wrong or jumps back")
@@ -177,14 +177,14 @@ def test_the_newest_time_does_not_go_back() -> None:
     driver.half(A)
     driver.op("U", A, 0)
     driver.turn()
-    newest_ms = driver.ledger.newest_ms
+    newest_ms = driver.ledger.times.newest_ms
 
     driver.now_ms -= 5_000
     driver.half(B)
     driver.op("U", B, 1)
     driver.turn()
 
-    assert newest_ms == driver.ledger.newest_ms
+    assert newest_ms == driver.ledger.times.newest_ms
 
 
 @pytest.mark.fault("coordinator: many second copies arrive of half records whose transactions are on doubt")
@@ -217,7 +217,7 @@ def test_a_restart_while_a_second_copy_still_drives_others_out_of_half_forwards_
 def test_time_releases_nothing_while_a_second_copy_still_drives_others_out_of_half(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.DISTANCE_MAX", 1)
+    monkeypatch.setattr("txlayer.core.second_copies.DISTANCE_MAX", 1)
     monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 1)
     driver = PartitionDriver(settings=replace(SETTINGS, held_age_max_ms=10_000), targets={"orders": ACCEPTS})
     red = options("red")
@@ -262,7 +262,9 @@ def test_what_a_restart_finds_settled_holds_no_content_beyond_what_is_counted() 
     driver.turn()
 
     ledger = driver.ledger
-    held = sum(len(t.content) for t in (*ledger._past_immunity, *ledger._immune) if hasattr(t.content, "value"))
+    held = sum(
+        len(t.content) for t in (*ledger.in_half.past_immunity, *ledger.in_half.immune) if hasattr(t.content, "value")
+    )
     assert held <= ledger.content_bytes
 
 

@@ -79,7 +79,7 @@ def test_a_line_beyond_half_is_kept_with_its_number_and_its_transaction_is_all_t
         summary.seen,
         summary.count,
     )
-    assert (BORN_MS, driver.ledger.newest_ms, ()) == (summary.born_ms, summary.appended_ms, summary.topics)
+    assert (BORN_MS, driver.ledger.times.newest_ms, ()) == (summary.born_ms, summary.appended_ms, summary.topics)
     assert driver.ledger.waits_for_half is None
     assert (2, 0) == driver.ledger.op_next
 
@@ -137,7 +137,7 @@ def test_lines_read_ahead_are_counted_over_records() -> None:
 
     driver.read()
 
-    assert 3 == driver.ledger.ahead_line_count
+    assert 3 == driver.ledger.ops.line_count
 
 
 def test_a_batch_ends_with_the_byte_that_fills_it_and_counts_its_lines() -> None:

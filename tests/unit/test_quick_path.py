@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support.core_records import BORN_MS, FAR_AWAY, half_header, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
-from txlayer.core.ledger import PLAIN_TAILS_MAX
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, ParkReason, Source
+from txlayer.core.plain_headers import PLAIN_TAILS_MAX
 from txlayer.core.transaction import accepting_target
 from txlayer.core.transitions import TRANSITIONS, Effect, TxnEvent, TxnState
 
@@ -71,7 +71,7 @@ def outcome(
     driver.op_lines(*lines)
     driver.read()
     batch = driver.advance(byte_count=byte_count)
-    seen = (batch.line_count, batch.byte_count, driver.ledger.content_bytes, dict(driver.ledger._recent))
+    seen = (batch.line_count, batch.byte_count, driver.ledger.content_bytes, dict(driver.ledger.settled.newer))
     waits = (driver.ledger.waits_for_half, driver.ledger.op_next)
     driver.publish()
     states = {t.key: t.summary() for t in driver.ledger.transactions.values()}
@@ -184,7 +184,7 @@ def test_the_ordering_keys_remembered_for_the_quick_way_are_bounded(monkeypatch:
         driver.half(key, options=options(f"key-{number}"))
     driver.read()
 
-    assert 2 == len(driver.ledger.plain_options)
+    assert 2 == len(driver.ledger.headers.options)
     assert set(keys) == set(driver.ledger.transactions)
 
 
@@ -199,5 +199,5 @@ def test_the_headers_remembered_for_the_quick_way_are_bounded() -> None:
         driver.half_raw(half_header(key, born_ms=born_ms))
     driver.read()
 
-    assert 2 == len(driver.ledger.plain_tails)
+    assert 2 == len(driver.ledger.headers.tails)
     assert set(keys) == set(driver.ledger.transactions)

@@ -12,9 +12,9 @@ from tests.support.core_records import txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_history import History, made_up_steps
 from txlayer.core.batch import ReportKind
-from txlayer.core.ledger import FRESH_COUNT_MAX, UnsettledTransactions
 from txlayer.core.transaction import Transaction
 from txlayer.core.transitions import TxnState
+from txlayer.core.unsettled import FRESH_COUNT_MAX, UnsettledTransactions
 
 A, B, C, D = (txn_key(name) for name in "abcd")
 NAMES = st.sampled_from("abcdefgh")

@@ -217,7 +217,7 @@ def test_unsettled_transactions_take_no_more_memory_than_is_counted(order: Order
     try:
         before = tracemalloc.get_traced_memory()[0]
         ledger = Ledger(0, settings=SETTINGS, targets={"orders": accepting_target(10**6)})
-        ledger.believe_until(1 << 62)
+        ledger.times.believe_until(1 << 62)
         for offset, (txn_id, hashed) in enumerate(zip(names, homes, strict=False)):
             given = NO_OPTIONS if order is None else HalfOptions(hashed, order)
             raw = half_header(f"{txn_id}/0000000a", options=given)

@@ -289,7 +289,7 @@ class Coordinator:
         half_topic, ledgers = self._topics.half, {p: s.ledger for p, s in self._shards.items()}
         header_name, latest = codec.HALF_HEADER, latest_ms(self._environment.wall_clock)
         for ledger in ledgers.values():
-            ledger.believe_until(latest)
+            ledger.times.believe_until(latest)
             ledger.batch_bytes_max = self._bytes_max
             ledger.batch_size = self._batch_size
         for record in records:
@@ -423,7 +423,7 @@ class Coordinator:
 
     def _report_untimely(self) -> None:
         """Log and count append times that did not count. Nothing else follows from them, so an operator has to know."""
-        counts = {p: n for p, s in self._shards.items() if (n := s.ledger.take_untimely_count())}
+        counts = {p: n for p, s in self._shards.items() if (n := s.ledger.times.take_untimely_count())}
         self.measures.untimely_count += sum(counts.values())
         if counts and self._clock() - self._clocks_warned_at >= CLOCKS_WARN_S:
             self._clocks_warned_at = self._clock()

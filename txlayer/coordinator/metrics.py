@@ -473,4 +473,4 @@ def _state(view: CoordinatorView, ledgers: list[Ledger]) -> Iterator[Sample]:
     yield Sample(PAUSED_PARTITIONS, paused_count)
     refusing = sum(target.refusal is not None for target in view.targets.values())
     yield Sample(REFUSING_TOPICS, refusing)
-    yield Sample(LIMITED_GROUPS, len({g for ledger in ledgers for g in ledger.limited_groups}))
+    yield Sample(LIMITED_GROUPS, len({g for ledger in ledgers for g in ledger.open_limits.groups}))

@@ -22,8 +22,9 @@ from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds, parse_
 from txlayer.coordinator.contents import cut_whole, fetch_contents
 from txlayer.core.batch import Batch, Positions, ReportKind
 from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckPolicy, UnresolvedAction
-from txlayer.core.ledger import Ledger, LedgerSettings, PlainOptions, PlainTail
+from txlayer.core.ledger import Ledger, LedgerSettings
 from txlayer.core.messages import ParkReason, txn_id_of
+from txlayer.core.plain_headers import PlainHeaders
 from txlayer.core.transaction import Target, Transaction, records_of
 from txlayer.errors import BrokerUnavailableError, ConfigError, TopicMismatchError
 
@@ -154,8 +155,8 @@ class Shard:
 
     def hear(self) -> None:
         """Pass newer append times to the clock."""
-        if self.ledger.newest_ms > self.heard_ms:
-            self.heard_ms = self.ledger.newest_ms
+        if self.ledger.times.newest_ms > self.heard_ms:
+            self.heard_ms = self.ledger.times.newest_ms
             self.time.see(self.heard_ms)
 
     @property
@@ -196,7 +197,7 @@ class Shard:
         unapplied_ms = self.ledger.unapplied_ms
         if unapplied_ms is None or not self._has_reached_the_ends(group, topics, is_idle=False):
             return None
-        return max(self.ledger.now_ms, unapplied_ms)
+        return max(self.ledger.times.now_ms, unapplied_ms)
 
     def pause_op_far_ahead(
         self, group: GroupReader, topics: SystemTopics, *, line_count_max: int, byte_count_max: int
@@ -207,7 +208,7 @@ class Shard:
         """
         ledger, op = self.ledger, [(topics.op, self.ledger.partition)]
         # 1.0 is the limit, of lines or of bytes.
-        share = max(ledger.ahead_line_count / max(1, line_count_max), ledger.ahead_byte_count / byte_count_max)
+        share = max(ledger.ops.line_count / max(1, line_count_max), ledger.ops.byte_count / byte_count_max)
         if not self.is_op_paused and share > 1:
             group.pause(op)
             self.is_op_paused = True
@@ -242,8 +243,8 @@ class Shard:
             waits.clear()
             self.sought = None
             return
-        if not waits or ledger.ops_read_to > waits[-1][0]:
-            waits.append((ledger.ops_read_to, now))
+        if not waits or ledger.ops.read_to(ledger.op_next) > waits[-1][0]:
+            waits.append((ledger.ops.read_to(ledger.op_next), now))
         if self.sought is None:
             before = 0
             while waits and now - waits[0][1] >= patience_s:
@@ -383,19 +384,8 @@ def empty_ledgers(
     make: type[Ledger] = Ledger,
 ) -> dict[int, Ledger]:
     """One ledger per partition, to be filled by a recovery."""
-    plain_tails: dict[str, PlainTail] = {}
-    plain_options: dict[str, PlainOptions] = {}
-    return {
-        p: make(
-            p,
-            settings=settings,
-            targets=targets,
-            refusals=refusals,
-            plain_tails=plain_tails,
-            plain_options=plain_options,
-        )
-        for p in partitions
-    }
+    headers = PlainHeaders(targets)
+    return {p: make(p, settings=settings, targets=targets, refusals=refusals, headers=headers) for p in partitions}
 
 
 def fill_contents(

@@ -24,10 +24,10 @@ from txlayer.adapters.readers import Range, read_ranges
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.partition import latest_ms
 from txlayer.core import codec
-from txlayer.core.batch import Positions
+from txlayer.core.batch import NO_LIMIT, Positions
 from txlayer.core.codec import NEXT_VERSION, VERSION, known_fields, whole
 from txlayer.core.doubt import DoubtFold
-from txlayer.core.ledger import NEVER, Ledger
+from txlayer.core.ledger import Ledger
 from txlayer.errors import BrokerUnavailableError, ConfigError, RetriableError
 from txlayer.runtime.environment import REAL, Environment
 from txlayer.runtime.kafka_transactions import BATCH_BYTES, STABLE_PATIENCE_S, close_in_background, stable_offsets
@@ -209,7 +209,7 @@ class Recovery:
             doubts = self._read_doubt(reader, stored, starts, ends)
             for partition, ledger in ledgers.items():
                 fold, end = doubts[partition]
-                ledger.believe_until(latest_ms(self._wall_clock))
+                ledger.times.believe_until(latest_ms(self._wall_clock))
                 at = stored[partition]
                 ledger.start_replay(at.positions, fold, doubt_next=end, time_ms=at.time_ms)
 
@@ -230,7 +230,7 @@ class Recovery:
                 if record.offset() == positions.op_offset:
                     value = self.applied_lines(value, positions.op_line)
                 ledger.add_ops(record.offset(), _appended_ms(record, ledger), value, record)
-                ledger.advance(line_count_max=NEVER, byte_count_max=NEVER)
+                ledger.advance(line_count_max=NO_LIMIT, byte_count_max=NO_LIMIT)
                 ledger.forget_batch()
 
             halves: dict[TopicPartition, Range] = {}
@@ -294,7 +294,7 @@ class Recovery:
 def _appended_ms(record: Any, ledger: Ledger) -> int:
     appended_ms = append_time_of(record)
     # Without an append time: as young as possible, and not used as a time.
-    return ledger.latest_ms + 1 if appended_ms is None else appended_ms
+    return ledger.times.latest_ms + 1 if appended_ms is None else appended_ms
 
 
 def _check_is_there(

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 from txlayer.core.messages import CheckRecord, Origin, Resolution, Undecodable
 from txlayer.core.transaction import Transaction
 
+NO_LIMIT = 1 << 62
+"""Greater than any offset, and than any number of bytes or lines."""
+
 
 class ReportKind(Enum):
     """Events for operators; the service counts and logs them."""

@@ -32,6 +32,7 @@ rows for this time."""
 _OPEN = TxnState.OPEN
 _MS = 1000
 NEVER_MS = 1 << 62
+"""Later than any time."""
 IDLE_GROUPS_MAX = 1_000
 """Above this number, groups with nothing unsettled that is due are dropped; half records may name any number of groups."""
 FORGET_MS = 10_000
@@ -299,6 +300,40 @@ def is_undecided(txn: Transaction, policy: CheckPolicy, now_ms: int) -> bool:
         return False
     is_old = more.checked_count > 1 or more.answered_count > 0
     return is_old or now_ms - more.asked_ms >= policy.check_interval_ms
+
+
+LIMIT_LOOK_MS = 10_000
+"""Interval at which open transactions are counted when there are very many, and at which a limit is sent again."""
+
+
+class OpenLimits:
+    """The producer groups of one partition that have too many open transactions, and how many."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, int] = {}
+        self._looked_at_ms = 0
+
+    def look(
+        self,
+        transactions: Collection[Transaction],
+        policies: CheckPolicies,
+        *,
+        now_ms: int,
+        dormant: Mapping[str, tuple[int, int]],
+        open_count: int,
+    ) -> list[tuple[str, int, bool]]:
+        """Groups to tell: how many are open, 0 if they are not too many any more, and whether that is new.
+
+        Looks once in `LIMIT_LOOK_MS`. `dormant`: see `groups_over_limit`. `open_count`: of all transactions.
+        """
+        if now_ms - self._looked_at_ms < LIMIT_LOOK_MS:
+            return []
+        self._looked_at_ms = now_ms
+        before, over = self.groups, dict[str, int]()
+        if before or open_count >= policies.smallest_open_count_max:
+            over = groups_over_limit(transactions, policies, now_ms=now_ms, limited=before.keys(), dormant=dormant)
+        self.groups = over
+        return [(group, over.get(group, 0), (group in over) is not (group in before)) for group in {**before, **over}]
 
 
 def groups_over_limit(

@@ -22,7 +22,7 @@ from operator import gt, itemgetter
 from typing import Any, NamedTuple
 
 from txlayer.core import codec
-from txlayer.core.checks import CheckPolicies, pause_after
+from txlayer.core.checks import NEVER_MS, CheckPolicies, pause_after
 from txlayer.core.messages import DoubtSummary, HalfHeader, Headers, OpMessage, Origin
 from txlayer.core.transaction import RECORD_BYTES, UNKNOWN_TARGET, Target, Transaction, from_summary
 from txlayer.core.transitions import SETTLED, TxnState
@@ -36,8 +36,6 @@ _NEVER_ASKED = b"0/"
 """Start of the checks in a summary without a check-back."""
 _OFFSET_MARK = b"@"
 """Separates a summary from the offset of its content; no summary contains it."""
-
-_NEVER_MS = 1 << 62
 
 
 def may_be_dormant(summary: bytes) -> bool:
@@ -183,7 +181,7 @@ class DormantTransactions:
         found = [k for k in compress(keys, (end <= now_ms for end in end_ms)) if k in self.summaries]
         if len(found) <= count_max:
             later = (end for end in end_ms if end > now_ms)
-            self._next_end_ms[group] = min(later, default=_NEVER_MS)
+            self._next_end_ms[group] = min(later, default=NEVER_MS)
         return found[:count_max]
 
     def _wait(self, group: str, found: _Waiting) -> None:

@@ -8,32 +8,36 @@ A batch is a function of the positions (`half_next`, `op_next`) and of the conte
 this. An op line sees its transaction as of the half offset that the line names. A transaction that waits for one on the
 doubt topic is moved to the doubt topic itself, in the same Kafka transaction.
 
-Second copies: a client may write one batch twice (librdkafka #4953), the second time up to its delivery timeout later. The
-ledger recognises the copy of a settled transaction's half record by its key: from memory while it runs; after a restart
-from the half records that begin transactions between `copies_from` and the low-water mark. From those records it takes only
-the keys and folds nothing.
+What is an idea of its own has a file of its own: the order of a key (forward_order), check-backs (checks), doubt, second
+copies, the unsettled transactions, op records that wait (unapplied_ops), append times.
 """
 
 from __future__ import annotations
 
-import re
 import zlib
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping, ValuesView
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, islice, takewhile
-from sys import intern
+from itertools import chain, islice
 from typing import Any
 
 from txlayer.core import codec
-from txlayer.core.batch import Batch, BatchSize, MoveToDoubt, Positions, RecordToQuarantine, Report, ReportKind
-from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckSchedule, UnresolvedAction, groups_over_limit
-from txlayer.core.codec import KEY_HASH, VERSION, is_key
+from txlayer.core.append_times import AppendTimes
+from txlayer.core.batch import (
+    NO_LIMIT,
+    Batch,
+    BatchSize,
+    MoveToDoubt,
+    Positions,
+    RecordToQuarantine,
+    Report,
+    ReportKind,
+)
+from txlayer.core.checks import CheckPolicies, CheckSchedule, OpenLimits, UnresolvedAction
+from txlayer.core.codec import VERSION, is_key
 from txlayer.core.doubt import DormantTransactions, DoubtFold, DoubtIndex
 from txlayer.core.forward_order import ForwardOrder
 from txlayer.core.messages import (
-    GROUP_LENGTH_MAX,
     NO_OPTIONS,
     NONCE_LENGTH,
     TXN_ID_LENGTH_MAX,
@@ -49,6 +53,8 @@ from txlayer.core.messages import (
     Undecodable,
 )
 from txlayer.core.partitions import partition_of_key_hash
+from txlayer.core.plain_headers import PLAIN_OPTIONS_LENGTH, PLAIN_TAILS_MAX, PlainHeaders
+from txlayer.core.second_copies import HalfMarks, RecentlySettled
 from txlayer.core.transaction import (
     RECORD_BYTES,
     UNKNOWN_TARGET,
@@ -63,126 +69,8 @@ from txlayer.core.transaction import (
     user_size,
 )
 from txlayer.core.transitions import SETTLED, Effect, TxnEvent, TxnState, transition
-
-FRESH_COUNT_MAX = 20_000
-"""Above this number, the older half of `fresh` moves to `rest`. A producer has 5,000 in flight."""
-
-
-class UnsettledTransactions(MutableMapping[str, Transaction]):
-    """The unsettled transactions of one partition, by key, in the order of arrival.
-
-    One thread changes it; any thread may take a `snapshot`.
-
-    Two tables, for the processor's caches: most transactions are settled soon after their half record is read. In one table
-    with a million open transactions, each of them would access uncached memory three times: when it is added, found and
-    removed. With a small table for the newest, only the check that a key is new accesses the large one.
-
-    Attributes:
-        fresh: the newest transactions. Hot paths write into both tables directly. A key is in one of the tables only.
-        rest: the transactions that came before those in `fresh`.
-    """
-
-    __slots__ = ("fresh", "rest")
-
-    def __init__(self) -> None:
-        self.fresh: dict[str, Transaction] = {}
-        self.rest: dict[str, Transaction] = {}
-
-    def keep_fresh_small(self) -> None:
-        """Move transactions that stay unsettled from `fresh` to `rest`. Called once per batch."""
-        fresh = self.fresh
-        if len(fresh) > FRESH_COUNT_MAX:
-            rest = self.rest
-            for key in list(islice(fresh, len(fresh) - FRESH_COUNT_MAX // 2)):
-                rest[key] = fresh[key]  # added before it is removed, so that a snapshot misses none
-                del fresh[key]
-
-    def snapshot(self) -> list[Transaction]:
-        """All transactions, for another thread. One that moves to `rest` meanwhile may occur twice; none is missing."""
-        # The interpreter runs list() of a dict's values as one step: the owner cannot change the dict in between.
-        fresh = list(self.fresh.values())
-        return list(self.rest.values()) + fresh
-
-    def get(self, key: str) -> Transaction | None:  # type: ignore[override]  # no caller needs another default
-        """The transaction of this key, or None."""
-        return self.fresh.get(key) or self.rest.get(key)
-
-    def values(self) -> ValuesView[Transaction]:
-        """All transactions, the oldest first. Only the owning thread may call it."""
-        return _Values(self)
-
-    def __getitem__(self, key: str) -> Transaction:
-        return self.fresh[key] if key in self.fresh else self.rest[key]
-
-    def __setitem__(self, key: str, txn: Transaction) -> None:
-        (self.rest if key in self.rest else self.fresh)[key] = txn
-
-    def __delitem__(self, key: str) -> None:
-        del (self.fresh if key in self.fresh else self.rest)[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.fresh or key in self.rest
-
-    def __iter__(self) -> Iterator[str]:
-        return chain(self.rest, self.fresh)
-
-    def __len__(self) -> int:
-        return len(self.rest) + len(self.fresh)
-
-
-class _Values(ValuesView[Transaction]):
-    """Iterates over both tables without a look-up per key."""
-
-    def __init__(self, owner: UnsettledTransactions) -> None:
-        super().__init__(owner)
-        self._tables = (owner.rest, owner.fresh)
-
-    def __iter__(self) -> Iterator[Transaction]:
-        return chain.from_iterable(table.values() for table in self._tables)
-
-
-DISTANCE_MAX = 20_000
-"""Half offsets. A second copy that lies further behind the first copy may be taken for a new record. At the highest measured
-rate, 1,500 transactions a second and partition, this is 13 s; a client that must find a new leader retries every second."""
-
-DISTANCE_BYTES_MAX = 16 * 1024 * 1024
-"""The same limit in bytes of half records. A restart reads this much more of each partition."""
-
-_STEPS = 4
-_END = 1 << 62
-
-
-class HalfMarks:
-    """Half offsets and the number of bytes before each; a few marks per distance."""
-
-    def __init__(self) -> None:
-        self._marks: list[tuple[int, int]] = [(0, 0)]
-
-    def begin(self, offset: int) -> None:
-        """Start at `offset`; nothing before it is known."""
-        self._marks = [(offset, 0)]
-
-    def passed(self, offset: int, byte_count: int) -> None:
-        """Half was read up to `offset`; `byte_count` is the number of bytes since `begin`."""
-        last_offset, last_bytes = self._marks[-1]
-        if offset - last_offset >= DISTANCE_MAX // _STEPS or byte_count - last_bytes >= DISTANCE_BYTES_MAX // _STEPS:
-            self._marks.append((offset, byte_count))
-
-    def copies_from(self, low_water: int) -> int:
-        """Half offset from which a restart must read keys to recognise second copies behind `low_water` within the distance."""
-        marks = self._marks
-        at_low = bisect_right(marks, (low_water, _END)) - 1
-        if at_low < 0:
-            return low_water
-        bytes_before = marks[at_low][1]
-        first = at_low
-        while first > 0 and not (
-            low_water - marks[first][0] >= DISTANCE_MAX or bytes_before - marks[first][1] >= DISTANCE_BYTES_MAX
-        ):
-            first -= 1
-        del marks[:first]
-        return marks[0][0]
-
+from txlayer.core.unapplied_ops import UnappliedOps
+from txlayer.core.unsettled import UnsettledInHalf, UnsettledTransactions
 
 UNSETTLED_BYTES, DORMANT_BYTES, GROUP_BYTES, FURTHER_BYTES, KEYED_BYTES = 750, 250, 350, 300, 700
 """Bytes, measured: an unsettled transaction on doubt; a dormant one with its summary; a producer group that some of them
@@ -199,15 +87,6 @@ KEY_IN_HALF_MAX = 5_000
 can release them.
 """
 
-NEVER_MS = 1 << 62
-"""Later than any time."""
-
-PlainTail = tuple[str, str, str]
-"""(producer group, real topic, born) of the half header of a single message; strings that repeat are interned."""
-
-PlainOptions = tuple[HalfOptions, int]
-"""Options that contain only an ordering key, and the key's checksum, which determines the partition."""
-
 
 @dataclass(frozen=True, slots=True)
 class LedgerSettings:
@@ -220,23 +99,13 @@ class LedgerSettings:
     held_age_max_ms: int
     transaction_messages_max: int
     checks: CheckPolicies = field(default_factory=CheckPolicies)
-    transaction_bytes_max: int = 1 << 62
+    transaction_bytes_max: int = NO_LIMIT
 
-
-BORN_DIGITS_MAX = 19
-"""Milliseconds with fewer digits fit into 64 bits."""
-
-PLAIN_TAILS_MAX = 1_000
-"""Tails in the cache: under load, many transactions are born in one millisecond."""
-
-PLAIN_OPTIONS_MAX = 10_000
-"""Ordering keys whose options are in the cache."""
 
 UNKNOWN_TOPICS_MAX = 1_000
 """Real topics per partition whose metadata are not known yet. Half records may contain any number of invented names."""
 
 _START = f"{VERSION}|"
-_PLAIN_OPTIONS, _PLAIN_LENGTH = re.compile(f"k{KEY_HASH.pattern}"), 17
 _PLAIN_BYTES = RECORD_BYTES + len(codec.HALF_HEADER) + 2
 
 TOPICS_BYTES_MAX = 256 * 1024
@@ -255,21 +124,9 @@ ONLY_NAMED_COUNT_MAX = 1_000
 name any number of them, and each would stay in memory until a person settles it."""
 
 
-LIMIT_LOOK_MS = 10_000
-"""Interval at which open transactions are counted when there are very many, and at which a limit is sent again."""
-
 ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
 """Sources of op lines that answer a check-back."""
 
-
-RECENT_COUNT_MAX = 50_000
-"""Settled transactions per table and partition, in two tables. They tell a conflicting op line from one that has no half record."""
-
-SETTLED_IN_HALF_MAX = 1024
-"""Settled transactions that stay in memory behind an open one, in addition to as many as are open."""
-
-NEVER = 1 << 62
-"""Greater than any offset."""
 
 _OPEN, _COMMITTED = TxnState.OPEN, TxnState.COMMITTED
 _PLAIN, _PRODUCER = f"{VERSION}|{Resolution.COMMIT.value}|", Source.PRODUCER.value
@@ -288,7 +145,7 @@ class Ledger:
 
     # --- state and settlement of the partition -----------------------------------------------------
 
-    batch_bytes_max = 1 << 62
+    batch_bytes_max = NO_LIMIT
     """Bytes of a batch above which only what op lines cause is added: no moves to doubt, check-backs or releases."""
 
     def __init__(
@@ -298,8 +155,7 @@ class Ledger:
         settings: LedgerSettings,
         targets: Mapping[str, Target],
         refusals: Mapping[str, ParkReason] | None = None,
-        plain_tails: dict[str, PlainTail] | None = None,
-        plain_options: dict[str, PlainOptions] | None = None,
+        headers: PlainHeaders | None = None,
     ) -> None:
         self.partition = partition
         self.settings = settings
@@ -307,9 +163,7 @@ class Ledger:
         self.unknown_topics: set[str] = set()
         self.committed_topics: dict[str, None] = {}  # unknown topics that decisions wait for
         self.refusals = {} if refusals is None else refusals  # by key; shared across rebuilds
-        # Parsed ends of headers. All ledgers of a process may share them: they depend on nothing else.
-        self.plain_tails = {} if plain_tails is None else plain_tails
-        self.plain_options = {} if plain_options is None else plain_options
+        self.headers = PlainHeaders(targets) if headers is None else headers
         self.transactions = UnsettledTransactions()
         self.dormant = DormantTransactions()  # the other unsettled transactions, as summaries
         self.order = ForwardOrder()
@@ -317,64 +171,34 @@ class Ledger:
         self.half_next = 0
         self._no_half = (0, 0)  # half offsets, [from, to), where markers are or what was aborted; the last such range
         self.op_next: OpPosition = (0, 0)
-        self.newest_ms = self._half_ms = 0  # newest append time that counts; of half alone
-        self.latest_ms, self.now_ms = NEVER_MS, 0  # limit of append times; the last `due`'s time
-        self._untimely_count = self._beyond_ms = 0  # records whose time did not count; the newest
+        self.times = AppendTimes()
         self.content_bytes = self.half_bytes = 0  # in memory; of all half since the marks began
-        self._bare_until = -1  # half offset; content in half up to here was dropped
         # The half offset that the next op line names, if it is not read yet.
         self.waits_for_half: int | None = None
-        self.is_replaying, self.ahead_line_count, self.ahead_byte_count = False, 0, 0
-        self._replay_low = self._replay_end = 0  # half offsets between which the replay reads
+        self.is_replaying = False
+        self._replay_low = 0  # half offset where the replay begins to read
         self._misplaced_before = 0  # earlier op records waited long enough for half
         # Those before this half offset, and those of these keys that wait in half, must move to doubt.
         self._leave_before, self._keys_to_leave = 0, dict[str, None]()
         self.shelf = DoubtIndex()
         self.schedule = CheckSchedule(settings.checks)
-        # Transactions in half, by offset: immunity over, and the others. Settled and moved ones are removed lazily.
-        self._past_immunity, self._immune = deque[Transaction](), deque[Transaction]()
-        self._limited: dict[str, int] = {}  # groups with too many open transactions, and how many
-        self._limits_looked_at_ms = self._further_count = 0  # further: half records beyond a first
+        self.in_half = UnsettledInHalf(self.schedule)
+        self.open_limits = OpenLimits()
+        self._further_count = 0  # half records beyond a first
         self._only_named_count = 0  # known from an op line only
         self._twins: deque[tuple[int, int, OpPosition]] = deque()  # offset of a copy, of the first
         # Half records that are read but not folded: the batch has no room for what they add to doubt.
         self._behind: list[tuple[int, int, bytes | None, Any]] = []
-        # Read ahead: offset, time, lines, size.
-        self._ops: deque[tuple[int, int, list[str], int]] = deque()
-        self._unreadable_ops: dict[int, tuple[Undecodable, Any]] = {}  # op records without lines
+        self.ops = UnappliedOps()
         # Quarantined lines that a replay would read again: the last of each group, and the doubt offset at which it is found.
         self._doubt_held_back: deque[tuple[OpPosition, int]] = deque()
         self._quarantined_lines: Mapping[int, bytearray] = {}  # in a replay: op offset → 1 by line
-        self._recent: dict[str, int | None] = {}  # settled ones; `_began_at` explains the values
-        self._recent_before: dict[str, int | None] = {}
-        self._recent_before_end = 0  # how far half was read when the last of those was settled
+        self.settled = RecentlySettled()
         self._recalled_tails: dict[bytes, tuple[bool, str | None]] = {}  # begins one, key hash
         self.half_marks = HalfMarks()
         self._keys_to_try: dict[str, None] = {}  # ordered; a waiting transaction may be free now
         self._keys_to_go_on_with: dict[str, None] = {}  # the same, beyond the limit of one batch
         self._mended: deque[Transaction] = deque()  # held until now, in the order of decisions
-
-    def believe_until(self, latest_ms: int) -> None:
-        """Set the upper limit of trusted append times.
-
-        Only one broker reports later ones; they take no effect before that time comes.
-        """
-        self.latest_ms = latest_ms
-        if self.newest_ms < self._beyond_ms <= latest_ms:
-            self.newest_ms = self._beyond_ms
-
-    def _saw(self, appended_ms: int) -> None:
-        """Note an append time that is newer than the newest."""
-        if appended_ms <= self.latest_ms:
-            self.newest_ms = appended_ms
-        else:
-            self._untimely_count += 1
-            self._beyond_ms = appended_ms
-
-    def take_untimely_count(self) -> int:
-        """Number of records since the last call whose append time did not count."""
-        count, self._untimely_count = self._untimely_count, 0
-        return count
 
     @property
     def _has_room(self) -> bool:
@@ -432,11 +256,6 @@ class Ledger:
             + FURTHER_BYTES * (self._further_count + len(self._twins))
         )
 
-    @property
-    def limited_groups(self) -> list[str]:
-        """Producer groups that have too many open transactions."""
-        return list(self._limited)
-
     def topics_needed(self) -> set[str]:
         """Real topics that held transactions wait for, or that the batch writes to."""
         return self.shelf.held_topics() | {t for txn in self.batch.forwards for t in txn.topics}
@@ -457,42 +276,12 @@ class Ledger:
             self.schedule.add(txn)
         return txn
 
-    def _recent_state(self, key: str) -> TxnState | None:
-        """The final state of a settled transaction, as far as it is remembered."""
-        began = self._recent.get(key, self._recent_before.get(key))
-        if began is None:
-            return None
-        return TxnState.COMMITTED if began >= 0 else TxnState.ROLLED_BACK
-
-    def _is_known(self, key: str) -> bool:
-        """True if a transaction of this key was settled, even if its final state is not remembered."""
-        return key in self._recent or key in self._recent_before
-
-    def _forget_what_is_far(self) -> None:
-        """Drop old settled transactions; keep those within the distance of second copies."""
-        near = self.half_next - DISTANCE_MAX
-        before = self._recent
-        if self._recent_before_end > near:
-            kept = {k: v for k, v in self._recent_before.items() if self._began_at(v) >= near}
-            before = kept | before
-        self._recent_before, self._recent = before, {}
-        self._recent_before_end = self.half_next
-
-    def _began_at(self, began: int | None) -> int:
-        """Half offset where a settled transaction begins.
-
-        Committed: `began`; rolled back: -1 - `began`; None (state unknown): the end of the replay.
-        """
-        if began is None:
-            return self._replay_end
-        return began if began >= 0 else -1 - began
-
     def _decided(self, txn: Transaction, before: TxnState, position: OpPosition) -> None:
         more = txn.extra()
         if before is not TxnState.HELD:  # a held one keeps its turn and its age
             more.decided_at = position
             if txn.is_in_doubt:
-                more.moved_ms = self._now_for(txn)
+                more.moved_ms = self.times.at_least(txn.appended_ms)
         if before in (TxnState.PARKED, TxnState.PARKED_COMMITTED):
             self.order.put_back(txn)
             if not self.is_replaying:
@@ -517,7 +306,7 @@ class Ledger:
         txn.extra().reason = reason
         if txn.state is TxnState.HELD:
             if not was_held:  # independent of the time that it waited before
-                txn.extra().moved_ms = self._now_for(txn)
+                txn.extra().moved_ms = self.times.at_least(txn.appended_ms)
             self.order.stuck(txn)
             self.shelf.held[txn.key] = txn
             self._report(ReportKind.HELD, txn.key, reason.value if reason else "")
@@ -586,8 +375,7 @@ class Ledger:
             self._further_count -= txn.seen - 1
         elif not txn.seen:
             self._only_named_count -= 1
-        began = max(txn.first_offset, 0)
-        self._recent[txn.key] = began if txn.state is TxnState.COMMITTED else -1 - began
+        self.settled.add(txn.key, txn.state, first_offset=max(txn.first_offset, 0))
         if txn.content is not None:
             self.content_bytes -= txn.size
         self.batch.keeps.pop(txn.key, None)
@@ -603,10 +391,6 @@ class Ledger:
     def _leave_order(self, txn: Transaction) -> None:
         self.order.remove(txn)
         self._try_next(txn.key_hash)
-
-    def _now_for(self, txn: Transaction) -> int:
-        """The newest time that counts, and at least the transaction's append time, whichever clocks are trusted."""
-        return max(self.newest_ms, self.now_ms, txn.appended_ms)
 
     def _try_next(self, key_hash: str | None) -> None:
         if key_hash is not None:
@@ -644,7 +428,7 @@ class Ledger:
             del self._keys_to_leave[key_hash]
         if not self._leave_before:
             return
-        for txn in chain(self._past_immunity, self._immune):
+        for txn in self.in_half:
             if txn.first_offset >= self._leave_before:
                 break
             if txn.state in SETTLED or txn.is_in_doubt or txn.key in self.batch.keeps:
@@ -691,7 +475,7 @@ class Ledger:
         if self.is_beyond_limit(txn) and txn.content is not None:
             self.content_bytes -= txn.size
             txn.content = None
-        txn.extra().moved_ms = self._now_for(txn)
+        txn.extra().moved_ms = self.times.at_least(txn.appended_ms)
         self.order.goes_to_doubt(txn)
 
     def _take_along(self, txn: Transaction) -> None:
@@ -731,12 +515,14 @@ class Ledger:
         else:  # the sum that `held_bytes` computes, in fewer steps
             size = _PLAIN_BYTES + len(header) + len(record) + (len(key_bytes) if key_bytes else 0)
         self.half_bytes += size
-        if appended_ms > self.newest_ms:
-            self._saw(appended_ms)
-        if appended_ms != self._half_ms:
-            appended_ms = self._time_of_half(appended_ms)
+        times = self.times
+        if appended_ms > times.newest_ms:
+            times.saw(appended_ms)
+        if appended_ms != times.half_ms:
+            appended_ms = times.of_half(appended_ms)
         # A fast path for the common cases: a single message without options, or with an ordering key only. Everything that passes
         # here must be well formed; a test compares it with the codec.
+        headers = self.headers
         try:
             text = header.decode("ascii")  # type: ignore[union-attr]  # None is caught
             end = text.find("|", 2)
@@ -745,9 +531,9 @@ class Ledger:
             if text[-1] == "|":
                 tail, options, home = text[end:], NO_OPTIONS, zlib.crc32(txn_id.encode())
             else:
-                tail, asked = text[end:-_PLAIN_LENGTH], text[-_PLAIN_LENGTH:]
-                options, home = self.plain_options.get(asked) or self._plain_options(asked)
-            plain = self.plain_tails.get(tail) or self._plain_tail(tail)
+                tail, asked = text[end:-PLAIN_OPTIONS_LENGTH], text[-PLAIN_OPTIONS_LENGTH:]
+                options, home = headers.options.get(asked) or headers.parse_options(asked)
+            plain = headers.tails.get(tail) or headers.parse_tail(tail)
             transactions = self.transactions
         except (AttributeError, ValueError):
             self._fold_half_with_care(offset, appended_ms, header, record, size)
@@ -758,8 +544,8 @@ class Ledger:
             and key not in transactions.fresh
             and key not in transactions.rest
             and key not in self.dormant.summaries
-            and key not in self._recent
-            and key not in self._recent_before
+            and key not in self.settled.newer
+            and key not in self.settled.older
             and home % self.settings.partition_count == self.partition
             and len(nonce) == NONCE_LENGTH
             and 0 < len(txn_id) <= TXN_ID_LENGTH_MAX
@@ -769,7 +555,7 @@ class Ledger:
             group, topic, born = plain
             txn = Transaction(key, group, topic, offset, appended_ms, born, self.op_next, record, size, options)
             transactions.fresh[key] = txn
-            self._immune.append(txn)
+            self.in_half.immune.append(txn)
             if options is not NO_OPTIONS:
                 self.order.keyed_count += 1
                 if self.order.wants_all:
@@ -790,7 +576,7 @@ class Ledger:
         """
         if half_to > self.half_next and not self._behind:
             self._pass_half(half_to)
-        if not self._ops:
+        if not self.ops.records:
             self.op_next = max(self.op_next, (op_to, 0))
 
     def _pass_half(self, half_next: int) -> None:
@@ -803,15 +589,6 @@ class Ledger:
         behind, self._behind = self._behind, []
         for half in behind:
             self.fold_half(*half)
-
-    def _time_of_half(self, appended_ms: int) -> int:
-        """The append time; if the leader's clock is far behind, the newest time before it: no record arrives hours old."""
-        if self._half_ms < appended_ms <= self.latest_ms:
-            self._half_ms = appended_ms
-        elif appended_ms < self._half_ms - CLOCK_ERROR_MS:
-            self._untimely_count += 1
-            return self._half_ms
-        return appended_ms
 
     def recall_half(self, header: bytes | None, record: Any) -> None:
         """Remember a half record from before the replay: a transaction that begins with it is settled or is on doubt."""
@@ -830,7 +607,7 @@ class Ledger:
             begins = self._recalled_tails[rest] = (not half.index, half.options.key_hash)
         key = start.decode("ascii", "replace")
         if begins[0] and is_key(key) and self._home(key, begins[1]) == self.partition:
-            self._recent_before[key] = None
+            self.settled.older[key] = None
 
     def _fold_half_with_care(self, offset: int, appended_ms: int, raw: bytes | None, record: Any, size: int) -> None:
         header = Undecodable("half record without a header txl") if raw is None else codec.decode_half_header(raw)
@@ -869,42 +646,6 @@ class Ledger:
         topics = txn.topics
         return len(topics) >= TOPICS_MAX or sum(map(len, topics)) + len(topic) > TOPICS_BYTES_MAX
 
-    def _plain_tail(self, tail: str) -> PlainTail | None:
-        """Parse the part of a header behind the key, for a single message without options and a known topic; else None."""
-        try:
-            _, group, topic, part, born, options = tail.split("|")
-        except ValueError:
-            return None
-        if not (
-            part == "0/1"
-            and not options
-            and topic in self.targets
-            and 0 < len(group) <= GROUP_LENGTH_MAX
-            and born.isdigit()
-            and len(born) < BORN_DIGITS_MAX
-            and "\n" not in tail
-        ):
-            return None
-        if len(self.plain_tails) >= PLAIN_TAILS_MAX:
-            self.plain_tails.clear()
-        self.plain_tails[tail] = plain = (intern(group), intern(topic), born)
-        return plain
-
-    def _plain_options(self, asked: str) -> PlainOptions:
-        """Parse options that contain only an ordering key, and return them with the key's checksum.
-
-        Raises:
-            ValueError: the options contain something else.
-        """
-        if _PLAIN_OPTIONS.fullmatch(asked) is None:
-            raise ValueError("options that are not plain")
-        if len(self.plain_options) >= PLAIN_OPTIONS_MAX:
-            self.plain_options.clear()
-        key_hash = asked[1:]
-        plain = HalfOptions(key_hash), int(key_hash[:8], 16)
-        self.plain_options[asked] = plain
-        return plain
-
     def _home_of(self, header: HalfHeader) -> int:
         return self._home(header.key, header.options.key_hash)
 
@@ -915,7 +656,7 @@ class Ledger:
         return zlib.crc32(key.partition("/")[0].encode()) % count
 
     def _begin(self, header: HalfHeader, offset: int, appended_ms: int, record: Any, size: int) -> None:
-        if self._is_known(header.key):
+        if header.key in self.settled:
             # The transaction is settled. Or it is the second copy of a record (librdkafka #4953): taken for new, it would be
             # forwarded twice.
             self._report(ReportKind.LATE_HALF, header.key, f"half record {offset} of nothing that is open")
@@ -946,7 +687,7 @@ class Ledger:
             txn.content = [Content(0, header.topic, offset, header.options, str(header.born_ms), record)]
         self.content_bytes += size
         self.transactions[txn.key] = txn
-        self._immune.append(txn)
+        self.in_half.immune.append(txn)
         if header.options.immunity_ms is not None:
             self.schedule.add(txn)
         self.order.keyed_count += txn.key_hash is not None
@@ -1023,7 +764,7 @@ class Ledger:
     def _answered_unknown(self, txn: Transaction, op: OpMessage) -> None:
         """Count an answer that says "unknown"."""
         if op.source is Source.OPERATOR:
-            self._ask(txn, self.newest_ms)
+            self._ask(txn, self.times.newest_ms)
             return
         more = txn.more
         if (
@@ -1038,7 +779,7 @@ class Ledger:
         more.answered_count += 1
         more.answered_number = op.check_number
         if txn.state is TxnState.OPEN and self.schedule.is_out_of_answers(txn):
-            self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, self.newest_ms)
+            self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, self.times.newest_ms)
         self._keep(txn)
 
     def _carry_out_repeat(self, op: OpMessage, effect: Effect) -> None:
@@ -1065,7 +806,7 @@ class Ledger:
 
     def _ask_those_due(self, *, now_ms: int, present: Collection[str], count_max: int) -> None:
         """Add due check-backs to groups with a live responder; give up on transactions that are too old or out of checks."""
-        self._end_immunity(now_ms)
+        self.in_half.end_immunity(now_ms, newest_ms=self.times.newest_ms)
         schedule = self.schedule
         self._load_due(now_ms, count_max)
         schedule.ripen(now_ms)
@@ -1099,25 +840,6 @@ class Ledger:
                 left -= 1
             if left <= 0:
                 return
-
-    def _end_immunity(self, now_ms: int) -> None:
-        """Schedule transactions whose immunity is over. Those with an immunity of their own are already scheduled."""
-        immune_after_ms = now_ms - self.settings.checks.shortest_immunity_ms
-        young, old = self._immune, self._past_immunity
-        # A transaction with an append time in the future must not hold up those behind it; its time comes later.
-        latest_ms = max(now_ms, self.newest_ms)
-        while young and not immune_after_ms < young[0].appended_ms <= latest_ms:
-            txn = young.popleft()
-            self._schedule_open(txn)
-            if txn.state not in SETTLED and not txn.is_in_doubt:
-                old.append(txn)
-
-    def _schedule_open(self, txn: Transaction) -> None:
-        """Schedule an open transaction that leaves `_immune`, because of its age or because it moved to doubt."""
-        # By an operator: it is scheduled already.
-        was_asked = txn.more is not None and txn.more.checked_count > 0
-        if txn.state is TxnState.OPEN and txn.options.immunity_ms is None and not was_asked:
-            self.schedule.add(txn)
 
     def _ask(self, txn: Transaction, now_ms: int) -> None:
         """Add a check-back for `txn` to the batch. `txn` moves to doubt, where the number of its check-backs survives."""
@@ -1172,43 +894,27 @@ class Ledger:
         self._report(ReportKind.PARKED, txn.key, reason.value)
 
     def _look_at_limits(self, now_ms: int) -> None:
-        if now_ms - self._limits_looked_at_ms < LIMIT_LOOK_MS:
-            return
-        self._limits_looked_at_ms = now_ms
-        policies = self.schedule.policies
-        over: dict[str, int] = {}
-        if self._limited or self.open_count >= policies.smallest_open_count_max:
-            over = groups_over_limit(
-                self.transactions.values(),
-                policies,
-                now_ms=now_ms,
-                limited=self._limited.keys(),
-                dormant=self.dormant.counts,
-            )
-        for group in {**self._limited, **over}:
-            is_over = group in over
+        """Tell producers that their group has too many open transactions, and that it has not any more."""
+        for group, count, is_new in self.open_limits.look(
+            self.transactions.values(),
+            self.schedule.policies,
+            now_ms=now_ms,
+            dormant=self.dormant.counts,
+            open_count=self.open_count,
+        ):
             self.batch.checks[f"{group}/"] = CheckRecord(
-                CheckKind.LIMIT, "", group, self.partition, number=over.get(group, 0), text="on" if is_over else "off"
+                CheckKind.LIMIT, "", group, self.partition, number=count, text="on" if count else "off"
             )
-            if is_over is not (group in self._limited):
-                detail = f"{group}: {over[group]} are open" if is_over else f"{group}: not any more"
+            if is_new:
+                detail = f"{group}: {count} are open" if count else f"{group}: not any more"
                 self._report(ReportKind.LIMITED, "", detail)
-        self._limited = over
 
     # --- op lines, batches and replay --------------------------------------------------------------
 
     def add_ops(self, offset: int, appended_ms: int, value: bytes | None, record: Any) -> None:
         """Add one op record; `advance` applies its lines in order."""
-        lines = codec.split_ops(value)
-        if isinstance(lines, Undecodable):
-            self._unreadable_ops[offset] = (lines, record)
-            lines = []
-        if appended_ms > self.newest_ms:
-            self._saw(appended_ms)
-        size = RECORD_BYTES if value is None else RECORD_BYTES + len(value)
-        self._ops.append((offset, appended_ms, lines, size))
-        self.ahead_line_count += len(lines) or 1
-        self.ahead_byte_count += size
+        self.times.saw(appended_ms)
+        self.ops.add(offset, appended_ms, value, record)
 
     def advance(self, *, line_count_max: int, byte_count_max: int) -> Batch:  # hot path, kept in one piece
         """Apply op lines until one names a half record that is not read yet, or until a limit is reached.
@@ -1228,7 +934,8 @@ class Ledger:
         if self._must_leave and not self.is_replaying:
             # As in `_try_those_behind`. A replay applies what was applied before.
             return self._pause(self.op_next, batch.line_count, 0, 0)
-        forwards, recent, ops = batch.forwards, self._recent, self._ops
+        unapplied = self.ops
+        forwards, recent, ops = batch.forwards, self.settled.newer, unapplied.records
         passes = self.order.passes
         start = self.op_next[1] if ops and ops[0][0] == self.op_next[0] else 0
         line_count = batch.line_count
@@ -1289,8 +996,8 @@ class Ledger:
                 line_count += 1
             ops.popleft()
             start = 0
-            self.ahead_line_count -= len(lines) or 1
-            self.ahead_byte_count -= op_bytes
+            unapplied.line_count -= len(lines) or 1
+            unapplied.byte_count -= op_bytes
             self.op_next = (op_offset + 1, 0)
         return self._pause(self.op_next, line_count, quick_bytes, dropped_bytes)
 
@@ -1320,14 +1027,13 @@ class Ledger:
         self.batch.line_count = line_count
         self.batch.byte_count += quick_bytes
         self.half_marks.passed(self.half_next, self.half_bytes)
-        if len(self._recent) > RECENT_COUNT_MAX:
-            self._forget_what_is_far()
+        self.settled.forget_old_ones(half_next=self.half_next)
         return self.batch
 
     def _quarantine_unreadable(self, offset: int) -> int:
         """Keep an op record without lines aside, and return how much larger the batch is by it."""
         before = self.batch.byte_count
-        why, record = self._unreadable_ops.pop(offset)
+        why, record = self.ops.take_unreadable(offset)
         self._quarantine(self.settings.op_topic, offset, why, record=record)
         return self.batch.byte_count - before
 
@@ -1342,7 +1048,7 @@ class Ledger:
                 return  # applied before, as below; a replay loads nothing for it
             txn = self._load(op.key)
         if txn is None:
-            state = self._recent_state(op.key)
+            state = self.settled.state_of(op.key)
             if state is None:
                 self._report(ReportKind.UNMATCHED, op.key, f"{kind.value} by {op.source.value}")
             else:
@@ -1386,7 +1092,7 @@ class Ledger:
     def has_more(self) -> bool:
         """True if there is work that can go on now: op lines, or what did not fit into one batch."""
         return bool(
-            (self._ops and self.waits_for_half is None)
+            (self.ops.records and self.waits_for_half is None)
             or self._mended
             or self._keys_to_go_on_with
             or self._must_leave
@@ -1396,10 +1102,11 @@ class Ledger:
     @property
     def unapplied_ms(self) -> int | None:
         """Append time of the oldest record that was read and can go on now, but for the size of a batch. None: there is none."""
-        times = [self._behind[0][1]] if self._behind else []
-        if self._ops and self.waits_for_half is None:
-            times.append(self._ops[0][1])
-        return min(times, default=None)
+        times = [
+            self._behind[0][1] if self._behind else None,
+            self.ops.oldest_ms if self.waits_for_half is None else None,
+        ]
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def forget_batch(self) -> None:
         """Discard the batch of a replay, and the content of what it settled: that is not needed, and not counted."""
@@ -1424,13 +1131,13 @@ class Ledger:
         only what needs no time follows. Call it only after half and op have been read to the ends that were taken at
         assignment. While lines are read that are not applied, `now_ms` is no later than the time of the first of them.
         """
-        self.now_ms = max(self.now_ms, now_ms)
+        self.times.now_ms = max(self.times.now_ms, now_ms)
         if now_ms:
             self._ask_those_due(now_ms=now_ms, present=present, count_max=move_count_max)
         born_before_ms = now_ms - self.settings.doubt_after_ms
         for txn in self._unsettled_in_half() if now_ms else ():
             # A transaction with an append time in the future must not hold back half and those behind it until then.
-            is_young = born_before_ms < txn.appended_ms <= max(now_ms, self.newest_ms)
+            is_young = born_before_ms < txn.appended_ms <= max(now_ms, self.times.newest_ms)
             if is_young or len(self.batch.keeps) >= move_count_max or not self._has_room:
                 break
             if txn.key not in self.batch.keeps:
@@ -1468,11 +1175,6 @@ class Ledger:
         self._mended.extend(self.shelf.held_for(topics))
         self._go_on()
 
-    @property
-    def ops_read_to(self) -> int:
-        """Offset behind the last op record that was read."""
-        return self._ops[-1][0] + 1 if self._ops else self.op_next[0]
-
     # --- misplaced records --------------------------------------------------------------------------------------------
     # A half record in another partition than its own, and an op line that names no half record, are quarantined on doubt and have no
     # effect; a transaction that only such a line names is parked. A line that names an offset beyond half's end may be early: it and
@@ -1497,9 +1199,9 @@ class Ledger:
             return
         why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
         self._quarantine_line(why, line, position)
-        if txn is None and not self._is_known(op.key) and self._only_named_count < ONLY_NAMED_COUNT_MAX:
+        if txn is None and op.key not in self.settled and self._only_named_count < ONLY_NAMED_COUNT_MAX:
             self._only_named_count += 1
-            txn = Transaction(op.key, op.producer_group, "", -1, self.newest_ms, str(op.born_ms), position, [])
+            txn = Transaction(op.key, op.producer_group, "", -1, self.times.newest_ms, str(op.born_ms), position, [])
             txn.count = txn.seen = 0
             txn.state = TxnState.PARKED
             txn.extra().reason = ParkReason.MISPLACED
@@ -1557,20 +1259,7 @@ class Ledger:
 
     def drop_content(self, byte_count: int) -> None:
         """Drop the oldest content until `byte_count` bytes are free. It is fetched again when it is needed."""
-        wanted = self.content_bytes - byte_count
-        # From the newest back: to scan all that were dropped before would cost more with every call.
-        newest_first = chain(reversed(self._immune), reversed(self._past_immunity))
-        left = list(takewhile(self._may_hold_content, newest_first))
-        while left and self.content_bytes > wanted:
-            txn = left.pop()
-            self._bare_until = txn.first_offset
-            if txn.content is None or _is_elsewhere(txn) or txn.key in self.batch.keeps:
-                continue
-            self.content_bytes -= txn.size
-            txn.content = None
-
-    def _may_hold_content(self, txn: Transaction) -> bool:
-        return txn.first_offset > self._bare_until
+        self.content_bytes -= self.in_half.drop_content(byte_count, needed=self.batch.keeps)
 
     def start_replay(self, positions: Positions, kept: DoubtFold, *, doubt_next: int, time_ms: int = 0) -> None:
         """Begin again at stored positions, with the contents of the doubt topic. Then fold half and op, and call `end_replay`.
@@ -1580,8 +1269,7 @@ class Ledger:
         """
         self.is_replaying = True
         self.half_next = self._replay_low = positions.low_water
-        # Keys that are recalled from half are dropped by distance, as other keys are.
-        self._replay_end = self._recent_before_end = positions.half_next
+        self.settled.begin_replay(positions.half_next)
         self.half_marks.begin(min(positions.copies_from, positions.low_water))
         self.op_next = (positions.replay_offset, positions.replay_line)
         self.shelf.next_offset = doubt_next
@@ -1592,9 +1280,9 @@ class Ledger:
             self._hold_back_doubt((newest, len(kept.quarantined_lines[newest])), positions.doubt_low)
         if kept.rolled_back:
             self._hold_back_doubt((positions.op_offset, positions.op_line - 1), positions.doubt_low)
-        self._recent_before.update(dict.fromkeys(kept.rolled_back))
+        self.settled.add_unknown(kept.rolled_back)
         # What only a later release can read is not new either: half would bring back what that release did to it.
-        self._recent_before.update(dict.fromkeys(kept.unreadable))
+        self.settled.add_unknown(kept.unreadable)
         others = set[str]()
         for txn in kept.in_offset_order():
             self.transactions[txn.key] = txn
@@ -1607,8 +1295,7 @@ class Ledger:
                 self.committed_topics.update(dict.fromkeys(unknown))
             else:
                 others.update(unknown)
-            if txn.extra().moved_ms > self.newest_ms:
-                self._saw(txn.extra().moved_ms)
+            self.times.saw(txn.extra().moved_ms)
         self.schedule.restore(self.transactions.values())
         self.dormant.fill(kept.dormant, self.settings.checks)
         self.shelf.put_dormant(self.dormant.summaries, loaded=self.transactions)
@@ -1616,14 +1303,12 @@ class Ledger:
         others |= self.dormant.topics - self.targets.keys()
         self.unknown_topics = {*self.committed_topics, *islice(others, UNKNOWN_TOPICS_MAX)}
         for told_ms in (self.dormant.newest_ms, time_ms):
-            if told_ms > self.newest_ms:
-                self._saw(told_ms)
+            self.times.saw(told_ms)
 
     def end_replay(self, positions: Positions) -> None:
         """Half is folded to `half_next` and op to the stored position: continue live, and discard the batch of the replay."""
-        self._ops.clear()
+        self.ops.clear()
         self._quarantined_lines = {}
-        self.ahead_line_count = self.ahead_byte_count = 0
         self._pass_half(positions.half_next)
         self.op_next = (positions.op_offset, positions.op_line)
         self.forget_batch()
@@ -1649,27 +1334,8 @@ class Ledger:
                 self.content_bytes -= 0 if txn.content is None else txn.size
                 txn.content = None
                 txn.state = TxnState.COMMITTED  # or rolled back: the doubt topic knew it
-                self._recent[txn.key] = None  # its second copies must not be taken for new
+                self.settled.newer[txn.key] = None  # its second copies must not be taken for new
 
     def _unsettled_in_half(self) -> Iterator[Transaction]:
         """The unsettled transactions in half, oldest first."""
-        old, young = self._past_immunity, self._immune
-        while old and _is_elsewhere(old[0]):
-            old.popleft()
-        while young and _is_elsewhere(young[0]):
-            # Nearly all are settled: this saves the call.
-            if (txn := young.popleft()).state not in SETTLED:
-                self._schedule_open(txn)
-        in_half_count = self.open_count - self.shelf.count
-        if len(old) + len(young) > 2 * in_half_count + SETTLED_IN_HALF_MAX:
-            # One old open transaction must not keep all later settled ones in memory.
-            self._past_immunity = old = deque(t for t in old if not _is_elsewhere(t))
-            for txn in filter(_is_elsewhere, young):
-                self._schedule_open(txn)
-            self._immune = young = deque(t for t in young if not _is_elsewhere(t))
-        return (t for t in chain(old, young) if not _is_elsewhere(t))
-
-
-def _is_elsewhere(txn: Transaction) -> bool:
-    """True if half need not be read again for it."""
-    return txn.state in SETTLED or txn.is_in_doubt
+        return self.in_half.unsettled(count=self.open_count - self.shelf.count)

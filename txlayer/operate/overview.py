@@ -16,8 +16,9 @@ from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.partition import count_partitions, ledger_settings
 from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_stored
 from txlayer.core import codec
+from txlayer.core.batch import NO_LIMIT
 from txlayer.core.doubt import QuarantinedRecord, QuarantineFold
-from txlayer.core.ledger import NEVER, Ledger, LedgerSettings
+from txlayer.core.ledger import Ledger, LedgerSettings
 from txlayer.core.transaction import Target, Transaction, accepting_target
 from txlayer.core.transitions import COMMITTING
 from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
@@ -159,7 +160,7 @@ class Overview:
 
 def _advance(partition: int, ledger: Ledger, *, is_half_read: bool) -> Iterator[UnsettledTransaction]:
     while True:
-        batch = ledger.advance(line_count_max=NEVER, byte_count_max=NEVER)
+        batch = ledger.advance(line_count_max=NO_LIMIT, byte_count_max=NO_LIMIT)
         for txn in batch.forwards:
             yield UnsettledTransaction(partition, COMMITTING, txn)
         ledger.forget_batch()
@@ -167,7 +168,7 @@ def _advance(partition: int, ledger: Ledger, *, is_half_read: bool) -> Iterator[
             continue
         if ledger.waits_for_half is None or not is_half_read:
             return
-        ledger.give_up_waiting_for_half(before=ledger.ops_read_to)
+        ledger.give_up_waiting_for_half(before=ledger.ops.read_to(ledger.op_next))
 
 
 def _nobody_asks() -> None:
@@ -214,4 +215,4 @@ class _EveryTopicAccepts(Mapping[str, Target]):
         return 0
 
 
-_ACCEPTS = accepting_target(NEVER)
+_ACCEPTS = accepting_target(NO_LIMIT)

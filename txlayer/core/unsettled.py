@@ -1,0 +1,168 @@
+"""The unsettled transactions of one partition: by key, and those in half by their offset."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Iterator, MutableMapping, ValuesView
+from itertools import chain, islice, takewhile
+
+from txlayer.core.checks import CheckSchedule
+from txlayer.core.transaction import Transaction
+from txlayer.core.transitions import SETTLED, TxnState
+
+FRESH_COUNT_MAX = 20_000
+"""Above this number, the older half of `fresh` moves to `rest`. A producer has 5,000 in flight."""
+
+
+class UnsettledTransactions(MutableMapping[str, Transaction]):
+    """The unsettled transactions of one partition, by key, in the order of arrival.
+
+    One thread changes it; any thread may take a `snapshot`.
+
+    Two tables, for the processor's caches: most transactions are settled soon after their half record is read. In one table
+    with a million open transactions, each of them would access uncached memory three times: when it is added, found and
+    removed. With a small table for the newest, only the check that a key is new accesses the large one.
+
+    Attributes:
+        fresh: the newest transactions. Hot paths write into both tables directly. A key is in one of the tables only.
+        rest: the transactions that came before those in `fresh`.
+    """
+
+    __slots__ = ("fresh", "rest")
+
+    def __init__(self) -> None:
+        self.fresh: dict[str, Transaction] = {}
+        self.rest: dict[str, Transaction] = {}
+
+    def keep_fresh_small(self) -> None:
+        """Move transactions that stay unsettled from `fresh` to `rest`. Called once per batch."""
+        fresh = self.fresh
+        if len(fresh) > FRESH_COUNT_MAX:
+            rest = self.rest
+            for key in list(islice(fresh, len(fresh) - FRESH_COUNT_MAX // 2)):
+                rest[key] = fresh[key]  # added before it is removed, so that a snapshot misses none
+                del fresh[key]
+
+    def snapshot(self) -> list[Transaction]:
+        """All transactions, for another thread. One that moves to `rest` meanwhile may occur twice; none is missing."""
+        # The interpreter runs list() of a dict's values as one step: the owner cannot change the dict in between.
+        fresh = list(self.fresh.values())
+        return list(self.rest.values()) + fresh
+
+    def get(self, key: str) -> Transaction | None:  # type: ignore[override]  # no caller needs another default
+        """The transaction of this key, or None."""
+        return self.fresh.get(key) or self.rest.get(key)
+
+    def values(self) -> ValuesView[Transaction]:
+        """All transactions, the oldest first. Only the owning thread may call it."""
+        return _Values(self)
+
+    def __getitem__(self, key: str) -> Transaction:
+        return self.fresh[key] if key in self.fresh else self.rest[key]
+
+    def __setitem__(self, key: str, txn: Transaction) -> None:
+        (self.rest if key in self.rest else self.fresh)[key] = txn
+
+    def __delitem__(self, key: str) -> None:
+        del (self.fresh if key in self.fresh else self.rest)[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.fresh or key in self.rest
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(self.rest, self.fresh)
+
+    def __len__(self) -> int:
+        return len(self.rest) + len(self.fresh)
+
+
+class _Values(ValuesView[Transaction]):
+    """Iterates over both tables without a look-up per key."""
+
+    def __init__(self, owner: UnsettledTransactions) -> None:
+        super().__init__(owner)
+        self._tables = (owner.rest, owner.fresh)
+
+    def __iter__(self) -> Iterator[Transaction]:
+        return chain.from_iterable(table.values() for table in self._tables)
+
+
+SETTLED_IN_HALF_MAX = 1024
+"""Settled transactions that stay in memory behind an open one, in addition to as many as are open."""
+
+
+class UnsettledInHalf:
+    """Transactions in half, by offset. Settled ones, and those that moved to doubt, are removed lazily.
+
+    Attributes:
+        immune: those whose immunity may last. Hot paths append to it.
+        past_immunity: those before them. Their immunity is over, and open ones are in the schedule of check-backs.
+    """
+
+    __slots__ = ("_bare_until", "_schedule", "immune", "past_immunity")
+
+    def __init__(self, schedule: CheckSchedule) -> None:
+        self._schedule = schedule
+        self.immune, self.past_immunity = deque[Transaction](), deque[Transaction]()
+        self._bare_until = -1  # half offset; content in half up to here was dropped
+
+    def __iter__(self) -> Iterator[Transaction]:
+        """All that were not removed yet, oldest first."""
+        return chain(self.past_immunity, self.immune)
+
+    def end_immunity(self, now_ms: int, *, newest_ms: int) -> None:
+        """Schedule transactions whose immunity is over. Those with an immunity of their own are already scheduled."""
+        immune_after_ms = now_ms - self._schedule.policies.shortest_immunity_ms
+        immune = self.immune
+        # A transaction with an append time in the future must not hold up those behind it; its time comes later.
+        latest_ms = max(now_ms, newest_ms)
+        while immune and not immune_after_ms < immune[0].appended_ms <= latest_ms:
+            txn = immune.popleft()
+            self._schedule_open(txn)
+            if not is_elsewhere(txn):
+                self.past_immunity.append(txn)
+
+    def _schedule_open(self, txn: Transaction) -> None:
+        """Schedule an open transaction that leaves `immune`, because of its age or because it moved to doubt."""
+        # By an operator: it is scheduled already.
+        was_asked = txn.more is not None and txn.more.checked_count > 0
+        if txn.state is TxnState.OPEN and txn.options.immunity_ms is None and not was_asked:
+            self._schedule.add(txn)
+
+    def unsettled(self, *, count: int) -> Iterator[Transaction]:
+        """The unsettled transactions in half, oldest first. `count` is their number."""
+        past, immune = self.past_immunity, self.immune
+        while past and is_elsewhere(past[0]):
+            past.popleft()
+        while immune and is_elsewhere(immune[0]):
+            # Nearly all are settled: this saves the call.
+            if (txn := immune.popleft()).state not in SETTLED:
+                self._schedule_open(txn)
+        if len(past) + len(immune) > 2 * count + SETTLED_IN_HALF_MAX:
+            # One old open transaction must not keep all later settled ones in memory.
+            self.past_immunity = past = deque(t for t in past if not is_elsewhere(t))
+            for txn in filter(is_elsewhere, immune):
+                self._schedule_open(txn)
+            self.immune = immune = deque(t for t in immune if not is_elsewhere(t))
+        return (t for t in chain(past, immune) if not is_elsewhere(t))
+
+    def drop_content(self, byte_count: int, *, needed: Container[str]) -> int:
+        """Drop the oldest content until `byte_count` bytes are free, but of no key in `needed`. Returns the number of bytes."""
+        # From the newest back: to scan all that were dropped before would cost more with every call.
+        newest_first = chain(reversed(self.immune), reversed(self.past_immunity))
+        bare_until = self._bare_until
+        left = list(takewhile(lambda txn: txn.first_offset > bare_until, newest_first))
+        dropped_bytes = 0
+        while left and dropped_bytes < byte_count:
+            txn = left.pop()
+            self._bare_until = txn.first_offset
+            if txn.content is None or is_elsewhere(txn) or txn.key in needed:
+                continue
+            dropped_bytes += txn.size
+            txn.content = None
+        return dropped_bytes
+
+
+def is_elsewhere(txn: Transaction) -> bool:
+    """True if half need not be read again for it."""
+    return txn.state in SETTLED or txn.is_in_doubt
