@@ -120,7 +120,7 @@ class _CheckBack:
 
     def _immune_until_ms(self, txn: Expected) -> int:
         own = txn.head.options.immunity_ms
-        immunity_ms = self._policy(txn).immunity_ms if own is None else own
+        immunity_ms = self._policy(txn).check_immunity_ms if own is None else own
         return txn.records[min(txn.records)].timestamp_ms + immunity_ms
 
     def _is_before(self, at_ms: int, wanted_ms: int) -> bool:

@@ -116,7 +116,7 @@ def test_undecided_ones_are_counted_by_group_and_age() -> None:
 
 
 def test_those_that_are_open_for_long_are_counted_with_the_fresh_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.FRESH_COUNT_MAX", 2)
+    monkeypatch.setattr("txlayer.core.unsettled.FRESH_COUNT_MAX", 2)
     driver = PartitionDriver()
     for number in range(5):
         driver.half(txn_key(f"t{number}"))

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.core_records import half_bytes, half_header, half_record, op_line, txn_key
 from tests.support.partition_driver import PartitionDriver
-from txlayer.core.ledger import Ledger
 from txlayer.core.transaction import Transaction
+from txlayer.core.unsettled import UnsettledInHalf
 
 KEYS = [txn_key(f"txn-{number}") for number in range(100)]
 
@@ -18,13 +18,13 @@ KEYS = [txn_key(f"txn-{number}") for number in range(100)]
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The places in half of those that were looked at."""
     seen: list[int] = []
-    may_hold_content = Ledger._may_hold_content
+    may_hold_content = UnsettledInHalf._may_hold_content
 
-    def look(ledger: Ledger, txn: Transaction) -> bool:
+    def look(in_half: UnsettledInHalf, txn: Transaction) -> bool:
         seen.append(txn.first_offset)
-        return may_hold_content(ledger, txn)
+        return may_hold_content(in_half, txn)
 
-    monkeypatch.setattr(Ledger, "_may_hold_content", look)
+    monkeypatch.setattr(UnsettledInHalf, "_may_hold_content", look)
     return seen
 
 

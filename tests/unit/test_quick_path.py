@@ -19,7 +19,7 @@ A, B = txn_key("a"), txn_key("b")
 
 
 def test_the_table_says_what_the_quick_way_does() -> None:
-    assert (TxnState.WAITING, Effect.TRY) == TRANSITIONS[TxnState.OPEN, TxnEvent.COMMIT]
+    assert (TxnState.WAITING, Effect.DECIDE) == TRANSITIONS[TxnState.OPEN, TxnEvent.COMMIT]
     assert (TxnState.COMMITTED, Effect.FORWARD) == TRANSITIONS[TxnState.WAITING, TxnEvent.GO]
 
 
@@ -177,7 +177,7 @@ def test_one_prepared_behind_many_that_went_quickly_waits_for_those_that_did_not
 
 @pytest.mark.promise("P11")
 def test_the_ordering_keys_remembered_for_the_quick_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.PLAIN_OPTIONS_MAX", 3)
+    monkeypatch.setattr("txlayer.core.plain_headers.PLAIN_OPTIONS_MAX", 3)
     driver = PartitionDriver(targets={"orders": ACCEPTS})
     keys = [txn_key(f"txn-{number}") for number in range(5)]
     for number, key in enumerate(keys):

@@ -15,24 +15,24 @@ DECIDED = frozenset({TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED,
 # The effects, written down a second time: a slip in the table must meet one here. The states are drawn in the diagram.
 OF_OTHERS = """
                   half    commit    rollback  unknown  abandon
-open              join    try       forget    count    forget
+open              join    decide    forget    count    forget
 waiting           join    repeat    conflict  repeat   forget
 held              join    try       conflict  repeat   forget
-parked            join    try       forget    count    forget
-parked-committed  join    try       conflict  repeat   forget
+parked            join    return    forget    count    forget
+parked-committed  join    return    conflict  repeat   forget
 committed         report  repeat    conflict  repeat   conflict
 rolled-back       report  conflict  repeat    repeat   repeat
 """
 OF_THE_LEDGER = {
     "move": "keep",
-    "park": "keep",
+    "park": "park",
     "go": "forward",
-    "blocked": "nothing",
-    "incomplete": "keep",
-    "target-refuses": "keep",
-    "record-refused": "keep",
+    "blocked": "wait",
+    "incomplete": "park",
+    "target-refuses": "hold",
+    "record-refused": "park",
     "mended": "try",
-    "expired": "keep",
+    "expired": "park",
 }
 
 

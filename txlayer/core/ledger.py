@@ -133,7 +133,7 @@ _PLAIN, _PRODUCER = f"{VERSION}|{Resolution.COMMIT.value}|", Source.PRODUCER.val
 KEY_INDEX = len(_PLAIN)
 """Index of the transaction's key in an op line."""
 
-_KINDS = {
+_EVENTS = {
     Resolution.COMMIT: TxnEvent.COMMIT,
     Resolution.ROLLBACK: TxnEvent.ROLLBACK,
     Resolution.UNKNOWN: TxnEvent.UNKNOWN,
@@ -215,8 +215,8 @@ class Ledger:
 
     @property
     def _must_leave(self) -> bool:
-        """True if transactions must move to doubt before anything else happens."""
-        return bool(self._leave_before or self._keys_to_leave)
+        """True if transactions must move to doubt before anything else happens. A replay applies what was applied before."""
+        return not self.is_replaying and bool(self._leave_before or self._keys_to_leave)
 
     def _has_room_for_key(self, txn: Transaction | None) -> bool:
         """True if `txn` may be settled, parked or moved now: this batch can take what waits for it in half.
@@ -276,44 +276,76 @@ class Ledger:
             self.schedule.add(txn)
         return txn
 
-    def _decided(self, txn: Transaction, before: TxnState, position: OpPosition) -> None:
-        more = txn.extra()
-        if before is not TxnState.HELD:  # a held one keeps its turn and its age
+    def _carry_out(
+        self,
+        txn: Transaction,
+        event: TxnEvent,
+        *,
+        op: OpMessage | None = None,
+        position: OpPosition = (0, 0),
+        reason: ParkReason | None = None,
+    ) -> None:
+        """Change the state of `txn` as the table of transitions says, and do what the effect says.
+
+        Every change of state goes through here, but for the fast path of `advance`. `op`, at `position`: the line that is the event.
+        """
+        txn.state, effect = transition(txn.state, event, txn_id=txn.key)
+        if effect is Effect.TRY:
+            self._try(txn)
+        elif effect is Effect.DECIDE or effect is Effect.RETURN:
+            assert op is not None
+            more = txn.extra()
             more.decided_at = position
             if txn.is_in_doubt:
                 more.moved_ms = self.times.at_least(txn.appended_ms)
-        if before in (TxnState.PARKED, TxnState.PARKED_COMMITTED):
-            self.order.put_back(txn)
-            if not self.is_replaying:
-                self.order.goes_to_doubt(txn)
-                self._take_along(txn)
+            if effect is Effect.RETURN:
+                self.order.put_back(txn)
+                if not self.is_replaying:
+                    self.order.goes_to_doubt(txn)
+                    self._take_along(txn)
+            self._try(txn, is_complete=txn.is_complete_at(op.last_offset))
+        elif effect is Effect.FORWARD:
+            self.batch.forwards.append(txn)
+            self.batch.byte_count += txn.size
+            self._settle(txn)
+        elif effect is Effect.WAIT:
+            self._wait(txn)
+        elif effect is Effect.HOLD:
+            txn.extra().reason = reason
+            self.order.stuck(txn)
+            self.shelf.held[txn.key] = txn
+            self._report(ReportKind.HELD, txn.key, reason.value if reason else "")
+            self._keep(txn)
+        elif effect is Effect.PARK:
+            txn.extra().reason = reason
+            self.shelf.held.pop(txn.key, None)
+            self._leave_order(txn)
+            self._report(ReportKind.PARKED, txn.key, reason.value if reason else "")
+            self._keep(txn)
+        elif effect is Effect.FORGET:
+            if not txn.seen:
+                self._remember_on_doubt(txn, position)
+            self._settle(txn)
+            txn.content = None
+            self.batch.rollback_count += 1
+        elif effect is Effect.KEEP:
+            self._keep(txn)
+        elif effect is Effect.COUNT:
+            assert op is not None
+            self._answered_unknown(txn, op)
+        else:
+            assert op is not None
+            self._report_without_effect(op, effect)
 
     def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
         """Determine what a decided transaction may do now, and do it."""
         was_held = self.shelf.held.pop(txn.key, None) is not None
-        kind, reason = self._go_hold_or_park(txn, is_complete=is_complete)
-        txn.state, effect = transition(txn.state, kind, txn_id=txn.key)
-        if effect is Effect.FORWARD:
-            self.batch.forwards.append(txn)
-            self.batch.byte_count += txn.size
-            self._settle(txn)
-            return
-        if txn.state is TxnState.WAITING:
-            self._wait(txn)
-            if was_held:  # it blocks no other any more: the next free one may go first
-                self._try_next(txn.key_hash)
-            return
-        txn.extra().reason = reason
-        if txn.state is TxnState.HELD:
-            if not was_held:  # independent of the time that it waited before
-                txn.extra().moved_ms = self.times.at_least(txn.appended_ms)
-            self.order.stuck(txn)
-            self.shelf.held[txn.key] = txn
-            self._report(ReportKind.HELD, txn.key, reason.value if reason else "")
-        else:
-            self._leave_order(txn)
-            self._report(ReportKind.PARKED, txn.key, reason.value if reason else "")
-        self._keep(txn)
+        event, reason = self._go_hold_or_park(txn, is_complete=is_complete)
+        if event is TxnEvent.TARGET_REFUSES and not was_held:  # independent of the time that it waited before
+            txn.extra().moved_ms = self.times.at_least(txn.appended_ms)
+        self._carry_out(txn, event, reason=reason)
+        if was_held and txn.state is TxnState.WAITING:  # it blocks no other any more: the next free one may go first
+            self._try_next(txn.key_hash)
 
     def _wait(self, txn: Transaction) -> None:
         self.order.stuck(txn)
@@ -402,7 +434,7 @@ class Ledger:
         It releases none while other transactions must leave half: one could be settled meanwhile, and a restart would take its second copy for a
         new transaction.
         """
-        if self._must_leave and not self.is_replaying:
+        if self._must_leave:
             return
         while self._keys_to_try:
             key_hash = next(iter(self._keys_to_try))
@@ -418,7 +450,7 @@ class Ledger:
 
     def _go_on_leaving(self) -> None:
         """Move transactions that must leave half to doubt, as many as fit into one batch."""
-        if self.is_replaying:
+        if not self._must_leave:
             return
         for key_hash in list(self._keys_to_leave):
             for txn in self.order.waiting(key_hash):
@@ -426,8 +458,6 @@ class Ledger:
                     return
                 self._move(txn)
             del self._keys_to_leave[key_hash]
-        if not self._leave_before:
-            return
         for txn in self.in_half:
             if txn.first_offset >= self._leave_before:
                 break
@@ -435,8 +465,7 @@ class Ledger:
                 continue
             if not self._has_room_for_moves or not self._has_room_for_key(txn):
                 return
-            txn.state, _ = transition(txn.state, TxnEvent.MOVE, txn_id=txn.key)
-            self._keep(txn)
+            self._carry_out(txn, TxnEvent.MOVE)
         self._leave_before = 0
 
     def _go_on(self) -> None:
@@ -448,8 +477,7 @@ class Ledger:
             txn = self._mended.popleft()
             if txn.state is TxnState.HELD:
                 self.batch.release_count += 1
-                txn.state, _ = transition(txn.state, TxnEvent.MENDED, txn_id=txn.key)
-                self._try(txn)
+                self._carry_out(txn, TxnEvent.MENDED)
         self._try_those_behind()
         while self._keys_to_go_on_with and self._has_room_for_releases:
             key_hash = next(iter(self._keys_to_go_on_with))
@@ -613,7 +641,7 @@ class Ledger:
         header = Undecodable("half record without a header txl") if raw is None else codec.decode_half_header(raw)
         header = self._misplaced_or_as_it_is(header)
         if isinstance(header, Undecodable):
-            if self.is_replaying or self._has_room_for_moves:
+            if self._has_room_for_moves:
                 self._quarantine(self.settings.half_topic, offset, header, record=record)
             else:
                 self._fold_later(offset, appended_ms, raw, record, size)
@@ -630,7 +658,7 @@ class Ledger:
                 self._twins.append((offset, txn.first_offset, self.op_next))
             elif is_twin:  # earlier batches had no room for some of the older ones
                 self._leave_before = max(self._leave_before, offset)
-        elif not self.is_replaying and not self._has_room_for_moves:
+        elif not self._has_room_for_moves:
             self._fold_later(offset, appended_ms, raw, record, size)
         else:
             txn.state, _ = transition(txn.state, TxnEvent.HALF, txn_id=txn.key)  # JOIN in every state
@@ -774,7 +802,7 @@ class Ledger:
             or op.check_number <= more.answered_number
         ):
             # The producer's own line, an answer to an older check-back, or a repeated answer: not counted.
-            self._carry_out_repeat(op, Effect.REPEAT)
+            self._report_without_effect(op, Effect.REPEAT)
             return
         more.answered_count += 1
         more.answered_number = op.check_number
@@ -782,7 +810,7 @@ class Ledger:
             self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, self.times.newest_ms)
         self._keep(txn)
 
-    def _carry_out_repeat(self, op: OpMessage, effect: Effect) -> None:
+    def _report_without_effect(self, op: OpMessage, effect: Effect) -> None:
         kind = ReportKind.REPEAT
         if effect is Effect.CONFLICT:
             kind = ReportKind.CONFLICT
@@ -868,7 +896,7 @@ class Ledger:
 
     def _give_up(self, txn: Transaction, reason: ParkReason, now_ms: int) -> None:
         """Stop asking: roll back by policy, or park."""
-        if self.is_replaying or txn.state is not TxnState.OPEN:
+        if txn.state is not TxnState.OPEN:
             return  # with a check-back by an operator, it was scheduled twice, and both were due
         policy = self.schedule.policies.of(txn.group)
         if policy.unresolved is UnresolvedAction.ROLLBACK:
@@ -886,12 +914,8 @@ class Ledger:
             self.schedule.try_again(txn, now_ms + policy.check_interval_max_ms)
             self._report(ReportKind.POLICY, txn.key, f"rollback: {reason.value}")
             return
-        txn.state, _ = transition(txn.state, TxnEvent.PARK, txn_id=txn.key)
-        txn.extra().reason = reason
-        self._leave_order(txn)
-        self._keep(txn)
+        self._carry_out(txn, TxnEvent.PARK, reason=reason)
         self._try_those_behind()
-        self._report(ReportKind.PARKED, txn.key, reason.value)
 
     def _look_at_limits(self, now_ms: int) -> None:
         """Tell producers that their group has too many open transactions, and that it has not any more."""
@@ -931,8 +955,8 @@ class Ledger:
             batch.marks.clear()
         self._fold_those_behind()
         self._go_on()
-        if self._must_leave and not self.is_replaying:
-            # As in `_try_those_behind`. A replay applies what was applied before.
+        if self._must_leave:
+            # As in `_try_those_behind`.
             return self._pause(self.op_next, batch.line_count, 0, 0)
         unapplied = self.ops
         forwards, recent, ops = batch.forwards, self.settled.newer, unapplied.records
@@ -1041,42 +1065,24 @@ class Ledger:
         if op.source in ANSWERING:
             answers = self.batch.answers
             answers[op.resolution] = answers.get(op.resolution, 0) + 1
-        kind = TxnEvent.ABANDON if op.is_abandon else _KINDS[op.resolution]
+        event = TxnEvent.ABANDON if op.is_abandon else _EVENTS[op.resolution]
         txn = self.transactions.get(op.key)
-        if txn is None and op.key in self.dormant.summaries:
-            if self.is_replaying:
-                return  # applied before, as below; a replay loads nothing for it
-            txn = self._load(op.key)
+        if self.is_replaying and (op.key in self.dormant.summaries if txn is None else txn.is_in_doubt):
+            return  # applied before: doubt holds the result
+        txn = txn or self._load(op.key)
         if txn is None:
             state = self.settled.state_of(op.key)
             if state is None:
-                self._report(ReportKind.UNMATCHED, op.key, f"{kind.value} by {op.source.value}")
+                self._report(ReportKind.UNMATCHED, op.key, f"{event.value} by {op.source.value}")
             else:
-                self._carry_out_repeat(op, transition(state, kind, txn_id=op.key)[1])
-        elif self.is_replaying and txn.is_in_doubt:
-            return  # applied before: doubt holds the result
+                self._report_without_effect(op, transition(state, event, txn_id=op.key)[1])
         elif not txn.has_half_at(op.last_offset):
-            self._report(ReportKind.WRONG_OFFSET, op.key, f"{kind.value} names half offset {op.last_offset}")
+            self._report(ReportKind.WRONG_OFFSET, op.key, f"{event.value} names half offset {op.last_offset}")
         elif not txn.is_of_group(op.producer_group):
-            detail = f"{kind.value} names producer group {op.producer_group}"
+            detail = f"{event.value} names producer group {op.producer_group}"
             self._report(ReportKind.WRONG_GROUP, op.key, detail)
         else:
-            before = txn.state
-            txn.state, effect = transition(before, kind, txn_id=txn.key)
-            if effect is Effect.TRY:
-                self._decided(txn, before, position)
-                is_complete = before is TxnState.HELD or txn.is_complete_at(op.last_offset)
-                self._try(txn, is_complete=is_complete)
-            elif effect is Effect.FORGET:
-                if not txn.seen:
-                    self._remember_on_doubt(txn, position)
-                self._settle(txn)
-                txn.content = None
-                self.batch.rollback_count += 1
-            elif effect is Effect.COUNT:
-                self._answered_unknown(txn, op)
-            else:
-                self._carry_out_repeat(op, effect)
+            self._carry_out(txn, event, op=op, position=position)
         self._try_those_behind()
 
     def _remember_on_doubt(self, txn: Transaction, position: OpPosition) -> None:
@@ -1143,8 +1149,7 @@ class Ledger:
             if txn.key not in self.batch.keeps:
                 if not self._has_room_for_key(txn):
                     break
-                txn.state, _ = transition(txn.state, TxnEvent.MOVE, txn_id=txn.key)
-                self._keep(txn)
+                self._carry_out(txn, TxnEvent.MOVE)
                 self._report(ReportKind.MOVED, txn.key, "")
         left = move_count_max - len(self.batch.keeps)
         # Ask again which topics accept: a caller that learned of a mended topic may be gone.
@@ -1154,12 +1159,7 @@ class Ledger:
         held_max_ms = self.settings.held_age_max_ms
         too_long = self.shelf.held_too_long(now_ms=now_ms, age_max_ms=held_max_ms, targets=self.targets)
         for txn in too_long[: max(left, 0)]:
-            txn.state, _ = transition(txn.state, TxnEvent.EXPIRED, txn_id=txn.key)
-            txn.extra().reason = ParkReason.HELD_TOO_LONG
-            self.shelf.held.pop(txn.key)
-            self._leave_order(txn)
-            self._keep(txn)
-            self._report(ReportKind.PARKED, txn.key, ParkReason.HELD_TOO_LONG.value)
+            self._carry_out(txn, TxnEvent.EXPIRED, reason=ParkReason.HELD_TOO_LONG)
             left -= 1
         for key in self.shelf.to_write_again(max(left, 0)):
             oldest = self.find(key)

@@ -1,4 +1,4 @@
-"""The life of a transaction as a transition table: all of its rules, and nothing else.
+"""The life of a transaction as a transition table: all of its rules, and nothing else. `Ledger._carry_out` does what it says.
 
 Rules for authors: a repeat, a conflict and a refusal are ordinary entries. A missing entry raises and leaves the state
 unchanged. The state diagram in docs/explanation/protocol.md is drawn from this table.
@@ -45,10 +45,14 @@ class TxnEvent(Enum):
 class Effect(Enum):
     """What follows from a transition; the ledger carries it out."""
 
-    NOTHING = "nothing"  #: no change
     JOIN = "join"  #: the half record becomes part of the transaction, or is recognised as a second copy of one that is
+    DECIDE = "decide"  #: its turn among the decisions of its key is noted; then as TRY
+    RETURN = "return"  #: it takes part in the order of its key again; then as DECIDE
     TRY = "try"  #: determine whether it may go (GO, BLOCKED, INCOMPLETE, TARGET_REFUSES, RECORD_REFUSED)
     FORWARD = "forward"  #: its messages go to their real topics, its doubt records end
+    WAIT = "wait"  #: it is tried again when its key is free
+    HOLD = "hold"  #: it blocks its key until its topics accept; kept as with KEEP, and reported
+    PARK = "park"  #: it blocks its key no more; kept as with KEEP, and reported
     FORGET = "forget"  #: its content and its doubt records are removed
     KEEP = "keep"  #: it is kept whole on the doubt topic, with its newest summary
     COUNT = "count"  #: a check-back answered with unknown
@@ -61,12 +65,12 @@ _S, _K, _E = TxnState, TxnEvent, Effect
 
 TRANSITIONS: dict[tuple[TxnState, TxnEvent], tuple[TxnState, Effect]] = {
     (_S.OPEN, _K.HALF): (_S.OPEN, _E.JOIN),
-    (_S.OPEN, _K.COMMIT): (_S.WAITING, _E.TRY),
+    (_S.OPEN, _K.COMMIT): (_S.WAITING, _E.DECIDE),
     (_S.OPEN, _K.ROLLBACK): (_S.ROLLED_BACK, _E.FORGET),
     (_S.OPEN, _K.UNKNOWN): (_S.OPEN, _E.COUNT),
     (_S.OPEN, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
     (_S.OPEN, _K.MOVE): (_S.OPEN, _E.KEEP),
-    (_S.OPEN, _K.PARK): (_S.PARKED, _E.KEEP),
+    (_S.OPEN, _K.PARK): (_S.PARKED, _E.PARK),
     #
     (_S.WAITING, _K.HALF): (_S.WAITING, _E.JOIN),
     (_S.WAITING, _K.COMMIT): (_S.WAITING, _E.REPEAT),
@@ -75,10 +79,10 @@ TRANSITIONS: dict[tuple[TxnState, TxnEvent], tuple[TxnState, Effect]] = {
     (_S.WAITING, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
     (_S.WAITING, _K.MOVE): (_S.WAITING, _E.KEEP),
     (_S.WAITING, _K.GO): (_S.COMMITTED, _E.FORWARD),
-    (_S.WAITING, _K.BLOCKED): (_S.WAITING, _E.NOTHING),
-    (_S.WAITING, _K.INCOMPLETE): (_S.PARKED_COMMITTED, _E.KEEP),
-    (_S.WAITING, _K.TARGET_REFUSES): (_S.HELD, _E.KEEP),
-    (_S.WAITING, _K.RECORD_REFUSED): (_S.PARKED_COMMITTED, _E.KEEP),
+    (_S.WAITING, _K.BLOCKED): (_S.WAITING, _E.WAIT),
+    (_S.WAITING, _K.INCOMPLETE): (_S.PARKED_COMMITTED, _E.PARK),
+    (_S.WAITING, _K.TARGET_REFUSES): (_S.HELD, _E.HOLD),
+    (_S.WAITING, _K.RECORD_REFUSED): (_S.PARKED_COMMITTED, _E.PARK),
     #
     (_S.HELD, _K.HALF): (_S.HELD, _E.JOIN),
     (_S.HELD, _K.COMMIT): (_S.WAITING, _E.TRY),
@@ -86,16 +90,16 @@ TRANSITIONS: dict[tuple[TxnState, TxnEvent], tuple[TxnState, Effect]] = {
     (_S.HELD, _K.UNKNOWN): (_S.HELD, _E.REPEAT),
     (_S.HELD, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
     (_S.HELD, _K.MENDED): (_S.WAITING, _E.TRY),
-    (_S.HELD, _K.EXPIRED): (_S.PARKED_COMMITTED, _E.KEEP),
+    (_S.HELD, _K.EXPIRED): (_S.PARKED_COMMITTED, _E.PARK),
     #
     (_S.PARKED, _K.HALF): (_S.PARKED, _E.JOIN),
-    (_S.PARKED, _K.COMMIT): (_S.WAITING, _E.TRY),
+    (_S.PARKED, _K.COMMIT): (_S.WAITING, _E.RETURN),
     (_S.PARKED, _K.ROLLBACK): (_S.ROLLED_BACK, _E.FORGET),
     (_S.PARKED, _K.UNKNOWN): (_S.PARKED, _E.COUNT),
     (_S.PARKED, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
     #
     (_S.PARKED_COMMITTED, _K.HALF): (_S.PARKED_COMMITTED, _E.JOIN),
-    (_S.PARKED_COMMITTED, _K.COMMIT): (_S.WAITING, _E.TRY),
+    (_S.PARKED_COMMITTED, _K.COMMIT): (_S.WAITING, _E.RETURN),
     (_S.PARKED_COMMITTED, _K.ROLLBACK): (_S.PARKED_COMMITTED, _E.CONFLICT),
     (_S.PARKED_COMMITTED, _K.UNKNOWN): (_S.PARKED_COMMITTED, _E.REPEAT),
     (_S.PARKED_COMMITTED, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),

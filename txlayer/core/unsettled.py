@@ -150,8 +150,7 @@ class UnsettledInHalf:
         """Drop the oldest content until `byte_count` bytes are free, but of no key in `needed`. Returns the number of bytes."""
         # From the newest back: to scan all that were dropped before would cost more with every call.
         newest_first = chain(reversed(self.immune), reversed(self.past_immunity))
-        bare_until = self._bare_until
-        left = list(takewhile(lambda txn: txn.first_offset > bare_until, newest_first))
+        left = list(takewhile(self._may_hold_content, newest_first))
         dropped_bytes = 0
         while left and dropped_bytes < byte_count:
             txn = left.pop()
@@ -161,6 +160,9 @@ class UnsettledInHalf:
             dropped_bytes += txn.size
             txn.content = None
         return dropped_bytes
+
+    def _may_hold_content(self, txn: Transaction) -> bool:
+        return txn.first_offset > self._bare_until
 
 
 def is_elsewhere(txn: Transaction) -> bool:
