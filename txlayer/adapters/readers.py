@@ -228,8 +228,7 @@ class LogHistoryReader:
     ) -> dict[str, int]:
         found: dict[str, int] = {}
         for record in self._records(positions, ends):
-            raw = codec.half_header_of(record.headers())
-            header = None if raw is None else codec.decode_half_header(raw)
+            header = codec.decode_half_header(codec.half_header_of(record.headers()) or b"")
             if isinstance(header, HalfHeader) and header.key in keys:
                 found[header.key] = record.offset()
         return found

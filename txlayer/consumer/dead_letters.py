@@ -7,12 +7,12 @@ write. The next owner of a queue therefore knows the name, and ends what the for
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.ports import LogReader, Record, StoredOffset, TopicPartition
-from txlayer.adapters.readers import read_ranges, runs_of
+from txlayer.adapters.readers import Range, records_of, runs_of
 from txlayer.consumer.context import size_in_memory
 from txlayer.core.dead_letters import (
     CUT_HEADER,
@@ -186,14 +186,6 @@ class SweepConnections(Protocol):
         ...
 
 
-class _EnoughError(Exception):
-    """No further dead letter fits."""
-
-    def __init__(self, offset: int) -> None:
-        super().__init__(offset)
-        self.offset = offset
-
-
 class DeadLetterReader:
     """Reads dead letters of one consumer again: committed records, without a group. Not thread-safe."""
 
@@ -227,24 +219,15 @@ class DeadLetterReader:
         end = self._connections.end_offsets([tp])[tp]
 
         size_bytes = 0
-
-        def take(record: Any) -> None:
-            nonlocal size_bytes
-            if record.offset() in found:
+        there = [(offset, offset + 1) for offset in found if first <= offset < end]
+        for run in runs_of(there):
+            for record in self._records({tp: run}):
+                if record.offset() not in found:
+                    continue
                 if bytes_max is not None and size_bytes >= bytes_max:
-                    raise _EnoughError(record.offset())
+                    return {offset: letter for offset, letter in found.items() if offset < record.offset()}
                 found[record.offset()] = record
                 size_bytes += size_in_memory(record, None)
-
-        there = [(offset, offset + 1) for offset in found if first <= offset < end]
-        try:
-            for run in runs_of(there):
-                read_ranges(self._opened(), {tp: run}, take, patience_s=self._patience_s, clock=self._clock)
-        except _EnoughError as enough:
-            return {offset: record for offset, record in found.items() if offset < enough.offset}
-        except TxLayerError:
-            self.close()  # after an error the reader may keep a position or another error
-            raise
         return found
 
     def first_offset(self, topic: str, partition: int) -> int:
@@ -263,20 +246,19 @@ class DeadLetterReader:
         """
         tp = (topic, partition)
         found = AnsweredRequests()
-
-        def take(record: Any) -> None:
+        first = max(from_offset, self.first_offset(topic, partition))  # retention may have taken some meanwhile
+        for record in self._records({tp: (first, self._connections.end_offsets([tp])[tp])}):
             request = decode_replay(record.value())
             if not isinstance(request, Undecodable):
                 found.fold(record.offset(), request)
-
-        first = max(from_offset, self.first_offset(topic, partition))  # retention may have taken some meanwhile
-        ranges = {tp: (first, self._connections.end_offsets([tp])[tp])}
-        try:
-            read_ranges(self._opened(), ranges, take, patience_s=self._patience_s, clock=self._clock)
-        except TxLayerError:
-            self.close()
-            raise
         return found.runs
+
+    def _records(self, ranges: dict[TopicPartition, Range]) -> Iterator[Any]:
+        try:
+            yield from records_of(self._opened(), ranges, patience_s=self._patience_s, clock=self._clock)
+        except TxLayerError:
+            self.close()  # after an error the reader may keep a position or another error
+            raise
 
     def close(self) -> None:
         """Close the reader; the next `fetch` opens a new one."""

@@ -8,7 +8,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from txlayer.adapters.ports import (
     TopicFacts,
     TopicPartition,
 )
-from txlayer.adapters.readers import read_ranges
+from txlayer.adapters.readers import Range, records_of
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.core import codec
 from txlayer.core.messages import Undecodable
@@ -193,15 +193,9 @@ class _Inspection(KafkaAdmin):
         partitions = [(half, p) for p in range(len(own[half].facts.leaders))]
         starts, ends = self.start_offsets(partitions), self.end_offsets(partitions)
         ranges = {p: (max(starts[p], ends[p] - RECENT_COUNT), ends[p]) for p in partitions}
-        named: set[str] = set()
-
-        def note(record: Record) -> None:
-            raw = codec.half_header_of(record.headers())
-            head = None if raw is None else codec.decode_half_header(raw)
-            if head is not None and not isinstance(head, Undecodable):
-                named.add(head.topic)
-
-        self._read(ranges, note)
+        raw = [codec.half_header_of(record.headers()) for record in self._read(ranges)]
+        heads = [codec.decode_half_header(txl or b"") for txl in raw]
+        named = {head.topic for head in heads if not isinstance(head, Undecodable)}
         return {name for name in named if not self._settings.topics.is_system(name)}
 
     # --- coordinators -------------------------------------------------------------------------------------------------
@@ -261,17 +255,12 @@ class _Inspection(KafkaAdmin):
 
     def _stored_at(self, positions: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """When the record at each position was stored."""
-        found: dict[TopicPartition, int] = {}
+        records = self._read({p: (offset, offset + 1) for p, offset in positions.items()})
+        return {(record.topic(), record.partition()): record.timestamp()[1] for record in records}
 
-        def note(record: Record) -> None:
-            found[record.topic(), record.partition()] = record.timestamp()[1]
-
-        self._read({p: (offset, offset + 1) for p, offset in positions.items()}, note)
-        return found
-
-    def _read(self, ranges: dict[TopicPartition, tuple[int, int]], on_record: Callable[[Record], None]) -> None:
+    def _read(self, ranges: dict[TopicPartition, Range]) -> Iterator[Record]:
         with closing(PlainReader(self._settings)) as reader:
-            read_ranges(reader, ranges, on_record, patience_s=_PATIENCE_S)
+            yield from records_of(reader, ranges, patience_s=_PATIENCE_S)
 
     # --- clock and rights ---------------------------------------------------------------------------------------------
 
