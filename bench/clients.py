@@ -1,11 +1,11 @@
 """txlayer's producers under load, as children of the benchmarks.
 
     python bench/clients.py submit SERVERS NAMESPACE COUNT IN_FLIGHT [RATE]
-    python bench/clients.py unordered SERVERS NAMESPACE COUNT IN_FLIGHT [RATE]
     python bench/clients.py threads SERVERS NAMESPACE COUNT THREADS
     python bench/clients.py asyncio SERVERS NAMESPACE COUNT TASKS
 
-Each prints one JSON line at its end: when it began and how long it took until every op was acknowledged.
+With `-unordered` behind the kind, messages of one key keep no order. Each prints one JSON line at its end: when it began
+and how long it took until every op was acknowledged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import sys
 import threading
 import time
-from functools import partial
 from typing import Any
 
 from bare import KEYS, VALUE, Pace, stamped_value
@@ -52,14 +51,16 @@ def run_submit(
     return {"started": started, "took_s": time.time() - started}
 
 
-def run_threads(servers: str, namespace: str, count: int, thread_count: int) -> dict[str, Any]:
+def run_threads(
+    servers: str, namespace: str, count: int, thread_count: int, *, ordering_key: OrderingKey = OF_MESSAGES
+) -> dict[str, Any]:
     """Blocking transactions from many threads: prepare, an empty local transaction, commit."""
     topic = f"{namespace}.orders"
     with TransactionalProducer(bootstrap_servers=servers, namespace=namespace, group="bench") as producer:
 
         def work() -> None:
             for number in range(count // thread_count):
-                with producer.transaction() as tx:
+                with producer.transaction(ordering_key=ordering_key) as tx:
                     tx.send(topic, key=KEYS[number % 1_000], value=VALUE)
                     tx.prepare()
 
@@ -73,14 +74,16 @@ def run_threads(servers: str, namespace: str, count: int, thread_count: int) -> 
     return {"started": started, "took_s": time.time() - started}
 
 
-async def run_tasks(servers: str, namespace: str, count: int, task_count: int) -> dict[str, Any]:
+async def run_tasks(
+    servers: str, namespace: str, count: int, task_count: int, *, ordering_key: OrderingKey = OF_MESSAGES
+) -> dict[str, Any]:
     """The same from asyncio tasks."""
     topic = f"{namespace}.orders"
     async with AsyncTransactionalProducer(bootstrap_servers=servers, namespace=namespace, group="bench") as producer:
 
         async def work() -> None:
             for number in range(count // task_count):
-                async with producer.transaction() as tx:
+                async with producer.transaction(ordering_key=ordering_key) as tx:
                     tx.send(topic, key=KEYS[number % 1_000], value=VALUE)
                     await tx.prepare()
 
@@ -93,12 +96,13 @@ async def run_tasks(servers: str, namespace: str, count: int, task_count: int) -
 def main() -> None:
     """Run one kind of client."""
     kind, servers, namespace, *numbers = sys.argv[1:]
+    kind, _, suffix = kind.partition("-")
+    ordering_key: OrderingKey = None if suffix == "unordered" else OF_MESSAGES
     if kind == "asyncio":
-        result = asyncio.run(run_tasks(servers, namespace, *map(int, numbers)))
+        result = asyncio.run(run_tasks(servers, namespace, *map(int, numbers), ordering_key=ordering_key))
     else:
-        unordered = partial(run_submit, ordering_key=None)
-        run = {"submit": run_submit, "unordered": unordered, "threads": run_threads}[kind]
-        result = run(servers, namespace, *map(int, numbers))
+        run = {"submit": run_submit, "threads": run_threads}[kind]
+        result = run(servers, namespace, *map(int, numbers), ordering_key=ordering_key)
     print(json.dumps(result), flush=True)
 
 

@@ -80,13 +80,13 @@ class Bench:
 
     def peer(self, kind: str, topic: str, count: int) -> dict[str, Any]:
         """The same of a peer."""
-        arguments = ["bench/peers.py", kind, self.servers, topic, str(count)]
+        arguments = ["bench/peers/consuming.py", kind, self.servers, topic, str(count)]
         python = self._peer_python if kind == "pyrallel" else sys.executable
         return self._run(kind, Child(kind, arguments, program=python))
 
     def side_by_side(self, kind: str, topic: str, count: int, copies: int) -> float:
         """The rate of several peers at the same time, together."""
-        arguments = ["bench/peers.py", kind, self.servers, topic, str(count)]
+        arguments = ["bench/peers/consuming.py", kind, self.servers, topic, str(count)]
         children = [Child(kind, arguments, program=sys.executable) for _ in range(copies)]
         try:
             results = [child.result(300) for child in children]

@@ -22,7 +22,7 @@ import time
 from itertools import count as counting
 from typing import Any
 
-from peers import HANDLER_S, IN_FLIGHT, compute, stay_on_one_core
+from peers.consuming import HANDLER_S, IN_FLIGHT, compute, stay_on_one_core
 
 from txlayer import AsyncOrderedConsumer, OrderedConsumer, RetryPolicy
 from txlayer.cli.services import GC_THRESHOLD

@@ -90,7 +90,7 @@ def order_by_key(kafka: Any, *, rounds: int, count: int) -> Figure:
     """What it costs that messages of one key keep their order, in pairs with and without."""
     ratios = []
     for number in range(rounds):
-        without = measure("unordered", kafka, f"unordered{number}", count)
+        without = measure("submit-unordered", kafka, f"unordered{number}", count)
         ordered = measure("submit", kafka, f"ordered{number}", count)
         ratios.append(ordered["rate"] / without["rate"])
     return Figure("order by message key, of the same without", statistics.median(ratios), 0.0)

@@ -1,9 +1,9 @@
 """Others that consume a topic, as children of bench/consumers.py; nothing here imports txlayer.
 
-    python bench/peers.py bare SERVERS TOPIC COUNT
-    python bench/peers.py single SERVERS TOPIC COUNT
-    python bench/peers.py partition-threads SERVERS TOPIC COUNT
-    python bench/peers.py pyrallel SERVERS TOPIC COUNT
+    python bench/peers/consuming.py bare SERVERS TOPIC COUNT
+    python bench/peers/consuming.py single SERVERS TOPIC COUNT
+    python bench/peers/consuming.py partition-threads SERVERS TOPIC COUNT
+    python bench/peers/consuming.py pyrallel SERVERS TOPIC COUNT
 
 `bare` is a loop over `consume`; `single` one that computes for each record; `partition-threads` is the orderly model of
 RocketMQ: a thread per partition, one record after the other; `pyrallel` is Pyrallel-Consumer's asynchronous mode, ordered by
