@@ -30,11 +30,11 @@ from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Positions
+from txlayer.core.codec import PlainHeaders
 from txlayer.core.doubt import DoubtFold
 from txlayer.core.ledger import Ledger, LedgerSettings
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, uuid7
 from txlayer.core.partitions import half_partition, key_hash
-from txlayer.core.plain_headers import PlainHeaders
 from txlayer.core.transaction import accepting_target
 
 PARTITION_COUNT = 8

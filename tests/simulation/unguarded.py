@@ -21,8 +21,9 @@ from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import NO_LIMIT, Batch, Positions
 from txlayer.core.forward_order import ForwardOrder
 from txlayer.core.ledger import Ledger
-from txlayer.core.messages import OpMessage
+from txlayer.core.messages import OpMessage, ParkReason
 from txlayer.core.transaction import OpPosition, Transaction
+from txlayer.core.transitions import TxnEvent
 from txlayer.errors import TxLayerError
 
 
@@ -443,9 +444,9 @@ class HurriedPublisher(Publisher):
 class UnmeasuredLedger(Ledger):
     """Leaves it to the broker to find what is too large."""
 
-    def _is_too_large(self, txn: Transaction) -> bool:
-        del txn
-        return False
+    def _next_event(self, txn: Transaction, *, is_complete: bool) -> tuple[TxnEvent, ParkReason | None]:
+        event, reason = super()._next_event(txn, is_complete=is_complete)
+        return (TxnEvent.GO, None) if reason is ParkReason.TOO_LARGE else (event, reason)
 
 
 def coordinator_with(**parts: Any) -> type[Coordinator]:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support.core_records import BORN_MS, FAR_AWAY, half_header, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
+from txlayer.core.codec import PLAIN_TAILS_MAX
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, ParkReason, Source
-from txlayer.core.plain_headers import PLAIN_TAILS_MAX
 from txlayer.core.transaction import accepting_target
 from txlayer.core.transitions import TRANSITIONS, Effect, TxnEvent, TxnState
 
@@ -177,7 +177,7 @@ def test_one_prepared_behind_many_that_went_quickly_waits_for_those_that_did_not
 
 @pytest.mark.promise("P11")
 def test_the_ordering_keys_remembered_for_the_quick_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.plain_headers.PLAIN_OPTIONS_MAX", 3)
+    monkeypatch.setattr("txlayer.core.codec.PLAIN_OPTIONS_MAX", 3)
     driver = PartitionDriver(targets={"orders": ACCEPTS})
     keys = [txn_key(f"txn-{number}") for number in range(5)]
     for number, key in enumerate(keys):

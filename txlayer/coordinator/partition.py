@@ -22,9 +22,9 @@ from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds, parse_
 from txlayer.coordinator.contents import cut_whole, fetch_contents
 from txlayer.core.batch import Batch, Positions, ReportKind
 from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckPolicy, UnresolvedAction
+from txlayer.core.codec import PlainHeaders
 from txlayer.core.ledger import Ledger, LedgerSettings
 from txlayer.core.messages import ParkReason, txn_id_of
-from txlayer.core.plain_headers import PlainHeaders
 from txlayer.core.transaction import Target, Transaction, records_of
 from txlayer.errors import BrokerUnavailableError, ConfigError, TopicMismatchError
 

@@ -51,7 +51,7 @@ class Targets:
     """Real topics as the ledgers see them (`targets`). It survives rebuilds of the ledgers. Not thread-safe.
 
     A topic that is missing or denied, or has been unreachable for `hold_after`, holds its transactions until it accepts. A
-    forbidden one parks them. `Ledger._go_hold_or_park` applies this.
+    forbidden one parks them. The rule: txlayer/core/hold_or_park.py.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ this. An op line sees its transaction as of the half offset that the line names.
 doubt topic is moved to the doubt topic itself, in the same Kafka transaction.
 
 What is an idea of its own has a file of its own: the order of a key (forward_order), check-backs (checks), doubt, second
-copies, the unsettled transactions, op records that wait (unapplied_ops), append times.
+copies, what is unsettled, append times.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from txlayer.core.batch import (
     ReportKind,
 )
 from txlayer.core.checks import CheckPolicies, CheckSchedule, OpenLimits, UnresolvedAction
-from txlayer.core.codec import VERSION, is_key
+from txlayer.core.codec import PLAIN_OPTIONS_LENGTH, PLAIN_TAILS_MAX, VERSION, PlainHeaders, is_key
 from txlayer.core.doubt import DormantTransactions, DoubtFold, DoubtIndex
 from txlayer.core.forward_order import ForwardOrder
+from txlayer.core.hold_or_park import hold_or_park
 from txlayer.core.messages import (
     NO_OPTIONS,
     NONCE_LENGTH,
@@ -52,8 +53,7 @@ from txlayer.core.messages import (
     Source,
     Undecodable,
 )
-from txlayer.core.partitions import partition_of_key_hash
-from txlayer.core.plain_headers import PLAIN_OPTIONS_LENGTH, PLAIN_TAILS_MAX, PlainHeaders
+from txlayer.core.misplaced_records import NAMES_NO_HALF, own_partition, parked_by_line, why_misplaced
 from txlayer.core.second_copies import HalfMarks, RecentlySettled
 from txlayer.core.transaction import (
     RECORD_BYTES,
@@ -64,13 +64,10 @@ from txlayer.core.transaction import (
     Target,
     Transaction,
     held_bytes,
-    records_of,
     summary_bytes,
-    user_size,
 )
 from txlayer.core.transitions import SETTLED, Effect, TxnEvent, TxnState, transition
-from txlayer.core.unapplied_ops import UnappliedOps
-from txlayer.core.unsettled import UnsettledInHalf, UnsettledTransactions
+from txlayer.core.unsettled import UnappliedOps, UnsettledInHalf, UnsettledTransactions
 
 UNSETTLED_BYTES, DORMANT_BYTES, GROUP_BYTES, FURTHER_BYTES, KEYED_BYTES = 750, 250, 350, 300, 700
 """Bytes, measured: an unsettled transaction on doubt; a dormant one with its summary; a producer group that some of them
@@ -340,7 +337,7 @@ class Ledger:
     def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
         """Determine what a decided transaction may do now, and do it."""
         was_held = self.shelf.held.pop(txn.key, None) is not None
-        event, reason = self._go_hold_or_park(txn, is_complete=is_complete)
+        event, reason = self._next_event(txn, is_complete=is_complete)
         if event is TxnEvent.TARGET_REFUSES and not was_held:  # independent of the time that it waited before
             txn.extra().moved_ms = self.times.at_least(txn.appended_ms)
         self._carry_out(txn, event, reason=reason)
@@ -357,7 +354,7 @@ class Ledger:
         if txn.is_in_doubt or is_hot or self.order.is_on_doubt(txn.key_hash):
             self._keep(txn)
 
-    def _go_hold_or_park(self, txn: Transaction, *, is_complete: bool) -> tuple[TxnEvent, ParkReason | None]:
+    def _next_event(self, txn: Transaction, *, is_complete: bool) -> tuple[TxnEvent, ParkReason | None]:
         """What a committed transaction does now: it goes, waits for its key, is held until its topics accept, or is parked."""
         if not is_complete:
             return TxnEvent.INCOMPLETE, ParkReason.INCOMPLETE
@@ -365,38 +362,24 @@ class Ledger:
             return TxnEvent.BLOCKED, None
         if self.is_replaying:  # what was refused before the restart is on doubt or settled
             return TxnEvent.GO, None
-        if txn.key in self.refusals:
-            return TxnEvent.RECORD_REFUSED, self.refusals[txn.key]
-        if txn.count > self.settings.transaction_messages_max or self.is_beyond_limit(txn):
-            return TxnEvent.RECORD_REFUSED, ParkReason.LIMIT
-        held: ParkReason | None = None
-        for topic in txn.topics:
-            target = self.targets.get(topic, UNKNOWN_TARGET)
-            if target is UNKNOWN_TARGET:
-                self.unknown_topics.add(topic)
-                self.committed_topics[topic] = None
-            if target.refusal is not None and target.is_for_good:
-                return TxnEvent.RECORD_REFUSED, target.refusal
-            held = held or target.refusal
-        if held is not None:
-            return TxnEvent.TARGET_REFUSES, held
-        if self._is_too_large(txn):
-            return TxnEvent.RECORD_REFUSED, ParkReason.TOO_LARGE
-        return TxnEvent.GO, None
+        event, reason = hold_or_park(
+            txn,
+            targets=self.targets,
+            refusal=self.refusals.get(txn.key),
+            messages_max=self.settings.transaction_messages_max,
+            is_beyond_limit=self.is_beyond_limit(txn),
+        )
+        if event is TxnEvent.TARGET_REFUSES:
+            unknown = dict.fromkeys(topic for topic in txn.topics if topic not in self.targets)
+            self.unknown_topics.update(unknown)
+            self.committed_topics.update(unknown)
+        return event, reason
 
     def is_beyond_limit(self, txn: Transaction) -> bool:
         """True if it has more bytes than one Kafka transaction may carry. Doubt then stores only where its records are."""
         return (
             txn.size > self.settings.transaction_bytes_max
             or self.refusals.get(txn.key) is ParkReason.LIMIT  # no Kafka transaction lives long enough for it
-        )
-
-    def _is_too_large(self, txn: Transaction) -> bool:
-        # Only records that cannot fit at all. The broker measures the overhead of our headers and of the batch, and content that was
-        # dropped; bisection finds a record that it refuses.
-        return any(
-            user_size(record) > self.targets.get(topic, UNKNOWN_TARGET).message_bytes_max
-            for topic, record in records_of(txn)
         )
 
     def _settle(self, txn: Transaction) -> None:
@@ -634,12 +617,15 @@ class Ledger:
                 self._recalled_tails.clear()
             begins = self._recalled_tails[rest] = (not half.index, half.options.key_hash)
         key = start.decode("ascii", "replace")
-        if begins[0] and is_key(key) and self._home(key, begins[1]) == self.partition:
+        count = self.settings.partition_count
+        if begins[0] and is_key(key) and own_partition(key, begins[1], partition_count=count) == self.partition:
             self.settled.older[key] = None
 
     def _fold_half_with_care(self, offset: int, appended_ms: int, raw: bytes | None, record: Any, size: int) -> None:
         header = Undecodable("half record without a header txl") if raw is None else codec.decode_half_header(raw)
-        header = self._misplaced_or_as_it_is(header)
+        count = self.settings.partition_count
+        if isinstance(header, HalfHeader):
+            header = why_misplaced(header, partition=self.partition, partition_count=count) or header
         if isinstance(header, Undecodable):
             if self._has_room_for_moves:
                 self._quarantine(self.settings.half_topic, offset, header, record=record)
@@ -673,15 +659,6 @@ class Ledger:
     def _has_too_many_topics(self, txn: Transaction, topic: str) -> bool:
         topics = txn.topics
         return len(topics) >= TOPICS_MAX or sum(map(len, topics)) + len(topic) > TOPICS_BYTES_MAX
-
-    def _home_of(self, header: HalfHeader) -> int:
-        return self._home(header.key, header.options.key_hash)
-
-    def _home(self, key: str, key_hash: str | None) -> int:
-        count = self.settings.partition_count
-        if key_hash is not None:
-            return partition_of_key_hash(key_hash, partition_count=count)
-        return zlib.crc32(key.partition("/")[0].encode()) % count
 
     def _begin(self, header: HalfHeader, offset: int, appended_ms: int, record: Any, size: int) -> None:
         if header.key in self.settled:
@@ -1033,7 +1010,7 @@ class Ledger:
             if op.last_offset >= self.half_next and (position[0] >= self._misplaced_before or self._behind):
                 self.waits_for_half = op.last_offset
                 return False
-            self._apply_misplaced_line(op, line, position)
+            self._quarantine_misplaced_line(op, line, position)
         elif self._has_room_for_key(self.transactions.get(op.key)):
             self._apply(op, position)
         else:
@@ -1176,35 +1153,23 @@ class Ledger:
         self._go_on()
 
     # --- misplaced records --------------------------------------------------------------------------------------------
-    # A half record in another partition than its own, and an op line that names no half record, are quarantined on doubt and have no
-    # effect; a transaction that only such a line names is parked. A line that names an offset beyond half's end may be early: it and
-    # those behind it wait until the service gives the waiting up (`Shard.give_up_misplaced_lines`, after `misplaced_after`).
-
-    def _misplaced_or_as_it_is(self, header: HalfHeader | Undecodable) -> HalfHeader | Undecodable:
-        """The header, or the reason to quarantine its half record: it belongs into another partition."""
-        if isinstance(header, HalfHeader) and self._home_of(header) != self.partition:
-            return Undecodable(f"belongs into partition {self._home_of(header)}", ParkReason.MISPLACED)
-        return header
+    # The rule: txlayer/core/misplaced_records.py.
 
     def give_up_waiting_for_half(self, *, before: int) -> None:
         """Treat lines of op records before this offset that name an offset beyond half's end as misplaced: they waited long enough."""
         self._misplaced_before = before
         self.waits_for_half = None
 
-    def _apply_misplaced_line(self, op: OpMessage, line: str, position: OpPosition) -> None:
+    def _quarantine_misplaced_line(self, op: OpMessage, line: str, position: OpPosition) -> None:
         """Quarantine it, unless an operator speaks of a transaction without a half record: the line cannot name one."""
         txn = self.find(op.key)
         if txn is not None and not txn.seen and op.source is Source.OPERATOR:
             self._apply(op, position)
             return
-        why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
-        self._quarantine_line(why, line, position)
+        self._quarantine_line(NAMES_NO_HALF, line, position)
         if txn is None and op.key not in self.settled and self._only_named_count < ONLY_NAMED_COUNT_MAX:
             self._only_named_count += 1
-            txn = Transaction(op.key, op.producer_group, "", -1, self.times.newest_ms, str(op.born_ms), position, [])
-            txn.count = txn.seen = 0
-            txn.state = TxnState.PARKED
-            txn.extra().reason = ParkReason.MISPLACED
+            txn = parked_by_line(op, position, appended_ms=self.times.newest_ms)
             self.transactions[op.key] = txn
             self._keep(txn)
 
