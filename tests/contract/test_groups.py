@@ -209,3 +209,21 @@ def test_a_member_reads_only_what_was_committed(lab: Lab, connections: Coordinat
     writer.commit(timeout_s=TIMEOUT_S)
     assert [b"open"] == values(reader, count=1)
     reader.close()
+
+
+def test_a_member_knows_the_end_that_its_last_fetch_reported(lab: Lab, connections: CoordinatorConnections) -> None:
+    """Also what an open Kafka transaction hides lies before it."""
+    topic = lab.topic()
+    lab.write(topic, b"plain")
+    writer = open_writer(connections)
+    writer.begin()
+    put(writer, topic, b"open")
+    reader, _ = join(connections, topic)
+    assert reader.known_end((topic, 0)) is None
+
+    reader.resume_at({(topic, 0): 0})
+    assert [b"plain"] == values(reader, count=1)
+
+    assert 2 == reader.known_end((topic, 0))
+    reader.close()
+    writer.close()

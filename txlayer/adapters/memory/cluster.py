@@ -159,6 +159,7 @@ class Fetched(NamedTuple):
     next_position: int
     is_at_end: bool  # as this isolation sees it
     refusal: Code | None = None
+    high_watermark: int = -1  # behind the last record, committed or not
 
     @staticmethod
     def refused(tp: TopicPartition, position: int, code: Code) -> Fetched:
@@ -403,7 +404,8 @@ class Cluster:
                     answers.append(Fetched.refused(tp, position, exc.code))
                 continue
             is_at_end = next_position >= partition.end(is_committed=is_committed)
-            answers.append(Fetched(tp, records, next_position, is_at_end))
+            high_watermark = partition.end(is_committed=False)
+            answers.append(Fetched(tp, records, next_position, is_at_end, high_watermark=high_watermark))
             count_max -= len(records)
             if count_max <= 0:
                 break

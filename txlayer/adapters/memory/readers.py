@@ -24,7 +24,7 @@ _TOLD_CODES = NOT_AUTHORISED_CODES | {Code.OFFSET_OUT_OF_RANGE}
 class Reading:
     """One client's positions. One thread uses it."""
 
-    __slots__ = ("_ended_at", "_is_committed", "_link", "_paused", "_positions", "_refused", "tells_end")
+    __slots__ = ("_ended_at", "_is_committed", "_known_ends", "_link", "_paused", "_positions", "_refused", "tells_end")
 
     def __init__(self, link: Link, *, is_committed: bool, tells_end: bool) -> None:
         self._link = link
@@ -34,6 +34,7 @@ class Reading:
         self._paused: set[TopicPartition] = set()
         self._ended_at: dict[TopicPartition, int] = {}
         self._refused: set[TopicPartition] = set()
+        self._known_ends: dict[TopicPartition, int] = {}
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these, and nothing else, from here; none of them is paused."""
@@ -41,6 +42,11 @@ class Reading:
         self._paused.clear()
         self._ended_at.clear()
         self._refused.clear()
+        self._known_ends.clear()
+
+    def known_end(self, tp: TopicPartition) -> int | None:
+        """The high watermark that the last fetch reported."""
+        return self._known_ends.get(tp)
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
         self._paused.update(tps)
@@ -113,6 +119,7 @@ class Reading:
             code = Code.LOCAL_AUTO_OFFSET_RESET if out_of_range else answer.refusal
             return [_telling(tp, answer.next_position, code)]
         self._positions[tp] = answer.next_position
+        self._known_ends[tp] = answer.high_watermark
         if self.tells_end and answer.is_at_end and self._ended_at.get(tp) != answer.next_position:
             self._ended_at[tp] = answer.next_position
             end = _telling(tp, answer.next_position, Code.LOCAL_PARTITION_EOF)
@@ -226,10 +233,7 @@ class MemoryGroupReader(TranslatedMember):
         return self._reading.read_to(partition)
 
     def known_end(self, partition: TopicPartition) -> int | None:
-        """None: nothing is fetched ahead of `read`."""
-        del partition
-        known: int | None = None
-        return known
+        return self._reading.known_end(partition)
 
     def close(self) -> None:
         member_id, cluster = self._member_id, self._link.cluster
