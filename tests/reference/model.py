@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 
 from tests.reference.wire import (
     NUMBER_MAX,
+    STATES,
     Bounds,
     HalfMessage,
     History,
@@ -386,7 +387,8 @@ def read_doubt(world: World) -> None:
             txn.doubt_at_ms = record.timestamp_ms
             if txn.doubt is not None:
                 txn.summaries.append(txn.doubt)
-                txn.may_have_been_parked |= txn.doubt.state.startswith("parked")
+                is_known = txn.doubt.state in STATES
+                txn.may_have_been_parked |= txn.doubt.state.startswith("parked") or not is_known
             elif record.value is not None:
                 world.find(Kind.OUT_OF_FORM, txn.key, record.place)
         else:
@@ -695,7 +697,7 @@ def judge_fate(world: World, txn: Transaction, reading: Reading, queue: KeyQueue
     doubt_state = txn.doubt.state if txn.doubt else None
     if reading.decision is None:
         reading.state = doubt_state if doubt_state == "parked" else "open"
-        if doubt_state not in (None, "open", "parked"):
+        if doubt_state not in (None, "open", "parked") and doubt_state in STATES:
             reading.find(Kind.CONTRADICTED, detail=f"{doubt_state}, and no decision is there")
         elif txn.was_on_doubt and doubt_state is None:
             reading.find(Kind.FORGOTTEN)
@@ -734,8 +736,8 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
         for record, index in hidden:
             reading.find(Kind.BLOCKED, record.place, index=index)
         reading.state = "committing" if hidden else "committed"
-    elif doubt_state in kept and is_invisible:
-        reading.state = doubt_state or ""
+    elif doubt_state is not None and (doubt_state in kept or doubt_state not in STATES) and is_invisible:
+        reading.state = doubt_state
         if doubt_state == "held":
             judge_age(world, txn, reading)
     elif world.is_young(last_ms):

@@ -22,6 +22,7 @@ from txlayer.core.messages import (
     ParkReason,
     Resolution,
     Source,
+    Undecodable,
 )
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -51,6 +52,14 @@ def test_an_op_line_is_the_one_on_the_protocol_page() -> None:
 
         assert vector["line"] == codec.encode_op(op)
         assert op == codec.decode_op(vector["line"])
+
+
+def test_a_reader_accepts_what_the_protocol_page_says() -> None:
+    for vector in vectors("accepted"):
+        found = codec.decode_half_header(vector["half"].encode()) if "half" in vector else codec.decode_op(vector["op"])
+
+        assert vector["is_accepted"] is not isinstance(found, Undecodable), vector
+        assert isinstance(found, Undecodable) or vector["key"] == found.key
 
 
 def test_a_check_is_the_one_on_the_protocol_page() -> None:

@@ -69,14 +69,20 @@ def test_whatever_is_out_of_the_ordinary_does_not_sleep(other: DoubtSummary) -> 
     assert not may_be_dormant(codec.encode_summary(other))
 
 
-def test_a_summary_out_of_form_leaves_the_sleeper_as_it_was() -> None:
+def test_a_summary_out_of_form_hides_a_dormant_transaction_until_one_in_form_follows() -> None:
     fold = DoubtFold()
     fold.fold(5, f"{A}/0".encode(), b"content")
     fold.fold(6, A.encode(), codec.encode_summary(PLAIN))
 
     fold.fold(7, A.encode(), b"1|open||garbage")
 
-    assert (1, {A: PLAIN}) == (len(fold.unreadable), {key: txn.summary() for key, txn in fold.all_unsettled().items()})
+    assert ({A: 5}, {}) == (fold.unreadable, fold.all_unsettled())
+
+    fold.fold(8, A.encode(), codec.encode_summary(PLAIN))
+
+    [txn] = fold.all_unsettled().values()
+    assert ({}, PLAIN, 5) == (fold.unreadable, txn.summary(), txn.extra().doubt_offset)
+    assert txn.size
 
 
 def test_a_sleeper_that_becomes_special_stands_once_and_keeps_its_place() -> None:

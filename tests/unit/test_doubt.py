@@ -132,13 +132,18 @@ def test_a_record_without_key_is_passed_over() -> None:
 
 @pytest.mark.fault("operation: two versions in one group, a wrong setting, or a return to an older version")
 @pytest.mark.parametrize(
-    "value", [b"garbage", encode_summary(summary(state="asleep")), encode_summary(summary(reason="no such reason"))]
+    "value",
+    [
+        b"garbage",
+        encode_summary(summary(state="asleep")),
+        encode_summary(summary(state="committed")),
+        encode_summary(summary(reason="no such reason")),
+    ],
 )
-def test_an_unreadable_summary_is_counted_and_the_one_before_it_stays(value: bytes) -> None:
+def test_what_the_newest_summary_hides_is_left_as_it_is_whatever_an_older_one_says(value: bytes) -> None:
     fold = folded(*whole(A, 10), (20, A.encode(), value))
 
-    assert 1 == len(fold.unreadable)
-    assert TxnState.OPEN is fold.all_unsettled()[A].state
+    assert ({A: 10}, {}) == (fold.unreadable, fold.all_unsettled())
 
 
 # --- shelf ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.core_records import FAR_AWAY, half_bytes, op_line, options, plain_record, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
-from tests.support.partition_log import SETTINGS
+from tests.support.partition_log import SETTINGS, TOPICS
 from txlayer.core.batch import Positions
 from txlayer.core.messages import OrderMode, ParkReason
 from txlayer.core.transitions import TxnState
@@ -268,8 +268,10 @@ def test_what_a_restart_finds_settled_holds_no_content_beyond_what_is_counted() 
     assert held <= ledger.content_bytes
 
 
+@pytest.mark.fault("operation: two versions in one group, a wrong setting, or a return to an older version")
 @pytest.mark.promise("P2")
-def test_what_only_a_later_release_can_read_on_doubt_is_not_forwarded_from_half() -> None:
+@pytest.mark.parametrize("is_older_there", [False, True])
+def test_what_only_a_later_release_can_read_on_doubt_is_not_forwarded(*, is_older_there: bool) -> None:
     """A later release parked it for a reason of its own. Its partition moves back to this release, and an operator commits."""
     driver = PartitionDriver()
     driver.half(txn_key("open"))  # holds the low-water mark
@@ -285,7 +287,11 @@ def test_what_only_a_later_release_can_read_on_doubt_is_not_forwarded_from_half(
     entry = next(e for e in driver.log.doubt if e.record.key() == key.encode())
     place = driver.log.doubt.index(entry)
     later = (entry.record.value() or b"").replace(b"|too-old|", b"|a-later-reason|")
-    driver.log.doubt[place] = entry._replace(record=plain_record(key=key.encode(), value=later))
+    newest = entry._replace(record=plain_record(key=key.encode(), value=later))
+    if is_older_there:
+        driver.log.doubt.append(newest._replace(offset=driver.log.next_offset(TOPICS.doubt) - 1))
+    else:
+        driver.log.doubt[place] = newest
 
     driver.crash(is_new_process=True)
     driver.op("C", key, offset)

@@ -23,7 +23,8 @@ SMALL = f"{SMALL_ID}/{'a' * NONCE_LENGTH}"
 class ThinNetwork:
     """Makes the coordinator's writers: a Kafka transaction of more bytes gets no further acknowledgement."""
 
-    def __init__(self, still: StillCoordinator, *, bytes_max: int) -> None:
+    def __init__(self, still: StillCoordinator, *, bytes_max: int, only: str = "") -> None:
+        self.bytes_max = bytes_max
         connections: Any = still.coordinator._connections
         make_writer = connections.make_writer
 
@@ -34,12 +35,12 @@ class ThinNetwork:
 
             def begin_anew() -> None:
                 nonlocal left, lost
-                left, lost = bytes_max, 0
+                left, lost = self.bytes_max, 0
                 begin()
 
             def produce_thinly(topic: str, value: bytes | None, *rest: Any) -> None:
                 nonlocal left, lost
-                left -= len(value or b"")
+                left -= len(value or b"") if only in ("", topic) else 0
                 if left >= 0:
                     produce(topic, value, *rest)
                 else:
@@ -124,3 +125,37 @@ def test_a_record_out_of_form_that_takes_too_long_is_kept_aside_by_its_place_alo
     kept = [r for r in still.kafka.records(still.topics.doubt) if (r.key() or b"").startswith(b"origin/")]
     why = dict(kept[-1].headers() or ())["txl-why"] or b""
     assert (b"", True) == (kept[-1].value(), b" bytes, not kept whole" in why)
+
+
+@pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P11")
+def test_a_large_record_that_is_slow_on_its_real_topic_alone_holds_up_no_other_of_that_topic() -> None:
+    still = StillCoordinator()
+    thin = ThinNetwork(still, bytes_max=BYTES // 2, only="orders")
+    still.commit(LARGE, still.half(LARGE, value=b"x" * BYTES))
+    said_at_s: dict[str, float] = {}
+    waited_s: dict[str, float] = {}
+
+    def turn() -> bool:
+        """Every 40 s another small transaction; after 1000 s the network is better."""
+        now_s = still.world.passed_s
+        for txn_id in still.visible():
+            waited_s.setdefault(txn_id, now_s - said_at_s.get(txn_id, now_s))
+        if now_s < 1_000 and now_s > 100 + 40 * len(said_at_s):
+            key = txn_key(f"small-{len(said_at_s)}")
+            said_at_s[key[: -1 - NONCE_LENGTH]] = now_s
+            still.commit(key, still.half(key))
+        if now_s > 1_000 and not is_held:
+            is_held.update({key: (summary.state, summary.reason) for key, summary in still.on_doubt().items()})
+            thin.bytes_max = BYTES * 2
+        return now_s > 1_400
+
+    is_held: dict[str, tuple[str, str]] = {}
+    still.coordinator.run(should_stop=turn)
+
+    assert 20 < len(said_at_s)
+    assert {LARGE: ("held", "topic-unreachable")} == is_held
+    assert said_at_s.keys() <= waited_s.keys()
+    assert max(waited_s.values()) < 30
+    assert ({}, "large") == (still.on_doubt(), still.visible()[-1])

@@ -165,7 +165,8 @@ class Refusals:
         if isinstance(error, BrokerUnavailableError):
             self._watch_count = WATCH_COUNT
             self._ask_about_targets(busy, targets)
-            targets.unanswered({*unanswered} - {self._check_topic})
+            large = {t for b in busy.values() for txn in b.forwards if txn.size >= SLOW_BYTES_MIN for t in txn.topics}
+            targets.unanswered({*unanswered} - {self._check_topic}, large=large, large_bytes_min=SLOW_BYTES_MIN)
             if self._check_topic in unanswered:
                 self._pause_questions(error)
             elif self._ask_pause_s:

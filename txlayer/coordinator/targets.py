@@ -13,7 +13,7 @@ from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import CoordinatorConfig
 from txlayer.core.messages import ParkReason
-from txlayer.core.transaction import Target, accepting_target
+from txlayer.core.transaction import ANY_SIZE, Target, accepting_target
 from txlayer.errors import InvariantError, NotAuthorisedError, TxLayerError
 from txlayer.runtime.environment import Background
 
@@ -71,6 +71,9 @@ class Targets:
         # Topics that accept again: the last interval, and since when they accept.
         self._waited: dict[str, tuple[float, float]] = {}
         self._unanswered: dict[str, tuple[float, float]] = {}  # topic → (first, last) timeout
+        # Topics whose large transactions timed out: (when they are or were tried again, interval), and from which size they are held.
+        self._slow: dict[str, tuple[float, float]] = {}
+        self._slow_bytes_min: dict[str, int] = {}
         self._looked_at: dict[str, float] = {}
         self._is_refreshing = False
         self._refreshed: deque[tuple[str, TopicLimits]] = deque()  # answers of background requests
@@ -109,6 +112,8 @@ class Targets:
                 self._look_again,
                 self._waited,
                 self._unanswered,
+                self._slow,
+                self._slow_bytes_min,
                 self._looked_at,
             ):
                 told.pop(topic, None)
@@ -167,17 +172,35 @@ class Targets:
         now = self._look(topic)
         self._set(topic, now if now.refusal is not None else Target(0, refusal=ParkReason.TOPIC_DENIED))
 
-    def unanswered(self, topics: Iterable[str]) -> None:
+    def unanswered(
+        self, topics: Iterable[str], *, large: Collection[str] = (), large_bytes_min: int = ANY_SIZE
+    ) -> None:
         """A timeout left records for `topics` unanswered. Hold topics for which this has lasted for `hold_after`.
 
-        Independent of the metadata: a leader may exist and accept nothing, or be unreachable only from here.
+        Independent of the metadata: a leader may exist and accept nothing, or be unreachable only from here. To topics in `large`
+        there was a transaction of at least `large_bytes_min`, which may take too long alone: it is held first, and smaller ones only
+        if they are not answered either.
         """
         now = self._clock()
         for topic in sorted(topics):
             since, _ = self._unanswered.get(topic, (now, now))
             self._unanswered[topic] = since, now
-            if now - since >= self._config.hold_after.total_seconds():
+            is_over = now - since >= self._config.hold_after.total_seconds()
+            if topic in large and topic not in self._slow_bytes_min and (is_over or topic in self._slow):
+                self._hold_large(topic, large_bytes_min, now)
+            elif is_over:
                 self._set(topic, Target(0, refusal=ParkReason.TOPIC_UNREACHABLE))
+
+    def _hold_large(self, topic: str, bytes_min: int, now: float) -> None:
+        _, wait_s = self._slow.get(topic, (now, LOOK_AGAIN_S / 2))
+        wait_s = min(wait_s * 2, TRY_AGAIN_MAX_S)
+        self._slow[topic], self._slow_bytes_min[topic] = (now + wait_s, wait_s), bytes_min
+        self._set(topic, self._accepting(topic, self.targets[topic].message_bytes_max))
+        reason = ParkReason.TOPIC_UNREACHABLE.value
+        logger.error("topic.held", extra={"topic": topic, "reason": reason, "bytes_min": bytes_min})
+
+    def _accepting(self, topic: str, message_bytes_max: int) -> Target:
+        return accepting_target(message_bytes_max, slow_bytes_min=self._slow_bytes_min.get(topic, ANY_SIZE))
 
     def written(self, topics: Iterable[str]) -> None:
         """Records for `topics` were acknowledged."""
@@ -218,7 +241,20 @@ class Targets:
                 self._unanswered[topic] = self._unanswered[topic][0], now
             self._set(topic, target)
             mended.append(topic)
-        return mended
+        return mended + self._large_to_try(now)
+
+    def _large_to_try(self, now: float) -> list[str]:
+        """Topics whose large transactions are due for another try."""
+        due = [
+            topic
+            for topic in self._slow_bytes_min
+            if self._slow[topic][0] <= now and self.targets[topic].refusal is None
+        ]
+        for topic in due:
+            del self._slow_bytes_min[topic]
+            self._slow[topic] = now, self._slow[topic][1]
+            self._set(topic, self._accepting(topic, self.targets[topic].message_bytes_max))
+        return due
 
     def _due_at(self, topic: str, *, is_needed: bool) -> float:
         at, wait_s = self._look_again[topic]
@@ -235,6 +271,9 @@ class Targets:
             for topic in [t for t, (_, at) in told.items() if now - at >= TRUST_AGAIN_S]:
                 if self.targets[topic].refusal is None:
                     del told[topic]
+        for topic in [t for t, (at, _) in self._slow.items() if now - at >= TRUST_AGAIN_S]:
+            if topic not in self._slow_bytes_min:
+                del self._slow[topic]
 
     def partition_count_of(self, topic: str) -> int:
         """Number of partitions of a topic that accepts."""
@@ -293,7 +332,7 @@ class Targets:
             self._unreachable[topic] = since, now
             if now - since >= self._config.hold_after.total_seconds():
                 return Target(0, refusal=ParkReason.TOPIC_UNREACHABLE)
-        return accepting_target(limits.message_bytes_max or MESSAGE_BYTES_DEFAULT)
+        return self._accepting(topic, limits.message_bytes_max or MESSAGE_BYTES_DEFAULT)
 
     def _forbidden(self, topic: str) -> Target | None:
         patterns = self._config.target_topics

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from txlayer.core import codec
 from txlayer.core.checks import NEVER_MS, CheckPolicies, pause_after
 from txlayer.core.messages import DoubtSummary, HalfHeader, Headers, OpMessage, Origin
-from txlayer.core.transaction import RECORD_BYTES, UNKNOWN_TARGET, Target, Transaction, from_summary
+from txlayer.core.transaction import ANY_SIZE, RECORD_BYTES, UNKNOWN_TARGET, Target, Transaction, from_summary
 from txlayer.core.transitions import SETTLED, TxnState
 
 _N = rb"[0-9]{1,18}"  # the class `\d` takes twice as long
@@ -324,17 +324,20 @@ class DoubtIndex:
 
     def held_in_vain(self, targets: Mapping[str, Target]) -> list[Transaction]:
         """Held transactions whose topics all accept now, or refuse for good, in the order of their decisions."""
-        refusing = {
-            topic
-            for topic in self.held_topics()
-            if (target := targets.get(topic, UNKNOWN_TARGET)).refusal is not None and not target.is_for_good
-        }
-        return _by_decision(t for t in self.held.values() if refusing.isdisjoint(t.topics))
+        known = {topic: targets.get(topic, UNKNOWN_TARGET) for topic in self.held_topics()}
+        refusing = {topic for topic, target in known.items() if target.refusal is not None and not target.is_for_good}
+        slow = {topic: target for topic, target in known.items() if target.slow_bytes_min < ANY_SIZE}
+        return _by_decision(
+            t
+            for t in self.held.values()
+            if refusing.isdisjoint(t.topics)
+            and not any(topic in slow and slow[topic].refusal_of(t) for topic in t.topics)
+        )
 
     def held_too_long(self, *, now_ms: int, age_max_ms: int, targets: Mapping[str, Target]) -> list[Transaction]:
         """Held transactions older than `age_max_ms` of which a topic is known to refuse. The others are tried first."""
         old = (t for t in self.held.values() if now_ms - t.extra().moved_ms >= age_max_ms)
-        return [t for t in old if any(topic in targets and targets[topic].refusal is not None for topic in t.topics)]
+        return [t for t in old if any(topic in targets and targets[topic].refusal_of(t) for topic in t.topics)]
 
 
 def _by_decision(transactions: Iterable[Transaction]) -> list[Transaction]:
@@ -371,7 +374,10 @@ class DoubtFold:
         self.rolled_back: set[str] = set()
         """Transactions known from an op line only that were rolled back: a half record that comes later begins nothing."""
         self.unreadable: dict[str, int] = {}
-        """Doubt offset of the content, by key, of transactions whose newest summary this release cannot read; a later one may."""
+        """Doubt offset of the content, by key, of transactions whose newest summary this release cannot read; a later one may.
+
+        An older summary of them says nothing any more: such a key is neither in `transactions` nor in `dormant`.
+        """
         # Key → (offset of content 0, size of the contents), until its summary comes.
         self._content_at: dict[bytes, tuple[int, int]] = {}
         self._with_content = ""  # the newest transaction whose contents ended; its summary ends right behind them
@@ -426,8 +432,7 @@ class DoubtFold:
         return {**self.transactions, **loaded}
 
     def _fold_summary(self, key: str, value: bytes, doubt_offset: int, size: int) -> None:
-        if self.unreadable:
-            doubt_offset = min(doubt_offset, self.unreadable.pop(key, doubt_offset))
+        self.unreadable.pop(key, None)
         if may_be_dormant(value):
             self.dormant[key] = with_doubt_offset(value, doubt_offset, size)
             if self.transactions:
@@ -441,7 +446,10 @@ class DoubtFold:
                 return
         except ValueError:
             pass  # a state or reason that only a later version knows
-        self.unreadable[key] = doubt_offset  # the last readable summary remains
+        self.transactions.pop(key, None)
+        self.dormant.pop(key, None)
+        self.unreadable[key] = doubt_offset
+        self._content_at[key.encode()] = (doubt_offset, size)  # a summary of an older release may follow
 
     def _stood_at(self, key: str, offset: int) -> tuple[int, int]:
         if (encoded := self.dormant.get(key)) is not None:

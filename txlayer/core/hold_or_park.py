@@ -34,8 +34,8 @@ def hold_or_park(
         if target.refusal is not None and target.is_for_good:
             return TxnEvent.RECORD_REFUSED, target.refusal
     for target in found:
-        if target.refusal is not None:
-            return TxnEvent.TARGET_REFUSES, target.refusal
+        if (held := target.refusal_of(txn)) is not None:
+            return TxnEvent.TARGET_REFUSES, held
     # Only records that cannot fit at all. The broker measures the overhead of our headers and of the batch, and content that was
     # dropped; bisection finds a record that it refuses.
     if any(

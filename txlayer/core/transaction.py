@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from txlayer.core.messages import NO_OPTIONS, DoubtSummary, HalfHeader, HalfOptions, OrderMode, ParkReason, user_headers
-from txlayer.core.transitions import TxnState
+from txlayer.core.transitions import SETTLED, TxnState
 
 OpPosition = tuple[int, int]
 """(op offset, line within the record)."""
@@ -239,7 +239,11 @@ class Transaction:
 
 
 def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0) -> Transaction:
-    """The transaction that a doubt summary describes; its content stays on the doubt topic."""
+    """The transaction that a doubt summary describes; its content stays on the doubt topic.
+
+    Raises:
+        ValueError: its state or reason is one of a later release.
+    """
     topics = tuple(map(sys.intern, summary.topics)) or ("",)
     txn = Transaction(
         summary.key,
@@ -253,6 +257,8 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0) -> 
         size,
     )
     txn.state = TxnState(summary.state)
+    if txn.state in SETTLED:
+        raise ValueError(f"no summary says {summary.state}")
     txn.seen = summary.seen
     txn.count = summary.count
     more = txn.extra()
@@ -311,6 +317,10 @@ FORWARD_OVERHEAD_BYTES = 512
 """Allowance for txlayer's headers when a record is compared with the limit of doubt, or of its topic before it is measured."""
 
 
+ANY_SIZE = 1 << 62
+"""Greater than any transaction."""
+
+
 class Target(NamedTuple):
     """A real topic. `refusal` is None if it accepts, else the reason why it refuses."""
 
@@ -318,12 +328,18 @@ class Target(NamedTuple):
     quick_bytes_max: int = -1  # values up to this size are not measured with key and headers
     refusal: ParkReason | None = None
     is_for_good: bool = False  # True: park at once; False: hold until it accepts
+    slow_bytes_min: int = ANY_SIZE  # transactions from this size on take too long: they are held
+
+    def refusal_of(self, txn: Transaction) -> ParkReason | None:
+        """Why the topic does not accept this transaction now; None if it does."""
+        return ParkReason.TOPIC_UNREACHABLE if txn.size >= self.slow_bytes_min else self.refusal
 
 
 UNKNOWN_TARGET = Target(0, -1, ParkReason.TOPIC_MISSING)
 
 
-def accepting_target(message_bytes_max: int) -> Target:
-    """A topic that exists and accepts writes."""
+def accepting_target(message_bytes_max: int, *, slow_bytes_min: int = ANY_SIZE) -> Target:
+    """A topic that exists and accepts writes, but for transactions of at least `slow_bytes_min`."""
     # Half is reserved for key and headers; the broker refuses a record that needs more, and bisection finds it.
-    return Target(message_bytes_max, message_bytes_max // 2 - FORWARD_OVERHEAD_BYTES)
+    quick_bytes_max = min(message_bytes_max // 2 - FORWARD_OVERHEAD_BYTES, slow_bytes_min - 1)
+    return Target(message_bytes_max, quick_bytes_max, slow_bytes_min=slow_bytes_min)

@@ -95,6 +95,8 @@ COMMIT, ROLLBACK, ABANDON = "C", "R", "A"
 _PARKED = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
 _WAITS = frozenset({TxnState.HELD.value, TxnState.WAITING.value})
 _UNDECIDED = frozenset({"", TxnState.OPEN.value, TxnState.PARKED.value})
+_KNOWN = _UNDECIDED | _WAITS | _PARKED
+"""States of a summary. Of another one, of a later release, only this is certain: the transaction is not settled."""
 
 UNBOUND = -1
 """No partition, time or hash is set in the half record."""
@@ -318,8 +320,8 @@ class _Attempt:
 
     @property
     def was_parked(self) -> bool:
-        """True if a summary that is still on doubt shows it parked."""
-        return any(summary.state in _PARKED for summary in self.summaries)
+        """True if a summary that is still on doubt shows it parked, or may show it."""
+        return any(summary.state in _PARKED or summary.state not in _KNOWN for summary in self.summaries)
 
     @property
     def visible(self) -> list[tuple[int, ForwardTrace]]:
@@ -668,7 +670,7 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
     reading.verdict = Verdict.OPEN
     state, decision = attempt.state, reading.decision
     if decision is None:
-        if state not in _UNDECIDED:
+        if state in _KNOWN - _UNDECIDED:
             reading.find(Verdict.LOST, None, f"{state} on doubt, and nobody decided it")
         elif attempt.was_on_doubt and not state:
             reading.find(Verdict.LOST, None, "ended on doubt, and nobody decided it")
@@ -695,7 +697,7 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
         if seen <= visible:
             reading.verdict = Verdict.CONFLICTING if reading.is_contradicted else Verdict.OK
             return True
-    elif state in kept and not seen:
+    elif (state in kept or state not in _KNOWN) and not seen:
         is_parked = state in _PARKED
         reading.verdict = Verdict.PARKED if is_parked else _by_age(attempt, window)
     elif is_young:
