@@ -154,6 +154,29 @@ def test_who_hangs_too_often_is_not_replaced_for_ever(
     assert [False, True] == able
 
 
+def test_behind_a_thread_that_hangs_and_cannot_be_replaced_just_then_no_call_waits_for_ever(
+    make: Make, application: Application, outcomes: deque[CallOutcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application.hold("h")
+    calls, hanging = make(1), call_of("h")
+    calls.begin(hanging)
+    wait_until(lambda: application.begun, within=PATIENCE_S, what="a call that hangs")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert calls.give_up(hanging)
+        calls.begin(call_of("a"))
+        stale = [outcome.is_stale for outcome in outcomes]
+    calls.begin(call_of("b"))
+    wait_until(lambda: len(outcomes) == 2, within=PATIENCE_S, what="the call behind it")
+
+    assert [True] == stale
+    assert ["b"] == outcomes[1].said
+
+
+def refuse(_thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_a_call_that_has_ended_cannot_be_given_up(make: Make, outcomes: deque[CallOutcome]) -> None:
     calls = make()
     call = call_of("a")

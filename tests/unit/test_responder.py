@@ -69,6 +69,33 @@ def test_a_barrier_is_asked_for_many_at_once(stage: ProducerStage) -> None:
     assert [("resolve_many", 10, "g")] == barrier.calls
 
 
+@pytest.mark.fault("check handler: the machine cannot start a thread for it")
+@pytest.mark.promise("P7")
+def test_a_thread_that_cannot_be_started_just_then_silences_no_responder(
+    stage: ProducerStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start: Any = threading.Thread.start
+    refused: list[str] = []
+
+    def start_or_not(thread: threading.Thread) -> None:
+        if thread.name.startswith("txlayer-check") and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_not)
+    producer = stage.producer(barrier=FakeBarrier(row=COMMIT))
+    producer.start()
+
+    stage.ask(question("a"))
+    wait_until(lambda: refused, within=PATIENCE_S, what="a thread that is refused")
+    wait_until(lambda: stats_of(producer).skipped.get("stale"), within=PATIENCE_S, what="a question that is dropped")
+    stage.ask(question("a", number=2))
+
+    (answer,) = stage.answers(1)
+    assert (COMMIT, 2) == (answer.resolution, answer.check_number)
+
+
 @pytest.mark.parametrize("said", [None, "COMMIT", 1, "raises", "slow"])
 def test_no_clear_word_is_unknown_and_counted_by_its_cause(stage: ProducerStage, said: Any) -> None:
     may_end = threading.Event()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import re
 import threading
 import time
@@ -21,6 +22,8 @@ from typing import Any, NamedTuple, Protocol
 from txlayer.adapters.ports import Barrier
 from txlayer.core.messages import UNKNOWN, Resolution, Source
 from txlayer.errors import UsageError
+
+logger = logging.getLogger("txlayer.responder")
 
 BATCH_COUNT_MAX = 1_000
 """Check-backs in one call of the barrier: as many as it settles in one database transaction."""
@@ -245,11 +248,18 @@ class ThreadCallRunner:
             return len(self._threads) > self._lost_count or self._lost_count <= LOST_COUNT_MAX
 
     def begin(self, call: Call) -> None:
-        """Make the call as soon as a thread is free."""
+        """Make the call as soon as a thread is free; it is stale at once if there is none, and the machine starts none."""
         with self._lock:
             self._begun_count += 1
-            self._queue.put(call)
             self._add_thread()
+            # Behind the limit of hanging threads, it waits for one that returns.
+            is_made = len(self._threads) > self._lost_count or self._lost_count > LOST_COUNT_MAX
+            if is_made:
+                self._queue.put(call)
+            else:
+                self._begun_count -= 1
+        if not is_made:
+            self._done(CallOutcome(call, is_stale=True))
 
     def give_up(self, call: Call) -> bool:
         """Stop waiting for the call, and replace its thread."""
@@ -277,8 +287,13 @@ class ThreadCallRunner:
         wanted_count = min(self._begun_count, self._call_count_max)
         if serving_count < wanted_count and self._lost_count <= LOST_COUNT_MAX:
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                # The machine may have no room for another one just now: it is tried again with the next call.
+                logger.exception("thread.not_started")
+            else:
+                self._threads.append(thread)
 
     def _run(self) -> None:
         while (call := self._queue.get()) is not None:
