@@ -21,7 +21,7 @@ from txlayer.consumer.plan import ConsumerPlan, starts_of
 from txlayer.consumer.pools import Caller, Chunk, JobOutcome
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.key_queue import KeyQueues, QueueSettings, Start
-from txlayer.core.progress import Attempts, Progress
+from txlayer.core.progress import NOTHING, Attempts, Progress
 from txlayer.errors import RetriableError
 from txlayer.runtime.environment import Environment
 
@@ -203,6 +203,18 @@ class Shortened:
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 5)
+
+
+@pytest.mark.promise("P9")
+def test_that_nothing_is_known_of_requests_stays_so_when_retention_took_the_first_ones() -> None:
+    """The group's progress was lost, and its first owner ended before it could look for answers."""
+    place = (replay_topic(GROUP, "early"), 0)
+    starts = starts_of(
+        cast("Any", Shortened()), {place: StoredOffset(2, "")}, group=GROUP, replays=[place], start_at=None
+    )
+
+    assert {place: Start(5, NOTHING)} == starts
+    assert starts[place].stored is NOTHING
 
 
 @pytest.mark.promise("P9")

@@ -14,7 +14,7 @@ from txlayer.config import ConsumerConfig
 from txlayer.consumer.handlers import Route
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.key_queue import NullKeys, QueueOrder, QueueSettings, Start
-from txlayer.core.progress import Foreign, decode
+from txlayer.core.progress import NOTHING, Foreign, decode
 from txlayer.core.retry import RetryPolicy
 from txlayer.errors import ConfigError, TopicMismatchError
 
@@ -104,6 +104,10 @@ def _start_of(tp: TopicPartition, stored: StoredOffset, *, first: int, group: st
             "metadata.foreign", extra={"group": group, "topic": tp[0], "partition": tp[1], "reason": found.why}
         )
         return Start(max(stored.offset, first))
+    if found is NOTHING:
+        return Start(
+            max(stored.offset, first)
+        )  # nothing is known of what ended, also if retention took the first requests
     if stored.offset < first:
         # Requests that are older than the retention of their topic can no longer be answered. Of later ones, the ends are known.
         finished = tuple((max(start, first), end) for start, end in found.finished if end > first)
