@@ -12,12 +12,15 @@ from tests.support.waiting import wait_until
 from txlayer import AfterExhausted, RetryPolicy
 from txlayer.adapters.ports import StoredOffset
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.consumer.dead_letters import DeadLetterReader
+from txlayer.consumer.dead_letters import DeadLetterReader, ResultSearch
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
 from txlayer.core.key_queue import KeyQueues
-from txlayer.core.retry import Reject
+from txlayer.core.retry import Reject, Retry
 from txlayer.errors import BrokerUnavailableError
+from txlayer.operate.dead_letters import DeadLetterLog
 from txlayer.operate.offsets import plan_reset
+from txlayer.operate.replay import wait_until_taken
+from txlayer.operate.requests import Request, WrittenRequest
 
 # --- rebalances and ends ----------------------------------------------------------------------------------------------
 
@@ -211,8 +214,8 @@ def test_answered_requests_are_not_handled_again_when_an_owner_ends_before_it_co
     def handle(_message: ReceivedMessage, _context: Context) -> Reject | None:
         return None if is_mended else Reject("as planned")
 
-    def find_nothing_out(*_: object, from_offset: int) -> Any:
-        looks.append(from_offset)
+    def find_nothing_out(_reader: object, _topic: str, _partition: int, search: ResultSearch) -> Any:
+        looks.append(search.next_offset)
         raise BrokerUnavailableError("as planned")
 
     with stage.consumer(handle):
@@ -223,7 +226,7 @@ def test_answered_requests_are_not_handled_again_when_an_owner_ends_before_it_co
     lost = {(stage.topic, 0): StoredOffset(2, ""), (stage.requests, 0): StoredOffset(0, "")}
     stage.lab.admin().store_offsets(stage.group, lost)
     with monkeypatch.context() as patch:
-        patch.setattr(DeadLetterReader, "answered", find_nothing_out)
+        patch.setattr(DeadLetterReader, "look_for_results", find_nothing_out)
         with stage.consumer(handle):
             wait_until(lambda: looks, within=PATIENCE_S, what="an owner that looks for answers")
     request_replay(stage, 1, key=b"b")
@@ -232,6 +235,34 @@ def test_answered_requests_are_not_handled_again_when_an_owner_ends_before_it_co
         wait_until(lambda: len(stage.lab.read(stage.requests)) >= 4, within=PATIENCE_S, what="its answer")
 
     assert [b"a"] * 2 == stage.journal.values(b"a")
+
+
+def test_a_pause_is_taken_although_a_request_before_it_waits(stage: Stage) -> None:
+    """`txlayer consumer pause` waits for that; a replay that fails is a reason to pause."""
+    is_replayed = False
+
+    def handle(_message: ReceivedMessage, _context: Context) -> Reject | Retry:
+        return Retry(timedelta(hours=1)) if is_replayed else Reject("as planned")
+
+    log = DeadLetterLog(
+        stage.lab.admin(),
+        group=stage.group,
+        topic=stage.topic,
+        make_reader=lambda: stage.lab.consumer().make_reader("read_committed"),
+    )
+    stage.write(b"a")
+    with stage.consumer(handle):
+        stage.wait_for_letters([b"a"])
+        is_replayed = True
+        request_replay(stage, 0, key=b"k")
+        stage.journal.wait_for(2)
+        pause = ReplayRecord(ReplayKind.PAUSE, "ticket-2", None)
+        stage.lab.write(stage.requests, encode_replay(pause))
+        written = [WrittenRequest(Request(stage.topic, 0, None, pause), 1)]
+
+        assert {0} == wait_until_taken(log, written, patience_s=PATIENCE_S)
+        assert log.queues()[0].is_paused
+        assert not log.queues()[0].has_taken(9)
 
 
 def request_replay(stage: Stage, letter: int, *, key: bytes | None) -> None:

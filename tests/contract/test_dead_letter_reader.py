@@ -8,7 +8,7 @@ from tests.contract.clients import open_writer, put, wait_for
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.consumer.dead_letters import DeadLetterReader
+from txlayer.consumer.dead_letters import SEARCH_S, DeadLetterReader, ResultSearch
 from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, encode_replay
 from txlayer.errors import TxLayerError
 
@@ -60,10 +60,59 @@ def test_results_are_found_behind_requests_that_retention_took(lab: Lab, connect
     result = ReplayRecord(ReplayKind.RESULT, "a", 2, ReplayOutcome.HANDLED)
     lab.write(topic, *(encode_replay(each) for each in (*asked, result)))
     lab.delete_records(topic, before=1)
-    reader = DeadLetterReader(connections)
+    reader, search = DeadLetterReader(connections), ResultSearch(0)
 
-    assert ((2, 3),) == reader.answered(topic, 0, from_offset=0)
+    assert reader.look_for_results(topic, 0, search)
+    assert ((2, 3),) == search.found.runs
     reader.close()
+
+
+@pytest.mark.promise("P11")
+def test_a_long_search_for_results_is_made_in_pieces(lab: Lab, connections: CoordinatorConnections) -> None:
+    """Each record takes a fifth of the time of one call."""
+    topic = lab.topic()
+    asked = [ReplayRecord(ReplayKind.REPLAY, "a", letter) for letter in range(20)]
+    results = [ReplayRecord(ReplayKind.RESULT, "a", letter, ReplayOutcome.HANDLED) for letter in range(0, 20, 2)]
+    lab.write(topic, *(encode_replay(each) for each in (*asked, *results)))
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += SEARCH_S / 5
+        return now[0]
+
+    reader, search = DeadLetterReader(connections, patience_s=1_000, clock=clock), ResultSearch(0)
+    pieces = [search.next_offset]
+    while not reader.look_for_results(topic, 0, search):
+        pieces.append(search.next_offset)
+        lab.write(topic, encode_replay(asked[0]))  # of no account: it is behind the end
+    reader.close()
+
+    assert tuple((n, n + 1) for n in range(0, 20, 2)) == search.found.runs
+    assert len(pieces) > 4
+    assert pieces == sorted(set(pieces))
+
+
+@pytest.mark.promise("P11")
+def test_dead_letters_that_come_slowly_are_left_out_where_a_part_is_enough(
+    lab: Lab, connections: CoordinatorConnections
+) -> None:
+    topic = lab.topic()
+    lab.write(topic, *(b"%d" % n for n in range(20)))
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += SEARCH_S / 5
+        return now[0]
+
+    reader = DeadLetterReader(connections, patience_s=1_000, clock=clock)
+    some = reader.fetch(topic, 0, range(2, 20), bytes_max=1_000_000)
+    whole = reader.fetch(topic, 0, range(2, 20))
+    reader.close()
+
+    assert list(range(2, 2 + len(some))) == list(some)
+    assert 0 < len(some) < 18
+    assert all(record is not None for record in some.values())
+    assert 18 == len(whole)
 
 
 def test_markers_and_what_was_aborted_are_none(lab: Lab, connections: CoordinatorConnections) -> None:

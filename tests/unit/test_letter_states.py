@@ -134,6 +134,19 @@ def test_pauses_are_not_answered_requests() -> None:
     assert () == answered(pause, result)
 
 
+@pytest.mark.promise("P11")
+def test_requests_of_one_name_count_too() -> None:
+    asked, handled = ReplayRecord(REPLAY, "a", 7), ReplayRecord(RESULT, "a", 7, ReplayOutcome.HANDLED)
+    requests = AnsweredRequests(count_max=10)
+    for offset in range(1_000):
+        requests.fold(offset, asked)
+        assert sum(map(len, requests._open.values())) <= 10
+    requests.fold(1_000, handled)
+
+    ((first, end),) = requests.runs
+    assert (True, 1_000) == (990 <= first <= 995, end)
+
+
 def test_of_more_requests_than_are_remembered_the_newest_are() -> None:
     asked = [ReplayRecord(REPLAY, "a", n) for n in range(4)]
     results = [ReplayRecord(RESULT, "a", n, ReplayOutcome.HANDLED) for n in range(4)]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.consumer.context import Lease
+from txlayer.consumer.dead_letters import ResultSearch
 from txlayer.consumer.engine import Ingest
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, encode_replay
-from txlayer.core.key_queue import ItemSource
+from txlayer.core.key_queue import ItemSource, KeyQueues, QueueSettings, Start
 
 
 class Queues:
@@ -53,22 +56,23 @@ def test_markers_behind_waiting_requests_count_as_read_when_these_have_ended() -
 
 
 class Letters:
-    """Notes where results are looked for."""
+    """Notes where results are looked for; each search takes so many calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, calls: int = 1) -> None:
         self.looked: list[str] = []
+        self._calls = calls
 
-    def answered(self, topic: str, partition: int, *, from_offset: int) -> list[tuple[int, int]]:
-        del partition, from_offset
+    def look_for_results(self, topic: str, partition: int, search: ResultSearch) -> bool:
+        del partition
         self.looked.append(topic)
-        return []
+        search.next_offset += 1
+        return search.next_offset >= 2 + self._calls
 
 
-def test_results_are_looked_for_in_one_queue_at_a_time() -> None:
-    """A group that lost its offsets has many queues: leases and the group are served in between."""
-    letters, found = Letters(), list[OwnedPartition]()
-    ingest = Ingest(group="g", letters=cast("Any", letters), now_ms=lambda: 1_000)
-    for topic in ("first", "second"):
+def lost(ingest: Ingest, *topics: str) -> list[OwnedPartition]:
+    """Queues of a group that lost its offsets, each with a result among its waiting requests, at offset 2."""
+    found = list[OwnedPartition]()
+    for topic in topics:
         owned = OwnedPartition(
             Lease("g", topic, 0),
             cast("Any", Queues(knows_replays=False)),
@@ -81,6 +85,14 @@ def test_results_are_looked_for_in_one_queue_at_a_time() -> None:
         result = encode_replay(ReplayRecord(ReplayKind.RESULT, "a", 7, ReplayOutcome.HANDLED))
         record = MemoryRecord(*owned.replay_partition, None, result, None, (1, 0), log_offset=2)
         ingest.add([record], {owned.replay_partition: owned})
+    return found
+
+
+def test_results_are_looked_for_in_one_queue_at_a_time() -> None:
+    """A group that lost its offsets has many queues: leases and the group are served in between."""
+    letters = Letters()
+    ingest = Ingest(group="g", letters=cast("Any", letters), now_ms=lambda: 1_000)
+    found = lost(ingest, "first", "second")
 
     rounds = []
     for _ in range(3):
@@ -90,3 +102,96 @@ def test_results_are_looked_for_in_one_queue_at_a_time() -> None:
     first, second = (owned.replay_partition[0] for owned in found)
     assert [([first], [False, True]), ([first, second], [False, False])] == rounds[:2]
     assert rounds[1] == rounds[2]
+
+
+@pytest.mark.promise("P11")
+def test_a_long_search_goes_on_in_the_next_calls_and_the_other_queues_have_their_turns() -> None:
+    letters = Letters(calls=2)
+    ingest = Ingest(group="g", letters=cast("Any", letters), now_ms=lambda: 1_000)
+    found = lost(ingest, "first", "second")
+
+    rounds = []
+    for _ in range(5):
+        ingest.add_waiting(found, count_max=10, bytes_max=1_000)
+        rounds.append((len(letters.looked), [owned.queues.knows_replays for owned in found]))
+
+    first, second = (owned.replay_partition[0] for owned in found)
+    assert [first, second, first, second] == letters.looked
+    assert [(1, [False, False]), (2, [False, False]), (3, [True, False]), (4, [True, True])] == rounds[:4]
+    assert rounds[3] == rounds[4]
+    assert [False, False] == [bool(owned.requests) for owned in found]
+
+
+class NoLetters:
+    """Every dead letter is gone."""
+
+    def fetch(self, _topic: str, _partition: int, offsets: list[int], **_: object) -> dict[int, None]:
+        return dict.fromkeys(offsets)
+
+
+@pytest.mark.promise("P11")
+def test_requests_whose_dead_letters_are_gone_count_with_their_own_bytes() -> None:
+    """They wait in memory until their answers are written, and their text may be as long as their topic allows."""
+    ingest = Ingest(group="g", letters=cast("Any", NoLetters()), now_ms=lambda: 1_000)
+    queues: KeyQueues[Any] = KeyQueues(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=1_000)
+    owned = OwnedPartition(
+        Lease("g", "orders", 0),
+        queues,
+        route=cast("Any", None),
+        tally=TopicCounts(),
+        chunk_s=1.0,
+        next_offsets={("orders", 0): 0, ("g.orders.replay", 0): 0},
+    )
+    value = b"1|R|a|%d|" + b"x" * 100_000
+    records = [MemoryRecord(*owned.replay_partition, None, value % n, None, (1, 0), log_offset=n) for n in range(1_500)]
+    ingest.add(records, {owned.replay_partition: owned})
+
+    ingest.add_waiting([owned], count_max=100_000, bytes_max=1_000_000)
+
+    assert 100_000 * queues.replay_count <= queues.replay_bytes
+    assert 500 == queues.replay_count
+
+
+class SlowLetters:
+    """Each read of dead letters takes a second."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+
+    def fetch(self, _topic: str, _partition: int, offsets: list[int], **_: object) -> dict[int, None]:
+        self.now_ms += 1_000
+        return dict.fromkeys(offsets[:1])
+
+
+@pytest.mark.promise("P11")
+def test_slow_dead_letters_are_read_in_several_calls_and_the_other_queues_have_their_turns() -> None:
+    letters, added = SlowLetters(), list[str]()
+    ingest = Ingest(group="g", letters=cast("Any", letters), now_ms=lambda: letters.now_ms)
+    found = []
+    for topic in ("first", "second"):
+        queues = Queues()
+        queues.add_replay = lambda *_, topic=topic, **__: added.append(topic)  # type: ignore[attr-defined]  # a fake
+        owned = OwnedPartition(
+            Lease("g", topic, 0),
+            cast("Any", queues),
+            route=cast("Any", None),
+            tally=TopicCounts(),
+            chunk_s=1.0,
+            next_offsets={(topic, 0): 0, (f"g.{topic}.replay", 0): 0},
+        )
+        found.append(owned)
+        asked = [encode_replay(ReplayRecord(ReplayKind.REPLAY, "a", letter)) for letter in range(3)]
+        records = [
+            MemoryRecord(*owned.replay_partition, None, value, None, (1, 0), log_offset=n)
+            for n, value in enumerate(asked)
+        ]
+        ingest.add(records, {owned.replay_partition: owned})
+
+    took = []
+    for _ in range(6):
+        began_ms = letters.now_ms
+        ingest.add_waiting(found, count_max=10, bytes_max=1_000)
+        took.append(letters.now_ms - began_ms)
+
+    assert [1_000] * 6 == took
+    assert ["first", "second"] * 3 == added

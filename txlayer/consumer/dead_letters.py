@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -186,6 +187,20 @@ class SweepConnections(Protocol):
         ...
 
 
+SEARCH_S = 0.25
+"""How long one call may read once records arrive: the group and the leases must be served between two calls."""
+
+
+@dataclass(slots=True)
+class ResultSearch:
+    """How far results of the requests of one queue were looked for. It ends with the ownership of the queue."""
+
+    next_offset: int
+    end: int | None = None
+    """The end of the partition at the first call: later results can only be those of the queue's owner."""
+    found: AnsweredRequests = field(default_factory=AnsweredRequests)
+
+
 class DeadLetterReader:
     """Reads dead letters of one consumer again: committed records, without a group. Not thread-safe."""
 
@@ -208,7 +223,7 @@ class DeadLetterReader:
 
         It reads them in one sweep in offset order, because a seek for each would cost 1.2 ms. All of them are in memory
         at once, so the caller limits their number or their bytes: the record that reaches `bytes_max` is the last, and
-        the rest is left out.
+        the rest is left out. With `bytes_max` the rest is also left out after `SEARCH_S`.
 
         Raises:
             TxLayerError: the partition could not be read; you may call it again.
@@ -219,15 +234,17 @@ class DeadLetterReader:
         end = self._connections.end_offsets([tp])[tp]
 
         size_bytes = 0
+        is_over = self._stop_watch()
         there = [(offset, offset + 1) for offset in found if first <= offset < end]
         for run in runs_of(there):
             for record in self._records({tp: run}):
-                if record.offset() not in found:
-                    continue
-                if bytes_max is not None and size_bytes >= bytes_max:
+                is_late = is_over() and size_bytes > 0
+                is_full = record.offset() in found and bytes_max is not None and size_bytes >= bytes_max
+                if is_full or (is_late and bytes_max is not None):
                     return {offset: letter for offset, letter in found.items() if offset < record.offset()}
-                found[record.offset()] = record
-                size_bytes += size_in_memory(record, None)
+                if record.offset() in found:
+                    found[record.offset()] = record
+                    size_bytes += size_in_memory(record, None)
         return found
 
     def first_offset(self, topic: str, partition: int) -> int:
@@ -238,20 +255,38 @@ class DeadLetterReader:
         """
         return self._connections.start_offsets([(topic, partition)])[topic, partition]
 
-    def answered(self, topic: str, partition: int, *, from_offset: int) -> Sequence[tuple[int, int]]:
-        """Runs of the requests of a replay topic that have a result, from an offset on.
+    def look_for_results(self, topic: str, partition: int, search: ResultSearch) -> bool:
+        """Look for results of the requests of a replay topic for about `SEARCH_S`. False: call it again to go on.
 
         Raises:
-            TxLayerError: the partition could not be read; you may call it again.
+            TxLayerError: the partition could not be read; you may call it again, and it goes on.
         """
         tp = (topic, partition)
-        found = AnsweredRequests()
-        first = max(from_offset, self.first_offset(topic, partition))  # retention may have taken some meanwhile
-        for record in self._records({tp: (first, self._connections.end_offsets([tp])[tp])}):
+        is_over = self._stop_watch()
+        first = max(search.next_offset, self.first_offset(topic, partition))  # retention may have taken some meanwhile
+        if search.end is None:
+            search.end = self._connections.end_offsets([tp])[tp]
+        for record in self._records({tp: (first, search.end)}):
             request = decode_replay(record.value())
             if not isinstance(request, Undecodable):
-                found.fold(record.offset(), request)
-        return found.runs
+                search.found.fold(record.offset(), request)
+            search.next_offset = record.offset() + 1
+            if is_over():
+                return search.next_offset >= search.end
+        return True
+
+    def _stop_watch(self) -> Callable[[], bool]:
+        """True from `SEARCH_S` after its first call on: to open a reader, and to wait for the first record, does not count."""
+        give_up_at: float | None = None
+
+        def is_over() -> bool:
+            nonlocal give_up_at
+            now = self._clock()
+            if give_up_at is None:
+                give_up_at = now + SEARCH_S
+            return now >= give_up_at
+
+        return is_over
 
     def _records(self, ranges: dict[TopicPartition, Range]) -> Iterator[Any]:
         try:

@@ -16,7 +16,15 @@ from txlayer.adapters.ports import Record, StoredOffset, StoringGroupReader, Top
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.assignments import Assignments
 from txlayer.consumer.context import FOR_EVER, size_in_memory
-from txlayer.consumer.dead_letters import Answered, DeadLetterReader, DeadLetterWriter, GivenUpMessage, Truncation
+from txlayer.consumer.dead_letters import (
+    SEARCH_S,
+    Answered,
+    DeadLetterReader,
+    DeadLetterWriter,
+    GivenUpMessage,
+    ResultSearch,
+    Truncation,
+)
 from txlayer.consumer.dispatch import Dispatcher
 from txlayer.consumer.failed_tries import FailedTries
 from txlayer.consumer.lease_keeper import LeaseKeeper
@@ -73,8 +81,8 @@ class DeadLetterSource(Protocol):
         """The records at these offsets, the lowest first, up to `bytes_max`; None for an offset without a record."""
         ...
 
-    def answered(self, topic: str, partition: int, *, from_offset: int) -> Sequence[tuple[int, int]]:
-        """Runs of the requests of a replay topic that have a result, from an offset on."""
+    def look_for_results(self, topic: str, partition: int, search: ResultSearch) -> bool:
+        """Look for results of requests of a replay topic for a while; False: call it again to go on."""
         ...
 
 
@@ -137,6 +145,7 @@ class Ingest:
         self._known_end = known_end
         self._now_ms = now_ms
         self._failed_tries = FailedTries(now_ms)  # of queues whose dead letters could not be read
+        self._stopped_at: TopicPartition | None = None  # the queue at which the last call gave up
 
     def add(self, records: Sequence[Any], by_source: Mapping[TopicPartition, OwnedPartition]) -> None:
         """Add records of these queues' sources, in the order of their offsets; records of other queues are dropped.
@@ -186,14 +195,18 @@ class Ingest:
         them. If no more keys can be parked, requests are read on until one can make room.
 
         If dead letters cannot be read now, the requests of their queue wait; the other queues go on. One call makes at most one
-        try that fails, and looks for results of at most one queue, because leases, the group and outcomes must be served in between.
+        try that fails, looks for results in at most one queue, and reads no further after about `SEARCH_S`, because leases, the
+        group and outcomes must be served in between.
 
         Raises:
             TxLayerError: they cannot be read for another reason; the queues must be dropped.
         """
         waiting = {owned.topic_partition: owned for owned in queues if owned.requests or self._may_find_room(owned)}
         found = [owned for tp, owned in waiting.items() if tp not in self._failed_tries]
+        behind = next((n for n, owned in enumerate(found, 1) if owned.topic_partition == self._stopped_at), 0)
+        found = found[behind:] + found[:behind]
         again = self._failed_tries.first(waiting)
+        give_up_at_ms = self._now_ms() + int(SEARCH_S * 1000)
         for owned in [*found, *([] if again is None else [waiting[again]])]:
             began_ms = self._now_ms()
             if began_ms < self._failed_tries.until_ms(owned.topic_partition):
@@ -202,7 +215,10 @@ class Ingest:
                 if self._may_find_room(owned):
                     self._look_for_room(owned)
                 has_looked = self._look_for_results(owned)
-                self._add_while_there_is_room(owned, count_max=count_max, bytes_max=bytes_max)
+                if owned.queues.knows_replays:
+                    self._add_while_there_is_room(
+                        owned, count_max=count_max, bytes_max=bytes_max, give_up_at_ms=give_up_at_ms
+                    )
             except RetriableError as exc:
                 self._failed_tries.failed(owned.topic_partition, took_ms=self._now_ms() - began_ms)
                 logger.warning(
@@ -216,7 +232,8 @@ class Ingest:
                 )
                 return
             self._failed_tries.passed(owned.topic_partition)
-            if has_looked:
+            if has_looked or self._now_ms() >= give_up_at_ms:
+                self._stopped_at = owned.topic_partition  # the next call begins behind it
                 return
 
     def _may_find_room(self, owned: OwnedPartition) -> bool:
@@ -231,7 +248,9 @@ class Ingest:
             extra = {"group": self._group, "topic": owned.topic, "partition": owned.partition, "key_count": count}
             logger.warning("keys.released", extra=extra)
 
-    def _add_while_there_is_room(self, owned: OwnedPartition, *, count_max: int, bytes_max: int) -> None:
+    def _add_while_there_is_room(
+        self, owned: OwnedPartition, *, count_max: int, bytes_max: int, give_up_at_ms: int
+    ) -> None:
         queues = owned.queues
         while owned.requests:
             room_bytes = bytes_max - queues.replay_bytes
@@ -242,17 +261,22 @@ class Ingest:
             if not owned.requests and owned.reached > 0:
                 queues.reach(ItemSource.REPLAY, owned.reached)
                 owned.reached = 0
+            if self._now_ms() >= give_up_at_ms:
+                break
 
     def _look_for_results(self, owned: OwnedPartition) -> bool:
-        """Find out which requests have ended, if that is not known; True if their topic had to be read for it."""
+        """Go on finding out which requests have ended, if that is not known; True if their topic had to be read for it."""
         if owned.queues.knows_replays or not owned.requests:
             return False
-        answered: Sequence[tuple[int, int]] = ()
-        has_looked = self._may_be_answered(owned)
-        if has_looked:
-            answered = self._letters.answered(*owned.replay_partition, from_offset=owned.requests[0][0].offset())
-        owned.queues.learn_answered(answered)
-        return has_looked
+        if owned.search is None:
+            if not self._may_be_answered(owned):
+                owned.queues.learn_answered(())
+                return False
+            owned.search = ResultSearch(owned.requests[0][0].offset())
+        if self._letters.look_for_results(*owned.replay_partition, owned.search):
+            owned.queues.learn_answered(owned.search.found.runs)
+            owned.search = None
+        return True
 
     def _may_be_answered(self, owned: OwnedPartition) -> bool:
         """True if a result is among what was read, or may be behind it. Only the owner writes results.
@@ -323,7 +347,7 @@ class Ingest:
                 offset=offset,
                 key=record.key(),
                 record=record if content is None else content,
-                size_bytes=0 if content is None else size_in_memory(content, None),
+                size_bytes=size_in_memory(record if content is None else content, None),
                 outcome=outcome,
             )
             return

@@ -8,6 +8,7 @@ from typing import Any
 
 from txlayer.adapters.ports import StoredOffset, StoringGroupReader, TopicPartition
 from txlayer.consumer.context import Lease
+from txlayer.consumer.dead_letters import ResultSearch
 from txlayer.consumer.handlers import Route
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.core.dead_letters import ReplayRecord, replay_topic
@@ -61,6 +62,7 @@ class OwnedPartition:
         "replay_partition",
         "requests",
         "route",
+        "search",
         "tally",
         "topic",
         "topic_partition",
@@ -91,6 +93,8 @@ class OwnedPartition:
         self.is_replay_paused = False
         self.requests: deque[tuple[Any, ReplayRecord | Undecodable]] = deque()
         """Requests that were read, but whose dead letters have no room in memory yet."""
+        self.search: ResultSearch | None = None
+        """While results of requests are looked for: how far."""
         self.reached = 0
         """After these requests, only markers follow up to this offset."""
         self.look_at_ms = 0

@@ -382,6 +382,7 @@ class AnsweredRequests:
 
     def __init__(self, *, count_max: int = ANSWERED_COUNT_MAX) -> None:
         self._open: dict[tuple[str, int], list[int]] = {}  # (request id, dead letter) → its requests
+        self._open_count = 0
         self._answered: deque[int] = deque(maxlen=count_max)
         self._count_max = count_max
 
@@ -392,10 +393,22 @@ class AnsweredRequests:
         name = record.request_id, record.dead_letter_offset
         if record.outcome is None:
             self._open.setdefault(name, []).append(offset)
-            if len(self._open) > self._count_max:
-                del self._open[next(iter(self._open))]
+            self._open_count += 1
+            if self._open_count > self._count_max:
+                self._forget_the_oldest()
         elif record.outcome is not ReplayOutcome.REPUBLISHED:
-            self._answered.extend(self._open.pop(name, ()))
+            found = self._open.pop(name, ())
+            self._open_count -= len(found)
+            self._answered.extend(found)
+
+    def _forget_the_oldest(self) -> None:
+        """One, or of very many with one name half of them at once."""
+        name = next(iter(self._open))
+        count = (len(self._open[name]) + 1) // 2
+        del self._open[name][:count]
+        self._open_count -= count
+        if not self._open[name]:
+            del self._open[name]
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:

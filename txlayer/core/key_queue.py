@@ -432,6 +432,11 @@ class ParkedKeys:
         return known
 
 
+def lone_request_key(offset: int) -> bytes:
+    """The key of a request that waits for no other: it counts as a key of its own."""
+    return b"\0request %d" % offset
+
+
 PARTITION_REQUESTS = frozenset({ReplayKind.PAUSE, ReplayKind.RESUME})
 """Requests that wait for no other item."""
 SETTLED_REQUESTS = {
@@ -904,8 +909,7 @@ class KeyQueues(Generic[R]):
         Do not add results of others' requests.
         """
         is_alone = request.kind in PARTITION_REQUESTS
-        # One that waits for no other counts as a key of its own.
-        if not self._sources.replays.read([offset], [b"\0request %d" % offset if is_alone else key]):
+        if not self._sources.replays.read([offset], [lone_request_key(offset) if is_alone else key]):
             return False
         # Negative: a request without an order must not share a chain with a record of the topic.
         alone = -1 - offset

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from txlayer.adapters.ports import Administration, LogReader, Record, TopicPartition, partition_count_of
+from txlayer.adapters.ports import Administration, LogReader, Record, StoredOffset, TopicPartition, partition_count_of
 from txlayer.adapters.readers import Range, read_ranges
 from txlayer.core.dead_letters import (
     ENDED,
@@ -27,8 +27,9 @@ from txlayer.core.dead_letters import (
     source_topic,
 )
 from txlayer.core.history import split_operator_reason
+from txlayer.core.key_queue import lone_request_key
 from txlayer.core.messages import Undecodable
-from txlayer.core.progress import NO_KEY, Foreign, decode, hash_of_key
+from txlayer.core.progress import NO_KEY, NOTHING, Foreign, Progress, decode, hash_of_key
 from txlayer.errors import TopicMismatchError
 from txlayer.operate import Json
 from txlayer.operate.history import bytes_json
@@ -67,8 +68,16 @@ class QueueStatus(NamedTuple):
 
     is_paused: bool
     parked: frozenset[bytes]  # hashes of keys
-    replayed_to: int | None  # of the replay topic; requests below it were taken
+    replays: StoredOffset | None  # of the replay topic
     stuck: Mapping[bytes, int]  # by hash of the key: the dead letter whose replay failed
+
+    def has_taken(self, offset: int) -> bool:
+        """True if the pause or resume at this offset of the replay topic has ended; requests before it may still wait."""
+        if self.replays is None:
+            return False
+        found = decode(self.replays.offset, self.replays.metadata)
+        progress = Progress(self.replays.offset, NOTHING if isinstance(found, Foreign) else found)
+        return not progress.read([offset], [lone_request_key(offset)])
 
 
 def topics_of(admin: Administration, group: str) -> list[str]:
@@ -210,7 +219,7 @@ class DeadLetterLog:
             found[partition] = QueueStatus(
                 known is not None and known.is_paused,
                 frozenset() if known is None else frozenset(known.parked),
-                None if taken is None else taken.offset,
+                taken,
                 {} if known is None else known.stuck,
             )
         return found

@@ -302,7 +302,7 @@ def wait_until_taken(log: DeadLetterLog, written: Sequence[WrittenRequest], *, p
     give_up_at = time.monotonic() + patience_s
     while True:
         queues = log.queues()
-        taken = {w.request.partition for w in written if (queues[w.request.partition].replayed_to or 0) > w.offset}
+        taken = {w.request.partition for w in written if queues[w.request.partition].has_taken(w.offset)}
         if len(taken) == len(written) or time.monotonic() >= give_up_at:
             return taken
         time.sleep(LOOK_AGAIN_S)
