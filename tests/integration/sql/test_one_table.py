@@ -123,6 +123,23 @@ def test_no_inbox_uses_a_table_that_only_the_sessions_search_path_finds(shop: Sh
         inbox.see(session, forwarded(new_id(), 0))
 
 
+@on_postgresql
+def test_a_table_that_is_not_committed_is_used_only_by_the_name_of_its_schema(shop: Shop) -> None:
+    """Another consumer would not find it, and might find another table of that name."""
+    name, message = f"inbox_{new_id()[:8]}", forwarded(new_id(), 0)
+    inbox = Inbox(shop.engine, group=GROUP, table=name)
+    named = Inbox(shop.engine, group=GROUP, table=name, schema="public")
+
+    with Session(shop.engine) as session, session.begin():
+        inbox.table.create(session.connection())
+        with pytest.raises(NoSuchTableError, match=f"{name}: create it, or name its schema with schema="):
+            inbox.see(session, message)
+        with named.once(session, message) as is_new:
+            assert is_new
+    with Session(shop.engine) as session, session.begin(), inbox.once(session, message) as is_new:
+        assert not is_new
+
+
 @on_sqlite
 @pytest.mark.promise("P8")
 def test_a_temporary_table_of_the_same_name_is_not_the_barrier(shop: Shop) -> None:
