@@ -273,6 +273,26 @@ def test_a_topic_that_leaves_records_unanswered_for_hold_after_is_held() -> None
 
 
 @pytest.mark.promise("P11")
+def test_large_transactions_are_held_before_the_others_of_their_topic_but_a_topic_without_a_leader_is_held_whole() -> (
+    None
+):
+    cluster = Cluster("orders", "away")
+    book = cluster.book
+    book.learn(["orders", "away"])
+    cluster.answers["away"] = UNREACHABLE
+
+    for _ in range(2):
+        book.look_again_at(["orders", "away"])
+        book.unanswered(["orders", "away"], large=["orders", "away"], large_bytes_min=1_000)
+        cluster.now += HOLD_S
+    assert (None, 1_000) == (cluster.refusal(), book.targets["orders"].slow_bytes_min)
+    assert (ParkReason.TOPIC_UNREACHABLE, 0) == (cluster.refusal("away"), book.targets["away"].message_bytes_max)
+
+    book.unanswered(["orders"])
+    assert ParkReason.TOPIC_UNREACHABLE is cluster.refusal()
+
+
+@pytest.mark.promise("P11")
 def test_a_topic_with_good_metadata_that_answers_nothing_is_tried_ever_more_seldom() -> None:
     cluster = Cluster("orders")
     book = cluster.book

@@ -186,7 +186,8 @@ class Targets:
             since, _ = self._unanswered.get(topic, (now, now))
             self._unanswered[topic] = since, now
             is_over = now - since >= self._config.hold_after.total_seconds()
-            if topic in large and topic not in self._slow_bytes_min and (is_over or topic in self._slow):
+            is_accepting = self.targets[topic].refusal is None and topic not in self._slow_bytes_min
+            if topic in large and is_accepting and (is_over or topic in self._slow):
                 self._hold_large(topic, large_bytes_min, now)
             elif is_over:
                 self._set(topic, Target(0, refusal=ParkReason.TOPIC_UNREACHABLE))
