@@ -13,7 +13,16 @@ from txlayer.core import codec
 from txlayer.core.batch import ReportKind
 from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
 from txlayer.core.ledger import LedgerSettings
-from txlayer.core.messages import CheckKind, CheckRecord, HalfOptions, OpMessage, ParkReason, Resolution, Source
+from txlayer.core.messages import (
+    CheckKind,
+    CheckRecord,
+    HalfOptions,
+    OpMessage,
+    OrderMode,
+    ParkReason,
+    Resolution,
+    Source,
+)
 from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -440,3 +449,68 @@ def test_who_was_asked_by_hand_as_well_is_parked_once() -> None:
     driver.publish()
 
     assert TxnState.PARKED.value == driver.log.on_doubt()[A].summary().state
+
+
+# --- parked, and committed at once ------------------------------------------------------------------------------------
+
+
+def _others_wait(driver: PartitionDriver) -> None:
+    """A is undecided, and B waits behind it."""
+    order = options("red", order=OrderMode.PREPARE)
+    driver.half(A, options=order)
+    driver.op("C", B, driver.half(B, options=order))
+    driver.turn()
+    assert TxnState.WAITING is driver.state(B)
+
+
+@pytest.mark.promise("P6")
+def test_that_one_was_parked_is_on_doubt_before_its_commit_lets_it_go_behind_others() -> None:
+    """Its age ended its questions, its commit was read in the same moment, and B went first."""
+    policy = CheckPolicy(transaction_age_max_ms=HOUR_MS)
+    driver = PartitionDriver(settings=replace(settings(policy), doubt_after_ms=2 * HOUR_MS))
+    _others_wait(driver)
+    driver.tick(after_ms=HOUR_MS + IMMUNITY_MS)
+    driver.op("C", A, 0)
+    driver.read()
+
+    driver.advance()
+    driver.publish()
+
+    assert ([B], TxnState.PARKED) == (driver.log.forwarded, driver.state(A))
+    assert {A: ParkReason.TOO_OLD.value} == driver.reasons()
+    driver.turn()
+    assert [B, A] == driver.log.forwarded
+
+
+@pytest.mark.promise("P6")
+def test_that_a_commit_was_incomplete_is_on_doubt_before_the_next_one_lets_it_go_behind_others() -> None:
+    order = options("red", order=OrderMode.PREPARE)
+    driver = PartitionDriver()
+    first, last = (driver.half(A, index=index, count=2, options=order) for index in range(2))
+    behind = driver.half(B, options=order)
+    driver.op_lines(op_line("C", B, behind), op_line("C", A, first), op_line("C", A, last))
+    driver.read()
+
+    driver.advance()
+    driver.publish()
+
+    assert ([B], {A: ParkReason.INCOMPLETE.value}) == (driver.log.forwarded, driver.reasons())
+    driver.turn()
+    assert [B, A] == driver.log.forwarded[:2]
+
+
+@pytest.mark.promise("P6")
+def test_that_checks_were_exhausted_is_on_doubt_before_a_commit_lets_one_go_behind_others() -> None:
+    """The last answer and the producer's commit were read together, for example after an outage of the coordinator."""
+    driver = PartitionDriver(settings=settings(CheckPolicy(check_max=1)))
+    _others_wait(driver)
+    assert [1] == ask(driver)
+    driver.op_lines(op_line("U", A, 0, source=Source.CHECK, check_number=1), op_line("C", A, 0))
+    driver.read()
+
+    driver.advance()
+    driver.publish()
+
+    assert ([B], {A: ParkReason.CHECKS_EXHAUSTED.value}) == (driver.log.forwarded, driver.reasons())
+    driver.turn()
+    assert [B, A] == driver.log.forwarded

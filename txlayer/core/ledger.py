@@ -126,6 +126,7 @@ ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
 
 
 _OPEN, _COMMITTED = TxnState.OPEN, TxnState.COMMITTED
+_PARKED = frozenset({TxnState.PARKED, TxnState.PARKED_COMMITTED})
 _PLAIN, _PRODUCER = f"{VERSION}|{Resolution.COMMIT.value}|", Source.PRODUCER.value
 KEY_INDEX = len(_PLAIN)
 """Index of the transaction's key in an op line."""
@@ -405,6 +406,8 @@ class Ledger:
 
     def _leave_order(self, txn: Transaction) -> None:
         self.order.remove(txn)
+        if txn.state in _PARKED and txn.key_hash is not None:
+            self.batch.parked.add(txn.key)
         self._try_next(txn.key_hash)
 
     def _try_next(self, key_hash: str | None) -> None:
@@ -1011,6 +1014,8 @@ class Ledger:
                 self.waits_for_half = op.last_offset
                 return False
             self._quarantine_misplaced_line(op, line, position)
+        elif op.key in self.batch.parked and not self.is_replaying:
+            return False  # doubt says first that it was parked, or nothing in the log would explain why others went before it
         elif self._has_room_for_key(self.transactions.get(op.key)):
             self._apply(op, position)
         else:
