@@ -327,3 +327,31 @@ def test_questions_and_refusals_are_told_apart_and_stand_in_the_order_of_their_t
 )
 def test_an_operators_line_says_who_and_why(text: str, told: tuple[str, str]) -> None:
     assert told == split_operator_reason(text)
+
+
+def test_a_line_that_doubt_keeps_as_given_up_decides_nothing(logs: Logs) -> None:
+    """Its half record came too late: the transaction stays open, or the next line decides it."""
+    logs.op(3, Resolution.COMMIT)
+    logs.half(0)
+    line = codec.encode_op(OpMessage(Resolution.COMMIT, KEY, "g", 0, 900, Source.PRODUCER)).encode()
+    logs.fold.doubt(partition=3, appended_ms=2_900, key=b"origin/txlayer.op/3/3:1", value=line)
+    assert (TxnState.OPEN, None) == (logs.only().state, logs.only().decided_at)
+
+    logs.op(5, Resolution.ROLLBACK)
+    assert (TxnState.ROLLED_BACK, (5, 1)) == (logs.only().state, logs.only().decided_at)
+    assert [False, True] == [line.is_counted for line in logs.only().op_lines]
+    # An operator ended what was kept: that changes nothing.
+    logs.fold.doubt(partition=3, appended_ms=9_000, key=b"origin/txlayer.op/3/3:1", value=None)
+    assert TxnState.ROLLED_BACK is logs.only().state
+
+
+def test_what_doubt_keeps_of_another_partition_or_id_changes_nothing(logs: Logs) -> None:
+    logs.half(0)
+    logs.op(3, Resolution.COMMIT)
+    line = codec.encode_op(OpMessage(Resolution.COMMIT, KEY, "g", 0, 900, Source.PRODUCER)).encode()
+    logs.fold.doubt(partition=2, appended_ms=2_900, key=b"origin/txlayer.op/2/3:1", value=line)
+    logs.fold.doubt(partition=3, appended_ms=2_900, key=b"origin/txlayer.half/3/3", value=b"|order-1/")
+    logs.fold.doubt(partition=3, appended_ms=2_900, key=b"origin/txlayer.op/3/x:1", value=line)
+    logs.fold.doubt(partition=3, appended_ms=2_900, key=b"origin/txlayer.op/3/3:1", value=line.replace(b"-1/", b"-2/"))
+
+    assert TxnState.COMMITTED is logs.only().state

@@ -6,6 +6,7 @@ It applies the ledger's rule of which line decides to the part of the logs that 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,7 +50,7 @@ class OpLine(NamedTuple):
     line: int
     appended_ms: int
     op: OpMessage
-    is_counted: bool  # False: it names no half record of the transaction, so it has no effect
+    is_counted: bool  # False: it names no half record of the transaction or was given up, so it has no effect
 
 
 class CheckNote(NamedTuple):
@@ -141,6 +142,7 @@ class HistoryFold:
         self._op_part = f"|{txn_id}/".encode("ascii")
         self._doubt_prefix = self._prefix.encode("ascii")
         self._traces: dict[str, _Traces] = {}
+        self._given_up: set[tuple[int, int, int]] = set()  # lines of this id: partition, op offset, line
 
     def half(self, *, partition: int, offset: int, appended_ms: int, headers: Headers | None) -> None:
         """Fold a record of the half topic."""
@@ -166,6 +168,7 @@ class HistoryFold:
     def doubt(self, *, partition: int, appended_ms: int, key: bytes | None, value: bytes | None) -> None:
         """Fold a record of the doubt topic."""
         if key is None or not key.startswith(self._doubt_prefix):
+            self._note_given_up(key, value)
             return
         parsed = codec.parse_doubt_key(key)
         if parsed is None or parsed[1] is not None:
@@ -178,6 +181,13 @@ class HistoryFold:
         if not isinstance(summary, Undecodable):
             traces.summary, traces.left_doubt_ms = summary, None
 
+    def _note_given_up(self, key: bytes | None, value: bytes | None) -> None:
+        """Note a line that doubt keeps as it was given up: it has no effect, also if doubt does not keep it any more."""
+        kept = codec.parse_quarantine_key(key)
+        if kept is None or kept[1] is None or value is None or self._op_part not in value:
+            return
+        self._given_up.add((kept[0].partition, kept[0].offset, kept[1]))
+
     def check(self, *, partition: int, offset: int, appended_ms: int, value: bytes | None) -> None:
         """Fold a record of the check topic; its partition is unrelated to the transaction's."""
         if value is None or self._op_part not in value:
@@ -189,7 +199,7 @@ class HistoryFold:
 
     def histories(self) -> list[TransactionHistory]:
         """One history per nonce, the oldest first."""
-        made = [_history(key, traces) for key, traces in self._traces.items()]
+        made = [_history(key, traces, self._given_up) for key, traces in self._traces.items()]
         return sorted(made, key=lambda h: (h.appended_ms or h.born_ms or 0, h.nonce))
 
     def _of(self, key: str, partition: int) -> _Traces:
@@ -199,11 +209,17 @@ class HistoryFold:
         return traces
 
 
-def _history(key: str, traces: _Traces) -> TransactionHistory:
+def _history(key: str, traces: _Traces, given_up: Collection[tuple[int, int, int]]) -> TransactionHistory:
     halves = sorted(traces.halves, key=lambda half: half[0])
-    summary = traces.summary
+    summary, partition = traces.summary, traces.partition
     lines = tuple(
-        OpLine(offset, number, at_ms, op, _is_counted(op, halves, summary))
+        OpLine(
+            offset,
+            number,
+            at_ms,
+            op,
+            is_counted=(partition, offset, number) not in given_up and _is_counted(op, halves, summary),
+        )
         for offset, number, at_ms, op in sorted(traces.lines, key=lambda line: line[:2])
     )
     decision = next((n for n in lines if n.is_counted and n.op.resolution in _DECISIONS), None)
