@@ -376,12 +376,12 @@ def _summaries(records: DataFrame, names: Names) -> DataFrame:
 
 
 def _twins(records: DataFrame) -> DataFrame:
-    """d: offset of a second copy; nothing where the coordinator did not know the last half record."""
+    """d: offset of a second copy."""
     key, value = lines.text(F.col("key")), lines.text(F.col("value"))
     rows = records.where(value.contains("+") & key.rlike(lines.SUMMARY_KEY) & value.rlike(lines.SUMMARY))
     offsets = F.transform(F.split(F.get(lines.fields(value), F.lit(5)), r"\+"), lines.whole)
     rows = rows.select("partition", "timestamp", key.alias("_key"), offsets.alias("_offsets"))
-    rows = rows.where(F.get("_offsets", F.lit(0)) > 0).withColumn("_twin", F.explode(F.slice("_offsets", 2, 1 << 30)))
+    rows = rows.withColumn("_twin", F.explode(F.slice("_offsets", 2, 1 << 30)))
     return _row(rows, Kind.TWIN, key=F.col("_key"), born_ms=F.lit(None).cast("bigint"), d=F.col("_twin"))
 
 
@@ -431,6 +431,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     t: of its time, null where the broker sets that.
     """
     headers = F.col("headers")
+    has_further = F.size("headers") - F.size("_user") > _FORWARDED_HEADERS
     # Folders of earlier releases do not say whose time it is.
     of_broker = F.coalesce(F.col("is_append_time"), F.lit(False))
     found = _narrow(
@@ -441,9 +442,12 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
         _timed=F.when(~F.col("is_append_time"), F.unix_millis("timestamp")),
         _lane=F.when(F.isnotnull("key"), F.xxhash64("key")),
         _lane_number=names.lane(),
-        # What only looks like a copy of a dead letter counts: the mark is one header more.
-        _mark=F.coalesce(F.try_element_at(headers, F.lit(-1))["key"] == REPLAY_HEADER, F.lit(False)),
+        # Only what has further headers of ours is looked through for the mark of a copy.
+        _mark=F.when(has_further, lines.text(lines.header(headers, REPLAY_HEADER))),
+        _marks=F.when(has_further, F.size(F.filter(headers, lambda each: each["key"] == REPLAY_HEADER))),
     )
+    # Copies that an operator had published of dead letters are left out: a message is visible where it was forwarded.
+    found = found.where(F.isnull(lines.replay_id(F.col("_mark"))))
     # Neither header: somebody else's record, which is no fault.
     rows = found.where(F.isnotnull("_id") | F.isnotnull("_line"))
     rows = rows.withColumn("_f", F.when(F.col("_line").rlike(lines.ORIGIN), lines.fields(F.col("_line"))))
@@ -456,7 +460,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     is_good = (
         (index < count) & F.isnotnull(half_partition) & F.isnotnull(offset) & F.isnotnull(born_ms) & F.isnotnull("_id")
     )
-    is_good = is_good & (F.col("_ours") - F.col("_mark").cast("int") == _FORWARDED_HEADERS)
+    is_good = is_good & (F.col("_ours") - F.coalesce("_marks", F.lit(0)) == _FORWARDED_HEADERS)
     return _row(
         rows,
         Kind.FORWARDED,
@@ -548,18 +552,10 @@ def _row(
     return rows.select(*(columns.get(name, nothing).alias(name) for name in COLUMNS))
 
 
-def _forwarded_once(records: DataFrame, names: Names) -> DataFrame:
-    """The same without copies that an operator had published of dead letters: a message is visible where it was forwarded."""
-    # The writer of a copy puts its mark last; to look for it everywhere would cost every record a walk.
-    last = F.try_element_at("headers", F.lit(-1))
-    is_copy = (last["key"] == REPLAY_HEADER) & lines.text(last["value"]).rlike(lines.REPLAY_MARK)
-    return _forwarded(records.where(~F.coalesce(is_copy, F.lit(False))), names)
-
-
 _MAKERS: dict[TopicKind, Callable[[DataFrame, Names], DataFrame]] = {
     TopicKind.HALF: _half,
     TopicKind.OP: _op,
     TopicKind.CHECK: _check,
     TopicKind.DOUBT: _doubt,
-    TopicKind.FORWARDED: _forwarded_once,
+    TopicKind.FORWARDED: _forwarded,
 }

@@ -385,8 +385,11 @@ def fold_exactly(  # its steps, in their order
     # What retention took the beginning of is not judged, nor is another one for its sake.
     is_judged = (F.col("nonce") != STRAY) & (F.col("reading") == 0) & ~F.coalesce(is_cut_off(), F.lit(False))
     visible = F.sum((F.when(is_judged, F.col("v_n")) > 0).cast("bigint")).over(of_id)
+    # By an incomplete commit it was parked, also where doubt shows nothing of it.
+    is_incomplete = is_committed() & F.coalesce(F.col("o_commit") < F.col("released"), F.isnull("released"))
     return rows.withColumns(
         {
+            "d_parked_ms": F.least("d_parked_ms", F.when(is_incomplete, F.col("o_commit_ms"))),
             "attempts_visible": F.greatest(F.coalesce(visible, F.lit(0)), F.lit(1)),
             "is_differing": F.coalesce("is_differing", F.lit(False)),
             "is_kept": F.coalesce("is_kept", F.lit(False)),
@@ -478,8 +481,8 @@ def _known_offsets(half: DataFrame, told: DataFrame) -> DataFrame:
         F.max(F.when(own, F.col("pos"))).alias("_last"),
         F.max(F.when(~own, F.col("pos"))).alias("_last_copy"),
     )
-    # 0 where the coordinator did not know it.
-    is_summary = (F.col("kind") == int(Kind.DOUBT)) & (F.col("d") > 0)
+    # Of one that has no half record the coordinator did not know them.
+    is_summary = (F.col("kind") == int(Kind.DOUBT)) & (F.col("idx") > 0)
     named = F.when(is_summary, F.array("w", "d")).when(F.col("kind") == int(Kind.TWIN), F.array("d"))
     of_attempt = told.groupBy(*by).agg(F.flatten(F.collect_set(named)).alias("_told"))
     low, high = F.array_min("_told"), F.array_max("_told")
@@ -798,19 +801,22 @@ def reversed_ids(happened: DataFrame, rows: DataFrame) -> DataFrame:
 def ahead(rows: DataFrame, *, edge_ms: int, doubt_from_ms: int) -> DataFrame:
     """What of rows others of their ordering key may wait for (`AHEAD_COLUMNS`), a row per key and half partition.
 
-    None that was parked: it has given up its place. `edge_ms`: what was decided later is young; `doubt_from_ms`: as of `is_keyed`.
+    None that was parked: it has given up its place. `edge_ms`: what was decided or parked later is young; `doubt_from_ms`: as of
+    `is_keyed`.
     """
     is_told = F.isnull("d_last") | (F.coalesce("h_first_ms", F.lit(0)) >= doubt_from_ms)
-    is_in_place = F.isnull("d_parked_ms") & is_told & (F.col("verdict") != "out_of_window")
+    is_judged = F.col("verdict") != "out_of_window"
+    is_in_place = F.isnull("d_parked_ms") & is_told & is_judged
     is_undecided = is_in_place & F.isnull(decision()) & ~F.col("verdict").isin(*_CERTAIN)
-    is_young = is_in_place & (F.least("o_commit_ms", "o_rollback_ms", "o_abandon_ms") >= edge_ms)
+    left_ms = F.greatest(F.least("o_commit_ms", "o_rollback_ms", "o_abandon_ms"), "d_parked_ms")
+    is_young = F.coalesce(is_judged & (left_ms >= edge_ms), F.lit(False))
     is_on_doubt = F.coalesce(doubt_state(), F.lit("")) != ""
     of_key = rows.where(F.isnotnull("h_key") & F.isnotnull("h_first")).groupBy("h_key", "half_partition")
     found = of_key.agg(
         F.min(F.when(is_undecided, F.col("h_first"))).alias("undecided"),
         F.max(is_undecided & is_on_doubt).alias("is_on_doubt"),
         F.min(F.when(is_young, F.col("h_first"))).alias("young"),
-        F.min(F.when(_is_unknown() & ~F.coalesce(is_young, F.lit(False)), F.col("h_first"))).alias("unknown"),
+        F.min(F.when(_is_unknown() & ~is_young, F.col("h_first"))).alias("unknown"),
         F.lit(doubt_from_ms).cast("bigint").alias("told_from_ms"),
     )
     return found.where(F.coalesce("undecided", "young", "unknown").isNotNull())
@@ -833,7 +839,8 @@ def _is_unknown() -> Column:
     is_lacking = is_lacking & (F.coalesce(doubt_state(), F.lit("")) == "")
     return (
         F.col("verdict").isin("out_of_window", MAY_WAIT)
-        | (F.col("verdict").isin("open", "leaked", *_CERTAIN) & is_lacking)
+        | (F.col("verdict").isin("leaked", *_CERTAIN) & is_lacking)
+        | ((F.col("verdict") == "open") & is_lacking & F.isnotnull("hidden_n"))
         | (F.col("verdict").isin(*_CERTAIN) & F.isnull(decision()))
     )
 
@@ -851,15 +858,16 @@ def with_ahead(stored: DataFrame, ahead: DataFrame) -> DataFrame:
     """
     first = F.coalesce("more.h_first", "h_last")
     is_behind = is_prepare_order() & (F.col("undecided") < first)
-    is_off_doubt = F.coalesce(doubt_state("more.d_last"), F.lit("")) == ""
-    waits = (is_behind & ~F.col("is_on_doubt")) | (is_prepare_order() & (F.col("young") < first))
+    # What was on doubt waits there until it is settled, and a commit that is incomplete does not wait.
+    may_wait = is_prepare_order() & F.isnull("more.d_last") & F.isnull("more.d_parked_ms")
+    waits = (is_behind & ~F.col("is_on_doubt")) | (F.col("young") < first)
     stored_ms = F.coalesce("more.h_first_ms", "h_last_ms")
     is_told = F.isnull("more.d_last") | (stored_ms >= F.col("told_from_ms"))
     is_in_place = is_told & F.isnull("more.d_parked_ms")
-    is_unsure = is_prepare_order() & (F.col("unknown") < first) & F.isnull("more.d_last")
+    is_unsure = may_wait & (F.col("unknown") < first)
     found = stored.join(F.broadcast(ahead), ["h_key", "half_partition"], "left")
     found = found.withColumns(
-        {"_waits": waits & is_off_doubt, "_went_before": is_behind & is_in_place, "_is_unsure": is_unsure}
+        {"_waits": waits & may_wait, "_went_before": is_behind & is_in_place, "_is_unsure": is_unsure}
     )
     return found.drop(*AHEAD_COLUMNS)
 

@@ -111,6 +111,7 @@ _MORE: Mapping[str, str | None] = {
             "c_refused",
             "d_last",
             "d_parked_ms",
+            "hidden_n",
         )
     ),
 }
@@ -125,6 +126,7 @@ def to_stored(judged: DataFrame, *, keeps_core: bool) -> DataFrame:
     exact, folded from every record.
     """
     merged = judged.withColumns({name: F.coalesce(*columns) for name, columns in _MERGED.items()})
+    merged = merged.withColumn("hidden_n", F.when(F.col("hidden_n") > 0, F.col("hidden_n")))
     is_usual = reduce(Column.__and__, (_is_usual(name, usual) for name, usual in _MORE.items()))
     is_kept = F.col("is_settled") != int(State.SETTLED) if keeps_core else F.lit(False)
     return merged.select(

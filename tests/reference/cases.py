@@ -528,6 +528,18 @@ def commit_of_a_part_beside_a_copy_of_one_held_whole(log: Log) -> None:
     log.starts[HALF] = 1
 
 
+@case("rolled_back")
+def copy_of_one_on_doubt_whose_first_record_was_the_first_of_half(log: Log) -> None:
+    """Offset 0 is a place like any other."""
+    half = log.half()
+    log.summary("open", half)
+    log.content(half)
+    log.op(("R", half))
+    log.end_on_doubt(0)
+    log.half()
+    log.starts[HALF] = 1
+
+
 @case("ok")
 def copies_whose_first_records_are_gone_of_one_on_doubt(log: Log) -> None:
     """Doubt names the last half record, and what is visible may name any between the first and that one."""
@@ -836,6 +848,42 @@ def _show_with(log: Log, half: Record, name: str) -> None:
     log.records[-1] = replace(log.records[-1], headers=[*log.records[-1].headers, (name, b"1")])
 
 
+def _copy_with(log: Log, *marks: bytes | None, is_ahead: bool = False) -> None:
+    """A committed message, visible once, and once more with those headers `txl-replay`."""
+    half = log.half()
+    log.op(("C", half))
+    log.show(half)
+    log.show(half)
+    headers = [("txl-replay", mark) for mark in marks]
+    shown = log.records[-1]
+    log.records[-1] = replace(shown, headers=[*headers, *shown.headers] if is_ahead else [*shown.headers, *headers])
+
+
+@case("ok")
+def copy_of_a_dead_letter_whose_mark_is_before_its_other_headers(log: Log) -> None:
+    _copy_with(log, b"ticket-12/3:17", is_ahead=True)
+
+
+@case("ok")
+def copy_of_a_dead_letter_whose_last_mark_is_in_form(log: Log) -> None:
+    _copy_with(log, b"ticket 12/3:17", b"ticket-12/3:17")
+
+
+@case("duplicate")
+def copy_whose_last_mark_is_out_of_form(log: Log) -> None:
+    _copy_with(log, b"ticket-12/3:17", b"ticket 12/3:17")
+
+
+@case("duplicate")
+def copy_whose_mark_has_no_value(log: Log) -> None:
+    _copy_with(log, None)
+
+
+@case("duplicate")
+def copy_whose_mark_names_a_partition_that_kafka_cannot_have(log: Log) -> None:
+    _copy_with(log, b"ticket-12/2147483648:17")
+
+
 @case("open", "orphan")
 def phantom_without_an_origin(log: Log) -> None:
     log.half()
@@ -988,6 +1036,87 @@ def behind_one_of_its_ordering_key_that_may_have_been_visible(log: Log) -> None:
     log.op(("C", ahead), key=AHEAD)
     log.op(("C", half))
     log.starts["other"] = 5
+
+
+@case("lost")
+def behind_one_of_its_ordering_key_that_is_open_on_doubt(log: Log) -> None:
+    """What waits for one on doubt is on doubt itself."""
+    ahead, half = log.half(AHEAD, options=PREPARE_ORDER), log.half(options=PREPARE_ORDER)
+    _keep_open(log, ahead, AHEAD)
+    log.op(("C", half))
+
+
+def _keep_open(log: Log, half: Record, key: str) -> None:
+    log.summary("open", half, key=key, key_hash=HASH, order="prepare")
+    log.content(half, key=key)
+
+
+@case("lost")
+def left_doubt_behind_an_undecided_one_of_its_ordering_key(log: Log) -> None:
+    """What waits on doubt stays there until it is settled."""
+    log.half(AHEAD, options=PREPARE_ORDER)
+    half = log.half(options=PREPARE_ORDER)
+    _keep_open(log, half, KEY)
+    log.op(("C", half))
+    log.end_on_doubt(0)
+
+
+@case("lost")
+def left_doubt_behind_one_of_its_ordering_key_that_may_have_been_visible(log: Log) -> None:
+    ahead, half = log.half(AHEAD, topic="other", options=PREPARE_ORDER), log.half(options=PREPARE_ORDER)
+    log.op(("C", ahead), key=AHEAD)
+    _keep_open(log, half, KEY)
+    log.op(("C", half))
+    log.end_on_doubt(0)
+    log.starts["other"] = 5
+
+
+@case("lost")
+def commit_of_a_part_behind_an_undecided_one_of_its_ordering_key(log: Log) -> None:
+    """A commit that is incomplete does not wait: it is parked."""
+    log.half(AHEAD, options=PREPARE_ORDER)
+    first, _ = _whole(log, options=PREPARE_ORDER)
+    log.op(("C", first))
+
+
+@case("lost")
+def commit_of_a_part_behind_one_of_its_ordering_key_that_may_have_been_visible(log: Log) -> None:
+    ahead = log.half(AHEAD, topic="other", options=PREPARE_ORDER)
+    log.op(("C", ahead), key=AHEAD)
+    first, _ = _whole(log, options=PREPARE_ORDER)
+    log.op(("C", first))
+    log.starts["other"] = 5
+
+
+def _incomplete_at_first(log: Log, options: str) -> None:
+    """Its place is given up by a commit of a part, and the next commit is read at once: doubt shows nothing of it."""
+    first, last = _whole(log, options=options)
+    later = log.half(AHEAD, options=PREPARE_ORDER)
+    log.op(("C", later), key=AHEAD)
+    log.op(("C", first))
+    log.op(("C", last))
+    for half in (later, first, last):
+        log.show(half)
+
+
+@case("ok")
+def incomplete_at_first_and_overtaken_in_the_order_of_half(log: Log) -> None:
+    _incomplete_at_first(log, PREPARE_ORDER)
+
+
+@case("ok")
+def incomplete_at_first_and_overtaken_by_one_in_the_order_of_half(log: Log) -> None:
+    _incomplete_at_first(log, f"k{HASH}")
+
+
+@case("ok")
+def incomplete_at_first_and_visible_before_an_undecided_one_of_its_ordering_key(log: Log) -> None:
+    log.half(AHEAD, options=PREPARE_ORDER)
+    first, last = _whole(log, options=PREPARE_ORDER)
+    log.op(("C", first))
+    log.op(("C", last))
+    for half in (first, last):
+        log.show(half)
 
 
 @case("ok")

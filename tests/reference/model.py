@@ -40,6 +40,7 @@ from tests.reference.wire import (
     Origin,
     Record,
     Summary,
+    is_replay_mark,
     murmur2,
     parse_content,
     parse_half,
@@ -142,6 +143,7 @@ class Transaction:
     lines: list[tuple[Line, str]] = field(default_factory=list)
     #: All summaries that are known, oldest first.
     summaries: list[Summary] = field(default_factory=list)
+    summaries_at_ms: list[int] = field(default_factory=list)
     #: What is on doubt now.
     doubt: Summary | None = None
     doubt_at_ms: int = 0
@@ -185,7 +187,7 @@ class Transaction:
         firsts = [m.offset for m in self.messages.values() if m.offset is not None]
         ends = {*firsts[:1], *firsts[-1:], *(set(self.at) - set(firsts))}
         for summary in self.summaries:
-            if not self.at or summary.last_offset > 0:  # 0: the coordinator did not know it
+            if not self.at or summary.seen:  # else the coordinator did not know them
                 ends |= {summary.first_offset, summary.last_offset, *summary.copy_offsets}
         return ends
 
@@ -201,6 +203,21 @@ class Transaction:
     def is_cut_off_in(self, reading: Reading) -> bool:
         here = {message.index for message in self.at.values()}
         return 0 not in here or (reading.released is not None and len(here) < self.count)
+
+    @property
+    def may_have_no_place(self) -> bool:
+        """Whether it may have given up its place in the order of its key: it was parked, or its first commit was incomplete."""
+        reading = self.reading
+        return self.may_have_been_parked or (reading.is_commit and reading.released is not reading.decision)
+
+    @property
+    def left_ms(self) -> list[int]:
+        """When it was decided, and when it was parked for the first time."""
+        times = [
+            at_ms for summary, at_ms in zip(self.summaries, self.summaries_at_ms, strict=True) if summary.is_parked
+        ]
+        decision = self.reading.decision
+        return times[:1] + ([decision.record.timestamp_ms] if decision else [])
 
     @property
     def is_first_known(self) -> bool:
@@ -239,8 +256,8 @@ class KeyQueue:
     """What the transactions of one ordering key wait for, taken in the order of half."""
 
     transactions: list[Transaction] = field(default_factory=list)
-    #: The last line that let an earlier one go.
-    blocked_until: Line | None = None
+    #: When the last one left the queue: it was decided or parked, and let those behind it go.
+    blocked_until_ms: int = 0
     #: Who goes first and is undecided; those that were parked hold nobody.
     undecided: list[Transaction] = field(default_factory=list)
     #: Of those in the order of decisions: the line that lets a transaction go.
@@ -387,8 +404,9 @@ def read_doubt(world: World) -> None:
             txn.doubt_at_ms = record.timestamp_ms
             if txn.doubt is not None:
                 txn.summaries.append(txn.doubt)
+                txn.summaries_at_ms.append(record.timestamp_ms)
                 is_known = txn.doubt.state in STATES
-                txn.may_have_been_parked |= txn.doubt.state.startswith("parked") or not is_known
+                txn.may_have_been_parked |= txn.doubt.is_parked or not is_known
             elif record.value is not None:
                 world.find(Kind.OUT_OF_FORM, txn.key, record.place)
         else:
@@ -454,14 +472,18 @@ def read_real(world: World) -> None:
         names = [name for name, _ in record.headers]
         if record.topic in world.system_topics or not {"txl-id", "txl-origin"} & set(names):
             continue
-        if "txl-replay" in names or ("txl-dlq" in names and record.topic.endswith(".dlq")):
+        marks = [value for name, value in record.headers if name == "txl-replay"]
+        is_copy = bool(marks) and is_replay_mark(marks[-1])
+        if is_copy or ("txl-dlq" in names and record.topic.endswith(".dlq")):
             continue  # a copy of a dead letter, or a dead letter
         bounds = world.bounds_of(record.topic, record.partition)
         if not bounds.start <= record.offset < bounds.end:
             continue
         origins = [parse_origin(value) for name, value in record.headers if name == "txl-origin"]
         ids = [value for name, value in record.headers if name == "txl-id"]
-        has_others = any(name.startswith("txl") and name not in ("txl-id", "txl-origin") for name in names)
+        has_others = any(
+            name.startswith("txl") and name not in ("txl-id", "txl-origin", "txl-replay") for name in names
+        )
         if len(ids) != 1 or len(origins) != 1 or origins[0] is None or has_others:
             detail = "its headers of ours are broken"
             world.find(Kind.PHANTOM, None, record.place, detail=detail)
@@ -726,6 +748,8 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
     is_invisible = not shown
     kept = {"held", "waiting", "parked-committed"} if reading.released else {"parked-committed"}
     last_ms = max(written_ms(txn, reading), waited_until_ms(txn, queue))
+    # An incomplete commit does not wait, and what was on doubt waits there until it is settled.
+    may_wait = is_invisible and txn.is_prepare_order and reading.released is reading.decision and not txn.was_on_doubt
     if reading.abandoned and (is_invisible or reading.released is None):
         reading.state = "abandoned"
         if reading.released:
@@ -742,9 +766,9 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
             judge_age(world, txn, reading)
     elif world.is_young(last_ms):
         reading.state = "committing"
-    elif is_invisible and reading.released and is_waiting(world, txn, queue):
+    elif may_wait and is_waiting(world, queue):
         reading.state = "waiting"
-    elif is_invisible and txn.is_prepare_order and queue.has_unknown and not txn.was_on_doubt:
+    elif may_wait and queue.has_unknown:
         reading.find(Kind.NOT_JUDGED, detail="what it waits for is not known")
     else:
         judge_missing(world, txn, reading, shown)
@@ -824,15 +848,11 @@ def written_ms(txn: Transaction, reading: Reading) -> int:
 
 def waited_until_ms(txn: Transaction, queue: KeyQueue) -> int:
     """When the last one ahead in the order of half was decided, for who has to wait for that."""
-    if not txn.is_prepare_order or queue.blocked_until is None:
-        return 0
-    return queue.blocked_until.record.timestamp_ms
+    return queue.blocked_until_ms if txn.is_prepare_order else 0
 
 
-def is_waiting(world: World, txn: Transaction, queue: KeyQueue) -> bool:
+def is_waiting(world: World, queue: KeyQueue) -> bool:
     """Whether a committed transaction may wait outside doubt: behind undecided ones, all in half."""
-    if not txn.is_prepare_order:
-        return False
     ahead = [t for t in queue.undecided if t.state != "parked"]
     return bool(ahead) and all(t.doubt is None or world.is_young(t.doubt_at_ms) for t in ahead)
 
@@ -840,10 +860,9 @@ def is_waiting(world: World, txn: Transaction, queue: KeyQueue) -> bool:
 def acquire_slot(txn: Transaction, queue: KeyQueue) -> None:
     """Note when a transaction may go, and what that means for those behind it in half."""
     reading = txn.reading
-    left = reading.released or reading.decision
     if reading.is_unknown or not txn.key_hash or txn.is_cut_off:
         return
-    is_in_place = txn.is_first_known and not txn.may_have_been_parked
+    is_in_place = txn.is_first_known and not txn.may_have_no_place
     if txn.is_prepare_order and queue.undecided and is_in_place:
         for record, index in txn.committed_shown if reading.released else []:
             detail = f"{queue.undecided[0].key} goes first and is undecided"
@@ -852,12 +871,10 @@ def acquire_slot(txn: Transaction, queue: KeyQueue) -> None:
     if is_at_once and not txn.is_prepare_order and not txn.may_have_been_parked:
         assert reading.released is not None
         queue.goes_at[txn.key] = reading.released.position
-    if not is_in_place:
-        return
-    if left is None:
+    if is_in_place and reading.decision is None:
         queue.undecided.append(txn)
-    elif queue.blocked_until is None or left.position > queue.blocked_until.position:
-        queue.blocked_until = left
+    if txn.is_first_known:
+        queue.blocked_until_ms = max([queue.blocked_until_ms, *txn.left_ms])
 
 
 def judge_order(world: World, queue: KeyQueue) -> None:
@@ -887,7 +904,7 @@ def judge_order(world: World, queue: KeyQueue) -> None:
             if goes_at < latest:
                 txn.reading.find(Kind.OUT_OF_ORDER, place, witness, detail="order of decisions")
             highest[lane] = max((latest, witness), (goes_at, place))
-        if txn.is_first_known and not txn.may_have_been_parked and not txn.reading.is_unknown:
+        if txn.is_first_known and not txn.may_have_no_place and not txn.reading.is_unknown:
             # Who asked for the order of half is behind everything that is before it in half.
             first, witness = furthest.get(lane, (-1, place))
             if txn.first_offset < first:

@@ -88,3 +88,73 @@ def test_what_waited_for_one_that_was_decided_a_moment_ago_may_still_be_on_its_w
         report = judge(replace(history, settings=replace(log.settings, now_ms=now_ms, grace_ms=60_000)))
         told = verified(history, now_ms=now_ms).words
         assert {ahead: expected, behind: expected} == {key: verdict(report.of(key)) for key in (ahead, behind)} == told
+
+
+def young(log: Log, age_ms: int, keys: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str]]:
+    """What the model and verify say of transactions so long after the newest record."""
+    now_ms, history = log.now_ms + age_ms, log.history()
+    report = judge(replace(history, settings=replace(log.settings, now_ms=now_ms, grace_ms=60_000)))
+    told = verified(history, now_ms=now_ms).words
+    return {key: verdict(report.of(key)) for key in keys}, {key: told[key] for key in keys}
+
+
+def test_what_waited_for_one_that_was_parked_a_moment_ago_may_still_be_on_its_way() -> None:
+    """Without a question the one ahead was in half: `transaction_age_max` is shorter than `doubt_after`."""
+    ahead, behind = "ahead/0000000c", "behind/0000000d"
+    log = Log()
+    first, second = (log.half(key, options=f"k{HASH},op") for key in (ahead, behind))
+    log.op(("C", second), key=behind)
+    log.now_ms += 240_000
+    log.content(first, key=ahead)
+    log.summary("parked", first, key=ahead, reason="too-old", key_hash=HASH, order="prepare")
+
+    for age_ms, expected in ((1_000, "open"), (61_000, "lost")):
+        wanted = {ahead: "parked", behind: expected}
+        assert (wanted, wanted) == young(log, age_ms, (ahead, behind))
+
+
+def test_what_waited_for_one_whose_incomplete_commit_came_a_moment_ago_may_still_be_on_its_way() -> None:
+    ahead, behind = "ahead/0000000c", "behind/0000000d"
+    log = Log()
+    first, last = (log.half(ahead, f"{index}/2", options=f"k{HASH},op") for index in range(2))
+    half = log.half(behind, options=f"k{HASH},op")
+    log.op(("C", half), key=behind)
+    log.now_ms += 240_000
+    log.op(("C", first), key=ahead)
+    for index, each in enumerate((first, last)):
+        log.content(each, index, key=ahead)
+    log.summary("parked-committed", first, last, key=ahead, reason="incomplete", key_hash=HASH, order="prepare")
+
+    for age_ms, expected in ((1_000, "open"), (61_000, "lost")):
+        wanted = {ahead: "parked", behind: expected}
+        assert (wanted, wanted) == young(log, age_ms, (ahead, behind))
+
+
+@pytest.mark.parametrize(("age_h", "expected"), [(2, "out_of_window"), (23, "out_of_window"), (25, "lost")])
+def test_what_may_wait_for_one_that_is_older_than_the_window_is_not_lost(age_h: int, expected: str) -> None:
+    """The one ahead is undecided and not on doubt yet: `doubt_after` may be up to a day."""
+    log = Log()
+    log.half("ahead/0000000c", options=f"k{HASH},op")
+    log.now_ms += 60_000
+    since_ms = log.now_ms
+    half = log.half(options=f"k{HASH},op")
+    log.op(("C", half))
+
+    told = verified(log.history(), now_ms=since_ms + age_h * 3_600_000, since_ms=since_ms)
+
+    assert expected == told.words[KEY]
+
+
+def test_what_waits_for_one_in_a_short_window_is_open_and_in_the_order_of_decisions_it_is_lost() -> None:
+    log = Log()
+    log.half("ahead/0000000c", options=f"k{HASH},op")
+    log.now_ms += 60_000
+    since_ms = log.now_ms
+    log.half("other/0000000d", options=f"k{HASH},op")
+    half, plain = log.half(options=f"k{HASH},op"), log.half("plain/0000000e", options=f"k{HASH}")
+    log.op(("C", half))
+    log.op(("C", plain), key="plain/0000000e")
+
+    told = verified(log.history(), now_ms=since_ms + 7_200_000, since_ms=since_ms)
+
+    assert ("open", "lost") == (told.words[KEY], told.words["plain/0000000e"])

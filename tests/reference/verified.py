@@ -28,8 +28,8 @@ class Told:
     orphans: frozenset[str]
 
 
-def verified(history: History, *, now_ms: int) -> Told:
-    """Read and judge everything, as `txlayer verify --since 0` does."""
+def verified(history: History, *, now_ms: int, since_ms: int = 0) -> Told:
+    """Read and judge what was stored since then, as `txlayer verify --since` does."""
     cluster = Cluster(history)
     reader = WindowReader(
         ClientConfig(bootstrap_servers="localhost:1", namespace=history.settings.namespace),
@@ -38,7 +38,9 @@ def verified(history: History, *, now_ms: int) -> Told:
         wall_clock=lambda: now_ms / 1000,
     )
     topics = tuple(cluster.topics - {f"{history.settings.namespace}.{t}" for t in ("half", "op", "doubt")})
-    asked = WantedWindow(since_ms=0, topics=topics, overdue_ms=1 << 62, clock_error_ms=history.settings.clock_error_ms)
+    asked = WantedWindow(
+        since_ms=since_ms, topics=topics, overdue_ms=1 << 62, clock_error_ms=history.settings.clock_error_ms
+    )
     with TraceIndex() as shelf:
         window = reader.read(asked, shelf).window
         words: dict[str, Verdict] = {}
@@ -90,8 +92,14 @@ class Admin:
         return {p: b.readable_end if is_committed else b.end for p, b in bounds.items()}
 
     def offsets_at(self, places: Collection[Place], *, at_ms: int) -> dict[Place, int]:
-        assert at_ms == 0, "everything is read"
-        return self.start_offsets(places)
+        """Behind the last record before that time: markers have times, too."""
+        starts = self.start_offsets(places)
+        for place in places if at_ms else ():
+            for record in self._cluster.records[place]:
+                if record.timestamp_ms >= at_ms:
+                    break
+                starts[place] = record.offset + 1
+        return starts
 
     def close(self) -> None:
         pass

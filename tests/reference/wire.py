@@ -159,6 +159,10 @@ class Summary:
     is_prepare_order: bool
     key_hash: str
 
+    @property
+    def is_parked(self) -> bool:
+        return self.state.startswith("parked")
+
 
 _KEY = r"[^|/\n]{1,128}/[^|/\n]{8}"  # more than a writer may write
 _GROUP = r"[^|\n]{1,200}"
@@ -304,6 +308,12 @@ def parse_origin(value: bytes | None) -> Origin | None:
         return None
     origin = Origin(*(int(number) for number in match.groups()))
     return origin if origin.index < origin.count else None
+
+
+def is_replay_mark(value: bytes | None) -> bool:
+    """Whether a header `txl-replay` marks a copy of a dead letter."""
+    match = re.fullmatch(rb"[A-Za-z0-9._-]{1,64}/(\d+):(\d+)", value or b"")
+    return match is not None and int(match[1]) <= PARTITION_MAX and int(match[2]) <= NUMBER_MAX
 
 
 def murmur2(data: bytes) -> int:

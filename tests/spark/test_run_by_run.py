@@ -317,6 +317,25 @@ def behind_one_that_was_decided_a_moment_ago(log: Steps) -> None:
 
 
 @case
+def behind_one_that_was_parked_a_moment_ago(log: Steps) -> None:
+    """Without a question the one ahead was in half: `transaction_age_max` is shorter than `doubt_after`."""
+    a, b = (log.half(key, options=f"k{HASH},op") for key in (AHEAD, BEHIND))
+    log.op(("C", b), key=BEHIND)
+    log.cut()
+    log.content(a, key=AHEAD)
+    log.summary("parked", a, key=AHEAD, reason="too-old", key_hash=HASH, order="prepare")
+
+
+@case
+def behind_one_whose_commit_was_repeated_a_moment_ago(log: Steps) -> None:
+    a, b = (log.half(key, options=f"k{HASH},op") for key in (AHEAD, BEHIND))
+    log.op(("C", a), key=AHEAD)
+    log.op(("C", b), key=BEHIND)
+    log.cut()
+    log.op(("C", a), key=AHEAD)
+
+
+@case
 def held_and_released_between_the_reading_of_its_topics_and_of_doubt(log: Steps) -> None:
     """Bronze reads the real topics first, and `shop` a little later than `loyalty`."""
     first, last = log.half(KEY, "0/2"), log.half(KEY, "1/2", topic="loyalty")
@@ -396,6 +415,26 @@ def test_what_waited_for_one_that_was_decided_a_moment_ago_may_still_be_on_its_w
     id_b, nonce_b = BEHIND.split("/")
     assert (id_b, nonce_b, "open") in waiting
     assert (id_b, nonce_b, "open" if "young" in request.node.name else "lost") in decided
+
+
+@pytest.mark.nightly
+def test_what_waited_for_one_that_was_parked_a_moment_ago_may_still_be_on_its_way(
+    judged: dict[str, list[list[Word]]], request: pytest.FixtureRequest
+) -> None:
+    _, parked, *_ = judged["behind_one_that_was_parked_a_moment_ago"]
+
+    expected = "open" if "young" in request.node.name else "lost"
+    assert [(*AHEAD.split("/"), "parked"), (*BEHIND.split("/"), expected)] == parked
+
+
+@pytest.mark.nightly
+def test_what_does_not_wait_is_lost_also_while_a_repeated_commit_ahead_of_it_is_young(
+    judged: dict[str, list[list[Word]]], request: pytest.FixtureRequest
+) -> None:
+    _, repeated, *_ = judged["behind_one_whose_commit_was_repeated_a_moment_ago"]
+
+    expected = "open" if "young" in request.node.name else "lost"
+    assert [(*AHEAD.split("/"), expected), (*BEHIND.split("/"), "lost")] == repeated
 
 
 @pytest.mark.nightly

@@ -241,10 +241,13 @@ class Window:
     """{partition of a real topic: records up to this time may be deleted}; absent: it was read from its beginning."""
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     """{real topic: its current number of partitions}; it may have had fewer."""
+    hiding_waits: frozenset[int] = frozenset()
+    """Half partitions that hold records before the window so young that one of them may be undecided and not on doubt."""
 
 
-VISIBLE, HELD_BACK, UNDECIDED, YOUNG, UNKNOWN, MISSING = range(6)
-"""Roles of an order mark. All but the first two come before the visible ones of their key. YOUNG: decided a moment ago."""
+VISIBLE, HELD_BACK, UNDECIDED, ON_DOUBT, YOUNG, UNKNOWN, MISSING = range(7)
+"""Roles of an order mark. All but the first two come before the visible ones of their key. ON_DOUBT: undecided, and those
+that wait for it are on doubt, too. YOUNG: decided or parked a moment ago."""
 
 
 class OrderMark(NamedTuple):
@@ -333,7 +336,7 @@ class _Attempt:
         firsts = [half.offset for half in self.halves.values()]
         known = {*firsts[:1], *firsts[-1:]} | ({o for _, o in self.offsets} - set(firsts))
         for summary in self.summaries:
-            if summary.last_offset > 0 or not firsts:  # 0: the coordinator did not know it
+            if summary.seen or not firsts:  # else the coordinator did not know them
                 known |= {summary.first_offset, summary.last_offset}
                 known |= {int(copy) for copy in summary.copies.split(",") if copy}
         return known
@@ -730,10 +733,13 @@ def _judge_missing(attempt: _Attempt, reading: _Reading, window: Window, seen: C
         where = f"op {line.partition}:{line.offset}, line {line.line}"
         found.append((Verdict.LOST, None, f"committed at {where}"))
     is_prepare = attempt.first.is_prepare and bool(attempt.first.key_hash)
-    if is_prepare and not seen:
-        reading.missing = sorted(found, key=lambda fault: _PRECEDENCE.index(fault[0]))
-    else:
+    # An incomplete commit does not wait, and what was on doubt waits there until it is settled.
+    if not is_prepare or seen or reading.released is not reading.decision or attempt.was_on_doubt:
         reading.faults += found
+        return
+    if attempt.first.partition in window.hiding_waits:
+        found = [(Verdict.OUT_OF_WINDOW, None, "it may wait for one of its ordering key that is older than the window")]
+    reading.missing = sorted(found, key=lambda fault: _PRECEDENCE.index(fault[0]))
 
 
 def _may_be_gone(attempt: _Attempt, index: int, released: OpTrace, window: Window) -> bool:
@@ -780,9 +786,11 @@ def _order_marks(
         return (OrderMark(first.key_hash, before, None, begin, role=UNKNOWN),)
     # A parked transaction gives up its place, and compaction may have removed the summary on doubt that showed it parked.
     may_have_been_parked = attempt.was_parked or (attempt.was_on_doubt and first.at_ms < window.doubt_from_ms)
-    is_in_half_order = attempt.is_first_known and not may_have_been_parked
-    released = reading.released
-    is_in_turn = released is reading.decision and not first.is_prepare and not may_have_been_parked
+    released, decision = reading.released, reading.decision
+    # As an incomplete commit gives up its place, also if doubt does not show it.
+    is_incomplete = reading.is_commit and released is not decision
+    is_in_half_order = attempt.is_first_known and not may_have_been_parked and not is_incomplete
+    is_in_turn = released is decision and not first.is_prepare and not may_have_been_parked
     decided_at = (released.offset, released.line) if released and is_in_turn else None
     kinds = {verdict for verdict, _, _ in faults}
     places: dict[int, tuple[Origin, int]] = {}
@@ -796,11 +804,14 @@ def _order_marks(
             if partitions is None:
                 partitions = set(range(window.partition_counts.get(half.topic, 0)))
             marked += [(Origin(half.topic, p, FOREVER), HELD_BACK) for p in partitions]
-    left = released or reading.decision
-    if left is not None and is_in_half_order and left.at_ms >= window.cut_ms - window.grace_ms:
+    left_ms = [summary.at_ms for summary in attempt.summaries if summary.state in _PARKED][:1]
+    left_ms += [] if decision is None else [decision.at_ms]
+    edge_ms = window.cut_ms - window.grace_ms
+    if attempt.is_first_known and any(at_ms >= edge_ms for at_ms in left_ms):
         marked.append((before, YOUNG))
-    if left is None and is_in_half_order:
-        marked.append((before, UNDECIDED))
+    if decision is None and is_in_half_order:
+        is_on_doubt = attempt.doubt is not None and attempt.doubt.at_ms < edge_ms
+        marked.append((before, ON_DOUBT if is_on_doubt else UNDECIDED))
     elif may_wait:
         marked.append((before, MISSING))
     elif Verdict.OUT_OF_WINDOW in kinds and not kinds & {Verdict.LOST, Verdict.TORN}:
@@ -843,13 +854,14 @@ class OrderFold:
     _decided: tuple[int, int] = (-1, -1)
     _stored: int = -1
     _undecided: int = FOREVER
+    _on_doubt: int = FOREVER
     _young: int = FOREVER
     _unknown: int = FOREVER
 
     def is_late(self, mark: OrderMark) -> str:
         """Reason why this message came too late or too early; "" if it did not."""
         self._enter(mark)
-        if mark.role in (UNDECIDED, YOUNG, UNKNOWN):  # they come before the visible ones of their key
+        if mark.role in (UNDECIDED, ON_DOUBT, YOUNG, UNKNOWN):  # they come before the visible ones of their key
             self._note(mark)
             return ""
         why = ""
@@ -870,7 +882,9 @@ class OrderFold:
     def verdict_of_missing(self, mark: OrderMark, verdict: Verdict) -> Verdict:
         """Verdict of a committed message in the order of half that is nowhere: it may wait for those before it."""
         self._enter(mark)
-        if min(self._undecided, self._young) < mark.half_offset:
+        # What waits for one on doubt is on doubt itself.
+        may_wait = self._undecided < mark.half_offset and self._on_doubt >= mark.half_offset
+        if may_wait or self._young < mark.half_offset:
             return Verdict.OPEN
         is_unknown = mark.is_in_half_order and self._unknown < mark.half_offset
         found = Verdict.OUT_OF_WINDOW if is_unknown else verdict
@@ -879,8 +893,10 @@ class OrderFold:
         return found
 
     def _note(self, mark: OrderMark) -> None:
-        if mark.role == UNDECIDED:
+        if mark.role in (UNDECIDED, ON_DOUBT):
             self._undecided = min(self._undecided, mark.half_offset)
+            if mark.role == ON_DOUBT:
+                self._on_doubt = min(self._on_doubt, mark.half_offset)
         elif mark.role == YOUNG:
             self._young = min(self._young, mark.half_offset)
         else:
@@ -888,7 +904,8 @@ class OrderFold:
 
     def _enter(self, mark: OrderMark) -> None:
         if mark.key_hash != self._key:
-            self._key, self._undecided, self._young, self._unknown = mark.key_hash, FOREVER, FOREVER, FOREVER
+            self._key, self._undecided, self._on_doubt = mark.key_hash, FOREVER, FOREVER
+            self._young, self._unknown = FOREVER, FOREVER
             self._lane = ("", -1)
         lane = (mark.place.topic, mark.place.partition)
         if lane != self._lane:

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple, Self
 
 from txlayer.adapters.ports import Administration, LogReader, Record, TopicPartition, append_time_of, partition_count_of
 from txlayer.adapters.readers import Range, read_ranges
-from txlayer.config import ClientConfig, SystemTopics
+from txlayer.config import ClientConfig, SystemTopics, milliseconds
+from txlayer.config.roles import DOUBT_AFTER_MAX
 from txlayer.core import codec
 from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.codec import WHOLE_LENGTH_MAX
-from txlayer.core.dead_letters import DLQ_HEADER, REPLAY_HEADER
+from txlayer.core.dead_letters import DLQ_HEADER, REPLAY_HEADER, decode_replay_mark
 from txlayer.core.messages import (
     RESERVED_HEADER_PREFIX,
     Headers,
@@ -329,17 +330,22 @@ class TraceRecords:
         headers = record.headers()
         ids, origins = [], []
         has_others = False
+        mark: bytes | None = None  # the last one counts
         for name, value in headers or ():
             if name == codec.ID_HEADER:
                 ids.append(value)
             elif name == codec.ORIGIN_HEADER:
                 origins.append(value)
-            elif name == REPLAY_HEADER or (name == DLQ_HEADER and record.topic().endswith(".dlq")):
-                return  # one published again because somebody asked for it, or a dead letter
+            elif name == REPLAY_HEADER:
+                mark = value or b""
+            elif name == DLQ_HEADER and record.topic().endswith(".dlq"):
+                return
             elif name.startswith(RESERVED_HEADER_PREFIX):
                 has_others = True
         if not ids and not origins:
             return  # somebody else's
+        if mark is not None and not isinstance(decode_replay_mark(mark), Undecodable):
+            return  # one published again because somebody asked for it
         origin = codec.decode_origin(origins[0] or b"") if len(origins) == 1 else None
         if len(ids) != 1 or ids[0] is None or origin is None or isinstance(origin, Undecodable) or has_others:
             # a record with our headers in another form is a phantom
@@ -495,6 +501,10 @@ class WindowReader:
             firsts = admin.start_offsets([*real_ranges[0], *(p for p in others if p[0] == self._config.topics.op)])
             compacted = {topic for topic in wanted if "compact" in self._setting(admin, topic, "cleanup.policy")}
             doubt_lag_ms = int(self._setting(admin, self._config.topics.doubt, COMPACTION_LAG) or 0)
+            # An undecided one that is older is on doubt.
+            is_short = asked.since_ms > cut_ms - milliseconds(DOUBT_AFTER_MAX) - MARGIN_MS
+            half_firsts = admin.start_offsets(halves) if is_short else {}
+            hiding_waits = frozenset(p[1] for p, first in half_firsts.items() if first < starts[p])
             # Half records behind the end, so that transactions that begin before it are whole.
             margin_ms = None if asked.until_ms is None else asked.until_ms + MARGIN_MS
             newest = self._up_to(admin, admin.end_offsets(halves), margin_ms)
@@ -525,6 +535,7 @@ class WindowReader:
             },
             real_from_ms=_shortened(real_ranges[1], firsts, asked.since_ms, traces.real_first_ms),
             partition_counts=Counter(topic for topic, _ in reals),
+            hiding_waits=hiding_waits,
         )
         return WindowReading(window, tuple(wanted), dict(self._counts), held_back, traces.strange_count)
 
