@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -258,6 +259,47 @@ def test_what_is_done_behind_a_conflict_that_rolled_back_is_not_committed(
 
     assert not has_order(engine, order_id)
     assert handle(inbox, message)
+
+
+def begins_by_statement(made: Engine) -> None:
+    """SQLAlchemy's recipe for savepoints in SQLite: the driver is in autocommit, and a statement begins each transaction."""
+
+    @event.listens_for(made, "connect")
+    def leave_it_to_us(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(made, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+
+@pytest.mark.fault(
+    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
+)
+@pytest.mark.parametrize("kind", ["begun by a statement", *["never in autocommit"][: sys.version_info >= (3, 12)]])
+def test_behind_a_conflict_that_rolled_back_no_statement_is_durable_at_once(tmp_path: Path, kind: str) -> None:
+    settings = {"connect_args": {"autocommit": False}} if kind == "never in autocommit" else {}
+    made = create_engine(f"sqlite:///{tmp_path / 'shop.db'}", **settings)
+    if kind == "begun by a statement":
+        begins_by_statement(made)
+    Tables.metadata.create_all(made)
+    inbox, order_id, message = Inbox(made, group=GROUP), new_id(), forwarded(new_id(), 0)
+    inbox.create_table()
+    with made.begin() as connection:
+        connection.execute(text("CREATE TABLE strict_order (id TEXT UNIQUE ON CONFLICT ROLLBACK)"))
+        connection.execute(text("INSERT INTO strict_order VALUES ('1')"))
+
+    with Session(made) as session, pytest.raises(RollbackRequiredError, match="the inbox's row"):  # noqa: PT012 - the commit is behind the block
+        with inbox.once(session, message):
+            with suppress(IntegrityError):
+                session.connection().execute(text("INSERT INTO strict_order VALUES ('1')"))
+            session.add(Order(txn_id=order_id))
+            session.flush()
+        session.commit()
+
+    assert not has_order(made, order_id)
+    assert handle(inbox, message)
+    made.dispose()
 
 
 @pytest.mark.fault(

@@ -280,8 +280,11 @@ class Watch:
         if connection is None or not of_connection:
             return
         has_ended = self._rules.has_ended(connection, context.original_exception)
+        is_open = any(joined.state is LocalState.OPEN for joined in of_connection)
         for joined in of_connection:
             joined.statement_failed(is_commit=context.statement is None, has_ended=has_ended)
+        if has_ended and is_open:
+            self._rules.begin_again(connection)
 
 
 def _end(connection: Connection) -> None:

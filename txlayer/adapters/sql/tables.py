@@ -61,6 +61,9 @@ class DialectRules(Protocol):
         """True if a failed statement rolled back the whole transaction, and the next one silently begins another."""
         return False
 
+    def begin_again(self, connection: Connection) -> None:
+        """After `has_ended`: begin another transaction, where the next statement would be durable at once."""
+
     def schema_of(self, engine: Engine, name: str) -> str | None:
         """The schema in which a fresh connection finds the table `name`; None if it does not find it."""
 
@@ -82,6 +85,12 @@ class SqliteRules(DialectRules):
 
     def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
         return not driver_connection(connection).in_transaction
+
+    def begin_again(self, connection: Connection) -> None:
+        # Only in its usual mode does Python's driver begin one by itself.
+        cursor = connection.connection.cursor()
+        cursor.execute("BEGIN")
+        cursor.close()
 
     def schema_of(self, engine: Engine, name: str) -> str | None:  # noqa: ARG002 - the protocol's
         """As in `DialectRules`: the file, not a temporary table of the same name."""
