@@ -72,9 +72,7 @@ class Clients:
 
     def history(self) -> LogHistoryReader:
         """The reader of transaction histories; it makes clients for each call, so any thread may call it."""
-        return LogHistoryReader(
-            self.config, make_admin=self.admin, make_reader=self.reader, clock=self.clock, wall_clock=self.wall_clock
-        )
+        return LogHistoryReader(self)
 
 
 class ProducerConnections:

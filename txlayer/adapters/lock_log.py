@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.errors import PASSING_CODES, Code, translate_error
 from txlayer.adapters.ports import HalfWriter, LogReader, TopicPartition, append_time_of, no_append_time, no_such_topic
+from txlayer.adapters.readers import records_of
 from txlayer.core.leases import HISTORY_EXPIRY_COUNT, LockRecord, decode_lock, encode_lock, lock_partition
 from txlayer.core.messages import Undecodable
-from txlayer.errors import BrokerUnavailableError, RetriableError, UsageError
+from txlayer.errors import RetriableError, UsageError
 
 T = TypeVar("T")
 
@@ -168,22 +169,9 @@ class LockLog:
 
     def _newest(self, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         assert self._reader is not None
-        found: dict[TopicPartition, int] = {}
-        waited = dict(ends)
-        self._reader.assign({tp: end - 1 for tp, end in ends.items()})
-        give_up_at = self._clock() + PATIENCE_S
-        while waited:
-            for record in self._reader.read(record_count_max=READ_COUNT_MAX, timeout_s=0.1):
-                tp = record.topic(), record.partition()
-                if record.error() is None:
-                    found[tp] = self._appended_ms(record)
-                if self._next_offset(record) >= ends[tp]:
-                    waited.pop(tp, None)
-            if waited and self._clock() > give_up_at:
-                raise BrokerUnavailableError(
-                    f"the newest records of {self._topic} did not come", waited_ms=int(PATIENCE_S * 1000)
-                )
-        return found
+        ranges = {place: (end - 1, end) for place, end in ends.items()}
+        records = records_of(self._reader, ranges, patience_s=PATIENCE_S, clock=self._clock)
+        return {(record.topic(), record.partition()): self._appended_ms(record) for record in records}
 
     def _taken(self, record: Any) -> LockEntry | None:
         partition = record.partition()

@@ -95,22 +95,17 @@ class HalfWriter(Protocol):
     Any thread may call `produce`. Reports come in the order of acknowledgement, only from within `poll` and `close`.
     """
 
-    @property
-    def produce(self) -> Callable[..., None]:
-        """Queue a record: (topic, value, key, partition, on_delivery, None, timestamp_ms or 0, headers), by position.
+    produce: Callable[..., None]
+    """Queue a record: (topic, value, key, partition, on_delivery, None, timestamp_ms or 0, headers), by position.
 
-        This is the client's own call, because it is made twice per transaction (positional arguments save half a
-        microsecond). It raises the client's own errors (`error_of` translates them), and `BufferError`: the queue is
-        full, nothing was queued, and there is room after the next reports.
-        """
-
-    @property
-    def poll(self) -> Callable[[float], int]:
-        """Serve reports for at most this many seconds; returns the number served."""
-
-    @property
-    def unreported_count(self) -> Callable[[], int]:
-        """Number of records whose report has not been served yet."""
+    This is the client's own call, because it is made twice per transaction (positional arguments save half a
+    microsecond). It raises the client's own errors (`error_of` translates them), and `BufferError`: the queue is
+    full, nothing was queued, and there is room after the next reports.
+    """
+    poll: Callable[[float], int]
+    """Serve reports for at most this many seconds; returns the number served."""
+    unreported_count: Callable[[], int]
+    """Number of records whose report has not been served yet."""
 
     def error_of(self, error: Any, *, topic: str, txn_id: str) -> TxLayerError:
         """Translate a delivery report's error, or an exception of `produce`.

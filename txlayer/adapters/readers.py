@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txlayer.adapters.errors import (
     NOT_AUTHORISED_CODES,
@@ -29,12 +29,15 @@ from txlayer.adapters.ports import (
     TopicPartition,
     partition_count_of,
 )
-from txlayer.config import ClientConfig, SystemTopics
+from txlayer.config import SystemTopics
 from txlayer.core import codec
 from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.history import HistoryFold, TransactionHistory
 from txlayer.core.messages import HalfHeader, Undecodable, nonce_of, txn_id_of
 from txlayer.errors import BrokerUnavailableError, RetriableError, TxLayerError
+
+if TYPE_CHECKING:
+    from txlayer.adapters.connect import Clients
 
 READ_COUNT_MAX = 20_000
 """Records per read; it limits the time between two calls of `is_still_ours`."""
@@ -152,20 +155,9 @@ class HalfOwner(NamedTuple):
 class LogHistoryReader:
     """Reads from the topics what happened to one transaction id. Each call makes its own clients. Thread-safe."""
 
-    def __init__(
-        self,
-        config: ClientConfig,
-        *,
-        make_admin: Callable[[], Administration],
-        make_reader: Callable[[], LogReader],
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._config = config
-        self._make_admin = make_admin
-        self._make_reader = make_reader
-        self._clock = clock
-        self._wall_clock = wall_clock
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._topics = clients.config.topics
 
     def read(
         self, txn_id: str, *, start: HistoryStart, partitions: Sequence[int] | None = None, with_checks: bool = False
@@ -179,9 +171,9 @@ class LogHistoryReader:
             TopicMismatchError: the namespace's topics do not exist.
             BrokerUnavailableError, NotAuthorisedError: they cannot be read.
         """
-        with closing(self._make_admin()) as admin:
+        with closing(self._clients.admin()) as admin:
             positions, ends, at_ms = self._ranges(admin, start, partitions)
-            topic = self._config.topics.check
+            topic = self._topics.check
             # A namespace of an earlier version has no check topic.
             count = (admin.partition_count(topic) or 0) if with_checks else 0
             if checks := [(topic, number) for number in range(count)]:
@@ -189,15 +181,15 @@ class LogHistoryReader:
                 ends.update(admin.end_offsets(checks))
         fold = HistoryFold(txn_id)
         for record in self._records(positions, ends):
-            _fold(fold, record, self._config.topics)
+            _fold(fold, record, self._topics)
         return fold.histories()
 
     def half_at(self, partition: int, offset: int) -> HalfOwner | str:
         """The transaction of the half record at a position; otherwise a sentence about what is there."""
-        topic = self._config.topics.half
+        topic = self._topics.half
         half = (topic, partition)
-        with closing(self._make_admin()) as admin:
-            count = partition_count_of(admin, self._config.topics.half)
+        with closing(self._clients.admin()) as admin:
+            count = partition_count_of(admin, self._topics.half)
             if partition >= count:
                 return f"{topic} has the partitions 0 to {count - 1}, not {partition}"
             first, end = admin.start_offsets([half])[half], admin.end_offsets([half])[half]
@@ -213,9 +205,9 @@ class LogHistoryReader:
 
         Reads half from records of `at_ms` on; the whole topic if that does not find all keys. Raises as `read`.
         """
-        half = (self._config.topics.half, partition)
-        with closing(self._make_admin()) as admin:
-            partition_count_of(admin, self._config.topics.half)
+        half = (self._topics.half, partition)
+        with closing(self._clients.admin()) as admin:
+            partition_count_of(admin, self._topics.half)
             first, ends = admin.start_offsets([half]), admin.end_offsets([half])
             since = admin.offsets_at([half], at_ms=at_ms)
         found = self._offsets_of(keys, since, ends)
@@ -236,8 +228,8 @@ class LogHistoryReader:
     def _ranges(
         self, admin: Administration, start: HistoryStart, partitions: Sequence[int] | None
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], int]:
-        topics = self._config.topics
-        count = partition_count_of(admin, self._config.topics.half)
+        topics = self._topics
+        count = partition_count_of(admin, topics.half)
         numbers = range(count) if partitions is None else partitions
         if start.position is not None:
             numbers = [start.position[0]]
@@ -263,15 +255,15 @@ class LogHistoryReader:
         with closing(self._records({half: offset}, {half: end})) as records:
             for record in records:
                 return record.timestamp()[1]
-        return int(self._wall_clock() * 1000)
+        return int(self._clients.wall_clock() * 1000)
 
     def _records(
         self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> Generator[Record, None, None]:
         """Every record from `positions` to before `ends`, in offset order within a partition."""
-        with closing(self._make_reader()) as reader:
+        with closing(self._clients.reader()) as reader:
             ranges = {tp: (positions[tp], end) for tp, end in ends.items()}
-            yield from records_of(reader, ranges, patience_s=QUIET_S, clock=self._clock)
+            yield from records_of(reader, ranges, patience_s=QUIET_S, clock=self._clients.clock)
 
 
 def _fold(fold: HistoryFold, record: Record, topics: SystemTopics) -> None:
