@@ -87,12 +87,6 @@ def test_metrics_are_told_in_prometheus_own_form(port: int) -> None:
     assert any(line.startswith("process_cpu_seconds_total ") for line in lines)
 
 
-def test_whoever_asks_for_openmetrics_gets_it(port: int) -> None:
-    _, body = get(port, "/metrics", accept="application/openmetrics-text; version=1.0.0")
-
-    assert body.endswith("# EOF\n")
-
-
 @pytest.mark.parametrize(
     ("told", "live", "ready"),
     [
@@ -109,14 +103,9 @@ def test_probes_get_a_status_and_the_reason_in_one_line(
     assert (live, ready) == (get(port, "/livez"), get(port, "/readyz"))
 
 
-@pytest.mark.parametrize("version", ["x", "1.x", "9.9.9", ""])
-def test_a_reader_that_asks_for_a_strange_version_gets_a_page_and_no_line_is_logged(
-    port: int, version: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    status, body = get(port, "/metrics", accept=f"application/openmetrics-text; version={version}")
-
-    assert (200, True) == (status, body.endswith("# EOF\n"))
-    assert [] == [r.getMessage() for r in caplog.records if r.getMessage() == "metrics.failed"]
+@pytest.mark.parametrize("accept", ["application/openmetrics-text; version=1.0.0", "x"])
+def test_whatever_form_a_reader_asks_for_it_gets_the_one_that_all_understand(port: int, accept: str) -> None:
+    assert "# TYPE txlayer_sent_total counter" in get(port, "/metrics", accept=accept)[1].splitlines()
 
 
 def test_another_path_is_told_which_there_are(port: int) -> None:
@@ -167,14 +156,12 @@ def test_an_address_with_many_connections_pushes_out_its_own_and_no_probe_of_ano
 
 @pytest.mark.threat("reach the port of metrics")
 @pytest.mark.fault("operation: many readers of metrics from one address, or very frequent ones")
-def test_a_page_is_made_once_a_second_however_often_and_in_whichever_form_it_is_asked_for(observed: Observed) -> None:
+def test_a_page_is_made_once_a_second_however_often_it_is_asked_for(observed: Observed) -> None:
     clock, config = Clock(), MetricsConfig(metrics_port=free_port())
-    accepted = ["", *(f"application/openmetrics-text; version=1.0.0; q=0.{n}" for n in range(1, 9))]
     with MetricsServer(config, observed, clock=clock):
-        bodies = [get(config.metrics_port, "/metrics", accept=accept)[1] for accept in accepted * 2]
+        bodies = {get(config.metrics_port, "/metrics")[1] for _ in range(9)}
 
-        assert 2 == observed.asked_count
-        assert (2, 1) == (bodies.count(bodies[0]), len(set(bodies[1:9])))
+        assert (1, 1) == (observed.asked_count, len(bodies))
         clock.now_s += PAGE_KEPT_S
         observed.found = [Sample(OPEN, 7.5)]
         assert "txlayer_open 7.5" in get(config.metrics_port, "/metrics")[1]

@@ -42,15 +42,11 @@ _TOTAL = "_total"
 PAGE_KEPT_S = 1.0
 """How long a page is reused for further readers. Making one blocks the interpreter for milliseconds."""
 
-_OPENMETRICS = "application/openmetrics-text"
-_FORMS = {True: f"{_OPENMETRICS}; version=1.0.0", False: ""}
-"""The supported formats; every reader gets one of them, so that few pages are cached."""
+_encode, _CONTENT_TYPE = choose_encoder("")  # Prometheus' text format, which every reader understands
 
 
 class Page:
-    """The metrics page of one process, in the format that the reader accepts. Thread-safe; callers take turns.
-
-    Each format is made at most once in `PAGE_KEPT_S`.
+    """The metrics page of one process, made at most once in `PAGE_KEPT_S`. Thread-safe; callers take turns.
 
     Args:
         observed: the source of the metrics.
@@ -59,23 +55,18 @@ class Page:
 
     def __init__(self, observed: Observed, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kept: dict[str, tuple[float, bytes]] = {}
+        self._body, self._kept_until = b"", float("-inf")
         self._registry = CollectorRegistry()
         self._registry.register(SampleCollector(observed))
         ProcessCollector(registry=self._registry)
         self._lock = threading.Lock()
 
-    def render(self, accept: str) -> tuple[bytes, str]:
-        """(body, content type); `accept` is the reader's Accept header."""
-        form = _FORMS[_OPENMETRICS in accept]
-        encode, content_type = choose_encoder(form)
+    def render(self) -> bytes:
         with self._lock:
             now = self._clock()
-            until, body = self._kept.get(form, (now, b""))
-            if now >= until:
-                body = encode(self._registry)
-                self._kept[form] = (now + PAGE_KEPT_S, body)
-            return body, content_type
+            if now >= self._kept_until:
+                self._body, self._kept_until = _encode(self._registry), now + PAGE_KEPT_S
+            return self._body
 
 
 class SampleCollector(Collector):
@@ -215,18 +206,16 @@ class MetricsServer:
         """The complete answer to a complete request: its first line and its headers."""
         first, *lines = request.decode("latin-1").splitlines()
         words = first.split()
-        headers = [line.partition(":") for line in lines if line]
-        if len(words) != 3 or not words[2].startswith("HTTP/") or len(headers) > HEADER_COUNT_MAX:
+        if len(words) != 3 or not words[2].startswith("HTTP/") or sum(map(bool, lines)) > HEADER_COUNT_MAX:
             return _answer(HTTPStatus.BAD_REQUEST)
         if words[0] not in ("GET", "HEAD"):
             return _answer(HTTPStatus.NOT_IMPLEMENTED)
-        accept = ",".join(value.strip() for name, _, value in headers if name.lower() == "accept")
-        status, body, content_type = self._page(words[1].partition("?")[0], accept)
+        status, body, content_type = self._page(words[1].partition("?")[0])
         return _answer(status, body, content_type, has_body=words[0] == "GET")
 
-    def _page(self, path: str, accept: str) -> tuple[HTTPStatus, bytes, str]:
+    def _page(self, path: str) -> tuple[HTTPStatus, bytes, str]:
         if path == "/metrics":
-            return HTTPStatus.OK, *self._render(accept)
+            return HTTPStatus.OK, self._render(), _CONTENT_TYPE
         if path in ("/livez", "/readyz"):
             health = self._observed.health()
             reason = health.stalled or (health.waiting if path == "/readyz" else "")
