@@ -89,7 +89,7 @@ class Observed:
 def test_labels_of_metrics_hold_nothing_that_a_terminal_obeys_and_stay_apart() -> None:
     groups = [*FORGERIES, r"g\x1b", "g\x1b", "g"]
 
-    body, _ = Page(Observed(groups)).render("")
+    body = Page(Observed(groups)).render()
 
     page = body.decode("utf-8")
     assert not UNSEEN.search(page.replace("\n", ""))
