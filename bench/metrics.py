@@ -19,7 +19,7 @@ from harness import Figure, settings_line, show_figures
 from txlayer.adapters.exposition import Page
 from txlayer.adapters.ports import Assignment
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView, ObservedCoordinator
-from txlayer.coordinator.partition import Shard
+from txlayer.coordinator.partition import LogTime, Shard
 from txlayer.core import codec
 from txlayer.core.ledger import Ledger, LedgerSettings
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, OpMessage, Resolution, Source
@@ -88,9 +88,10 @@ def counting_us(count: int, batch_size: int) -> float:
 def scrape_ms(open_count: int, rounds: int) -> float:
     """CPU of a scrape beside so many open transactions, in milliseconds; the first one, that looks at their ages."""
     ledger = ledger_of(open_count)
-    shard = Shard(ledger, ledger.positions(), 0, 0, is_caught_up=True)
+    shard = Shard(ledger, ledger.positions(), 0, 0, LogTime(lambda: 0.0))
+    shard.time.see(NOW_MS)
     assignment = Assignment((("b.half", 0), ("b.op", 0)), None, 1)
-    seen = CoordinatorView("b", CoordinatorCounts(turned_at=0.0), {0: shard}, assignment, {}, NOW_MS)
+    seen = CoordinatorView("b", CoordinatorCounts(turned_at=0.0), {0: shard}, assignment, {})
     took = []
     for _ in range(rounds):
         page = Page(ObservedCoordinator(lambda: seen, version="bench", clock=lambda: 0.0))
