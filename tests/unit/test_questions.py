@@ -33,7 +33,6 @@ class Desk:
         )
         self.questions = Questions(
             group=group,
-            partition_count=4,
             handling=handling,
             check_timeout_s=TIMEOUT_S,
             on_answer=lambda partition, answer: self.answers.append((partition, answer)),
@@ -201,13 +200,12 @@ def test_what_is_not_ours_is_passed_over_and_counted() -> None:
         f"1|Q|no-nonce|{GROUP}|1|2|3|4|".encode(),
         f"9|Q|a/0000000a|{GROUP}|1|2|3|4|".encode(),
         f"1|Z|a/0000000a|{GROUP}|1|2|3|4|".encode(),
-        question(partition=4),  # there is no such half partition
         f"|{GROUP}|\xff".encode("latin-1"),
     )
     desk.hear(question(), partition=7)
 
     assert desk.questions.next_call(desk.now) is None
-    assert {"other-group": 4, "undecodable": 5, "other-instance": 1} == desk.skipped
+    assert {"other-group": 4, "undecodable": 4, "other-instance": 1} == desk.skipped
 
 
 def test_a_group_that_looks_like_a_number_is_not_found_in_other_fields() -> None:

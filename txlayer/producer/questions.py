@@ -102,7 +102,7 @@ class Skip(Enum):
 
     OTHER_GROUP = "other-group"  #: it is for another producer group
     OTHER_INSTANCE = "other-instance"  #: another instance of the group answers this partition
-    UNDECODABLE = "undecodable"  #: not a valid check record, or its partition does not exist
+    UNDECODABLE = "undecodable"  #: not a valid check record
     DUPLICATE = "duplicate"  #: the same check-back is being answered
     STALE = "stale"  #: it waited too long for a worker, and is asked again
     CLOSED = "closed"  #: the responder ended first
@@ -162,7 +162,6 @@ class Questions:
 
     Args:
         group: the producer group.
-        partition_count: of half and op.
         handling: how check-backs are passed to the handler, and how many per call.
         check_timeout_s: longest time of a call.
         on_answer: receives the half partition and the answer.
@@ -173,7 +172,6 @@ class Questions:
         self,
         *,
         group: str,
-        partition_count: int,
         handling: Handling,
         check_timeout_s: float,
         on_answer: Callable[[int, OpMessage], None],
@@ -181,7 +179,6 @@ class Questions:
     ) -> None:
         self._group = group
         self._mark = f"|{group}|".encode("ascii")
-        self._partition_count = partition_count
         self._handling = handling
         self._check_timeout_s = check_timeout_s
         self._on_answer = on_answer
@@ -244,8 +241,6 @@ class Questions:
             return None
         if record.partition() not in own:
             return Skip.OTHER_INSTANCE
-        if check.partition >= self._partition_count:
-            return Skip.UNDECODABLE
         return self._ask(check, record.headers(), now)
 
     def _ask(self, question: CheckRecord, headers: Headers | None, now: float) -> Skip | None:

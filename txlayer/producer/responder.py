@@ -54,11 +54,6 @@ class AnswerWriter:
         self._lost_count = 0
 
     @property
-    def partition_count(self) -> int:
-        """Partition count of half and op."""
-        return len(self._pipeline.queues)
-
-    @property
     def is_alive(self) -> bool:
         """False if nothing is written any more: the producer is closed or failed."""
         return self._pipeline.is_alive
@@ -179,7 +174,6 @@ class Responder:
         self._clock = clock
         self._questions = Questions(
             group=group,
-            partition_count=writer.partition_count,
             handling=handling,
             check_timeout_s=check_timeout_s,
             on_answer=writer.add,

@@ -23,6 +23,7 @@ from txlayer import Message, TransactionalProducer
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.cli.topics import app
 from txlayer.config import ClientConfig, CoordinatorConfig
+from txlayer.core.messages import Resolution
 from txlayer.errors import TopicMismatchError
 
 pytestmark = pytest.mark.kafka
@@ -128,6 +129,29 @@ def test_a_namespace_is_widened_as_the_page_says(arena: Arena, capsys: Capsys) -
     assert (20, 60) == (_values(arena).count(b"before"), _values(arena).count(b"after"))
     assert max(result.half_partition for result in results) > 1
     assert {} == arena.doubt().quarantined
+
+
+@pytest.mark.promise("P7")
+def test_who_answered_before_a_widening_answers_for_the_new_partitions_too(arena: Arena, capsys: Capsys) -> None:
+    """The page leaves the services running that answer check-backs."""
+    responder = TransactionalProducer(
+        bootstrap_servers=arena.servers,
+        group="shop",
+        namespace=arena.namespace,
+        check=lambda _: Resolution.COMMIT,
+        client_settings={"topic.metadata.refresh.interval.ms": 1_000},
+    )
+    with responder:
+        code, _, err = topics(arena, "widen", "--partitions", "8", "--yes", capsys=capsys)
+        assert 0 == code, err
+        with coordinating(arena), producing(arena) as producer:
+            for number in range(20):
+                immunity = timedelta(milliseconds=1)
+                with producer.transaction(f"undecided-{number}", ordering_key=None, immunity=immunity) as tx:
+                    tx.send(arena.targets[0], value=b"v")
+                    tx.prepare()
+                    tx.unknown()
+            wait_until(lambda: len(_values(arena)) == 20, within=60, what="all are decided")
 
 
 def test_an_interrupted_widening_hurts_nobody_and_is_finished_by_the_same_command(arena: Arena, capsys: Capsys) -> None:
