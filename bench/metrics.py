@@ -37,8 +37,9 @@ class Record:
     def key(self) -> None:
         """None."""
 
-    def headers(self) -> None:
-        """None."""
+    def headers(self) -> list[tuple[str, bytes]]:
+        """That of txlayer alone."""
+        return [(codec.HALF_HEADER, b"")]
 
     def __len__(self) -> int:
         return 100
