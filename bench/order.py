@@ -26,7 +26,7 @@ from harness import Figure, settings_line, show_figures
 
 from txlayer.cli.services import GC_THRESHOLD
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.publish import Publisher
+from txlayer.coordinator.publish import NO_PRECAUTIONS, Publisher
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.batch import Positions
@@ -130,7 +130,9 @@ class Reading:
             else:
                 ledger.add_ops(record.offset(), appended_ms, record.value(), record)
         batches = [(p, ledger.advance(line_count_max=20_000, byte_count_max=1 << 30)) for p, ledger in ledgers.items()]
-        self.publisher._write(self.writer, batches)  # noqa: SLF001 - `publish` would ask for a broker
+        written = self.publisher._records_of(self.writer, NO_PRECAUTIONS)  # noqa: SLF001 - `publish` would ask for a broker
+        for partition, batch in batches:
+            written.write(partition, batch)
         for ledger in ledgers.values():
             ledger.positions()
             ledger.published({})

@@ -14,7 +14,7 @@ from txlayer.adapters.ports import Assignment, LogReader, StoredOffset, TopicPar
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.partition import Shard
-from txlayer.coordinator.publish import Publisher
+from txlayer.coordinator.publish import NO_PRECAUTIONS, Precautions, Publisher
 from txlayer.coordinator.recovery import Recovery
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.targets import Targets
@@ -71,9 +71,9 @@ class TwoStepPublisher(Publisher):
         batches: Sequence[tuple[int, Batch]],
         offsets: Mapping[TopicPartition, StoredOffset],
         member: Any,
-        **told: Any,
+        precautions: Precautions = NO_PRECAUTIONS,
     ) -> dict[int, dict[str, int]]:
-        kept = super().publish(batches, {}, member, **told)
+        kept = super().publish(batches, {}, member, precautions)
         if batches:
             super().publish([], offsets, member)
         return kept
@@ -87,12 +87,12 @@ class LateDoubtPublisher(Publisher):
         batches: Sequence[tuple[int, Batch]],
         offsets: Mapping[TopicPartition, StoredOffset],
         member: Any,
-        **told: Any,
+        precautions: Precautions = NO_PRECAUTIONS,
     ) -> dict[int, dict[str, int]]:
         first = [(p, replace(batch, keeps={}, ends=[], quarantined=[])) for p, batch in batches]
-        super().publish(first, offsets, member, **told)
+        super().publish(first, offsets, member, precautions)
         rest = [(p, replace(batch, forwards=[])) for p, batch in batches]
-        return super().publish(rest, offsets, member, **told)
+        return super().publish(rest, offsets, member, precautions)
 
 
 class CommitWatchingPublisher(Publisher):

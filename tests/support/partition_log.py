@@ -146,9 +146,7 @@ class PartitionLog:
             [(PARTITION, batch)],
             offsets,
             None,
-            is_careful=is_careful,
-            cut=self.refusals.doubt_keys,
-            questions=self.refusals.questions,
+            self.refusals.precautions([PARTITION], is_watched=False, times={})._replace(is_careful=is_careful),
         )
 
     def _new_publisher(self) -> Publisher:

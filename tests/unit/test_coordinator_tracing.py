@@ -13,7 +13,7 @@ from txlayer.adapters.tracing import TraceContext
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.presence import GroupPresence
-from txlayer.coordinator.publish import Publisher, QuestionLimits
+from txlayer.coordinator.publish import Precautions, Publisher
 from txlayer.coordinator.tracing import CoordinatorSpans
 from txlayer.core.batch import Batch
 from txlayer.core.codec import HALF_HEADER, decode_check
@@ -65,9 +65,8 @@ def questions(
     publisher = Publisher(config, name="w", make_writer=make, targets=book, observer=observer)
     publisher.start()
     question = CheckRecord(kind, KEY, "shop", 0, number=1, text="x" * 2 * SIZE_MAX)
-    publisher.publish(
-        [(0, Batch(checks={KEY: question}))], {}, None, is_careful=is_careful, questions=QuestionLimits(SIZE_MAX)
-    )
+    precautions = Precautions(is_careful=is_careful, question_bytes_max=SIZE_MAX)
+    publisher.publish([(0, Batch(checks={KEY: question}))], {}, None, precautions)
     return writer.written
 
 

@@ -12,7 +12,7 @@ from tests.support.memory_stage import Stage
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import fetch_contents
-from txlayer.coordinator.publish import Publisher
+from txlayer.coordinator.publish import Precautions, Publisher
 from txlayer.coordinator.targets import Targets
 from txlayer.core.batch import Batch
 from txlayer.core.codec import HALF_HEADER, content_key, encode_content, encode_origin
@@ -135,7 +135,7 @@ def test_nothing_is_produced_to_a_topic_that_is_not_allowed(topic: str, *, is_pl
         txn.content = [Content(0, topic, 0, NO_OPTIONS, "0", plain_record())]
 
     with pytest.raises(InvariantError):
-        publisher.publish([(0, Batch(forwards=[txn]))], {}, None, is_careful=is_careful)
+        publisher.publish([(0, Batch(forwards=[txn]))], {}, None, Precautions(is_careful=is_careful))
 
     publisher.close()
     assert [] == stage.kafka.records("secrets")

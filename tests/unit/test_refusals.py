@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, cast
 
 import pytest
@@ -50,6 +51,10 @@ def test_a_suspected_partition_without_anything_to_do_holds_nobody_up() -> None:
     assert refusals.partition_in_turn([1]) is None
 
 
+def is_careful(refusals: Refusals, partitions: Collection[int]) -> bool:
+    return refusals.precautions(partitions, is_watched=False, times={}).is_careful
+
+
 def test_records_that_no_op_line_brought_are_suspected_as_lines_are() -> None:
     refusals, book = new_refusals(), cast("Targets", _Book())
     why = Undecodable("half record without a header txl")
@@ -59,7 +64,7 @@ def test_records_that_no_op_line_brought_are_suspected_as_lines_are() -> None:
 
     refusals.learn(RefusedRecordError("too large"), {0: Batch(quarantined=quarantined[:1])}, book)
     assert 1 == refusals.count_max(10_000)
-    assert refusals.is_careful({0})
+    assert is_careful(refusals, {0})
 
     refusals.learn(RefusedRecordError("too large", doubt_key=b"origin/half/0/0"), {}, book)
     assert {b"origin/half/0/0"} == refusals.doubt_keys
@@ -72,8 +77,8 @@ def test_records_that_no_op_line_brought_are_suspected_as_lines_are() -> None:
 def test_only_kafka_transactions_of_the_suspected_partition_are_careful() -> None:
     refusals = suspicious(0, line_count=1)
 
-    assert refusals.is_careful({0, 1})
-    assert not refusals.is_careful({1})
+    assert is_careful(refusals, {0, 1})
+    assert not is_careful(refusals, {1})
 
 
 def test_what_doubt_refuses_is_remembered_until_it_was_written() -> None:
@@ -143,9 +148,9 @@ def test_after_a_time_out_very_many_batches_are_watched() -> None:
     refusals.learn(BrokerUnavailableError("away"), {0: batch}, cast("Targets", _Book()))
 
     for _ in range(WATCH_COUNT):
-        assert refusals.is_watchful
+        assert refusals.precautions({0}, is_watched=False, times={}).is_watched
         refusals.passed(0, batch)
-    assert not refusals.is_watchful
+    assert not refusals.precautions({0}, is_watched=False, times={}).is_watched
 
 
 def test_a_transaction_is_parked_for_its_time_only_when_the_partitions_own_clock_is_refused() -> None:

@@ -12,7 +12,7 @@ from tests.support.core_records import op_line, options, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import milliseconds
-from txlayer.coordinator.publish import Publisher
+from txlayer.coordinator.publish import NO_PRECAUTIONS, Precautions, Publisher
 from txlayer.core.batch import Batch
 from txlayer.core.messages import OrderMode
 from txlayer.errors import BrokerUnavailableError, ProducerFencedError
@@ -36,13 +36,13 @@ class SlowPublisher(Publisher):
         batches: Sequence[tuple[int, Batch]],
         offsets: Mapping[TopicPartition, StoredOffset],
         member: Any,
-        **named: Any,
+        precautions: Precautions = NO_PRECAUTIONS,
     ) -> dict[int, dict[str, int]]:
         if sum(len(batch.forwards) for _, batch in batches) > AT_ONCE_MAX:
             timeout_ms = milliseconds(Slow.stage.config.kafka_transaction_timeout)
             Slow.stage.world.advance(ms=timeout_ms + 1)
             raise ProducerFencedError("its Kafka transaction was ended", transactional_id="w")
-        return super().publish(batches, offsets, member, **named)
+        return super().publish(batches, offsets, member, precautions)
 
 
 @pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")

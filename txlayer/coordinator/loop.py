@@ -10,7 +10,7 @@ At a rebalance (`_take_rebalance`) nothing more is stored: the ledgers and both 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -401,7 +401,7 @@ class Coordinator:
         seen = {p for p, _ in batches}
         self.measures.ends = known_ends(self._group, self._shards, self._topics)
         self._present = self._presence.of(s.ledger.schedule for s in self._shards.values())
-        if not self._refusals.questions.bytes_max:
+        if self._refusals.are_questions_paused:
             self._present = frozenset()  # due check-backs stay due, as those of a group without members
         for p, shard in self._in_turn():
             ledger = shard.ledger
@@ -453,20 +453,11 @@ class Coordinator:
             offsets.update(
                 encode_stored(position, writer=publisher.name, topics=self._topics, partition=p, time_ms=time_ms)
             )
-        is_careful, questions = self._refusals.is_careful(included), self._refusals.questions
+        precautions = self._refusals.precautions(included, is_watched=self._targets.is_doubtful, times=self._times)
         began = self._clock()
         try:
             fill_contents(batches, self._shards, config=self._config, connections=self._connections, clock=self._clock)
-            kept = publisher.publish(
-                batches,
-                offsets,
-                self._assignment.member,
-                is_careful=is_careful,
-                cut=self._refusals.doubt_keys,
-                is_watched=self._refusals.is_watchful or self._targets.is_doubtful,
-                questions=questions,
-                stamps=self._stamps_of(included),
-            )
+            kept = publisher.publish(batches, offsets, self._assignment.member, precautions)
         except TxLayerError as exc:
             if batches and (isinstance(exc, BrokerUnavailableError) or self._took_long(began)):
                 self._batch_size.failed()
@@ -479,7 +470,7 @@ class Coordinator:
         self._stored_at = self._clock()
         self._targets.written(publisher.watched)
         for p, batch in batches:
-            self._refusals.passed(p, batch, is_asked=questions.bytes_max > 0)
+            self._refusals.passed(p, batch, is_asked=precautions.question_bytes_max > 0)
         for p, position in positions.items():
             ledger, now_ms = self._shards[p].ledger, self._shards[p].time.peek_ms()
             # Also if nothing had to be written: a refused resolution leaves only a report.
@@ -487,12 +478,6 @@ class Coordinator:
             self.measures.stored(ledger.batch, self._shards[p].stored, position, now_ms=now_ms)
             ledger.published(kept.get(p, {}))
             self._shards[p].stored = position
-
-    def _stamps_of(self, partitions: Collection[int]) -> dict[int, int]:
-        """What time it is by the brokers' clocks, while this machine's clock is doubted."""
-        if not self._refusals.is_clock_doubted:
-            return {}
-        return {p: self._times[p].peek_ms() for p in partitions}
 
     def _raise_if_grown(self, batches: list[tuple[int, Batch]]) -> None:
         """Start over if a topic of a transaction to be parked as too large takes larger messages now, so that it is decided again."""

@@ -3,15 +3,14 @@
 Two writers take turns. A Kafka transaction begins only after the one before it was answered with success; while the
 broker still writes the markers of the last, the other writer's is under way. Never here: choosing the content.
 
-When a writer is replaced: txlayer/runtime/kafka_transactions.py. One that the broker fenced while it was idle is replaced at once,
-because the group says whether the partitions are still ours.
+When a writer is replaced: txlayer/runtime/producer_replacement.py.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -19,12 +18,12 @@ from typing import Any, NamedTuple, Protocol
 from txlayer.adapters.errors import is_unknown
 from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.adapters.tracing import TraceContext
-from txlayer.config import CoordinatorConfig
+from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.contents import is_cut
 from txlayer.coordinator.metrics import PublishStats
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
-from txlayer.core.batch import Batch, RecordToQuarantine
+from txlayer.core.batch import NO_LIMIT, Batch, RecordToQuarantine
 from txlayer.core.messages import NONCE_LENGTH, CheckRecord, txn_id_of, user_headers
 from txlayer.core.partitions import target_partition
 from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES, Content, Transaction
@@ -39,14 +38,15 @@ from txlayer.errors import (
 )
 from txlayer.runtime.environment import REAL, Environment, Running
 from txlayer.runtime.kafka_transactions import (
+    ANY_PARTITION,
+    CLIENT_CLOCK,
     close_in_background,
     close_quietly,
     commit,
-    may_be_fenced_idle,
-    may_have_stale_requests,
     produce,
     raise_if_unacknowledged,
 )
+from txlayer.runtime.producer_replacement import error_replaces_producer, may_have_stale_requests
 
 logger = logging.getLogger("txlayer.coordinator")
 
@@ -86,23 +86,31 @@ SLOW_BYTES_MIN = 1 << 20
 TOO_SLOW = "too-slow"
 """Reason of a refusal: the first records of a transaction were acknowledged, and the time-out was over before all were."""
 
-NO_LIMIT = 1 << 62
 
+class Precautions(NamedTuple):
+    """What earlier failures require of a Kafka transaction (coordinator/refusals.py)."""
 
-class QuestionLimits(NamedTuple):
-    """Which questions and notices to producer groups a Kafka transaction may hold."""
-
-    bytes_max: int = NO_LIMIT
-    """A larger one, with its headers, names no topics, then carries no trace, and is left out if that is not enough."""
-    sure_bytes_max: int = NO_LIMIT
+    is_careful: bool = False
+    """Each transaction, record of doubt and question is acknowledged before the next, so that a refusal names it."""
+    is_watched: bool = False
+    """The topics that leave records without an answer are known afterwards: `unanswered`."""
+    cut_keys: Collection[bytes] = ()
+    """Keys of doubt records of which only origin, reason and size are kept."""
+    question_bytes_max: int = NO_LIMIT
+    """A larger question or notice, with its headers, names no topics, then carries no trace, and is left out if that is not enough."""
+    sure_question_bytes_max: int = NO_LIMIT
     """A larger one is acknowledged before anything else is written, so that a refusal names it."""
+    stamps_ms: Mapping[int, int] = MappingProxyType({})
+    """The time of each partition, where this machine's clock is not trusted: no record for the partition has a later timestamp."""
+
+
+NO_PRECAUTIONS = Precautions()
 
 
 class _Filled(NamedTuple):
-    """A Kafka transaction before its commit: where whole ones begin on doubt, and what took how long."""
+    """A Kafka transaction before its commit, and what took how long."""
 
-    kept: dict[int, dict[str, int]]
-    began: float
+    records: _Records
     written: float
     started: float  # to send offsets
     sent: float
@@ -126,13 +134,7 @@ class Publisher:
     ) -> None:
         self.name = name
         self._observer = observer
-        self._doubt_bytes_max = doubt_bytes_max  # None: not known; the broker refuses what is more
-        self._doubt_keys: Collection[bytes] = ()
-        self._questions = QuestionLimits()
-        self._is_careful = self._is_watched = False
-        self._stamps: Mapping[int, int] = {}
-        self._stamp_ms = 0  # of the partition in turn; 0: the client's clock
-        self._answers = _Answers()
+        self._doubt_bytes_max = doubt_bytes_max
         self._clock = environment.clock
         self._wall_clock = environment.wall_clock
         self._background = environment.background
@@ -145,10 +147,8 @@ class Publisher:
         self._writers: list[TransactionalWriter] = []
         self._used_at = [0.0, 0.0]  # when each was last made, or its Kafka transaction ended
         self._turn = 0
-        self._began = 0.0  # the Kafka transaction under way
-        self._further_count = 0  # messages of this Kafka transaction beyond the first of each transaction
+        self._records: _Records | None = None  # of the last Kafka transaction
         self._successors: list[Running[TransactionalWriter] | None] = [None, None]
-        self._topics = config.topics
 
     def start(self) -> None:
         """Make and initialise both writers.
@@ -167,20 +167,9 @@ class Publisher:
         batches: Sequence[tuple[int, Batch]],
         offsets: Mapping[TopicPartition, StoredOffset],
         member: Any,
-        *,
-        is_careful: bool = False,
-        cut: Collection[bytes] = (),
-        is_watched: bool = False,
-        questions: QuestionLimits = QuestionLimits(),  # noqa: B008 - it cannot be changed
-        stamps: Mapping[int, int] = MappingProxyType({}),
+        precautions: Precautions = NO_PRECAUTIONS,
     ) -> dict[int, dict[str, int]]:
         """Append the batches and the offsets as one Kafka transaction.
-
-        With `is_careful` each transaction, record of doubt and question is acknowledged before the next, so that a refusal
-        names it. `cut` holds the keys of doubt records of which only origin, reason and size are kept. With `is_watched`
-        the topics tell afterwards which of them left records without an answer: `unanswered`. `questions` says which
-        questions and notices may be written. `stamps` holds the time of each partition where this machine's clock is not trusted:
-        no record that is written for the partition has a later timestamp.
 
         Returns, per partition, where each whole transaction that was kept begins on the doubt topic.
 
@@ -189,28 +178,26 @@ class Publisher:
                 stored offsets, which tell.
         """
         writer = self._next_writer()
-        self._is_careful, self._doubt_keys, self._questions = is_careful, cut, questions
-        self._is_watched, self._stamps = is_watched or is_careful, stamps
         idle_s = self._clock() - self._used_at[self._turn]
         try:
-            filled = self._fill(writer, batches, offsets, member)
+            filled = self._fill(writer, batches, offsets, member, precautions)
         except FencedError as exc:
             # Its commit was not asked for yet: nothing of it counts.
-            if isinstance(exc, MemberFencedError) or not may_be_fenced_idle(idle_s=idle_s, timeout_s=self._timeout_s):
+            if not error_replaces_producer(exc, idle_s=idle_s, timeout_s=self._timeout_s):
                 raise
             writer = self._replace_fenced(writer)
-            filled = self._fill(writer, batches, offsets, member, is_member_asked_first=True)
-        kept, began, written, started, sent, offsets_s = filled
+            filled = self._fill(writer, batches, offsets, member, precautions, is_member_asked_first=True)
+        records, written, started, sent, offsets_s = filled
         self._commit(writer)
         ended = self._used_at[self._turn] = self._clock()
         if self.may_have_stale_requests(offsets_s=offsets_s, commit_s=ended - sent):
             self._replace_in_background(self._turn)
-        self.stats.took(began, written, started, sent, ended)
-        self.stats.forwarded(sum(len(b.forwards) for _, b in batches), self._further_count)
+        self.stats.took(records.began, written, started, sent, ended)
+        self.stats.forwarded(sum(len(b.forwards) for _, b in batches), records.further_count)
         self._turn = 1 - self._turn
         if self._observer is not None:
             self._observer.published(batches)
-        return kept
+        return records.kept
 
     def _commit(self, writer: TransactionalWriter) -> None:
         commit(writer, timeout_s=self._timeout_s, clock=self._clock)
@@ -221,45 +208,61 @@ class Publisher:
         batches: Sequence[tuple[int, Batch]],
         offsets: Mapping[TopicPartition, StoredOffset],
         member: Any,
+        precautions: Precautions,
         *,
         is_member_asked_first: bool = False,
     ) -> _Filled:
         """A Kafka transaction up to its commit; with `is_member_asked_first` the group may refuse before anything is written."""
-        began = self._began = self._clock()
-        self._further_count = 0
-        self._answers = _Answers()
+        records = self._records = self._records_of(writer, precautions)
         if self._observer is not None:
             self._observer.begun()
         writer.begin()
         if is_member_asked_first:
             writer.send_offsets(offsets, member, timeout_s=self._timeout_s)
-        asked_s = self._clock() - began
+        asked_s = self._clock() - records.began
         try:
-            kept = self._write(writer, batches)
+            for partition, batch in batches:
+                records.write(partition, batch)
         except TxLayerError:
             raise
         except Exception as exc:
             raise writer.failure(exc) from exc
         written = self._clock()
-        waiting = writer.flush(timeout_s=self._timeout_s)
-        raise_if_unacknowledged(waiting, waited_s=self._timeout_s)
-        if any(None in offsets_by_key.values() for offsets_by_key in kept.values()):
+        records.flush()
+        if any(None in doubt_offsets.values() for doubt_offsets in records.kept.values()):
             # It is stored, and its Kafka transaction would commit: but what must know its offset cannot go on.
             raise RetriableError("nobody told where on doubt a transaction was stored")
         started = self._clock()
         writer.send_offsets(offsets, member, timeout_s=self._timeout_s)
         sent = self._clock()
-        return _Filled(kept, began, written, started, sent, max(asked_s, sent - started))
+        return _Filled(records, written, started, sent, max(asked_s, sent - started))
+
+    def _records_of(self, writer: TransactionalWriter, precautions: Precautions) -> _Records:
+        return _Records(
+            writer,
+            self._config.topics,
+            self._targets,
+            precautions,
+            doubt_bytes_max=self._doubt_bytes_max,
+            observer=self._observer,
+            timeout_s=self._timeout_s,
+            clock=self._clock,
+            wall_clock=self._wall_clock,
+        )
 
     @property
     def unanswered(self) -> set[str]:
         """Topics that left records of the last Kafka transaction without an answer, if it was watched."""
-        return {topic for topic, count in self._answers.missing.items() if count > 0}
+        return {topic for topic, count in self._unacknowledged.items() if count > 0}
 
     @property
     def watched(self) -> Collection[str]:
         """Topics of the last Kafka transaction, if it was watched."""
-        return self._answers.missing.keys()
+        return self._unacknowledged.keys()
+
+    @property
+    def _unacknowledged(self) -> Mapping[str, int]:
+        return {} if self._records is None else self._records.answers.missing
 
     def _replace_fenced(self, old: TransactionalWriter) -> TransactionalWriter:
         """A successor of a writer that was fenced while it was idle: no sign of a second owner, which the group would know."""
@@ -314,82 +317,130 @@ class Publisher:
             logger.info("producer.replaced", extra={"transactional_id": self._writers[turn].transactional_id})
         return self._writers[turn]
 
-    def _write(self, writer: TransactionalWriter, batches: Sequence[tuple[int, Batch]]) -> dict[int, dict[str, int]]:
-        kept: dict[int, dict[str, int]] = {}
-        for partition, batch in batches:
-            self._stamp_ms = self._stamps.get(partition, 0)
-            if self._is_careful:
-                self._forward_carefully(writer, partition, batch.forwards)
-            else:
-                self._forward_all(writer, partition, batch.forwards)
-            self._write_doubt(writer, partition, batch, kept.setdefault(partition, {}))
-            self._write_questions_and_policy_lines(writer, partition, batch)
-        return kept
 
-    def _write_doubt(self, writer: TransactionalWriter, partition: int, batch: Batch, kept: dict[str, int]) -> None:
+class _Records:
+    """The records of one Kafka transaction: forwarded messages, doubt, questions, and what is resolved by policy.
+
+    Attributes:
+        began: when it was made, of the monotonic clock.
+        kept: per partition, the doubt offset at which each transaction that is written whole begins, by its key.
+        further_count: messages beyond the first of each transaction.
+        answers: the records without an acknowledgement so far, if it is watched.
+    """
+
+    def __init__(
+        self,
+        writer: TransactionalWriter,
+        topics: SystemTopics,
+        targets: Targets,
+        precautions: Precautions,
+        *,
+        doubt_bytes_max: int | None,
+        observer: PublishObserver | None,
+        timeout_s: float,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._writer = writer
+        self._topics = topics
+        self._targets = targets
+        self._precautions = precautions
+        self._is_careful = precautions.is_careful
+        self._is_watched = precautions.is_watched or precautions.is_careful
+        self._doubt_bytes_max = doubt_bytes_max  # None: not known; the broker refuses what is more
+        self._observer = observer
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._partition = -1  # the one in turn
+        self._stamp_ms = CLIENT_CLOCK  # of that partition
+        self.began = clock()
+        self.kept: dict[int, dict[str, int]] = {}
+        self.further_count = 0
+        self.answers = _Answers()
+
+    def write(self, partition: int, batch: Batch) -> None:
+        """Hand the records of one partition's batch to the client."""
+        self._partition = partition
+        self._stamp_ms = self._precautions.stamps_ms.get(partition, CLIENT_CLOCK)
+        if self._is_careful:
+            self._forward_carefully(batch.forwards)
+        else:
+            self._forward_all(batch.forwards)
+        self._write_doubt(batch, self.kept.setdefault(partition, {}))
+        self._write_questions_and_policy_lines(batch)
+
+    def flush(self) -> None:
+        """Wait until all are acknowledged.
+
+        Raises:
+            TxLayerError: one was refused, or not acknowledged in time.
+        """
+        raise_if_unacknowledged(self._writer.flush(timeout_s=self._timeout_s), waited_s=self._timeout_s)
+
+    def _write_doubt(self, batch: Batch, kept: dict[str, int]) -> None:
         for keep in batch.keeps.values():
             note = _NoteOffset(kept, keep.txn.key) if keep.is_whole else None
             contents = contents_of(keep.txn) if keep.is_whole else []
             if contents and self._may_be_too_slow(keep.txn.size):
-                self._put_content(writer, partition, keep.txn, contents[0], None, is_origin_alone=True)
+                self._put_content(keep.txn, contents[0], None, is_origin_alone=True)
             for content in contents:
                 try:
-                    self._put_content(writer, partition, keep.txn, content, note)
+                    self._put_content(keep.txn, content, note)
                 except (BrokerUnavailableError, FencedError) as exc:
                     self._raise_if_too_slow(exc, keep.txn.size, txn_key=keep.txn.key)
                     raise
                 note = None  # the first record tells where it begins
             summary = codec.encode_summary(keep.txn.summary())
-            self._put_doubt(writer, partition, keep.txn.key.encode("ascii"), summary, note=note)
+            self._put_doubt(keep.txn.key.encode("ascii"), summary, note=note)
         for txn in batch.ends:
             for index in range(txn.seen):
-                self._put_doubt(writer, partition, codec.content_key(txn.key, index), None)
-            self._put_doubt(writer, partition, txn.key.encode("ascii"), None)
+                self._put_doubt(codec.content_key(txn.key, index), None)
+            self._put_doubt(txn.key.encode("ascii"), None)
         for quarantined in batch.quarantined:
-            self._put_quarantined(writer, partition, quarantined)
+            self._put_quarantined(quarantined)
 
-    def _write_questions_and_policy_lines(self, writer: TransactionalWriter, partition: int, batch: Batch) -> None:
+    def _write_questions_and_policy_lines(self, batch: Batch) -> None:
         """Questions and notices to producer groups, and what the coordinator resolves by policy."""
-        topic, observer, limits = self._topics.check, self._observer, self._questions
-        is_watched = self._is_watched or limits.sure_bytes_max < NO_LIMIT
-        answers = self._answers if is_watched else None
+        topic, observer, bytes_max = self._topics.check, self._observer, self._precautions.question_bytes_max
+        sure_bytes_max = self._precautions.sure_question_bytes_max
+        answers = self.answers if self._is_watched or sure_bytes_max < NO_LIMIT else None
         for check in batch.checks.values():
             line, short = codec.encode_check(check), codec.encode_check(check._replace(text=""))
-            if len(short) > limits.bytes_max:
+            if len(short) > bytes_max:
                 continue  # the question cannot be asked: the transaction grows old as one without an answer
             headers = None
             if observer is not None:
                 keep = batch.keeps.get(check.key)
-                headers = observer.asked(partition, check, None if keep is None else keep.txn)
-            if _size(line, headers or ()) > limits.bytes_max:
+                headers = observer.asked(self._partition, check, None if keep is None else keep.txn)
+            if _size(line, headers or ()) > bytes_max:
                 line = short
-            if _size(line, headers or ()) > limits.bytes_max:
+            if _size(line, headers or ()) > bytes_max:
                 headers = None  # the question matters more than its trace
-            arguments = (topic, line, codec.check_key(check), -1)
-            size_bytes = _size(line, headers or ())
+            key, size_bytes = codec.check_key(check), _size(line, headers or ())
             if answers is not None:
                 answers.missing[topic] += 1
-            if self._is_careful or size_bytes > limits.sure_bytes_max:
-                self._put_carefully(writer, arguments, headers, answers, size_bytes=size_bytes)
-                limits = limits._replace(sure_bytes_max=max(limits.sure_bytes_max, size_bytes))
+            if self._is_careful or size_bytes > sure_bytes_max:
+                self._put_carefully(topic, line, key, ANY_PARTITION, headers, answers, size_bytes=size_bytes)
+                sure_bytes_max = max(sure_bytes_max, size_bytes)
             else:
-                produce(writer, (*arguments, answers, None, self._stamp_ms, headers))
+                produce(self._writer, topic, line, key, report=answers, stamp_ms=self._stamp_ms, headers=headers)
         if batch.policy_lines:
             lines = codec.encode_ops(list(batch.policy_lines.values()))
-            produce(writer, (self._topics.op, lines, None, partition))
+            produce(self._writer, self._topics.op, lines, None, self._partition)
 
-    def _forward_all(self, writer: TransactionalWriter, partition: int, transactions: Sequence[Transaction]) -> None:
-        send, origin = writer.produce, f"{partition}:"
+    def _forward_all(self, transactions: Sequence[Transaction]) -> None:
+        send, origin = self._writer.produce, f"{self._partition}:"
         id_header, origin_header, end = codec.ID_HEADER, codec.ORIGIN_HEADER, -1 - NONCE_LENGTH
         allowed, is_watched, stamp_ms = None, self._is_watched, self._stamp_ms
-        answers = self._answers if is_watched else None
+        answers = self.answers if is_watched else None
         for txn in transactions:
             record = txn.content
             if type(record) is list or is_watched:
                 contents = contents_of(txn)
-                self._further_count += len(contents) - 1
+                self.further_count += len(contents) - 1
                 for content in contents:
-                    self._forward(writer, partition, txn, content, answers)
+                    self._forward(txn, content, answers)
                 continue
             if txn.topic is not allowed:
                 self._targets.check_allowed(txn.topic, txn_key=txn.key)
@@ -404,37 +455,33 @@ class Publisher:
             try:
                 send(txn.topic, record.value(), record.key(), -1, None, None, stamp_ms, headers)
             except BufferError:
-                arguments = (txn.topic, record.value(), record.key(), -1, None, None, stamp_ms, headers)
-                produce(writer, arguments)
+                value, key = record.value(), record.key()
+                produce(self._writer, txn.topic, value, key, stamp_ms=stamp_ms, headers=headers)
 
-    def _forward_carefully(
-        self, writer: TransactionalWriter, partition: int, transactions: Sequence[Transaction]
-    ) -> None:
+    def _forward_carefully(self, transactions: Sequence[Transaction]) -> None:
         """One transaction at a time, so that a refusal names the one that it is about."""
         for txn in transactions:
-            report, topics = _FirstError(self._answers), set[str]()
-            self._further_count += len(contents_of(txn)) - 1
+            report, topics = _FirstError(self.answers), set[str]()
+            self.further_count += len(contents_of(txn)) - 1
             for content in contents_of(txn):
                 is_first = content.topic not in topics
                 if is_first and topics:
-                    self._raise_refusal(writer, report, txn)
+                    self._raise_refusal(report, txn)
                 topics.add(content.topic)
                 try:
-                    self._forward(writer, partition, txn, content, report)
+                    self._forward(txn, content, report)
                 except Exception as exc:
-                    raise _named(writer.failure(exc), txn, content.topic) from exc
+                    raise _named(self._writer.failure(exc), txn, content.topic) from exc
                 if is_first:  # a topic that may not be written ruins the records of all others as well
-                    self._raise_refusal(writer, report, txn, content.topic)
-            self._raise_refusal(writer, report, txn)
+                    self._raise_refusal(report, txn, content.topic)
+            self._raise_refusal(report, txn)
 
-    def _raise_refusal(
-        self, writer: TransactionalWriter, report: _FirstError, txn: Transaction, topic: str = ""
-    ) -> None:
+    def _raise_refusal(self, report: _FirstError, txn: Transaction, topic: str = "") -> None:
         """Wait for what is written. Without `topic`, the first record for each topic is acknowledged already."""
         try:
-            waiting = writer.flush(timeout_s=self._timeout_s)
+            waiting = self._writer.flush(timeout_s=self._timeout_s)
             if report.error is not None:
-                raise _refusal(writer, report, topic=topic or report.topic, txn_key=txn.key)
+                raise _refusal(self._writer, report, topic=topic or report.topic, txn_key=txn.key)
             raise_if_unacknowledged(waiting, waited_s=self._timeout_s)
         except (BrokerUnavailableError, FencedError) as exc:
             if not topic:
@@ -447,69 +494,48 @@ class Publisher:
 
     def _raise_if_too_slow(self, error: TxLayerError, size_bytes: int, **named: Any) -> None:
         """Name what no Kafka transaction lives long enough for. Its topics accept: they acknowledged a part of it."""
-        took_s = self._clock() - self._began
+        took_s = self._clock() - self.began
         is_its_fault = self._may_be_too_slow(size_bytes) and not isinstance(error, MemberFencedError)
         if is_its_fault and took_s >= self._timeout_s / 2:
             detail = f"{size_bytes} bytes take longer than a Kafka transaction may ({took_s:.0f} s): {error}"
             raise RefusedRecordError(detail, reason=TOO_SLOW, **named) from error
 
-    def _forward(
-        self,
-        writer: TransactionalWriter,
-        partition: int,
-        txn: Transaction,
-        content: Content,
-        report: DeliveryReport | None = None,
-    ) -> None:
+    def _forward(self, txn: Transaction, content: Content, report: DeliveryReport | None = None) -> None:
         record, options = content.record, content.options
         self._targets.check_allowed(content.topic, txn_key=txn.key)
         if report is not None:
-            self._answers.missing[content.topic] += 1
+            self.answers.missing[content.topic] += 1
         headers = [
             *user_headers(record.headers()),
             (codec.ID_HEADER, txn_id_of(txn.key)),
-            (codec.ORIGIN_HEADER, _origin_of(partition, txn, content)),
+            (codec.ORIGIN_HEADER, _origin_of(self._partition, txn, content)),
         ]
         stamp_ms = self._stamp_ms
         if options.timestamp_ms is not None:
             # A time in the future would be refused by the topic (log.message.timestamp.after.max.ms).
             stamp_ms = min(options.timestamp_ms, stamp_ms or int(self._wall_clock() * 1000))
-        produce(
-            writer,
-            (
-                content.topic,
-                record.value(),
-                record.key(),
-                target_partition(options, content.topic, self._targets.partition_count_of),
-                report,
-                None,
-                stamp_ms,
-                headers,
-            ),
-        )
+        partition = target_partition(options, content.topic, self._targets.partition_count_of)
+        value, key = record.value(), record.key()
+        produce(self._writer, content.topic, value, key, partition, report=report, stamp_ms=stamp_ms, headers=headers)
 
     def _put_content(
-        self,
-        writer: TransactionalWriter,
-        partition: int,
-        txn: Transaction,
-        content: Content,
-        note: DeliveryReport | None,
-        *,
-        is_origin_alone: bool = False,
+        self, txn: Transaction, content: Content, note: DeliveryReport | None, *, is_origin_alone: bool = False
     ) -> None:
         record = content.record
         value, headers = codec.encode_content(
-            key=record.key(), value=record.value(), headers=record.headers(), origin=_origin_of(partition, txn, content)
+            key=record.key(),
+            value=record.value(),
+            headers=record.headers(),
+            origin=_origin_of(self._partition, txn, content),
         )
         key = codec.content_key(txn.key, content.index)
         if is_cut(record):
             value, headers = b"", list(record.headers())  # as it stood on doubt before
         elif is_origin_alone or self._is_cut(key, value, headers):
             value, headers = codec.cut_content(value=value, headers=headers)
-        self._put_doubt(writer, partition, key, value, headers, note=note)
+        self._put_doubt(key, value, headers, note=note)
 
-    def _put_quarantined(self, writer: TransactionalWriter, partition: int, quarantined: RecordToQuarantine) -> None:
+    def _put_quarantined(self, quarantined: RecordToQuarantine) -> None:
         number, why = None if quarantined.line is None else quarantined.number, quarantined.why
         key = codec.quarantine_key(quarantined.origin, number)
         if quarantined.line is not None:
@@ -524,12 +550,12 @@ class Publisher:
             (codec.WHY_HEADER, codec.encode_why(codec.cut_why(why, size=size)))
         ]
         if self._is_cut(key, value, headers):
-            self._put_doubt(writer, partition, key, b"", why_alone)
+            self._put_doubt(key, b"", why_alone)
             return
         if self._may_be_too_slow(size):
-            self._put_doubt(writer, partition, key, b"", why_alone)
+            self._put_doubt(key, b"", why_alone)
         try:
-            self._put_doubt(writer, partition, key, value, [*headers, (codec.WHY_HEADER, codec.encode_why(why))])
+            self._put_doubt(key, value, [*headers, (codec.WHY_HEADER, codec.encode_why(why))])
         except (BrokerUnavailableError, FencedError) as exc:
             self._raise_if_too_slow(exc, size, doubt_key=key)
             raise
@@ -537,45 +563,44 @@ class Publisher:
     def _is_cut(self, key: bytes, value: bytes, headers: Sequence[tuple[str, bytes | None]]) -> bool:
         """True when doubt refused this record before, or is known to take none of its size."""
         limit = self._doubt_bytes_max
-        return key in self._doubt_keys or (
+        return key in self._precautions.cut_keys or (
             limit is not None and len(key) + _size(value, headers) + FORWARD_OVERHEAD_BYTES > limit
         )
 
     def _put_doubt(
         self,
-        writer: TransactionalWriter,
-        partition: int,
         key: bytes,
         value: bytes | None,
         headers: list[tuple[str, bytes | None]] | None = None,
         *,
         note: DeliveryReport | None = None,
     ) -> None:
-        arguments = (self._topics.doubt, value, key, partition)
+        topic, partition = self._topics.doubt, self._partition
         if self._is_careful:
-            self._put_carefully(writer, arguments, headers, note, doubt_key=key)
+            self._put_carefully(topic, value, key, partition, headers, note, doubt_key=key)
         else:
-            produce(writer, (*arguments, note, None, 0, headers))
+            produce(self._writer, topic, value, key, partition, report=note, headers=headers)
 
     def _put_carefully(
         self,
-        writer: TransactionalWriter,
-        arguments: tuple[Any, ...],
+        topic: str,
+        value: bytes | None,
+        key: bytes,
+        partition: int,
         headers: list[tuple[str, bytes | None]] | None = None,
         note: DeliveryReport | None = None,
         **named: Any,
     ) -> None:
         """Produce and wait; when the broker refuses the record, the error has the fields `named`."""
-        report, topic = _FirstError(note), arguments[0]
+        report, writer = _FirstError(note), self._writer
         try:
-            produce(writer, (*arguments, report, None, self._stamp_ms, headers))
-            waiting = writer.flush(timeout_s=self._timeout_s)
-            raise_if_unacknowledged(waiting, waited_s=self._timeout_s)
+            produce(writer, topic, value, key, partition, report=report, stamp_ms=self._stamp_ms, headers=headers)
+            self.flush()
             error = report.error and _refusal(writer, report, topic=topic, txn_key="")
         except TxLayerError as exc:
             error = exc
         except Exception as exc:  # noqa: BLE001 - `failure` raises what is none of the client's
-            error = writer.failure(exc)
+            error = self._writer.failure(exc)
         if isinstance(error, RefusedRecordError):
             error = RefusedRecordError(error.detail, reason=error.reason, topic=topic, **named)
         if error is not None:

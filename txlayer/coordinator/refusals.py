@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from txlayer.adapters.errors import REFUSED_RECORD_CODES, Code
-from txlayer.coordinator.partition import trace_of
-from txlayer.coordinator.publish import NO_LIMIT, SLOW_BYTES_MIN, TOO_SLOW, QuestionLimits
+from txlayer.coordinator.partition import LogTime, trace_of
+from txlayer.coordinator.publish import SLOW_BYTES_MIN, TOO_SLOW, Precautions
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
-from txlayer.core.batch import Batch, Bisection
+from txlayer.core.batch import NO_LIMIT, Batch, Bisection
 from txlayer.core.messages import ParkReason, txn_id_of
 from txlayer.core.transaction import held_bytes
 from txlayer.errors import BrokerUnavailableError, ForbiddenTopicError, RefusedRecordError, TxLayerError
@@ -65,24 +65,30 @@ class Refusals:
         self._watch_count = 0
 
     @property
-    def is_watchful(self) -> bool:
-        """True when a time-out should tell which topics left records without an answer."""
-        return self._watch_count > 0
+    def are_questions_paused(self) -> bool:
+        """True while nothing is asked, because the check topic refuses."""
+        return self._clock() < self._ask_again_at
 
-    @property
-    def questions(self) -> QuestionLimits:
-        """What the check topic is thought to take now."""
+    def precautions(
+        self, partitions: Collection[int], *, is_watched: bool, times: Mapping[int, LogTime]
+    ) -> Precautions:
+        """What a Kafka transaction for these partitions must heed. `times`: of the partitions, by the brokers' clocks."""
         now = self._clock()
-        if now < self._ask_again_at:
-            return QuestionLimits(bytes_max=0)
-        bytes_max = self._question_bytes_max
-        return QuestionLimits(
-            bytes_max if now < self._is_limited_until else NO_LIMIT, 0 if self._ask_pause_s else bytes_max
+        question_bytes_max = self._question_bytes_max if now < self._is_limited_until else NO_LIMIT
+        sure_question_bytes_max = 0 if self._ask_pause_s else self._question_bytes_max
+        if self.are_questions_paused:
+            question_bytes_max, sure_question_bytes_max = 0, NO_LIMIT
+        return Precautions(
+            # It must tell which transaction is refused.
+            is_careful=any(
+                b.is_active and b.line_count_max == 1 and p in partitions for p, b in self._bisections.items()
+            ),
+            is_watched=is_watched or self._watch_count > 0,
+            cut_keys=self.doubt_keys,
+            question_bytes_max=question_bytes_max,
+            sure_question_bytes_max=sure_question_bytes_max,
+            stamps_ms={p: times[p].peek_ms() for p in partitions} if self.is_clock_doubted else {},
         )
-
-    def is_careful(self, partitions: Collection[int]) -> bool:
-        """True when a Kafka transaction for these partitions must tell which transaction is refused."""
-        return any(b.is_active and b.line_count_max == 1 and p in partitions for p, b in self._bisections.items())
 
     def line_count_max(self, partition: int, default: int) -> int:
         """How many op lines of a partition the next Kafka transaction may take."""

@@ -1,19 +1,5 @@
-"""Kafka transactions of one transactional id, one after the other, none of them torn; and when their producer is replaced.
-
-The successor of a producer has the same transactional id and a new epoch: the broker fences every request of the old one. A producer
-is replaced, before its next Kafka transaction begins, if
-
-* it may have stale requests (`may_have_stale_requests`). librdkafka silently re-sends EndTxn and TxnOffsetCommit, and a late one may
-  land in a later Kafka transaction of the same producer (KAFKA-17754). A re-send takes at least 0.8 of `retry.backoff.ms`, so
-  0.7 of it is the limit of send_offsets and commit.
-* it was idle for `IDLE_S_MAX`. Only `KafkaTransactions` does this: a coordinator stores offsets all the time.
-* the broker fenced it while it was idle (`may_be_fenced_idle`), or its batches are larger than a topic takes by now. Only the
-  coordinator's `Publisher` does these two (txlayer/coordinator/publish.py), whose two producers take turns.
-
-After any other error a producer is given up, with its name: the outcome of its Kafka transaction is unknown. A coordinator builds its
-state again from the stored offsets. A consumer takes its queues over again; if no offset was sent, it only takes a writer of another name.
-Producers of half and op records are not transactional: after a fatal error (`FencedError`) the user makes a new one, and
-`run_responder` does so itself.
+"""Kafka transactions of one transactional id, one after the other, none of them torn. When their producer is replaced:
+txlayer/runtime/producer_replacement.py.
 """
 
 from __future__ import annotations
@@ -26,10 +12,11 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from txlayer.adapters.errors import REFUSED_RECORD_CODES
-from txlayer.adapters.ports import StoredOffset, TopicPartition, TransactionalWriter
+from txlayer.adapters.ports import DeliveryReport, StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.core.messages import Headers
 from txlayer.errors import BrokerUnavailableError, LifecycleError, RetriableError, TxLayerError
 from txlayer.runtime.environment import REAL, Background
+from txlayer.runtime.producer_replacement import IDLE_S_MAX, RECYCLE_AFTER_S, may_have_stale_requests
 
 logger = logging.getLogger("txlayer.kafka")
 
@@ -39,17 +26,11 @@ BATCH_BYTES = 16_384
 TIMEOUT_S = 10.0
 """Time-out of a Kafka transaction: the broker aborts a hanging one, and the partitions' readers wait until then."""
 
-RECYCLE_AFTER_S = 0.07
-"""0.7 x retry.backoff.ms: a slower send_offsets or commit may have been sent twice."""
-
 COMMIT_PATIENCE_S = 10.0
 """How long beyond its own time-out an unanswered commit is repeated."""
 
 STABLE_PATIENCE_S = 60.0
 """How long offsets may stay pending after their writers were fenced: longer than any Kafka transaction's time-out."""
-
-IDLE_S_MAX = 3_600.0
-"""An idle producer is replaced after this: brokers forget its id after a day, and then refuse its records."""
 
 
 class WriterConnections(Protocol):
@@ -181,7 +162,7 @@ class KafkaTransactions:
                 zip(entries, reports, strict=True)
             ):
                 self.refused = [index]  # by the client itself, if it raises
-                produce(writer, (topic, value, key, partition, report, None, 0, headers))
+                produce(writer, topic, value, key, partition, report=report, headers=headers)
         except TxLayerError:
             raise
         except Exception as exc:
@@ -235,24 +216,28 @@ class _Report:
             self.offset = record.offset()
 
 
-def may_have_stale_requests(*, offsets_s: float, commit_s: float, recycle_after_s: float) -> bool:
-    """True when a request took so long that it may have been sent twice, and the copy is still under way."""
-    return max(offsets_s, commit_s) > recycle_after_s
+ANY_PARTITION = -1
+"""The client chooses the partition, by the record's key."""
+
+CLIENT_CLOCK = 0
+"""The client sets the record's timestamp."""
 
 
-def may_be_fenced_idle(*, idle_s: float, timeout_s: float) -> bool:
-    """True when the broker itself may have fenced a producer that was idle for `idle_s`.
-
-    A late request opens a Kafka transaction that no client ends; the broker gives that up after its time-out, and fences.
-    """
-    return idle_s >= timeout_s
-
-
-def produce(writer: TransactionalWriter, arguments: tuple[Any, ...]) -> None:
+def produce(
+    writer: TransactionalWriter,
+    topic: str,
+    value: bytes | None,
+    key: bytes | None,
+    partition: int = ANY_PARTITION,
+    *,
+    report: DeliveryReport | None = None,
+    stamp_ms: int = CLIENT_CLOCK,
+    headers: Sequence[tuple[str, Any]] | None = None,
+) -> None:
     """Produce a record; while the client's queue is full, serve the acknowledgements that make room."""
     while True:
         try:
-            return writer.produce(*arguments)
+            return writer.produce(topic, value, key, partition, report, None, stamp_ms, headers)
         except BufferError:
             writer.poll()
 
