@@ -20,7 +20,7 @@ from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.codec import PARTITION_MAX
 from txlayer.core.dead_letters import REPLAY_HEADER
 from txlayer.core.messages import ParkReason, Resolution, Source
-from txlayer.core.transitions import TxnState
+from txlayer.core.transitions import SETTLED, TxnState
 from txlayer_spark import lines
 from txlayer_spark.schemas import TopicKind
 
@@ -32,8 +32,9 @@ PARTITION_BITS = 14
 INCARNATIONS_MAX = 31
 """Topics of one name that are told apart; further ones share the last number."""
 SOURCES = tuple(source.value for source in Source)
-STATES = ("", *(state.value for state in TxnState))
-"""Of a doubt summary, by number; 0 is its end."""
+LATER = "unknown"
+STATES = ("", *(state.value for state in TxnState), LATER)
+"""Of a doubt summary, by number; 0 is its end, and the last one stands for any of a later release."""
 REASONS = ("", *(reason.value for reason in ParkReason))
 
 
@@ -353,10 +354,10 @@ def _summaries(records: DataFrame, names: Names) -> DataFrame:
     rows = rows.where(F.isnull("_line") | F.col("_line").rlike(lines.SUMMARY))
     rows = rows.withColumn("_f", lines.fields(F.col("_line"))).withColumn("_name", _field(3))
     rows = names.number(rows, names.groups, "_group")
-    found = F.array_position(F.array(*map(F.lit, STATES)), _field(1))
+    found = F.array_position(F.array(*map(F.lit, STATES[1:])), _field(1))
+    is_known = _field(1).isin(*(state.value for state in TxnState if state not in SETTLED))
     reason = F.array_position(F.array(*map(F.lit, REASONS)), _field(2)) - 1
-    # A state of a later version is one that is not settled.
-    state = F.when(F.isnull("_line"), 0).when(found > 0, found - 1).otherwise(1)
+    state = F.when(F.isnull("_line"), 0).when(is_known, found).otherwise(STATES.index(LATER))
     return _row(
         rows,
         Kind.DOUBT,

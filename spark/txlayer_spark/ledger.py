@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from txlayer_spark.events import (
     COLUMNS,
+    LATER,
     LINE_BITS,
     OFFSET_BITS,
     REASON_BITS,
@@ -64,7 +65,8 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
     is_held, is_whole = F.col("a") != int(Held.ENDED), F.col("a") == int(Held.WHOLE)
     last_doubt = F.shiftleft("pos", REASON_BITS + STATE_BITS)
     last_doubt = last_doubt.bitwiseOR(F.shiftleft("a", REASON_BITS)).bitwiseOR(F.coalesce("b", F.lit(0)))
-    parked = F.col("a").isin(STATES.index("parked"), STATES.index("parked-committed"))
+    # What a later release wrote may say that it is parked.
+    parked = F.col("a").isin(*map(STATES.index, ("parked", "parked-committed", LATER)))
     return {
         "nonce_min": _Part(F.min, F.col("nonce")),
         "nonce_max": _Part(F.max, F.col("nonce")),

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from txlayer.core.checks import CLOCK_ERROR_MS
-from txlayer_spark.events import by_number
+from txlayer_spark.events import LATER, by_number
 from txlayer_spark.ledger import (
     MAY_WAIT,
     decision,
@@ -170,7 +170,7 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     early = F.col("v_early_ms") < F.col("released_ms") - judging.clock_error_ms
     abandoned = is_abandoned() & (hidden | ~released)
     # What doubt may say of what was committed and is not visible.
-    kept = state.isin("parked-committed") | (waits & released)
+    kept = state.isin("parked-committed", LATER) | (waits & released)
     is_gone = committed & ~abandoned & ~(kept & hidden) & ~young
     lost = is_gone & _has("lost_n")
     some = F.coalesce("h_distinct", "d_count") > F.col("lost_n") + F.col("gone_n") + F.col("hidden_n")
@@ -203,7 +203,7 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
         "conflicting": contrary & ((rolled_back & hidden) | (committed & whole & visible) | abandoned),
         "rolled_back": hidden & (rolled_back | abandoned),
         "ok": committed & visible & whole,
-        "overdue": (undecided | waits) & (age_ms > judging.overdue_ms),
+        "overdue": (undecided | waits | (state == LATER)) & (age_ms > judging.overdue_ms),
         "open": F.lit(True),
     }
 

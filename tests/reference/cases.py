@@ -785,6 +785,75 @@ def open_on_doubt_and_committed(log: Log) -> None:
     log.op(("C", half))
 
 
+def _of_a_later_release(log: Log, said: str = "") -> Record:
+    """On doubt in a state that only a later release knows."""
+    half = log.half()
+    if said:
+        log.op((said, half))
+    log.summary("asleep", half, reason="until-monday")
+    log.content(half)
+    return half
+
+
+@case("open")
+def undecided_in_a_state_of_a_later_release(log: Log) -> None:
+    _of_a_later_release(log)
+
+
+@case("open")
+def committed_in_a_state_of_a_later_release(log: Log) -> None:
+    _of_a_later_release(log, "C")
+
+
+@case("rolled_back")
+def rolled_back_in_a_state_of_a_later_release(log: Log) -> None:
+    _of_a_later_release(log, "R")
+
+
+@case("lost")
+def committed_in_a_state_of_a_later_release_without_contents(log: Log) -> None:
+    _of_a_later_release(log, "C")
+    del log.records[-1]
+
+
+@case("open")
+def incomplete_in_a_state_of_a_later_release(log: Log) -> None:
+    first = log.half(KEY, "0/2")
+    log.op(("C", first))
+    log.summary("asleep", first, count=2)
+    log.content(first)
+
+
+@case("open")
+def committed_in_a_state_that_doubt_never_says(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.summary("committed", half)
+    log.content(half)
+
+
+@case("open")
+def committed_in_an_empty_state(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.summary("", half)
+    log.content(half)
+
+
+@case("ok")
+def overtaken_after_it_was_in_a_state_of_a_later_release(log: Log) -> None:
+    """It may have been parked."""
+    other, in_order = "other/00000009", f"k{HASH}"
+    first, second = log.half(options=in_order), log.half(other, options=in_order)
+    log.summary("asleep", first, key_hash=HASH)
+    log.content(first)
+    log.op(("C", first))
+    log.op(("C", second), key=other)
+    log.show(second)
+    log.show(first)
+    log.end_on_doubt(0)
+
+
 @case("ok")
 def visible_and_still_parked(log: Log) -> None:
     half = log.half()

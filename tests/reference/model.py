@@ -214,7 +214,7 @@ class Transaction:
     def left_ms(self) -> list[int]:
         """When it was decided, and when it was parked for the first time."""
         times = [
-            at_ms for summary, at_ms in zip(self.summaries, self.summaries_at_ms, strict=True) if summary.is_parked
+            at_ms for summary, at_ms in zip(self.summaries, self.summaries_at_ms, strict=True) if summary.may_be_parked
         ]
         decision = self.reading.decision
         return times[:1] + ([decision.record.timestamp_ms] if decision else [])
@@ -405,8 +405,7 @@ def read_doubt(world: World) -> None:
             if txn.doubt is not None:
                 txn.summaries.append(txn.doubt)
                 txn.summaries_at_ms.append(record.timestamp_ms)
-                is_known = txn.doubt.state in STATES
-                txn.may_have_been_parked |= txn.doubt.is_parked or not is_known
+                txn.may_have_been_parked |= txn.doubt.may_be_parked
             elif record.value is not None:
                 world.find(Kind.OUT_OF_FORM, txn.key, record.place)
         else:
@@ -761,7 +760,7 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
             reading.find(Kind.BLOCKED, record.place, index=index)
         reading.state = "committing" if hidden else "committed"
     elif doubt_state is not None and (doubt_state in kept or doubt_state not in STATES) and is_invisible:
-        reading.state = doubt_state
+        reading.state = doubt_state if doubt_state in STATES else "held"  # a later release's, which may say any word
         if doubt_state == "held":
             judge_age(world, txn, reading)
     elif world.is_young(last_ms):

@@ -160,8 +160,9 @@ class Summary:
     key_hash: str
 
     @property
-    def is_parked(self) -> bool:
-        return self.state.startswith("parked")
+    def may_be_parked(self) -> bool:
+        """Parked, or in a state of a later release."""
+        return self.state.startswith("parked") or self.state not in STATES
 
 
 _KEY = r"[^|/\n]{1,128}/[^|/\n]{8}"  # more than a writer may write

@@ -322,9 +322,15 @@ class _Attempt:
         return self.doubt.state if self.doubt else ""
 
     @property
+    def parked_ms(self) -> list[int]:
+        """When it was parked, or may have been, as summaries that are still on doubt show."""
+        may_be = (summary for summary in self.summaries if summary.state in _PARKED or summary.state not in _KNOWN)
+        return [summary.at_ms for summary in may_be]
+
+    @property
     def was_parked(self) -> bool:
         """True if a summary that is still on doubt shows it parked, or may show it."""
-        return any(summary.state in _PARKED or summary.state not in _KNOWN for summary in self.summaries)
+        return bool(self.parked_ms)
 
     @property
     def visible(self) -> list[tuple[int, ForwardTrace]]:
@@ -804,7 +810,7 @@ def _order_marks(
             if partitions is None:
                 partitions = set(range(window.partition_counts.get(half.topic, 0)))
             marked += [(Origin(half.topic, p, FOREVER), HELD_BACK) for p in partitions]
-    left_ms = [summary.at_ms for summary in attempt.summaries if summary.state in _PARKED][:1]
+    left_ms = attempt.parked_ms[:1]
     left_ms += [] if decision is None else [decision.at_ms]
     edge_ms = window.cut_ms - window.grace_ms
     if attempt.is_first_known and any(at_ms >= edge_ms for at_ms in left_ms):

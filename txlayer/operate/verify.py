@@ -79,6 +79,8 @@ _KINDS: tuple[tuple[type[Trace], str], ...] = (
     (QuarantineTrace, "quarantined"),
 )
 """(kind of trace, the field of `Traces` that it belongs to)."""
+LATER = "unknown"
+"""Stands for an empty state of a summary: it is no end, and no state that this release knows."""
 _NUMBERS = {kind: number for number, (kind, _) in enumerate(_KINDS)}
 _SCHEMA = """
 CREATE TABLE traces (txn_id TEXT, trace BLOB);
@@ -281,7 +283,7 @@ class TraceRecords:
             return
         found = DoubtTrace(
             *place,
-            summary.state,
+            summary.state or LATER,
             summary.first_offset,
             summary.last_offset,
             ",".join(map(str, summary.twin_offsets)),
