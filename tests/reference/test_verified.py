@@ -158,3 +158,27 @@ def test_what_waits_for_one_in_a_short_window_is_open_and_in_the_order_of_decisi
     told = verified(log.history(), now_ms=since_ms + 7_200_000, since_ms=since_ms)
 
     assert ("open", "lost") == (told.words[KEY], told.words["plain/0000000e"])
+
+
+@pytest.mark.parametrize(("was_on_doubt", "expected"), [(True, "ok"), (False, "out_of_window")])
+def test_a_late_copy_in_the_window_of_what_was_visible_before_it_is_not_lost(
+    *, was_on_doubt: bool, expected: str
+) -> None:
+    """A client may write a half record a second time up to its delivery timeout later (librdkafka #4953)."""
+    log = Log()
+    log.half("other/00000001")
+    half = log.half()
+    log.op(("C", half))
+    if was_on_doubt:
+        log.summary("held", half, reason="topic-missing")
+        log.content(half)
+    log.show(half)
+    if was_on_doubt:
+        log.end_on_doubt(0)
+    log.now_ms += 5_000
+    since_ms = log.now_ms
+    log.half()
+
+    told = verified(log.history(), now_ms=since_ms + 7_200_000, since_ms=since_ms)
+
+    assert {KEY: expected} == told.words

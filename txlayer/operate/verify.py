@@ -183,7 +183,7 @@ class TraceRecords:
         """{op partition: the append time of the first record that was read}."""
         self.real_first_ms: dict[TopicPartition, int] = {}
         """{partition of a real topic: the earliest append time there, where the broker keeps append times}."""
-        self._edge: set[str] = set()  # transactions whose first half record may lie before the window
+        self._edge: set[str] = set()  # ids of transactions whose first half record may lie before the window
         self._seen: defaultdict[TopicPartition, set[int]] = defaultdict(set)
 
     def half(self, record: Record) -> None:
@@ -210,7 +210,7 @@ class TraceRecords:
                 known = self.earliest_ms.get(head.topic, options.timestamp_ms)
                 self.earliest_ms[head.topic] = min(known, options.timestamp_ms)
         if record.offset() < self.half_starts.get(partition, 0) + EDGE_COUNT:
-            self._edge.add(head.key)
+            self._edge.add(txn_id)
         key = record.key()
         content = content_of(head.topic, head.index, key, record.value(), headers)
         trace = HalfTrace(
@@ -246,7 +246,7 @@ class TraceRecords:
             fields = line.split("|", 5)
             if len(fields) > 5 and _is_offset(fields[4]) and not first <= int(fields[4]) < end:
                 # At the window's edge a second copy may be in it whose first one, which the line names, is not.
-                is_at_edge = int(fields[4]) < first and fields[2] in self._edge
+                is_at_edge = int(fields[4]) < first and txn_id_of(fields[2]) in self._edge
                 if not is_at_edge:
                     continue
             op = codec.decode_op(line)
@@ -359,7 +359,8 @@ class TraceRecords:
         if self.is_past and offset >= self.half_ends.get(partition, 1 << 62):
             return  # of a transaction behind the window
         is_older = 0 <= offset < self.half_starts.get(partition, 0)
-        if is_older and at_ms < self.since_ms:
+        txn_id = (ids[0] or b"").decode("utf-8", "replace") if ids else ""
+        if is_older and at_ms < self.since_ms and txn_id not in self._edge:
             return  # stored and visible before the window
         topic, number, key = record.topic(), record.partition(), record.key()
         content = content_of(topic, index, key, record.value(), headers)
@@ -380,7 +381,7 @@ class TraceRecords:
             is_append_time,
             None if key is None else hash(key),
         )
-        self._shelf.keep((ids[0] or b"").decode("utf-8", "replace") if ids else "", trace)
+        self._shelf.keep(txn_id, trace)
 
     def _content_on_doubt(self, record: Record, index: int) -> int:
         if codec.is_cut(record.headers()):
