@@ -26,6 +26,7 @@ from txlayer_spark.schemas import TopicKind
 from txlayer_spark.session import failures_as_ours, source_options
 
 _AFTER_A_COMMIT = frozenset(state.value for state in (TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED))
+_UNDECIDED = frozenset({TxnState.OPEN.value, TxnState.PARKED.value})
 _COMMIT, _ROLLBACK = Resolution.COMMIT.name, Resolution.ROLLBACK.name
 _ANYWHERE = (0, WHOLE_MAX)
 """First and last offset of an attempt of which only its end on doubt is known."""
@@ -47,7 +48,7 @@ class Attempt:
     decided_ms: int | None = None
     """When that was, by the clock of a broker."""
     is_settled: bool = False
-    """It left the doubt topic: it is decided, also where the deciding line is older than what was read."""
+    """It left the doubt topic, or may be decided there: also where the deciding line is older than what was read."""
     is_incomplete: bool = False
     """Its commit names an earlier half record than the last: no rollback counts any more, an abandon or a further commit does."""
     twins: tuple[int, ...] = ()
@@ -280,6 +281,8 @@ def _apply_doubt(attempts: dict[str, Attempt], row: Row) -> None:
         attempt = replace(attempt, is_incomplete=True)
     elif summary.state in _AFTER_A_COMMIT:
         attempt = replace(attempt, decision=Resolution.COMMIT)
+    elif summary.state not in _UNDECIDED:
+        attempt = replace(attempt, is_settled=True)  # perhaps: only the later release that wrote it knows
     attempts[key] = attempt
 
 

@@ -138,6 +138,10 @@ def half_frame(spark: SparkSession, lines: list[bytes]) -> DataFrame:
         ({"doubts": [doubt("parked")]}, None, True),
         ({"doubts": [doubt("held")]}, Resolution.COMMIT, False),
         ({"doubts": [doubt("waiting")]}, Resolution.COMMIT, False),
+        # Only a later release knows whether it is decided: no rollback of ours may count for it.
+        ({"doubts": [doubt("asleep")]}, None, False),
+        ({"doubts": [doubt("asleep")], "ops": [line("COMMIT")]}, Resolution.COMMIT, False),
+        ({"doubts": [doubt("asleep"), doubt("open", offset=1)]}, None, True),
         ({"doubts": [doubt("open"), doubt(None, offset=1)]}, None, False),
         ({"doubts": [doubt(None)]}, None, False),
         ({"doubts": [doubt(None)], "ops": [line("COMMIT")]}, Resolution.COMMIT, False),
