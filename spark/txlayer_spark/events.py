@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 from txlayer.core import codec
 from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.codec import PARTITION_MAX
-from txlayer.core.dead_letters import REPLAY_HEADER
 from txlayer.core.messages import ParkReason, Resolution, Source
 from txlayer.core.transitions import SETTLED, TxnState
 from txlayer_spark import lines
@@ -432,7 +431,6 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     t: of its time, null where the broker sets that.
     """
     headers = F.col("headers")
-    has_further = F.size("headers") - F.size("_user") > _FORWARDED_HEADERS
     # Folders of earlier releases do not say whose time it is.
     of_broker = F.coalesce(F.col("is_append_time"), F.lit(False))
     found = _narrow(
@@ -443,12 +441,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
         _timed=F.when(~F.col("is_append_time"), F.unix_millis("timestamp")),
         _lane=F.when(F.isnotnull("key"), F.xxhash64("key")),
         _lane_number=names.lane(),
-        # Only what has further headers of ours is looked through for the mark of a copy.
-        _mark=F.when(has_further, lines.text(lines.header(headers, REPLAY_HEADER))),
-        _marks=F.when(has_further, F.size(F.filter(headers, lambda each: each["key"] == REPLAY_HEADER))),
     )
-    # Copies that an operator had published of dead letters are left out: a message is visible where it was forwarded.
-    found = found.where(F.isnull(lines.replay_id(F.col("_mark"))))
     # Neither header: somebody else's record, which is no fault.
     rows = found.where(F.isnotnull("_id") | F.isnotnull("_line"))
     rows = rows.withColumn("_f", F.when(F.col("_line").rlike(lines.ORIGIN), lines.fields(F.col("_line"))))
@@ -461,7 +454,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     is_good = (
         (index < count) & F.isnotnull(half_partition) & F.isnotnull(offset) & F.isnotnull(born_ms) & F.isnotnull("_id")
     )
-    is_good = is_good & (F.col("_ours") - F.coalesce("_marks", F.lit(0)) == _FORWARDED_HEADERS)
+    is_good = is_good & (F.col("_ours") == _FORWARDED_HEADERS)
     return _row(
         rows,
         Kind.FORWARDED,

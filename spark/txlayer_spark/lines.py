@@ -93,7 +93,6 @@ REPLAY = _record(
     rf"(?:[{_OF_A_LETTER}]\|{_REQUEST_ID}\|{_NUMBER}|[{_OF_A_QUEUE}]\|{_REQUEST_ID}\||"
     rf"{ReplayKind.RESULT.value}\|{_REQUEST_ID}\|(?:{_NUMBER})?\|(?:{_OUTCOMES}))\|{_FIELD}*"
 )
-REPLAY_MARK = rf"\A{_REQUEST_ID}/{_NUMBER}:{_NUMBER}\z"
 
 
 def text(raw: Column) -> Column:
@@ -209,11 +208,3 @@ def key_hash_option(options: Column) -> Column:
 def is_partition(number: Column) -> Column:
     """Whether Kafka could have a partition of that number; a missing one could."""
     return number.isNull() | (number <= PARTITION_MAX)
-
-
-def replay_id(mark: Column) -> Column:
-    """The request in the header `txl-replay`; null when it is none."""
-    position = F.split_part(mark, F.lit("/"), F.lit(2))
-    partition, offset = (whole(F.split_part(position, F.lit(":"), F.lit(at))) for at in (1, 2))
-    is_good = mark.rlike(REPLAY_MARK) & (partition <= PARTITION_MAX) & offset.isNotNull()
-    return F.when(is_good, F.split_part(mark, F.lit("/"), F.lit(1)))

@@ -15,14 +15,7 @@ from pyspark.sql.types import StructType
 
 from txlayer.core import codec
 from txlayer.core.codec import HALF_HEADER_BYTES_MAX, NEXT_VERSION, PARTITION_MAX, VERSION
-from txlayer.core.dead_letters import (
-    DLQ_HEADER,
-    MESSAGE_LENGTH_MAX,
-    REPLAY_HEADER,
-    TEXT_LENGTH_MAX,
-    TYPE_LENGTH_MAX,
-    ReplayKind,
-)
+from txlayer.core.dead_letters import DLQ_HEADER, MESSAGE_LENGTH_MAX, TEXT_LENGTH_MAX, TYPE_LENGTH_MAX, ReplayKind
 from txlayer.core.leases import LockKind
 from txlayer.core.messages import OrderMode, Resolution
 from txlayer_spark import lines, schemas
@@ -432,7 +425,6 @@ def _forwarded(raw: DataFrame) -> DataFrame:
         lines.of_user(headers).alias("headers"),
         lines.text(lines.header(headers, codec.ID_HEADER)).alias("_id"),
         lines.text(lines.header(headers, codec.ORIGIN_HEADER)).alias("_line"),
-        lines.text(lines.header(headers, REPLAY_HEADER)).alias("_mark"),
         F.size(F.filter(headers, lambda each: each["key"].isin(*_FORWARDED_HEADERS))).alias("_ours"),
     )
     where, part = F.get("_f", F.lit(0)), F.get("_f", F.lit(1))
@@ -448,7 +440,6 @@ def _forwarded(raw: DataFrame) -> DataFrame:
         .withColumn("_f", F.when(F.col("_form"), lines.fields(F.col("_line"))))
         .withColumn("txn_id", F.col("_id"))
         .withColumns({name: lines.whole(field) for name, field in numbers.items()})
-        .withColumn("replay_id", lines.replay_id(F.col("_mark")))
     )
     is_good = (
         F.col("_form")
@@ -461,8 +452,7 @@ def _forwarded(raw: DataFrame) -> DataFrame:
     told = judged(decoded, is_good, "forwarded", columns=columns, is_versioned=False)
     # Neither header: somebody else's record, which is no fault.
     is_foreign = F.isnull("_id") & F.isnull("_line")
-    wrong_mark = F.isnotnull("_mark") & F.isnull("replay_id")
-    error = F.when(wrong_mark, "forwarded: replay mark out of form").when(~is_foreign, F.col("error"))
+    error = F.when(~is_foreign, F.col("error"))
     return told.withColumn("error", error).select(*(field.name for field in schemas.FORWARDED))
 
 

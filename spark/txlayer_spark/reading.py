@@ -75,8 +75,7 @@ def committed_stream(
 
     One row per message: `topic`, `partition`, `offset`, `timestamp` (when it was forwarded), `key`, `value` and `headers` of
     the user, `txn_id`, `index` and `count` within its transaction, `born` (the producer's clock when it prepared). Messages
-    of other topics of the same transaction have the same `txn_id`, and become visible at the same moment. A copy that an
-    operator had published of a dead letter (`txlayer dlq replay --to`) has the `replay_id` of that request.
+    of other topics of the same transaction have the same `txn_id`, and become visible at the same moment.
 
     A record that was not forwarded by txlayer has neither `txn_id` nor `error`; one whose headers of ours are broken has an
     `error`. When Kafka's retention has overtaken the reader the query fails, and says which offsets are missing.
@@ -108,6 +107,5 @@ def committed_stream(
         "index",
         "count",
         lines.time_of(F.col("born_ms")).alias("born"),
-        "replay_id",
         "error",
     )

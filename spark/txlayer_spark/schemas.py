@@ -174,19 +174,10 @@ DOUBT = _struct(
 FORWARDED = _struct(
     *POSITION,
     *USER,
-    *_columns(
-        txn_id=TEXT,
-        half_partition=NUMBER,
-        half_offset=NUMBER,
-        index=NUMBER,
-        count=NUMBER,
-        born_ms=NUMBER,
-        replay_id=TEXT,
-    ),
+    *_columns(txn_id=TEXT, half_partition=NUMBER, half_offset=NUMBER, index=NUMBER, count=NUMBER, born_ms=NUMBER),
     ERROR,
 )
-"""One row per record of a real topic; the columns of ours are null where somebody else wrote it, and `replay_id` is set
-where an operator had a dead letter published once more."""
+"""One row per record of a real topic; the columns of ours are null where somebody else wrote it."""
 
 LOCKS = _struct(
     *POSITION,

@@ -88,7 +88,6 @@ class Field:
         limit: int | None = None,
         is_again: bool = False,
         is_whole: bool = True,
-        is_copying: bool = False,
         is_dropping: bool = False,
     ) -> DeadLetterSelection:
         """What the request `r` would be about."""
@@ -100,7 +99,6 @@ class Field:
             limit=limit,
             is_again=is_again,
             is_whole=is_whole,
-            is_copying=is_copying,
             is_dropping=is_dropping,
         )
 
@@ -270,21 +268,6 @@ def test_where_a_partition_has_one_order_all_its_keys_are_parked_together(field:
     first, second, third = field.plant((b"a", REJECTED), (b"b", PARKED), (None, PARKED), parked={NO_KEY: 2})
 
     assert [first, second, third] == places(field.choose(first))
-
-
-def test_a_copy_is_made_of_what_is_asked_for_too_and_once_for_each_request(field: Field) -> None:
-    asked, copied, handled, free = field.plant(*((b"k%d" % n, REJECTED) for n in range(4)))
-    field.say(
-        ask(asked, request_id="a"),
-        answer(copied, ReplayOutcome.REPUBLISHED),
-        ask(handled, request_id="a"),
-        answer(handled, ReplayOutcome.HANDLED, request_id="a"),
-    )
-
-    choice = field.choose(is_copying=True, is_whole=False)
-
-    assert [asked, free] == places(choice)
-    assert [copied] == [each.place for each in choice.asked_before]
 
 
 def test_what_somebody_asked_for_meanwhile_is_not_asked_for_again(field: Field) -> None:

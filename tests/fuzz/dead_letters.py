@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from txlayer.cli.dlq import parse_letter
 from txlayer.cli.options import parse_instant
-from txlayer.core.dead_letters import (
-    decode_dead_letter,
-    decode_replay,
-    decode_replay_mark,
-    encode_dead_letter,
-    encode_replay,
-    encode_replay_mark,
-)
+from txlayer.core.dead_letters import decode_dead_letter, decode_replay, encode_dead_letter, encode_replay
 from txlayer.core.messages import Undecodable
 from txlayer.errors import ConfigError, UsageError
 
@@ -35,16 +28,6 @@ def check_replay(raw: bytes) -> bool:
         assert found.why
         return False
     assert found == decode_replay(encode_replay(found))
-    return True
-
-
-def check_replay_mark(raw: bytes) -> bool:
-    """The header `txl-replay`."""
-    found = decode_replay_mark(raw)
-    if isinstance(found, Undecodable):
-        assert found.why
-        return False
-    assert found == decode_replay_mark(encode_replay_mark(found))
     return True
 
 

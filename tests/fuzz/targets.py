@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from tests.fuzz.dead_letters import check_dead_letter, check_letter, check_replay, check_replay_mark, check_time
+from tests.fuzz.dead_letters import check_dead_letter, check_letter, check_replay, check_time
 from tests.fuzz.partition import check_partition
 from txlayer.adapters.ports import StoredOffset
 from txlayer.cli.main import build_app
@@ -333,7 +333,6 @@ TARGETS: tuple[Target, ...] = (
     Target("stored", check_stored),
     Target("dead-letter", check_dead_letter),
     Target("replay", check_replay),
-    Target("replay-mark", check_replay_mark, 5),
     Target("duration", check_duration),
     Target("place", check_place, 5),
     Target("position", check_position, 5),

@@ -917,42 +917,6 @@ def _show_with(log: Log, half: Record, name: str) -> None:
     log.records[-1] = replace(log.records[-1], headers=[*log.records[-1].headers, (name, b"1")])
 
 
-def _copy_with(log: Log, *marks: bytes | None, is_ahead: bool = False) -> None:
-    """A committed message, visible once, and once more with those headers `txl-replay`."""
-    half = log.half()
-    log.op(("C", half))
-    log.show(half)
-    log.show(half)
-    headers = [("txl-replay", mark) for mark in marks]
-    shown = log.records[-1]
-    log.records[-1] = replace(shown, headers=[*headers, *shown.headers] if is_ahead else [*shown.headers, *headers])
-
-
-@case("ok")
-def copy_of_a_dead_letter_whose_mark_is_before_its_other_headers(log: Log) -> None:
-    _copy_with(log, b"ticket-12/3:17", is_ahead=True)
-
-
-@case("ok")
-def copy_of_a_dead_letter_whose_last_mark_is_in_form(log: Log) -> None:
-    _copy_with(log, b"ticket 12/3:17", b"ticket-12/3:17")
-
-
-@case("duplicate")
-def copy_whose_last_mark_is_out_of_form(log: Log) -> None:
-    _copy_with(log, b"ticket-12/3:17", b"ticket 12/3:17")
-
-
-@case("duplicate")
-def copy_whose_mark_has_no_value(log: Log) -> None:
-    _copy_with(log, None)
-
-
-@case("duplicate")
-def copy_whose_mark_names_a_partition_that_kafka_cannot_have(log: Log) -> None:
-    _copy_with(log, b"ticket-12/2147483648:17")
-
-
 @case("open", "orphan")
 def phantom_without_an_origin(log: Log) -> None:
     log.half()

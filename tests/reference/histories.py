@@ -632,7 +632,7 @@ class Play:
 
     def garbage(self, txn: Txn) -> None:
         """Records of nobody, in half, in op and on real topics."""
-        place = self.draw.choice(("half", "op", "real", "replay", "aborted half", "aborted op"))
+        place = self.draw.choice(("half", "op", "real", "real", "aborted half", "aborted op"))
         last = txn.halves[-1]
         if place == "half":
             bad = self.draw.choice((b"1|nothing", b"", txn.txl(0).replace(b"1|", b"3|", 1), None))
@@ -652,9 +652,6 @@ class Play:
         else:
             topic = self.draw.choice(self.reals)
             headers = [("trace", b"t")]
-            if place == "replay":
-                origin = f"{last.partition}:{last.offset}|0/1|{txn.born_ms}".encode()
-                headers += [("txl-id", txn.id.encode()), ("txl-origin", origin), ("txl-replay", b"t-1/0:3")]
             partition = self.draw.randrange(self.cluster.counts[topic])
             self.cluster.add(topic, partition, key=b"k", value=b"v", headers=headers)
 
@@ -668,7 +665,6 @@ class Play:
             if r.topic in self.reals
             and r.kafka == "committed"
             and "txl-id" in dict(r.headers)
-            and "txl-replay" not in dict(r.headers)
             and len((dict(r.headers).get("txl-origin") or b"").split(b"|")) == 3
         ]
         if not ours:

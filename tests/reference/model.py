@@ -40,7 +40,6 @@ from tests.reference.wire import (
     Origin,
     Record,
     Summary,
-    is_replay_mark,
     murmur2,
     parse_content,
     parse_half,
@@ -471,18 +470,14 @@ def read_real(world: World) -> None:
         names = [name for name, _ in record.headers]
         if record.topic in world.system_topics or not {"txl-id", "txl-origin"} & set(names):
             continue
-        marks = [value for name, value in record.headers if name == "txl-replay"]
-        is_copy = bool(marks) and is_replay_mark(marks[-1])
-        if is_copy or ("txl-dlq" in names and record.topic.endswith(".dlq")):
-            continue  # a copy of a dead letter, or a dead letter
+        if "txl-dlq" in names and record.topic.endswith(".dlq"):
+            continue  # a dead letter
         bounds = world.bounds_of(record.topic, record.partition)
         if not bounds.start <= record.offset < bounds.end:
             continue
         origins = [parse_origin(value) for name, value in record.headers if name == "txl-origin"]
         ids = [value for name, value in record.headers if name == "txl-id"]
-        has_others = any(
-            name.startswith("txl") and name not in ("txl-id", "txl-origin", "txl-replay") for name in names
-        )
+        has_others = any(name.startswith("txl") and name not in ("txl-id", "txl-origin") for name in names)
         if len(ids) != 1 or len(origins) != 1 or origins[0] is None or has_others:
             detail = "its headers of ours are broken"
             world.find(Kind.PHANTOM, None, record.place, detail=detail)

@@ -235,13 +235,12 @@ def test_young_commit_is_on_its_way() -> None:
     assert "committing" == log.judge(now_ms=log.now_ms, grace_ms=60_000).of(KEY).state
 
 
-def test_records_of_others_and_copies_of_dead_letters_are_passed_over() -> None:
+def test_records_of_others_and_dead_letters_are_passed_over() -> None:
     log = Log()
     half = log.half()
     log.op(("C", half))
     log.add("shop", value=b"somebody else's")
     shown = log.show(half)
-    log.add("shop", value=shown.value, headers=[*shown.headers, ("txl-replay", b"ticket-12/3:17")])
     log.add("g.shop.dlq", value=shown.value, headers=[*shown.headers, ("txl-dlq", b"1|")])
     log.add("shop", kafka="aborted", headers=[("txl-identity", b"x")])
     assert [] == log.judge().findings

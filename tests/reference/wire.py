@@ -311,12 +311,6 @@ def parse_origin(value: bytes | None) -> Origin | None:
     return origin if origin.index < origin.count else None
 
 
-def is_replay_mark(value: bytes | None) -> bool:
-    """Whether a header `txl-replay` marks a copy of a dead letter."""
-    match = re.fullmatch(rb"[A-Za-z0-9._-]{1,64}/(\d+):(\d+)", value or b"")
-    return match is not None and int(match[1]) <= PARTITION_MAX and int(match[2]) <= NUMBER_MAX
-
-
 def murmur2(data: bytes) -> int:
     """Kafka's murmur2, made positive."""
     mask, m = 0xFFFFFFFF, 0x5BD1E995

@@ -15,15 +15,12 @@ from txlayer.core.dead_letters import (
     DeadLetter,
     DeadLetterReason,
     ReplayKind,
-    ReplayMark,
     ReplayOutcome,
     ReplayRecord,
     decode_dead_letter,
     decode_replay,
-    decode_replay_mark,
     encode_dead_letter,
     encode_replay,
-    encode_replay_mark,
 )
 from txlayer.core.leases import LockKind, LockRecord, decode_lock, encode_lock, parse_queue
 from txlayer.core.messages import Origin, Undecodable
@@ -174,17 +171,3 @@ def test_replay_records_are_read_as_the_codec_reads_them(spark: SparkSession, br
         }
         assert alike(expected) == alike(told(row, expected)), value
     assert 20 < good < len(values) - 30
-
-
-def test_copies_of_dead_letters_are_told_by_the_request_that_made_them(spark: SparkSession, broker: Broker) -> None:
-    marks = mutations("replay-mark", more=(encode_replay_mark(ReplayMark("t", 2**31, 5)),))
-    topic = written(broker, "", lambda name: [Record(name, b"v", None, [("txl-replay", raw)]) for raw in marks])
-
-    found = rows(spark, broker, topic)
-
-    expected = [
-        (None, "forwarded: replay mark out of form") if isinstance(mark, Undecodable) else (mark.request_id, None)
-        for mark in map(decode_replay_mark, marks)
-    ]
-    assert expected == [(row.replay_id, row.error) for row in found]
-    assert 20 < sum(error is None for _, error in expected) < len(marks) - 30

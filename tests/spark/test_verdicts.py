@@ -13,7 +13,6 @@ from pyspark.sql import Row, SparkSession
 
 from tests.conftest import Broker
 from tests.support.planted import Field, Message, Transaction
-from txlayer.core.dead_letters import ReplayMark, encode_replay_mark
 from txlayer.core.messages import CheckKind, HalfOptions, OrderMode, Resolution, Source
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
@@ -40,7 +39,6 @@ class Planted:
         self.plant_faults()
         self.plant_order()
         self.plant_attempts()
-        self.plant_copies()
 
     def note(self, name: str, txn: Transaction, verdict: str) -> Transaction:
         """Remember what a transaction must be judged as."""
@@ -175,21 +173,6 @@ class Planted:
         self.note("both", field.whole(key="both/0000000b"), "duplicate")
         field.prepare(key="copied/0000000a")
         self.note("copied", field.whole(key="copied/0000000a"), "ok")
-
-    def plant_copies(self) -> None:
-        """Copies of dead letters: in a topic of their own, in the same one, twice; and what only looks like one."""
-        field = self.field
-        mark = encode_replay_mark(ReplayMark("ticket-14", 0, 17))
-        copied = self.note("dead letter", field.whole(Message(field.orders)), "ok")
-        field.forward(field.moved(copied, topic=field.stock), replay_mark=mark)
-        two = self.note("two dead letters", field.whole(Message(field.orders), Message(field.stock)), "ok")
-        for _ in range(2):
-            field.forward(two, 0, replay_mark=mark)
-        alone = self.note("only a copy", field.prepare(), "lost")
-        field.commit(alone)
-        field.forward(alone, replay_mark=mark)
-        marked = self.note("no mark", field.whole(), "duplicate")
-        field.forward(marked, replay_mark=b"ticket 14/0:17")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from txlayer.core.dead_letters import (
     DeadLetter,
     DeadLetterReason,
     ReplayKind,
-    ReplayMark,
     ReplayOutcome,
     ReplayRecord,
 )
@@ -143,8 +142,6 @@ DEAD_LETTERS = st.builds(
     error_message=st.text(st.characters(codec="utf-8"), max_size=MESSAGE_LENGTH_MAX),
     consumer_group=st.text(st.characters(codec="utf-8"), min_size=1, max_size=60),
 )
-
-REPLAY_MARKS = st.builds(ReplayMark, REQUEST_ID, NUMBER, WHOLE)
 
 
 @st.composite

@@ -13,7 +13,6 @@ from typing import Any
 from tests.support.broker import create_topic, unique_name
 from tests.support.topic_records import RECORD_BYTES_MAX, Headers, Record, RecordWriter
 from txlayer.core import codec, partitions
-from txlayer.core.dead_letters import REPLAY_HEADER
 from txlayer.core.messages import (
     NO_OPTIONS,
     CheckKind,
@@ -133,8 +132,8 @@ class Field:
         for txn in transactions:
             self.resolve((txn, Resolution.ROLLBACK), **more)
 
-    def forward(self, txn: Transaction, *indices: int, partition: int = 0, replay_mark: bytes | None = None) -> None:
-        """Forwarded records of a transaction, all of them when no index is named; with a mark, copies of dead letters."""
+    def forward(self, txn: Transaction, *indices: int, partition: int = 0) -> None:
+        """Forwarded records of a transaction, all of them when no index is named."""
         chosen = indices or range(len(txn.messages))
         records = []
         for index in chosen:
@@ -151,8 +150,6 @@ class Field:
                 (codec.ID_HEADER, txn.txn_id.encode()),
                 (codec.ORIGIN_HEADER, origin.encode()),
             ]
-            if replay_mark is not None:
-                headers.append((REPLAY_HEADER, replay_mark))
             records.append(Record(message.topic, message.value, message.key, headers, partition))
         self._writer.write(records)
 

@@ -1,4 +1,4 @@
-"""Dead letters without their content: no copy of them is published, for its value would be null."""
+"""Dead letters without their content, and with headers of their own."""
 
 from __future__ import annotations
 
@@ -10,33 +10,6 @@ from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage
 from txlayer.core.dead_letters import CUT_HEADER, DeadLetter, DeadLetterReason, dead_letter_of, is_cut, original_headers
 from txlayer.core.messages import Origin
-from txlayer.operate.dead_letters import Chosen, DeadLetterPlace
-from txlayer.operate.replay import _copies
-
-
-class Letter:
-    """A record of a dead-letter topic."""
-
-    def __init__(self, *headers: tuple[str, bytes]) -> None:
-        self._headers = list(headers)
-
-    def headers(self) -> list[tuple[str, bytes]]:
-        return self._headers
-
-    def value(self) -> bytes | None:
-        return None
-
-
-class Letters:
-    """A reader of dead letters, and the log of them."""
-
-    dead_letters = "g.t.dlq"
-
-    def __init__(self, *letters: Letter) -> None:
-        self._letters = letters
-
-    def fetch(self, _topic: str, _partition: int, offsets: list[int]) -> dict[int, Any]:
-        return {offset: self._letters[offset] for offset in offsets}
 
 
 @pytest.mark.parametrize(
@@ -68,14 +41,3 @@ def test_a_dead_letter_keeps_headers_of_ours_that_its_message_had() -> None:
 
     assert [theirs] == original_headers(entry.headers)
     assert letter == dead_letter_of(entry.headers)
-
-
-def test_no_copy_of_a_dead_letter_without_content_is_published() -> None:
-    letters = Letters(Letter(("txl-dlq", b"")), Letter((CUT_HEADER, b"9"), ("txl-dlq", b"")))
-    chosen = [cast("Chosen", type("Choice", (), {"place": DeadLetterPlace("t", 0, offset)})) for offset in (0, 1)]
-    gone: list[Chosen] = []
-
-    copies = list(_copies(chosen, cast("Any", letters), cast("Any", {"t": letters}), gone))
-
-    assert [0] == [copy.place.offset for copy in copies]
-    assert chosen[1:] == gone

@@ -1,4 +1,4 @@
-"""Dead letters, replay marks and replay records as bytes: the vectors of the protocol page, round trips, and garbage."""
+"""Dead letters and replay records as bytes: the vectors of the protocol page, round trips, and garbage."""
 
 from __future__ import annotations
 
@@ -8,30 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.codec_strategies import ANY_BYTES, DEAD_LETTERS, HEADERS, REPLAY_MARKS, replays
+from tests.support.codec_strategies import ANY_BYTES, DEAD_LETTERS, HEADERS, replays
 from tests.support.protocol_page import page, vectors
 from txlayer.core import dead_letters
 from txlayer.core.dead_letters import (
     CUT_HEADER,
     DLQ_HEADER,
     MESSAGE_LENGTH_MAX,
-    REPLAY_HEADER,
     TEXT_LENGTH_MAX,
     TYPE_LENGTH_MAX,
     DeadLetter,
     DeadLetterReason,
     ReplayKind,
-    ReplayMark,
     ReplayOutcome,
     ReplayRecord,
     dead_letter_of,
     dead_letter_topic,
     decode_dead_letter,
     decode_replay,
-    decode_replay_mark,
     encode_dead_letter,
     encode_replay,
-    encode_replay_mark,
     original_headers,
     replay_topic,
     source_topic,
@@ -59,14 +55,6 @@ def test_a_dead_letter_is_the_one_on_the_protocol_page() -> None:
         assert letter == decode_dead_letter(vector["bytes"].encode())
 
 
-def test_a_replay_mark_is_the_one_on_the_protocol_page() -> None:
-    for vector in vectors("replay-mark"):
-        mark = ReplayMark(vector["request_id"], vector["partition"], vector["offset"])
-
-        assert vector["text"].encode() == encode_replay_mark(mark)
-        assert mark == decode_replay_mark(vector["text"].encode())
-
-
 def test_a_replay_record_is_the_one_on_the_protocol_page() -> None:
     for vector in vectors("replay"):
         outcome = None if vector["outcome"] is None else ReplayOutcome(vector["outcome"])
@@ -84,7 +72,7 @@ def test_the_protocol_page_names_every_header_reason_kind_and_outcome() -> None:
     words = [*headers, *(r.value for r in DeadLetterReason), *(o.value for o in ReplayOutcome)]
     kinds = [kind.value for kind in ReplayKind]
 
-    assert [DLQ_HEADER, CUT_HEADER, REPLAY_HEADER] == headers
+    assert [DLQ_HEADER, CUT_HEADER] == headers
     assert [] == [word for word in words if f"`{word}`" not in text]
     assert [] == [kind for kind in kinds if f'"kind": "{kind}"' not in text]
 
@@ -95,11 +83,6 @@ def test_the_protocol_page_names_every_header_reason_kind_and_outcome() -> None:
 @given(DEAD_LETTERS)
 def test_a_dead_letter_comes_back_as_it_was(letter: DeadLetter) -> None:
     assert letter == decode_dead_letter(encode_dead_letter(letter))
-
-
-@given(REPLAY_MARKS)
-def test_a_replay_mark_comes_back_as_it_was(mark: ReplayMark) -> None:
-    assert mark == decode_replay_mark(encode_replay_mark(mark))
 
 
 @given(replays())
@@ -138,7 +121,7 @@ def test_an_operators_words_are_cut_to_their_limit() -> None:
 
 @given(ANY_BYTES | st.sampled_from([LETTER, b"1|R|r|3|x", b"1|E|r|3|failed|x", b"r/3:17"]))
 def test_arbitrary_bytes_are_a_value_and_never_an_exception(raw: bytes) -> None:
-    for decode in (decode_dead_letter, decode_replay, decode_replay_mark):
+    for decode in (decode_dead_letter, decode_replay):
         found: Any = decode(raw)
         if isinstance(found, Undecodable):
             assert found.why
@@ -187,16 +170,6 @@ def test_a_replay_record_out_of_form_says_why(raw: bytes | None, why: str) -> No
 
     assert isinstance(found, Undecodable)
     assert why in found.why
-
-
-@pytest.mark.parametrize(
-    "raw", [b"", b"r", b"r/3", b"r/3:", b"r/:3", b"/3:1", b"a b/3:1", b"r/2147483648:1", b"\xff/3:1"]
-)
-def test_a_replay_mark_out_of_form_says_why(raw: bytes) -> None:
-    found = decode_replay_mark(raw)
-
-    assert isinstance(found, Undecodable)
-    assert "replay mark" in found.why
 
 
 # --- headers and names ------------------------------------------------------------------------------------------------

@@ -35,13 +35,12 @@ def folded(*records: ReplayRecord) -> PartitionStates:
     return states
 
 
-H, F, D, M, U, C = (
+H, F, D, M, U = (
     ReplayOutcome.HANDLED,
     ReplayOutcome.FAILED,
     ReplayOutcome.DROPPED,
     ReplayOutcome.MISSING,
     ReplayOutcome.UNKNOWN,
-    ReplayOutcome.REPUBLISHED,
 )
 
 
@@ -62,8 +61,6 @@ H, F, D, M, U, C = (
         ((ask(), answer(M)), DeadLetterState.OPEN),
         ((ask(), answer(U)), DeadLetterState.OPEN),
         ((ask(), answer(F), ask("r2"), answer(U, "r2")), DeadLetterState.FAILED),
-        ((answer(C),), DeadLetterState.OPEN),
-        ((ask(), answer(C)), DeadLetterState.REQUESTED),
         # An answer whose request was removed by retention counts all the same.
         ((answer(H),), DeadLetterState.HANDLED),
     ],
@@ -75,12 +72,11 @@ def test_the_state_of_a_dead_letter_follows_from_what_was_said(
 
 
 def test_who_asked_and_what_was_answered_is_kept() -> None:
-    history = folded(ask(), answer(F), ask("r2"), answer(C, "r3")).of(OFFSET)
+    history = folded(ask(), answer(F), ask("r2")).of(OFFSET)
 
     assert ["r1", "r2"] == list(history.asked)
     assert {"r2"} == history.unanswered
     assert {"r1": F} == {request_id: s.record.outcome for request_id, s in history.results.items()}
-    assert ["r3"] == list(history.copies)
 
 
 def test_the_last_word_on_a_queue_counts() -> None:
@@ -125,7 +121,7 @@ def test_a_request_is_answered_by_a_later_result_of_its_name_and_dead_letter() -
     assert ((0, 2),) == answered(asked, asked, failed)
     assert ((0, 1), (2, 3)) == answered(asked, failed, ReplayRecord(ReplayKind.DROP, "a", 7), failed, asked)
     others = ReplayRecord(RESULT, "b", 7, ReplayOutcome.HANDLED), ReplayRecord(RESULT, "a", 8, ReplayOutcome.HANDLED)
-    assert () == answered(failed, asked, *others, ReplayRecord(RESULT, "a", 7, ReplayOutcome.REPUBLISHED))
+    assert () == answered(failed, asked, *others)
 
 
 def test_pauses_are_not_answered_requests() -> None:

@@ -14,14 +14,13 @@ from rich.console import Group as Below
 from rich.console import RenderableType
 from rich.table import Table
 
-from txlayer.adapters.connect import connect_consumer, connect_producer
+from txlayer.adapters.connect import connect_producer
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.options import (
     AsJson,
     Bundle,
     ClusterOptions,
-    Connection,
     Operator,
     Reason,
     administration,
@@ -31,8 +30,7 @@ from txlayer.cli.options import (
     parse_instant,
 )
 from txlayer.cli.output import time_text
-from txlayer.config import ClientConfig, ConsumerConfig, ProducerConfig, parse_duration
-from txlayer.consumer.dead_letters import DeadLetterReader
+from txlayer.config import ClientConfig, ProducerConfig, parse_duration
 from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind
 from txlayer.core.messages import check_group, is_topic_name
 from txlayer.errors import ConfigError, UsageError
@@ -48,8 +46,7 @@ from txlayer.operate.dead_letters import (
     DeadLetterSelection,
 )
 from txlayer.operate.replay import DeadLetterOutcome, Listener, ReplayOrder, author_of
-from txlayer.operate.requests import Republisher, RequestWriter, transactional_id
-from txlayer.runtime.kafka_transactions import KafkaTransactions
+from txlayer.operate.requests import RequestWriter
 
 app = typer.Typer(no_args_is_help=True, help="Look at what consumers gave up, have it handled again, or drop it.")
 
@@ -275,12 +272,6 @@ IsAgain = Annotated[bool, option("--again", "Also those named that were handled,
 IsOnly = Annotated[
     bool, option("--only", "Of a parked key, only those chosen: later ones may be handled before earlier ones then.")
 ]
-To = Annotated[
-    str | None,
-    option(
-        "--to", "Publish copies there instead, with the header txl-replay; the dead letters stay as they are.", "TOPIC"
-    ),
-]
 
 
 @command(app, "replay", help=HELP[ReplayKind.REPLAY] + _EXITS)
@@ -291,12 +282,11 @@ def _replay(
     asking: Asking,
     is_again: IsAgain = False,
     is_only: IsOnly = False,
-    to: To = None,
-    connection: Connection,
+    cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:
-    order = asking.order(ReplayKind.REPLAY, group, letters, is_again=is_again, is_only=is_only, to=to)
-    _carry_out(order, asking, connection, as_json=as_json)
+    order = asking.order(ReplayKind.REPLAY, group, letters, is_again=is_again, is_only=is_only)
+    _carry_out(order, asking, cluster, as_json=as_json)
 
 
 @command(app, "drop", help=HELP[ReplayKind.DROP] + _EXITS)
@@ -317,12 +307,10 @@ def _carry_out(order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, a
     config = cluster.config(ProducerConfig)
     topics = order.topics or tuple(dict.fromkeys(name.topic for name in order.names))
     with open_logs(config, order.group, topics) as logs:
-        if order.to is not None:
-            outcomes = _republish(order, order.to, cluster.config(ConsumerConfig), logs, asking)
-        elif asking.dry_run:
-            outcomes = replaying.planned(order, _confirmed(order, logs, asking))
+        choice = _confirmed(order, logs, asking)
+        if asking.dry_run:
+            outcomes = replaying.planned(order, choice)
         else:
-            choice = _confirmed(order, logs, asking)
             with request_writer(config, order.group) as writer:
                 outcomes = replaying.ask(order, writer, logs, choice, _listener())
     is_waiting = order.patience_s > 0
@@ -334,29 +322,6 @@ def _carry_out(order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, a
         nothing="no dead letter is as the filters say; nothing was asked for",
         as_json=as_json,
     )
-
-
-def _republish(
-    order: ReplayOrder, to: str, config: ConsumerConfig, logs: Mapping[str, DeadLetterLog], asking: Asking
-) -> list[DeadLetterOutcome]:
-    with administration(config) as admin:
-        replaying.check_target(to, logs, admin=admin, topics=config.topics)
-    with closing(connect_consumer(config)) as connections:
-        request_id = order.author.request_id
-        name = transactional_id(order.group, request_id)
-        with closing(KafkaTransactions(connections, name=name)) as transactions:
-            republisher = Republisher(
-                transactions, group=order.group, request_id=request_id, to=to, text=order.author.text
-            )
-            if not asking.dry_run:
-                republisher.start()
-                for log in logs.values():
-                    log.follow()  # what an earlier run did, whose end is known now
-            choice = _confirmed(order, logs, asking)
-            if asking.dry_run:
-                return replaying.planned(order, choice)
-            with closing(DeadLetterReader(connections)) as reader:
-                return replaying.republish(order, republisher, reader, logs, choice, _listener())
 
 
 def _listener() -> Listener:
@@ -388,7 +353,7 @@ def _confirmed(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: As
     ):
         if count:
             typer.echo(f"{count:,} {said}", err=True)
-    if choice.left_count and order.kind is ReplayKind.REPLAY and order.to is None:
+    if choice.left_count and order.kind is ReplayKind.REPLAY:
         said = f"dead letters of {keys} are left out: these keys lose their order"
         typer.echo(f"warning: {choice.left_count:,} {said}", err=True)
     count = len(choice.chosen)
@@ -501,7 +466,6 @@ _SENTENCES: Mapping[DeadLetterResult, str] = {
     DeadLetterResult.HANDLED: "was handled",
     DeadLetterResult.FAILED: "failed again and stays",
     DeadLetterResult.DROPPED: "is dropped",
-    DeadLetterResult.REPUBLISHED: "is published",
     DeadLetterResult.REQUESTED_ALREADY: "is asked for already and not answered yet",
     DeadLetterResult.MISSING: "was not there any more when its turn came",
     DeadLetterResult.UNKNOWN: "was not understood: the group's consumers do not know such a request",

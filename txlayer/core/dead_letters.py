@@ -1,4 +1,4 @@
-"""Dead letters: their reasons and records, the names of their topics, the headers `txl-dlq` and `txl-replay`, requests, and their states.
+"""Dead letters: their reasons and records, the names of their topics, the header `txl-dlq`, requests, and their states.
 
 Decoders do not raise on malformed bytes: they return `Undecodable`. docs/explanation/protocol.md specifies the formats,
 with test vectors.
@@ -58,7 +58,6 @@ class ReplayOutcome(Enum):
     DROPPED = "dropped"  #: as requested
     MISSING = "missing"  #: there is no dead letter at that offset, or no longer
     UNKNOWN = "unknown"  #: this version does not know the form of the request
-    REPUBLISHED = "republished"  #: a copy went to another topic; the dead letter stays unchanged
 
 
 class ReplayRecord(NamedTuple):
@@ -75,8 +74,6 @@ DLQ_HEADER = "txl-dlq"
 """On a dead letter: the reason, the origin, the number of attempts, the consumer group."""
 CUT_HEADER = "txl-dlq-cut"
 """On a dead letter that its topic refused whole: its size in bytes at its origin. Value and headers are left out."""
-REPLAY_HEADER = "txl-replay"
-"""On a copy of a dead letter that was republished: request id/dead-letter partition:offset."""
 
 MESSAGE_LENGTH_MAX = 500
 """Characters of an error's message: a sentence and a position. It may contain users' values, so not more."""
@@ -87,14 +84,6 @@ _DLQ_SUFFIX = ".dlq"
 _FIELDS = 12
 _REASONS = {reason.value: reason for reason in DeadLetterReason}
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-
-class ReplayMark(NamedTuple):
-    """The content of the header `txl-replay`."""
-
-    request_id: str
-    partition: int  # of the dead letter
-    offset: int  # of the dead letter
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -209,26 +198,7 @@ def original_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
     return original
 
 
-# --- txl-replay -------------------------------------------------------------------------------------------------------
-
-
-def encode_replay_mark(mark: ReplayMark) -> bytes:
-    """The value of the header `txl-replay`."""
-    return f"{mark.request_id}/{mark.partition}:{mark.offset}".encode("ascii")
-
-
-def decode_replay_mark(raw: bytes) -> ReplayMark | Undecodable:
-    """Decode the header `txl-replay`."""
-    try:
-        request_id, _, position = raw.decode("ascii").partition("/")
-        partition, _, offset = position.partition(":")
-        if not is_request_id(request_id):
-            return Undecodable("replay mark: request id out of form")
-        mark = ReplayMark(request_id, whole(partition), whole(offset))
-    except ValueError as exc:
-        return Undecodable(f"replay mark: {exc}")
-    return mark if mark.partition <= PARTITION_MAX else Undecodable("replay mark: no such partition")
-
+# --- requests and results ---------------------------------------------------------------------------------------------
 
 TEXT_LENGTH_MAX = 1_200
 """Characters of an operator's name and reason, or of a result's detail."""
@@ -312,7 +282,6 @@ class DeadLetterHistory:
     asked: dict[str, DeadLetterEvent] = field(default_factory=dict)  # request id → the newest request
     unanswered: set[str] = field(default_factory=set)
     results: dict[str, DeadLetterEvent] = field(default_factory=dict)  # request id → the newest result
-    copies: dict[str, DeadLetterEvent] = field(default_factory=dict)  # request id → where it was republished
     ended: ReplayOutcome | None = None  # the last outcome that concerns the letter
 
     @property
@@ -361,8 +330,6 @@ def _fold(history: DeadLetterHistory, said: DeadLetterEvent) -> None:
         history.unanswered.add(request_id)
         # It was requested again: an earlier answer no longer counts.
         history.results.pop(request_id, None)
-    elif outcome is ReplayOutcome.REPUBLISHED:
-        history.copies[request_id] = said
     else:
         history.results[request_id] = said
         history.unanswered.discard(request_id)
@@ -396,7 +363,7 @@ class AnsweredRequests:
             self._open_count += 1
             if self._open_count > self._count_max:
                 self._forget_the_oldest()
-        elif record.outcome is not ReplayOutcome.REPUBLISHED:
+        else:
             found = self._open.pop(name, ())
             self._open_count -= len(found)
             self._answered.extend(found)

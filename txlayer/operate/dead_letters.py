@@ -255,7 +255,6 @@ class DeadLetterResult(Enum):
     HANDLED = "handled"  #: its handler succeeded
     FAILED = "failed"  #: its handler failed again, and it stays
     DROPPED = "dropped"  #: it will not be handled
-    REPUBLISHED = "republished"  #: a copy is in the topic that was asked for
     ALREADY = "already"  #: it was handled or dropped before
     REQUESTED_ALREADY = "requested-already"  #: another request about it has no answer yet
     MISSING = "missing"  #: it was gone when its turn came
@@ -334,36 +333,29 @@ def choose(
     limit: int | None = None,
     is_again: bool = False,
     is_whole: bool = False,
-    is_copying: bool = False,
     is_dropping: bool = False,
 ) -> DeadLetterSelection:
     """What `names` name, or without any what the filter lets through, of these topics.
 
-    What `request_id` has asked for already is `asked_before`: it was asked for, or with `is_copying` republished. With
-    `is_again` named ones are asked for whatever became of them. With `is_whole` a parked key's other dead letters are
-    chosen too. With `is_dropping` the last one of a parked key is not chosen while earlier ones are left open, or their
-    replays have no answer: its end would release the key.
+    What `request_id` has asked for already is `asked_before`. With `is_again` named ones are asked for whatever became of
+    them. With `is_whole` a parked key's other dead letters are chosen too. With `is_dropping` the last one of a parked key
+    is not chosen while earlier ones are left open, or their replays have no answer: its end would release the key.
     """
-    able = ABLE | {DeadLetterState.REQUESTED} if is_copying else ABLE
-
-    def was_asked(history: DeadLetterHistory) -> bool:
-        return request_id in (history.copies if is_copying else history.asked)
-
     choice = DeadLetterSelection()
     if names:
-        asked_able = frozenset(DeadLetterState) if is_again else able
+        able = frozenset(DeadLetterState) if is_again else ABLE
         for place in dict.fromkeys(names):
             log = logs.get(place.topic)
             found = None if log is None else log.at(place.partition, place.offset)
             if found is None:
                 choice.unable.append((place, DeadLetterResult.NOT_FOUND, None))
-            elif (why := _sort_in(choice, found, asked_able, was_asked)) is not None:
+            elif (why := _sort_in(choice, found, able, request_id)) is not None:
                 choice.unable.append((place, why, found.history))
     else:
 
         def take(found: FoundLetter) -> None:
             if wanted.lets_through(found):
-                why = _sort_in(choice, found, able, was_asked)
+                why = _sort_in(choice, found, ABLE, request_id)
                 choice.undecodable_count += why is DeadLetterResult.UNDECODABLE
 
         for log in logs.values():
@@ -409,15 +401,12 @@ def still_able(
 
 
 def _sort_in(
-    choice: DeadLetterSelection,
-    found: FoundLetter,
-    able: Collection[DeadLetterState],
-    was_asked: Callable[[DeadLetterHistory], bool],
+    choice: DeadLetterSelection, found: FoundLetter, able: Collection[DeadLetterState], request_id: str
 ) -> DeadLetterResult | None:
     """Put it among those to ask for, or those asked for before; else say why it is neither."""
     if isinstance(found.letter, Undecodable):
         return DeadLetterResult.UNDECODABLE
-    if was_asked(found.history):
+    if request_id in found.history.asked:
         choice.asked_before.append(_chosen(found, found.letter))
     elif found.history.state in able:
         choice.chosen.append(_chosen(found, found.letter))
@@ -593,7 +582,6 @@ def letter_json(found: FoundLetter, *, now_ms: int, has_key: bool) -> Json:
         "age_ms": max(now_ms - found.at_ms, 0),
         "value_bytes": len(found.record),
         "request_ids": list(found.history.asked),
-        "republished_by": list(found.history.copies),
     }
     if has_key:
         row["key"] = bytes_json(found.key)

@@ -1,27 +1,23 @@
-"""Dead letters handled again, dropped or published elsewhere, and topics paused: what is asked, and what became of it."""
+"""Dead letters handled again or dropped, and topics paused: what is asked, and what became of it."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from txlayer.adapters.ports import Administration
-from txlayer.config import SystemTopics
-from txlayer.consumer.dead_letters import DeadLetterReader
 from txlayer.core.dead_letters import (
     DeadLetterEvent,
     DeadLetterHistory,
     DeadLetterState,
     ReplayKind,
     ReplayRecord,
-    is_cut,
     is_request_id,
 )
-from txlayer.errors import ForbiddenTopicError, UsageError
+from txlayer.errors import UsageError
 from txlayer.operate import Json
 from txlayer.operate.dead_letters import (
     Chosen,
@@ -36,15 +32,7 @@ from txlayer.operate.dead_letters import (
     still_able,
 )
 from txlayer.operate.operators import check_choice, signature_of
-from txlayer.operate.requests import (
-    BATCH_COUNT_MAX,
-    Copy,
-    Replaying,
-    Republisher,
-    Request,
-    RequestWriter,
-    WrittenRequest,
-)
+from txlayer.operate.requests import Replaying, Request, RequestWriter, WrittenRequest
 
 
 class Author(NamedTuple):
@@ -82,7 +70,6 @@ class ReplayOrder:
     patience_s: float
     is_again: bool = False
     is_only: bool = False
-    to: str | None = None
 
     @property
     def command(self) -> str:
@@ -103,7 +90,7 @@ class ReplayOrder:
     @property
     def is_whole(self) -> bool:
         """True when parked keys are replayed whole."""
-        return self.kind is ReplayKind.REPLAY and self.to is None and not self.is_only
+        return self.kind is ReplayKind.REPLAY and not self.is_only
 
 
 _DONE = {ReplayKind.REPLAY: DeadLetterResult.HANDLED, ReplayKind.DROP: DeadLetterResult.DROPPED}
@@ -135,7 +122,7 @@ def not_asked(place: DeadLetterPlace, why: DeadLetterResult, history: DeadLetter
 def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -> bool:
     if outcome.result is DeadLetterResult.ALREADY:
         return kind is ReplayKind.DROP or outcome.state is DeadLetterState.HANDLED
-    good = {_DONE[kind], DeadLetterResult.PLANNED, DeadLetterResult.REPUBLISHED}
+    good = {_DONE[kind], DeadLetterResult.PLANNED}
     return outcome.result in good or (not is_waiting and outcome.result is DeadLetterResult.REQUESTED)
 
 
@@ -157,7 +144,6 @@ def choose_for(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLet
         limit=order.limit,
         is_again=order.is_again,
         is_whole=order.is_whole,
-        is_copying=order.to is not None,
         is_dropping=order.kind is ReplayKind.DROP,
     )
 
@@ -167,8 +153,7 @@ def planned(order: ReplayOrder, choice: DeadLetterSelection) -> list[DeadLetterO
     outcomes = [not_asked(*each) for each in choice.unable]
     outcomes += [DeadLetterOutcome(c.place, DeadLetterResult.PLANNED, c.history.state) for c in choice.in_turn]
     for each in choice.asked_before:
-        said = each.history.results.get(request_id) or each.history.copies.get(request_id)
-        outcomes.append(answered(each.place, said, each.history.state))
+        outcomes.append(answered(each.place, each.history.results.get(request_id), each.history.state))
     return outcomes
 
 
@@ -213,73 +198,6 @@ def _newcomers(asking: Replaying, logs: Mapping[str, DeadLetterLog], followed: S
     handled = [c for c in followed if asking.state(c) is DeadLetterState.HANDLED]
     others = [c for c in followed if asking.state(c) is not DeadLetterState.HANDLED]
     return newcomers(logs, handled, others, request_id=asking.request_id).in_turn
-
-
-def check_target(to: str, logs: Mapping[str, DeadLetterLog], *, admin: Administration, topics: SystemTopics) -> None:
-    """Refuse a target that cannot be meant.
-
-    Raises:
-        ForbiddenTopicError: it is a system topic, one that the dead letters came from, or does not exist.
-    """
-    if topics.is_system(to):
-        raise ForbiddenTopicError("--to: no message may be sent there", topic=to, reason="a system topic")
-    if to in logs:
-        raise ForbiddenTopicError(
-            "--to: every other group of that topic would see the messages again; leave --to out, and the group's own "
-            "consumers handle them",
-            topic=to,
-            reason="the dead letters came from it",
-        )
-    if admin.partition_count(to) is None:
-        raise ForbiddenTopicError("--to: create it first", topic=to, reason="no such topic")
-
-
-def republish(
-    order: ReplayOrder,
-    republisher: Republisher,
-    reader: DeadLetterReader,
-    logs: Mapping[str, DeadLetterLog],
-    choice: DeadLetterSelection,
-    listener: Listener,
-) -> list[DeadLetterOutcome]:
-    """Publish copies of the chosen, and return what became of each.
-
-    Raises:
-        TxLayerError: it could not be done; the same order, begun again, goes on where it was.
-    """
-    chosen = choice.in_turn
-    gone: list[Chosen] = []
-    if chosen:
-        listener.begun(order.author.request_id)
-    with listener.progress("published", len(chosen)) as tell:
-        republisher.publish(_copies(chosen, reader, logs, gone), rate_max=order.rate, on_progress=tell)
-    outcomes = [not_asked(*each) for each in choice.unable]
-    for each in (*choice.asked_before, *chosen):
-        result = DeadLetterResult.MISSING if each in gone else DeadLetterResult.REPUBLISHED
-        outcomes.append(DeadLetterOutcome(each.place, result, each.history.state))
-    return outcomes
-
-
-def _copies(
-    chosen: Sequence[Chosen], reader: DeadLetterReader, logs: Mapping[str, DeadLetterLog], gone: list[Chosen]
-) -> Iterator[Copy]:
-    """The chosen with their records, some hundred in memory at a time; those whose content is not there are reported."""
-    for start in range(0, len(chosen), BATCH_COUNT_MAX):
-        part = chosen[start : start + BATCH_COUNT_MAX]
-        queues: dict[tuple[str, int], list[int]] = {}
-        for each in part:
-            queues.setdefault(each.place[:2], []).append(each.place.offset)
-        records = {
-            DeadLetterPlace(topic, partition, offset): record
-            for (topic, partition), offsets in queues.items()
-            for offset, record in reader.fetch(logs[topic].dead_letters, partition, offsets).items()
-        }
-        for each in part:
-            record = records[each.place]
-            if record is None or is_cut(record.headers(), record.value()):
-                gone.append(each)  # or its content is: a copy would say that its value is null
-            else:
-                yield Copy(each.place, record)
 
 
 LOOK_AGAIN_S = 0.2

@@ -5,29 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
-from txlayer.adapters.ports import HalfWriter, Record
+from txlayer.adapters.ports import HalfWriter
 from txlayer.core.dead_letters import (
-    REPLAY_HEADER,
     DeadLetterEvent,
     DeadLetterHistory,
     DeadLetterState,
     ReplayKind,
-    ReplayMark,
-    ReplayOutcome,
     ReplayRecord,
     encode_replay,
-    encode_replay_mark,
-    original_headers,
     replay_topic,
-    writer_name,
 )
 from txlayer.core.progress import NO_KEY, hash_of_key
 from txlayer.operate.dead_letters import Chosen, DeadLetterLog, DeadLetterPlace
 from txlayer.operate.operators import ROUND_S, OperatorWriter
-from txlayer.runtime.kafka_transactions import Entry, KafkaTransactions
 
 BATCH_BYTES = 16_384
 """One produce batch; requests are small."""
@@ -194,93 +186,3 @@ class Replaying:
     def _history(self, chosen: Chosen) -> DeadLetterHistory:
         topic, partition, offset = chosen.place
         return self._logs[topic].states(partition).of(offset)
-
-
-BATCH_COUNT_MAX = 500
-"""Copies in one Kafka transaction: it stays short, and a command that was killed does little again."""
-
-
-class Copy(NamedTuple):
-    """A dead letter to publish elsewhere."""
-
-    place: DeadLetterPlace
-    record: Record
-
-
-def transactional_id(group: str, request_id: str) -> str:
-    """One for each request, so that the same command, run again, ends what its killed run left open."""
-    return writer_name(group, f"republish.{request_id}")
-
-
-class Republisher:
-    """Publishes copies of one request. One thread uses it."""
-
-    def __init__(
-        self,
-        transactions: KafkaTransactions,
-        *,
-        group: str,
-        request_id: str,
-        to: str,
-        text: str,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._transactions = transactions
-        self._group = group
-        self._request_id = request_id
-        self._to = to
-        self._text = text
-        self._clock = clock
-        self._pause = pause
-
-    def start(self) -> None:
-        """End what an earlier run of the request left open; read what it did only after this.
-
-        Raises:
-            TxLayerError: the broker refused or did not answer; nothing was written.
-        """
-        self._transactions.start()
-
-    def publish(
-        self,
-        copies: Iterable[Copy],
-        *,
-        rate_max: float | None = None,
-        on_progress: Callable[[int], None] = lambda _count: None,
-    ) -> None:
-        """Publish in this order, at most `rate_max` a second, those of one key in one partition.
-
-        Raises:
-            TxLayerError: those that `on_progress` got are published; of the batch under way it is unknown. The
-                same request id, started again, tells by the replay topic.
-        """
-        done_count, due = 0, self._clock()
-        for batch in _batches(copies, rate_max):
-            while (left_s := due - self._clock()) > 0:
-                self._pause(left_s)
-            self._transactions.write([entry for copy in batch for entry in self._entries(copy)])
-            done_count += len(batch)
-            on_progress(done_count)
-            if rate_max is not None:
-                due += len(batch) / rate_max
-
-    def _entries(self, copy: Copy) -> tuple[Entry, Entry]:
-        place, record = copy
-        mark = encode_replay_mark(ReplayMark(self._request_id, place.partition, place.offset))
-        headers = [h for h in original_headers(record.headers()) if h[0] != REPLAY_HEADER]
-        said = ReplayRecord(
-            ReplayKind.RESULT, self._request_id, place.offset, ReplayOutcome.REPUBLISHED, f"{self._to}: {self._text}"
-        )
-        return (
-            Entry(self._to, -1, record.key(), record.value(), [*headers, (REPLAY_HEADER, mark)]),
-            Entry(replay_topic(self._group, place.topic), place.partition, record.key(), encode_replay(said)),
-        )
-
-
-def _batches(copies: Iterable[Copy], rate_max: float | None) -> Iterator[list[Copy]]:
-    """At a low rate small ones: a second's worth at most."""
-    size = BATCH_COUNT_MAX if rate_max is None else min(max(int(rate_max), 1), BATCH_COUNT_MAX)
-    rest = iter(copies)
-    while batch := list(islice(rest, size)):
-        yield batch

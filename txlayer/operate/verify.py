@@ -22,7 +22,7 @@ from txlayer.config.roles import DOUBT_AFTER_MAX
 from txlayer.core import codec
 from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.codec import WHOLE_LENGTH_MAX
-from txlayer.core.dead_letters import DLQ_HEADER, REPLAY_HEADER, decode_replay_mark
+from txlayer.core.dead_letters import DLQ_HEADER
 from txlayer.core.messages import (
     RESERVED_HEADER_PREFIX,
     Headers,
@@ -332,22 +332,17 @@ class TraceRecords:
         headers = record.headers()
         ids, origins = [], []
         has_others = False
-        mark: bytes | None = None  # the last one counts
         for name, value in headers or ():
             if name == codec.ID_HEADER:
                 ids.append(value)
             elif name == codec.ORIGIN_HEADER:
                 origins.append(value)
-            elif name == REPLAY_HEADER:
-                mark = value or b""
             elif name == DLQ_HEADER and record.topic().endswith(".dlq"):
-                return
+                return  # a dead letter
             elif name.startswith(RESERVED_HEADER_PREFIX):
                 has_others = True
         if not ids and not origins:
             return  # somebody else's
-        if mark is not None and not isinstance(decode_replay_mark(mark), Undecodable):
-            return  # one published again because somebody asked for it
         origin = codec.decode_origin(origins[0] or b"") if len(origins) == 1 else None
         if len(ids) != 1 or ids[0] is None or origin is None or isinstance(origin, Undecodable) or has_others:
             # a record with our headers in another form is a phantom

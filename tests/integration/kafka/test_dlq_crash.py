@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from tests.conftest import Broker
-from tests.support.broker import create_topic, unique_name
 from tests.support.planted_letters import WHY, Planted
 from tests.support.processes import ROOT
 from tests.support.waiting import wait_until
@@ -51,20 +50,3 @@ def test_a_killed_replay_is_taken_up_by_the_same_request(planted: Planted) -> No
     assert 5 <= asked_before < COUNT
     assert dict.fromkeys(letters, "requested") == results
     assert sorted(letters) == sorted(planted.asked())
-
-
-def test_killed_copies_are_taken_up_by_the_same_request(broker: Broker, planted: Planted) -> None:
-    to = create_topic(broker.bootstrap_servers, unique_name("mended"))
-    values = [b"v%d" % n for n in range(COUNT)]
-    letters = [planted.letter(key=b"k", value=value) for value in values]
-    same = ("--all", "--yes", *WHY, "--request-id", "ticket-12", "--to", to)
-    kill_in_the_middle(planted, same, to)
-    copied_before = len(planted.seen(to))
-
-    results = planted.results("replay", *same)
-
-    assert 5 <= copied_before < COUNT
-    assert dict.fromkeys(letters, "republished") == results
-    # Markers are written behind the answer.
-    wait_until(lambda: len(planted.seen(to)) >= COUNT, within=PATIENCE_S, what="every copy")
-    assert values == [copy.value for copy in planted.seen(to)]

@@ -7,17 +7,8 @@ import json
 import pytest
 
 from tests.conftest import Broker
-from tests.support.broker import create_topic, unique_name
 from tests.support.planted_letters import WHY, Planted
-from txlayer.core.dead_letters import (
-    REPLAY_HEADER,
-    DeadLetterReason,
-    ReplayKind,
-    ReplayMark,
-    ReplayOutcome,
-    ReplayRecord,
-    decode_replay_mark,
-)
+from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
 
 pytestmark = pytest.mark.kafka
 
@@ -253,48 +244,6 @@ def test_what_follows_a_key_that_failed_again_is_left_for_later(planted: Planted
 
     assert ["failed", "failed"] == list(results.values())
     assert late[0] not in results
-
-
-# --- to another topic -------------------------------------------------------------------------------------------------
-
-
-def test_copies_go_to_another_topic_only_when_asked_for_and_once_per_request(broker: Broker, planted: Planted) -> None:
-    to = create_topic(broker.bootstrap_servers, unique_name("mended"), partitions=2)
-    letters = [planted.letter(key=b"k%d" % n, value=b"v%d" % n) for n in range(3)]
-    same = (*ALL, *WHY, "--to", to, "--request-id", "ticket-12")
-
-    planned = planted.results("replay", *same, "--dry-run")
-    first = planted.results("replay", *same)
-    second = planted.results("replay", *same)
-
-    assert dict.fromkeys(letters, "planned") == planned
-    assert dict.fromkeys(letters, "republished") == first == second
-    copies = planted.seen(to)
-    assert {b"k0": b"v0", b"k1": b"v1", b"k2": b"v2"} == {c.key: c.value for c in copies}
-    assert 3 == len(copies)
-    for copy in copies:
-        names = [name for name, _ in copy.headers]
-        assert ["tags", "txl-id", REPLAY_HEADER] == names
-    marks = {decode_replay_mark(copy.headers[-1][1] or b"") for copy in copies}
-    assert {ReplayMark("ticket-12", 0, n) for n in range(3)} == marks
-    # The dead letters stay as they were, and say where their copies are.
-    assert {"open"} == {row["state"] for row in planted.json("list")}
-    assert [["ticket-12"]] * 3 == [row["republished_by"] for row in planted.json("list")]
-    assert [] == planted.asked()
-
-
-def test_a_target_that_cannot_be_meant_is_refused(planted: Planted) -> None:
-    letter = planted.letter()
-
-    def refused(to: str) -> str:
-        code, _, err = planted.dlq("replay", letter, *WHY, "--to", to)
-        assert 2 == code
-        return err
-
-    assert "every other group of that topic would see" in refused(planted.topic)
-    assert "a system topic" in refused(planted.dead_letters)
-    assert "no such topic" in refused(unique_name("missing"))
-    assert [] == planted.seen(planted.topic)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
