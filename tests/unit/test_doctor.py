@@ -73,7 +73,7 @@ HEALTHY = ClusterFacts(
     partitions=(part(0), part(1), part(2)),
     group=GroupFacts("ns.coordinator", "stable", 2),
     clock=ClockFacts(-3, 4),
-    rights=(Right("coordinator", "Read", "topic", "ns.half", True, "asked"),),
+    rights=(Right("coordinator", "Read", "topic", "ns.half", True),),
 )
 
 
@@ -262,23 +262,16 @@ RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
     (
         "a right that is missing",
         R.rights,
-        replace(HEALTHY, rights=(Right("coordinator", "Write", "topic", "ns.doubt", False, "asked"),)),
+        replace(HEALTHY, rights=(Right("coordinator", "Write", "topic", "ns.doubt", False),)),
         E,
         "Write is refused",
     ),
     (
         "another role's right",
         R.rights,
-        replace(HEALTHY, rights=(Right("producer", "Write", "topic", "ns.half", False, "asked"),)),
+        replace(HEALTHY, rights=(Right("producer", "Write", "topic", "ns.half", False),)),
         W,
         "Write is refused",
-    ),
-    (
-        "a right nobody knows",
-        R.rights,
-        replace(HEALTHY, rights=(Right("producer", "Write", "topic", "t", None, "asked", "why"),)),
-        I,
-        "why",
     ),
     ("what was not told", R.untold, replace(HEALTHY, untold={"settings of broker 1": "SASL"}), I, "SASL"),
 ]

@@ -561,15 +561,13 @@ NO_CLOCK = ClockFacts(None, None)
 
 
 class Right(NamedTuple):
-    """One operation that was tried or queried, and whether these credentials may do it."""
+    """One operation, and whether these credentials may do it, as the broker answers."""
 
-    role: str  # the role that needs it: coordinator, producer, doctor
+    role: str  # the role that needs it: coordinator, producer
     operation: str  # as named in ACLs
-    kind: str  # topic, group, transactional id
+    kind: str  # topic, group
     resource: str
-    is_allowed: bool | None  # None: could not be determined
-    tried: str  # how it was tried
-    detail: str = ""
+    is_allowed: bool
 
 
 class Limits(NamedTuple):

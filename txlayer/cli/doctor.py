@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import uuid
 from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated
@@ -39,14 +37,6 @@ ReplicationFactor = Annotated[
     ),
 ]
 Strict = Annotated[bool, option("--strict", "Warnings count: exit code 1 for them too.")]
-Try = Annotated[
-    bool,
-    option(
-        "--try",
-        "Also try what leaves a trace: a transactional id of its own is initialised, and the broker forgets it by "
-        "itself. It shows the right to it, and both clocks to some milliseconds.",
-    ),
-]
 ShowAll = Annotated[bool, option("--all", "Show what is in order, too.")]
 
 
@@ -56,7 +46,6 @@ def doctor(
     topic: Topics = None,
     replication_factor: ReplicationFactor = None,
     strict: Strict = False,
-    is_trying: Try = False,
     show_all: ShowAll = False,
     connection: Connection,
     as_json: AsJson = False,
@@ -70,15 +59,10 @@ def doctor(
     # Here, so that `txlayer --help` does not load the Kafka client.
     from txlayer.adapters.kafka.inspection import Asked, inspect
 
-    asked = Asked(
-        topics=tuple(topic or ()),
-        replication_factor=replication_factor,
-        is_trying=is_trying,
-        attempt=uuid.uuid4().hex[:12],
-    )
+    asked = Asked(topics=tuple(topic or ()), replication_factor=replication_factor)
     found = examine(inspect(config, asked), limits_of(config))
     if as_json:
-        typer.echo(json.dumps(findings_json(found, config=config)))
+        output.print_json(findings_json(found, config=config))
     else:
         show_findings(found, namespace=config.namespace, show_all=show_all)
     if is_ill(found, is_strict=strict):

@@ -544,11 +544,11 @@ def clock(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         yield warning("clock", shown, mend)
     elif least is None and most is None:
         reason = "no record from which the broker's time could be read"
-        yield info("clock", reason, "txlayer doctor --try")
+        yield info("clock", reason)
     elif least is None or most is None:
         side = "ahead" if most is None else "behind"
         reason = f"the broker's is not {side} by more than {length(CLOCK_WARN_MS)}; the other direction is not known"
-        yield info("clock", reason, "txlayer doctor --try")
+        yield info("clock", reason)
     else:
         yield ok("clock", f"they differ by {least} to {most} ms")
 
@@ -557,15 +557,12 @@ def rights(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
     for right in facts.rights:
         about, operation = f"{right.kind} {right.resource}", right.operation
         if right.is_allowed:
-            found = ok(about, f"{operation} ({right.tried})")
-        elif right.is_allowed is None:
-            found = info(about, f"{operation} could not be found out: {right.detail}")
+            found = ok(about, f"{operation} is allowed to these credentials")
         else:
             # The user of doctor need not have the rights of every role.
             say = error if right.role == "coordinator" else warning
-            option = {"topic": "--topic", "group": "--group"}.get(right.kind, "--transactional-id")
-            reason = f"{operation} is refused to these credentials ({right.tried})"
-            mend = f"kafka-acls.sh --bootstrap-server HOST:PORT --add --allow-principal User:NAME --operation {operation} {option} {right.resource}"
+            reason = f"{operation} is refused to these credentials"
+            mend = f"kafka-acls.sh --bootstrap-server HOST:PORT --add --allow-principal User:NAME --operation {operation} --{right.kind} {right.resource}"
             found = say(about, reason, mend)
         yield found._replace(check=f".{right.role}")
 

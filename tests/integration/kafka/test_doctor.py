@@ -161,7 +161,7 @@ def test_everything_that_was_planted_is_found(ill: Arena, doctor: Doctor, monkey
 def test_nothing_was_changed_by_looking(ill: Arena, doctor: Doctor) -> None:
     with KafkaAdmin(CoordinatorConfig(bootstrap_servers=ill.servers)) as admin:
         before = (admin.topic_names(), admin.describe_topics(ill.topics.all))
-        doctor(ill.servers, ill.namespace, "--try")
+        doctor(ill.servers, ill.namespace)
         after = (admin.topic_names() - {"__transaction_state"}, admin.describe_topics(ill.topics.all))
 
     assert (before[0] - {"__transaction_state"}, before[1]) == after
@@ -183,18 +183,10 @@ def test_a_person_reads_the_worst_first(
 def test_a_wrong_clock_is_found_by_what_the_broker_wrote(ill: Arena) -> None:
     config = CoordinatorConfig(bootstrap_servers=ill.servers, namespace=ill.namespace)
     slow = inspect(config, Asked(), wall_clock=lambda: time.time() - 3600)
-    # What is said is the least that it can be: some milliseconds below what was made.
-    fast = inspect(config, Asked(is_trying=True, attempt="test"), wall_clock=lambda: time.time() + 7200)
 
-    shown = [
-        (f.level.value, f.reason)
-        for facts in (slow, fast)
-        for f in examine(facts, limits_of(config))
-        if f.check == "clock.difference"
-    ]
-    assert "error" == shown[0][0]
-    assert "ahead of this machine's by at least" in shown[0][1]
-    assert ("error", "the broker's clock is behind this machine's by at least 2 h") == shown[1]
+    shown = [f for f in examine(slow, limits_of(config)) if f.check == "clock.difference"]
+    assert ["error"] == [f.level.value for f in shown]
+    assert "ahead of this machine's by at least" in shown[0].reason
 
 
 def test_an_old_transaction_that_holds_half_back_is_found(
@@ -234,7 +226,7 @@ def test_a_cluster_in_order_has_no_error_and_warns_of_its_one_broker(
     ) as one:
         one.wait_for("partitions.taken_over")
 
-        code, said = doctor(arena.servers, arena.namespace, "--topic", arena.targets[0], "--try")
+        code, said = doctor(arena.servers, arena.namespace, "--topic", arena.targets[0])
         strict, _ = doctor(arena.servers, arena.namespace, "--strict")
 
     assert (0, set()) == (code, found(said, "error"))
@@ -285,7 +277,7 @@ def test_what_these_credentials_lack_is_named_with_the_acl_that_mends_it(
     allow(secured.open_servers, ResourceType.TOPIC, topics.half, AclOperation.READ)
     settings = credential_options(tmp_path / "password")
 
-    code, said = doctor(secured.secured_servers, arena.namespace, *settings, "--try")
+    code, said = doctor(secured.secured_servers, arena.namespace, *settings)
 
     refused = {
         (f["about"], f["reason"].split()[0])
@@ -302,7 +294,6 @@ def test_what_these_credentials_lack_is_named_with_the_acl_that_mends_it(
         (f"group {topics.coordinator_group}", "Read"),
     } <= refused
     assert (f"topic {topics.half}", "Read") not in refused
-    assert any(about.startswith("transactional id") for about, _ in refused)
     mends = [f["mend"] for f in said["findings"] if f["check"] == "acl.coordinator"]
     assert any(f"--operation Read --topic {topics.op}" in mend for mend in mends)
     untold = {f["about"] for f in said["findings"] if f["check"] == "untold"}

@@ -1,4 +1,4 @@
-"""Gathers the facts that `txlayer doctor` judges (`operate/doctor.py`); with `is_trying` it initialises one transactional id."""
+"""Gathers the facts that `txlayer doctor` judges (`operate/doctor.py`)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AclOperation, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # its stub forgets to export them
 
 from txlayer.adapters.errors import NOT_AUTHORISED_CODES
 from txlayer.adapters.kafka.admin import MISSING_CODES, KafkaAdmin
-from txlayer.adapters.kafka.client import PlainReader, kafka_error, transactional_producer
+from txlayer.adapters.kafka.client import PlainReader, kafka_error
 from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.adapters.ports import (
     NO_CLOCK,
@@ -41,7 +41,6 @@ from txlayer.core.topics import Change
 from txlayer.errors import NotAuthorisedError
 
 _WIRE_TIMEOUT_S = 5.0
-_TRIED_TRANSACTION_MS = 2_000
 
 
 class Features(NamedTuple):
@@ -68,7 +67,6 @@ RECENT_COUNT = 200
 STORED_EVERY_MS = 65_000
 """Coordinators store their positions at least once a minute."""
 _PATIENCE_S = 10.0
-_ASKED = "the broker's own answer about allowed operations"
 
 
 class Asked(NamedTuple):
@@ -76,8 +74,6 @@ class Asked(NamedTuple):
 
     topics: tuple[str, ...] = ()  # real ones; those of recent half messages and of `target_topics` are looked at anyway
     replication_factor: int | None = None
-    is_trying: bool = False
-    attempt: str = ""  # part of the transactional id that is tried
 
 
 def inspect(config: CoordinatorConfig, asked: Asked, *, wall_clock: Callable[[], float] = time.time) -> ClusterFacts:
@@ -265,10 +261,6 @@ class _Inspection(KafkaAdmin):
     # --- clock and rights ---------------------------------------------------------------------------------------------
 
     def _clock(self, own: dict[str, Described], group: GroupState | None) -> ClockFacts:
-        if self._asked.is_trying:
-            clock = self._tried_clock()
-            if clock != NO_CLOCK:
-                return clock
         logs = [
             tp
             for d in own.values()
@@ -286,39 +278,6 @@ class _Inspection(KafkaAdmin):
         least = int(newest_ms - self._wall_clock() * 1000)
         is_running = group is not None and bool(group.members)
         return ClockFacts(least, least + STORED_EVERY_MS if is_running else None)
-
-    def _tried_clock(self) -> ClockFacts:
-        """Initialise an unused transactional id, note the right to it, and see when the broker wrote that down.
-
-        What it leaves: an entry in Kafka's own list of transactional ids, which expires there.
-        """
-        transactional_id = self._settings.topics.transactional_id(f"doctor-{self._asked.attempt}")
-        producer: Producer = transactional_producer(
-            self._settings,
-            transactional_id=transactional_id,
-            timeout_ms=_TRIED_TRANSACTION_MS,
-            batch_bytes_max=1_000_000,
-        )
-        before_ms = self._wall_clock() * 1000
-        is_allowed: bool | None = True  # None: neither allowed nor refused, no answer
-        detail = ""
-        try:
-            producer.init_transactions(self.limits()["request_timeout"])
-        except KafkaException as exc:
-            error = kafka_error(exc)
-            is_allowed, detail = False if error.code() in NOT_AUTHORISED_CODES else None, error.str()
-        after_ms = self._wall_clock() * 1000
-        tried = "initialised, no Kafka transaction begun"
-        self._rights.append(
-            Right("coordinator", "Write", "transactional id", transactional_id, is_allowed, tried, detail)
-        )
-        if not is_allowed:
-            return NO_CLOCK
-        try:
-            at_ms = self._newest_ms(self._led_of("__transaction_state"))
-        except NotAuthorisedError:
-            return NO_CLOCK  # the right was found; the time is measured elsewhere
-        return NO_CLOCK if at_ms is None else ClockFacts(int(at_ms - after_ms), int(at_ms - before_ms) + 1)
 
     def _led_of(self, internal_topic: str) -> list[TopicPartition]:
         described = self._described([internal_topic]).get(internal_topic)
@@ -347,10 +306,10 @@ class _Inspection(KafkaAdmin):
                 described = own.get(name) or real.get(name)
                 if described is not None:
                     is_allowed = operation.upper() in described.operations
-                    self._rights.append(Right(role, operation, "topic", name, is_allowed, _ASKED))
+                    self._rights.append(Right(role, operation, "topic", name, is_allowed))
         group = topics.coordinator_group
         is_allowed = "READ" in self._group_operations(group)
-        self._rights.append(Right("coordinator", "Read", "group", group, is_allowed, _ASKED))
+        self._rights.append(Right("coordinator", "Read", "group", group, is_allowed))
 
     def _group_operations(self, group: str) -> frozenset[str]:
         """What these credentials may do with a consumer group; empty when even asking is refused."""
