@@ -859,20 +859,18 @@ class OrderFold:
     _lane: tuple[str, int] = ("", -1)
     _decided: tuple[int, int] = (-1, -1)
     _stored: int = -1
-    _undecided: int = FOREVER
-    _on_doubt: int = FOREVER
-    _young: int = FOREVER
-    _unknown: int = FOREVER
+    _lowest: dict[int, int] = field(default_factory=dict)
+    """{role of marks that come before the visible ones: lowest half offset}."""
 
     def is_late(self, mark: OrderMark) -> str:
         """Reason why this message came too late or too early; "" if it did not."""
         self._enter(mark)
         if mark.role in (UNDECIDED, ON_DOUBT, YOUNG, UNKNOWN):  # they come before the visible ones of their key
-            self._note(mark)
+            self._note(mark.role, mark)
             return ""
-        why = ""
-        if mark.is_prepare and mark.is_in_half_order and self._undecided < mark.half_offset:
-            why = f"the one stored at half offset {self._undecided}, an earlier one of its key, is undecided"
+        why, undecided = "", self._first(UNDECIDED, ON_DOUBT)
+        if mark.is_prepare and mark.is_in_half_order and undecided < mark.half_offset:
+            why = f"the one stored at half offset {undecided}, an earlier one of its key, is undecided"
         if mark.decided_at is not None:
             if mark.decided_at < self._decided:
                 offset, line = self._decided
@@ -889,30 +887,25 @@ class OrderFold:
         """Verdict of a committed message in the order of half that is nowhere: it may wait for those before it."""
         self._enter(mark)
         # What waits for one on doubt is on doubt itself.
-        may_wait = self._undecided < mark.half_offset and self._on_doubt >= mark.half_offset
-        if may_wait or self._young < mark.half_offset:
+        may_wait = self._first(UNDECIDED) < mark.half_offset <= self._first(ON_DOUBT)
+        if may_wait or self._first(YOUNG) < mark.half_offset:
             return Verdict.OPEN
-        is_unknown = mark.is_in_half_order and self._unknown < mark.half_offset
-        found = Verdict.OUT_OF_WINDOW if is_unknown else verdict
-        if found is Verdict.OUT_OF_WINDOW:
-            self._unknown = min(self._unknown, mark.half_offset)
-        return found
+        if mark.is_in_half_order and self._first(UNKNOWN) < mark.half_offset:
+            verdict = Verdict.OUT_OF_WINDOW
+        if verdict is Verdict.OUT_OF_WINDOW:
+            self._note(UNKNOWN, mark)
+        return verdict
 
-    def _note(self, mark: OrderMark) -> None:
-        if mark.role in (UNDECIDED, ON_DOUBT):
-            self._undecided = min(self._undecided, mark.half_offset)
-            if mark.role == ON_DOUBT:
-                self._on_doubt = min(self._on_doubt, mark.half_offset)
-        elif mark.role == YOUNG:
-            self._young = min(self._young, mark.half_offset)
-        else:
-            self._unknown = min(self._unknown, mark.half_offset)
+    def _first(self, *roles: int) -> int:
+        return min(self._lowest.get(role, FOREVER) for role in roles)
+
+    def _note(self, role: int, mark: OrderMark) -> None:
+        self._lowest[role] = min(self._first(role), mark.half_offset)
 
     def _enter(self, mark: OrderMark) -> None:
         if mark.key_hash != self._key:
-            self._key, self._undecided, self._on_doubt = mark.key_hash, FOREVER, FOREVER
-            self._young, self._unknown = FOREVER, FOREVER
-            self._lane = ("", -1)
+            self._key, self._lane = mark.key_hash, ("", -1)
+            self._lowest.clear()
         lane = (mark.place.topic, mark.place.partition)
         if lane != self._lane:
             self._lane, self._decided, self._stored = lane, (-1, -1), -1
@@ -982,7 +975,7 @@ class Proof:
             if promise not in broken:
                 self._proved[promise] += 1
         if severity(verdict) is not Severity.GOOD:
-            self._keep(judged, broken)
+            self._keep(VerdictFinding(verdict, judged.txn_id, judged.nonce, judged.place, judged.detail, broken))
 
     def add_late(self, finding: VerdictFinding, *, before: Verdict) -> None:
         """Add an attempt that was judged `before` and whose order is wrong. The worse of the two verdicts counts."""
@@ -991,7 +984,7 @@ class Proof:
         if before not in _WORSE:
             self.verdicts[before] -= 1
             self.verdicts[Verdict.OUT_OF_ORDER] += 1
-        self._append(finding)
+        self._keep(finding)
 
     def statuses(self) -> list[PromiseStatus]:
         """One status per promise."""
@@ -1007,22 +1000,15 @@ class Proof:
         """Number of attempts with a verdict."""
         return self.verdicts.total()
 
-    def _keep(self, judged: Judged, broken: tuple[Promise, ...]) -> None:
-        self._append(VerdictFinding(judged.verdict, judged.txn_id, judged.nonce, judged.place, judged.detail, broken))
-
-    def _append(self, finding: VerdictFinding) -> None:
+    def _keep(self, finding: VerdictFinding) -> None:
         self.finding_count += 1
         if len(self.findings) < self.finding_count_max:
             self.findings.append(finding)
-        elif finding.promises:
-            # A fault replaces an earlier warning.
-            self._displace_warning(finding)
-
-    def _displace_warning(self, finding: VerdictFinding) -> None:
-        for number in range(len(self.findings) - 1, -1, -1):
-            if not self.findings[number].promises:
-                self.findings[number] = finding
-                return
+        elif finding.promises:  # a fault replaces the newest warning
+            numbers = range(len(self.findings) - 1, -1, -1)
+            newest = next((n for n in numbers if not self.findings[n].promises), None)
+            if newest is not None:
+                self.findings[newest] = finding
 
 
 def _touched(judged: Judged) -> tuple[Promise, ...]:

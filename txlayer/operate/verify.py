@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
@@ -25,7 +26,9 @@ from txlayer.core.codec import WHOLE_LENGTH_MAX
 from txlayer.core.dead_letters import DLQ_HEADER
 from txlayer.core.messages import (
     RESERVED_HEADER_PREFIX,
+    HalfHeader,
     Headers,
+    OpMessage,
     OrderMode,
     Origin,
     Resolution,
@@ -164,7 +167,7 @@ EDGE_COUNT = 20_000
 
 
 class TraceRecords:
-    """Knows of a window what telling its records apart takes; for one thread."""
+    """Turns the records of a window into traces; for one thread."""
 
     def __init__(self, shelf: TraceIndex, topics: SystemTopics, *, partition_count: int) -> None:
         self._shelf = shelf
@@ -187,11 +190,9 @@ class TraceRecords:
         self._seen: defaultdict[TopicPartition, set[int]] = defaultdict(set)
 
     def half(self, record: Record) -> None:
-        headers = record.headers()
-        raw = codec.half_header_of(headers)
-        head = None if raw is None else codec.decode_half_header(raw)
-        partition = record.partition()
-        if head is None or isinstance(head, Undecodable):
+        headers, partition = record.headers(), record.partition()
+        head = _half_header(headers)
+        if head is None:
             self.strange_count += 1
             return
         options, txn_id = head.options, txn_id_of(head.key)
@@ -253,11 +254,9 @@ class TraceRecords:
             if isinstance(op, Undecodable):
                 self.strange_count += 1
             elif op.resolution is not Resolution.UNKNOWN:
-                said = COMMIT if op.resolution is Resolution.COMMIT else ROLLBACK
-                nonce = nonce_of(op.key)
-                said = ABANDON if op.is_abandon else said
+                said = COMMIT if op.resolution is Resolution.COMMIT else ABANDON if op.is_abandon else ROLLBACK
                 place = (partition, offset, number, at_ms)
-                trace = OpTrace(nonce, *place, said, op.last_offset, op.producer_group)
+                trace = OpTrace(nonce_of(op.key), *place, said, op.last_offset, op.producer_group)
                 self._shelf.keep(txn_id_of(op.key), trace)
 
     def doubt(self, record: Record) -> None:
@@ -277,20 +276,17 @@ class TraceRecords:
         if isinstance(summary, Undecodable):
             self.strange_count += 1
             return
-        place = (nonce, record.partition(), offset, record.timestamp()[1])
-        if summary is None:
-            self._shelf.keep(txn_id, DoubtTrace(*place, "", -1, appended_ms=0))
-            return
-        found = DoubtTrace(
-            *place,
-            summary.state or LATER,
-            summary.first_offset,
-            summary.last_offset,
-            ",".join(map(str, summary.twin_offsets)),
-            summary.seen,
-            summary.count,
-            summary.appended_ms,
-        )
+        found = DoubtTrace(nonce, record.partition(), offset, record.timestamp()[1], "", -1, appended_ms=0)
+        if summary is not None:
+            found = found._replace(
+                state=summary.state or LATER,
+                first_offset=summary.first_offset,
+                last_offset=summary.last_offset,
+                copies=",".join(map(str, summary.twin_offsets)),
+                seen=summary.seen,
+                count=summary.count,
+                appended_ms=summary.appended_ms,
+            )
         self._shelf.keep(txn_id, found)
 
     def _aside(self, record: Record) -> None:
@@ -299,16 +295,14 @@ class TraceRecords:
         if kept is None or record.value() is None:
             return
         origin, line = kept
-        txn_key = None
-        if line is None and origin.topic == self._topics.half:
-            head = codec.decode_half_header(codec.half_header_of(record.headers()) or b"")
-            txn_key = None if isinstance(head, Undecodable) else head.key
-        elif line is not None:
-            op = codec.decode_op((record.value() or b"").decode("ascii", "replace"))
-            txn_key = None if isinstance(op, Undecodable) else op.key
-        if txn_key is not None:
+        named: HalfHeader | OpMessage | Undecodable | None = None
+        if line is not None:
+            named = codec.decode_op((record.value() or b"").decode("ascii", "replace"))
+        elif origin.topic == self._topics.half:
+            named = _half_header(record.headers())
+        if named is not None and not isinstance(named, Undecodable):
             trace = QuarantineTrace(origin.partition, origin.offset, -1 if line is None else line)
-            self._shelf.keep(txn_id_of(txn_key), trace)
+            self._shelf.keep(txn_id_of(named.key), trace)
 
     def begin_slice(self) -> None:
         """Forget which committed records were seen: another slice of offsets begins."""
@@ -382,10 +376,8 @@ class TraceRecords:
         if codec.is_cut(record.headers()):
             return CUT
         key, value, headers = codec.decode_content(value=record.value(), headers=record.headers())
-        raw = codec.half_header_of(headers)
-        head = None if raw is None else codec.decode_half_header(raw)
-        topic = "" if head is None or isinstance(head, Undecodable) else head.topic
-        return content_of(topic, index, key, value, headers)
+        head = _half_header(headers)
+        return content_of("" if head is None else head.topic, index, key, value, headers)
 
 
 def content_of(topic: str, index: int, key: bytes | None, value: bytes | None, headers: Headers | None) -> int:
@@ -395,6 +387,13 @@ def content_of(topic: str, index: int, key: bytes | None, value: bytes | None, h
     """
     ours: Any = tuple(user_headers(headers))
     return hash((topic, index, key, value, ours))
+
+
+def _half_header(headers: Headers | None) -> HalfHeader | None:
+    """None: it has none that can be read."""
+    raw = codec.half_header_of(headers)
+    head = None if raw is None else codec.decode_half_header(raw)
+    return None if isinstance(head, Undecodable) else head
 
 
 def _half_offset_of(content: Record) -> int:
@@ -491,7 +490,10 @@ class WindowReader:
             traces.half_starts = {p: start for (_, p), start in starts.items()}
             self._read("half", {p: (starts[p], ends[p]) for p in halves}, traces.half)
             wanted = asked.topics or tuple(sorted(traces.named_topics))
-            reals, missing = self._partitions(admin, wanted, is_asked=bool(asked.topics))
+            count_of = partial(partition_count_of, admin) if asked.topics else admin.partition_count
+            counts = {topic: count_of(topic) for topic in wanted}
+            missing = {topic for topic, number in counts.items() if number is None}
+            reals = [(topic, p) for topic, number in counts.items() for p in range(number or 0)]
             cut_ms = int(self._wall_clock() * 1000)
             # From here on the order of the lines is the argument (see above).
             real_ranges = self._real_ranges(admin, reals, asked.since_ms, traces.earliest_ms)
@@ -532,7 +534,7 @@ class WindowReader:
                 if topic == topics.op
             },
             real_from_ms=_shortened(real_ranges[1], firsts, asked.since_ms, traces.real_first_ms),
-            partition_counts=Counter(topic for topic, _ in reals),
+            partition_counts={topic: number or 0 for topic, number in counts.items()},
             hiding_waits=hiding_waits,
         )
         return WindowReading(window, tuple(wanted), dict(self._counts), held_back, traces.strange_count)
@@ -547,18 +549,6 @@ class WindowReader:
             return ends
         until = admin.offsets_at(ends, at_ms=until_ms)
         return {p: min(until[p], end) for p, end in ends.items()}
-
-    def _partitions(
-        self, admin: Administration, topics: Collection[str], *, is_asked: bool
-    ) -> tuple[list[TopicPartition], set[str]]:
-        found: list[TopicPartition] = []
-        missing = set()
-        for topic in topics:
-            count = partition_count_of(admin, topic) if is_asked else admin.partition_count(topic)
-            if count is None:
-                missing.add(topic)
-            found += [(topic, p) for p in range(count or 0)]
-        return found, missing
 
     def _real_ranges(
         self, admin: Administration, reals: Collection[TopicPartition], since_ms: int, earliest_ms: Mapping[str, int]

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AclOperation, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # its stub forgets to export them
 
 from txlayer.adapters.errors import NOT_AUTHORISED_CODES
 from txlayer.adapters.kafka.admin import MISSING_CODES, KafkaAdmin
-from txlayer.adapters.kafka.client import PlainReader, kafka_error
+from txlayer.adapters.kafka.client import PlainReader
 from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.adapters.ports import (
     NO_CLOCK,
