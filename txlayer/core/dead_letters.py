@@ -307,7 +307,6 @@ class PartitionStates:
 
     letters: dict[int, DeadLetterHistory] = field(default_factory=dict)
     pause: DeadLetterEvent | None = None  # the newest request to pause or to resume
-    unreadable_count: int = 0
 
     def fold(self, said: DeadLetterEvent) -> None:
         """Fold the next record of this partition of the replay topic, in offset order."""

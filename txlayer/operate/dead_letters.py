@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import Administration, LogReader, Record, StoredOffset, TopicPartition, partition_count_of
-from txlayer.adapters.readers import Range, read_ranges
+from txlayer.adapters.readers import Range, records_of
 from txlayer.core.dead_letters import (
     ENDED,
     DeadLetter,
@@ -89,7 +90,7 @@ def topics_of(admin: Administration, group: str) -> list[str]:
 class DeadLetterLog:
     """The dead letters of one group and topic. One thread uses it; it fences no producer and joins no group.
 
-    Raises, from every call:
+    Raises, from the constructor and from every call:
         TopicMismatchError: the group has no dead-letter topic or no replay topic for this topic.
         BrokerUnavailableError, NotAuthorisedError: they cannot be read.
     """
@@ -111,100 +112,70 @@ class DeadLetterLog:
         self._make_reader = make_reader
         self._patience_s = patience_s
         self._states: dict[int, PartitionStates] = {}
-        self._next: dict[TopicPartition, int] | None = None
-        self._partition_count = 0
+        self.partition_count = self._count_partitions()
+        self._next = admin.start_offsets([(self.replays, p) for p in range(self.partition_count)])
+        self.follow()
 
-    @property
-    def partition_count(self) -> int:
-        """Partitions of both topics."""
-        if not self._partition_count:
-            create = f"txlayer topics apply --group {self.group} --topic {self.topic}"
-            names = (self.dead_letters, self.replays)
-            counts = {name: partition_count_of(self._admin, name, create=create) for name in names}
-            if len(set(counts.values())) > 1:
-                raise TopicMismatchError(
-                    "a request must be in the partition of its dead letter; `txlayer topics check "
-                    f"--group {self.group} --topic {self.topic}` tells more",
-                    topic=self.replays,
-                    expected=f"{counts[self.dead_letters]} partitions",
-                    found=f"{counts[self.replays]}",
-                )
-            self._partition_count = counts[self.dead_letters]
-        return self._partition_count
+    def _count_partitions(self) -> int:
+        create = f"txlayer topics apply --group {self.group} --topic {self.topic}"
+        letters, replays = (
+            partition_count_of(self._admin, t, create=create) for t in (self.dead_letters, self.replays)
+        )
+        if letters != replays:
+            raise TopicMismatchError(
+                "a request must be in the partition of its dead letter; `txlayer topics check "
+                f"--group {self.group} --topic {self.topic}` tells more",
+                topic=self.replays,
+                expected=f"{letters} partitions",
+                found=f"{replays}",
+            )
+        return letters
 
-    def follow(self) -> int:
-        """Read what came to the replay topic since the last call, the first time all of it; the number of records."""
-        places = [(self.replays, p) for p in range(self.partition_count)]
-        if self._next is None:
-            self._next = self._admin.start_offsets(places)
-        ends = self._admin.end_offsets(places)
-        ranges = {place: (self._next[place], ends[place]) for place in places}
-        count = 0
-
-        def take(record: Any) -> None:
-            nonlocal count
-            count += 1
-            states = self._states.setdefault(record.partition(), PartitionStates())
-            found = decode_replay(record.value())
-            if isinstance(found, Undecodable):
-                states.unreadable_count += 1
-            else:
-                states.fold(DeadLetterEvent(record.offset(), record.timestamp()[1], found))
-
-        self._read(ranges, take)
+    def follow(self) -> None:
+        """Read what came to the replay topic since the last call, the first time all of it."""
+        ends = self._admin.end_offsets(list(self._next))
+        for partition, event in self._events({place: (self._next[place], end) for place, end in ends.items()}):
+            self._states.setdefault(partition, PartitionStates()).fold(event)
         self._next = ends
-        return count
 
-    def states(self, partition: int) -> PartitionStates:
-        return self._states.get(partition, PartitionStates())
+    def history(self, place: DeadLetterPlace) -> DeadLetterHistory:
+        """What was asked and answered about one dead letter, as far as the replay topic was read."""
+        return self._states.get(place.partition, PartitionStates()).of(place.offset)
 
-    def each(
-        self,
-        on_letter: Callable[[FoundLetter], None],
-        *,
-        since_ms: int | None = None,
-        partitions: Collection[int] | None = None,
-    ) -> None:
-        """Call `on_letter` for every dead letter there is now, in offset order per partition.
+    def letters(
+        self, *, since_ms: int | None = None, partitions: Collection[int] | None = None
+    ) -> Iterator[FoundLetter]:
+        """Every dead letter there is now, in offset order per partition.
 
         `since_ms` leaves out those before it by their timestamps; some may be given all the same.
         """
-        if self._next is None:
-            self.follow()
         numbers = range(self.partition_count) if partitions is None else sorted(partitions)
         places = [(self.dead_letters, p) for p in numbers if p < self.partition_count]
-        starts = self._admin.start_offsets(places)
-        if since_ms is not None:
+        if not places:
+            return
+        if since_ms is None:
+            starts = self._admin.start_offsets(places)
+        else:
             starts = self._admin.offsets_at(places, at_ms=since_ms)
         ends = self._admin.end_offsets(places)
-        self._read(
-            {place: (starts[place], ends[place]) for place in places}, lambda record: on_letter(self._found(record))
-        )
+        yield from map(self._found, self._records({place: (starts[place], ends[place]) for place in places}))
 
     def at(self, partition: int, offset: int) -> FoundLetter | None:
         """The dead letter at this position."""
-        found: list[FoundLetter] = []
-        if self._next is None:
-            self.follow()
-        if 0 <= partition < self.partition_count:
-            place = (self.dead_letters, partition)
-            start, end = self._span(place)
-            if start <= offset < end:
-                self._read({place: (offset, offset + 1)}, lambda r: found.append(self._found(r)))
-        return found[0] if found else None
+        if not 0 <= partition < self.partition_count:
+            return None
+        place = (self.dead_letters, partition)
+        start, end = self._span(place)
+        if start <= offset < end:
+            for record in self._records({place: (offset, offset + 1)}):
+                return self._found(record)
+        return None
 
     def said_about(self, place: DeadLetterPlace) -> list[DeadLetterEvent]:
         """Everything that the replay topic says of one dead letter, in order."""
         where = (self.replays, place.partition)
-        found: list[DeadLetterEvent] = []
-
-        def take(record: Any) -> None:
-            said = decode_replay(record.value())
-            if not isinstance(said, Undecodable) and said.dead_letter_offset == place.offset:
-                found.append(DeadLetterEvent(record.offset(), record.timestamp()[1], said))
-
-        self._read({where: self._span(where)}, take)
-        return found
+        events = self._events({where: self._span(where)})
+        return [event for _, event in events if event.record.dead_letter_offset == place.offset]
 
     def queues(self) -> dict[int, QueueStatus]:
         """What the group stored for each partition; metadata that are not ours say nothing."""
@@ -228,19 +199,22 @@ class DeadLetterLog:
         return self._admin.start_offsets([place])[place], self._admin.end_offsets([place])[place]
 
     def _found(self, record: Any) -> FoundLetter:
-        partition, offset = record.partition(), record.offset()
         letter = dead_letter_of(record.headers())
-        if isinstance(letter, DeadLetter) and (
-            letter.consumer_group != self.group or letter.origin.topic != self.topic
-        ):
+        if isinstance(letter, DeadLetter) and (letter.consumer_group, letter.origin.topic) != (self.group, self.topic):
             letter = Undecodable(f"a dead letter of group {letter.consumer_group} and topic {letter.origin.topic}")
-        history = self.states(partition).of(offset)
-        place = DeadLetterPlace(self.topic, partition, offset)
-        return FoundLetter(place, record.timestamp()[1], letter, record, history)
+        place = DeadLetterPlace(self.topic, record.partition(), record.offset())
+        return FoundLetter(place, record.timestamp()[1], letter, record, self.history(place))
 
-    def _read(self, ranges: dict[TopicPartition, Range], take: Callable[[Any], None]) -> None:
+    def _events(self, ranges: Mapping[TopicPartition, Range]) -> Iterator[tuple[int, DeadLetterEvent]]:
+        """(partition, event) of the replay topic, without records that cannot be read."""
+        for record in self._records(ranges):
+            found = decode_replay(record.value())
+            if not isinstance(found, Undecodable):
+                yield record.partition(), DeadLetterEvent(record.offset(), record.timestamp()[1], found)
+
+    def _records(self, ranges: Mapping[TopicPartition, Range]) -> Iterator[Any]:
         with closing(self._make_reader()) as reader:
-            read_ranges(reader, ranges, take, patience_s=self._patience_s)
+            yield from records_of(reader, ranges, patience_s=self._patience_s)
 
 
 ABLE = frozenset({DeadLetterState.OPEN, DeadLetterState.FAILED})
@@ -315,13 +289,10 @@ class DeadLetterSelection:
     @property
     def in_turn(self) -> list[Chosen]:
         """The chosen: those of one partition in the order of their offsets, partitions taking turns."""
-        places: dict[tuple[str, int], int] = {}
-        turns = []
+        queues: dict[tuple[str, int], list[Chosen]] = {}
         for each in sorted(self.chosen, key=lambda c: c.place):
-            queue = each.place[:2]
-            places[queue] = places.get(queue, -1) + 1
-            turns.append((places[queue], each.place, each))
-        return [each for _, _, each in sorted(turns, key=lambda t: t[:2])]
+            queues.setdefault(each.place[:2], []).append(each)
+        return [each for turn in zip_longest(*queues.values()) for each in turn if each is not None]
 
 
 def choose(
@@ -352,14 +323,9 @@ def choose(
             elif (why := _sort_in(choice, found, able, request_id)) is not None:
                 choice.unable.append((place, why, found.history))
     else:
-
-        def take(found: FoundLetter) -> None:
-            if wanted.lets_through(found):
-                why = _sort_in(choice, found, ABLE, request_id)
-                choice.undecodable_count += why is DeadLetterResult.UNDECODABLE
-
-        for log in logs.values():
-            log.each(take, since_ms=wanted.since_ms)
+        for found in _letters(logs, wanted):
+            why = _sort_in(choice, found, ABLE, request_id)
+            choice.undecodable_count += why is DeadLetterResult.UNDECODABLE
         if limit is not None:
             choice.chosen = heapq.nsmallest(limit, choice.chosen, key=lambda c: (c.at_ms, c.place))
     is_all_there_is = not names and wanted.is_empty and limit is None
@@ -369,20 +335,30 @@ def choose(
     return choice
 
 
-def newcomers(
-    logs: Mapping[str, DeadLetterLog], handled: Iterable[Chosen], others: Iterable[Chosen], *, request_id: str
-) -> DeadLetterSelection:
-    """What followed the parked keys of `handled` into the dead letters since, and was not asked for.
+def _letters(logs: Mapping[str, DeadLetterLog], wanted: DeadLetterFilter) -> Iterator[FoundLetter]:
+    for log in logs.values():
+        yield from filter(wanted.lets_through, log.letters(since_ms=wanted.since_ms))
 
-    Not of a key that is among `others`: an earlier one of it was not handled.
+
+def newcomers(logs: Mapping[str, DeadLetterLog], asked: Iterable[Chosen], *, request_id: str) -> list[Chosen]:
+    """What followed the parked keys of `asked` into the dead letters since, and was not asked for.
+
+    Not of a key of which an earlier one was not handled.
     """
-    stuck = {(c.place.topic, c.place.partition, c.key) for c in others}
-    known = [c for c in handled if (c.place.topic, c.place.partition, c.key) not in stuck]
-    choice = DeadLetterSelection(asked_before=known)
+    queues: dict[tuple[str, int, bytes | None], list[Chosen]] = {}
+    for each in asked:
+        queues.setdefault((*each.place[:2], each.key), []).append(each)
+    handled = [
+        each
+        for chain in queues.values()
+        if all(logs[c.place.topic].history(c.place).state is DeadLetterState.HANDLED for c in chain)
+        for each in chain
+    ]
+    choice = DeadLetterSelection(asked_before=handled)
     for log in logs.values():
         _add_parked(choice, log, request_id=request_id, is_whole=True)
     choice.chosen = [c for c in choice.chosen if c.letter.reason is DeadLetterReason.KEY_PARKED]
-    return choice
+    return choice.in_turn
 
 
 def still_able(
@@ -394,8 +370,7 @@ def still_able(
     able: list[Chosen] = []
     taken: list[Chosen] = []
     for each in chosen:
-        topic, partition, offset = each.place
-        now = each._replace(history=logs[topic].states(partition).of(offset))
+        now = each._replace(history=logs[each.place.topic].history(each.place))
         (able if is_again or now.history.state in ABLE else taken).append(now)
     return able, taken
 
@@ -438,10 +413,10 @@ def _add_parked(
     rest: list[tuple[tuple[int, bytes], Chosen]] = []
     places = {c.place for c in ours}
 
-    def take(found: FoundLetter) -> None:
+    for found in log.letters(partitions={partition for partition, _ in keys}):
         chain = chain_of(found.place.partition, found.key)
         if chain not in keys or isinstance(found.letter, Undecodable):
-            return
+            continue
         if found.history.state not in ENDED and found.letter.reason is DeadLetterReason.KEY_PARKED:
             parked.add(chain)
         is_able = found.history.state in ABLE and request_id not in found.history.asked
@@ -449,7 +424,6 @@ def _add_parked(
         if is_left and found.place not in places:
             rest.append((chain, _chosen(found, found.letter)))
 
-    log.each(take, partitions={partition for partition, _ in keys})
     more = [each for chain, each in rest if chain in parked]
     choice.parked_key_count += len({chain for chain, _ in rest if chain in parked})
     if is_whole:
@@ -474,23 +448,18 @@ def _in_one_order(log: DeadLetterLog, queues: Mapping[int, QueueStatus], partiti
     found_in: set[int] = set()
     keyed: set[int] = set()  # an open dead letter has a key
     begun: set[int] = set()  # one without a key was the first of its order
-
-    def take(found: FoundLetter) -> None:
+    suspects = [p for p in partitions if queues[p].parked == {NO_KEY}]
+    for found in log.letters(partitions=suspects):
         if not isinstance(found.letter, DeadLetter):
-            return
+            continue
         partition, is_open = found.place.partition, found.history.state not in ENDED
         follows = found.letter.reason is DeadLetterReason.KEY_PARKED
         if found.key is None and not follows:
             begun.add(partition)
         elif found.key is not None and is_open:
             (found_in if follows else keyed).add(partition)
-
-    suspects = [p for p in partitions if queues[p].parked == {NO_KEY}]
-    if suspects:
-        log.each(take, partitions=suspects)
     # Where none without a key began to park, one with a key did.
-    found_in |= keyed - begun
-    return found_in
+    return found_in | (keyed - begun)
 
 
 def _chosen(found: FoundLetter, letter: DeadLetter) -> Chosen:
@@ -513,10 +482,7 @@ def open_logs(
             topic=f"{group}.TOPIC.dlq",
             found="none",
         )
-    logs = {topic: DeadLetterLog(admin, group=group, topic=topic, make_reader=make_reader) for topic in found}
-    for log in logs.values():
-        log.follow()
-    return logs
+    return {topic: DeadLetterLog(admin, group=group, topic=topic, make_reader=make_reader) for topic in found}
 
 
 @dataclass(slots=True)
@@ -533,21 +499,18 @@ def list_letters(logs: Mapping[str, DeadLetterLog], wanted: DeadLetterFilter, *,
     """The oldest dead letters, the oldest first; those handled or dropped only with `is_all`."""
     found = Listing()
     kept = found.letters
-
-    def take(letter: FoundLetter) -> None:
+    for letter in (letter for log in logs.values() for letter in log.letters(since_ms=wanted.since_ms)):
         if isinstance(letter.letter, Undecodable):
             found.undecodable_count += 1
-        elif wanted.lets_through(letter):
-            if is_all or letter.history.state not in ENDED:
-                found.listed_count += 1
-                kept.append(letter)
-                if len(kept) >= 2 * limit:  # contents may be large: no more of them in memory
-                    kept[:] = _oldest(kept, limit)
-            else:
-                found.ended_count += 1
-
-    for log in logs.values():
-        log.each(take, since_ms=wanted.since_ms)
+        elif not wanted.lets_through(letter):
+            continue
+        elif letter.history.state in ENDED and not is_all:
+            found.ended_count += 1
+        else:
+            found.listed_count += 1
+            kept.append(letter)
+            if len(kept) >= 2 * limit:  # contents may be large: no more of them in memory
+                kept[:] = _oldest(kept, limit)
     kept[:] = _oldest(kept, limit)
     return found
 

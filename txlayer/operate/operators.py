@@ -5,12 +5,15 @@ from __future__ import annotations
 import getpass
 import socket
 import time
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar
 
 from txlayer.adapters.ports import HalfWriter
 from txlayer.core.history import operator_reason
 from txlayer.errors import OutcomeUnknownError, UsageError
+
+T = TypeVar("T")
 
 REASON_LENGTH_MAX = 1_000
 """Characters of a reason: a ticket and a sentence or two, in every record of a bulk."""
@@ -65,12 +68,7 @@ ROUND_S = 0.1
 
 
 class OperatorWriter:
-    """Writes records that each are one of `what`: lines, requests. One thread uses it; `with` closes it.
-
-    Raises, from every call:
-        OutcomeUnknownError, NotAuthorisedError, RetriableError, RefusedRecordError: not all are stored; those
-            acknowledged before stay.
-    """
+    """Writes records that each are one of `what`: lines, requests. One thread uses it, once."""
 
     def __init__(
         self,
@@ -78,64 +76,86 @@ class OperatorWriter:
         *,
         what: str,
         step: str,
-        on_progress: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._writer = writer
         self._what = what
         self._step = step
-        self._on_progress = on_progress
         self._clock = clock
+        self._pause = pause
         self._errors: list[tuple[Any, str]] = []
         self._in_flight_count = 0
-        self._placeless_count = 0
+        self._offset_unknown_count = 0
 
-    def add(
-        self, topic: str, partition: int, value: bytes, *, key: bytes | None = None, on_stored: Callable[[int], None]
-    ) -> None:
-        """Write a record; `on_stored` gets its offset."""
+    def write(
+        self,
+        records: Iterable[tuple[T, str, int, bytes | None, bytes]],
+        *,
+        rate_max: float | None = None,
+        on_progress: Callable[[int], None] = lambda _count: None,
+    ) -> list[tuple[T, int]]:
+        """Write each (item, topic, partition, key, value) in this order, at most `rate_max` a second.
 
-        def reported(error: Any, record: Any) -> None:
-            self._in_flight_count -= 1
-            if error is not None:
-                self._errors.append((error, topic))
-            elif (offset := record.offset()) is None:
-                self._placeless_count += 1
-            else:
-                on_stored(offset)
+        Returns the items with their offsets when all are acknowledged; `on_progress` gets how many are.
 
-        while True:
-            try:
-                self._writer.produce(topic, value, key, partition, reported, None, 0, None)
-            except BufferError:
-                self.serve()
-            else:
-                break
+        Raises:
+            OutcomeUnknownError, NotAuthorisedError, RetriableError, RefusedRecordError: not all are stored; those
+                acknowledged before stay.
+        """
+        written: list[tuple[T, int]] = []
+
+        def serve(timeout_s: float) -> None:
+            if self._writer.poll(timeout_s):
+                on_progress(len(written))
+
+        try:
+            due = self._clock()
+            for item, topic, partition, key, value in records:
+                while (left_s := due - self._clock()) > 0:
+                    serve(0)
+                    self._pause(min(left_s, ROUND_S))
+                reported = partial(self._reported, written, item, topic)
+                while not self._produce(topic, value, key, partition, reported):
+                    serve(ROUND_S)
+                serve(0)
+                if self._in_flight_count >= IN_FLIGHT_MAX:
+                    self._settle(serve, IN_FLIGHT_MAX // 2)
+                self._check()
+                if rate_max is not None:
+                    due = max(due, self._clock() - 1 / rate_max) + 1 / rate_max
+            self._settle(serve)
+        finally:
+            self._writer.close(0)
+        return written
+
+    def _produce(self, topic: str, value: bytes, key: bytes | None, partition: int, reported: Any) -> bool:
+        """False: the client's queue is full."""
+        try:
+            self._writer.produce(topic, value, key, partition, reported, None, 0, None)
+        except BufferError:
+            return False
         self._in_flight_count += 1
-        self.serve(0)
-        if self._in_flight_count >= IN_FLIGHT_MAX:
-            self.settle(IN_FLIGHT_MAX // 2)
-        self._check()
+        return True
 
-    def serve(self, timeout_s: float = ROUND_S) -> None:
-        if self._writer.poll(timeout_s):
-            self._on_progress()
+    def _reported(self, written: list[tuple[T, int]], item: T, topic: str, error: Any, record: Any) -> None:
+        self._in_flight_count -= 1
+        if error is not None:
+            self._errors.append((error, topic))
+        elif (offset := record.offset()) is None:
+            self._offset_unknown_count += 1
+        else:
+            written.append((item, offset))
 
-    def settle(self, count_max: int = 0) -> None:
+    def _settle(self, serve: Callable[[float], None], count_max: int = 0) -> None:
         """Wait until at most so many records are unacknowledged."""
         give_up_at = self._clock() + WRITE_S
         while self._in_flight_count > count_max and self._clock() < give_up_at:
-            self.serve()
+            serve(ROUND_S)
             self._check()
         if self._in_flight_count > count_max:
             raise OutcomeUnknownError(f"{self._in_flight_count} {self._what} were not acknowledged", step=self._step)
         self._check()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._writer.close(0)
 
     def _check(self) -> None:
         failed = self._writer.failure()
@@ -144,7 +164,7 @@ class OperatorWriter:
         if self._errors:
             error, topic = self._errors[0]
             raise self._writer.error_of(error, topic=topic, txn_id="")
-        if self._placeless_count:
+        if self._offset_unknown_count:
             raise OutcomeUnknownError(
-                f"{self._placeless_count} {self._what} are stored at an unknown offset", step=self._step
+                f"{self._offset_unknown_count} {self._what} are stored at an unknown offset", step=self._step
             )

@@ -9,18 +9,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from txlayer.core.dead_letters import (
-    DeadLetterEvent,
-    DeadLetterHistory,
-    DeadLetterState,
-    ReplayKind,
-    ReplayRecord,
-    is_request_id,
-)
+from txlayer.core.dead_letters import DeadLetterHistory, DeadLetterState, ReplayKind, ReplayRecord, is_request_id
 from txlayer.errors import UsageError
 from txlayer.operate import Json
 from txlayer.operate.dead_letters import (
-    Chosen,
     DeadLetterFilter,
     DeadLetterLog,
     DeadLetterPlace,
@@ -105,11 +97,12 @@ class DeadLetterOutcome(NamedTuple):
     text: str = ""
 
 
-def answered(place: DeadLetterPlace, said: DeadLetterEvent | None, state: DeadLetterState) -> DeadLetterOutcome:
+def answered(place: DeadLetterPlace, history: DeadLetterHistory, request_id: str) -> DeadLetterOutcome:
     """Of one that was asked for, with what its owner answered."""
+    said = history.results.get(request_id)
     if said is None or said.record.outcome is None:
-        return DeadLetterOutcome(place, DeadLetterResult.REQUESTED, state)
-    return DeadLetterOutcome(place, DeadLetterResult[said.record.outcome.name], state, said.record.text)
+        return DeadLetterOutcome(place, DeadLetterResult.REQUESTED, history.state)
+    return DeadLetterOutcome(place, DeadLetterResult[said.record.outcome.name], history.state, said.record.text)
 
 
 def not_asked(place: DeadLetterPlace, why: DeadLetterResult, history: DeadLetterHistory | None) -> DeadLetterOutcome:
@@ -149,12 +142,11 @@ def choose_for(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLet
 
 
 def planned(order: ReplayOrder, choice: DeadLetterSelection) -> list[DeadLetterOutcome]:
-    request_id = order.author.request_id
-    outcomes = [not_asked(*each) for each in choice.unable]
-    outcomes += [DeadLetterOutcome(c.place, DeadLetterResult.PLANNED, c.history.state) for c in choice.in_turn]
-    for each in choice.asked_before:
-        outcomes.append(answered(each.place, each.history.results.get(request_id), each.history.state))
-    return outcomes
+    return [
+        *(not_asked(*each) for each in choice.unable),
+        *(DeadLetterOutcome(c.place, DeadLetterResult.PLANNED, c.history.state) for c in choice.in_turn),
+        *(answered(c.place, c.history, order.author.request_id) for c in choice.asked_before),
+    ]
 
 
 def ask(
@@ -182,7 +174,7 @@ def ask(
         if order.patience_s:
             with listener.progress("answered", len(followed)) as tell:
                 asking.wait(followed, patience_s=order.patience_s, on_progress=tell)
-        fresh = _newcomers(asking, logs, followed) if order.is_whole else []
+        fresh = newcomers(logs, followed, request_id=author.request_id) if order.is_whole else []
         if not fresh:
             break
         listener.joined(len(fresh))
@@ -190,14 +182,8 @@ def ask(
     return [
         *(not_asked(*each) for each in choice.unable),
         *(not_asked(t.place, DeadLetterResult.REQUESTED_ALREADY, t.history) for t in taken),
-        *(answered(c.place, asking.result(c), asking.state(c)) for c in followed),
+        *(answered(c.place, logs[c.place.topic].history(c.place), author.request_id) for c in followed),
     ]
-
-
-def _newcomers(asking: Replaying, logs: Mapping[str, DeadLetterLog], followed: Sequence[Chosen]) -> list[Chosen]:
-    handled = [c for c in followed if asking.state(c) is DeadLetterState.HANDLED]
-    others = [c for c in followed if asking.state(c) is not DeadLetterState.HANDLED]
-    return newcomers(logs, handled, others, request_id=asking.request_id).in_turn
 
 
 LOOK_AGAIN_S = 0.2

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from txlayer.adapters.ports import HalfWriter
-from txlayer.core.dead_letters import (
-    DeadLetterEvent,
-    DeadLetterHistory,
-    DeadLetterState,
-    ReplayKind,
-    ReplayRecord,
-    encode_replay,
-    replay_topic,
-)
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord, encode_replay, replay_topic
 from txlayer.core.progress import NO_KEY, hash_of_key
 from txlayer.operate.dead_letters import Chosen, DeadLetterLog, DeadLetterPlace
-from txlayer.operate.operators import ROUND_S, OperatorWriter
+from txlayer.operate.operators import OperatorWriter
 
 BATCH_BYTES = 16_384
 """One produce batch; requests are small."""
@@ -72,35 +63,15 @@ class RequestWriter:
             OutcomeUnknownError, NotAuthorisedError, RetriableError, RefusedRecordError: not all are stored; those
                 acknowledged before stay. The same requests may be written again, but those that came through.
         """
-        written: list[WrittenRequest] = []
-        writing = OperatorWriter(
-            self._make_log_writer(BATCH_BYTES),
-            what="requests",
-            step="request",
-            on_progress=lambda: on_progress(len(written)),
-            clock=self._clock,
+        writer = OperatorWriter(
+            self._make_log_writer(BATCH_BYTES), what="requests", step="request", clock=self._clock, pause=self._pause
         )
-        with writing:
-            due = self._clock()
-            for request in requests:
-                while (left_s := due - self._clock()) > 0:
-                    writing.serve(0)
-                    self._pause(min(left_s, ROUND_S))
-                writing.add(
-                    replay_topic(self._group, request.topic),
-                    request.partition,
-                    encode_replay(request.record),
-                    key=request.key,
-                    on_stored=partial(_keep, written, request),
-                )
-                if rate_max is not None:
-                    due = max(due, self._clock() - 1 / rate_max) + 1 / rate_max
-            writing.settle()
-        return written
-
-
-def _keep(written: list[WrittenRequest], request: Request, offset: int) -> None:
-    written.append(WrittenRequest(request, offset))
+        records = (
+            (each, replay_topic(self._group, each.topic), each.partition, each.key, encode_replay(each.record))
+            for each in requests
+        )
+        written = writer.write(records, rate_max=rate_max, on_progress=on_progress)
+        return [WrittenRequest(request, offset) for request, offset in written]
 
 
 LOOK_AGAIN_S = 0.2
@@ -116,7 +87,7 @@ class Replaying:
         self._logs = logs
         self._writer = writer
         self._kind = kind
-        self.request_id = request_id
+        self._request_id = request_id
         self._text = text
 
     def request(
@@ -138,7 +109,7 @@ class Replaying:
                 each.place.topic,
                 each.place.partition,
                 each.key,
-                ReplayRecord(self._kind, self.request_id, each.place.offset, text=self._text),
+                ReplayRecord(self._kind, self._request_id, each.place.offset, text=self._text),
             )
             for each in self._behind_those_that_are_gone(chosen)
         )
@@ -167,22 +138,11 @@ class Replaying:
         while True:
             for topic in {each.place.topic for each in chosen}:
                 self._logs[topic].follow()
-            answered = sum(self.result(each) is not None for each in chosen)
+            places = (each.place for each in chosen)
+            answered = sum(self._request_id in self._logs[p.topic].history(p).results for p in places)
             on_progress(answered)
             if answered > answered_before:
                 give_up_at, answered_before = time.monotonic() + patience_s, answered
             if answered >= len(chosen) or time.monotonic() >= give_up_at:
                 return
             time.sleep(LOOK_AGAIN_S)
-
-    def result(self, chosen: Chosen) -> DeadLetterEvent | None:
-        """What the owner of its partition answered, as far as it was read."""
-        return self._history(chosen).results.get(self.request_id)
-
-    def state(self, chosen: Chosen) -> DeadLetterState:
-        """What became of it, as far as it was read."""
-        return self._history(chosen).state
-
-    def _history(self, chosen: Chosen) -> DeadLetterHistory:
-        topic, partition, offset = chosen.place
-        return self._logs[topic].states(partition).of(offset)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections, ProducerConnections
@@ -88,11 +88,15 @@ class SettlementOutcome(NamedTuple):
 
 
 def outcome_of(found: UnsettledTransaction, result: SettlementResult, **more: Any) -> SettlementOutcome:
-    """What became of a transaction that was found; its state and reason are as before unless `more` says otherwise."""
+    """The outcome for a transaction that was found; its state and reason are as before unless `more` says otherwise."""
     txn = found.txn
-    reason = None if txn.more is None else txn.more.reason
-    known = {"state": found.state, "reason": "" if reason is None else reason.value}
-    return SettlementOutcome(txn.key, txn.group, found.partition, found.state, result, **{**known, **more})
+    known = {"state": found.state, "reason": _reason_of(found), **more}
+    return SettlementOutcome(txn.key, txn.group, found.partition, found.state, result, **known)
+
+
+def _reason_of(found: UnsettledTransaction) -> str:
+    more = found.txn.more
+    return "" if more is None or more.reason is None else more.reason.value
 
 
 def line_of(act: OperatorAction, found: UnsettledTransaction, signature: str) -> OpMessage:
@@ -122,29 +126,18 @@ def known_before(act: OperatorAction, state: str) -> SettlementResult | None:
 
 
 def of_settled(act: OperatorAction, history: TransactionHistory) -> SettlementOutcome:
-    """What an act would be on a transaction that does not stand any more."""
+    """The outcome for a transaction that is settled."""
     h = history
     state = None if h.state is None else h.state.value
-    is_so = {
-        OperatorAction.CHECK_NOW: False,
-        OperatorAction.COMMIT: state == _COMMITTED,
-        OperatorAction.ROLLBACK: state == _ROLLED_BACK,
-        OperatorAction.ABANDON: state == _ROLLED_BACK,
-    }[act]
-    decision = next(
-        (
-            RecordedLine((n.offset, n.line), n.appended_ms, n.op)
-            for n in h.op_lines
-            if (n.offset, n.line) == h.decided_at
-        ),
-        None,
-    )
+    wanted = {OperatorAction.CHECK_NOW: "", OperatorAction.COMMIT: _COMMITTED}.get(act, _ROLLED_BACK)
+    lines = (RecordedLine((n.offset, n.line), n.appended_ms, n.op) for n in h.op_lines)
+    decision = next((line for line in lines if line.position == h.decided_at), None)
     return SettlementOutcome(
         f"{h.txn_id}/{h.nonce}",
         h.producer_group,
         h.partition,
         None,
-        SettlementResult.ALREADY if is_so else SettlementResult.REFUSED,
+        SettlementResult.ALREADY if state == wanted else SettlementResult.REFUSED,
         state,
         decision=decision,
         decided_ms=h.left_doubt_ms if decision is None else decision.appended_ms,
@@ -159,11 +152,11 @@ def result_of(
     said: Sequence[RecordedLine],
     now: UnsettledTransaction | None,
     left_doubt_ms: int | None,
-) -> tuple[SettlementResult, str | None, RecordedLine | None]:
+) -> tuple[SettlementResult, str, RecordedLine | None]:
     """(result, state now, decision among `said`) once the coordinator has gone past the operator's line at `own`.
 
-    `said` are the lines since `before` was seen, the oldest first; `now` is None for what is settled, `left_doubt_ms`
-    tells when it left the doubt topic since.
+    `said` are the lines since `before` was seen, the oldest first; `now` is None if it is settled, `left_doubt_ms` is
+    when it left the doubt topic since.
     """
     txn = before.txn
     counted = [s for s in said if txn.has_half_at(s.op.last_offset) and txn.is_of_group(s.op.producer_group)]
@@ -171,75 +164,34 @@ def result_of(
     if before.state in UNDECIDED:
         decision = next((s for s in counted if s.op.resolution is not Resolution.UNKNOWN), None)
         if decision is None:
-            state = before.state if now is None else now.state
-            return (
-                (SettlementResult.DONE if act is OperatorAction.CHECK_NOW else SettlementResult.IGNORED),
-                state,
-                None,
-            )
-        if act is OperatorAction.CHECK_NOW:
-            return SettlementResult.ALREADY, _state_after(decision, now), decision
-        if decision.op.resolution is Resolution.ROLLBACK or act is OperatorAction.ROLLBACK:
-            is_wanted = (act is OperatorAction.COMMIT) == (decision.op.resolution is Resolution.COMMIT)
-            good = SettlementResult.DONE if decision.position == own else SettlementResult.ALREADY
-            return ((good if is_wanted else SettlementResult.REFUSED), _state_after(decision, now), decision)
-    if act is OperatorAction.COMMIT:
+            result = SettlementResult.DONE if act is OperatorAction.CHECK_NOW else SettlementResult.IGNORED
+            return result, (now or before).state, None
+    elif now is None:
+        decision = _giving_up(before, counted, left_doubt_ms)
+    is_rolled_back = decision is not None and decision.op.resolution is Resolution.ROLLBACK
+    state = now.state if now is not None else _ROLLED_BACK if is_rolled_back else _COMMITTED
+    if act is OperatorAction.CHECK_NOW:
+        result = SettlementResult.ALREADY
+    elif act is OperatorAction.COMMIT and state in _STUCK:
+        result = SettlementResult.NOT_FORWARDED
+    elif act is OperatorAction.ABANDON and now is not None and not is_rolled_back:
+        result = SettlementResult.IGNORED
+    elif (act is OperatorAction.COMMIT) == is_rolled_back:
+        result = SettlementResult.REFUSED
+    else:
         is_own = decision is None or decision.position == own
-        return _committed(counted, now, left_doubt_ms, decision, is_own=is_own)
-    return _abandoned(counted, own, before, now, left_doubt_ms, decision)
+        result = SettlementResult.DONE if is_own else SettlementResult.ALREADY
+    return result, state, decision
 
 
-def _state_after(decision: RecordedLine, now: UnsettledTransaction | None) -> str:
-    if now is not None:
-        return now.state
-    return _COMMITTED if decision.op.resolution is Resolution.COMMIT else _ROLLED_BACK
-
-
-def _committed(
-    counted: Sequence[RecordedLine],
-    now: UnsettledTransaction | None,
-    left_doubt_ms: int | None,
-    decision: RecordedLine | None,
-    *,
-    is_own: bool,
-) -> tuple[SettlementResult, str | None, RecordedLine | None]:
-    if now is not None and now.state in _STUCK:
-        return SettlementResult.NOT_FORWARDED, now.state, decision
-    if now is None and decision is None:
-        # It was held or parked after its commit: another operator may have given it up before this line came.
-        given_up = _giving_up(counted, left_doubt_ms)
-        if given_up is not None:
-            return SettlementResult.REFUSED, _ROLLED_BACK, given_up
-    state = _COMMITTED if now is None else now.state
-    return (SettlementResult.DONE if is_own else SettlementResult.ALREADY), state, decision
-
-
-def _abandoned(
-    counted: Sequence[RecordedLine],
-    own: OpPosition,
-    before: UnsettledTransaction,
-    now: UnsettledTransaction | None,
-    left_doubt_ms: int | None,
-    decision: RecordedLine | None,
-) -> tuple[SettlementResult, str | None, RecordedLine | None]:
-    if now is not None:
-        return SettlementResult.IGNORED, now.state, decision
-    # Committed since it was seen: then it was forwarded, unless its target refused within that moment.
-    if decision is not None:
-        return SettlementResult.REFUSED, _COMMITTED, decision
-    given_up = _giving_up(counted, left_doubt_ms)
-    if left_doubt_ms is None and before.state == TxnState.WAITING.value:
-        given_up = next((s for s in counted if s.op.is_abandon), None)
-    if given_up is None:
-        return SettlementResult.REFUSED, _COMMITTED, None
-    return ((SettlementResult.DONE if given_up.position == own else SettlementResult.ALREADY), _ROLLED_BACK, given_up)
-
-
-def _giving_up(counted: Sequence[RecordedLine], left_doubt_ms: int | None) -> RecordedLine | None:
-    """The abandon that ended it; one that came after its messages left the doubt topic ended nothing."""
-    if left_doubt_ms is None:
-        return None
-    return next((s for s in counted if s.op.is_abandon and s.appended_ms <= left_doubt_ms), None)
+def _giving_up(
+    before: UnsettledTransaction, counted: Sequence[RecordedLine], left_doubt_ms: int | None
+) -> RecordedLine | None:
+    """The abandon that ended a committed transaction; one that came after its messages left the doubt topic ended nothing."""
+    abandons = (s for s in counted if s.op.is_abandon)
+    if left_doubt_ms is None:  # what waits for its ordering key need not be on the doubt topic
+        return next(abandons, None) if before.state == TxnState.WAITING.value else None
+    return next((s for s in abandons if s.appended_ms <= left_doubt_ms), None)
 
 
 BATCH_BYTES = 128 * 1024
@@ -270,14 +222,6 @@ class WrittenLine(NamedTuple):
 
     found: UnsettledTransaction
     position: OpPosition
-
-
-@dataclass(slots=True)
-class _Since:
-    """What the logs say of the transactions since a picture was made."""
-
-    said: dict[str, list[RecordedLine]] = field(default_factory=dict)
-    left_doubt_ms: dict[str, int | None] = field(default_factory=dict)
 
 
 class ManualSettlement:
@@ -323,20 +267,14 @@ class ManualSettlement:
         limits = self._producers.topic_limits(topic)
         if limits is None:
             raise no_such_topic(topic)
-        written: list[WrittenLine] = []
-        writing = OperatorWriter(
-            self._producers.make_half_writer(batch_bytes_max=min(BATCH_BYTES, limits.message_bytes_max or BATCH_BYTES)),
-            what="lines",
-            step="op",
-            on_progress=lambda: on_progress(len(written)),
-            clock=self._clock,
+        batch_bytes = min(BATCH_BYTES, limits.message_bytes_max or BATCH_BYTES)
+        writer = OperatorWriter(
+            self._producers.make_half_writer(batch_bytes_max=batch_bytes), what="lines", step="op", clock=self._clock
         )
-        with writing:
-            for found, op in lines:
-                value = codec.encode_ops([codec.encode_op(op)])
-                writing.add(topic, found.partition, value, on_stored=partial(_keep, written, found))
-            writing.settle()
-        return written
+        records = (
+            (found, topic, found.partition, None, codec.encode_ops([codec.encode_op(op)])) for found, op in lines
+        )
+        return [WrittenLine(found, (offset, 0)) for found, offset in writer.write(records, on_progress=on_progress)]
 
     def wait(
         self,
@@ -374,82 +312,61 @@ class ManualSettlement:
         self, act: OperatorAction, written: Sequence[WrittenLine], picture: Picture, *, reached: Collection[int]
     ) -> list[SettlementOutcome]:
         """What became of each; of those in partitions that were not `reached`, that they are written."""
-        reached_ones = [w for w in written if w.found.partition in reached]
-        keys = {w.found.txn.key for w in reached_ones}
+        keys = {w.found.txn.key for w in written if w.found.partition in reached}
         now: dict[str, UnsettledTransaction] = {}
-        since = _Since()
-        if reached_ones:
+        said: defaultdict[str, list[RecordedLine]] = defaultdict(list)
+        left_doubt_ms: dict[str, int | None] = {}
+        doubt = self._config.topics.doubt
+
+        def take(record: Any) -> None:
+            if record.topic() == doubt:
+                key, index = codec.parse_doubt_key(record.key()) or ("", None)
+                if index is None and key in keys:
+                    left_doubt_ms[key] = record.timestamp()[1] if record.value() is None else None
+                return
+            for line in _lines_of(record):
+                if line.op.key in keys:
+                    said[line.op.key].append(line)
+
+        if keys:
             overview = Overview(self._config, self._connections)
             now = {s.txn.key: s for s in overview.standing() if s.txn.key in keys}
-            since = self._since(picture, keys, {w.found.partition for w in reached_ones})
-        return [
-            self._outcome(act, w, now.get(w.found.txn.key), since)
-            if w.found.txn.key in keys
-            else outcome_of(w.found, SettlementResult.WRITTEN, reason="", written_at=w.position)
-            for w in written
-        ]
+            starts = {(self._config.topics.op, p): picture.op_ends[p] for p in reached}
+            starts |= {(doubt, p): picture.doubt_ends[p] for p in reached}
+            ends = self._connections.end_offsets(list(starts))
+            read_committed(self._connections, {place: (start, ends[place]) for place, start in starts.items()}, take)
+        outcomes = []
+        for found, position in written:
+            key = found.txn.key
+            if key not in keys:
+                outcomes.append(outcome_of(found, SettlementResult.WRITTEN, reason="", written_at=position))
+                continue
+            found_now = now.get(key)
+            more = None if found_now is None else found_now.txn.more
+            result, state, decision = result_of(
+                act, found, position, said=said[key], now=found_now, left_doubt_ms=left_doubt_ms.get(key)
+            )
+            outcome = outcome_of(
+                found,
+                result,
+                state=state,
+                reason="" if found_now is None else _reason_of(found_now),
+                written_at=position,
+                decision=decision,
+                decided_ms=None if decision is None else decision.appended_ms,
+                checked_count=0 if more is None else more.checked_count,
+            )
+            outcomes.append(outcome)
+        return outcomes
 
     def said_at(self, partition: int, position: OpPosition) -> RecordedLine | None:
-        """The op line at that place; None when it is not there any more."""
+        """The op line at that position; None if retention has removed it."""
         found: list[RecordedLine] = []
-
-        def take(record: Any) -> None:
-            found.extend(s for s in _lines_of(record) if s.position == position)
-
-        place = (self._config.topics.op, partition)
-        if self._connections.start_offsets([place])[place] <= position[0]:
-            read_committed(self._connections, {place: (position[0], position[0] + 1)}, take)
-        return found[0] if found else None
-
-    def _outcome(
-        self, act: OperatorAction, w: WrittenLine, now: UnsettledTransaction | None, since: _Since
-    ) -> SettlementOutcome:
-        txn = w.found.txn
-        result, state, decision = result_of(
-            act,
-            w.found,
-            w.position,
-            said=since.said.get(txn.key, ()),
-            now=now,
-            left_doubt_ms=since.left_doubt_ms.get(txn.key),
-        )
-        more = None if now is None else now.txn.more
-        return outcome_of(
-            w.found,
-            result,
-            state=state,
-            reason="" if more is None or more.reason is None else more.reason.value,
-            written_at=w.position,
-            decision=decision,
-            decided_ms=None if decision is None else decision.appended_ms,
-            checked_count=0 if more is None else more.checked_count,
-        )
-
-    def _since(self, picture: Picture, keys: Collection[str], partitions: Collection[int]) -> _Since:
-        topics = self._config.topics
-        starts = {(topics.op, p): picture.op_ends[p] for p in partitions}
-        starts |= {(topics.doubt, p): picture.doubt_ends[p] for p in partitions}
-        ends = self._connections.end_offsets(list(starts))
-        since = _Since()
-
-        def take(record: Any) -> None:
-            if record.topic() == topics.doubt:
-                parsed = codec.parse_doubt_key(record.key())
-                if parsed is not None and parsed[1] is None and parsed[0] in keys:
-                    is_ended = record.value() is None
-                    since.left_doubt_ms[parsed[0]] = record.timestamp()[1] if is_ended else None
-                return
-            for said in _lines_of(record):
-                if said.op.key in keys:
-                    since.said.setdefault(said.op.key, []).append(said)
-
-        ranges = {place: (start, ends[place]) for place, start in starts.items()}
-        read_committed(self._connections, ranges, take)
-        return since
-
-
-def _keep(written: list[WrittenLine], found: UnsettledTransaction, offset: int) -> None:
-    written.append(WrittenLine(found, (offset, 0)))
+        op = (self._config.topics.op, partition)
+        if self._connections.start_offsets([op])[op] <= position[0]:
+            ranges = {op: (position[0], position[0] + 1)}
+            read_committed(self._connections, ranges, lambda record: found.extend(_lines_of(record)))
+        return next((line for line in found if line.position == position), None)
 
 
 def _lines_of(record: Any) -> Iterable[RecordedLine]:
