@@ -18,7 +18,7 @@ from txlayer.config import ClientConfig
 from txlayer.core.topics import CreateTopic, Difference
 from txlayer.operate.doctor import ClusterFinding, Level
 from txlayer.operate.offsets import CoordinatorStatus, PartitionStatus
-from txlayer.operate.topics import Drain, OpenOnes
+from txlayer.operate.topics import Drain
 
 CLI = Path(output.__file__).parent
 NARROW = 80
@@ -61,7 +61,12 @@ def test_a_cell_that_does_not_fit_is_folded() -> None:
 @pytest.mark.usefixtures("narrow")
 def test_an_id_is_shown_as_it_is_and_whole(capsys: pytest.CaptureFixture[str]) -> None:
     txn_id = "01a20430-17cb-72af-8394-34c683501ecb"
-    found = Drain((OpenOnes("[/]", "open", 1, 60_000, (txn_id, "[bold]")),), 1, 0, (1,))
+    found = Drain(
+        ({"producer_group": "[/]", "state": "open", "count": 1, "oldest_ms": 60_000, "txn_ids": [txn_id, "[bold]"]},),
+        1,
+        0,
+        (1,),
+    )
 
     topics.show_drain("txlayer", found, is_growing=False, as_json=False)
 

@@ -47,7 +47,7 @@ def status(*, data: Data = None, as_json: AsJson = False) -> None:
     folder = _folder(data)
     found = BackgroundBroker(folder).status()
     if found is None:
-        _say(as_json=as_json, text=f"not running: no data in {folder}", data=str(folder), state="absent")
+        _say(f"not running: no data in {folder}", as_json=as_json, data=str(folder), state="absent")
         raise typer.Exit(ExitCode.FINDING)
     _show(found, as_json=as_json)
     if found.pid is None:
@@ -60,7 +60,7 @@ def status(*, data: Data = None, as_json: AsJson = False) -> None:
 def stop(*, data: Data = None, as_json: AsJson = False) -> None:
     """Stop cleanly; the data stay."""
     count = BackgroundBroker(_folder(data)).stop()
-    _say(as_json=as_json, text=f"stopped {count}" if count else "was not running", stopped=count)
+    _say(f"stopped {count}" if count else "was not running", as_json=as_json, stopped=count)
 
 
 @app.command()
@@ -70,7 +70,7 @@ def wipe(*, data: Data = None, yes: Yes = False, as_json: AsJson = False) -> Non
     if not yes:
         typer.confirm(f"Remove all topics and messages in {folder}?", abort=True)
     was_there = BackgroundBroker(folder).wipe()
-    _say(as_json=as_json, text="removed" if was_there else "nothing to remove", removed=was_there)
+    _say("removed" if was_there else "nothing to remove", as_json=as_json, removed=was_there)
 
 
 @app.command()
@@ -78,8 +78,8 @@ def fetch(*, as_json: AsJson = False) -> None:
     """Bring Kafka's jars and find a Java now, so that a later start needs no network."""
     runtime = _runtime()
     _say(
+        f"Kafka {runtime.kafka_version} in {runtime.jar_folder}, Java {runtime.java}",
         as_json=as_json,
-        text=f"Kafka {runtime.kafka_version} in {runtime.jar_folder}, Java {runtime.java}",
         kafka_version=runtime.kafka_version,
         jar_folder=str(runtime.jar_folder),
         java=str(runtime.java),
@@ -96,33 +96,24 @@ def _runtime() -> Runtime:
 
 def _show(found: BrokerStatus, *, as_json: bool) -> None:
     server = found.server
-    if as_json:
-        broker = {"id": 1, "address": server.address, "pid": found.pid, "log": str(found.log_file)}
-        output.print_json(
-            {
-                "state": _state(found),
-                "bootstrap_servers": server.address,
-                "kafka_version": server.kafka_version,
-                "cluster_id": server.cluster_id,
-                "brokers": [broker],
-            }
-        )
-        return
-    typer.echo(f"{_state(found)}: {server.address} (Kafka {server.kafka_version})")
-    table = output.table("broker", "address", "process", "log")
-    row = (1, server.address, found.pid or "not running", found.log_file)
-    table.add_row(*map(output.cell, row))
-    output.console().print(table)
+    state = "not running" if found.pid is None else "running" if found.is_answering else "not answering"
+    row = {"id": 1, "address": server.address, "pid": found.pid, "log": str(found.log_file)}
+    body = {
+        "state": state,
+        "bootstrap_servers": server.address,
+        "kafka_version": server.kafka_version,
+        "cluster_id": server.cluster_id,
+        "brokers": [row],
+    }
+    columns: output.Columns = {
+        "broker": "id",
+        "address": "address",
+        "process": lambda row: row["pid"] or "not running",
+        "log": "log",
+    }
+    said = f"{state}: {server.address} (Kafka {server.kafka_version})"
+    output.show(body, lambda body: [said, output.rows_table(body["brokers"], columns)], as_json=as_json)
 
 
-def _state(found: BrokerStatus) -> str:
-    if found.pid is None:
-        return "not running"
-    return "running" if found.is_answering else "not answering"
-
-
-def _say(*, as_json: bool, text: str, **fields: object) -> None:
-    if as_json:
-        output.print_json(fields)
-    else:
-        typer.echo(text)
+def _say(text: str, *, as_json: bool, **fields: object) -> None:
+    output.show(fields, lambda _: text, as_json=as_json)

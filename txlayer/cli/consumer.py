@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import sys
 import threading
@@ -15,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from txlayer import __version__
+from txlayer.cli import output
 from txlayer.cli.coordinator import store_reset
 from txlayer.cli.dlq import RequestId, check_names, open_logs, request_writer
 from txlayer.cli.exits import ExitCode
@@ -197,25 +197,25 @@ for _kind in WORDS:
 
 
 def _tell(kind: ReplayKind, group: str, written: Sequence[WrittenRequest], taken: set[int], *, as_json: bool) -> None:
+    rows = [
+        {
+            "group": group,
+            "topic": w.request.topic,
+            "partition": w.request.partition,
+            "act": WORDS[kind],
+            "request_id": w.request.record.request_id,
+            "written_at": w.offset,
+            "result": "taken" if w.request.partition in taken else "requested",
+        }
+        for w in sorted(written, key=lambda w: w.request.partition)
+    ]
     if as_json:
-        rows = [
-            {
-                "group": group,
-                "topic": w.request.topic,
-                "partition": w.request.partition,
-                "act": WORDS[kind],
-                "request_id": w.request.record.request_id,
-                "written_at": w.offset,
-                "result": "taken" if w.request.partition in taken else "requested",
-            }
-            for w in sorted(written, key=lambda w: w.request.partition)
-        ]
-        typer.echo(json.dumps(rows))
+        output.print_json(rows)
         return
-    word = "paused" if kind is ReplayKind.PAUSE else "resumed"
-    for w in sorted(written, key=lambda w: w.request.partition):
-        place = f"{w.request.topic}-{w.request.partition}"
-        if w.request.partition in taken:
+    word = f"{WORDS[kind]}d"
+    for row in rows:
+        place = f"{row['topic']}-{row['partition']}"
+        if row["result"] == "taken":
             typer.echo(f"{place} is {word}")
         else:
             typer.echo(f"{place} is asked to be {word}; no consumer of {group} has taken it yet", err=True)

@@ -99,7 +99,6 @@ def run(  # every option is a parameter
 def status(*, connection: Connection, as_json: AsJson = False) -> None:
     """Group, members, lag and positions, from any machine; exit code 1 when no coordinator is a member."""
     config = connection.config(ClientConfig)
-
     with administration(config) as admin:
         found = read_status(admin, config.topics)
     output.show(status_json(found), lambda _body: status_table(found), as_json=as_json)
@@ -149,11 +148,8 @@ def store_reset(
         }
         for (topic, partition), new in sorted(plan.after.items())
     ]
-    if as_json:
-        output.print_json(rows)
-    else:
-        columns = {name: output.number_or_none(name) for name in rows[0]}
-        output.console().print(output.rows_table(rows, columns, title="offsets"))
+    columns = {name: output.number_or_none(name) for name in ("topic", "partition", "before", "after")}
+    output.show(rows, lambda rows: output.rows_table(rows, columns, title="offsets"), as_json=as_json)
     if is_dry_run:
         return
     if not is_sure and not as_json:

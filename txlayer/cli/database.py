@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from txlayer.cli import output
 from txlayer.cli.options import AsJson, from_file, option, refuse_password
 from txlayer.config import parse_duration
 from txlayer.errors import ConfigError
@@ -153,8 +153,5 @@ def database_url(url: str | None, *, name: str, option: str = "--url") -> str:
 
 
 def _show_purged(done: Purged, *, is_dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps({**done._asdict(), "is_dry_run": is_dry_run}))
-        return
-    word = "would be purged" if is_dry_run else "purged"
-    typer.echo(f"{done.purged_count:,} of {done.row_count:,} rows {word}")
+    said = f"{done.purged_count:,} of {done.row_count:,} rows {'would be purged' if is_dry_run else 'purged'}"
+    output.show({**done._asdict(), "is_dry_run": is_dry_run}, lambda _: said, as_json=as_json)

@@ -164,7 +164,7 @@ def list_(
     with open_logs(cluster.config(ClientConfig), group, topic or ()) as logs:
         found = letters_.list_letters(logs, wanted, is_all=is_all or bool(state), limit=limit)
     rows = [letters_.letter_json(f, now_ms=now_ms, has_key=has_keys) for f in found.letters]
-    output.show_rows(
+    output.show(
         rows,
         lambda rows: list_table(rows, has_key=has_keys),
         as_json=as_json,

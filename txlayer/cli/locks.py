@@ -74,7 +74,7 @@ def list_locks(
     ]
     of = "".join(f" of {what} {name}" for what, name in (("group", group), ("topic", topic)) if name)
     nothing = f"no consumer holds a queue{of} in {config.namespace}"
-    output.show_rows(rows, list_table, as_json=as_json, nothing=nothing)
+    output.show(rows, list_table, as_json=as_json, nothing=nothing)
 
 
 @command(app)

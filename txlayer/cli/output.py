@@ -138,23 +138,23 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value))
 
 
-def show_rows(
-    rows: Sequence[Json], draw: Callable[[Sequence[Json]], RenderableType], *, as_json: bool, nothing: str
-) -> None:
-    """Print rows for a program, or draw them for a person, who reads `nothing` where there are none."""
-    if as_json:
-        print_json(rows)
-    elif rows:
-        console().print(draw(rows))
-    else:
-        typer.echo(nothing)
+Drawn = RenderableType | list[RenderableType]
 
 
-def show(value: Json, draw: Callable[[Json], RenderableType], *, as_json: bool) -> None:
+def show(value: Any, draw: Callable[[Any], Drawn], *, as_json: bool, nothing: str = "") -> None:
+    """Print a value for a program, or draw it for a person, who reads `nothing` where there are no rows.
+
+    A text that is drawn is printed as it is, without markup.
+    """
     if as_json:
         print_json(value)
-    else:
-        console().print(draw(value))
+        return
+    drawn = draw(value) if value else nothing
+    for part in drawn if isinstance(drawn, list) else [drawn]:
+        if isinstance(part, str):
+            typer.echo(part)
+        else:
+            console().print(part)
 
 
 SAMPLE_COUNT = 10

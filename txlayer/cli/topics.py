@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from typing import Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from txlayer.adapters.connect import connect_coordinator
 from txlayer.cli import output
@@ -23,6 +23,7 @@ from txlayer.core.topics import AlterSetting, Change, CreateTopic, Difference, S
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import Json
 from txlayer.operate import topics as topics_
+from txlayer.operate.offsets import partition_counts
 from txlayer.operate.topics import Drain, WantedRights, WantedTopics
 
 app = typer.Typer(
@@ -111,31 +112,30 @@ def _fail_when(found: Sequence[object]) -> None:
 def show_changes(
     left: Sequence[Change], *, config: ClientConfig, group: str | None, as_json: bool, done: Sequence[Change] = ()
 ) -> None:
-    changes = [*done, *left]
-    owner = ("namespace", config.namespace) if group is None else ("group", group)
-    if as_json:
-        rows = [{"change": type(change).__name__, **asdict(change)} for change in changes]
-        typer.echo(json.dumps({owner[0]: owner[1], "changes": rows}, indent=2))
-        return
-    if not changes:
-        typer.echo(f"{owner[1]}: every topic is as it must be")
-        return
+    owner, name = ("namespace", config.namespace) if group is None else ("group", group)
+    rows = [{"change": type(change).__name__, **asdict(change)} for change in (*done, *left)]
     parts = ((done, "done", "was", "is now"), (left, "to do", "is", "must be"))
-    for shown, word, before, after in parts:
-        if shown:
-            title = f"{' '.join(owner)}: {word}"
-            table = output.table("topic", "what", before, after, "why", title=title)
-            for change in shown:
-                table.add_row(*map(escape, _topic_row(change)))
-            output.console().print(table)
+
+    def draw(_body: Json) -> output.Drawn:
+        return [
+            output.rows_table(
+                map(_topic_row, shown),
+                {header: itemgetter(n) for n, header in enumerate(("topic", "what", before, after, "why"))},
+                title=f"{owner} {name}: {word}",
+            )
+            for shown, word, before, after in parts
+            if shown
+        ] or f"{name}: every topic is as it must be"
+
+    output.show({owner: name, "changes": rows}, draw, as_json=as_json)
 
 
-def _topic_row(change: Change) -> tuple[str, str, str, str, str]:
+def _topic_row(change: Change) -> tuple[object, ...]:
     match change:
         case CreateTopic():
             replicas = change.replication_factor or "the broker's"
             settings = "".join(f"\n{name}={value}" for name, value in change.settings.items())
-            must = f"{change.partition_count} partitions, {replicas} replicas{settings}"
+            must: object = Text(f"{change.partition_count} partitions, {replicas} replicas{settings}", overflow="fold")
             found, what = "missing", "create"
         case AlterSetting():
             must, found, what = change.wanted, change.found or "", f"alter {change.setting}"
@@ -201,26 +201,20 @@ def _compare_acls(rights: Rights, connection: Connection, *, as_json: bool, crea
 
 def _show_acls(wanted: WantedRights, changes: Sequence[AclChange], *, as_json: bool) -> None:
     rows = [{"change": type(change).__name__, **_acl_fields(change)} for change in changes]
-    if as_json:
-        body = {
-            "namespace": wanted.namespace,
-            "principal": wanted.principal,
-            "wanted": len(wanted.acls),
-            "changes": rows,
-        }
-        typer.echo(json.dumps(body, indent=2))
-        return
-    if not changes:
-        typer.echo(f"{wanted.principal}: all {len(wanted.acls)} rights are there, and no other")
-        return
+    body = {"namespace": wanted.namespace, "principal": wanted.principal, "wanted": len(wanted.acls), "changes": rows}
     columns: output.Columns = {
         "what": _acl_change,
         "resource": lambda row: f"{row['resource']} {row['name']}{'…' if row['pattern'] == 'prefixed' else ''}",
         "operation": lambda row: f"{row['permission']} {row['operation']}",
         "why": "why",
     }
-    title = f"rights of {wanted.principal}"
-    output.console().print(output.rows_table(rows, columns, title=title))
+
+    def draw(_body: Json) -> output.Drawn:
+        if not rows:
+            return f"{wanted.principal}: all {len(wanted.acls)} rights are there, and no other"
+        return output.rows_table(rows, columns, title=f"rights of {wanted.principal}")
+
+    output.show(body, draw, as_json=as_json)
 
 
 def _acl_change(row: Json) -> str:
@@ -312,24 +306,19 @@ def widen(
 
 def _look(config: CoordinatorConfig) -> Drain:
     with administration(config) as admin, closing(connect_coordinator(config, is_one_shot=True)) as connections:
-        return topics_.look_at(admin, config, connections)
+        count = partition_counts(admin, config.topics)[config.topics.half]
+        return topics_.look(config, connections, partition_count=count)
 
 
 def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool) -> None:
-    if as_json:
-        body = {
-            "namespace": namespace,
-            "is_drained": found.is_drained,
-            "is_growing": is_growing,
-            "half_unread": found.half_unread,
-            "op_unread": found.op_unread,
-            "open": [o._asdict() for o in found.open],
-        }
-        typer.echo(json.dumps(body))
-        return
-    if found.is_drained:
-        typer.echo(f"{namespace}: drained; nothing of before is needed any more")
-        return
+    body = {
+        "namespace": namespace,
+        "is_drained": found.is_drained,
+        "is_growing": is_growing,
+        "half_unread": found.half_unread,
+        "op_unread": found.op_unread,
+        "open": found.open,
+    }
     columns: output.Columns = {
         "group": "producer_group",
         "state": "state",
@@ -337,20 +326,23 @@ def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool)
         "oldest": lambda row: f"{row['oldest_ms'] // 1000} s",
         "for instance": lambda row: " ".join(row["txn_ids"]),
     }
-    rows = [o._asdict() for o in found.open]
-    output.console().print(output.rows_table(rows, columns, title=f"{namespace}: open"))
-    typer.echo(f"half records still needed: {found.half_unread}; op records not applied: {found.op_unread}")
-    if is_growing:
-        typer.echo("half is growing: producers still begin transactions; stop them")
+
+    def draw(_body: Json) -> output.Drawn:
+        if found.is_drained:
+            return f"{namespace}: drained; nothing of before is needed any more"
+        return [
+            output.rows_table(found.open, columns, title=f"{namespace}: open"),
+            f"half records still needed: {found.half_unread}; op records not applied: {found.op_unread}",
+            *(["half is growing: producers still begin transactions; stop them"] if is_growing else []),
+        ]
+
+    output.show(body, draw, as_json=as_json)
 
 
 def _tell_widening(
     counts: Mapping[str, int], wanted: Mapping[str, int], partitions: int, *, is_dry_run: bool, as_json: bool
 ) -> None:
-    if as_json:
-        typer.echo(json.dumps({"before": counts, "widened": wanted, "is_dry_run": is_dry_run}))
-    elif not wanted:
-        typer.echo(f"every topic has {partitions} partitions already")
-    else:
-        word = "would be widened" if is_dry_run else "widened"
-        typer.echo(f"{word} to {partitions} partitions: {', '.join(wanted)}")
+    said = f"{'would be widened' if is_dry_run else 'widened'} to {partitions} partitions: {', '.join(wanted)}"
+    if not wanted:
+        said = f"every topic has {partitions} partitions already"
+    output.show({"before": counts, "widened": wanted, "is_dry_run": is_dry_run}, lambda _: said, as_json=as_json)

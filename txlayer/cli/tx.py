@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -44,7 +44,7 @@ from txlayer.operate.unsettled import PARKED, Filter
 
 if TYPE_CHECKING:
     from txlayer.core.history import TransactionHistory
-    from txlayer.operate.overview import Overview, UnsettledTransaction
+    from txlayer.operate.overview import Overview
     from txlayer.operate.settle import (
         ManualSettlement,
         OperatorAction,
@@ -157,29 +157,18 @@ def list_(
             rows = [unsettled.quarantined_json(a, now_ms=now_ms) for a in oldest]
             count, kind, draw = len(found), "kept aside", tx_rows.quarantined_list
         else:
-            standing = _Counted(s for s in overview.standing() if wanted.lets_through(s, now_ms=now_ms))
+            standing = [s for s in overview.standing() if wanted.lets_through(s, now_ms=now_ms)]
             rows = [unsettled.unsettled_json(s, now_ms=now_ms) for s in unsettled.oldest(standing, limit)]
-            count, kind, draw = standing.count, "open", tx_rows.list_table
+            count, kind, draw = len(standing), "open", tx_rows.list_table
     those = "" if kept_aside or wanted.is_empty else " of this kind"
     nothing = f"nothing{those} is {kind} in {config.namespace}"
-    output.show_rows(rows, draw, as_json=as_json, nothing=nothing)
+    output.show(rows, draw, as_json=as_json, nothing=nothing)
     for left_count, said in (
         (count - len(rows), "more, younger than these; --limit shows more"),
         (0 if kept_aside else len(quarantined), "kept aside; --kept-aside shows what"),
     ):
         if left_count:
             typer.echo(f"{left_count:,} {said}", err=as_json)
-
-
-class _Counted:
-    def __init__(self, found: Iterable[UnsettledTransaction]) -> None:
-        self._found = found
-        self.count = 0
-
-    def __iter__(self) -> Iterator[UnsettledTransaction]:
-        for found in self._found:
-            self.count += 1
-            yield found
 
 
 @command(app)
@@ -235,7 +224,7 @@ def show(
     with administration(config) as admin:
         applied = list(histories.are_applied(admin, config.topics, found))
     rows = [histories.history_json(h, is_applied=a) for h, a in zip(found, applied, strict=True)]
-    output.show_rows(rows, tx_rows.histories_tables, as_json=as_json, nothing="")
+    output.show(rows, tx_rows.histories_tables, as_json=as_json)
 
 
 def parse_place(text: str) -> tuple[int, int] | None:
@@ -254,7 +243,7 @@ def _show_quarantined(config: CoordinatorConfig, wanted: tuple[Origin, int | Non
     if found is None:
         return False
     row = unsettled.quarantined_json(found, now_ms=current_ms())
-    output.show_rows([row], lambda _rows: tx_rows.quarantined_table(row), as_json=as_json, nothing="")
+    output.show([row], lambda _rows: tx_rows.quarantined_table(row), as_json=as_json)
     return True
 
 

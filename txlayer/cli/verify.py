@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.text import Text
 
 from txlayer.cli import output
@@ -66,12 +64,8 @@ def verify(
         since=since, until=until, topics=topics, grace=grace, overdue_after=overdue_after, now_ms=current_ms()
     )
     found = _verified(config, asked)
-    if as_json:
-        output.print_json(verification_json(found, asked=asked, config=config))
-    else:
-        console = output.console()
-        for part in verification_tables(found, config=config, limit=limit):
-            console.print(part)
+    body = verification_json(found, asked=asked, config=config)
+    output.show(body, lambda _: verification_tables(found, config=config, limit=limit), as_json=as_json)
     if found.proof.is_refuted:
         raise typer.Exit(ExitCode.FINDING)
 
@@ -124,27 +118,27 @@ def sentence(status: PromiseStatus) -> str:
     return said + edge
 
 
-def verification_tables(found: Verification, *, config: ClientConfig, limit: int) -> Iterator[RenderableType]:
+def verification_tables(found: Verification, *, config: ClientConfig, limit: int) -> list[RenderableType]:
     proof = found.proof
     promises: output.Columns = {
         "promise": lambda status: status.promise.name,
         "": lambda status: status.promise.value,
         "says the window": lambda s: output.cell(sentence(s), _STYLES.get(s.word, "")),
     }
-    title = f"namespace {config.namespace}"
-    yield output.rows_table(proof.statuses(), promises, title=title)
     verdicts: output.Columns = {"verdict": _verdict, "transactions": lambda verdict: f"{proof.verdicts[verdict]:,}"}
-    yield output.rows_table([v for v in Verdict if proof.verdicts[v]], verdicts)
+    parts: list[RenderableType] = [
+        output.rows_table(proof.statuses(), promises, title=f"namespace {config.namespace}"),
+        output.rows_table([v for v in Verdict if proof.verdicts[v]], verdicts),
+    ]
     if proof.findings:
-        yield _findings(found, limit=limit)
+        parts.append(_findings(found, limit=limit))
     if proof.finding_count > limit:
-        yield f"{proof.finding_count - limit:,} more findings; --limit shows more, --json up to {proof.finding_count_max:,}"
+        more = f"{proof.finding_count - limit:,} more findings; --limit shows more, --json up to {proof.finding_count_max:,}"
+        parts.append(more)
     for held in found.reading.held_back:
-        yield (
-            f"[yellow]open Kafka transaction on {escape(held.topic)}-{held.partition}[/]: read_committed readers see it "
-            f"up to {held.stable} of {held.end}"
-        )
-    yield _read_line(found)
+        name = output.cell(f"open Kafka transaction on {held.topic}-{held.partition}", "yellow")
+        parts.append(name.append(f": read_committed readers see it up to {held.stable} of {held.end}", "default"))
+    return [*parts, _read_line(found)]
 
 
 def _findings(found: Verification, *, limit: int) -> RenderableType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from txlayer.core.dead_letters import dead_letter_topic, namesakes
 from txlayer.core.messages import check_group, txn_id_of
 from txlayer.core.topics import Change, DesiredTopic, TopicSpec, TopicState, plan
 from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError, UsageError
+from txlayer.operate import Json
 from txlayer.operate.offsets import partition_counts
 from txlayer.operate.overview import Overview, read_committed, read_stored
 
@@ -166,23 +167,14 @@ NAMED_MAX = 3
 """Transactions named per group and state: enough to look at with `txlayer tx show`."""
 
 
-class OpenOnes(NamedTuple):
-    """Unsettled transactions of one producer group in one state."""
-
-    producer_group: str
-    state: str
-    count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed
-    oldest_ms: int  # age of the oldest
-    txn_ids: tuple[str, ...]  # some of them, the oldest first
-
-
 class Drain(NamedTuple):
     """How far a namespace is drained."""
 
-    open: tuple[OpenOnes, ...]
+    open: tuple[Json, ...]
+    """By producer group and state: `count`, `oldest_ms` (the age of the oldest), and some `txn_ids`, the oldest first."""
     half_unread: int  # half records that a restarted coordinator would read (again)
     op_unread: int  # likewise op records
-    half_ends: tuple[int, ...]  # per partition: who sees them grow sees that producers go on
+    half_ends: tuple[int, ...]  # per partition: if they grow, producers go on
 
     @property
     def is_drained(self) -> bool:
@@ -191,24 +183,22 @@ class Drain(NamedTuple):
 
 
 def look(config: CoordinatorConfig, connections: CoordinatorConnections, *, partition_count: int) -> Drain:
-    half, op, ends = unread(config, connections, partition_count=partition_count)
-    groups: dict[tuple[str, str], list[tuple[int, str]]] = {}
-    for standing in Overview(config, connections).standing():
-        txn = standing.txn
-        born = (txn.appended_ms, txn_id_of(txn.key))
-        groups.setdefault((txn.group, standing.state), []).append(born)
+    unread_counts = unread(config, connections, partition_count=partition_count)
+    groups: defaultdict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    for _, state, txn in Overview(config, connections).standing():
+        groups[txn.group, state].append((txn.appended_ms, txn_id_of(txn.key)))
     now_ms = int(time.time() * 1000)
-    found = [
-        OpenOnes(
-            group,
-            state,
-            len(ages),
-            max(now_ms - min(ages)[0], 0),
-            tuple(txn_id for _, txn_id in sorted(ages)[:NAMED_MAX]),
-        )
+    found = tuple(
+        {
+            "producer_group": group,
+            "state": state,
+            "count": len(ages),
+            "oldest_ms": max(now_ms - min(ages)[0], 0),
+            "txn_ids": [txn_id for _, txn_id in sorted(ages)[:NAMED_MAX]],
+        }
         for (group, state), ages in sorted(groups.items())
-    ]
-    return Drain(tuple(found), half, op, ends)
+    )
+    return Drain(found, *unread_counts)
 
 
 def unread(
@@ -258,37 +248,19 @@ def plan_widening(
             f"{len(members.members)} coordinators are members of {topics.coordinator_group}; stop them first",
             state=members.state,
         )
-    left = _left(config, connections, counts, _known_count(admin, topics, counts))
+    # Partitions that coordinators worked on: an earlier widening may have ended before it stored where they begin. Without
+    # the first one nothing was ever stored, or it was lost: the reader of the positions says so.
+    shared = range(min(counts.values()))
+    stored = admin.stored_offsets(topics.coordinator_group, [(t, p) for t in (topics.half, topics.op) for p in shared])
+    known = max(sum(bool(stored[topics.half, p] and stored[topics.op, p]) for p in shared), 1)
+    if set(counts.values()) == {known}:
+        left = look(config, connections, partition_count=known)
+    else:  # an earlier widening was interrupted behind its own look: since then no role could start
+        left = Drain((), *unread(config, connections, partition_count=known))
     # Half last: by its count producers and coordinators go, and until then they see that the counts differ.
     order = (topics.doubt, topics.op, topics.half)
     wanted = {t: partition_count for t in order if counts[t] < partition_count}
-    return Widening(counts, wanted, left)
-
-
-def look_at(admin: Administration, config: CoordinatorConfig, connections: CoordinatorConnections) -> Drain:
-    count = partition_counts(admin, config.topics)[config.topics.half]
-    return look(config, connections, partition_count=count)
-
-
-def _left(
-    config: CoordinatorConfig, connections: CoordinatorConnections, counts: Mapping[str, int], known: int
-) -> Drain | None:
-    if set(counts.values()) == {known}:
-        found = look(config, connections, partition_count=known)
-        return None if found.is_drained else found
-    # An earlier widening was interrupted behind its own look: since then no role could start.
-    half, op, ends = unread(config, connections, partition_count=known)
-    return Drain((), half, op, ends) if half or op else None
-
-
-def _known_count(admin: Administration, topics: SystemTopics, counts: Mapping[str, int]) -> int:
-    """Partitions that coordinators worked on: an earlier widening may have ended before it stored where they begin."""
-    shared = range(min(counts.values()))
-    places = [(t, p) for t in (topics.half, topics.op) for p in shared]
-    stored = admin.stored_offsets(topics.coordinator_group, places)
-    known = [p for p in shared if stored[topics.half, p] and stored[topics.op, p]]
-    # Without the first one nothing was ever stored, or it was lost: the reader of the positions says so.
-    return max(len(known), 1)
+    return Widening(counts, wanted, None if left.is_drained else left)
 
 
 def store_first_offsets(admin: Administration, topics: SystemTopics, partitions: int) -> None:

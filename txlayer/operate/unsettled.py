@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -52,14 +51,8 @@ class Filter:
 
 
 def oldest(found: Iterable[UnsettledTransaction], limit: int | None) -> list[UnsettledTransaction]:
-    """The oldest of them, the oldest first; of a million no more than `limit` are kept in memory."""
-    if limit is None:
-        return sorted(found, key=_by_age)
-    return heapq.nsmallest(limit, found, key=_by_age)
-
-
-def _by_age(found: UnsettledTransaction) -> tuple[int, int, int]:
-    return found.txn.appended_ms, found.partition, found.txn.first_offset
+    """The oldest of them, the oldest first; None: all."""
+    return sorted(found, key=lambda each: (each.txn.appended_ms, each.partition, each.txn.first_offset))[:limit]
 
 
 def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
