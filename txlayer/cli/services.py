@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -138,12 +139,11 @@ def run_workers(config: MetricsConfig, worker_count: int, stop: StopSignal) -> N
 
 def load_handler(place: str, *, folder: str) -> Callable[..., Any]:
     """The function that `place` names; modules of `folder` are found first."""
-    found: Any = _load(place, folder=folder, name="--handler", kind="function")
+    found: Callable[..., Any] = _load(place, folder=folder, name="--handler", kind="function")
     if not callable(found):
         expected = "a function that takes a CheckRequest"
         raise ConfigError(f"{type(found).__name__} is not callable", name="--handler", value=place, expected=expected)
-    function: Callable[..., Any] = found
-    return function
+    return found
 
 
 def load_object(place: str, kind: type[T], *, folder: str) -> T:
@@ -161,23 +161,16 @@ def _load(place: str, *, folder: str, name: str, kind: str) -> Any:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        found: Any = import_module(module_name)
+        module = import_module(module_name)
     except Exception as exc:
         # The text of a foreign exception may hold secrets: only its kind and position are shown.
-        raise ConfigError(
-            f"the module cannot be imported: {_told(exc)}",
-            name=name,
-            value=place,
-            expected="a module that Python finds from here",
-        ) from exc
-    for part in path.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            raise ConfigError(
-                f"{module_name} has no {path}", name=name, value=place, expected=f"a {kind} of the module"
-            ) from None
-    return found
+        why = f"the module cannot be imported: {_told(exc)}"
+        raise ConfigError(why, name=name, value=place, expected="a module that Python finds from here") from exc
+    try:
+        return attrgetter(path)(module)
+    except AttributeError:
+        why = f"{module_name} has no {path}"
+        raise ConfigError(why, name=name, value=place, expected=f"a {kind} of the module") from None
 
 
 def _told(error: Exception) -> str:

@@ -24,7 +24,7 @@ from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import Json
 from txlayer.operate import topics as topics_
 from txlayer.operate.offsets import partition_counts
-from txlayer.operate.topics import Drain, WantedRights, WantedTopics
+from txlayer.operate.topics import Drain
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -75,13 +75,6 @@ class Wanted(Bundle):
         list[str] | None, option("--topic", "With --group: a topic that it consumes; may be repeated.", "TOPIC")
     ] = None
 
-    def read(self, config: ClientConfig) -> WantedTopics:
-        wanted = WantedTopics(
-            config.topics, self.partitions, self.replication_factor, self.group, tuple(self.topic or ())
-        )
-        wanted.check()
-        return wanted
-
 
 @command(app)
 def apply(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) -> None:
@@ -95,11 +88,18 @@ def check(*, wanted: Wanted, connection: Connection, as_json: AsJson = False) ->
     _fail_when(_compare(wanted, connection, as_json=as_json))
 
 
-def _compare(wanted: Wanted, connection: Connection, *, as_json: bool, applies: bool = False) -> list[Change]:
+def _compare(wanted: Wanted, connection: Connection, *, as_json: bool, applies: bool = False) -> Sequence[Change]:
     config = connection.config(ClientConfig)
-    topics = wanted.read(config)
     with administration(config) as admin:
-        done, left = topics.apply(admin) if applies else ([], topics.plan(admin))
+        done, left = topics_.compare_topics(
+            admin,
+            config.topics,
+            partitions=wanted.partitions,
+            replication_factor=wanted.replication_factor,
+            group=wanted.group,
+            topics=wanted.topic or (),
+            applies=applies,
+        )
     show_changes(left, done=done, config=config, group=wanted.group, as_json=as_json)
     return left
 
@@ -188,20 +188,22 @@ def _compare_acls(rights: Rights, connection: Connection, *, as_json: bool, crea
     from txlayer.adapters.kafka.admin import KafkaAcls
 
     config = connection.config(ClientConfig)
-    wanted = WantedRights.of(
+    wanted = topics_.wanted_rights(
         config.namespace, rights.role, rights.principal, group=rights.group, topics=rights.topic or (), host=rights.host
     )
     with KafkaAcls(config) as cluster:
-        changes = plan_acls(wanted.acls, cluster.read(), namespace=wanted.namespace)
+        changes = plan_acls(wanted, cluster.read(), namespace=config.namespace)
         if creates:
             cluster.create([change.acl for change in changes if isinstance(change, CreateAcl)])
-    _show_acls(wanted, changes, as_json=as_json)
+    _show_acls(config.namespace, rights.principal, len(wanted), changes, as_json=as_json)
     return changes
 
 
-def _show_acls(wanted: WantedRights, changes: Sequence[AclChange], *, as_json: bool) -> None:
+def _show_acls(
+    namespace: str, principal: str, wanted_count: int, changes: Sequence[AclChange], *, as_json: bool
+) -> None:
     rows = [{"change": type(change).__name__, **_acl_fields(change)} for change in changes]
-    body = {"namespace": wanted.namespace, "principal": wanted.principal, "wanted": len(wanted.acls), "changes": rows}
+    body = {"namespace": namespace, "principal": principal, "wanted": wanted_count, "changes": rows}
     columns: output.Columns = {
         "what": _acl_change,
         "resource": lambda row: f"{row['resource']} {row['name']}{'…' if row['pattern'] == 'prefixed' else ''}",
@@ -211,8 +213,8 @@ def _show_acls(wanted: WantedRights, changes: Sequence[AclChange], *, as_json: b
 
     def draw(_body: Json) -> output.Drawn:
         if not rows:
-            return f"{wanted.principal}: all {len(wanted.acls)} rights are there, and no other"
-        return output.rows_table(rows, columns, title=f"rights of {wanted.principal}")
+            return f"{principal}: all {wanted_count} rights are there, and no other"
+        return output.rows_table(rows, columns, title=f"rights of {principal}")
 
     output.show(body, draw, as_json=as_json)
 

@@ -99,11 +99,8 @@ ID_EXPIRATION_MIN_MS = 3_600_000
 
 def release_of(level: int) -> str:
     """The release that knows this level of `metadata.version`; "newer than …" beyond those known here."""
-    name = "older than 3.3"
-    for first, release in RELEASES:
-        if level >= first:
-            name = release
-    return name if level <= RELEASES[-1][0] else f"newer than {RELEASES[-1][1]}"
+    known = ["older than 3.3", *(release for first, release in RELEASES if first <= level)]
+    return known[-1] if level <= RELEASES[-1][0] else f"newer than {known[-1]}"
 
 
 def versions(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -97,70 +96,55 @@ class GroupTopics:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class WantedTopics:
-    """Whose topics are meant, and what was asked for."""
+def compare_topics(
+    admin: Administration,
+    namespace: SystemTopics,
+    *,
+    partitions: int | None,
+    replication_factor: int | None,
+    group: str | None,
+    topics: Sequence[str],
+    applies: bool,
+) -> tuple[Sequence[Change], Sequence[Change]]:
+    """(changes that were made, changes that are left) of a namespace's topics, or with `group` of its for `topics`.
 
-    namespace: SystemTopics
-    partitions: int | None
-    replication_factor: int | None
-    group: str | None
-    topics: tuple[str, ...]
-
-    def check(self) -> None:
-        if (self.group is None) != (not self.topics):
-            raise UsageError("--group and --topic go together: each topic has dead letters for each group")
-        if self.group is not None:
-            check_group(self.group)
-            if self.partitions is not None:
-                raise UsageError("--partitions: a group's topics have as many as the topic that they belong to")
-
-    def plan(self, admin: Administration) -> list[Change]:
-        owner, sizes = self._owner(admin)
-        return owner.plan(**sizes)
-
-    def apply(self, admin: Administration) -> Applied:
-        owner, sizes = self._owner(admin)
-        return owner.apply(**sizes)
-
-    def _owner(self, admin: Administration) -> tuple[Namespace | GroupTopics, dict[str, Any]]:
-        sizes: dict[str, Any] = {"replication_factor": self.replication_factor}
-        files = read_topic_files()
-        if self.group is not None:
-            return GroupTopics(admin, group=self.group, topics=self.topics, files=files), sizes
-        sizes["partition_count"] = self.partitions
-        return Namespace(admin, topics=self.namespace, files=files), sizes
+    Raises:
+        UsageError: the options contradict each other; nothing was read.
+    """
+    if (group is None) != (not topics):
+        raise UsageError("--group and --topic go together: each topic has dead letters for each group")
+    sizes: dict[str, Any] = {"replication_factor": replication_factor}
+    owner: Namespace | GroupTopics
+    if group is None:
+        owner, sizes["partition_count"] = Namespace(admin, topics=namespace, files=read_topic_files()), partitions
+    else:
+        check_group(group)
+        if partitions is not None:
+            raise UsageError("--partitions: a group's topics have as many as the topic that they belong to")
+        owner = GroupTopics(admin, group=group, topics=topics, files=read_topic_files())
+    return owner.apply(**sizes) if applies else ([], owner.plan(**sizes))
 
 
-@dataclass(frozen=True, slots=True)
-class WantedRights:
-    """The rights that the roles of one principal need in one namespace."""
-
-    namespace: str
-    principal: str
-    acls: tuple[WantedAcl, ...]
-
-    @staticmethod
-    def of(
-        namespace: str, roles: Sequence[str], principal: str, *, group: str | None, topics: Sequence[str], host: str
-    ) -> WantedRights:
-        """What topics/*.toml say of these roles."""
-        files = read_acl_files()
-        kind, colon, name = principal.partition(":")
-        if not (kind and colon and name) or principal == acls.ANYBODY:
-            raise ConfigError("not one principal", name="--principal", value=principal, expected="User:NAME")
-        if group is not None:
-            check_group(group)
-        wanted: dict[Acl, WantedAcl] = {}
-        for role in dict.fromkeys(roles):
-            if role not in files:
-                raise ConfigError("no such role", name="--role", value=role, expected=f"one of {', '.join(files)}")
-            entries = RoleSpec.parse(role, files[role]).wanted(
-                namespace=namespace, group=group, topics=tuple(topics), principal=principal, host=host
-            )
-            for entry in entries:
-                wanted.setdefault(entry.acl, entry)
-        return WantedRights(namespace, principal, tuple(wanted.values()))
+def wanted_rights(
+    namespace: str, roles: Sequence[str], principal: str, *, group: str | None, topics: Sequence[str], host: str
+) -> list[WantedAcl]:
+    """The rights that the roles of one principal need in one namespace, as topics/*.toml say."""
+    files = read_acl_files()
+    kind, colon, name = principal.partition(":")
+    if not (kind and colon and name) or principal == acls.ANYBODY:
+        raise ConfigError("not one principal", name="--principal", value=principal, expected="User:NAME")
+    if group is not None:
+        check_group(group)
+    wanted: dict[Acl, WantedAcl] = {}
+    for role in dict.fromkeys(roles):
+        if role not in files:
+            raise ConfigError("no such role", name="--role", value=role, expected=f"one of {', '.join(files)}")
+        entries = RoleSpec.parse(role, files[role]).wanted(
+            namespace=namespace, group=group, topics=tuple(topics), principal=principal, host=host
+        )
+        for entry in entries:
+            wanted.setdefault(entry.acl, entry)
+    return [*wanted.values()]
 
 
 NAMED_MAX = 3
