@@ -13,7 +13,6 @@ from txlayer.adapters.ports import GroupMember
 from txlayer.cli import output, topics
 from txlayer.cli.coordinator import owner_name, status_table
 from txlayer.cli.doctor import show_findings
-from txlayer.cli.tx_rows import stats_tables
 from txlayer.config import ClientConfig
 from txlayer.core.topics import CreateTopic, Difference
 from txlayer.operate.doctor import ClusterFinding, Level
@@ -150,15 +149,3 @@ def test_the_status_is_one_table_where_it_fits() -> None:
     assert 2 == printed(lambda: status_table(status(offset=7)), width=NARROW).count("┏")
     assert 1 == printed(lambda: status_table(status(offset=7)), width=120).count("┏")
     assert 1 == printed(lambda: status_table(status(offset=BIG)), width=output.WIDE).count("┏")
-
-
-def test_the_statistics_can_be_read_at_80_columns() -> None:
-    numbers = ("low_water", "half_end", "op_next", "op_end", "op_lag", "doubt_low", "doubt_end", "doubt_record_count")
-    row = dict.fromkeys(numbers, BIG) | {"partition": 0, "doubt_transaction_count": 3, "kept_aside_count": 0}
-    body = {"namespace": "txlayer", "transaction_count": 0, "states": [], "partitions": [row]}
-
-    said = printed(lambda: stats_tables(body | {"kept_aside_count": 0}), width=NARROW)
-
-    heads = " ".join(line for line in said.splitlines() if "partition" in line)
-    assert [] == [w for w in ("low water", "op lag", "doubt records", "kept aside") if w not in heads]
-    assert 8 == said.count(str(BIG))

@@ -173,16 +173,13 @@ def list_(
 
 @command(app)
 def stats(*, connection: Connection, as_json: AsJson = False) -> None:
-    """Count what is not settled, by group and state, and what was kept aside; and say how far half, op and doubt reach."""
+    """Count what is not settled, by group and state, and what was kept aside."""
     from txlayer.cli import tx_rows
-    from txlayer.operate.offsets import read_status
 
     config = connection.config(CoordinatorConfig)
-    with administration(config) as admin:
-        status = read_status(admin, config.topics)
     with _overview(config) as overview:
-        body = unsettled.stats_json(config.namespace, overview, status.partitions, now_ms=current_ms())
-    output.show(body, tx_rows.stats_tables, as_json=as_json)
+        body = unsettled.stats_json(config.namespace, overview, now_ms=current_ms())
+    output.show(body, tx_rows.stats_table, as_json=as_json)
 
 
 @command(app)

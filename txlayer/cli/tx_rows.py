@@ -62,44 +62,19 @@ _first_half_offset = output.number_or_none("first_half_offset")
 # --- stats ------------------------------------------------------------------------------------------------------------
 
 
-def stats_tables(body: Json) -> RenderableType:
+def stats_table(body: Json) -> RenderableType:
     quarantined_count = body["kept_aside_count"]
     quarantined = f", {quarantined_count:,} kept aside" if quarantined_count else ""
-    states = output.rows_table(
-        body["states"],
-        {
-            "group": "producer_group",
-            "state": _state,
-            "transactions": lambda row: f"{row['count']:,}",
-            "oldest": output.ages("oldest_age_ms"),
-        },
-        right=("transactions", "oldest"),
-        title=f"{body['namespace']}: {body['transaction_count']:,} not settled{quarantined}",
-    )
-    names = {
-        "partition": "partition",
-        "low water": "low_water",
-        "half end": "half_end",
-        "op next": "op_next",
-        "op end": "op_end",
-        "op lag": "op_lag",
-        "doubt low": "doubt_low",
-        "doubt end": "doubt_end",
-        "doubt records": "doubt_record_count",
-        "on doubt": "doubt_transaction_count",
-        "kept aside": "kept_aside_count",
+    if not body["states"]:
+        return f"nothing is open{quarantined}"
+    columns: output.Columns = {
+        "group": "producer_group",
+        "state": _state,
+        "transactions": lambda row: f"{row['count']:,}",
+        "oldest": output.ages("oldest_age_ms"),
     }
-    positions, doubt = list(names)[:6], list(names)[6:]
-    partitions = output.parted(
-        body["partitions"],
-        {header: output.number_or_none(name) for header, name in names.items()},
-        parts=(positions, ["partition", *doubt]),
-        title="partitions",
-        right=names,
-    )
-    if body["states"]:
-        return Group(states, partitions)
-    return Group(cell(f"nothing is open{quarantined}"), partitions)
+    title = f"{body['namespace']}: {body['transaction_count']:,} not settled{quarantined}"
+    return output.rows_table(body["states"], columns, title=title, right=("transactions", "oldest"))
 
 
 # --- show -------------------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ from txlayer.operate import Json
 
 if TYPE_CHECKING:
     from txlayer.core.doubt import QuarantinedRecord
-    from txlayer.operate.offsets import PartitionStatus
     from txlayer.operate.overview import Overview, UnsettledTransaction
 
 PARKED = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
@@ -79,46 +78,19 @@ def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
     }
 
 
-def stats_json(namespace: str, overview: Overview, partitions: Sequence[PartitionStatus], *, now_ms: int) -> Json:
-    ages_ms: dict[tuple[str, str], list[int]] = {}  # by producer group and state: how many, the oldest
-    doubt: Counter[int] = Counter()
-    kept_aside = Counter(found.doubt_origin.partition for found in overview.kept_aside())
-    for partition, state, txn in overview.standing():
-        age_ms = max(now_ms - txn.appended_ms, 0)
-        kind = ages_ms.setdefault((txn.group, state), [0, age_ms])
-        kind[:] = kind[0] + 1, max(kind[1], age_ms)
-        doubt[partition] += txn.is_in_doubt
+def stats_json(namespace: str, overview: Overview, *, now_ms: int) -> Json:
+    ages_ms: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # by producer group and state
+    for _, state, txn in overview.standing():
+        ages_ms[txn.group, state].append(max(now_ms - txn.appended_ms, 0))
     return {
         "namespace": namespace,
-        "transaction_count": sum(count for count, _ in ages_ms.values()),
-        "oldest_age_ms": max((oldest_ms for _, oldest_ms in ages_ms.values()), default=None),
-        "kept_aside_count": kept_aside.total(),
+        "transaction_count": sum(map(len, ages_ms.values())),
+        "oldest_age_ms": max(map(max, ages_ms.values()), default=None),
+        "kept_aside_count": len(overview.kept_aside()),
         "states": [
-            {"producer_group": group, "state": state, "count": count, "oldest_age_ms": oldest_ms}
-            for (group, state), (count, oldest_ms) in sorted(ages_ms.items())
+            {"producer_group": group, "state": state, "count": len(ages), "oldest_age_ms": max(ages)}
+            for (group, state), ages in sorted(ages_ms.items())
         ],
-        "partitions": [
-            partition_json(p, doubt_count=doubt[p.partition], quarantined_count=kept_aside[p.partition])
-            for p in partitions
-        ],
-    }
-
-
-def partition_json(status: PartitionStatus, *, doubt_count: int, quarantined_count: int) -> Json:
-    """One partition of `tx stats --json`: so many transactions, and records kept aside, stand on its doubt partition."""
-    doubt_low = status.doubt_low or 0
-    return {
-        "partition": status.partition,
-        "low_water": status.low_water,
-        "half_end": status.half_end,
-        "op_next": status.op_next,
-        "op_end": status.op_end,
-        "op_lag": status.op_lag,
-        "doubt_low": doubt_low,
-        "doubt_end": status.doubt_end,
-        "doubt_record_count": status.doubt_end - doubt_low,
-        "doubt_transaction_count": doubt_count,
-        "kept_aside_count": quarantined_count,
     }
 
 
