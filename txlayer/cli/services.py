@@ -139,11 +139,12 @@ def run_workers(config: MetricsConfig, worker_count: int, stop: StopSignal) -> N
 
 def load_handler(place: str, *, folder: str) -> Callable[..., Any]:
     """The function that `place` names; modules of `folder` are found first."""
-    found: Callable[..., Any] = _load(place, folder=folder, name="--handler", kind="function")
+    found = _load(place, folder=folder, name="--handler", kind="function")
     if not callable(found):
         expected = "a function that takes a CheckRequest"
         raise ConfigError(f"{type(found).__name__} is not callable", name="--handler", value=place, expected=expected)
-    return found
+    function: Callable[..., Any] = found
+    return function
 
 
 def load_object(place: str, kind: type[T], *, folder: str) -> T:
