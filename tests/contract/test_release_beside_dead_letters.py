@@ -13,7 +13,7 @@ from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.leases import LeaseEffect, queue_name
 from txlayer.core.retry import HandlerResult, Reject, RetryPolicy
-from txlayer.operate.locks import LocksByHand
+from txlayer.operate.locks import LockAdmin
 
 
 @pytest.mark.promise("P9")
@@ -34,7 +34,7 @@ def test_a_queue_that_is_taken_over_alone_does_not_fence_the_consumers_own_write
         ) as consumer:
             stage.write(b"1", key=b"bad", partition=0)
             stage.wait_stored(1)
-            locks = LocksByHand(stage.lab.consumer(), topics=config.topics, expiry_ms=10_000)
+            locks = LockAdmin(stage.lab.consumer(), topics=config.topics, expiry_ms=10_000)
             name = queue_name(stage.group, stage.topic, 1)
             (lease,) = [s.lease for s in locks.read() if s.lease.queue == name]
             assert LeaseEffect.RELEASED is locks.release(lease, reason="zoe: ticket 12")

@@ -19,7 +19,7 @@ from txlayer.cli import locks, output
 from txlayer.cli.exits import guard
 from txlayer.core.leases import QueueLease
 from txlayer.errors import UsageError
-from txlayer.operate.locks import LockStanding, LockState
+from txlayer.operate.locks import LeaseStatus, LockState
 
 FORGERIES = [
     "g\r2026-11-23T12:00:00.000Z ERROR   transaction.lost",
@@ -132,4 +132,4 @@ def test_cells_and_sentences_of_commands_show_no_control_characters(forgery: str
     assert "\u202e" not in caught.get()
     lease = QueueLease("g/t/0", forgery, "i", 1, 2, 3, 4)
     for state in (LockState.HELD, LockState.RELEASED):
-        assert not UNSEEN.search(locks.sentence(LockStanding(lease, state, 5, 6)))
+        assert not UNSEEN.search(locks.sentence(LeaseStatus(lease, state, 5, 6)))

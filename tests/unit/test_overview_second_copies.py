@@ -37,6 +37,6 @@ def test_a_look_ends_where_a_second_copy_drives_more_out_of_half_than_a_batch_ta
     monkeypatch.setattr(Ledger, "forget_batch", counted)
     connections = stage.kafka.connect_coordinator(stage.config, client="onlooker")
 
-    found = [standing.txn.key for standing in Overview(stage.config, connections).standing()]
+    found = [found.txn.key for found in Overview(stage.config, connections).unsettled()]
 
     assert sorted([held, *others]) == sorted(found)

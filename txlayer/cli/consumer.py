@@ -187,7 +187,7 @@ def _add(kind: ReplayKind) -> None:
             with request_writer(config, group) as writer:
                 written = ask_queues(log, writer, record, partitions=partition or ())
             taken = wait_until_taken(log, written, patience_s=patience_s)
-        _tell(kind, group, written, taken, as_json=as_json)
+        _show(kind, group, written, taken, as_json=as_json)
         if patience_s and len(taken) < len(written):
             raise typer.Exit(ExitCode.FINDING)
 
@@ -196,7 +196,7 @@ for _kind in WORDS:
     _add(_kind)
 
 
-def _tell(kind: ReplayKind, group: str, written: Sequence[WrittenRequest], taken: set[int], *, as_json: bool) -> None:
+def _show(kind: ReplayKind, group: str, written: Sequence[WrittenRequest], taken: set[int], *, as_json: bool) -> None:
     rows = [
         {
             "group": group,

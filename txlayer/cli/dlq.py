@@ -34,8 +34,7 @@ from txlayer.config import ClientConfig, ProducerConfig, parse_duration
 from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind
 from txlayer.core.messages import check_group, is_topic_name
 from txlayer.errors import ConfigError, UsageError
-from txlayer.operate import Json
-from txlayer.operate import dead_letters as letters_
+from txlayer.operate import Json, dead_letters
 from txlayer.operate import replay as replaying
 from txlayer.operate.dead_letters import (
     KIND_WORDS,
@@ -162,8 +161,8 @@ def list_(
     now_ms = current_ms()
     wanted = filters.read(states=state or (), now_ms=now_ms)
     with open_logs(cluster.config(ClientConfig), group, topic or ()) as logs:
-        found = letters_.list_letters(logs, wanted, is_all=is_all or bool(state), limit=limit)
-    rows = [letters_.letter_json(f, now_ms=now_ms, has_key=has_keys) for f in found.letters]
+        found = dead_letters.list_letters(logs, wanted, is_all=is_all or bool(state), limit=limit)
+    rows = [dead_letters.letter_json(f, now_ms=now_ms, has_key=has_keys) for f in found.letters]
     output.show(
         rows,
         lambda rows: list_table(rows, has_key=has_keys),
@@ -173,7 +172,7 @@ def list_(
     for count, said in (
         (found.listed_count - len(rows), "more; --limit shows more"),
         (found.ended_count, "were handled or dropped; --all shows them"),
-        (found.undecodable_count, "records are no dead letters of the group; `txlayer dlq show` tells why"),
+        (found.undecodable_count, "records are no dead letters of the group; `txlayer dlq show` says why"),
     ):
         if count:
             typer.echo(f"{count:,} {said}", err=True)
@@ -202,7 +201,7 @@ def show(
                 f"{place}: there is no record in {log.dead_letters} (any more); `txlayer dlq list --group {group}` "
                 "shows what there is"
             )
-        row = letters_.show_json(found, log.said_about(place), now_ms=current_ms(), has_value=has_value)
+        row = dead_letters.show_json(found, log.said_about(place), now_ms=current_ms(), has_value=has_value)
     output.show(row, show_tables, as_json=as_json)
 
 
@@ -348,7 +347,7 @@ def _confirmed(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: As
         ),
         (
             choice.undecodable_count,
-            "records are no dead letters of the group and left out; `txlayer dlq show` tells why",
+            "records are no dead letters of the group and left out; `txlayer dlq show` says why",
         ),
     ):
         if count:
@@ -359,7 +358,7 @@ def _confirmed(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: As
     count = len(choice.chosen)
     if order.is_all and count and not (asking.yes or asking.dry_run):
         first = choice.in_turn[: output.SAMPLE_COUNT]
-        sample = [letters_.chosen_json(c, now_ms=current_ms()) for c in first]
+        sample = [dead_letters.chosen_json(c, now_ms=current_ms()) for c in first]
         output.confirm(
             f"{order.command} --all: {count:,} dead letters",
             f"{KIND_WORDS[order.kind.value]} these {count:,} dead letters?",
@@ -378,7 +377,7 @@ def open_logs(config: ClientConfig, group: str, topics: Sequence[str] = ()) -> I
     from txlayer.adapters.kafka.client import PlainReader
 
     with administration(config) as admin:
-        yield letters_.open_logs(admin, group, topics, make_reader=lambda: PlainReader(config))
+        yield dead_letters.open_logs(admin, group, topics, make_reader=lambda: PlainReader(config))
 
 
 @contextmanager
@@ -470,7 +469,7 @@ _SENTENCES: Mapping[DeadLetterResult, str] = {
     DeadLetterResult.MISSING: "was not there any more when its turn came",
     DeadLetterResult.UNKNOWN: "was not understood: the group's consumers do not know such a request",
     DeadLetterResult.NOT_FOUND: "is not found: there is no record (any more)",
-    DeadLetterResult.UNDECODABLE: "is no dead letter of the group; `txlayer dlq show` tells why",
+    DeadLetterResult.UNDECODABLE: "is no dead letter of the group; `txlayer dlq show` says why",
     DeadLetterResult.LAST_OF_KEY: "is the last dead letter of a parked key and was not dropped: earlier ones of the key are open; "
     "drop or replay them first",
 }

@@ -35,7 +35,7 @@ _CODES: tuple[tuple[type[TxLayerError], ExitCode], ...] = (
 
 
 def exit_code(error: TxLayerError) -> ExitCode:
-    """The exit code that tells a supervisor what the error's class tells a program."""
+    """The exit code that says to a supervisor what the error's class says to a program."""
     return next(code for kind, code in _CODES if isinstance(error, kind))
 
 
@@ -54,22 +54,22 @@ def guard(call: Callable[[], object]) -> int:
     try:
         call()
     except SystemExit as exc:
-        # typer and rich end with 1 when they hear of it; 1 would be a finding.
+        # typer and rich end with 1 when they notice it; 1 would be a finding.
         if isinstance(exc.__context__, BrokenPipeError):
             return UNREAD
         raise
     except TxLayerError as exc:
         # What a broker said may have lines of its own.
-        _tell(" ".join(str(exc).split()))
+        _print_error(" ".join(str(exc).split()))
         return exit_code(exc)
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception:  # noqa: BLE001 - the command line is one of the three borders
         sys.stderr.write(printable_lines(traceback.format_exc().rstrip()) + "\n")
-        _tell("this is a defect of txlayer; please report it with the lines above")
+        _print_error("this is a defect of txlayer; please report it with the lines above")
         return ExitCode.BROKEN_INVARIANT
     return ExitCode.GOOD
 
 
-def _tell(sentence: str) -> None:
+def _print_error(sentence: str) -> None:
     sys.stderr.write(f"error: {printable(sentence)}\n")

@@ -21,7 +21,7 @@ from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.core.leases import LeaseEffect, parse_queue
 from txlayer.errors import UsageError
 from txlayer.operate import Json
-from txlayer.operate.locks import LocksByHand, LockStanding, LockState, lease_json, record_json
+from txlayer.operate.locks import LeaseStatus, LockAdmin, LockState, lease_json, record_json
 from txlayer.operate.operators import signature_of
 
 app = typer.Typer(
@@ -54,7 +54,7 @@ def list_locks(
     *,
     group: Annotated[str | None, option("--group", "Of this consumer group alone.")] = None,
     topic: Annotated[str | None, option("--topic", "Of this topic alone.")] = None,
-    is_all: Annotated[bool, option("--all", "Also leases that ended, as far as the log tells.")] = False,
+    is_all: Annotated[bool, option("--all", "Also leases that ended, as far as the log names them.")] = False,
     connection: LockConnection,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +63,7 @@ def list_locks(
     Ages compare this machine's clock with the brokers'.
     """
     config = connection.consumer_config()
-    with _by_hand(config) as locks:
+    with _opened(config) as locks:
         found = [lease_json(s) for s in locks.read()]
     rows = [
         row
@@ -81,18 +81,18 @@ def list_locks(
 def show(queue: Queue, *, connection: LockConnection, as_json: AsJson = False) -> None:
     """Show a queue's lease and its newest records in the lock log, with what each of them changed.
 
-    Exit code 1: the log does not tell of this queue.
+    Exit code 1: the log does not name this queue.
     """
     _check_queue(queue)
     config = connection.consumer_config()
-    with _by_hand(config) as locks:
+    with _opened(config) as locks:
         locks.read()
-        standing = locks.standing(queue)
+        status = locks.status(queue)
         history = [record_json(folded) for folded in locks.history(queue)]
-    if standing is None:
+    if status is None:
         _unknown(queue, as_json=as_json)
         raise typer.Exit(ExitCode.FINDING)
-    row = {**lease_json(standing), "records": history}
+    row = {**lease_json(status), "records": history}
     output.show(row, detail, as_json=as_json)
 
 
@@ -115,22 +115,22 @@ def release(
     _check_queue(queue)
     signature = signature_of("txlayer locks release", operator=operator, reason=reason)
     config = connection.consumer_config()
-    with _by_hand(config) as locks:
+    with _opened(config) as locks:
         locks.read()
-        standing = locks.standing(queue)
-        if standing is None:
+        status = locks.status(queue)
+        if status is None:
             _unknown(queue, as_json=as_json)
             raise typer.Exit(ExitCode.FINDING)
-        lease, state = standing.lease, standing.state
+        lease, state = status.lease, status.state
         effect = LeaseEffect.RELEASED
         is_written = state is LockState.HELD or (yes and state is LockState.EXPIRED)
         if state is LockState.HELD and not yes:
-            held = sentence(standing)
+            held = sentence(status)
             output.confirm(f"txlayer locks release: {held},", f"{held}. End this lease?")
         if is_written:
             effect = locks.release(lease, reason=signature)
-            standing = locks.standing(queue) or standing
-    row = {**lease_json(standing), "is_written": is_written, "effect": effect.value}
+            status = locks.status(queue) or status
+    row = {**lease_json(status), "is_written": is_written, "effect": effect.value}
     if as_json:
         output.print_json(row)
     elif not is_written:
@@ -138,7 +138,7 @@ def release(
     elif effect is LeaseEffect.RELEASED:
         typer.echo(printable(f"released {queue}: the lease {lease.token} of {lease.holder} is over"))
     else:
-        typer.echo(f"not released: {sentence(standing)} by now", err=True)
+        typer.echo(f"not released: {sentence(status)} by now", err=True)
     if effect is not LeaseEffect.RELEASED:
         raise typer.Exit(ExitCode.FINDING)
 
@@ -157,10 +157,10 @@ def _unknown(queue: str, *, as_json: bool) -> None:
 
 
 @contextmanager
-def _by_hand(config: ConsumerConfig) -> Iterator[LocksByHand]:
+def _opened(config: ConsumerConfig) -> Iterator[LockAdmin]:
     with (
         closing(connect_consumer(config)) as connections,
-        closing(LocksByHand(connections, topics=config.topics, expiry_ms=milliseconds(config.lease_expiry))) as locks,
+        closing(LockAdmin(connections, topics=config.topics, expiry_ms=milliseconds(config.lease_expiry))) as locks,
     ):
         yield locks
 
@@ -197,13 +197,13 @@ def detail(row: Json) -> RenderableType:
     return Group(list_table([row]), newest)
 
 
-def sentence(standing: LockStanding) -> str:
+def sentence(status: LeaseStatus) -> str:
     """One queue in words, in one line without control characters."""
-    lease, state = standing.lease, standing.state
+    lease, state = status.lease, status.state
     if state is LockState.HELD:
         return printable(
             f"{lease.queue} is held by {lease.holder} (generation {lease.generation}, token {lease.token}), "
-            f"renewed {age_text(standing.age_ms)} ago"
+            f"renewed {age_text(status.age_ms)} ago"
         )
     return f"no consumer holds {lease.queue}: its lease is {state.value}"
 

@@ -72,7 +72,7 @@ def _begin(
     version: Annotated[bool, version_option("txlayer")] = False,  # noqa: ARG001 - its callback answers and ends the process
 ) -> None:
     check_names(os.environ)
-    # Commands that answer and end have little to log; who collects their lines says so, for all of them at once. Those that
+    # Commands that answer and end have little to log; a program that collects their lines sets it for all of them at once. Those that
     # run services, and their workers, look into the environment.
     if log_format:
         os.environ[LOG_FORMAT] = log_format

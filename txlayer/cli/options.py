@@ -1,7 +1,7 @@
 """Options that many commands have, declared once as `Bundle`s, and the settings that come of them.
 
 The environment is read here, in `services` and in `database`, and nowhere else. A password belongs neither into a command line,
-which every user sees, nor into a log: a setting `NAME.file=PATH` stands for `NAME` with the file's content, where NAME holds a
+which every user sees, nor into a log: a setting `NAME.file=PATH` is `NAME` with the file's content, where NAME holds a
 secret (`sasl.password.file`).
 """
 
@@ -50,12 +50,12 @@ def option(names: str, text: str, metavar: str | None = None, /, **more: Any) ->
 def version_option(program: str) -> Any:
     """The option by which a program says its version and ends."""
 
-    def tell(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it with its value alone
+    def show(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it with its value alone
         if is_asked:
             typer.echo(f"{program} {__version__}")
             raise typer.Exit
 
-    return option("--version", "Say the version and end.", callback=tell, is_eager=True)
+    return option("--version", "Say the version and end.", callback=show, is_eager=True)
 
 
 AsJson = Annotated[bool, option("--json", "Print JSON instead of a table.")]

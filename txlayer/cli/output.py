@@ -1,7 +1,7 @@
 """What commands print: tables, bars, ages and times.
 
 No cell of a table is cut off, and nothing from the log is taken as markup. Ids, groups, topics and reasons come from the
-log, where anybody may have put anything: control characters are shown, not sent to the terminal.
+log, where any client may have written anything: control characters are shown, not sent to the terminal.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def report(
         for outcome in good[:SENTENCE_COUNT_MAX]:
             typer.echo(sentence(outcome))
         if len(good) > SENTENCE_COUNT_MAX:
-            typer.echo(f"and {len(good) - SENTENCE_COUNT_MAX:,} more alike; --json tells all")
+            typer.echo(f"and {len(good) - SENTENCE_COUNT_MAX:,} more alike; --json shows all")
         for outcome in outcomes:
             if not is_good(outcome):
                 typer.echo(sentence(outcome), err=True)

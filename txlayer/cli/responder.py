@@ -101,17 +101,17 @@ def run(  # every option is a parameter
     stop = StopSignal()
     metrics = observing.metrics()
     figures = ObservedResponder(group=group, version=__version__)
-    with _answering(handler, barrier_url, table=barrier_table, schema=barrier_schema) as who:
+    with _answering(handler, barrier_url, table=barrier_table, schema=barrier_schema) as answering:
         stop.install()
         with observed(metrics, lambda: figures):
-            run_responder(config, group=group, should_stop=stop.is_set, tracing=asked, observed=figures, **who)
+            run_responder(config, group=group, should_stop=stop.is_set, tracing=asked, observed=figures, **answering)
 
 
 @contextmanager
 def _answering(
     handler: str | None, barrier_url: str | None, *, table: str, schema: str | None
 ) -> Iterator[dict[str, Any]]:
-    """Who is asked: the handler, or the barrier in the database."""
+    """What is asked: the handler, or the barrier in the database."""
     if handler is not None:
         yield {"check": load_handler(handler, folder=str(Path.cwd()))}
         return

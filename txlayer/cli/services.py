@@ -165,7 +165,7 @@ def _load(place: str, *, folder: str, name: str, kind: str) -> Any:
         module = import_module(module_name)
     except Exception as exc:
         # The text of a foreign exception may hold secrets: only its kind and position are shown.
-        why = f"the module cannot be imported: {_told(exc)}"
+        why = f"the module cannot be imported: {_described(exc)}"
         raise ConfigError(why, name=name, value=place, expected="a module that Python finds from here") from exc
     try:
         return attrgetter(path)(module)
@@ -174,7 +174,7 @@ def _load(place: str, *, folder: str, name: str, kind: str) -> Any:
         raise ConfigError(why, name=name, value=place, expected=f"a {kind} of the module") from None
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"no module named {error.name}"
     last = traceback.extract_tb(error.__traceback__)[-1]

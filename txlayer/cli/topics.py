@@ -303,7 +303,7 @@ def widen(
                 typer.confirm(f"Widen {', '.join(found.wanted)} to {partitions} partitions?", abort=True)
             admin.widen(found.wanted)
             topics_.store_first_offsets(admin, config.topics, partitions)
-    _tell_widening(found.before, found.wanted, partitions, is_dry_run=dry_run, as_json=as_json)
+    _show_widening(found.before, found.wanted, partitions, is_dry_run=dry_run, as_json=as_json)
 
 
 def _look(config: CoordinatorConfig) -> Drain:
@@ -341,7 +341,7 @@ def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool)
     output.show(body, draw, as_json=as_json)
 
 
-def _tell_widening(
+def _show_widening(
     counts: Mapping[str, int], wanted: Mapping[str, int], partitions: int, *, is_dry_run: bool, as_json: bool
 ) -> None:
     said = f"{'would be widened' if is_dry_run else 'widened'} to {partitions} partitions: {', '.join(wanted)}"

@@ -157,9 +157,9 @@ def list_(
             rows = [unsettled.quarantined_json(a, now_ms=now_ms) for a in oldest]
             count, kind, draw = len(found), "kept aside", tx_rows.quarantined_list
         else:
-            standing = [s for s in overview.standing() if wanted.lets_through(s, now_ms=now_ms)]
-            rows = [unsettled.unsettled_json(s, now_ms=now_ms) for s in unsettled.oldest(standing, limit)]
-            count, kind, draw = len(standing), "open", tx_rows.list_table
+            found_open = [s for s in overview.unsettled() if wanted.lets_through(s, now_ms=now_ms)]
+            rows = [unsettled.unsettled_json(s, now_ms=now_ms) for s in unsettled.oldest(found_open, limit)]
+            count, kind, draw = len(found_open), "open", tx_rows.list_table
     those = "" if kept_aside or wanted.is_empty else " of this kind"
     nothing = f"nothing{those} is {kind} in {config.namespace}"
     output.show(rows, draw, as_json=as_json, nothing=nothing)
@@ -282,7 +282,7 @@ def export(
     with closing(connect_coordinator(config, is_one_shot=True)) as connections:
         found = (
             each
-            for each in Overview(config, connections).standing()
+            for each in Overview(config, connections).unsettled()
             if each.state in states and wanted.lets_through(each, now_ms=now_ms)
         )
         oldest = unsettled.oldest(found, limit)
@@ -317,7 +317,7 @@ def _opened(path: Path | None, *, is_forced: bool) -> Iterator[TextIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _check_place(path, is_forced=is_forced)  # somebody else may have been quicker
+        _check_place(path, is_forced=is_forced)  # another program may have been quicker
         made.replace(path)
     finally:
         made.unlink(missing_ok=True)
@@ -395,9 +395,9 @@ def _add(word: str) -> None:
         patience_s = parse_duration("--wait", settling.wait).total_seconds()
         since_ms = milliseconds(parse_duration("--since", settling.since))
         config = connection.config(CoordinatorConfig)
-        with _by_hand(config, connection.config(ProducerConfig)) as hands:
-            plan = _plan(order, hands, config, since_ms=since_ms)
-            outcomes = _carry_out(order, hands, plan, settling, patience_s=patience_s)
+        with _by_hand(config, connection.config(ProducerConfig)) as settlement:
+            plan = _plan(order, settlement, config, since_ms=since_ms)
+            outcomes = _carry_out(order, settlement, plan, settling, patience_s=patience_s)
         if plan.skipped_count:
             typer.echo(
                 f"{plan.skipped_count:,} skipped: they are decided already, and {word} says nothing about them; "
@@ -409,8 +409,8 @@ def _add(word: str) -> None:
         output.report(
             outcomes,
             is_good=lambda o: o.result in good,
-            sentence=lambda o: sentence(order.act, o, op_topic=config.topics.op),
-            to_json=lambda o: outcome_json(order.act, o),
+            sentence=lambda o: sentence(order.action, o, op_topic=config.topics.op),
+            to_json=lambda o: outcome_json(order.action, o),
             nothing="no transaction is as the filters say; nothing was written",
             as_json=as_json,
         )
@@ -421,7 +421,7 @@ for _word in HELP:
 
 
 def _plan(
-    order: SettlementOrder, hands: ManualSettlement, config: CoordinatorConfig, *, since_ms: int
+    order: SettlementOrder, settlement: ManualSettlement, config: CoordinatorConfig, *, since_ms: int
 ) -> SettlementPlan:
     from txlayer.adapters.connect import connect_history
     from txlayer.adapters.ports import HistoryStart
@@ -432,7 +432,7 @@ def _plan(
         start = HistoryStart(current_ms() - since_ms)
         return connect_history(config).read(txn_id, start=start)
 
-    plan = plan_of(order, hands, read_histories=read_histories, now_ms=current_ms())
+    plan = plan_of(order, settlement, read_histories=read_histories, now_ms=current_ms())
     if plan.ambiguous:
         found = plan.ambiguous
         raise UsageError(
@@ -443,7 +443,7 @@ def _plan(
 
 
 def _carry_out(
-    order: SettlementOrder, hands: ManualSettlement, plan: SettlementPlan, settling: Settling, *, patience_s: float
+    order: SettlementOrder, settlement: ManualSettlement, plan: SettlementPlan, settling: Settling, *, patience_s: float
 ) -> list[SettlementOutcome]:
     from txlayer.operate.settle import carry_out, planned
 
@@ -452,11 +452,11 @@ def _carry_out(
     if not plan.lines:
         return plan.known
     if order.is_all and not settling.yes:
-        _confirm(order.act, plan)
+        _confirm(order.action, plan)
     with output.two_step_progress("written", "partitions carried out") as (written, reached):
         done = carry_out(
-            order.act,
-            hands,
+            order.action,
+            settlement,
             plan,
             patience_s=patience_s,
             on_written=lambda count: written(count, len(plan.lines)),
@@ -465,15 +465,15 @@ def _carry_out(
     return [*plan.known, *done]
 
 
-def _confirm(act: OperatorAction, plan: SettlementPlan) -> None:
+def _confirm(action: OperatorAction, plan: SettlementPlan) -> None:
     from txlayer.cli import tx_rows
 
     now_ms, count = current_ms(), len(plan.lines)
     sample = [unsettled.unsettled_json(s, now_ms=now_ms) for s, _ in plan.lines[: output.SAMPLE_COUNT]]
     them = "this transaction" if count == 1 else f"these {count:,} transactions"
     output.confirm(
-        f"txlayer tx {act.value} --all: {count:,} transactions",
-        f"{act.value} {them}? It cannot be taken back.",
+        f"txlayer tx {action.value} --all: {count:,} transactions",
+        f"{action.value} {them}? It cannot be taken back.",
         sample=tx_rows.list_table(sample),
         more_count=count - len(sample),
     )

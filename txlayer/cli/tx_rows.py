@@ -246,10 +246,10 @@ _NOT_CARRIED_OUT = {
 _GIVE_UP = "`txlayer tx abandon` gives up what is committed and cannot be forwarded"
 
 
-def sentence(act: OperatorAction, outcome: SettlementOutcome, *, op_topic: str) -> str:
+def sentence(action: OperatorAction, outcome: SettlementOutcome, *, op_topic: str) -> str:
     """What became of one transaction, in one line without control characters."""
     name = " / ".join(filter(None, (txn_id_of(outcome.key), nonce_of(outcome.key))))
-    return printable(f"{name} {_said(act, outcome, op_topic)}")
+    return printable(f"{name} {_said(action, outcome, op_topic)}")
 
 
 def candidates(found: list[UnsettledTransaction], *, now_ms: int) -> str:
@@ -264,22 +264,22 @@ def candidates(found: list[UnsettledTransaction], *, now_ms: int) -> str:
     )
 
 
-def _said(act: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
+def _said(action: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
     match o.result:
         case SettlementResult.DONE:
-            return _done(act, o)
-        case SettlementResult.ALREADY if act is OperatorAction.CHECK_NOW:
-            return f"was decided meanwhile: {_standing_decision(o)}"
+            return _done(action, o)
+        case SettlementResult.ALREADY if action is OperatorAction.CHECK_NOW:
+            return f"was decided meanwhile: {_decision_text(o)}"
         case SettlementResult.ALREADY:
             more = _NOT_CARRIED_OUT.get(o.state or "")
-            return f"was {_standing_decision(o, already=True)}{'; ' + more if more else ''}"
+            return f"was {_decision_text(o, already=True)}{'; ' + more if more else ''}"
         case SettlementResult.NOT_FORWARDED:
             return (
                 f"is committed and cannot be forwarded ({o.reason or 'no reason known'}), so it is {o.state} on the doubt "
                 f"topic; mend what refuses and commit again, or {_GIVE_UP}"
             )
         case SettlementResult.REFUSED:
-            return _refused(act, o)
+            return _refused(action, o)
         case SettlementResult.IGNORED:
             return f"is {o.state or 'unknown'} as before: half records came meanwhile, so the line counts for nothing; say it again"
         case SettlementResult.WRITTEN:
@@ -297,8 +297,8 @@ def _said(act: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
             )
 
 
-def _done(act: OperatorAction, o: SettlementOutcome) -> str:
-    match act:
+def _done(action: OperatorAction, o: SettlementOutcome) -> str:
+    match action:
         case OperatorAction.CHECK_NOW:
             # Whether it was asked before this action or because of it makes no difference to the operator.
             asked = f"question {o.checked_count} was asked" if o.checked_count else "not asked yet"
@@ -312,11 +312,11 @@ def _done(act: OperatorAction, o: SettlementOutcome) -> str:
             return "is abandoned: consumers never see it"
 
 
-def _refused(act: OperatorAction, o: SettlementOutcome) -> str:
+def _refused(action: OperatorAction, o: SettlementOutcome) -> str:
     if o.state is None:
         return "is settled, and what decided it is older than what was read; --since goes further back"
-    said = f"refused: it was {_standing_decision(o)}"
-    if act is OperatorAction.CHECK_NOW:
+    said = f"refused: it was {_decision_text(o)}"
+    if action is OperatorAction.CHECK_NOW:
         return f"{said}; there is nothing to ask"
     if o.state == COMMITTING:
         return f"{said}; {_NOT_CARRIED_OUT[COMMITTING]}, then look again"
@@ -325,7 +325,7 @@ def _refused(act: OperatorAction, o: SettlementOutcome) -> str:
     return f"{said}; the first decision counts"
 
 
-def _standing_decision(o: SettlementOutcome, *, already: bool = False) -> str:
+def _decision_text(o: SettlementOutcome, *, already: bool = False) -> str:
     """`committed already at TIME by operator zoe: ticket 12`, as far as it is known."""
     text = _SAID_OF.get(o.state or "", "settled") + (" already" if already else "")
     if o.decided_ms is not None:

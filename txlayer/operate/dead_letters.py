@@ -82,7 +82,7 @@ class QueueStatus(NamedTuple):
 
 
 def topics_of(admin: Administration, group: str) -> list[str]:
-    """The topics of which a consumer group may have dead letters, as far as the names of topics tell."""
+    """The topics of which a consumer group may have dead letters, as far as the names of topics say."""
     found = (source_topic(group, name) for name in admin.topic_names())
     return sorted(topic for topic in found if topic is not None)
 
@@ -124,7 +124,7 @@ class DeadLetterLog:
         if letters != replays:
             raise TopicMismatchError(
                 "a request must be in the partition of its dead letter; `txlayer topics check "
-                f"--group {self.group} --topic {self.topic}` tells more",
+                f"--group {self.group} --topic {self.topic}` says more",
                 topic=self.replays,
                 expected=f"{letters} partitions",
                 found=f"{replays}",

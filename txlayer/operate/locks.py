@@ -16,7 +16,7 @@ from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import Json
 
 HISTORY_COUNT_MAX = 20
-"""Records of one queue that `txlayer locks show` tells."""
+"""Records of one queue that `txlayer locks show` prints."""
 
 PATIENCE_S = 30.0
 """How long the log may take to be read, or a record to be written."""
@@ -30,7 +30,7 @@ class LockState(Enum):
     RELEASED = "released"  #: its holder, or a person, ended it
 
 
-class LockStanding(NamedTuple):
+class LeaseStatus(NamedTuple):
     """A queue's newest lease at the end of the log."""
 
     lease: QueueLease
@@ -46,7 +46,7 @@ class FoldedEntry(NamedTuple):
     effect: LeaseEffect
 
 
-class LocksByHand:
+class LockAdmin:
     """Reads the lock log from ten expiries ago to its end, and writes releases. One thread uses it.
 
     Args:
@@ -54,7 +54,7 @@ class LocksByHand:
         topics: of the namespace.
         expiry_ms: as the consumers have it.
         clock: monotonic, in seconds.
-        wall_clock: tells the age of a lease that is not renewed; the log itself has no newer time then.
+        wall_clock: for the age of a lease that is not renewed; the log itself has no newer time then.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class LocksByHand:
         self._clock = clock
         self._wall_clock = wall_clock
 
-    def read(self) -> list[LockStanding]:
-        """Read to the end as it is now; every queue that the log tells of, in the order of their names."""
+    def read(self) -> list[LeaseStatus]:
+        """Read to the end as it is now; every queue that the log names, in the order of their names."""
         self._log.start()
         self._catch_up()
-        return [self._standing(lease) for lease in sorted(self._table)]
+        return [self._status(lease) for lease in sorted(self._table)]
 
-    def standing(self, queue: str) -> LockStanding | None:
-        """One queue's, as far as was read; None: the log does not tell of it."""
+    def status(self, queue: str) -> LeaseStatus | None:
+        """One queue's, as far as was read; None: the log does not name it."""
         lease = self._table.lease(queue)
-        return None if lease is None else self._standing(lease)
+        return None if lease is None else self._status(lease)
 
     def history(self, queue: str) -> list[FoldedEntry]:
         return list(self._records.get(queue, ()))
@@ -124,7 +124,7 @@ class LocksByHand:
         if self._clock() > at:
             raise BrokerUnavailableError(why, waited_ms=int(PATIENCE_S * 1000))
 
-    def _standing(self, lease: QueueLease) -> LockStanding:
+    def _status(self, lease: QueueLease) -> LeaseStatus:
         now_ms = max(self._log.now_ms, int(self._wall_clock() * 1000))
         state = LockState.HELD
         if lease.is_released:
@@ -132,24 +132,24 @@ class LocksByHand:
         elif not self._table.is_live_at(lease, now_ms):
             state = LockState.EXPIRED
         age_ms = now_ms - lease.renewed_ms
-        return LockStanding(lease, state, age_ms, self._table.expiry_ms - age_ms)
+        return LeaseStatus(lease, state, age_ms, self._table.expiry_ms - age_ms)
 
 
-def lease_json(standing: LockStanding) -> Json:
-    lease = standing.lease
+def lease_json(status: LeaseStatus) -> Json:
+    lease = status.lease
     group, topic, partition = parse_queue(lease.queue)
     return {
         "queue": lease.queue,
         "group": group,
         "topic": topic,
         "partition": partition,
-        "state": standing.state.value,
+        "state": status.state.value,
         "holder": lease.holder,
         "instance_id": lease.instance_id or None,
         "generation": lease.generation,
         "token": lease.token,
         "renewed_ms": lease.renewed_ms,
-        "expires_in_ms": standing.expires_in_ms,
+        "expires_in_ms": status.expires_in_ms,
         "reason": lease.reason or None,
     }
 

@@ -73,10 +73,10 @@ class Overview:
 
     @property
     def op_ends(self) -> Mapping[int, int]:
-        """{partition: op offset before which every line was looked at}; whole once `standing` is exhausted."""
+        """{partition: op offset before which every line was looked at}; whole once `unsettled` is exhausted."""
         return self._op_ends
 
-    def standing(self) -> Iterator[UnsettledTransaction]:
+    def unsettled(self) -> Iterator[UnsettledTransaction]:
         """Every transaction that is not settled, in no promised order: stored positions first, then what came behind.
 
         It is a picture of a moving thing: a transaction that a coordinator is just carrying out may show the step before.
@@ -176,7 +176,7 @@ def _nobody_asks() -> None:
 
 
 class _NoContent:
-    """Stands for the content of every half record: who looks in has no use for it."""
+    """Replaces the content of every half record: an overview has no use for it."""
 
     def key(self) -> None:
         return None

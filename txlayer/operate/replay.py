@@ -120,7 +120,7 @@ def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -
 
 
 class Listener(NamedTuple):
-    """Hears how far a request is."""
+    """Is called as a request goes on."""
 
     begun: Callable[[str], None]  # something is asked for under this id
     joined: Callable[[int], None]  # so many dead letters followed their parked keys meanwhile, and are asked for too
@@ -163,17 +163,17 @@ def ask(
     """
     author = order.author
     asking = Replaying(logs, writer, kind=order.kind, request_id=author.request_id, text=author.text)
-    # A person may have thought for long: somebody else may have asked meanwhile.
+    # A person may have thought for long: another operator may have asked meanwhile.
     fresh, taken = still_able(logs, choice.in_turn, is_again=order.is_again)
     followed = [*choice.asked_before, *fresh]
     if fresh:
         listener.begun(author.request_id)
     for _ in range(ROUND_COUNT_MAX):
-        with listener.progress("asked for", len(fresh)) as tell:
-            asking.request(fresh, rate_max=order.rate, on_progress=tell)
+        with listener.progress("asked for", len(fresh)) as on_progress:
+            asking.request(fresh, rate_max=order.rate, on_progress=on_progress)
         if order.patience_s:
-            with listener.progress("answered", len(followed)) as tell:
-                asking.wait(followed, patience_s=order.patience_s, on_progress=tell)
+            with listener.progress("answered", len(followed)) as on_progress:
+                asking.wait(followed, patience_s=order.patience_s, on_progress=on_progress)
         fresh = newcomers(logs, followed, request_id=author.request_id) if order.is_whole else []
         if not fresh:
             break

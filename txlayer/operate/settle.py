@@ -71,7 +71,7 @@ class RecordedLine(NamedTuple):
 
 
 class SettlementOutcome(NamedTuple):
-    """What became of one act on one transaction."""
+    """What became of one action on one transaction."""
 
     key: str  # "id/nonce"
     group: str
@@ -99,37 +99,37 @@ def _reason_of(found: UnsettledTransaction) -> str:
     return "" if more is None or more.reason is None else more.reason.value
 
 
-def line_of(act: OperatorAction, found: UnsettledTransaction, signature: str) -> OpMessage:
+def line_of(action: OperatorAction, found: UnsettledTransaction, signature: str) -> OpMessage:
     txn = found.txn
     return OpMessage(
-        _RESOLUTIONS[act],
+        _RESOLUTIONS[action],
         txn.key,
         txn.group,
         max(txn.last_offset, 0),  # unknown when no half record came
         txn.summary().born_ms,
         Source.OPERATOR,
-        is_abandon=act is OperatorAction.ABANDON,
+        is_abandon=action is OperatorAction.ABANDON,
         reason=signature,
     )
 
 
-def known_before(act: OperatorAction, state: str) -> SettlementResult | None:
+def known_before(action: OperatorAction, state: str) -> SettlementResult | None:
     """What is known without writing, because the decision is in the log; None: the line must be written."""
     if state in UNDECIDED:
         return None
-    if act is OperatorAction.COMMIT:
+    if action is OperatorAction.COMMIT:
         return None if state in _STUCK else SettlementResult.ALREADY
     # What a coordinator is just forwarding may be past giving up.
-    if act is OperatorAction.ABANDON and state != COMMITTING:
+    if action is OperatorAction.ABANDON and state != COMMITTING:
         return None
     return SettlementResult.REFUSED
 
 
-def of_settled(act: OperatorAction, history: TransactionHistory) -> SettlementOutcome:
+def of_settled(action: OperatorAction, history: TransactionHistory) -> SettlementOutcome:
     """The outcome for a transaction that is settled."""
     h = history
     state = None if h.state is None else h.state.value
-    wanted = {OperatorAction.CHECK_NOW: "", OperatorAction.COMMIT: _COMMITTED}.get(act, _ROLLED_BACK)
+    wanted = {OperatorAction.CHECK_NOW: "", OperatorAction.COMMIT: _COMMITTED}.get(action, _ROLLED_BACK)
     lines = (RecordedLine((n.offset, n.line), n.appended_ms, n.op) for n in h.op_lines)
     decision = next((line for line in lines if line.position == h.decided_at), None)
     return SettlementOutcome(
@@ -145,7 +145,7 @@ def of_settled(act: OperatorAction, history: TransactionHistory) -> SettlementOu
 
 
 def result_of(
-    act: OperatorAction,
+    action: OperatorAction,
     before: UnsettledTransaction,
     own: OpPosition,
     *,
@@ -164,19 +164,19 @@ def result_of(
     if before.state in UNDECIDED:
         decision = next((s for s in counted if s.op.resolution is not Resolution.UNKNOWN), None)
         if decision is None:
-            result = SettlementResult.DONE if act is OperatorAction.CHECK_NOW else SettlementResult.IGNORED
+            result = SettlementResult.DONE if action is OperatorAction.CHECK_NOW else SettlementResult.IGNORED
             return result, (now or before).state, None
     elif now is None:
         decision = _giving_up(before, counted, left_doubt_ms)
     is_rolled_back = decision is not None and decision.op.resolution is Resolution.ROLLBACK
     state = now.state if now is not None else _ROLLED_BACK if is_rolled_back else _COMMITTED
-    if act is OperatorAction.CHECK_NOW:
+    if action is OperatorAction.CHECK_NOW:
         result = SettlementResult.ALREADY
-    elif act is OperatorAction.COMMIT and state in _STUCK:
+    elif action is OperatorAction.COMMIT and state in _STUCK:
         result = SettlementResult.NOT_FORWARDED
-    elif act is OperatorAction.ABANDON and now is not None and not is_rolled_back:
+    elif action is OperatorAction.ABANDON and now is not None and not is_rolled_back:
         result = SettlementResult.IGNORED
-    elif (act is OperatorAction.COMMIT) == is_rolled_back:
+    elif (action is OperatorAction.COMMIT) == is_rolled_back:
         result = SettlementResult.REFUSED
     else:
         is_own = decision is None or decision.position == own
@@ -249,7 +249,7 @@ class ManualSettlement:
         # Before the picture: what is ended on doubt later is found by `outcomes`.
         count = count_partitions(self._connections, self._config.topics)
         ends = self._connections.end_offsets([(topic, p) for p in range(count)])
-        found = [each for each in overview.standing() if is_wanted(each)]
+        found = [each for each in overview.unsettled() if is_wanted(each)]
         return Picture(found, overview.op_ends, {p: end for (_, p), end in ends.items()})
 
     def write(
@@ -309,7 +309,7 @@ class ManualSettlement:
         return wanted.keys() - missing.keys()
 
     def outcomes(
-        self, act: OperatorAction, written: Sequence[WrittenLine], picture: Picture, *, reached: Collection[int]
+        self, action: OperatorAction, written: Sequence[WrittenLine], picture: Picture, *, reached: Collection[int]
     ) -> list[SettlementOutcome]:
         """What became of each; of those in partitions that were not `reached`, that they are written."""
         keys = {w.found.txn.key for w in written if w.found.partition in reached}
@@ -330,7 +330,7 @@ class ManualSettlement:
 
         if keys:
             overview = Overview(self._config, self._connections)
-            now = {s.txn.key: s for s in overview.standing() if s.txn.key in keys}
+            now = {s.txn.key: s for s in overview.unsettled() if s.txn.key in keys}
             starts = {(self._config.topics.op, p): picture.op_ends[p] for p in reached}
             starts |= {(doubt, p): picture.doubt_ends[p] for p in reached}
             ends = self._connections.end_offsets(list(starts))
@@ -344,7 +344,7 @@ class ManualSettlement:
             found_now = now.get(key)
             more = None if found_now is None else found_now.txn.more
             result, state, decision = result_of(
-                act, found, position, said=said[key], now=found_now, left_doubt_ms=left_doubt_ms.get(key)
+                action, found, position, said=said[key], now=found_now, left_doubt_ms=left_doubt_ms.get(key)
             )
             outcome = outcome_of(
                 found,
@@ -386,7 +386,7 @@ ReadHistories = Callable[[str], list[TransactionHistory]]
 class SettlementOrder:
     """What an operator asked for."""
 
-    act: OperatorAction
+    action: OperatorAction
     txn_ids: tuple[str, ...]
     nonce: str | None
     is_all: bool
@@ -395,7 +395,7 @@ class SettlementOrder:
     signature: str
 
     def check(self) -> None:
-        command = f"txlayer tx {self.act.value}"
+        command = f"txlayer tx {self.action.value}"
         check_choice(
             command,
             "transaction ids",
@@ -417,61 +417,63 @@ class SettlementPlan:
     picture: Picture
     lines: list[Line]
     known: list[SettlementOutcome] = field(default_factory=list)
-    skipped_count: int = 0  # chosen by filter, but decided already: this act says nothing about them
+    skipped_count: int = 0  # chosen by filter, but decided already: this action says nothing about them
     ambiguous: list[UnsettledTransaction] = field(default_factory=list)
     """Transactions of one id that are not settled, and no nonce says which is meant: nothing else is in the plan."""
 
 
 def plan_of(
-    order: SettlementOrder, hands: ManualSettlement, *, read_histories: ReadHistories, now_ms: int
+    order: SettlementOrder, settlement: ManualSettlement, *, read_histories: ReadHistories, now_ms: int
 ) -> SettlementPlan:
     """What the order comes to, as the topics are now; nothing is written."""
     if order.is_all:
-        return _plan_of_many(order, hands, now_ms=now_ms)
-    return _plan_of_named(order, hands, read_histories)
+        return _plan_of_many(order, settlement, now_ms=now_ms)
+    return _plan_of_named(order, settlement, read_histories)
 
 
-def _plan_of_many(order: SettlementOrder, hands: ManualSettlement, *, now_ms: int) -> SettlementPlan:
+def _plan_of_many(order: SettlementOrder, settlement: ManualSettlement, *, now_ms: int) -> SettlementPlan:
     states = order.wanted.states or PARKED
-    picture = hands.look(lambda each: each.state in states and order.wanted.lets_through(each, now_ms=now_ms))
-    able = [each for each in picture.found if known_before(order.act, each.state) is None]
+    picture = settlement.look(lambda each: each.state in states and order.wanted.lets_through(each, now_ms=now_ms))
+    able = [each for each in picture.found if known_before(order.action, each.state) is None]
     oldest = unsettled.oldest(able, order.limit)
     skipped_count = len(picture.found) - len(able)
     return SettlementPlan(picture, [_line(order, each) for each in oldest], skipped_count=skipped_count)
 
 
-def _plan_of_named(order: SettlementOrder, hands: ManualSettlement, read_histories: ReadHistories) -> SettlementPlan:
+def _plan_of_named(
+    order: SettlementOrder, settlement: ManualSettlement, read_histories: ReadHistories
+) -> SettlementPlan:
     wanted = dict.fromkeys(order.txn_ids)
-    picture = hands.look(
+    picture = settlement.look(
         lambda each: txn_id_of(each.txn.key) in wanted and order.nonce in (None, nonce_of(each.txn.key))
     )
-    standing: dict[str, list[UnsettledTransaction]] = {}
+    by_id: dict[str, list[UnsettledTransaction]] = {}
     for each in picture.found:
-        standing.setdefault(txn_id_of(each.txn.key), []).append(each)
-    for found in standing.values():
+        by_id.setdefault(txn_id_of(each.txn.key), []).append(each)
+    for found in by_id.values():
         if len(found) > 1:
             return SettlementPlan(picture, [], ambiguous=found)
     plan = SettlementPlan(picture, [])
     for txn_id in wanted:
-        if txn_id not in standing:
+        if txn_id not in by_id:
             plan.known.append(_settled(order, txn_id, read_histories))
             continue
-        (found_one,) = standing[txn_id]
-        result = known_before(order.act, found_one.state)
+        (found_one,) = by_id[txn_id]
+        result = known_before(order.action, found_one.state)
         if result is None:
             plan.lines.append(_line(order, found_one))
         else:
-            plan.known.append(_decided(found_one, result, hands))
+            plan.known.append(_decided(found_one, result, settlement))
     return plan
 
 
 def _line(order: SettlementOrder, found: UnsettledTransaction) -> Line:
-    return Line(found, line_of(order.act, found, order.signature))
+    return Line(found, line_of(order.action, found, order.signature))
 
 
-def _decided(found: UnsettledTransaction, result: SettlementResult, hands: ManualSettlement) -> SettlementOutcome:
+def _decided(found: UnsettledTransaction, result: SettlementResult, settlement: ManualSettlement) -> SettlementOutcome:
     position = None if found.txn.more is None else found.txn.more.decided_at
-    said = None if position is None else hands.said_at(found.partition, position)
+    said = None if position is None else settlement.said_at(found.partition, position)
     decided_ms = None if said is None else said.appended_ms
     return outcome_of(found, result, decision=said, decided_ms=decided_ms)
 
@@ -479,7 +481,7 @@ def _decided(found: UnsettledTransaction, result: SettlementResult, hands: Manua
 def _settled(order: SettlementOrder, txn_id: str, read_histories: ReadHistories) -> SettlementOutcome:
     """Of several attempts the one that is as the operator wants it, else the newest."""
     settled = [
-        of_settled(order.act, history) for history in read_histories(txn_id) if order.nonce in (None, history.nonce)
+        of_settled(order.action, history) for history in read_histories(txn_id) if order.nonce in (None, history.nonce)
     ]
     if not settled:
         key = f"{txn_id}/{order.nonce or ''}"
@@ -494,8 +496,8 @@ def planned(plan: SettlementPlan) -> list[SettlementOutcome]:
 
 
 def carry_out(
-    act: OperatorAction,
-    hands: ManualSettlement,
+    action: OperatorAction,
+    settlement: ManualSettlement,
     plan: SettlementPlan,
     *,
     patience_s: float,
@@ -513,31 +515,31 @@ def carry_out(
     """
     if not plan.lines:
         return []
-    written = hands.write(plan.lines, on_progress=on_written)
+    written = settlement.write(plan.lines, on_progress=on_written)
     on_written(len(written))
     partition_count = len({w.found.partition for w in written})
     try:
-        reached = hands.wait(
+        reached = settlement.wait(
             written, patience_s=patience_s, on_progress=lambda count: on_reached(count, partition_count)
         )
-        return hands.outcomes(act, written, plan.picture, reached=reached)
+        return settlement.outcomes(action, written, plan.picture, reached=reached)
     except BrokerUnavailableError as exc:
         raise BrokerUnavailableError(
-            f"{len(written):,} lines are stored, but what became of them could not be read; the same command tells "
+            f"{len(written):,} lines are stored, but what became of them could not be read; the same command reports "
             f"it later: {exc.detail}",
             bootstrap_servers=exc.bootstrap_servers,
             waited_ms=exc.waited_ms,
         ) from exc
 
 
-def outcome_json(act: OperatorAction, outcome: SettlementOutcome) -> Json:
+def outcome_json(action: OperatorAction, outcome: SettlementOutcome) -> Json:
     o = outcome
     return {
         "txn_id": txn_id_of(o.key),
         "nonce": nonce_of(o.key) or None,
         "producer_group": o.group or None,
         "partition": o.partition,
-        "act": act.value,
+        "act": action.value,
         "result": o.result.value,
         "state_before": o.before,
         "state": o.state,

@@ -169,7 +169,7 @@ class Drain(NamedTuple):
 def look(config: CoordinatorConfig, connections: CoordinatorConnections, *, partition_count: int) -> Drain:
     unread_counts = unread(config, connections, partition_count=partition_count)
     groups: defaultdict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-    for _, state, txn in Overview(config, connections).standing():
+    for _, state, txn in Overview(config, connections).unsettled():
         groups[txn.group, state].append((txn.appended_ms, txn_id_of(txn.key)))
     now_ms = int(time.time() * 1000)
     found = tuple(
@@ -248,7 +248,7 @@ def plan_widening(
 
 
 def store_first_offsets(admin: Administration, topics: SystemTopics, partitions: int) -> None:
-    """Where the coordinators begin in new partitions: at the first record, if somebody wrote one already."""
+    """Where the coordinators begin in new partitions: at the first record, if there is one already."""
     places = [(t, p) for t in (topics.half, topics.op) for p in range(partitions)]
     stored = admin.stored_offsets(topics.coordinator_group, places)
     missing = {place: START_OF_LOG for place in places if stored[place] is None}

@@ -80,7 +80,7 @@ def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
 
 def stats_json(namespace: str, overview: Overview, *, now_ms: int) -> Json:
     ages_ms: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # by producer group and state
-    for _, state, txn in overview.standing():
+    for _, state, txn in overview.unsettled():
         ages_ms[txn.group, state].append(max(now_ms - txn.appended_ms, 0))
     return {
         "namespace": namespace,

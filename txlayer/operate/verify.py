@@ -169,8 +169,8 @@ EDGE_COUNT = 20_000
 class TraceRecords:
     """Turns the records of a window into traces; for one thread."""
 
-    def __init__(self, shelf: TraceIndex, topics: SystemTopics, *, partition_count: int) -> None:
-        self._shelf = shelf
+    def __init__(self, trace_index: TraceIndex, topics: SystemTopics, *, partition_count: int) -> None:
+        self._trace_index = trace_index
         self._topics = topics
         self._partition_count = partition_count
         self.named_topics: set[str] = set()  # real topics that the half messages name
@@ -232,7 +232,7 @@ class TraceRecords:
             _or_unbound(options.partition),
             _or_unbound(options.key_murmur) if key is None else murmur2(key),
         )
-        self._shelf.keep(txn_id, trace)
+        self._trace_index.keep(txn_id, trace)
 
     def op(self, record: Record) -> None:
         partition, offset, at_ms = record.partition(), record.offset(), record.timestamp()[1]
@@ -257,12 +257,12 @@ class TraceRecords:
                 said = COMMIT if op.resolution is Resolution.COMMIT else ABANDON if op.is_abandon else ROLLBACK
                 place = (partition, offset, number, at_ms)
                 trace = OpTrace(nonce_of(op.key), *place, said, op.last_offset, op.producer_group)
-                self._shelf.keep(txn_id_of(op.key), trace)
+                self._trace_index.keep(txn_id_of(op.key), trace)
 
     def doubt(self, record: Record) -> None:
         parsed = codec.parse_doubt_key(record.key())
         if parsed is None:
-            self._aside(record)
+            self._quarantined(record)
             return
         key, index = parsed
         txn_id, nonce, offset = txn_id_of(key), nonce_of(key), record.offset()
@@ -270,7 +270,7 @@ class TraceRecords:
         if index is not None:
             content = None if value is None else self._content_on_doubt(record, index)
             trace = ContentTrace(nonce, record.partition(), offset, index, content, _half_offset_of(record))
-            self._shelf.keep(txn_id, trace)
+            self._trace_index.keep(txn_id, trace)
             return
         summary = None if value is None else codec.decode_summary(key, value)
         if isinstance(summary, Undecodable):
@@ -287,9 +287,9 @@ class TraceRecords:
                 count=summary.count,
                 appended_ms=summary.appended_ms,
             )
-        self._shelf.keep(txn_id, found)
+        self._trace_index.keep(txn_id, found)
 
-    def _aside(self, record: Record) -> None:
+    def _quarantined(self, record: Record) -> None:
         """What a coordinator kept aside is no part of the transaction that it names; most name none."""
         kept = codec.parse_quarantine_key(record.key())
         if kept is None or record.value() is None:
@@ -302,7 +302,7 @@ class TraceRecords:
             named = _half_header(record.headers())
         if named is not None and not isinstance(named, Undecodable):
             trace = QuarantineTrace(origin.partition, origin.offset, -1 if line is None else line)
-            self._shelf.keep(txn_id_of(named.key), trace)
+            self._trace_index.keep(txn_id_of(named.key), trace)
 
     def begin_slice(self) -> None:
         """Forget which committed records were seen: another slice of offsets begins."""
@@ -336,7 +336,7 @@ class TraceRecords:
             elif name.startswith(RESERVED_HEADER_PREFIX):
                 has_others = True
         if not ids and not origins:
-            return  # somebody else's
+            return  # another program's
         origin = codec.decode_origin(origins[0] or b"") if len(origins) == 1 else None
         if len(ids) != 1 or ids[0] is None or origin is None or isinstance(origin, Undecodable) or has_others:
             # a record with our headers in another form is a phantom
@@ -370,7 +370,7 @@ class TraceRecords:
             is_append_time,
             None if key is None else hash(key),
         )
-        self._shelf.keep(txn_id, trace)
+        self._trace_index.keep(txn_id, trace)
 
     def _content_on_doubt(self, record: Record, index: int) -> int:
         if codec.is_cut(record.headers()):
@@ -419,7 +419,7 @@ PATIENCE_S = 30.0
 """No record and no end of a partition for so long: the broker does not answer any more."""
 SLICE_COUNT = 200_000
 """Offsets of real topics that are read committed and uncommitted before the two are compared: bounds memory."""
-_TELL_COUNT = 5_000
+_PROGRESS_COUNT = 5_000
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 
@@ -478,11 +478,11 @@ class WindowReader:
         self._counts: Counter[str] = Counter()
         self._done = self._total = 0
 
-    def read(self, asked: WantedWindow, shelf: TraceIndex) -> WindowReading:
-        """Keep everything of the window on the shelf."""
+    def read(self, asked: WantedWindow, trace_index: TraceIndex) -> WindowReading:
+        """Keep everything of the window in the index."""
         with closing(self._make_admin()) as admin:
             count = partition_count_of(admin, self._config.topics.half)
-            traces = TraceRecords(shelf, self._config.topics, partition_count=count)
+            traces = TraceRecords(trace_index, self._config.topics, partition_count=count)
             halves = [(self._config.topics.half, p) for p in range(count)]
             starts = admin.offsets_at(halves, at_ms=max(asked.since_ms, 0))
             ends = self._up_to(admin, self._ends(admin, halves), asked.until_ms)
@@ -618,7 +618,7 @@ class WindowReader:
             nonlocal done
             on_record(record)
             done += 1
-            if not done % _TELL_COUNT:
+            if not done % _PROGRESS_COUNT:
                 self._on_progress(self._done + done, self._total)
 
         read_ranges(reader, ranges, count, patience_s=PATIENCE_S)
@@ -628,7 +628,7 @@ class WindowReader:
         self._counts[role] += done
 
     def _read_real(self, committed: Ranges, uncommitted: Ranges, traces: TraceRecords) -> None:
-        """Twice, slice by slice: what a reader of committed records does not see is told apart by its offset."""
+        """Twice, slice by slice: records that a reader of committed ones does not see are found by their offsets."""
         self._plan(committed, uncommitted)
         if not committed:
             return
@@ -682,17 +682,17 @@ def verify(
     on_judged: Callable[[int], None] = lambda _count: None,
 ) -> Verification:
     started = time.monotonic()
-    with TraceIndex() as shelf:
+    with TraceIndex() as trace_index:
         reader = WindowReader(config, make_admin=make_admin, make_reader=make_reader, on_progress=on_read)
-        reading = reader.read(asked, shelf)
+        reading = reader.read(asked, trace_index)
         read_at = time.monotonic()
-        proof = prove(shelf, reading.window, on_judged=on_judged)
+        proof = prove(trace_index, reading.window, on_judged=on_judged)
         return Verification(reading, proof, read_at - started, time.monotonic() - read_at)
 
 
-def prove(shelf: TraceIndex, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None) -> Proof:
+def prove(trace_index: TraceIndex, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None) -> Proof:
     proof = Proof()
-    for found in judgements(shelf, window, on_judged=on_judged):
+    for found in judgements(trace_index, window, on_judged=on_judged):
         if isinstance(found, Late):
             proof.add_late(found.finding, before=found.before)
         else:
@@ -708,20 +708,20 @@ class Late(NamedTuple):
 
 
 def judgements(
-    shelf: TraceIndex, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None
+    trace_index: TraceIndex, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None
 ) -> Iterator[Judged | Late]:
     """Each attempt once, and behind them those that came too late for their ordering key, once each."""
-    for number, traces in enumerate(shelf.each(), start=1):
+    for number, traces in enumerate(trace_index.each(), start=1):
         for judged in judge(traces, window):
             for mark in judged.order_marks:
-                shelf.mark(mark, txn_id=judged.txn_id, nonce=judged.nonce, verdict=judged.verdict)
+                trace_index.mark(mark, txn_id=judged.txn_id, nonce=judged.nonce, verdict=judged.verdict)
             if not judged.may_wait:
                 yield judged
-        if not number % _TELL_COUNT:
+        if not number % _PROGRESS_COUNT:
             on_judged(number)
     fold, key_hash = OrderFold(), ""
     late: set[tuple[str, str]] = set()  # of one key: a transaction is late once
-    for mark, txn_id, nonce, verdict in shelf.marks():
+    for mark, txn_id, nonce, verdict in trace_index.marks():
         if mark.key_hash != key_hash:
             key_hash = mark.key_hash
             late.clear()

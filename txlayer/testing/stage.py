@@ -154,12 +154,12 @@ def unsettled(config: CoordinatorConfig, connections: CoordinatorConnections) ->
 
     One that is decided counts until the coordinator has carried it out and stored that.
     """
-    return [s for s in Overview(config, connections).standing() if s.state not in AT_REST]
+    return [s for s in Overview(config, connections).unsettled() if s.state not in AT_REST]
 
 
-def described(standing: Iterable[UnsettledTransaction]) -> str:
+def described(found: Iterable[UnsettledTransaction]) -> str:
     """Transactions as lines for people, with what each one waits for."""
-    return "\n".join(f"  {_unsettled_line(found)}" for found in standing)
+    return "\n".join(f"  {_unsettled_line(each)}" for each in found)
 
 
 def _unsettled_line(found: UnsettledTransaction) -> str:
