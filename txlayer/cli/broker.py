@@ -27,13 +27,18 @@ Port = Annotated[
 Data = Annotated[
     Path | None, option("--data", "Data folder.  [default: a folder of the user's cache]", file_okay=False)
 ]
-Properties = Annotated[
-    list[str] | None, option("--property", "A further setting of the broker; may be repeated.", "NAME=VALUE")
-]
 
 
 @app.command()
-def start(*, port: Port = None, data: Data = None, properties: Properties = None, as_json: AsJson = False) -> None:
+def start(
+    *,
+    port: Port = None,
+    data: Data = None,
+    properties: Annotated[
+        list[str] | None, option("--property", "A further setting of the broker; may be repeated.", "NAME=VALUE")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Start in the background and wait until it is ready; does nothing when it is running."""
     started = BackgroundBroker(_folder(data)).start(
         _runtime, port=port, properties=parse_settings("--property", properties or [])

@@ -58,18 +58,16 @@ _SAID = frozenset(
 )
 """How to reach the cluster, said by the environment."""
 
-Place = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODULE:CONSUMER",
-        help="An OrderedConsumer, AsyncOrderedConsumer or ConcurrentConsumer with its handlers; found from here, as Python finds modules.",
-    ),
-]
-
 
 @command(app)
 def run(  # every option is a parameter
-    place: Place,
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:CONSUMER",
+            help="An OrderedConsumer, AsyncOrderedConsumer or ConcurrentConsumer with its handlers; found from here, as Python finds modules.",
+        ),
+    ],
     *,
     workers: Workers = 1,
     cluster: ClusterOptions,
@@ -157,23 +155,22 @@ _EXITS = """
     The word is recorded on the replay topic with your name and reason. Exit codes: 0 every partition's owner took it,
     1 not all did within --wait (it takes effect when they run), 2 usage, 3 no broker, 5 not authorised."""
 
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")]
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that it consumes.")]
-Partitions = Annotated[list[int] | None, option("--partition", "Only this partition; may be repeated.", min=0)]
-Wait = Annotated[str, option("--wait", "How long to wait for the partitions' owners; 0s: do not wait.", "10s")]
-
 
 def _add(kind: ReplayKind) -> None:
     @command(app, WORDS[kind], help=HELP[kind] + _EXITS)
     def ask(
-        group: GroupName,
-        topic: TopicName,
+        group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")],
+        topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that it consumes.")],
         *,
         reason: Reason = "",
         operator: Operator = None,
         request_id: RequestId = None,
-        partition: Partitions = None,
-        wait: Wait = "10s",
+        partition: Annotated[
+            list[int] | None, option("--partition", "Only this partition; may be repeated.", min=0)
+        ] = None,
+        wait: Annotated[
+            str, option("--wait", "How long to wait for the partitions' owners; 0s: do not wait.", "10s")
+        ] = "10s",
         cluster: ClusterOptions,
         as_json: AsJson = False,
     ) -> None:
@@ -224,25 +221,23 @@ def _show(kind: ReplayKind, group: str, written: Sequence[WrittenRequest], taken
 # --- where a group goes on ---------------------------------------------------------------------------------------------
 
 Group = Annotated[str, option("--group -g", "The consumer group.")]
-Topic = Annotated[list[str], option("--topic -t", "A topic that it consumes; may be repeated.")]
-TokenAbove = Annotated[
-    int | None,
-    option(
-        "--token-above",
-        "Fencing tokens of these topics begin above it: the highest one in your tables, on a new cluster.",
-        min=0,
-        max=WHOLE_MAX // 2,
-    ),
-]
 
 
 @command(app)
 def reset(
     *,
     group: Group,
-    topic: Topic,
+    topic: Annotated[list[str], option("--topic -t", "A topic that it consumes; may be repeated.")],
     to: To,
-    token_above: TokenAbove = None,
+    token_above: Annotated[
+        int | None,
+        option(
+            "--token-above",
+            "Fencing tokens of these topics begin above it: the highest one in your tables, on a new cluster.",
+            min=0,
+            max=WHOLE_MAX // 2,
+        ),
+    ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     cluster: ClusterOptions,

@@ -41,25 +41,22 @@ app = typer.Typer(
     no_args_is_help=True, help="Forward what was committed; look at the coordinators; say where they begin."
 )
 
-TargetTopic = Annotated[
-    list[str] | None,
-    option(
-        "--target-topic",
-        "Forward only to topics of this pattern (orders, shop.*); may be repeated. None: to every topic that is no system topic.",
-        "PATTERN",
-    ),
-]
-DoubtAfter = Annotated[
-    str | None, option("--doubt-after", "Age at which an undecided transaction moves to the doubt topic.", "60s")
-]
-
 
 @command(app)
 def run(  # every option is a parameter
     *,
     workers: Workers = 1,
-    target_topic: TargetTopic = None,
-    doubt_after: DoubtAfter = None,
+    target_topic: Annotated[
+        list[str] | None,
+        option(
+            "--target-topic",
+            "Forward only to topics of this pattern (orders, shop.*); may be repeated. None: to every topic that is no system topic.",
+            "PATTERN",
+        ),
+    ] = None,
+    doubt_after: Annotated[
+        str | None, option("--doubt-after", "Age at which an undecided transaction moves to the doubt topic.", "60s")
+    ] = None,
     start_timeout: StartTimeout = None,
     connection: Connection,
     observing: Observing,

@@ -267,20 +267,19 @@ class Asking(DeadLetterFilters):
         return order
 
 
-IsAgain = Annotated[bool, option("--again", "Also those named that were handled, dropped or asked for already.")]
-IsOnly = Annotated[
-    bool, option("--only", "Of a parked key, only those chosen: later ones may be handled before earlier ones then.")
-]
-
-
 @command(app, "replay", help=HELP[ReplayKind.REPLAY] + _EXITS)
 def _replay(
     letters: Letters = None,
     *,
     group: Group,
     asking: Asking,
-    is_again: IsAgain = False,
-    is_only: IsOnly = False,
+    is_again: Annotated[
+        bool, option("--again", "Also those named that were handled, dropped or asked for already.")
+    ] = False,
+    is_only: Annotated[
+        bool,
+        option("--only", "Of a parked key, only those chosen: later ones may be handled before earlier ones then."),
+    ] = False,
     cluster: ClusterOptions,
     as_json: AsJson = False,
 ) -> None:

@@ -19,34 +19,29 @@ from txlayer.operate.doctor import ClusterFinding, Level, examine, findings_json
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan", Level.OK: "green"}
 _ORDER = list(Level)
 
-Topics = Annotated[
-    list[str] | None,
-    option(
-        "--topic",
-        "A real topic to look at, too; may be repeated. Those that recent half messages name, and those of "
-        "TXLAYER_TARGET_TOPICS, are looked at anyway.",
-        "TOPIC",
-    ),
-]
-ReplicationFactor = Annotated[
-    int | None,
-    option(
-        "--replication-factor",
-        "What the namespace's topics must have; default: as many as there are brokers for, at most 3.",
-        min=1,
-    ),
-]
-Strict = Annotated[bool, option("--strict", "Warnings count: exit code 1 for them too.")]
-ShowAll = Annotated[bool, option("--all", "Show what is in order, too.")]
-
 
 @with_bundles
 def doctor(
     *,
-    topic: Topics = None,
-    replication_factor: ReplicationFactor = None,
-    strict: Strict = False,
-    show_all: ShowAll = False,
+    topic: Annotated[
+        list[str] | None,
+        option(
+            "--topic",
+            "A real topic to look at, too; may be repeated. Those that recent half messages name, and those of "
+            "TXLAYER_TARGET_TOPICS, are looked at anyway.",
+            "TOPIC",
+        ),
+    ] = None,
+    replication_factor: Annotated[
+        int | None,
+        option(
+            "--replication-factor",
+            "What the namespace's topics must have; default: as many as there are brokers for, at most 3.",
+            min=1,
+        ),
+    ] = None,
+    strict: Annotated[bool, option("--strict", "Warnings count: exit code 1 for them too.")] = False,
+    show_all: Annotated[bool, option("--all", "Show what is in order, too.")] = False,
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:

@@ -88,17 +88,6 @@ Namespace = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
-ClientSetting = Annotated[
-    list[str] | None,
-    option(
-        "--client-setting -X",
-        "A librdkafka setting (security.protocol, sasl.username, …); may be repeated, "
-        "and is added to TXLAYER_CLIENT_SETTINGS (there with ; between) and to the file TXLAYER_CLIENT_SETTINGS_FILE. "
-        "Secrets by file alone: sasl.password.file=PATH.",
-        "NAME=VALUE",
-        rich_help_panel=_PANEL,
-    ),
-]
 Insecure = Annotated[bool, option("--insecure", "Allow plain text to another machine.", rich_help_panel=_PANEL)]
 
 
@@ -111,7 +100,17 @@ class ClusterOptions(Bundle):
     """Which cluster a command speaks to, and how."""
 
     bootstrap_servers: BootstrapServers = None
-    client_setting: ClientSetting = None
+    client_setting: Annotated[
+        list[str] | None,
+        option(
+            "--client-setting -X",
+            "A librdkafka setting (security.protocol, sasl.username, …); may be repeated, "
+            "and is added to TXLAYER_CLIENT_SETTINGS (there with ; between) and to the file TXLAYER_CLIENT_SETTINGS_FILE. "
+            "Secrets by file alone: sasl.password.file=PATH.",
+            "NAME=VALUE",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
     insecure: Insecure = False
 
     def config(self, role: type[C], **given: Any) -> C:

@@ -29,31 +29,9 @@ app = typer.Typer(
 )
 
 Group = Annotated[str, option("--group -g", "The producer group that it answers for.")]
-Handler = Annotated[
-    str | None,
-    option(
-        "--handler",
-        "Called with a txlayer.CheckRequest; returns COMMIT, ROLLBACK or UNKNOWN. Found from here, as Python finds modules.",
-        "MODULE:FUNCTION",
-    ),
-]
-BarrierUrl = Annotated[
-    str | None,
-    option(
-        URL_OPTION,
-        f"Instead of a handler: the database with the barrier's table, as SQLAlchemy writes it, without a password; "
-        f"default {BARRIER_URL}, or the content of the file {BARRIER_URL}_FILE.",
-        "DIALECT+DRIVER://…",
-    ),
-]
-BarrierTable = Annotated[str, option("--barrier-table", "The barrier table's name.")]
-BarrierSchema = Annotated[str | None, option("--barrier-schema", "Its schema, if not the user's own.")]
 Workers = Annotated[
     int | None,
     option("--workers", "Calls of the handler at a time; default TXLAYER_CHECK_WORKERS, then 8.", min=1, max=1000),
-]
-CheckTimeout = Annotated[
-    str | None, option("--check-timeout", "How long a call may take; then the answer is UNKNOWN.", "10s")
 ]
 
 
@@ -66,12 +44,29 @@ def _group() -> None:
 def run(  # every option is a parameter
     *,
     group: Group,
-    handler: Handler = None,
-    barrier_url: BarrierUrl = None,
-    barrier_table: BarrierTable = "txlayer_barrier",
-    barrier_schema: BarrierSchema = None,
+    handler: Annotated[
+        str | None,
+        option(
+            "--handler",
+            "Called with a txlayer.CheckRequest; returns COMMIT, ROLLBACK or UNKNOWN. Found from here, as Python finds modules.",
+            "MODULE:FUNCTION",
+        ),
+    ] = None,
+    barrier_url: Annotated[
+        str | None,
+        option(
+            URL_OPTION,
+            f"Instead of a handler: the database with the barrier's table, as SQLAlchemy writes it, without a password; "
+            f"default {BARRIER_URL}, or the content of the file {BARRIER_URL}_FILE.",
+            "DIALECT+DRIVER://…",
+        ),
+    ] = None,
+    barrier_table: Annotated[str, option("--barrier-table", "The barrier table's name.")] = "txlayer_barrier",
+    barrier_schema: Annotated[str | None, option("--barrier-schema", "Its schema, if not the user's own.")] = None,
     workers: Workers = None,
-    check_timeout: CheckTimeout = None,
+    check_timeout: Annotated[
+        str | None, option("--check-timeout", "How long a call may take; then the answer is UNKNOWN.", "10s")
+    ] = None,
     start_timeout: StartTimeout = None,
     connection: Connection,
     observing: Observing,

@@ -240,14 +240,14 @@ def _acl_fields(change: AclChange) -> dict[str, str]:
 
 # --- more partitions ---------------------------------------------------------------------------------------------------
 
-DrainTimeout = Annotated[str, option("--timeout", "How long to wait; 0s: look once, and say.", "60s")]
-
-WantedCount = Annotated[int, option("--partitions", "How many half, op and doubt shall have.", min=1)]
-WidenDryRun = Annotated[bool, option("--dry-run", "Say what would be done; change nothing.")]
-
 
 @command(app)
-def drain(*, timeout: DrainTimeout = "60s", connection: Connection, as_json: AsJson = False) -> None:
+def drain(
+    *,
+    timeout: Annotated[str, option("--timeout", "How long to wait; 0s: look once, and say.", "60s")] = "60s",
+    connection: Connection,
+    as_json: AsJson = False,
+) -> None:
     """Wait until nothing is open and nothing is left to read; says what still is. It writes nothing.
 
     Stop the producers first, and leave the coordinators and the responders running. What is parked must be
@@ -280,8 +280,8 @@ def drain(*, timeout: DrainTimeout = "60s", connection: Connection, as_json: AsJ
 @command(app)
 def widen(
     *,
-    partitions: WantedCount,
-    dry_run: WidenDryRun = False,
+    partitions: Annotated[int, option("--partitions", "How many half, op and doubt shall have.", min=1)],
+    dry_run: Annotated[bool, option("--dry-run", "Say what would be done; change nothing.")] = False,
     yes: Yes = False,
     connection: Connection,
     as_json: AsJson = False,

@@ -106,12 +106,6 @@ def _age(option: str, text: str | None) -> int | None:
 LIMIT = 100
 """Transactions that `list` shows: a page of a terminal or two."""
 
-KeptAside = Annotated[
-    bool, option("--kept-aside", "Show instead the records that cannot be read, or that were in the wrong place.")
-]
-
-ListLimit = Annotated[int, option("--limit", "Show so many, the oldest first.", min=1)]
-
 What = Annotated[
     str,
     typer.Argument(
@@ -121,17 +115,15 @@ What = Annotated[
     ),
 ]
 
-ShowSince = Annotated[str, option("--since", "Read half, op and check from so long ago.", "1h|TIME")]
-
-IsId = Annotated[bool, option("--id", "It is an id, even if it looks like PARTITION:OFFSET.")]
-
 
 @command(app, "list")
 def list_(
     *,
     filters: TransactionFilters,
-    kept_aside: KeptAside = False,
-    limit: ListLimit = LIMIT,
+    kept_aside: Annotated[
+        bool, option("--kept-aside", "Show instead the records that cannot be read, or that were in the wrong place.")
+    ] = False,
+    limit: Annotated[int, option("--limit", "Show so many, the oldest first.", min=1)] = LIMIT,
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:
@@ -184,7 +176,12 @@ def stats(*, connection: Connection, as_json: AsJson = False) -> None:
 
 @command(app)
 def show(
-    what: What, *, since: ShowSince = "1h", is_id: IsId = False, connection: Connection, as_json: AsJson = False
+    what: What,
+    *,
+    since: Annotated[str, option("--since", "Read half, op and check from so long ago.", "1h|TIME")] = "1h",
+    is_id: Annotated[bool, option("--id", "It is an id, even if it looks like PARTITION:OFFSET.")] = False,
+    connection: Connection,
+    as_json: AsJson = False,
 ) -> None:
     """Show what the topics say about one transaction: half messages, check-backs, resolutions, its place on doubt.
 
@@ -248,20 +245,14 @@ def _show_quarantined(config: CoordinatorConfig, wanted: tuple[Origin, int | Non
 
 STDOUT = "-"
 
-Output = Annotated[str, option("--output -o", "Where to; - is standard output.", "FILE|-")]
-
-Force = Annotated[bool, option("--force", "Overwrite the file when it is there.")]
-
-ExportLimit = Annotated[int | None, option("--limit", "So many, the oldest.", min=1)]
-
 
 @command(app)
 def export(
     *,
-    output_: Output,
-    force: Force = False,
+    output_: Annotated[str, option("--output -o", "Where to; - is standard output.", "FILE|-")],
+    force: Annotated[bool, option("--force", "Overwrite the file when it is there.")] = False,
     filters: TransactionFilters,
-    limit: ExportLimit = None,
+    limit: Annotated[int | None, option("--limit", "So many, the oldest.", min=1)] = None,
     connection: Connection,
 ) -> None:
     """Write transactions whole into a file, one JSON object per line; parked ones, unless a state is named.
@@ -346,8 +337,6 @@ _EXITS = """
     The word is recorded in the op log with your name and reason, and the first decision there wins. Exit codes: 0 it is so
     (also when it was before), 1 not all are (the output names the decision), 2 usage, 3 no broker, 5 not authorised."""
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Transaction ids.", show_default=False)]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settling(TransactionFilters):
@@ -387,7 +376,15 @@ class Settling(TransactionFilters):
 
 def _add(word: str) -> None:
     @command(app, word, help=HELP[word] + _EXITS)
-    def settle(txn_ids: Ids = None, *, settling: Settling, connection: Connection, as_json: AsJson = False) -> None:
+    def settle(
+        txn_ids: Annotated[
+            list[str] | None, typer.Argument(metavar="ID…", help="Transaction ids.", show_default=False)
+        ] = None,
+        *,
+        settling: Settling,
+        connection: Connection,
+        as_json: AsJson = False,
+    ) -> None:
         from txlayer.cli.tx_rows import sentence
         from txlayer.operate.settle import GOOD, SettlementResult, outcome_json
 

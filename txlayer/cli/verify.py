@@ -23,35 +23,30 @@ _ID_LENGTH_MAX = 128
 _STYLES = {"proved": "green", "refuted": "bold red", "undecidable": "yellow"}
 _SEVERITY_STYLES = {Severity.GOOD: "green", Severity.WARNING: "yellow", Severity.FAULT: "red"}
 
-Since = Annotated[str, option("--since", "Judge transactions that were stored since then.", "2h|TIME")]
-Until = Annotated[
-    str | None,
-    option(
-        "--until",
-        "Judge those that were stored before that; default: now. What became of them is read up to now.",
-        "10m|TIME",
-    ),
-]
-Topics = Annotated[
-    list[str] | None,
-    option("--topics", "Real topics to read; may be repeated. Default: those that the half messages name.", "TOPIC"),
-]
-Grace = Annotated[str, option("--grace", "What is younger may still be on its way.", "60s")]
-OverdueAfter = Annotated[
-    str, option("--overdue-after", "Report what is undecided or held for longer, after its immunity.", "15m")
-]
-Limit = Annotated[int, option("--limit", "Show so many findings.", min=1)]
-
 
 @with_bundles
 def verify(
     *,
-    since: Since = "2h",
-    until: Until = None,
-    topics: Topics = None,
-    grace: Grace = "60s",
-    overdue_after: OverdueAfter = "15m",
-    limit: Limit = 100,
+    since: Annotated[str, option("--since", "Judge transactions that were stored since then.", "2h|TIME")] = "2h",
+    until: Annotated[
+        str | None,
+        option(
+            "--until",
+            "Judge those that were stored before that; default: now. What became of them is read up to now.",
+            "10m|TIME",
+        ),
+    ] = None,
+    topics: Annotated[
+        list[str] | None,
+        option(
+            "--topics", "Real topics to read; may be repeated. Default: those that the half messages name.", "TOPIC"
+        ),
+    ] = None,
+    grace: Annotated[str, option("--grace", "What is younger may still be on its way.", "60s")] = "60s",
+    overdue_after: Annotated[
+        str, option("--overdue-after", "Report what is undecided or held for longer, after its immunity.", "15m")
+    ] = "15m",
+    limit: Annotated[int, option("--limit", "Show so many findings.", min=1)] = 100,
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:
