@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from txlayer.adapters.ports import (
-    BrokerFacts,
-    ClockFacts,
-    ClusterFacts,
-    GroupFacts,
-    Limits,
-    PartitionFacts,
-    Right,
-    TopicFacts,
-)
+from txlayer.adapters.ports import BrokerFacts, ClockFacts, ClusterFacts, GroupFacts, PartitionFacts, Right, TopicFacts
+from txlayer.config import CoordinatorConfig
 from txlayer.core.topics import AlterSetting, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.operate import doctor
 from txlayer.operate.doctor import RULES, ClusterFinding, Level, Rule, examine, is_ill
 
 DAY_MS = 86_400_000
-LIMITS = Limits(6_000, 30_000, 600_000, 15, 3 * DAY_MS, 7 * DAY_MS, 60_000, 10_000, 6_000, 4_096)
+CONFIG = CoordinatorConfig()
 SETTINGS = {
     "transaction.max.timeout.ms": "900000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
@@ -279,7 +272,7 @@ RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
 
 def worst(rule: Rule, facts: ClusterFacts) -> ClusterFinding:
     order = list(Level)
-    return min(rule(facts, LIMITS), key=lambda f: order.index(f.level))
+    return min(rule(facts, CONFIG), key=lambda f: order.index(f.level))
 
 
 @pytest.mark.parametrize(("rule", "facts", "level", "word"), [r[1:] for r in RED], ids=[r[0] for r in RED])
@@ -295,7 +288,7 @@ def test_a_fault_is_found_with_its_reason_and_what_mends_it(
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_a_healthy_cluster_is_green(rule: Rule) -> None:
-    assert [] == [f for f in rule(HEALTHY, LIMITS) if f.level is not Level.OK]
+    assert [] == [f for f in rule(HEALTHY, CONFIG) if f.level is not Level.OK]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -312,7 +305,7 @@ def test_where_nothing_was_told_nothing_is_an_error(rule: Rule) -> None:
     )
     unstored = replace(untold, partitions=(part(0, low_water=None, op_next=None),))
 
-    found = [*rule(untold, LIMITS), *rule(unstored, LIMITS)]
+    found = [*rule(untold, CONFIG), *rule(unstored, CONFIG)]
 
     assert [] == [f for f in found if f.level in (Level.ERROR, Level.WARNING)]
 
@@ -320,13 +313,13 @@ def test_where_nothing_was_told_nothing_is_an_error(rule: Rule) -> None:
 def test_partitions_that_are_alike_are_green() -> None:
     even = replace(HEALTHY, partitions=tuple(part(n, half_end=20_000) for n in range(3)))
 
-    (found,) = doctor.skew(even, LIMITS)
+    (found,) = doctor.skew(even, CONFIG)
 
     assert Level.OK is found.level
 
 
 def test_half_that_is_kept_for_ever_is_green() -> None:
-    found = list(doctor.retention(with_half(retention_ms="-1"), LIMITS))
+    found = list(doctor.retention(with_half(retention_ms="-1"), CONFIG))
 
     assert [Level.OK, Level.OK] == [f.level for f in found]
     assert "kept for ever" == found[0].reason
@@ -336,7 +329,7 @@ def test_brokers_that_cannot_be_asked_for_one_time_out_are_asked_for_the_others(
     settings = {k: v for k, v in SETTINGS.items() if k != "transaction.max.timeout.ms"}
     facts = replace(HEALTHY, brokers=(BrokerFacts(1, settings, {}, 30),))
 
-    assert [] == list(doctor.transaction_timeout(facts, LIMITS))
+    assert [] == list(doctor.transaction_timeout(facts, CONFIG))
 
 
 def test_every_rule_has_a_fault_that_it_finds() -> None:
@@ -346,18 +339,21 @@ def test_every_rule_has_a_fault_that_it_finds() -> None:
 
 
 def test_warnings_count_when_they_are_asked_to() -> None:
-    warned = examine(replace(HEALTHY, group=ALONE), LIMITS)
-    ill = examine(replace(HEALTHY, group=EMPTY), LIMITS)
+    warned = examine(replace(HEALTHY, group=ALONE), CONFIG)
+    ill = examine(replace(HEALTHY, group=EMPTY), CONFIG)
 
     assert (False, True) == (is_ill(warned, is_strict=False), is_ill(warned, is_strict=True))
     assert is_ill(ill, is_strict=False)
-    assert not is_ill(examine(HEALTHY, LIMITS), is_strict=True)
+    assert not is_ill(examine(HEALTHY, CONFIG), is_strict=True)
 
 
 def test_the_span_of_check_backs_is_the_sum_of_their_pauses() -> None:
-    short = LIMITS._replace(check_immunity_ms=6, check_interval_ms=30, check_interval_max_ms=100, check_max=4)
+    times = {
+        name: timedelta(milliseconds=ms) for name, ms in (("immunity", 6), ("interval", 30), ("interval_max", 100))
+    }
+    short = CoordinatorConfig(check_max=4, **{f"check_{name}": time for name, time in times.items()})
 
-    assert 6 + 30 + 60 + 100 + 100 == short.check_span_ms
+    assert 6 + 30 + 60 + 100 + 100 == doctor.check_span_ms(short)
 
 
 @pytest.mark.parametrize(

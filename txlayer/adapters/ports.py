@@ -570,34 +570,6 @@ class Right(NamedTuple):
     is_allowed: bool
 
 
-class Limits(NamedTuple):
-    """txlayer's settings that a cluster must allow; milliseconds and bytes."""
-
-    check_immunity_ms: int
-    check_interval_ms: int
-    check_interval_max_ms: int
-    check_max: int
-    transaction_age_max_ms: int
-    immunity_max_ms: int
-    doubt_after_ms: int
-    kafka_transaction_timeout_ms: int
-    session_timeout_ms: int
-    metadata_bytes_max: int
-
-    @property
-    def check_span_ms(self) -> int:
-        """Time from the first half message to the last check-back, if each is answered with unknown."""
-        span = self.check_immunity_ms
-        for number in range(self.check_max):
-            span += min(self.check_interval_ms * 2**number, self.check_interval_max_ms)
-        return span
-
-    @property
-    def longest_ms(self) -> int:
-        """Longest time that a transaction may be undecided before its policy acts."""
-        return max(self.check_span_ms, self.transaction_age_max_ms + self.check_immunity_ms)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """All facts about the cluster."""

@@ -14,7 +14,7 @@ from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, option, with_bundles
 from txlayer.config import CoordinatorConfig
-from txlayer.operate.doctor import ClusterFinding, Level, examine, findings_json, is_ill, limits_of
+from txlayer.operate.doctor import ClusterFinding, Level, examine, findings_json, is_ill
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan", Level.OK: "green"}
 _ORDER = list(Level)
@@ -55,7 +55,7 @@ def doctor(
     from txlayer.adapters.kafka.inspection import Asked, inspect
 
     asked = Asked(topics=tuple(topic or ()), replication_factor=replication_factor)
-    found = examine(inspect(config, asked), limits_of(config))
+    found = examine(inspect(config, asked), config)
     if as_json:
         output.print_json(findings_json(found, config=config))
     else:

@@ -11,26 +11,23 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
-from txlayer.adapters.ports import ClusterFacts, Limits
-from txlayer.config import IMMUNITY_MAX, ConsumerConfig, CoordinatorConfig, milliseconds
-from txlayer.core.checks import CLOCK_ERROR_MS
+from txlayer.adapters.ports import ClusterFacts
+from txlayer.config import ConsumerConfig, CoordinatorConfig, milliseconds
+from txlayer.core.checks import CLOCK_ERROR_MS, IMMUNITY_MS_MAX
 from txlayer.core.topics import AlterSetting, CreateTopic, StoreFirstOffsets
 from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES
 
 
-def limits_of(config: CoordinatorConfig) -> Limits:
-    return Limits(
-        check_immunity_ms=milliseconds(config.check_immunity),
-        check_interval_ms=milliseconds(config.check_interval),
-        check_interval_max_ms=milliseconds(config.check_interval_max),
-        check_max=config.check_max,
-        transaction_age_max_ms=milliseconds(config.transaction_age_max),
-        immunity_max_ms=milliseconds(IMMUNITY_MAX),
-        doubt_after_ms=milliseconds(config.doubt_after),
-        kafka_transaction_timeout_ms=milliseconds(config.kafka_transaction_timeout),
-        session_timeout_ms=milliseconds(config.session_timeout),
-        metadata_bytes_max=ConsumerConfig().metadata_bytes_max,
-    )
+def check_span_ms(config: CoordinatorConfig) -> int:
+    """Time from the first half message to the last check-back, if each is answered with unknown."""
+    interval_ms, longest_ms = milliseconds(config.check_interval), milliseconds(config.check_interval_max)
+    pauses_ms = (min(interval_ms * 2**number, longest_ms) for number in range(config.check_max))
+    return milliseconds(config.check_immunity) + sum(pauses_ms)
+
+
+def longest_ms(config: CoordinatorConfig) -> int:
+    """Longest time that a transaction may be undecided before its policy acts."""
+    return max(check_span_ms(config), milliseconds(config.transaction_age_max + config.check_immunity))
 
 
 class Level(Enum):
@@ -93,6 +90,7 @@ SUPPORTED_LEVEL = 21
 TRANSACTION_VERSION = 2
 SWEEP_MAX_MS = 2_000
 """A dead coordinator's Kafka transaction may block readers for so much longer than its time-out."""
+METADATA_BYTES_MAX = ConsumerConfig().metadata_bytes_max
 ID_EXPIRATION_MIN_MS = 3_600_000
 """A coordinator without traffic stores its position once a minute; this leaves room for a long pause."""
 
@@ -103,7 +101,7 @@ def release_of(level: int) -> str:
     return known[-1] if level <= RELEASES[-1][0] else f"newer than {known[-1]}"
 
 
-def versions(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def versions(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """Every broker new enough, and all alike."""
     known = {b.broker_id: b.metadata_level_max for b in facts.brokers}
     levels = {level for level in known.values() if level is not None}
@@ -124,7 +122,7 @@ def versions(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         yield warning("cluster", f"brokers of different releases: {shown}", "finish the upgrade")
 
 
-def transaction_version(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def transaction_version(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """KIP-890 in force."""
     for broker in facts.brokers:
         about = f"broker {broker.broker_id}"
@@ -139,7 +137,7 @@ def transaction_version(facts: ClusterFacts, _limits: Limits) -> Iterator[Cluste
             yield warning(about, reason, mend)
 
 
-def verification(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def verification(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """Brokers verify that a Kafka transaction was begun."""
     name = "transaction.partition.verification.enable"
     for about, value in _with_setting(facts, name):
@@ -150,12 +148,12 @@ def verification(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFindin
             yield ok(about, f"{name}=true")
 
 
-def transaction_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
+def transaction_timeout(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """The coordinators' time-out is allowed, and hanging Kafka transactions are swept soon."""
     for broker in facts.brokers:
         about = f"broker {broker.broker_id}"
         most = _number(broker.settings, "transaction.max.timeout.ms")
-        if most is not None and most < limits.kafka_transaction_timeout_ms:
+        if most is not None and most < milliseconds(config.kafka_transaction_timeout):
             reason = f"transaction.max.timeout.ms={most} is below kafka_transaction_timeout: no coordinator can begin"
             mend = f"TXLAYER_KAFKA_TRANSACTION_TIMEOUT={most}ms, or {_alter(f'--{about}', 'transaction.max.timeout.ms', 900_000)}"
             yield error(about, reason, mend)
@@ -175,14 +173,14 @@ def transaction_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[Cluster
             yield warning(about, reason, mend)
 
 
-def session_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
+def session_timeout(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """The group's session time-out lies between the brokers' bounds."""
     for broker in facts.brokers:
         least = _number(broker.settings, "group.min.session.timeout.ms")
         most = _number(broker.settings, "group.max.session.timeout.ms")
         if least is None or most is None:
             continue
-        about, asked = f"broker {broker.broker_id}", limits.session_timeout_ms
+        about, asked = f"broker {broker.broker_id}", milliseconds(config.session_timeout)
         if least <= asked <= most:
             yield ok(about, f"session_timeout {length(asked)} is allowed")
         else:
@@ -191,29 +189,29 @@ def session_timeout(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFind
             yield error(about, reason, f"TXLAYER_SESSION_TIMEOUT={bound}ms")
 
 
-def offsets(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
+def offsets(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """Stored offsets outlive an outage, and their metadata fits."""
     for broker in facts.brokers:
         about = f"broker {broker.broker_id}"
         minutes = _number(broker.settings, "offsets.retention.minutes")
         most = _number(broker.settings, "offset.metadata.max.bytes")
         is_fine = True
-        if minutes is not None and minutes * 60_000 < limits.longest_ms:
+        if minutes is not None and minutes * 60_000 < longest_ms(config):
             is_fine = False
             reason = (
                 f"offsets of a group without members are kept for {length(minutes * 60_000)}, a transaction may be open for "
-                f"{length(limits.longest_ms)}: after an outage of that length no coordinator starts"
+                f"{length(longest_ms(config))}: after an outage of that length no coordinator starts"
             )
             yield warning(about, reason, "offsets.retention.minutes=10080 in server.properties")
-        if most is not None and most < limits.metadata_bytes_max:
+        if most is not None and most < METADATA_BYTES_MAX:
             is_fine = False
-            reason = f"offset.metadata.max.bytes={most}: consumers' progress is allowed {limits.metadata_bytes_max}"
+            reason = f"offset.metadata.max.bytes={most}: consumers' progress is allowed {METADATA_BYTES_MAX}"
             yield warning(about, reason, f"TXLAYER_METADATA_BYTES_MAX={most}")
         if is_fine and minutes is not None:
             yield ok(about, f"kept for {length(minutes * 60_000)}")
 
 
-def auto_creation(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def auto_creation(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """A mistyped topic must not come into being."""
     name = "auto.create.topics.enable"
     for about, value in _with_setting(facts, name):
@@ -224,7 +222,7 @@ def auto_creation(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFindi
             yield ok(about, f"{name}=false")
 
 
-def internal_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def internal_topics(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """Offsets and Kafka transactions survive the loss of a broker."""
     enough = min(3, len(facts.brokers))
     for topic in facts.internal_topics:
@@ -268,7 +266,7 @@ SKEW_COUNT_MIN = 10_000
 """Below it chance alone makes partitions unequal."""
 
 
-def settings(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def settings(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     apply = f"txlayer topics apply --namespace {facts.namespace}"
     for change in facts.changes:
         if isinstance(change, CreateTopic):
@@ -289,7 +287,7 @@ def settings(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         yield ok(facts.namespace, "every topic is as topics/ says")
 
 
-def replication(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def replication(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """Replicas enough to survive a broker."""
     brokers = len(facts.brokers)
     for topic in (*facts.topics, *facts.real_topics):
@@ -305,7 +303,7 @@ def replication(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding
             yield warning(topic.name, reason, "three brokers, then kafka-reassign-partitions.sh")
 
 
-def in_sync(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def in_sync(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """min.insync.replicas protects, does not stop everything, and is met."""
     for topic in (*facts.topics, *facts.real_topics):
         least, replicas = topic.number("min.insync.replicas"), topic.replication_factor
@@ -334,28 +332,28 @@ def in_sync(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         yield from found or [ok(topic.name, f"min.insync.replicas={least}, all in sync")]
 
 
-def retention(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
+def retention(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """Half and op outlive the longest transaction; check outlives the longest pause between two questions."""
     for name in (facts.half, facts.op):
         topic = facts.topic(name)
         kept = None if topic is None else topic.number("retention.ms")
         if kept is None:
             continue
-        if kept == -1 or kept >= max(limits.longest_ms, limits.immunity_max_ms):
+        if kept == -1 or kept >= max(longest_ms(config), IMMUNITY_MS_MAX):
             yield ok(name, "kept for ever" if kept == -1 else f"kept for {length(kept)}")
             continue
-        if kept < limits.longest_ms:
-            say, most = error, length(limits.longest_ms)
+        if kept < longest_ms(config):
+            say, most = error, length(longest_ms(config))
             what = f"a transaction may be undecided for {most} (transaction_age_max, check_immunity, check_max)"
         else:
-            say, most = warning, length(limits.immunity_max_ms)
+            say, most = warning, length(IMMUNITY_MS_MAX)
             what = f"a producer may ask for an immunity of {most}"
         reason = f"kept for {length(kept)}, but {what}: after an outage of that length undecided messages are gone (P1)"
         mend = f"txlayer topics apply --namespace {facts.namespace}, or a shorter TXLAYER_TRANSACTION_AGE_MAX"
         yield say(name, reason, mend)
 
 
-def leaders(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def leaders(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     for topic in (*facts.topics, *facts.real_topics):
         orphans = [p for p, leader in enumerate(topic.leaders) if leader is None]
         if orphans:
@@ -365,7 +363,7 @@ def leaders(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
             yield ok(topic.name, "every partition has a leader")
 
 
-def skew(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def skew(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """Transactions are spread over the half partitions."""
     counts = {p.partition: p.half_end - p.half_start for p in facts.partitions}
     total = sum(counts.values())
@@ -382,7 +380,7 @@ def skew(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         yield ok(facts.half, f"{mean:,.0f} records per partition, at most {max(counts.values()):,}")
 
 
-def real_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def real_topics(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """The topics that messages go to are there."""
     for name in facts.missing_real_topics:
         reason = "half messages name it, and it is not there: their transactions are held"
@@ -392,7 +390,7 @@ def real_topics(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding
         yield ok(counted(len(facts.real_topics), "topic"), "all are there")
 
 
-def message_bytes(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def message_bytes(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """What half takes, the real topic takes too."""
     half = facts.topic(facts.half)
     stored = None if half is None else half.number("max.message.bytes")
@@ -422,7 +420,7 @@ LOW_WATER_TIMES = 5
 """A transaction leaves half after `doubt_after`; so many times that is not its age any more, something is stuck."""
 
 
-def group(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def group(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """Coordinators run, and own every partition."""
     found = facts.group
     if found is None:
@@ -454,7 +452,7 @@ def group(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         yield ok(found.name, f"{found.member_count} members own every partition")
 
 
-def lag(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def lag(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """Resolutions are applied as they come."""
     lags = {p.partition: p.op_end - p.op_next for p in facts.partitions if p.op_next is not None}
     if not lags:
@@ -473,7 +471,7 @@ def lag(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         yield ok(facts.op, reason)
 
 
-def log_start(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def log_start(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """What coordinators still have to read is there."""
     gone = []
     for p in facts.partitions:
@@ -491,7 +489,7 @@ def log_start(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         yield ok(facts.namespace, "everything that is still to be read is there")
 
 
-def low_water(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
+def low_water(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """No old transaction holds half back."""
     half = facts.topic(facts.half)
     kept = None if half is None else half.number("retention.ms")
@@ -501,12 +499,12 @@ def low_water(facts: ClusterFacts, limits: Limits) -> Iterator[ClusterFinding]:
             continue
         about, span = f"{facts.half}-{p.partition}", p.half_end - p.low_water
         age = 0 if p.low_water_ms is None else facts.now_ms - p.low_water_ms
-        look = f"txlayer tx list --namespace {facts.namespace} --older-than {max(limits.doubt_after_ms // 1000, 1)}s"
+        look = f"txlayer tx list --namespace {facts.namespace} --older-than {max(milliseconds(config.doubt_after) // 1000, 1)}s"
         if kept is not None and kept > 0 and age > kept // 2:
             is_fine = False
             reason = f"held back for {length(age)} by a transaction; retention takes it after {length(kept)} (P1)"
             yield error(about, reason, look)
-        elif age > LOW_WATER_TIMES * limits.doubt_after_ms:
+        elif age > LOW_WATER_TIMES * milliseconds(config.doubt_after):
             is_fine = False
             reason = f"held back for {length(age)}: a restart reads {span:,} offsets again, and old transactions do not move to doubt"
             yield warning(about, reason, look)
@@ -524,7 +522,7 @@ CLOCK_WARN_MS = 2_000
 """Timestamps of messages and of logs cannot be compared any more."""
 
 
-def clock(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def clock(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """This machine's clock and the broker's."""
     least, most = facts.clock
     # What is certain: the difference lies between the two.
@@ -550,7 +548,7 @@ def clock(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         yield ok("clock", f"they differ by {least} to {most} ms")
 
 
-def rights(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def rights(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     for right in facts.rights:
         about, operation = f"{right.kind} {right.resource}", right.operation
         if right.is_allowed:
@@ -564,12 +562,12 @@ def rights(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
         yield found._replace(check=f".{right.role}")
 
 
-def untold(facts: ClusterFacts, _limits: Limits) -> Iterator[ClusterFinding]:
+def untold(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     for what, why in facts.untold.items():
         yield info(what, why)
 
 
-Rule = Callable[[ClusterFacts, Limits], Iterable[ClusterFinding]]
+Rule = Callable[[ClusterFacts, CoordinatorConfig], Iterable[ClusterFinding]]
 
 RULES: Mapping[Rule, str] = {
     versions: "broker.version",
@@ -599,12 +597,12 @@ RULES: Mapping[Rule, str] = {
 """{rule: the name of its check}."""
 
 
-def examine(facts: ClusterFacts, limits: Limits) -> list[ClusterFinding]:
+def examine(facts: ClusterFacts, config: CoordinatorConfig) -> list[ClusterFinding]:
     """Every rule's findings, in the order of `RULES`."""
     return [
         finding._replace(check=check + finding.check)
         for rule, check in RULES.items()
-        for finding in rule(facts, limits)
+        for finding in rule(facts, config)
     ]
 
 

@@ -33,7 +33,7 @@ from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.cli.main import build_app
 from txlayer.config import CoordinatorConfig
 from txlayer.core.messages import Resolution
-from txlayer.operate.doctor import examine, limits_of
+from txlayer.operate.doctor import examine
 
 pytestmark = pytest.mark.kafka
 
@@ -184,7 +184,7 @@ def test_a_wrong_clock_is_found_by_what_the_broker_wrote(ill: Arena) -> None:
     config = CoordinatorConfig(bootstrap_servers=ill.servers, namespace=ill.namespace)
     slow = inspect(config, Asked(), wall_clock=lambda: time.time() - 3600)
 
-    shown = [f for f in examine(slow, limits_of(config)) if f.check == "clock.difference"]
+    shown = [f for f in examine(slow, config) if f.check == "clock.difference"]
     assert ["error"] == [f.level.value for f in shown]
     assert "ahead of this machine's by at least" in shown[0].reason
 
