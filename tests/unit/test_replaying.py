@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from txlayer.core.dead_letters import ReplayKind
 from txlayer.core.progress import hash_of_key
 from txlayer.operate.dead_letters import Chosen, DeadLetterPlace, QueueStatus
-from txlayer.operate.requests import Replaying, Request
+from txlayer.operate.requests import requests_for
 
 A = b"customer-7"
 
@@ -29,31 +28,14 @@ class Log:
         return "a dead letter" if offset in self._there else None
 
 
-class Writer:
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[bytes | None, int | None]] = []
-
-    def write(
-        self, requests: Iterable[Request], *, rate_max: float | None, on_progress: Callable[..., Any]
-    ) -> list[Request]:
-        assert rate_max is None
-        assert on_progress is not None
-        written = list(requests)
-        self.asked += [(request.key, request.record.dead_letter_offset) for request in written]
-        return written
-
-
 def chosen(offset: int, key: bytes = A) -> Chosen:
     return Chosen(DeadLetterPlace("orders", 0, offset), key, 0, cast("Any", None), cast("Any", None))
 
 
 def asked_for(log: Log, kind: ReplayKind) -> list[tuple[bytes | None, int | None]]:
-    writer = Writer()
-    replaying = Replaying(cast("Any", {"orders": log}), cast("Any", writer), kind=kind, request_id="r1", text="")
-    replaying.request([chosen(1, b"other"), chosen(2), chosen(3)])
-    return writer.asked
+    letters = [chosen(1, b"other"), chosen(2), chosen(3)]
+    requests = requests_for(letters, cast("Any", {"orders": log}), kind=kind, request_id="r1", text="")
+    return [(request.key, request.record.dead_letter_offset) for request in requests]
 
 
 @pytest.mark.promise("P9")

@@ -13,6 +13,7 @@ from txlayer.core.dead_letters import DeadLetterHistory, DeadLetterState, Replay
 from txlayer.errors import UsageError
 from txlayer.operate import Json
 from txlayer.operate.dead_letters import (
+    Chosen,
     DeadLetterFilter,
     DeadLetterLog,
     DeadLetterPlace,
@@ -24,7 +25,7 @@ from txlayer.operate.dead_letters import (
     still_able,
 )
 from txlayer.operate.operators import check_choice, signature_of
-from txlayer.operate.requests import Replaying, Request, RequestWriter, WrittenRequest
+from txlayer.operate.requests import Request, RequestWriter, WrittenRequest, requests_for
 
 
 class Author(NamedTuple):
@@ -162,7 +163,6 @@ def ask(
         TxLayerError: it could not be done; the same order goes on where it was.
     """
     author = order.author
-    asking = Replaying(logs, writer, kind=order.kind, request_id=author.request_id, text=author.text)
     # A person may have thought for long: another operator may have asked meanwhile.
     fresh, taken = still_able(logs, choice.in_turn, is_again=order.is_again)
     followed = [*choice.asked_before, *fresh]
@@ -170,10 +170,11 @@ def ask(
         listener.begun(author.request_id)
     for _ in range(ROUND_COUNT_MAX):
         with listener.progress("asked for", len(fresh)) as on_progress:
-            asking.request(fresh, rate_max=order.rate, on_progress=on_progress)
+            requests = requests_for(fresh, logs, kind=order.kind, request_id=author.request_id, text=author.text)
+            writer.write(requests, rate_max=order.rate, on_progress=on_progress)
         if order.patience_s:
             with listener.progress("answered", len(followed)) as on_progress:
-                asking.wait(followed, patience_s=order.patience_s, on_progress=on_progress)
+                _wait_for_answers(order, logs, followed, on_progress)
         fresh = newcomers(logs, followed, request_id=author.request_id) if order.is_whole else []
         if not fresh:
             break
@@ -188,6 +189,24 @@ def ask(
 
 LOOK_AGAIN_S = 0.2
 """Between two looks at how far the owners of the partitions are."""
+
+
+def _wait_for_answers(
+    order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Sequence[Chosen], on_progress: Callable[[int], None]
+) -> None:
+    """Return when all have a result, or when for the order's patience none came."""
+    give_up_at, answered_before = time.monotonic() + order.patience_s, -1
+    while True:
+        for topic in {each.place.topic for each in asked}:
+            logs[topic].follow()
+        places = (each.place for each in asked)
+        answered = sum(order.author.request_id in logs[p.topic].history(p).results for p in places)
+        on_progress(answered)
+        if answered > answered_before:
+            give_up_at, answered_before = time.monotonic() + order.patience_s, answered
+        if answered >= len(asked) or time.monotonic() >= give_up_at:
+            return
+        time.sleep(LOOK_AGAIN_S)
 
 
 def ask_queues(

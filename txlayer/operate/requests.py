@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from txlayer.adapters.ports import HalfWriter
@@ -74,75 +74,21 @@ class RequestWriter:
         return [WrittenRequest(request, offset) for request, offset in written]
 
 
-LOOK_AGAIN_S = 0.2
-"""Between two looks at the replay topic."""
+def requests_for(
+    chosen: Iterable[Chosen], logs: Mapping[str, DeadLetterLog], *, kind: ReplayKind, request_id: str, text: str
+) -> Iterator[Request]:
+    """One request for each of these dead letters, in this order.
 
-
-class Replaying:
-    """Requests of one id about dead letters of one group. One thread uses it."""
-
-    def __init__(
-        self, logs: Mapping[str, DeadLetterLog], writer: RequestWriter, *, kind: ReplayKind, request_id: str, text: str
-    ) -> None:
-        self._logs = logs
-        self._writer = writer
-        self._kind = kind
-        self._request_id = request_id
-        self._text = text
-
-    def request(
-        self,
-        chosen: Iterable[Chosen],
-        *,
-        rate_max: float | None = None,
-        on_progress: Callable[[int], None] = lambda _count: None,
-    ) -> int:
-        """Ask for these, in this order, at most `rate_max` a second; how many were asked for.
-
-        Where a key is stuck at a dead letter that retention took, that one is asked for first: its answer, `missing`,
-        lets the later ones go.
-
-        Raises: as `RequestWriter.write`. The same request id, chosen again, leaves out those that came through.
-        """
-        requests = (
-            Request(
-                each.place.topic,
-                each.place.partition,
-                each.key,
-                ReplayRecord(self._kind, self._request_id, each.place.offset, text=self._text),
-            )
-            for each in self._behind_those_that_are_gone(chosen)
-        )
-        return len(self._writer.write(requests, rate_max=rate_max, on_progress=on_progress))
-
-    def _behind_those_that_are_gone(self, chosen: Iterable[Chosen]) -> Iterator[Chosen]:
-        statuses = {topic: log.queues() for topic, log in self._logs.items()}
-        looked_up: set[DeadLetterPlace] = set()
-        for each in chosen:
-            topic, partition, _ = each.place
-            stuck = statuses[topic][partition].stuck if self._kind is ReplayKind.REPLAY else {}
-            hashes = {NO_KEY, hash_of_key(each.key)}
-            for offset in (stuck[key_hash] for key_hash in hashes & stuck.keys()):
-                place = DeadLetterPlace(topic, partition, offset)
-                if place not in looked_up:
-                    looked_up.add(place)
-                    if self._logs[topic].at(partition, offset) is None:
-                        yield each._replace(place=place)
-            yield each
-
-    def wait(
-        self, chosen: Sequence[Chosen], *, patience_s: float, on_progress: Callable[[int], None] = lambda _count: None
-    ) -> None:
-        """Return when all have a result, or when for `patience_s` none came. `on_progress` gets how many have."""
-        give_up_at, answered_before = time.monotonic() + patience_s, -1
-        while True:
-            for topic in {each.place.topic for each in chosen}:
-                self._logs[topic].follow()
-            places = (each.place for each in chosen)
-            answered = sum(self._request_id in self._logs[p.topic].history(p).results for p in places)
-            on_progress(answered)
-            if answered > answered_before:
-                give_up_at, answered_before = time.monotonic() + patience_s, answered
-            if answered >= len(chosen) or time.monotonic() >= give_up_at:
-                return
-            time.sleep(LOOK_AGAIN_S)
+    Where a key is stuck at a dead letter that retention took, that one is asked for first: its answer, `missing`, lets the
+    later ones go.
+    """
+    queues = {topic: log.queues() for topic, log in logs.items()}
+    looked_up: set[DeadLetterPlace] = set()
+    for each in chosen:
+        topic, partition, _ = each.place
+        stuck = queues[topic][partition].stuck if kind is ReplayKind.REPLAY else {}
+        found = {DeadLetterPlace(topic, partition, stuck[h]) for h in {NO_KEY, hash_of_key(each.key)} & stuck.keys()}
+        gone = [p for p in sorted(found - looked_up) if logs[topic].at(partition, p.offset) is None]
+        looked_up |= found
+        for place in (*gone, each.place):
+            yield Request(topic, partition, each.key, ReplayRecord(kind, request_id, place.offset, text=text))
