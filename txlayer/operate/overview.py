@@ -86,7 +86,8 @@ class Overview:
         # Before doubt is read: what leaves half meanwhile is found on doubt, and what is found on both counts once.
         stored = read_stored(self._connections, self._config.topics, range(partition_count))
         ledgers: dict[int, Ledger] = {p: _ContentlessLedger(p, settings) for p in stored}
-        recovery = Recovery(self._config, self._connections, is_still_ours=_nobody_asks)
+        # No group gave these partitions, so none can take them away.
+        recovery = Recovery(self._config, self._connections, is_still_ours=lambda: None)
         recovery.replay(ledgers, stored)
         for partition, ledger in ledgers.items():
             ledger.end_replay(stored[partition].positions)
@@ -169,10 +170,6 @@ def _advance(partition: int, ledger: Ledger, *, is_half_read: bool) -> Iterator[
         if ledger.waits_for_half is None or not is_half_read:
             return
         ledger.give_up_waiting_for_half(before=ledger.ops.read_to(ledger.op_next))
-
-
-def _nobody_asks() -> None:
-    """No group gave these partitions, so none can take them away."""
 
 
 class _NoContent:

@@ -55,14 +55,7 @@ class RequestWriter:
         rate_max: float | None = None,
         on_progress: Callable[[int], None] = lambda _count: None,
     ) -> list[WrittenRequest]:
-        """Write them in this order, at most `rate_max` a second; returns when all are acknowledged.
-
-        Requests of one partition stand there in their order.
-
-        Raises:
-            OutcomeUnknownError, NotAuthorisedError, RetriableError, RefusedRecordError: not all are stored; those
-                acknowledged before stay. The same requests may be written again, but those that came through.
-        """
+        """Write them, and raise, as `OperatorWriter.write`; those that came through must not be written again."""
         writer = OperatorWriter(
             self._make_log_writer(BATCH_BYTES), what="requests", step="request", clock=self._clock, pause=self._pause
         )

@@ -255,14 +255,7 @@ class ManualSettlement:
     def write(
         self, lines: Sequence[Line], *, on_progress: Callable[[int], None] = lambda _count: None
     ) -> list[WrittenLine]:
-        """Write the lines, each as a record; returns when all are acknowledged.
-
-        `on_progress` gets how many are.
-
-        Raises:
-            OutcomeUnknownError, NotAuthorisedError, RetriableError: not all are stored, those acknowledged before stay;
-                the same lines may be written again.
-        """
+        """Write the lines, each as a record, and raise as `OperatorWriter.write`; the same lines may be written again."""
         topic = self._config.topics.op
         limits = self._producers.topic_limits(topic)
         if limits is None:
@@ -511,7 +504,7 @@ def carry_out(
 
     Raises:
         BrokerUnavailableError: the lines are stored, but their effect could not be read.
-        OutcomeUnknownError, NotAuthorisedError, RetriableError: as `ManualSettlement.write`.
+        OutcomeUnknownError, NotAuthorisedError, RetriableError: as `OperatorWriter.write`.
     """
     if not plan.lines:
         return []
