@@ -357,7 +357,7 @@ def _confirmed(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: As
     count = len(choice.chosen)
     if order.is_all and count and not (asking.yes or asking.dry_run):
         first = choice.in_turn[: output.SAMPLE_COUNT]
-        sample = [dead_letters.chosen_json(c, now_ms=current_ms()) for c in first]
+        sample = [dead_letters.letter_json(c, now_ms=current_ms(), has_key=False) for c in first]
         output.confirm(
             f"{order.command} --all: {count:,} dead letters",
             f"{KIND_WORDS[order.kind.value]} these {count:,} dead letters?",

@@ -10,7 +10,7 @@ from enum import Enum
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from txlayer.adapters.ports import Administration, LogReader, Record, StoredOffset, TopicPartition, partition_count_of
+from txlayer.adapters.ports import Administration, LogReader, StoredOffset, TopicPartition, partition_count_of
 from txlayer.adapters.readers import Range, records_of
 from txlayer.core.dead_letters import (
     ENDED,
@@ -54,14 +54,16 @@ class FoundLetter(NamedTuple):
     """A record of a dead-letter topic."""
 
     place: DeadLetterPlace
+    key: bytes | None
     at_ms: int  # when it was written
     letter: DeadLetter | Undecodable
-    record: Record
     history: DeadLetterHistory
+    record: Any = None  # Record; a selection, which may be long, does without
 
     @property
-    def key(self) -> bytes | None:
-        return self.record.key()
+    def reason(self) -> DeadLetterReason | None:
+        """None: it is no dead letter of the group."""
+        return self.letter.reason if isinstance(self.letter, DeadLetter) else None
 
 
 class QueueStatus(NamedTuple):
@@ -203,7 +205,7 @@ class DeadLetterLog:
         if isinstance(letter, DeadLetter) and (letter.consumer_group, letter.origin.topic) != (self.group, self.topic):
             letter = Undecodable(f"a dead letter of group {letter.consumer_group} and topic {letter.origin.topic}")
         place = DeadLetterPlace(self.topic, record.partition(), record.offset())
-        return FoundLetter(place, record.timestamp()[1], letter, record, self.history(place))
+        return FoundLetter(place, record.key(), record.timestamp()[1], letter, self.history(place), record)
 
     def _events(self, ranges: Mapping[TopicPartition, Range]) -> Iterator[tuple[int, DeadLetterEvent]]:
         """(partition, event) of the replay topic, without records that cannot be read."""
@@ -238,16 +240,6 @@ class DeadLetterResult(Enum):
     LAST_OF_KEY = "last-of-key"  #: its drop would release its parked key past earlier ones that are open
 
 
-class Chosen(NamedTuple):
-    """A dead letter that something is asked for."""
-
-    place: DeadLetterPlace
-    key: bytes | None
-    at_ms: int
-    letter: DeadLetter
-    history: DeadLetterHistory
-
-
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
     """What a dead letter must be like; the default lets every one through."""
@@ -263,11 +255,10 @@ class DeadLetterFilter:
         return self == DeadLetterFilter()
 
     def lets_through(self, found: FoundLetter) -> bool:
-        """True for one that is meant. A record that is no dead letter of ours has no reason."""
-        reason = found.letter.reason if isinstance(found.letter, DeadLetter) else None
+        """True for one that is meant."""
         return (
             (self.key is None or found.key == self.key)
-            and (not self.reasons or reason in self.reasons)
+            and (not self.reasons or found.reason in self.reasons)
             and (self.since_ms is None or found.at_ms >= self.since_ms)
             and (self.until_ms is None or found.at_ms < self.until_ms)
             and (not self.states or found.history.state in self.states)
@@ -278,8 +269,8 @@ class DeadLetterFilter:
 class DeadLetterSelection:
     """What a command is about."""
 
-    chosen: list[Chosen] = field(default_factory=list)  # to be asked for
-    asked_before: list[Chosen] = field(default_factory=list)  # by the same request id
+    chosen: list[FoundLetter] = field(default_factory=list)  # to be asked for
+    asked_before: list[FoundLetter] = field(default_factory=list)  # by the same request id
     unable: list[tuple[DeadLetterPlace, DeadLetterResult, DeadLetterHistory | None]] = field(default_factory=list)
     added_count: int = 0  # of the chosen: because their parked key is replayed whole
     left_count: int = 0  # of a parked key, and not chosen as asked for
@@ -287,9 +278,9 @@ class DeadLetterSelection:
     undecodable_count: int = 0  # passed over by a filter
 
     @property
-    def in_turn(self) -> list[Chosen]:
+    def in_turn(self) -> list[FoundLetter]:
         """The chosen: those of one partition in the order of their offsets, partitions taking turns."""
-        queues: dict[tuple[str, int], list[Chosen]] = {}
+        queues: dict[tuple[str, int], list[FoundLetter]] = {}
         for each in sorted(self.chosen, key=lambda c: c.place):
             queues.setdefault(each.place[:2], []).append(each)
         return [each for turn in zip_longest(*queues.values()) for each in turn if each is not None]
@@ -340,12 +331,12 @@ def _letters(logs: Mapping[str, DeadLetterLog], wanted: DeadLetterFilter) -> Ite
         yield from filter(wanted.lets_through, log.letters(since_ms=wanted.since_ms))
 
 
-def newcomers(logs: Mapping[str, DeadLetterLog], asked: Iterable[Chosen], *, request_id: str) -> list[Chosen]:
+def newcomers(logs: Mapping[str, DeadLetterLog], asked: Iterable[FoundLetter], *, request_id: str) -> list[FoundLetter]:
     """What followed the parked keys of `asked` into the dead letters since, and was not asked for.
 
     Not of a key of which an earlier one was not handled.
     """
-    queues: dict[tuple[str, int, bytes | None], list[Chosen]] = {}
+    queues: dict[tuple[str, int, bytes | None], list[FoundLetter]] = {}
     for each in asked:
         queues.setdefault((*each.place[:2], each.key), []).append(each)
     handled = [
@@ -357,18 +348,18 @@ def newcomers(logs: Mapping[str, DeadLetterLog], asked: Iterable[Chosen], *, req
     choice = DeadLetterSelection(asked_before=handled)
     for log in logs.values():
         _add_parked(choice, log, request_id=request_id, is_whole=True)
-    choice.chosen = [c for c in choice.chosen if c.letter.reason is DeadLetterReason.KEY_PARKED]
+    choice.chosen = [c for c in choice.chosen if c.reason is DeadLetterReason.KEY_PARKED]
     return choice.in_turn
 
 
 def still_able(
-    logs: Mapping[str, DeadLetterLog], chosen: Iterable[Chosen], *, is_again: bool
-) -> tuple[list[Chosen], list[Chosen]]:
+    logs: Mapping[str, DeadLetterLog], chosen: Iterable[FoundLetter], *, is_again: bool
+) -> tuple[list[FoundLetter], list[FoundLetter]]:
     """(those that were not asked for meanwhile, the others); both as they are now."""
     for log in logs.values():
         log.follow()
-    able: list[Chosen] = []
-    taken: list[Chosen] = []
+    able: list[FoundLetter] = []
+    taken: list[FoundLetter] = []
     for each in chosen:
         now = each._replace(history=logs[each.place.topic].history(each.place))
         (able if is_again or now.history.state in ABLE else taken).append(now)
@@ -382,9 +373,9 @@ def _sort_in(
     if isinstance(found.letter, Undecodable):
         return DeadLetterResult.UNDECODABLE
     if request_id in found.history.asked:
-        choice.asked_before.append(_chosen(found, found.letter))
+        choice.asked_before.append(found._replace(record=None))
     elif found.history.state in able:
-        choice.chosen.append(_chosen(found, found.letter))
+        choice.chosen.append(found._replace(record=None))
     elif found.history.state in ENDED:
         return DeadLetterResult.ALREADY
     else:
@@ -410,19 +401,19 @@ def _add_parked(
 
     keys = {chain_of(c.place.partition, c.key) for c in ours}
     parked = {chain for chain in keys if chain[1] in queues[chain[0]].parked}
-    rest: list[tuple[tuple[int, bytes], Chosen]] = []
+    rest: list[tuple[tuple[int, bytes], FoundLetter]] = []
     places = {c.place for c in ours}
 
     for found in log.letters(partitions={partition for partition, _ in keys}):
         chain = chain_of(found.place.partition, found.key)
         if chain not in keys or isinstance(found.letter, Undecodable):
             continue
-        if found.history.state not in ENDED and found.letter.reason is DeadLetterReason.KEY_PARKED:
+        if found.history.state not in ENDED and found.reason is DeadLetterReason.KEY_PARKED:
             parked.add(chain)
         is_able = found.history.state in ABLE and request_id not in found.history.asked
         is_left = is_able or (is_dropping and found.history.is_to_be_replayed)
         if is_left and found.place not in places:
-            rest.append((chain, _chosen(found, found.letter)))
+            rest.append((chain, found._replace(record=None)))
 
     more = [each for chain, each in rest if chain in parked]
     choice.parked_key_count += len({chain for chain, _ in rest if chain in parked})
@@ -450,20 +441,16 @@ def _in_one_order(log: DeadLetterLog, queues: Mapping[int, QueueStatus], partiti
     begun: set[int] = set()  # one without a key was the first of its order
     suspects = [p for p in partitions if queues[p].parked == {NO_KEY}]
     for found in log.letters(partitions=suspects):
-        if not isinstance(found.letter, DeadLetter):
+        if found.reason is None:
             continue
         partition, is_open = found.place.partition, found.history.state not in ENDED
-        follows = found.letter.reason is DeadLetterReason.KEY_PARKED
+        follows = found.reason is DeadLetterReason.KEY_PARKED
         if found.key is None and not follows:
             begun.add(partition)
         elif found.key is not None and is_open:
             (found_in if follows else keyed).add(partition)
     # Where none without a key began to park, one with a key did.
     return found_in | (keyed - begun)
-
-
-def _chosen(found: FoundLetter, letter: DeadLetter) -> Chosen:
-    return Chosen(found.place, found.key, found.at_ms, letter, found.history)
 
 
 def open_logs(
@@ -526,36 +513,23 @@ def place_json(place: DeadLetterPlace) -> Json:
     return {"letter": str(place), "topic": place.topic, "partition": place.partition, "offset": place.offset}
 
 
-def chosen_json(chosen: Chosen, *, now_ms: int) -> Json:
-    """What is shown of a dead letter before it is asked for."""
-    letter = chosen.letter
-    return {
-        **place_json(chosen.place),
-        "state": chosen.history.state.value,
-        "age_ms": max(now_ms - chosen.at_ms, 0),
-        **_of_letter(letter),
-    }
-
-
 def letter_json(found: FoundLetter, *, now_ms: int, has_key: bool) -> Json:
+    """Without the record of a dead letter it has no size."""
+    letter = found.letter
     row = {
         **place_json(found.place),
         "state": found.history.state.value,
         "written_ms": found.at_ms,
         "age_ms": max(now_ms - found.at_ms, 0),
-        "value_bytes": len(found.record),
+        "value_bytes": None if found.record is None else len(found.record),
         "request_ids": list(found.history.asked),
     }
     if has_key:
         row["key"] = bytes_json(found.key)
-    letter = found.letter
     if not isinstance(letter, DeadLetter):
         return {**row, "state": "undecodable", "reason": None, "why": letter.why}
-    return {**row, **_of_letter(letter)}
-
-
-def _of_letter(letter: DeadLetter) -> Json:
     return {
+        **row,
         "reason": letter.reason.value,
         "origin": letter.origin._asdict(),
         "origin_ms": letter.origin_ms,

@@ -13,12 +13,12 @@ from txlayer.core.dead_letters import DeadLetterHistory, DeadLetterState, Replay
 from txlayer.errors import UsageError
 from txlayer.operate import Json
 from txlayer.operate.dead_letters import (
-    Chosen,
     DeadLetterFilter,
     DeadLetterLog,
     DeadLetterPlace,
     DeadLetterResult,
     DeadLetterSelection,
+    FoundLetter,
     choose,
     newcomers,
     place_json,
@@ -192,7 +192,10 @@ LOOK_AGAIN_S = 0.2
 
 
 def _wait_for_answers(
-    order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Sequence[Chosen], on_progress: Callable[[int], None]
+    order: ReplayOrder,
+    logs: Mapping[str, DeadLetterLog],
+    asked: Sequence[FoundLetter],
+    on_progress: Callable[[int], None],
 ) -> None:
     """Return when all have a result, or when for the order's patience none came."""
     give_up_at, answered_before = time.monotonic() + order.patience_s, -1

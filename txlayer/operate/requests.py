@@ -9,7 +9,7 @@ from typing import NamedTuple
 from txlayer.adapters.ports import HalfWriter
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, encode_replay, replay_topic
 from txlayer.core.progress import NO_KEY, hash_of_key
-from txlayer.operate.dead_letters import Chosen, DeadLetterLog, DeadLetterPlace
+from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPlace, FoundLetter
 from txlayer.operate.operators import OperatorWriter
 
 BATCH_BYTES = 16_384
@@ -68,7 +68,7 @@ class RequestWriter:
 
 
 def requests_for(
-    chosen: Iterable[Chosen], logs: Mapping[str, DeadLetterLog], *, kind: ReplayKind, request_id: str, text: str
+    chosen: Iterable[FoundLetter], logs: Mapping[str, DeadLetterLog], *, kind: ReplayKind, request_id: str, text: str
 ) -> Iterator[Request]:
     """One request for each of these dead letters, in this order.
 
