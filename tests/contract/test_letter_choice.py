@@ -20,7 +20,7 @@ from txlayer.errors import TopicMismatchError
 from txlayer.operate.dead_letters import (
     DeadLetterFilter,
     DeadLetterLog,
-    DeadLetterPlace,
+    DeadLetterPosition,
     DeadLetterResult,
     DeadLetterSelection,
     choose,
@@ -42,7 +42,7 @@ class Field:
 
     def plant(
         self, *letters: tuple[bytes | None, DeadLetterReason], parked: Mapping[bytes, int] | None = None
-    ) -> list[DeadLetterPlace]:
+    ) -> list[DeadLetterPosition]:
         """Dead letters of (key, reason) in partition 0; `parked` is what the group stores with them."""
         given = []
         for key, reason in letters:
@@ -55,7 +55,7 @@ class Field:
             given, offsets=self.stage.behind(self._count, metadata=text), member=self.stage.member
         )
         self._wait_for(self.stage.dead_letters, count=self._count)
-        return [DeadLetterPlace(self.stage.topic, 0, offset) for offset in offsets]
+        return [DeadLetterPosition(self.stage.topic, 0, offset) for offset in offsets]
 
     def say(self, *records: ReplayRecord) -> None:
         """Records on the replay topic."""
@@ -83,7 +83,7 @@ class Field:
 
     def choose(
         self,
-        *names: DeadLetterPlace,
+        *names: DeadLetterPosition,
         wanted: DeadLetterFilter | None = None,
         limit: int | None = None,
         is_again: bool = False,
@@ -115,16 +115,16 @@ def field(lab: Lab) -> Iterator[Field]:
     made.close()
 
 
-def ask(place: DeadLetterPlace, *, request_id: str = "r", kind: ReplayKind = ReplayKind.REPLAY) -> ReplayRecord:
-    return ReplayRecord(kind, request_id, place.offset, text="zoe: mended")
+def ask(position: DeadLetterPosition, *, request_id: str = "r", kind: ReplayKind = ReplayKind.REPLAY) -> ReplayRecord:
+    return ReplayRecord(kind, request_id, position.offset, text="zoe: mended")
 
 
-def answer(place: DeadLetterPlace, outcome: ReplayOutcome, *, request_id: str = "r") -> ReplayRecord:
-    return ReplayRecord(ReplayKind.RESULT, request_id, place.offset, outcome)
+def answer(position: DeadLetterPosition, outcome: ReplayOutcome, *, request_id: str = "r") -> ReplayRecord:
+    return ReplayRecord(ReplayKind.RESULT, request_id, position.offset, outcome)
 
 
-def places(choice: DeadLetterSelection) -> list[DeadLetterPlace]:
-    return [each.place for each in choice.in_turn]
+def positions(choice: DeadLetterSelection) -> list[DeadLetterPosition]:
+    return [each.position for each in choice.in_turn]
 
 
 def key_hash(key: bytes) -> bytes:
@@ -144,8 +144,8 @@ def test_a_filter_chooses_among_those_that_nobody_asked_for(field: Field) -> Non
 
     choice = field.choose()
 
-    assert [failed, free] == places(choice)
-    assert [ours] == [each.place for each in choice.asked_before]
+    assert [failed, free] == positions(choice)
+    assert [ours] == [each.position for each in choice.asked_before]
 
 
 def test_what_is_named_is_chosen_or_said_to_be_unable(field: Field) -> None:
@@ -153,28 +153,28 @@ def test_what_is_named_is_chosen_or_said_to_be_unable(field: Field) -> None:
     field.say(
         ask(handled, request_id="a"), answer(handled, ReplayOutcome.HANDLED, request_id="a"), ask(asked, request_id="a")
     )
-    nowhere, elsewhere = (DeadLetterPlace(field.stage.topic, 0, 9_999), DeadLetterPlace("other", 0, 0))
+    nowhere, elsewhere = (DeadLetterPosition(field.stage.topic, 0, 9_999), DeadLetterPosition("other", 0, 0))
 
     choice = field.choose(free, handled, asked, nowhere, elsewhere)
     again = field.choose(handled, asked, is_again=True)
 
-    assert [free] == places(choice)
+    assert [free] == positions(choice)
     assert [
         (handled, DeadLetterResult.ALREADY),
         (asked, DeadLetterResult.REQUESTED_ALREADY),
         (nowhere, DeadLetterResult.NOT_FOUND),
         (elsewhere, DeadLetterResult.NOT_FOUND),
-    ] == [(place, why) for place, why, _ in choice.unable]
-    assert sorted([handled, asked]) == places(again)
+    ] == [(position, why) for position, why, _ in choice.unable]
+    assert sorted([handled, asked]) == positions(again)
 
 
 def test_a_parked_key_that_the_stored_offset_names_is_chosen_whole(field: Field) -> None:
     first, second, other = field.plant((b"p", REJECTED), (b"p", REJECTED), (b"o", REJECTED), parked={key_hash(b"p"): 1})
 
-    assert [first, second] == places(field.choose(second))
-    assert [other] == places(field.choose(other))
+    assert [first, second] == positions(field.choose(second))
+    assert [other] == positions(field.choose(other))
     left = field.choose(second, is_whole=False)
-    assert ([second], 1, 1) == (places(left), left.left_count, left.parked_key_count)
+    assert ([second], 1, 1) == (positions(left), left.left_count, left.parked_key_count)
 
 
 @pytest.mark.fault(
@@ -189,10 +189,10 @@ def test_the_last_of_a_parked_key_is_not_dropped_while_an_earlier_one_is_open(fi
     both = field.choose(first, second, is_whole=False, is_dropping=True)
 
     assert ([], [(second, DeadLetterResult.LAST_OF_KEY)]) == (
-        places(last_alone),
-        [(place, why) for place, why, _ in last_alone.unable],
+        positions(last_alone),
+        [(position, why) for position, why, _ in last_alone.unable],
     )
-    assert ([first], [first, second]) == (places(first_alone), places(both))
+    assert ([first], [first, second]) == (positions(first_alone), positions(both))
 
 
 @pytest.mark.fault(
@@ -212,10 +212,10 @@ def test_the_last_of_a_parked_key_is_not_dropped_while_the_replay_of_an_earlier_
     # It may fail, and the others with it: then the end of the first would release the key past the second.
     for choice in (before, all_before):
         assert ([], [(third, DeadLetterResult.LAST_OF_KEY)]) == (
-            places(choice),
-            [(place, why) for place, why, _ in choice.unable],
+            positions(choice),
+            [(position, why) for position, why, _ in choice.unable],
         )
-    assert [third] == places(behind_drops)
+    assert [third] == positions(behind_drops)
 
 
 @pytest.mark.fault(
@@ -229,10 +229,10 @@ def test_the_last_of_a_parked_partition_is_not_dropped_while_one_of_another_key_
     both = field.choose(first, second, is_whole=False, is_dropping=True)
 
     assert ([], [(second, DeadLetterResult.LAST_OF_KEY)]) == (
-        places(last_alone),
-        [(place, why) for place, why, _ in last_alone.unable],
+        positions(last_alone),
+        [(position, why) for position, why, _ in last_alone.unable],
     )
-    assert [first, second] == places(both)
+    assert [first, second] == positions(both)
 
 
 def test_a_limit_does_not_tear_a_parked_key(field: Field) -> None:
@@ -240,9 +240,9 @@ def test_a_limit_does_not_tear_a_parked_key(field: Field) -> None:
 
     choice = field.choose(limit=1)
 
-    assert [first, second, third] == places(choice)
+    assert [first, second, third] == positions(choice)
     assert 2 == choice.added_count
-    assert other not in places(choice)
+    assert other not in positions(choice)
 
 
 def test_of_a_parked_key_those_that_are_over_are_left_alone(field: Field) -> None:
@@ -254,20 +254,20 @@ def test_of_a_parked_key_those_that_are_over_are_left_alone(field: Field) -> Non
         answer(dropped, ReplayOutcome.DROPPED, request_id="b"),
     )
 
-    assert [second, third] == places(field.choose(third))
+    assert [second, third] == positions(field.choose(third))
 
 
 def test_null_keys_are_parked_together(field: Field) -> None:
     first, keyed, second = field.plant((None, REJECTED), (b"k", REJECTED), (None, PARKED), parked={NO_KEY: 2})
 
-    assert [first, second] == places(field.choose(first))
-    assert [keyed] == places(field.choose(keyed))
+    assert [first, second] == positions(field.choose(first))
+    assert [keyed] == positions(field.choose(keyed))
 
 
 def test_where_a_partition_has_one_order_all_its_keys_are_parked_together(field: Field) -> None:
     first, second, third = field.plant((b"a", REJECTED), (b"b", PARKED), (None, PARKED), parked={NO_KEY: 2})
 
-    assert [first, second, third] == places(field.choose(first))
+    assert [first, second, third] == positions(field.choose(first))
 
 
 def test_what_somebody_asked_for_meanwhile_is_not_asked_for_again(field: Field) -> None:
@@ -279,7 +279,7 @@ def test_what_somebody_asked_for_meanwhile_is_not_asked_for_again(field: Field) 
 
     able, taken = still_able(logs, chosen, is_again=False)
 
-    assert ([second], [first]) == ([c.place for c in able], [c.place for c in taken])
+    assert ([second], [first]) == ([c.position for c in able], [c.position for c in taken])
     assert DeadLetterState.REQUESTED is taken[0].history.state
     assert 2 == len(still_able(logs, chosen, is_again=True)[0])
 

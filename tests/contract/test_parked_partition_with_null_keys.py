@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.test_letter_choice import NO_KEY, PARKED, REJECTED, Field, places
+from tests.contract.test_letter_choice import NO_KEY, PARKED, REJECTED, Field, positions
 from tests.support.consumers import Stage
 from tests.support.dead_letter_stage import make_stage
 from tests.support.lab_memory import MemoryLab
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, encode_replay
 from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, RetryPolicy
-from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, DeadLetterPlace, DeadLetterResult, choose
+from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, DeadLetterPosition, DeadLetterResult, choose
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def test_the_last_of_a_parked_partition_is_not_dropped_although_it_has_no_key(fi
     last_alone = field.choose(second, is_whole=False, is_dropping=True)
 
     assert ([], [(second, DeadLetterResult.LAST_OF_KEY)]) == (
-        places(last_alone),
-        [(place, why) for place, why, _ in last_alone.unable],
+        positions(last_alone),
+        [(position, why) for position, why, _ in last_alone.unable],
     )
     assert first
 
@@ -42,7 +42,7 @@ def test_the_last_of_a_parked_partition_is_not_dropped_although_it_has_no_key(fi
 def test_a_parked_partition_is_replayed_whole_also_when_a_letter_without_a_key_is_named(field: Field) -> None:
     first, second = field.plant((b"a", REJECTED), (None, PARKED), parked={NO_KEY: 1})
 
-    assert [first, second] == places(field.choose(second))
+    assert [first, second] == positions(field.choose(second))
 
 
 @pytest.mark.promise("P9")
@@ -90,8 +90,8 @@ def _chosen_for_replay(stage: Stage, connections: Any, *, offset: int) -> list[t
     choice = choose(
         {stage.topic: log},
         wanted=DeadLetterFilter(),
-        names=[DeadLetterPlace(stage.topic, 0, offset)],
+        names=[DeadLetterPosition(stage.topic, 0, offset)],
         request_id="ticket-1",
         is_whole=True,
     )
-    return [(each.place.offset, each.key) for each in choice.in_turn]
+    return [(each.position.offset, each.key) for each in choice.in_turn]

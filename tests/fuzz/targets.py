@@ -19,7 +19,7 @@ from tests.fuzz.partition import check_partition
 from txlayer.adapters.ports import StoredOffset
 from txlayer.cli.main import build_app
 from txlayer.cli.options import parse_instant, parse_start
-from txlayer.cli.tx import parse_place
+from txlayer.cli.tx import parse_position
 from txlayer.config import (
     KNOWN_NAMES,
     ClientConfig,
@@ -192,10 +192,10 @@ def check_duration(raw: bytes) -> bool:
 
 def check_place(raw: bytes) -> bool:
     """`PARTITION:OFFSET`, or a whole origin."""
-    found = parse_place(text_of(raw))
+    found = parse_position(text_of(raw))
     if found is None:
         return False
-    assert found == parse_place(f"{found[0]}:{found[1]}")
+    assert found == parse_position(f"{found[0]}:{found[1]}")
     return True
 
 

@@ -8,7 +8,7 @@ from txlayer.cli.dlq import DeadLetterFilters, parse_letter
 from txlayer.cli.options import parse_instant
 from txlayer.core.dead_letters import DeadLetterReason
 from txlayer.errors import ConfigError, UsageError
-from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterPlace
+from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterPosition
 from txlayer.operate.replay import author_of
 
 NOW_MS = 1_700_000_000_000
@@ -37,9 +37,9 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 
 def test_a_dead_letter_is_named_with_its_topic_or_with_the_only_one() -> None:
-    assert DeadLetterPlace("shop.orders", 3, 17) == parse_letter("shop.orders/3:17", topics=[])
-    assert DeadLetterPlace("orders", 3, 17) == parse_letter("3:17", topics=["orders"])
-    assert "orders/3:17" == str(DeadLetterPlace("orders", 3, 17))
+    assert DeadLetterPosition("shop.orders", 3, 17) == parse_letter("shop.orders/3:17", topics=[])
+    assert DeadLetterPosition("orders", 3, 17) == parse_letter("3:17", topics=["orders"])
+    assert "orders/3:17" == str(DeadLetterPosition("orders", 3, 17))
 
 
 @pytest.mark.parametrize(

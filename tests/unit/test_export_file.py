@@ -15,7 +15,7 @@ from txlayer.core import codec
 from txlayer.core.messages import HalfHeader, HalfOptions
 from txlayer.core.transaction import Transaction
 from txlayer.errors import UsageError
-from txlayer.operate.history import read_with_contents, whole_json
+from txlayer.operate.history import export_json, read_with_contents
 from txlayer.operate.overview import UnsettledTransaction
 
 KEY = "order-1/00000001"
@@ -32,7 +32,7 @@ def test_a_young_transaction_is_exported_with_all_bytes_of_its_message() -> None
     found = UnsettledTransaction(0, "open", Transaction(KEY, "orders", "shop", 0, 1_000, "900", (0, 0), None))
 
     ((each, contents),) = read_with_contents(CoordinatorConfig(), stage.connections(), [found])
-    row: dict[str, Any] = json.loads(json.dumps(whole_json(each, contents, now_ms=2_000)))
+    row: dict[str, Any] = json.loads(json.dumps(export_json(each, contents, now_ms=2_000)))
 
     assert (1, "order-1", "open", 900) == tuple(row[name] for name in ("format", "txn_id", "state", "born_ms"))
     assert [

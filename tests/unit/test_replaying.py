@@ -8,7 +8,7 @@ import pytest
 
 from txlayer.core.dead_letters import ReplayKind
 from txlayer.core.progress import hash_of_key
-from txlayer.operate.dead_letters import DeadLetterPlace, FoundLetter, QueueStatus
+from txlayer.operate.dead_letters import DeadLetterPosition, FoundLetter, QueueStatus
 from txlayer.operate.requests import requests_for
 
 A = b"customer-7"
@@ -29,7 +29,7 @@ class Log:
 
 
 def chosen(offset: int, key: bytes = A) -> FoundLetter:
-    return FoundLetter(DeadLetterPlace("orders", 0, offset), key, 0, cast("Any", None), cast("Any", None))
+    return FoundLetter(DeadLetterPosition("orders", 0, offset), key, 0, cast("Any", None), cast("Any", None))
 
 
 def asked_for(log: Log, kind: ReplayKind) -> list[tuple[bytes | None, int | None]]:

@@ -45,7 +45,7 @@ def young(*, state: TxnState = TxnState.OPEN, group: str = "orders") -> Transact
     ],
 )
 def test_a_place_is_told_from_an_id(text: str, place: tuple[int, int] | None) -> None:
-    assert place == tx.parse_place(text)
+    assert place == tx.parse_position(text)
 
 
 def test_every_state_that_is_not_settled_may_be_asked_for() -> None:

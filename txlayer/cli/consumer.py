@@ -61,7 +61,7 @@ _SAID = frozenset(
 
 @command(app)
 def run(  # every option is a parameter
-    place: Annotated[
+    reference: Annotated[
         str,
         typer.Argument(
             metavar="MODULE:CONSUMER",
@@ -87,7 +87,7 @@ def run(  # every option is a parameter
         stop.install()
         run_workers(metrics, workers, stop)
     consumer = load_object(
-        place,
+        reference,
         ConsumerService,  # type: ignore[type-abstract]  # no object of it is made
         folder=str(Path.cwd()),
     )
@@ -211,11 +211,11 @@ def _show(kind: ReplayKind, group: str, written: Sequence[WrittenRequest], taken
         return
     word = f"{WORDS[kind]}d"
     for row in rows:
-        place = f"{row['topic']}-{row['partition']}"
+        name = f"{row['topic']}-{row['partition']}"
         if row["result"] == "taken":
-            typer.echo(f"{place} is {word}")
+            typer.echo(f"{name} is {word}")
         else:
-            typer.echo(f"{place} is asked to be {word}; no consumer of {group} has taken it yet", err=True)
+            typer.echo(f"{name} is asked to be {word}; no consumer of {group} has taken it yet", err=True)
 
 
 # --- where a group goes on ---------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from txlayer.operate.dead_letters import (
     KIND_WORDS,
     DeadLetterFilter,
     DeadLetterLog,
-    DeadLetterPlace,
+    DeadLetterPosition,
     DeadLetterResult,
     DeadLetterSelection,
 )
@@ -121,7 +121,7 @@ class DeadLetterFilters(Bundle):
         )
 
 
-def parse_letter(text: str, *, topics: Sequence[str]) -> DeadLetterPlace:
+def parse_letter(text: str, *, topics: Sequence[str]) -> DeadLetterPosition:
     """`orders/3:17`, or `3:17` where `topics` has one."""
     match = re.fullmatch(r"(?:([^/]+)/)?(\d{1,9}):(\d{1,18})", text, re.ASCII)
     topic = None if match is None else match[1] or (topics[0] if len(topics) == 1 else None)
@@ -130,7 +130,7 @@ def parse_letter(text: str, *, topics: Sequence[str]) -> DeadLetterPlace:
             f"{text[:80]!r} names no dead letter: TOPIC/PARTITION:OFFSET is asked for, as `txlayer dlq list` shows it, or "
             "PARTITION:OFFSET with one --topic"
         )
-    return DeadLetterPlace(topic, int(match[2]), int(match[3]))
+    return DeadLetterPosition(topic, int(match[2]), int(match[3]))
 
 
 def check_names(group: str, topics: Sequence[str] | None) -> None:
@@ -192,16 +192,16 @@ def show(
 ) -> None:
     """Show one dead letter: where it came from, what went wrong, who asked for what, and what became of it."""
     check_names(group, topic)
-    place = parse_letter(letter, topics=topic or ())
-    with open_logs(cluster.config(ClientConfig), group, [place.topic]) as logs:
-        log = logs[place.topic]
-        found = log.at(place.partition, place.offset)
+    position = parse_letter(letter, topics=topic or ())
+    with open_logs(cluster.config(ClientConfig), group, [position.topic]) as logs:
+        log = logs[position.topic]
+        found = log.at(position.partition, position.offset)
         if found is None:
             raise UsageError(
-                f"{place}: there is no record in {log.dead_letters} (any more); `txlayer dlq list --group {group}` "
+                f"{position}: there is no record in {log.dead_letters} (any more); `txlayer dlq list --group {group}` "
                 "shows what there is"
             )
-        row = dead_letters.show_json(found, log.said_about(place), now_ms=current_ms(), has_value=has_value)
+        row = dead_letters.show_json(found, log.said_about(position), now_ms=current_ms(), has_value=has_value)
     output.show(row, show_tables, as_json=as_json)
 
 
@@ -479,6 +479,6 @@ def sentence(outcome: DeadLetterOutcome, kind: ReplayKind) -> str:
     if outcome.result is DeadLetterResult.ALREADY:
         state = "" if outcome.state is None else outcome.state.value
         more = "; --again asks all the same" if kind is ReplayKind.REPLAY else ""
-        return f"{outcome.place} was {state} already{more}"
+        return f"{outcome.position} was {state} already{more}"
     text = f": {outcome.text}" if outcome.text else ""
-    return printable(f"{outcome.place} {_SENTENCES[outcome.result]}{text}")
+    return printable(f"{outcome.position} {_SENTENCES[outcome.result]}{text}")

@@ -44,17 +44,17 @@ def build_app(names: Collection[str] = (*GROUPS, *SINGLE)) -> typer.Typer:
     )
     # Before every command, also those that take no role's settings.
     app.callback()(_begin)
-    for name, place in GROUPS.items():
+    for name, reference in GROUPS.items():
         if name in names:
-            app.add_typer(_load(place), name=name)
-    for name, place in SINGLE.items():
+            app.add_typer(_load(reference), name=name)
+    for name, reference in SINGLE.items():
         if name in names:
-            app.command(name)(_load(place))
+            app.command(name)(_load(reference))
     return app
 
 
-def _load(place: str) -> Any:
-    module, _, name = place.partition(":")
+def _load(reference: str) -> Any:
+    module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
 
 

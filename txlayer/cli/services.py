@@ -137,28 +137,32 @@ def run_workers(config: MetricsConfig, worker_count: int, stop: StopSignal) -> N
     raise typer.Exit(supervise(command, worker_count=worker_count, wait=stop.wait, own_arguments=ports))
 
 
-def load_handler(place: str, *, folder: str) -> Callable[..., Any]:
-    """The function that `place` names; modules of `folder` are found first."""
-    found = _load(place, folder=folder, name="--handler", kind="function")
+def load_handler(reference: str, *, folder: str) -> Callable[..., Any]:
+    """The function that `reference` names; modules of `folder` are found first."""
+    found = _load(reference, folder=folder, name="--handler", kind="function")
     if not callable(found):
         expected = "a function that takes a CheckRequest"
-        raise ConfigError(f"{type(found).__name__} is not callable", name="--handler", value=place, expected=expected)
+        raise ConfigError(
+            f"{type(found).__name__} is not callable", name="--handler", value=reference, expected=expected
+        )
     function: Callable[..., Any] = found
     return function
 
 
-def load_object(place: str, kind: type[T], *, folder: str) -> T:
-    """The object of this kind that `place` names; the rest as `load_handler`."""
-    found = _load(place, folder=folder, name="MODULE:CONSUMER", kind="consumer")
+def load_object(reference: str, kind: type[T], *, folder: str) -> T:
+    """The object of this kind that `reference` names; the rest as `load_handler`."""
+    found = _load(reference, folder=folder, name="MODULE:CONSUMER", kind="consumer")
     if not isinstance(found, kind):
-        raise ConfigError(f"it is {type(found).__name__}", name="MODULE:CONSUMER", value=place, expected="a consumer")
+        raise ConfigError(
+            f"it is {type(found).__name__}", name="MODULE:CONSUMER", value=reference, expected="a consumer"
+        )
     return found
 
 
-def _load(place: str, *, folder: str, name: str, kind: str) -> Any:
-    module_name, colon, path = place.partition(":")
+def _load(reference: str, *, folder: str, name: str, kind: str) -> Any:
+    module_name, colon, path = reference.partition(":")
     if not colon or not module_name or not path:
-        raise ConfigError(f"names no {kind}", name=name, value=place, expected=f"MODULE:{kind.upper()}")
+        raise ConfigError(f"names no {kind}", name=name, value=reference, expected=f"MODULE:{kind.upper()}")
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
@@ -166,12 +170,12 @@ def _load(place: str, *, folder: str, name: str, kind: str) -> Any:
     except Exception as exc:
         # The text of a foreign exception may hold secrets: only its kind and position are shown.
         why = f"the module cannot be imported: {_described(exc)}"
-        raise ConfigError(why, name=name, value=place, expected="a module that Python finds from here") from exc
+        raise ConfigError(why, name=name, value=reference, expected="a module that Python finds from here") from exc
     try:
         return attrgetter(path)(module)
     except AttributeError:
         why = f"{module_name} has no {path}"
-        raise ConfigError(why, name=name, value=place, expected=f"a {kind} of the module") from None
+        raise ConfigError(why, name=name, value=reference, expected=f"a {kind} of the module") from None
 
 
 def _described(error: Exception) -> str:

@@ -193,16 +193,16 @@ def show(
     from txlayer.operate import history as histories
 
     config = connection.config(CoordinatorConfig)
-    place = None if is_id else parse_place(what)
+    position = None if is_id else parse_position(what)
     wanted = codec.parse_quarantine_key(what.encode(errors="replace"))
-    if place is not None:
-        wanted = Origin(config.topics.half, *place), None
+    if position is not None:
+        wanted = Origin(config.topics.half, *position), None
     if wanted is not None and _show_quarantined(config, wanted, as_json=as_json):
         return
     reader = connect_history(config)
     found: Sequence[TransactionHistory] = []
-    if place is not None:
-        found, searched = histories.histories_at(reader, *place)
+    if position is not None:
+        found, searched = histories.histories_at(reader, *position)
     elif wanted is not None:
         searched = f"{config.topics.doubt} holds nothing under {what}"
     else:
@@ -221,7 +221,7 @@ def show(
     output.show(rows, tx_rows.histories_tables, as_json=as_json)
 
 
-def parse_place(text: str) -> tuple[int, int] | None:
+def parse_position(text: str) -> tuple[int, int] | None:
     """(partition, offset) of `7:16`, or of a whole header `txl-origin`; None: it is neither."""
     match = re.fullmatch(r"(\d{1,9}):(\d{1,18})(\|.*)?", text, re.ASCII)
     return None if match is None else (int(match[1]), int(match[2]))
@@ -267,7 +267,7 @@ def export(
     states = wanted.states or PARKED
     path = None if output_ == STDOUT else Path(output_)
     if path is not None:
-        _check_place(path, is_forced=force)
+        _check_path(path, is_forced=force)
     config = connection.config(CoordinatorConfig)
     now_ms = current_ms()
     with closing(connect_coordinator(config, is_one_shot=True)) as connections:
@@ -279,12 +279,12 @@ def export(
         oldest = unsettled.oldest(found, limit)
         with _opened(path, is_forced=force) as file:
             for each, contents in histories.read_with_contents(config, connections, oldest):
-                file.write(json.dumps(histories.whole_json(each, contents, now_ms=now_ms)) + "\n")
+                file.write(json.dumps(histories.export_json(each, contents, now_ms=now_ms)) + "\n")
     where = "standard output" if path is None else str(path)
     typer.echo(f"{len(oldest):,} transactions written to {where}", err=True)
 
 
-def _check_place(path: Path, *, is_forced: bool) -> None:
+def _check_path(path: Path, *, is_forced: bool) -> None:
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError(f"--output {path}: name a file in a folder that is there")
     if path.exists() and not is_forced:
@@ -308,7 +308,7 @@ def _opened(path: Path | None, *, is_forced: bool) -> Iterator[TextIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _check_place(path, is_forced=is_forced)  # another program may have been quicker
+        _check_path(path, is_forced=is_forced)  # another program may have been quicker
         made.replace(path)
     finally:
         made.unlink(missing_ok=True)

@@ -96,7 +96,7 @@ def _verified(config: ClientConfig, asked: WantedWindow) -> Verification:
         )
 
 
-def place_of(finding: VerdictFinding) -> str:
+def where_of(finding: VerdictFinding) -> str:
     return f"{finding.place.topic}-{finding.place.partition}@{finding.place.offset}"
 
 
@@ -140,7 +140,7 @@ def _findings(found: Verification, *, limit: int) -> RenderableType:
     columns: output.Columns = {
         "verdict": lambda finding: _verdict(finding.verdict),
         "breaks": lambda finding: " ".join(p.name for p in finding.promises),
-        "where": place_of,
+        "where": where_of,
         "transaction": lambda finding: finding.txn_id[:_ID_LENGTH_MAX],
         "reason": lambda finding: finding.detail,
     }

@@ -39,7 +39,7 @@ PATIENCE_S = 10.0
 """Nothing came for so long: the broker does not answer any more."""
 
 
-class DeadLetterPlace(NamedTuple):
+class DeadLetterPosition(NamedTuple):
     """Position of a dead letter in the dead-letter topic of `topic`."""
 
     topic: str  # that the message came from
@@ -53,7 +53,7 @@ class DeadLetterPlace(NamedTuple):
 class FoundLetter(NamedTuple):
     """A record of a dead-letter topic."""
 
-    place: DeadLetterPlace
+    position: DeadLetterPosition
     key: bytes | None
     at_ms: int  # when it was written
     letter: DeadLetter | Undecodable
@@ -136,13 +136,13 @@ class DeadLetterLog:
     def follow(self) -> None:
         """Read what came to the replay topic since the last call, the first time all of it."""
         ends = self._admin.end_offsets(list(self._next))
-        for partition, event in self._events({place: (self._next[place], end) for place, end in ends.items()}):
+        for partition, event in self._events({tp: (self._next[tp], end) for tp, end in ends.items()}):
             self._states.setdefault(partition, PartitionStates()).fold(event)
         self._next = ends
 
-    def history(self, place: DeadLetterPlace) -> DeadLetterHistory:
+    def history(self, position: DeadLetterPosition) -> DeadLetterHistory:
         """What was asked and answered about one dead letter, as far as the replay topic was read."""
-        return self._states.get(place.partition, PartitionStates()).of(place.offset)
+        return self._states.get(position.partition, PartitionStates()).of(position.offset)
 
     def letters(
         self, *, since_ms: int | None = None, partitions: Collection[int] | None = None
@@ -152,32 +152,29 @@ class DeadLetterLog:
         `since_ms` leaves out those before it by their timestamps; some may be given all the same.
         """
         numbers = range(self.partition_count) if partitions is None else sorted(partitions)
-        places = [(self.dead_letters, p) for p in numbers if p < self.partition_count]
-        if not places:
+        tps = [(self.dead_letters, p) for p in numbers if p < self.partition_count]
+        if not tps:
             return
-        if since_ms is None:
-            starts = self._admin.start_offsets(places)
-        else:
-            starts = self._admin.offsets_at(places, at_ms=since_ms)
-        ends = self._admin.end_offsets(places)
-        yield from map(self._found, self._records({place: (starts[place], ends[place]) for place in places}))
+        starts = self._admin.start_offsets(tps) if since_ms is None else self._admin.offsets_at(tps, at_ms=since_ms)
+        ends = self._admin.end_offsets(tps)
+        yield from map(self._found, self._records({tp: (starts[tp], ends[tp]) for tp in tps}))
 
     def at(self, partition: int, offset: int) -> FoundLetter | None:
         """The dead letter at this position."""
         if not 0 <= partition < self.partition_count:
             return None
-        place = (self.dead_letters, partition)
-        start, end = self._span(place)
+        tp = (self.dead_letters, partition)
+        start, end = self._span(tp)
         if start <= offset < end:
-            for record in self._records({place: (offset, offset + 1)}):
+            for record in self._records({tp: (offset, offset + 1)}):
                 return self._found(record)
         return None
 
-    def said_about(self, place: DeadLetterPlace) -> list[DeadLetterEvent]:
+    def said_about(self, position: DeadLetterPosition) -> list[DeadLetterEvent]:
         """Everything that the replay topic says of one dead letter, in order."""
-        where = (self.replays, place.partition)
-        events = self._events({where: self._span(where)})
-        return [event for _, event in events if event.record.dead_letter_offset == place.offset]
+        tp = (self.replays, position.partition)
+        events = self._events({tp: self._span(tp)})
+        return [event for _, event in events if event.record.dead_letter_offset == position.offset]
 
     def queues(self) -> dict[int, QueueStatus]:
         """What the group stored for each partition; metadata that are not ours say nothing."""
@@ -197,15 +194,15 @@ class DeadLetterLog:
             )
         return found
 
-    def _span(self, place: TopicPartition) -> Range:
-        return self._admin.start_offsets([place])[place], self._admin.end_offsets([place])[place]
+    def _span(self, tp: TopicPartition) -> Range:
+        return self._admin.start_offsets([tp])[tp], self._admin.end_offsets([tp])[tp]
 
     def _found(self, record: Any) -> FoundLetter:
         letter = dead_letter_of(record.headers())
         if isinstance(letter, DeadLetter) and (letter.consumer_group, letter.origin.topic) != (self.group, self.topic):
             letter = Undecodable(f"a dead letter of group {letter.consumer_group} and topic {letter.origin.topic}")
-        place = DeadLetterPlace(self.topic, record.partition(), record.offset())
-        return FoundLetter(place, record.key(), record.timestamp()[1], letter, self.history(place), record)
+        position = DeadLetterPosition(self.topic, record.partition(), record.offset())
+        return FoundLetter(position, record.key(), record.timestamp()[1], letter, self.history(position), record)
 
     def _events(self, ranges: Mapping[TopicPartition, Range]) -> Iterator[tuple[int, DeadLetterEvent]]:
         """(partition, event) of the replay topic, without records that cannot be read."""
@@ -271,7 +268,7 @@ class DeadLetterSelection:
 
     chosen: list[FoundLetter] = field(default_factory=list)  # to be asked for
     asked_before: list[FoundLetter] = field(default_factory=list)  # by the same request id
-    unable: list[tuple[DeadLetterPlace, DeadLetterResult, DeadLetterHistory | None]] = field(default_factory=list)
+    unable: list[tuple[DeadLetterPosition, DeadLetterResult, DeadLetterHistory | None]] = field(default_factory=list)
     added_count: int = 0  # of the chosen: because their parked key is replayed whole
     left_count: int = 0  # of a parked key, and not chosen as asked for
     parked_key_count: int = 0
@@ -281,8 +278,8 @@ class DeadLetterSelection:
     def in_turn(self) -> list[FoundLetter]:
         """The chosen: those of one partition in the order of their offsets, partitions taking turns."""
         queues: dict[tuple[str, int], list[FoundLetter]] = {}
-        for each in sorted(self.chosen, key=lambda c: c.place):
-            queues.setdefault(each.place[:2], []).append(each)
+        for each in sorted(self.chosen, key=lambda c: c.position):
+            queues.setdefault(each.position[:2], []).append(each)
         return [each for turn in zip_longest(*queues.values()) for each in turn if each is not None]
 
 
@@ -290,7 +287,7 @@ def choose(
     logs: Mapping[str, DeadLetterLog],
     *,
     wanted: DeadLetterFilter,
-    names: Collection[DeadLetterPlace] = (),
+    names: Collection[DeadLetterPosition] = (),
     request_id: str,
     limit: int | None = None,
     is_again: bool = False,
@@ -306,19 +303,19 @@ def choose(
     choice = DeadLetterSelection()
     if names:
         able = frozenset(DeadLetterState) if is_again else ABLE
-        for place in dict.fromkeys(names):
-            log = logs.get(place.topic)
-            found = None if log is None else log.at(place.partition, place.offset)
+        for position in dict.fromkeys(names):
+            log = logs.get(position.topic)
+            found = None if log is None else log.at(position.partition, position.offset)
             if found is None:
-                choice.unable.append((place, DeadLetterResult.NOT_FOUND, None))
+                choice.unable.append((position, DeadLetterResult.NOT_FOUND, None))
             elif (why := _sort_in(choice, found, able, request_id)) is not None:
-                choice.unable.append((place, why, found.history))
+                choice.unable.append((position, why, found.history))
     else:
         for found in _letters(logs, wanted):
             why = _sort_in(choice, found, ABLE, request_id)
             choice.undecodable_count += why is DeadLetterResult.UNDECODABLE
         if limit is not None:
-            choice.chosen = heapq.nsmallest(limit, choice.chosen, key=lambda c: (c.at_ms, c.place))
+            choice.chosen = heapq.nsmallest(limit, choice.chosen, key=lambda c: (c.at_ms, c.position))
     is_all_there_is = not names and wanted.is_empty and limit is None
     if not is_all_there_is or is_dropping:  # replays without an answer are not chosen, and may fail
         for log in logs.values():
@@ -338,11 +335,11 @@ def newcomers(logs: Mapping[str, DeadLetterLog], asked: Iterable[FoundLetter], *
     """
     queues: dict[tuple[str, int, bytes | None], list[FoundLetter]] = {}
     for each in asked:
-        queues.setdefault((*each.place[:2], each.key), []).append(each)
+        queues.setdefault((*each.position[:2], each.key), []).append(each)
     handled = [
         each
         for chain in queues.values()
-        if all(logs[c.place.topic].history(c.place).state is DeadLetterState.HANDLED for c in chain)
+        if all(logs[c.position.topic].history(c.position).state is DeadLetterState.HANDLED for c in chain)
         for each in chain
     ]
     choice = DeadLetterSelection(asked_before=handled)
@@ -361,7 +358,7 @@ def still_able(
     able: list[FoundLetter] = []
     taken: list[FoundLetter] = []
     for each in chosen:
-        now = each._replace(history=logs[each.place.topic].history(each.place))
+        now = each._replace(history=logs[each.position.topic].history(each.position))
         (able if is_again or now.history.state in ABLE else taken).append(now)
     return able, taken
 
@@ -390,29 +387,29 @@ def _add_parked(
 
     With `is_dropping` the last dead letter of each leaves the choice where an earlier one is left, or is to be replayed and may fail.
     """
-    ours = [c for c in (*choice.chosen, *choice.asked_before) if c.place.topic == log.topic]
+    ours = [c for c in (*choice.chosen, *choice.asked_before) if c.position.topic == log.topic]
     if not ours:
         return
     queues = log.queues()
-    in_one_order = _in_one_order(log, queues, {c.place.partition for c in ours})
+    in_one_order = _in_one_order(log, queues, {c.position.partition for c in ours})
 
     def chain_of(partition: int, key: bytes | None) -> tuple[int, bytes]:
         return partition, NO_KEY if partition in in_one_order else hash_of_key(key)
 
-    keys = {chain_of(c.place.partition, c.key) for c in ours}
+    keys = {chain_of(c.position.partition, c.key) for c in ours}
     parked = {chain for chain in keys if chain[1] in queues[chain[0]].parked}
     rest: list[tuple[tuple[int, bytes], FoundLetter]] = []
-    places = {c.place for c in ours}
+    positions = {c.position for c in ours}
 
     for found in log.letters(partitions={partition for partition, _ in keys}):
-        chain = chain_of(found.place.partition, found.key)
+        chain = chain_of(found.position.partition, found.key)
         if chain not in keys or isinstance(found.letter, Undecodable):
             continue
         if found.history.state not in ENDED and found.reason is DeadLetterReason.KEY_PARKED:
             parked.add(chain)
         is_able = found.history.state in ABLE and request_id not in found.history.asked
         is_left = is_able or (is_dropping and found.history.is_to_be_replayed)
-        if is_left and found.place not in places:
+        if is_left and found.position not in positions:
             rest.append((chain, found._replace(record=None)))
 
     more = [each for chain, each in rest if chain in parked]
@@ -424,14 +421,14 @@ def _add_parked(
     choice.left_count += len(more)
     if not is_dropping:
         return
-    last_left = {chain: each.place for chain, each in sorted(rest, key=lambda c: c[1].place)}
-    ours_chosen = [c for c in choice.chosen if c.place.topic == log.topic]
-    last_chosen = {chain_of(c.place.partition, c.key): c for c in sorted(ours_chosen, key=lambda c: c.place)}
+    last_left = {chain: each.position for chain, each in sorted(rest, key=lambda c: c[1].position)}
+    ours_chosen = [c for c in choice.chosen if c.position.topic == log.topic]
+    last_chosen = {chain_of(c.position.partition, c.key): c for c in sorted(ours_chosen, key=lambda c: c.position)}
     for chain in sorted(parked & last_left.keys() & last_chosen.keys()):
         last = last_chosen[chain]
-        if last.place > last_left[chain]:
+        if last.position > last_left[chain]:
             choice.chosen.remove(last)
-            choice.unable.append((last.place, DeadLetterResult.LAST_OF_KEY, last.history))
+            choice.unable.append((last.position, DeadLetterResult.LAST_OF_KEY, last.history))
 
 
 def _in_one_order(log: DeadLetterLog, queues: Mapping[int, QueueStatus], partitions: Collection[int]) -> set[int]:
@@ -443,7 +440,7 @@ def _in_one_order(log: DeadLetterLog, queues: Mapping[int, QueueStatus], partiti
     for found in log.letters(partitions=suspects):
         if found.reason is None:
             continue
-        partition, is_open = found.place.partition, found.history.state not in ENDED
+        partition, is_open = found.position.partition, found.history.state not in ENDED
         follows = found.reason is DeadLetterReason.KEY_PARKED
         if found.key is None and not follows:
             begun.add(partition)
@@ -509,15 +506,20 @@ def _oldest(letters: Sequence[FoundLetter], limit: int) -> list[FoundLetter]:
 KIND_WORDS = {"R": "replay", "D": "drop", "P": "pause", "U": "resume", "E": "result"}
 
 
-def place_json(place: DeadLetterPlace) -> Json:
-    return {"letter": str(place), "topic": place.topic, "partition": place.partition, "offset": place.offset}
+def position_json(position: DeadLetterPosition) -> Json:
+    return {
+        "letter": str(position),
+        "topic": position.topic,
+        "partition": position.partition,
+        "offset": position.offset,
+    }
 
 
 def letter_json(found: FoundLetter, *, now_ms: int, has_key: bool) -> Json:
     """Without the record of a dead letter it has no size."""
     letter = found.letter
     row = {
-        **place_json(found.place),
+        **position_json(found.position),
         "state": found.history.state.value,
         "written_ms": found.at_ms,
         "age_ms": max(now_ms - found.at_ms, 0),

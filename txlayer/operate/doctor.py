@@ -476,13 +476,13 @@ def log_start(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[Clust
     gone = []
     for p in facts.partitions:
         if p.low_water is not None and p.low_water < p.half_start:
-            place = f"{facts.half}-{p.partition} begins at {p.half_start}, low water is {p.low_water}"
-            gone.append(place)
+            gap = f"{facts.half}-{p.partition} begins at {p.half_start}, low water is {p.low_water}"
+            gone.append(gap)
         if p.op_next is not None and p.op_next < p.op_start:
-            place = f"{facts.op}-{p.partition} begins at {p.op_start}, the next to apply is {p.op_next}"
-            gone.append(place)
-    for place in gone:
-        reason = f"{place}: retention took what was not read (P1); no coordinator starts"
+            gap = f"{facts.op}-{p.partition} begins at {p.op_start}, the next to apply is {p.op_next}"
+            gone.append(gap)
+    for gap in gone:
+        reason = f"{gap}: retention took what was not read (P1); no coordinator starts"
         mend = f"txlayer coordinator reset --namespace {facts.namespace} --to earliest"
         yield error(facts.namespace, reason, mend)
     if facts.partitions and not gone:

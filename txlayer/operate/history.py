@@ -160,7 +160,7 @@ FORMAT = 1
 """Version of a line: a reader refuses one that it does not know."""
 
 
-def whole_json(found: UnsettledTransaction, contents: list[Content], *, now_ms: int) -> Json:
+def export_json(found: UnsettledTransaction, contents: list[Content], *, now_ms: int) -> Json:
     more = found.txn.more
     return {
         "format": FORMAT,

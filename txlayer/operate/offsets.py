@@ -46,8 +46,8 @@ def plan_reset(
     after = _positions(admin, topics, to)
     before = dict(admin.stored_offsets(group, list(after)))
     stored = {
-        place: StoredOffset(offset, "" if of_coordinators else _metadata(offset, before[place], token_above))
-        for place, offset in after.items()
+        tp: StoredOffset(offset, "" if of_coordinators else _metadata(offset, before[tp], token_above))
+        for tp, offset in after.items()
     }
     return GroupReset(before, stored)
 
@@ -63,12 +63,12 @@ def _metadata(offset: int, before: StoredOffset | None, token_above: int | None)
 
 
 def _positions(admin: Administration, topics: Sequence[str], position: StartPosition) -> dict[TopicPartition, int]:
-    places = [(topic, p) for topic in topics for p in range(partition_count_of(admin, topic))]
+    tps = [(topic, p) for topic in topics for p in range(partition_count_of(admin, topic))]
     if position == "earliest":
-        return admin.start_offsets(places)
+        return admin.start_offsets(tps)
     if position == "latest":
-        return admin.end_offsets(places)
-    return admin.offsets_at(places, at_ms=position)
+        return admin.end_offsets(tps)
+    return admin.offsets_at(tps, at_ms=position)
 
 
 class PartitionStatus(NamedTuple):

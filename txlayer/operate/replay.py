@@ -15,13 +15,13 @@ from txlayer.operate import Json
 from txlayer.operate.dead_letters import (
     DeadLetterFilter,
     DeadLetterLog,
-    DeadLetterPlace,
+    DeadLetterPosition,
     DeadLetterResult,
     DeadLetterSelection,
     FoundLetter,
     choose,
     newcomers,
-    place_json,
+    position_json,
     still_able,
 )
 from txlayer.operate.operators import check_choice, signature_of
@@ -54,7 +54,7 @@ class ReplayOrder:
     kind: ReplayKind
     group: str
     topics: tuple[str, ...]
-    names: tuple[DeadLetterPlace, ...]
+    names: tuple[DeadLetterPosition, ...]
     is_all: bool
     wanted: DeadLetterFilter
     limit: int | None
@@ -92,25 +92,27 @@ _DONE = {ReplayKind.REPLAY: DeadLetterResult.HANDLED, ReplayKind.DROP: DeadLette
 class DeadLetterOutcome(NamedTuple):
     """What became of one dead letter."""
 
-    place: DeadLetterPlace
+    position: DeadLetterPosition
     result: DeadLetterResult
     state: DeadLetterState | None
     text: str = ""
 
 
-def answered(place: DeadLetterPlace, history: DeadLetterHistory, request_id: str) -> DeadLetterOutcome:
+def answered(position: DeadLetterPosition, history: DeadLetterHistory, request_id: str) -> DeadLetterOutcome:
     """Of one that was asked for, with what its owner answered."""
     said = history.results.get(request_id)
     if said is None or said.record.outcome is None:
-        return DeadLetterOutcome(place, DeadLetterResult.REQUESTED, history.state)
-    return DeadLetterOutcome(place, DeadLetterResult[said.record.outcome.name], history.state, said.record.text)
+        return DeadLetterOutcome(position, DeadLetterResult.REQUESTED, history.state)
+    return DeadLetterOutcome(position, DeadLetterResult[said.record.outcome.name], history.state, said.record.text)
 
 
-def not_asked(place: DeadLetterPlace, why: DeadLetterResult, history: DeadLetterHistory | None) -> DeadLetterOutcome:
+def not_asked(
+    position: DeadLetterPosition, why: DeadLetterResult, history: DeadLetterHistory | None
+) -> DeadLetterOutcome:
     """Of one that nothing was asked for."""
     if history is None:
-        return DeadLetterOutcome(place, why, None)
-    return DeadLetterOutcome(place, why, history.state, ", ".join(sorted(history.unanswered)))
+        return DeadLetterOutcome(position, why, None)
+    return DeadLetterOutcome(position, why, history.state, ", ".join(sorted(history.unanswered)))
 
 
 def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -> bool:
@@ -145,8 +147,8 @@ def choose_for(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLet
 def planned(order: ReplayOrder, choice: DeadLetterSelection) -> list[DeadLetterOutcome]:
     return [
         *(not_asked(*each) for each in choice.unable),
-        *(DeadLetterOutcome(c.place, DeadLetterResult.PLANNED, c.history.state) for c in choice.in_turn),
-        *(answered(c.place, c.history, order.author.request_id) for c in choice.asked_before),
+        *(DeadLetterOutcome(c.position, DeadLetterResult.PLANNED, c.history.state) for c in choice.in_turn),
+        *(answered(c.position, c.history, order.author.request_id) for c in choice.asked_before),
     ]
 
 
@@ -182,8 +184,8 @@ def ask(
         followed += fresh
     return [
         *(not_asked(*each) for each in choice.unable),
-        *(not_asked(t.place, DeadLetterResult.REQUESTED_ALREADY, t.history) for t in taken),
-        *(answered(c.place, logs[c.place.topic].history(c.place), author.request_id) for c in followed),
+        *(not_asked(t.position, DeadLetterResult.REQUESTED_ALREADY, t.history) for t in taken),
+        *(answered(c.position, logs[c.position.topic].history(c.position), author.request_id) for c in followed),
     ]
 
 
@@ -200,10 +202,10 @@ def _wait_for_answers(
     """Return when all have a result, or when for the order's patience none came."""
     give_up_at, answered_before = time.monotonic() + order.patience_s, -1
     while True:
-        for topic in {each.place.topic for each in asked}:
+        for topic in {each.position.topic for each in asked}:
             logs[topic].follow()
-        places = (each.place for each in asked)
-        answered = sum(order.author.request_id in logs[p.topic].history(p).results for p in places)
+        positions = (each.position for each in asked)
+        answered = sum(order.author.request_id in logs[p.topic].history(p).results for p in positions)
         on_progress(answered)
         if answered > answered_before:
             give_up_at, answered_before = time.monotonic() + order.patience_s, answered
@@ -236,7 +238,7 @@ def wait_until_taken(log: DeadLetterLog, written: Sequence[WrittenRequest], *, p
 
 def outcome_json(outcome: DeadLetterOutcome, kind: ReplayKind, request_id: str) -> Json:
     return {
-        **place_json(outcome.place),
+        **position_json(outcome.position),
         "act": "replay" if kind is ReplayKind.REPLAY else "drop",
         "result": outcome.result.value,
         "state": None if outcome.state is None else outcome.state.value,

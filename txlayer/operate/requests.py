@@ -9,7 +9,7 @@ from typing import NamedTuple
 from txlayer.adapters.ports import HalfWriter
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, encode_replay, replay_topic
 from txlayer.core.progress import NO_KEY, hash_of_key
-from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPlace, FoundLetter
+from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPosition, FoundLetter
 from txlayer.operate.operators import OperatorWriter
 
 BATCH_BYTES = 16_384
@@ -76,12 +76,12 @@ def requests_for(
     later ones go.
     """
     queues = {topic: log.queues() for topic, log in logs.items()}
-    looked_up: set[DeadLetterPlace] = set()
+    looked_up: set[DeadLetterPosition] = set()
     for each in chosen:
-        topic, partition, _ = each.place
+        topic, partition, _ = each.position
         stuck = queues[topic][partition].stuck if kind is ReplayKind.REPLAY else {}
-        found = {DeadLetterPlace(topic, partition, stuck[h]) for h in {NO_KEY, hash_of_key(each.key)} & stuck.keys()}
+        found = {DeadLetterPosition(topic, partition, stuck[h]) for h in {NO_KEY, hash_of_key(each.key)} & stuck.keys()}
         gone = [p for p in sorted(found - looked_up) if logs[topic].at(partition, p.offset) is None]
         looked_up |= found
-        for place in (*gone, each.place):
-            yield Request(topic, partition, each.key, ReplayRecord(kind, request_id, place.offset, text=text))
+        for position in (*gone, each.position):
+            yield Request(topic, partition, each.key, ReplayRecord(kind, request_id, position.offset, text=text))

@@ -63,7 +63,7 @@ _RESOLUTIONS = {
 
 
 class RecordedLine(NamedTuple):
-    """One op line and its place."""
+    """One op line and its position."""
 
     position: OpPosition
     appended_ms: int
@@ -202,8 +202,8 @@ LOOK_AGAIN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """What stood, and the places up to which the logs were read for it."""
+class Snapshot:
+    """The transactions that were found, and the offsets up to which the logs were read for them."""
 
     found: list[UnsettledTransaction]
     op_ends: Mapping[int, int]
@@ -242,15 +242,15 @@ class ManualSettlement:
         self._clock = clock
         self._pause = pause
 
-    def look(self, is_wanted: Callable[[UnsettledTransaction], bool]) -> Picture:
+    def find(self, is_wanted: Callable[[UnsettledTransaction], bool]) -> Snapshot:
         """What is there now and wanted, in no promised order; everything in the op log so far is in it."""
         overview = Overview(self._config, self._connections)
         topic = self._config.topics.doubt
-        # Before the picture: what is ended on doubt later is found by `outcomes`.
+        # Before the snapshot: what is ended on doubt later is found by `outcomes`.
         count = count_partitions(self._connections, self._config.topics)
         ends = self._connections.end_offsets([(topic, p) for p in range(count)])
         found = [each for each in overview.unsettled() if is_wanted(each)]
-        return Picture(found, overview.op_ends, {p: end for (_, p), end in ends.items()})
+        return Snapshot(found, overview.op_ends, {p: end for (_, p), end in ends.items()})
 
     def write(
         self, lines: Sequence[Line], *, on_progress: Callable[[int], None] = lambda _count: None
@@ -302,7 +302,7 @@ class ManualSettlement:
         return wanted.keys() - missing.keys()
 
     def outcomes(
-        self, action: OperatorAction, written: Sequence[WrittenLine], picture: Picture, *, reached: Collection[int]
+        self, action: OperatorAction, written: Sequence[WrittenLine], snapshot: Snapshot, *, reached: Collection[int]
     ) -> list[SettlementOutcome]:
         """What became of each; of those in partitions that were not `reached`, that they are written."""
         keys = {w.found.txn.key for w in written if w.found.partition in reached}
@@ -324,10 +324,10 @@ class ManualSettlement:
         if keys:
             overview = Overview(self._config, self._connections)
             now = {s.txn.key: s for s in overview.unsettled() if s.txn.key in keys}
-            starts = {(self._config.topics.op, p): picture.op_ends[p] for p in reached}
-            starts |= {(doubt, p): picture.doubt_ends[p] for p in reached}
+            starts = {(self._config.topics.op, p): snapshot.op_ends[p] for p in reached}
+            starts |= {(doubt, p): snapshot.doubt_ends[p] for p in reached}
             ends = self._connections.end_offsets(list(starts))
-            read_committed(self._connections, {place: (start, ends[place]) for place, start in starts.items()}, take)
+            read_committed(self._connections, {tp: (start, ends[tp]) for tp, start in starts.items()}, take)
         outcomes = []
         for found, position in written:
             key = found.txn.key
@@ -407,7 +407,7 @@ class SettlementOrder:
 class SettlementPlan:
     """What would be written, and what is known without writing."""
 
-    picture: Picture
+    snapshot: Snapshot
     lines: list[Line]
     known: list[SettlementOutcome] = field(default_factory=list)
     skipped_count: int = 0  # chosen by filter, but decided already: this action says nothing about them
@@ -426,27 +426,27 @@ def plan_of(
 
 def _plan_of_many(order: SettlementOrder, settlement: ManualSettlement, *, now_ms: int) -> SettlementPlan:
     states = order.wanted.states or PARKED
-    picture = settlement.look(lambda each: each.state in states and order.wanted.lets_through(each, now_ms=now_ms))
-    able = [each for each in picture.found if known_before(order.action, each.state) is None]
+    snapshot = settlement.find(lambda each: each.state in states and order.wanted.lets_through(each, now_ms=now_ms))
+    able = [each for each in snapshot.found if known_before(order.action, each.state) is None]
     oldest = unsettled.oldest(able, order.limit)
-    skipped_count = len(picture.found) - len(able)
-    return SettlementPlan(picture, [_line(order, each) for each in oldest], skipped_count=skipped_count)
+    skipped_count = len(snapshot.found) - len(able)
+    return SettlementPlan(snapshot, [_line(order, each) for each in oldest], skipped_count=skipped_count)
 
 
 def _plan_of_named(
     order: SettlementOrder, settlement: ManualSettlement, read_histories: ReadHistories
 ) -> SettlementPlan:
     wanted = dict.fromkeys(order.txn_ids)
-    picture = settlement.look(
+    snapshot = settlement.find(
         lambda each: txn_id_of(each.txn.key) in wanted and order.nonce in (None, nonce_of(each.txn.key))
     )
     by_id: dict[str, list[UnsettledTransaction]] = {}
-    for each in picture.found:
+    for each in snapshot.found:
         by_id.setdefault(txn_id_of(each.txn.key), []).append(each)
     for found in by_id.values():
         if len(found) > 1:
-            return SettlementPlan(picture, [], ambiguous=found)
-    plan = SettlementPlan(picture, [])
+            return SettlementPlan(snapshot, [], ambiguous=found)
+    plan = SettlementPlan(snapshot, [])
     for txn_id in wanted:
         if txn_id not in by_id:
             plan.known.append(_settled(order, txn_id, read_histories))
@@ -515,7 +515,7 @@ def carry_out(
         reached = settlement.wait(
             written, patience_s=patience_s, on_progress=lambda count: on_reached(count, partition_count)
         )
-        return settlement.outcomes(action, written, plan.picture, reached=reached)
+        return settlement.outcomes(action, written, plan.snapshot, reached=reached)
     except BrokerUnavailableError as exc:
         raise BrokerUnavailableError(
             f"{len(written):,} lines are stored, but what became of them could not be read; the same command reports "

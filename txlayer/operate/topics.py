@@ -77,8 +77,8 @@ class GroupTopics:
         for topic, group, other in others:
             if other not in there:
                 continue
-            places = [(other, p) for p in range(there[other].partition_count)]
-            if any(self._admin.stored_offsets(group, places).values()):
+            tps = [(other, p) for p in range(there[other].partition_count)]
+            if any(self._admin.stored_offsets(group, tps).values()):
                 raise UsageError(
                     f"{dead_letter_topic(self._group, topic)} is the name for the dead letters of group {group} and topic "
                     f"{other}, too, and that group reads that topic: choose another name for one of the groups"
@@ -249,7 +249,7 @@ def plan_widening(
 
 def store_first_offsets(admin: Administration, topics: SystemTopics, partitions: int) -> None:
     """Where the coordinators begin in new partitions: at the first record, if there is one already."""
-    places = [(t, p) for t in (topics.half, topics.op) for p in range(partitions)]
-    stored = admin.stored_offsets(topics.coordinator_group, places)
-    missing = {place: START_OF_LOG for place in places if stored[place] is None}
+    tps = [(t, p) for t in (topics.half, topics.op) for p in range(partitions)]
+    stored = admin.stored_offsets(topics.coordinator_group, tps)
+    missing = {tp: START_OF_LOG for tp in tps if stored[tp] is None}
     admin.store_offsets(topics.coordinator_group, missing)

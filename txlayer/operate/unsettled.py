@@ -99,7 +99,7 @@ def options_json(options: HalfOptions) -> Json:
 
 
 KEPT_ASIDE = "kept-aside"
-"""In the place where a transaction's JSON has its state."""
+"""Where a transaction's JSON has its state."""
 
 
 def quarantined_json(found: QuarantinedRecord, *, now_ms: int) -> Json:

@@ -138,9 +138,9 @@ class TraceIndex:
 
     def mark(self, mark: OrderMark, *, txn_id: str, nonce: str, verdict: Verdict) -> None:
         """One visible message of a transaction with an ordering key."""
-        key_hash, place, decided_at, *how = mark
+        key_hash, origin, decided_at, *how = mark
         raw = marshal.dumps((*how, txn_id, nonce, verdict.value))
-        self._waiting_marks.append((key_hash, *place, *(decided_at or (None, None)), raw))
+        self._waiting_marks.append((key_hash, *origin, *(decided_at or (None, None)), raw))
         if len(self._waiting_marks) >= BATCH_COUNT:
             self._write(_MARK, self._waiting_marks)
 
@@ -255,8 +255,8 @@ class TraceRecords:
                 self.strange_count += 1
             elif op.resolution is not Resolution.UNKNOWN:
                 said = COMMIT if op.resolution is Resolution.COMMIT else ABANDON if op.is_abandon else ROLLBACK
-                place = (partition, offset, number, at_ms)
-                trace = OpTrace(nonce_of(op.key), *place, said, op.last_offset, op.producer_group)
+                at = (partition, offset, number, at_ms)
+                trace = OpTrace(nonce_of(op.key), *at, said, op.last_offset, op.producer_group)
                 self._trace_index.keep(txn_id_of(op.key), trace)
 
     def doubt(self, record: Record) -> None:
@@ -315,11 +315,11 @@ class TraceRecords:
 
     def uncommitted(self, record: Record) -> None:
         """A record of a real topic; those that were seen committed are passed over."""
-        place = (record.topic(), record.partition())
+        tp = (record.topic(), record.partition())
         appended_ms = append_time_of(record)
         if appended_ms is not None:
-            self.real_first_ms[place] = min(self.real_first_ms.get(place, appended_ms), appended_ms)
-        if record.offset() not in self._seen[place]:
+            self.real_first_ms[tp] = min(self.real_first_ms.get(tp, appended_ms), appended_ms)
+        if record.offset() not in self._seen[tp]:
             self._forward(record, is_committed=False)
 
     def _forward(self, record: Record, *, is_committed: bool) -> None:

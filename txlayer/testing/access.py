@@ -148,8 +148,8 @@ class Choice:
     why: str = f"{OPTION} says so"
 
     def __str__(self) -> str:
-        place = self.servers or _PLACES[self.kind]
-        return f"Kafka {place}: {self.why}"
+        where = self.servers or _PLACES[self.kind]
+        return f"Kafka {where}: {self.why}"
 
 
 _PLACES = {

@@ -88,15 +88,15 @@ class TopicView:
     def messages(self) -> list[ReceivedMessage]:
         """All that is visible now, partition by partition in the order of offsets."""
         ends = self._connections.end_offsets(self._partitions())
-        ranges = {place: (self._next.get(place, 0), end) for place, end in ends.items()}
+        ranges = {tp: (self._next.get(tp, 0), end) for tp, end in ends.items()}
         read_ranges(self._reader, ranges, self._keep, patience_s=READ_PATIENCE_S)
         self._next.update(ends)
-        return [ReceivedMessage(r) for place in sorted(self._records) for r in self._records[place]]
+        return [ReceivedMessage(r) for tp in sorted(self._records) for r in self._records[tp]]
 
     def is_hanging(self, reach: Mapping[TopicPartition, int]) -> bool:
         """True while an open Kafka transaction hides what is before `reach`."""
         ends = self._connections.end_offsets(list(reach))
-        return any(ends[place] < reach[place] for place in reach)
+        return any(ends[tp] < reach[tp] for tp in reach)
 
     def reach(self) -> dict[TopicPartition, int]:
         """Where each partition ends now, with what is not visible yet."""
@@ -164,12 +164,12 @@ def described(found: Iterable[UnsettledTransaction]) -> str:
 
 def _unsettled_line(found: UnsettledTransaction) -> str:
     txn = found.txn
-    place = "doubt" if txn.is_in_doubt else f"half {found.partition}:{txn.first_offset}"
+    where = "doubt" if txn.is_in_doubt else f"half {found.partition}:{txn.first_offset}"
     age_s = max(time.time() - txn.appended_ms / 1000, 0)
     topics = ", ".join(topic for topic in txn.topics if topic)
     return (
         f"{txn_id_of(txn.key)}: {found.state}, {_WAITS.get(found.state, 'for the coordinator')}; "
-        f"group {txn.group}, {txn.count} messages for {topics}, in {place}, {age_s:.1f} s old"
+        f"group {txn.group}, {txn.count} messages for {topics}, in {where}, {age_s:.1f} s old"
     )
 
 

@@ -17,9 +17,9 @@ from txlayer.operate.settle import (
     Line,
     ManualSettlement,
     OperatorAction,
-    Picture,
     SettlementOutcome,
     SettlementResult,
+    Snapshot,
     line_of,
 )
 
@@ -29,20 +29,20 @@ COMMIT, ROLLBACK = Resolution.COMMIT, Resolution.ROLLBACK
 NOISE = random.Random(7).randbytes(20_000)
 
 
-def look(hands: ManualSettlement, placed: Placed) -> Picture:
+def look(hands: ManualSettlement, placed: Placed) -> Snapshot:
     """What an operator sees of one transaction."""
-    picture = hands.look(lambda each: each.txn.key == placed.key)
-    assert 1 == len(picture.found)
-    return picture
+    snapshot = hands.find(lambda each: each.txn.key == placed.key)
+    assert 1 == len(snapshot.found)
+    return snapshot
 
 
-def say(hands: ManualSettlement, picture: Picture, act: OperatorAction) -> SettlementOutcome:
+def say(hands: ManualSettlement, snapshot: Snapshot, act: OperatorAction) -> SettlementOutcome:
     """Write an operator's word on what was seen, and what became of it."""
-    (found,) = picture.found
+    (found,) = snapshot.found
     lines = [Line(found, line_of(act, found, operator_reason("zoe@desk", "ticket 12")))]
     written = hands.write(lines)
     reached = hands.wait(written, patience_s=10)
-    (outcome,) = hands.outcomes(act, written, picture, reached=reached)
+    (outcome,) = hands.outcomes(act, written, snapshot, reached=reached)
     return outcome
 
 

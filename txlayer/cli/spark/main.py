@@ -209,8 +209,8 @@ def compare(
         found = against_job.compare(spark, settings).persist()
         counts = {row.finding: row["n"] for row in found.groupBy("finding").agg(F.count("*").alias("n")).collect()}
         for row in found.orderBy("finding", "id").limit(_SHOWN_MAX).collect():
-            place = "" if row.offset is None else f" {topic}-{row.partition}@{row.offset}"
-            typer.echo(printable(f"{row.finding:>8} {row.id}{place}"))
+            where = "" if row.offset is None else f" {topic}-{row.partition}@{row.offset}"
+            typer.echo(printable(f"{row.finding:>8} {row.id}{where}"))
     typer.echo(f"missing: {counts.get('missing', 0):,}, unknown: {counts.get('unknown', 0):,}")
     raise typer.Exit(1 if counts else 0)
 
