@@ -20,8 +20,8 @@ from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES
 
 def check_span_ms(config: CoordinatorConfig) -> int:
     """Time from the first half message to the last check-back, if each is answered with unknown."""
-    interval_ms, longest_ms = milliseconds(config.check_interval), milliseconds(config.check_interval_max)
-    pauses_ms = (min(interval_ms * 2**number, longest_ms) for number in range(config.check_max))
+    first_ms, most_ms = milliseconds(config.check_interval), milliseconds(config.check_interval_max)
+    pauses_ms = (min(first_ms << number, most_ms) for number in range(config.check_max))
     return milliseconds(config.check_immunity) + sum(pauses_ms)
 
 
