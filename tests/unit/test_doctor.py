@@ -348,10 +348,12 @@ def test_warnings_count_when_they_are_asked_to() -> None:
 
 
 def test_the_span_of_check_backs_is_the_sum_of_their_pauses() -> None:
-    times = {
-        name: timedelta(milliseconds=ms) for name, ms in (("immunity", 6), ("interval", 30), ("interval_max", 100))
-    }
-    short = CoordinatorConfig(check_max=4, **{f"check_{name}": time for name, time in times.items()})
+    short = CoordinatorConfig(
+        check_immunity=timedelta(milliseconds=6),
+        check_interval=timedelta(milliseconds=30),
+        check_interval_max=timedelta(milliseconds=100),
+        check_max=4,
+    )
 
     assert 6 + 30 + 60 + 100 + 100 == doctor.check_span_ms(short)
 
