@@ -642,7 +642,7 @@ def judge_shown(world: World, txn: Transaction, reading: Reading) -> None:
         message = txn.messages[index]
         if index in seen:
             reading.find(Kind.DOUBLED, seen[index].place, record.place, index=index)
-        differences = differences_of(record, message)
+        differences = differences_of(record, message, clock_error_ms=world.settings.clock_error_ms)
         if differences:
             reading.find(Kind.CORRUPT, record.place, detail=", ".join(differences), index=index)
         wanted = wanted_partitions(world, message)
@@ -661,11 +661,12 @@ def judge_shown(world: World, txn: Transaction, reading: Reading) -> None:
         seen.setdefault(index, record)
 
 
-def differences_of(record: Record, message: HalfMessage) -> list[str]:
+def differences_of(record: Record, message: HalfMessage, *, clock_error_ms: int) -> list[str]:
     """What of a record on a real topic is not as it was stored."""
     headers = [(n, v) for n, v in record.headers if n not in ("txl-id", "txl-origin")]
-    wanted_ms = message.options.get("t")
-    is_wrong_time = wanted_ms is not None and record.timestamp_ms != int(wanted_ms)
+    wanted_ms = int(message.options.get("t", "0"))
+    is_cut_time = message.stored_at_ms - clock_error_ms <= record.timestamp_ms < wanted_ms
+    is_wrong_time = wanted_ms != 0 and record.timestamp_ms != wanted_ms and not is_cut_time
     if message.is_cut:  # half had it
         return []
     is_different = {

@@ -42,3 +42,20 @@ def test_one_on_doubt_in_a_state_of_a_later_release_is_not_settled(said: str, wo
 
     assert word == verdict(judge(history).of(KEY))
     assert {KEY: word} == verified(history, now_ms=NOW_MS).words
+
+
+@pytest.mark.fault("producer: its clock is a day off")
+@pytest.mark.parametrize(
+    ("asked", "shown_ms", "word"),
+    [("t{later}", 0, "ok"), ("t0", 0, "ok"), ("t{later}", -1_000, "corrupt"), ("t{later}", 120_000, "corrupt")],
+)
+def test_a_time_in_the_future_becomes_that_of_forwarding(asked: str, shown_ms: int, word: str) -> None:
+    log = Log()
+    half = log.half(options=asked.format(later=log.now_ms + 60_000))
+    log.op(("C", half))
+    log.show(half)
+    log.records[-1] = replace(log.records[-1], timestamp_ms=log.now_ms + shown_ms, is_append_time=False)
+    history = log.history()
+
+    assert word == verdict(judge(history).of(KEY))
+    assert {KEY: word} == verified(history, now_ms=NOW_MS).words

@@ -641,8 +641,9 @@ def _compare_visible(attempt: _Attempt, reading: _Reading, window: Window) -> No
 def _difference(half: HalfTrace, forward: ForwardTrace, window: Window) -> str:
     if forward.content != half.content:
         return "differs from"
-    is_timed = half.wanted_ms != UNBOUND and not forward.is_append_time
-    if is_timed and forward.at_ms != half.wanted_ms:
+    is_timed = half.wanted_ms > 0 and not forward.is_append_time
+    is_cut = half.at_ms - window.clock_error_ms <= forward.at_ms < half.wanted_ms  # it was in the future
+    if is_timed and forward.at_ms != half.wanted_ms and not is_cut:
         return "has another time than"
     wanted = _partitions(half, window)
     if wanted is not None and forward.partition not in wanted:
