@@ -50,7 +50,7 @@ def verified(history: History, *, now_ms: int, since_ms: int = 0) -> Told:
                 key = f"{found.finding.txn_id}/{found.finding.nonce}"
                 words[key] = found.before if found.before in WORSE else Verdict.OUT_OF_ORDER
             elif found.verdict is Verdict.ORPHAN:
-                orphans.add("{}-{}@{}".format(*found.place))
+                orphans.add("{}-{}@{}".format(*found.origin))
             elif found.nonce:
                 words[f"{found.txn_id}/{found.nonce}"] = found.verdict
     return Told({key: verdict.value for key, verdict in words.items()}, frozenset(orphans))

@@ -76,7 +76,7 @@ def test_a_committed_transaction_that_is_visible_once_is_ok() -> None:
 def test_a_committed_transaction_that_nobody_sees_is_lost_and_its_half_message_named() -> None:
     (found,) = Case().op(COMMIT).judged()
 
-    assert (Verdict.LOST, Origin("ns.half", 0, 100)) == (found.verdict, found.place)
+    assert (Verdict.LOST, Origin("ns.half", 0, 100)) == (found.verdict, found.origin)
 
 
 def test_what_is_younger_than_the_grace_is_on_its_way_and_not_lost() -> None:
@@ -88,7 +88,7 @@ def test_what_is_younger_than_the_grace_is_on_its_way_and_not_lost() -> None:
 def test_a_message_that_is_visible_twice_is_a_duplicate_at_its_second_place() -> None:
     (found,) = Case().op(COMMIT).forward(at=5).forward(at=9).judged()
 
-    assert (Verdict.DUPLICATE, Origin("orders", 0, 9)) == (found.verdict, found.place)
+    assert (Verdict.DUPLICATE, Origin("orders", 0, 9)) == (found.verdict, found.origin)
 
 
 def test_two_visible_attempts_of_one_id_are_duplicates() -> None:
@@ -116,7 +116,7 @@ def test_what_is_in_the_log_without_a_commit_is_leaked(said: str | None, is_comm
 
     (found,) = case.judged()
 
-    assert (Verdict.LEAKED, Origin("orders", 0, 5)) == (found.verdict, found.place)
+    assert (Verdict.LEAKED, Origin("orders", 0, 5)) == (found.verdict, found.origin)
     assert (said == ROLLBACK) is found.is_rolled_back
 
 

@@ -189,6 +189,6 @@ def test_a_whole_shelf_is_proved_and_an_inversion_in_it_refutes_the_order() -> N
         proof = prove(shelf, window)
 
     (finding,) = proof.findings
-    assert (Verdict.OUT_OF_ORDER, "a", Origin("orders", 0, 9)) == (finding.verdict, finding.txn_id, finding.place)
+    assert (Verdict.OUT_OF_ORDER, "a", Origin("orders", 0, 9)) == (finding.verdict, finding.txn_id, finding.origin)
     assert {Verdict.OK: 2, Verdict.OUT_OF_ORDER: 1} == +proof.verdicts
     assert (2, 1) == (proof.statuses()[5].proved_count, proof.statuses()[5].refuted_count)

@@ -97,7 +97,7 @@ def _verified(config: ClientConfig, asked: WantedWindow) -> Verification:
 
 
 def where_of(finding: VerdictFinding) -> str:
-    return f"{finding.place.topic}-{finding.place.partition}@{finding.place.offset}"
+    return f"{finding.origin.topic}-{finding.origin.partition}@{finding.origin.offset}"
 
 
 def sentence(status: PromiseStatus) -> str:

@@ -196,7 +196,7 @@ class ForwardTrace(NamedTuple):
     key: int | None = None  # represents its key; None: it has none
 
     @property
-    def place(self) -> Origin:
+    def origin(self) -> Origin:
         """Topic, partition and offset of the record."""
         return Origin(self.topic, self.partition, self.offset)
 
@@ -254,7 +254,7 @@ class OrderMark(NamedTuple):
     """One visible message of a transaction with an ordering key, or a mark that comes before it; input of `OrderFold`."""
 
     key_hash: str
-    place: Origin
+    origin: Origin
     decided_at: tuple[int, int] | None  # None: decisions do not order it
     half_offset: int  # of the transaction's first half record
     is_prepare: bool = False
@@ -269,7 +269,7 @@ class Judged:
     txn_id: str
     nonce: str
     verdict: Verdict
-    place: Origin
+    origin: Origin
     detail: str = ""
     is_committed: bool = False
     is_rolled_back: bool = False
@@ -375,8 +375,8 @@ class _Reading:
     def is_broken(self) -> bool:
         return _is_broken(self.faults) or _is_broken(self.missing)
 
-    def find(self, verdict: Verdict, place: Origin | None, detail: str) -> None:
-        self.faults.append((verdict, place, detail))
+    def find(self, verdict: Verdict, origin: Origin | None, detail: str) -> None:
+        self.faults.append((verdict, origin, detail))
 
 
 def judge(traces: Traces, window: Window) -> list[Judged]:
@@ -476,12 +476,12 @@ def _place(attempt: _Attempt, op: OpTrace, window: Window) -> None:
 
 def _give_out(forwards: Iterable[ForwardTrace], attempts: Collection[_Attempt], window: Window) -> list[ForwardTrace]:
     """Assign each forwarded record to the attempt whose half record it names. Returns those that name none."""
-    owners = {place: attempt for attempt in attempts for place in attempt.offsets}
+    owners = {position: attempt for attempt in attempts for position in attempt.offsets}
     strangers = []
-    for forward in sorted(forwards, key=lambda f: f.place):
-        place = (forward.half_partition, forward.half_offset)
-        attempt = owners.get(place)
-        if attempt is None or not _is_claimed(attempt.offsets[place], forward):
+    for forward in sorted(forwards, key=lambda f: f.origin):
+        position = (forward.half_partition, forward.half_offset)
+        attempt = owners.get(position)
+        if attempt is None or not _is_claimed(attempt.offsets[position], forward):
             attempt = _owner_on_doubt(forward, attempts, window)
         if attempt is None:
             strangers.append(forward)
@@ -535,19 +535,19 @@ def _judged(txn_id: str, attempt: _Attempt, reading: _Reading, window: Window, *
     first, visible, faults = attempt.first, attempt.visible, reading.faults
     if visible and is_several:
         detail = "another attempt of the id is visible"
-        faults.append((Verdict.DUPLICATE, visible[0][1].place, detail))
+        faults.append((Verdict.DUPLICATE, visible[0][1].origin, detail))
     is_cut_off = _is_cut_off(attempt, reading)
     if is_cut_off:
         detail = "half messages of it are older than the window"
         faults = [(Verdict.OUT_OF_WINDOW, None, detail)]
     may_wait = bool(reading.missing) and not faults
     found = sorted(faults, key=lambda fault: _PRECEDENCE.index(fault[0]))
-    verdict, place, detail = next(iter(found or reading.missing), (reading.verdict, None, ""))
+    verdict, origin, detail = next(iter(found or reading.missing), (reading.verdict, None, ""))
     return Judged(
         txn_id=txn_id,
         nonce=attempt.nonce,
         verdict=verdict,
-        place=place or Origin(window.half_topic, first.partition, first.offset),
+        origin=origin or Origin(window.half_topic, first.partition, first.offset),
         detail=detail,
         is_committed=reading.is_commit,
         is_rolled_back=reading.decision is not None and not reading.is_commit,
@@ -599,9 +599,9 @@ def _is_complete(attempt: _Attempt, offset: int, window: Window) -> bool:
     """True if all half records are at or before an offset; those that retention deleted count as present."""
     if offset < window.starts.get(attempt.first.partition, 0):
         return True
-    places = attempt.kept_at | {index: half.offset for index, half in attempt.halves.items()}
+    offsets = attempt.kept_at | {index: half.offset for index, half in attempt.halves.items()}
     # Counted: the number of messages comes from the writer and may be any number.
-    return sum(at <= offset for at in places.values()) == attempt.first.count - min(places)
+    return sum(at <= offset for at in offsets.values()) == attempt.first.count - min(offsets)
 
 
 def _may_lack_lines(attempt: _Attempt, window: Window) -> bool:
@@ -622,18 +622,18 @@ def _compare_visible(attempt: _Attempt, reading: _Reading, window: Window) -> No
     for index, forward in attempt.visible:  # in the order of topic, partition, offset
         half = attempt.halves[index]
         if index in seen:
-            other = seen[index].place
+            other = seen[index].origin
             detail = f"message {index} stands at {other.topic}-{other.partition}@{other.offset} too"
-            reading.find(Verdict.DUPLICATE, forward.place, detail)
+            reading.find(Verdict.DUPLICATE, forward.origin, detail)
         difference = _difference(half, forward, window)
         if difference:
             detail = f"{difference} half message {half.partition}:{half.offset}"
-            reading.find(Verdict.CORRUPT, forward.place, detail)
+            reading.find(Verdict.CORRUPT, forward.origin, detail)
         if is_ordered or forward.key is not None:
             lane = (forward.topic, forward.partition, None if is_ordered else forward.key)
             if index not in seen and index < highest.get(lane, -1):
                 detail = f"message {index} behind message {highest[lane]} of its transaction"
-                reading.find(Verdict.OUT_OF_ORDER, forward.place, detail)
+                reading.find(Verdict.OUT_OF_ORDER, forward.origin, detail)
             highest[lane] = max(highest.get(lane, -1), index)
         seen.setdefault(index, forward)
 
@@ -669,10 +669,10 @@ def _judge_visibility(attempt: _Attempt, reading: _Reading, window: Window) -> N
         if released is None:
             why = "not decided" if decision is None else "rolled back" if not reading.is_commit else "incomplete"
             where = f" at op {decision.offset}, line {decision.line}" if decision else ""
-            reading.find(Verdict.LEAKED, forward.place, f"{why}{where}{hidden}")
+            reading.find(Verdict.LEAKED, forward.origin, f"{why}{where}{hidden}")
         elif forward.is_append_time and forward.at_ms < released.at_ms - window.clock_error_ms:
             detail = f"before its commit at op {released.offset}, line {released.line}{hidden}"
-            reading.find(Verdict.LEAKED, forward.place, detail)
+            reading.find(Verdict.LEAKED, forward.origin, detail)
 
 
 def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
@@ -734,8 +734,8 @@ def _judge_missing(attempt: _Attempt, reading: _Reading, window: Window, seen: C
         else:
             lost.append(index)
     if lost and seen:
-        place = next((forward.place for _, forward in attempt.shown), None)
-        found.append((Verdict.TORN, place, f"messages {_few(lost)} are not visible"))
+        origin = next((forward.origin for _, forward in attempt.shown), None)
+        found.append((Verdict.TORN, origin, f"messages {_few(lost)} are not visible"))
     elif lost:
         where = f"op {line.partition}:{line.offset}, line {line.line}"
         found.append((Verdict.LOST, None, f"committed at {where}"))
@@ -800,10 +800,10 @@ def _order_marks(
     is_in_turn = released is decision and not first.is_prepare and not may_have_been_parked
     decided_at = (released.offset, released.line) if released and is_in_turn else None
     kinds = {verdict for verdict, _, _ in faults}
-    places: dict[int, tuple[Origin, int]] = {}
+    visible: dict[int, tuple[Origin, int]] = {}
     for index, forward in attempt.visible:
-        places.setdefault(index, (forward.place, VISIBLE))
-    marked = list(places.values())
+        visible.setdefault(index, (forward.origin, VISIBLE))
+    marked = list(visible.values())
     if released and not may_wait and attempt.state == TxnState.HELD.value and not attempt.visible:
         # It will come behind everything that is in the log.
         for half in attempt.halves.values():
@@ -824,8 +824,8 @@ def _order_marks(
     elif Verdict.OUT_OF_WINDOW in kinds and not kinds & {Verdict.LOST, Verdict.TORN}:
         marked.append((before, UNKNOWN))
     return tuple(
-        OrderMark(first.key_hash, place, decided_at, begin, first.is_prepare, is_in_half_order, role)
-        for place, role in marked
+        OrderMark(first.key_hash, origin, decided_at, begin, first.is_prepare, is_in_half_order, role)
+        for origin, role in marked
     )
 
 
@@ -838,13 +838,13 @@ def _strangers(txn_id: str, forwards: Sequence[ForwardTrace], window: Window) ->
         if is_older:
             if forward.is_committed:
                 detail = "its half message is older than the window"
-                yield Judged(txn_id, "", Verdict.OUT_OF_WINDOW, forward.place, detail)
+                yield Judged(txn_id, "", Verdict.OUT_OF_WINDOW, forward.origin, detail)
             continue
         hidden = "" if forward.is_committed else "; hidden from read_committed readers alone"
         where = f"no half message of it at {forward.half_partition}:{forward.half_offset}{hidden}"
         if forward.half_partition < 0:
             where = f"its headers are broken{hidden}"
-        yield Judged(txn_id, "", Verdict.ORPHAN, forward.place, where)
+        yield Judged(txn_id, "", Verdict.ORPHAN, forward.origin, where)
 
 
 def _few(numbers: Sequence[int]) -> str:
@@ -907,7 +907,7 @@ class OrderFold:
         if mark.key_hash != self._key:
             self._key, self._lane = mark.key_hash, ("", -1)
             self._lowest.clear()
-        lane = (mark.place.topic, mark.place.partition)
+        lane = (mark.origin.topic, mark.origin.partition)
         if lane != self._lane:
             self._lane, self._decided, self._stored = lane, (-1, -1), -1
 
@@ -922,7 +922,7 @@ class VerdictFinding(NamedTuple):
     verdict: Verdict
     txn_id: str
     nonce: str
-    place: Origin
+    origin: Origin
     detail: str
     promises: tuple[Promise, ...]
     """The promises that it refutes; empty for a warning."""
@@ -976,7 +976,7 @@ class Proof:
             if promise not in broken:
                 self._proved[promise] += 1
         if severity(verdict) is not Severity.GOOD:
-            self._keep(VerdictFinding(verdict, judged.txn_id, judged.nonce, judged.place, judged.detail, broken))
+            self._keep(VerdictFinding(verdict, judged.txn_id, judged.nonce, judged.origin, judged.detail, broken))
 
     def add_late(self, finding: VerdictFinding, *, before: Verdict) -> None:
         """Add an attempt that was judged `before` and whose order is wrong. The worse of the two verdicts counts."""

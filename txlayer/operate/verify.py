@@ -727,16 +727,16 @@ def judgements(
             late.clear()
         if mark.role == MISSING:
             found = fold.verdict_of_missing(mark, verdict)
-            place = Origin(window.half_topic, mark.place.partition, mark.half_offset)
+            origin = Origin(window.half_topic, mark.origin.partition, mark.half_offset)
             is_waiting = found is Verdict.OPEN
             yield Judged(
-                txn_id, nonce, found, place, "committed, and nowhere", is_committed=True, is_on_its_way=is_waiting
+                txn_id, nonce, found, origin, "committed, and nowhere", is_committed=True, is_on_its_way=is_waiting
             )
             continue
         why = fold.is_late(mark)
         if why and (txn_id, nonce) not in late:
             late.add((txn_id, nonce))
-            finding = VerdictFinding(Verdict.OUT_OF_ORDER, txn_id, nonce, mark.place, why, (Promise.P6,))
+            finding = VerdictFinding(Verdict.OUT_OF_ORDER, txn_id, nonce, mark.origin, why, (Promise.P6,))
             yield Late(finding, verdict)
 
 
@@ -768,9 +768,9 @@ def verification_json(found: Verification, *, asked: WantedWindow, config: Clien
                 "severity": severity(f.verdict).value,
                 "txn_id": f.txn_id,
                 "nonce": f.nonce,
-                "topic": f.place.topic,
-                "partition": f.place.partition,
-                "offset": f.place.offset,
+                "topic": f.origin.topic,
+                "partition": f.origin.partition,
+                "offset": f.origin.offset,
                 "reason": f.detail,
                 "breaks": [p.name for p in f.promises],
             }
