@@ -120,8 +120,8 @@ def _come_to_rest(society: Society, played: Played[Plan]) -> None:
 def unrest(society: Society) -> list[str]:
     """What is still to be done, as far as one can see without reading everything."""
     kafka = society.kafka
-    if kafka.marker_count:
-        return [f"{kafka.marker_count} markers under way"]
+    if kafka.cluster.marker_count:
+        return [f"{kafka.cluster.marker_count} markers under way"]
     stored = kafka.stored_offsets(TOPICS.coordinator_group)
     found = [
         f"{topic}-{p}: an open Kafka transaction"

@@ -336,7 +336,7 @@ class SimulatedWorld:
         assert self._kafka is not None
         if not self._kafka._cluster.is_up:
             return  # whoever starts the brokers looks again
-        due_s = (self._kafka.due_ms - START_MS) / 1000
+        due_s = (self._kafka.cluster.due_ms - START_MS) / 1000
         if due_s < self._due_at:
             self._due_at = max(due_s, self.now + 0.0005)
             self.push(self._due_at, self._on_due, None)
@@ -344,7 +344,7 @@ class SimulatedWorld:
     def _on_due(self, _: None) -> None:
         assert self._kafka is not None
         self._due_at = float("inf")
-        self._kafka.catch_up()
+        self._kafka.do(self._kafka.cluster.catch_up)
         self.look_around()
 
     def push(self, at: float, call: Callable[[Any], None], argument: Any) -> None:

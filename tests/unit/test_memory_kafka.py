@@ -30,7 +30,7 @@ def test_a_kafka_transaction_times_out_by_the_brokers_clock() -> None:
     writer.begin()
     writer.produce("orders", b"hangs", None, 0)
     writer.flush(timeout_s=5)
-    assert stage.world.now_ms() + 10_000 >= stage.kafka.due_ms
+    assert stage.world.now_ms() + 10_000 >= stage.kafka.cluster.due_ms
 
     stage.world.advance(ms=10_001)
 

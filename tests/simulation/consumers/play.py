@@ -77,7 +77,7 @@ _PASSING = frozenset({Kind.RESTLESS, Kind.HANGING})
 
 def unrest(society: ConsumerSociety) -> bool:
     """True when something is still to be done, as far as one can see without judging."""
-    if society.kafka.marker_count:
+    if society.kafka.cluster.marker_count:
         return True
     stored = society.stored_now()
     for topic in society.plan.topics:

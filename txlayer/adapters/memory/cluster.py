@@ -207,6 +207,7 @@ class Cluster:
 
     @property
     def due_ms(self) -> float:
+        """When time alone changes something next: a world that moves its clock stops there."""
         return self._due_ms
 
     def clean(self) -> None:

@@ -196,23 +196,9 @@ class MemoryKafka:
         """Write `count` of the markers that are under way, the oldest first (None: all); how many there were."""
         return self.do(lambda: self._cluster.land_markers(count=count))
 
-    @property
-    def marker_count(self) -> int:
-        """Markers under way."""
-        return self._cluster.marker_count
-
     def clean(self) -> None:
         """Retention and compaction now; by themselves they come every 15 s of the brokers' clock."""
         self.do(self._cluster.clean)
-
-    @property
-    def due_ms(self) -> float:
-        """When time alone changes something next, by the brokers' clock: a world that moves its clock stops there."""
-        return self._cluster.due_ms
-
-    def catch_up(self) -> None:
-        """Do what time has brought; every request does it by itself."""
-        self.do(self._cluster.catch_up)
 
     # --- records ------------------------------------------------------------------------------------------------------
 
