@@ -290,7 +290,10 @@ class Context:
 
     @property
     def derived_txn_id(self) -> str:
-        """A transaction id for what this handler publishes: the same at every attempt, so that repeats are recognised."""
+        """A transaction id for what this handler publishes: the same at every attempt, so that repeats are recognised.
+
+        Not with a barrier: there each attempt needs an id of its own.
+        """
         message = self.message
         text = f"{self._lease.group}:{message.topic}:{message.partition}:{message.offset}"
         if len(text) <= TXN_ID_LENGTH_MAX:
