@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.queue_stage import REPLAY, QueueStage
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayRecord
-from txlayer.core.key_queue import NullKeys, QueueSettings
+from txlayer.core.key_queue import ItemSource, KeyQueues, NullKeys, QueueSettings, Start
+from txlayer.core.progress import NOTHING, StoredProgress, decode
 from txlayer.core.retry import RetryPolicy
 
 
@@ -97,3 +98,30 @@ def test_a_pause_that_ended_is_not_repeated_behind_a_replay_without_a_key_that_f
     assert not stage.queue.is_paused
     stage.now_ms += 300_000
     assert {None, b"bad"} == {item.chain if isinstance(item.chain, bytes) else None for item in stage.take()}
+
+
+@pytest.mark.promise("P9")
+def test_what_was_found_out_of_answered_requests_is_not_stored_in_part() -> None:
+    """An owner that knew a part would handle the others again. Until all has room, the next owner has to look, too."""
+    draw = random.Random(1)
+    answered = [n for n in range(60_000) if draw.random() < 0.5]
+    queues: KeyQueues[str] = KeyQueues(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=0)
+    queues.knows_replays = False
+    queues.learn_answered([(n, n + 1) for n in answered])
+
+    early = queues.snapshot(ItemSource.REPLAY)
+    was_full = queues.is_full
+    for n in range(60_000):
+        request = ReplayRecord(ReplayKind.REPLAY, "all", n)
+        queues.add_replay(request, offset=n, key=b"%d" % n, record="r", size_bytes=1)
+    handled = queues.take(60_000, now_ms=0)
+    queues.handled(handled)
+    items = queues.take_due(60_000, of_requests=True)
+    queues.written(items, [-1] * len(items), queues.ending(items, [-1] * len(items)))
+    late = queues.snapshot(ItemSource.REPLAY)
+
+    assert NOTHING is decode(early.offset, early.metadata)
+    assert not was_full
+    assert len(answered) + len(handled) == 60_000
+    assert (60_000, StoredProgress()) == (late.offset, decode(late.offset, late.metadata))
+    assert NOTHING is not decode(late.offset, late.metadata)

@@ -737,6 +737,8 @@ class QueueSources:
         self.writer = ""
         self.token = topic.stored.token
         self.knows_replays = True
+        self.has_searched = False
+        """What has ended of the replays was found out by a search; until all of it is read again, it may have no room."""
         self._is_full = dict.fromkeys(ItemSource, False)
         self._arrivals: deque[tuple[int, int]] = deque()  # (first offset, time) of additions
 
@@ -807,8 +809,10 @@ class QueueSources:
                 self._arrivals.popleft()
         else:
             taken = self.replays.snapshot(ended=ended, given_up=given_up)
-            if not self.knows_replays:
-                taken = taken._replace(metadata="")  # the next owner has to look for answers, too
+            self.has_searched &= self.replays.has_ahead
+            if not self.knows_replays or (self.has_searched and taken.is_full):
+                # The next owner has to look for answers, too. Counts of attempts are not stored meanwhile.
+                taken = taken._replace(metadata="", is_full=False)
         self._is_full[source] = taken.is_full
         return taken
 
@@ -932,7 +936,7 @@ class KeyQueues(Generic[R]):
     def learn_answered(self, runs: Sequence[tuple[int, int]]) -> None:
         """The requests in these runs were answered, whatever was stored."""
         self._sources.replays.ended_before(runs)
-        self._sources.knows_replays = True
+        self._sources.knows_replays = self._sources.has_searched = True
 
     def reach(self, source: ItemSource, position: int) -> None:
         """The reader of `source` is at `position`; records below it that were not added need no handling."""

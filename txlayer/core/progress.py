@@ -586,6 +586,11 @@ class Progress:
             self._pass_ahead()
             self.is_changed = True
 
+    @property
+    def has_ahead(self) -> bool:
+        """True if records that are not read yet are known to have ended."""
+        return bool(self._ahead)
+
     def ended_before(self, runs: Sequence[Run]) -> None:
         """The records of these runs, which were not read yet, have ended: nothing else is known of what ended before."""
         self._ahead = list(runs)
