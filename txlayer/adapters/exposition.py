@@ -226,15 +226,15 @@ class MetricsServer:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def _run(self, listener: socket.socket) -> None:
-        with listener, closing(self._loop):
-            self._loop.run_until_complete(self._serve_until_end(listener))
+        async def serve() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                accepting = tasks.create_task(self._accept(listener, tasks))
+                await self._ending
+                for task in (accepting, *self._connections):
+                    task.cancel()
 
-    async def _serve_until_end(self, listener: socket.socket) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            accepting = tasks.create_task(self._accept(listener, tasks))
-            await self._ending
-            for task in (accepting, *self._connections):
-                task.cancel()
+        with listener, closing(self._loop):
+            self._loop.run_until_complete(serve())
 
     async def _accept(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> None:
         while True:

@@ -439,7 +439,12 @@ class KafkaAdmin(AdminConnection):
         if isinstance(answer, KafkaError):
             return GroupState("dead", ())
         members = tuple(
-            GroupMember(m.member_id, m.client_id, m.host.removeprefix("/"), _partitions(m.assignment.topic_partitions))
+            GroupMember(
+                m.member_id,
+                m.client_id,
+                m.host.removeprefix("/"),
+                tuple(sorted((p.topic, p.partition) for p in m.assignment.topic_partitions)),
+            )
             for m in answer.members
         )
         return GroupState(answer.state.name.lower(), members)
@@ -577,10 +582,6 @@ def _is_missing(answer: Any) -> bool:
 
 def _has_leaders(description: Any) -> bool:
     return all(p.leader is not None and p.leader.id >= 0 for p in description.partitions)
-
-
-def _partitions(assigned: Sequence[ClientPartition]) -> tuple[TopicPartition, ...]:
-    return tuple(sorted((p.topic, p.partition) for p in assigned))
 
 
 ASK_AGAIN_S = 0.1

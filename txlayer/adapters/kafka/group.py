@@ -235,7 +235,9 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         partitions = _partitions(offsets)
 
         def store() -> None:
-            _check(self._consumer.commit(offsets=partitions, asynchronous=False))
+            for partition in self._consumer.commit(offsets=partitions, asynchronous=False) or ():
+                if partition.error is not None:
+                    raise KafkaException(partition.error)
 
         try:
             if self._is_in_callback:
@@ -300,9 +302,3 @@ class KafkaStoringGroupReader(KafkaGroupReader):
 
 def _partitions(offsets: Mapping[TopicPartition, StoredOffset]) -> list[ClientPartition]:
     return [ClientPartition(t, p, o.offset, o.metadata) for (t, p), o in offsets.items()]
-
-
-def _check(answer: Sequence[ClientPartition] | None) -> None:
-    for partition in answer or ():
-        if partition.error is not None:
-            raise KafkaException(partition.error)

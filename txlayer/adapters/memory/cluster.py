@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.groups import Group, Member, MemberMetadata
 from txlayer.adapters.memory.log import MemoryRecord, Partition, ProducerMark, TopicSettings
-from txlayer.adapters.memory.world import NoAnswerError, RefusedError, World
+from txlayer.adapters.memory.world import NoAnswerError, RefusedError, World, never
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 
 EPOCH_MAX = 32_766
@@ -581,8 +581,4 @@ class Link:
 
     def pause(self, seconds: float) -> None:
         """Let others run for so long."""
-        self.world.wait(_never, timeout_s=seconds)
-
-
-def _never() -> bool:
-    return False
+        self.world.wait(never, timeout_s=seconds)

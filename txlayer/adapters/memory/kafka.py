@@ -17,7 +17,6 @@ from txlayer.adapters.memory.world import ClientError, RefusedError, ThreadWorld
 from txlayer.adapters.memory.writers import MemoryHalfWriter, MemoryTransactionalWriter
 from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.adapters.ports import StoredOffset, TopicPartition
-from txlayer.adapters.readers import LogHistoryReader
 from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig, SystemTopics
 from txlayer.core.messages import Headers
 from txlayer.core.topics import CreateTopic
@@ -112,10 +111,6 @@ class MemoryKafka:
     def admin(self, *, client: str | None = None) -> MemoryAdmin:
         """The administrator's view."""
         return MemoryAdmin(self._link(client, "admin"))
-
-    def history(self, config: ClientConfig, *, client: str | None = None) -> LogHistoryReader:
-        """What reads a transaction's traces."""
-        return memory_clients(self._link(client, "history"), config).history()
 
     def do(self, act: Callable[[], T]) -> T:
         """Do something to the cluster at once, without a network; nothing else touches it meanwhile."""

@@ -295,7 +295,9 @@ class MemoryGroupReader(TranslatedMember):
                 elif self._state is Membership.JOINING:
                     self._sync()
                 else:
-                    self._beat()
+                    member_id, generation = self._member_id, self._generation
+                    heartbeat = partial(self._link.cluster.heartbeat, self._group, member_id, generation)
+                    self._link.ask("Heartbeat", heartbeat)
             except NoAnswerError:
                 self._rest()
                 return
@@ -329,10 +331,6 @@ class MemoryGroupReader(TranslatedMember):
         self._assignment = Assignment(
             tuple(sorted(partitions)), MemberMetadata(self._group, member_id, self._generation), self._generation
         )
-
-    def _beat(self) -> None:
-        link, member_id, generation = self._link, self._member_id, self._generation
-        link.ask("Heartbeat", lambda: link.cluster.heartbeat(self._group, member_id, generation))
 
     def _on_refusal(self, code: Code) -> None:
         if code in PASSING_CODES:

@@ -267,6 +267,11 @@ class World(Protocol):
         """True while the background threads of `client` run and reach the cluster: while its heartbeats arrive."""
 
 
+def never() -> bool:
+    """What a pause waits for."""
+    return False
+
+
 class ThreadWorld:
     """Real threads and the real clock. Thread-safe: one lock for the cluster, one condition for waiting threads."""
 
@@ -300,7 +305,10 @@ class ThreadWorld:
             return True
 
     def exchange(self, client: str, request: str, act: Callable[[], T]) -> T:
-        return self.faults.pass_on(client, request, partial(self.change, act), pause=self._pause)
+        def pause(seconds: float) -> None:
+            self.wait(never, timeout_s=seconds)
+
+        return self.faults.pass_on(client, request, partial(self.change, act), pause=pause)
 
     def change(self, act: Callable[[], T]) -> T:
         with self._changed:
@@ -311,10 +319,3 @@ class ThreadWorld:
 
     def is_running(self, client: str) -> bool:
         return self.faults.is_connected(client)
-
-    def _pause(self, seconds: float) -> None:
-        self.wait(_never, timeout_s=seconds)
-
-
-def _never() -> bool:
-    return False

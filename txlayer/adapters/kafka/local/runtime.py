@@ -87,7 +87,7 @@ def installed_version(folder: Path) -> str:
     names = sorted(folder.glob(f"{KAFKA_ARTIFACT}-*.jar"))
     version = names[-1].name.removeprefix(f"{KAFKA_ARTIFACT}-").removesuffix(".jar") if names else None
     oldest = ".".join(map(str, OLDEST_RELEASE))
-    if version is None or _release(version) < OLDEST_RELEASE:
+    if version is None or tuple(map(int, re.findall(r"[0-9]+", version)[:2])) < OLDEST_RELEASE:
         raise ConfigError(
             f"no Kafka {oldest} or later there; name the folder of an unpacked one, or unset it to use the locked jars",
             name="TXLAYER_KAFKA_HOME",
@@ -95,10 +95,6 @@ def installed_version(folder: Path) -> str:
             expected=f"a folder with libs/{KAFKA_ARTIFACT}-{oldest}.….jar",
         )
     return version
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"[0-9]+", version)[:2])
 
 
 # --- Spark ------------------------------------------------------------------------------------------------------------

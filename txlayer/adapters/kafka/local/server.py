@@ -285,14 +285,11 @@ def server_settings(server: Server, *, log_folder: Path, more: Mapping[str, str]
 
 def render_properties(settings: Mapping[str, str]) -> str:
     """A Java properties file, one setting per line; backslashes and line ends in values are escaped."""
-    return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
+    escaped = {name: value.replace("\\", "\\\\").replace("\n", "\\n") for name, value in settings.items()}
+    return "".join(f"{name}={value}\n" for name, value in escaped.items())
 
 
 # --- ports ------------------------------------------------------------------------------------------------------------
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
 def is_free(port: int) -> bool:
