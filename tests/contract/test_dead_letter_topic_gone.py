@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from tests.contract.test_unwritten_dead_letters import NoTransactions, StuckPartition, Through
+from tests.contract.test_unwritten_dead_letters import NoTransactions, StuckPartition, Through, at_once, reject_bad
 from tests.support.consumers import Stage
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import pause, wait_until
 from txlayer.config import ConsumerConfig
-from txlayer.consumer import failed_tries
-from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, encode_replay
-from txlayer.core.retry import HandlerResult, Reject, RetryPolicy
+from txlayer.core.retry import RetryPolicy
 from txlayer.errors import BrokerUnavailableError
 
 
@@ -47,65 +45,32 @@ class Unreadable(Through):
 
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("partitions", [2, pytest.param(8, marks=pytest.mark.nightly)])
-def test_other_keys_go_on_while_no_partition_of_the_dead_letter_topic_takes_anything(
-    monkeypatch: pytest.MonkeyPatch, partitions: int
+@pytest.mark.parametrize("is_topic", [True, False], ids=["no partition takes records", "no transaction coordinator"])
+def test_other_keys_go_on_while_no_dead_letter_can_be_written_anywhere(
+    monkeypatch: pytest.MonkeyPatch, partitions: int, *, is_topic: bool
 ) -> None:
-    """As a topic below its `min.insync.replicas`. All times are a fifth of the defaults."""
-    monkeypatch.setattr(failed_tries, "PAUSE_MAX_MS", 12_000)
+    """As a dead-letter topic, or `__transaction_state`, below its `min.insync.replicas`. All times are a fortieth of the defaults."""
+    at_once(monkeypatch, pause_max_ms=1_500)
     stage = Stage(MemoryLab(), partitions=partitions)
     config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
-    place: Any = EveryPartition(stage.letters)
-    cluster = StuckPartition(stage.lab.connect_consumer(config), place)
-
-    def act(message: ReceivedMessage, _context: Context) -> HandlerResult:
-        return Reject("as planned") if message.key == b"bad" else None
-
-    settings: dict[str, Any] = {
-        "retry": RetryPolicy(attempt_count_max=1),
-        "kafka_transaction_timeout": timedelta(seconds=2),
-    }
+    inner, place = stage.lab.connect_consumer(config), cast("tuple[str, int]", EveryPartition(stage.letters))
+    cluster = StuckPartition(inner, place) if is_topic else NoTransactions(inner)
+    timeout = timedelta(seconds=0.25)
     try:
         for partition in range(partitions):
             stage.write(b"bad", key=b"bad", partition=partition)
-        with stage.consumer(act, connect=lambda _: cluster, **settings) as consumer:
+        with stage.consumer(
+            reject_bad,
+            connect=lambda _: cluster,
+            retry=RetryPolicy(attempt_count_max=1),
+            kafka_transaction_timeout=timeout,
+        ) as consumer:
             wait_until(lambda: consumer.stats().replaced_count >= 6, within=90, what="some tries")
             stage.write(b"good", key=b"good", partition=0)
             try:
-                wait_until(lambda: stage.journal.values(b"good"), within=40, what="the other key")
+                wait_until(lambda: stage.journal.values(b"good"), within=5, what="the other key")
             finally:
-                cluster.place = None
-    finally:
-        stage.close()
-
-
-@pytest.mark.promise("P9")
-@pytest.mark.parametrize("partitions", [2, pytest.param(8, marks=pytest.mark.nightly)])
-def test_other_keys_go_on_beside_several_dead_letters_while_no_transaction_coordinator_answers(
-    monkeypatch: pytest.MonkeyPatch, partitions: int
-) -> None:
-    """The same with `__transaction_state` below its `min.insync.replicas`."""
-    monkeypatch.setattr(failed_tries, "PAUSE_MAX_MS", 12_000)
-    stage = Stage(MemoryLab(), partitions=partitions)
-    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
-    cluster = NoTransactions(stage.lab.connect_consumer(config))
-
-    def act(message: ReceivedMessage, _context: Context) -> HandlerResult:
-        return Reject("as planned") if message.key == b"bad" else None
-
-    settings: dict[str, Any] = {
-        "retry": RetryPolicy(attempt_count_max=1),
-        "kafka_transaction_timeout": timedelta(seconds=2),
-    }
-    try:
-        for partition in range(partitions):
-            stage.write(b"bad", key=b"bad", partition=partition)
-        with stage.consumer(act, connect=lambda _: cluster, **settings) as consumer:
-            wait_until(lambda: consumer.stats().replaced_count >= 6, within=90, what="some tries")
-            stage.write(b"good", key=b"good", partition=0)
-            try:
-                wait_until(lambda: stage.journal.values(b"good"), within=40, what="the other key")
-            finally:
-                cluster.is_down = False
+                cluster.heal()
     finally:
         stage.close()
 

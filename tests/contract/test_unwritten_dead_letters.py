@@ -11,7 +11,8 @@ import pytest
 from tests.support.consumers import Stage
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import pause, wait_until
-from txlayer.config import ConsumerConfig
+from txlayer.config import ConsumerConfig, client
+from txlayer.consumer import failed_tries
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
 from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, Retry, RetryPolicy
@@ -40,6 +41,10 @@ class StuckPartition(Through):
         super().__init__(inner)
         self.place: tuple[str, int] | None = place
         self.left_open: set[str] = set()
+
+    def heal(self) -> None:
+        """The partition takes records again."""
+        self.place = None
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:
         writer = self._inner.make_writer(transactional_id, batch_bytes_max=batch_bytes_max)
@@ -92,6 +97,10 @@ class NoTransactions(Through):
 
     is_down = True
 
+    def heal(self) -> None:
+        """It answers again."""
+        self.is_down = False
+
     def make_writer(self, *arguments: Any, **named: Any) -> Any:
         return _NoTransactionsWriter(self._inner.make_writer(*arguments, **named), self)
 
@@ -142,6 +151,12 @@ def stage() -> Iterator[Stage]:
     made = Stage(MemoryLab(), partitions=4)
     yield made
     made.close()
+
+
+def at_once(monkeypatch: pytest.MonkeyPatch, *, pause_max_ms: int) -> None:
+    """Allow tries and pauses that are shorter than a real client can have them; in memory nothing needs a second."""
+    monkeypatch.setattr(failed_tries, "PAUSE_MAX_MS", pause_max_ms)
+    monkeypatch.setattr(client, "KAFKA_TRANSACTION_TIMEOUT_MIN", timedelta(0))
 
 
 def reject_bad(message: ReceivedMessage, _context: Context) -> HandlerResult:
