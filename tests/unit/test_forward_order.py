@@ -149,9 +149,11 @@ def test_it_knows_which_keys_have_something_on_doubt() -> None:
     order = ForwardOrder([there, here, blue])
     assert (True, False) == (order.is_on_doubt(there.key_hash), order.is_on_doubt(blue.key_hash))
 
-    assert not order.goes_to_doubt(here), "the second of its key"
-    assert order.goes_to_doubt(blue), "the first of its key"
-    assert not order.goes_to_doubt(blue), "it is there already"
+    for txn in (here, blue, blue):  # one of them is there already
+        order.goes_to_doubt(txn)
+    assert order.is_on_doubt(blue.key_hash)
+    order.remove(blue)
+    assert not order.is_on_doubt(blue.key_hash)
     order.remove(there)
     assert order.is_on_doubt(here.key_hash)
     order.remove(here)
@@ -163,8 +165,10 @@ def test_it_knows_which_keys_have_something_on_doubt() -> None:
 def test_what_has_no_key_or_is_parked_is_not_counted_as_on_doubt() -> None:
     order = ForwardOrder()
 
-    assert not order.goes_to_doubt(transaction(1, key=None))
-    assert not order.goes_to_doubt(transaction(1, state=TxnState.PARKED))
+    order.goes_to_doubt(transaction(1, key=None))
+    order.goes_to_doubt(parked := transaction(1, state=TxnState.PARKED))
+
+    assert (False, False) == (order.is_on_doubt(None), order.is_on_doubt(parked.key_hash))
 
 
 def test_nothing_stays_behind_when_all_are_gone() -> None:

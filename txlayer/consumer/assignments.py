@@ -38,7 +38,7 @@ from txlayer.core.progress import NOTHING
 from txlayer.errors import MemberFencedError, RetriableError, TopicMismatchError, TxLayerError
 from txlayer.runtime.environment import REAL, Background, Environment
 from txlayer.runtime.kafka_transactions import (
-    BATCH_BYTES,
+    SMALL_BATCH_BYTES,
     STABLE_PATIENCE_S,
     TIMEOUT_S,
     WriterConnections,
@@ -70,7 +70,7 @@ def end_what_was_left(
         TxLayerError: a name could not be initialised; the state of it and of the following ones is unknown.
     """
     for name in names:
-        writer = connections.make_writer(name, batch_bytes_max=BATCH_BYTES)
+        writer = connections.make_writer(name, batch_bytes_max=SMALL_BATCH_BYTES)
         try:
             writer.initialise(timeout_s=timeout_s)
         finally:

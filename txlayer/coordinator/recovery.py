@@ -30,7 +30,7 @@ from txlayer.core.doubt import DoubtFold
 from txlayer.core.ledger import Ledger
 from txlayer.errors import BrokerUnavailableError, ConfigError, RetriableError
 from txlayer.runtime.environment import REAL, Environment
-from txlayer.runtime.kafka_transactions import BATCH_BYTES, STABLE_PATIENCE_S, close_in_background, stable_offsets
+from txlayer.runtime.kafka_transactions import SMALL_BATCH_BYTES, STABLE_PATIENCE_S, close_in_background, stable_offsets
 
 _OP_FIELDS = 6
 
@@ -180,7 +180,7 @@ class Recovery:
         logger.info("recovery.fenced", extra={"transactional_ids": ids})
 
     def _fence(self, transactional_id: str) -> None:
-        writer = self._connections.make_writer(transactional_id, batch_bytes_max=BATCH_BYTES)
+        writer = self._connections.make_writer(transactional_id, batch_bytes_max=SMALL_BATCH_BYTES)
         try:
             writer.initialise(timeout_s=self._timeout_s)
         except BrokerUnavailableError:

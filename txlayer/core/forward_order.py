@@ -85,15 +85,14 @@ class ForwardOrder:
         if self._keys is not None and txn.key_hash is not None:
             _sort(self._keys[txn.key_hash], by=lambda t: t.first_offset)
 
-    def goes_to_doubt(self, txn: Transaction) -> bool:
-        """Note that it is on the doubt topic, or will be with the next batch. Returns True if it is the first of its key there."""
+    def goes_to_doubt(self, txn: Transaction) -> None:
+        """Note that it is on the doubt topic, or will be with the next batch."""
         key_hash = txn.key_hash
         if key_hash is None or txn.key in self._on_doubt or txn.state not in _IN_ORDER:
-            return False
+            return
         self._leaves_half(txn)
         self._on_doubt.add(txn.key)
-        self._on_doubt_counts[key_hash] = count = self._on_doubt_counts.get(key_hash, 0) + 1
-        return count == 1
+        self._on_doubt_counts[key_hash] = self._on_doubt_counts.get(key_hash, 0) + 1
 
     def stuck(self, txn: Transaction) -> None:
         """Note that it is decided and cannot go yet: later ones of its key may have to wait."""

@@ -715,117 +715,6 @@ ARRIVALS_MAX = 1_000
 """Times of additions that are kept, for the age of the oldest record: one that waits for days has as many behind it as were read."""
 
 
-class QueueSources:
-    """The progress in both sources, and the other stored metadata of the partition."""
-
-    def __init__(self, *, topic: Start, replays: Start, settings: QueueSettings, now_ms: int) -> None:
-        limit = settings.metadata_bytes_max
-        self._policy, self._taken_over_ms = settings.policy, now_ms
-        by_key = settings.order is QueueOrder.KEY
-        orders_null_keys = settings.null_keys is NullKeys.ORDERED
-        self.topic = Progress(
-            *topic,
-            metadata_bytes_max=limit,
-            parked_keys_max=settings.parked_keys_max,
-            ends_by_key=by_key,
-            orders_null_keys=orders_null_keys,
-        )
-        self.replays = Progress(
-            *replays, metadata_bytes_max=limit, ends_by_key=by_key, orders_null_keys=orders_null_keys, is_replay=True
-        )
-        self.is_paused = topic.stored.is_paused
-        self.writer = ""
-        self.token = topic.stored.token
-        self.knows_replays = True
-        self.has_searched = False
-        """What has ended of the replays was found out by a search; until all of it is read again, it may have no room."""
-        self._is_full = dict.fromkeys(ItemSource, False)
-        self._arrivals: deque[tuple[int, int]] = deque()  # (first offset, time) of additions
-
-    @property
-    def is_full(self) -> bool:
-        """True if the last snapshot of one of the sources was full."""
-        return any(self._is_full.values())
-
-    @property
-    def oldest_added_ms(self) -> int | None:
-        """When the oldest unfinished record of the topic was added, as of its last snapshot."""
-        arrivals = self._arrivals
-        return arrivals[0][1] if arrivals and self.topic.unfinished_count else None
-
-    def of(self, source: ItemSource) -> Progress:
-        """The progress in that source."""
-        return self.topic if source is ItemSource.TOPIC else self.replays
-
-    def remember(self, item: Item[R]) -> None:
-        """Restore the item's stored attempts; its back-off begins anew."""
-        attempts = self.of(item.source).attempts(item.offset)
-        if attempts is not None:
-            item.more = item.more or ItemExtras()
-            item.more.remember(attempts, self._policy, offset=item.offset, taken_over_ms=self._taken_over_ms)
-
-    def added(self, first_offset: int, *, now_ms: int) -> None:
-        """Note that records of the topic from this offset on were added."""
-        if len(self._arrivals) >= ARRIVALS_MAX:
-            self._arrivals = deque(
-                islice(self._arrivals, 0, None, 2)
-            )  # a record between two counts as old as the one before
-        self._arrivals.append((first_offset, now_ms))
-
-    def snapshot(
-        self,
-        source: ItemSource,
-        *,
-        uncounted: Mapping[tuple[ItemSource, int], Item[R]],
-        parked: Mapping[bytes, int],
-        stuck: Mapping[bytes, int],
-        is_paused: bool,
-        ended: Collection[int] = (),
-    ) -> Snapshot:
-        """What must be stored of `source`, as if the items at the offsets `ended` had ended.
-
-        `uncounted` contains the items whose last attempt's count is not stored.
-        """
-        behind: set[int] = set()
-        given_up: set[int] = set()
-        for (where, offset), item in uncounted.items():
-            if where is source and item.more is not None:
-                if not item.more.is_waiting:
-                    behind.add(offset)
-                if isinstance(item.more.verdict, GiveUp):
-                    given_up.add(offset)
-        if source is ItemSource.TOPIC:
-            taken = self.topic.snapshot(
-                ended=ended,
-                behind=behind,
-                given_up=given_up,
-                parked=parked,
-                stuck=stuck,
-                writer=self.writer,
-                is_paused=is_paused,
-                token=self.token,
-            )
-            while len(self._arrivals) > 1 and self._arrivals[1][0] <= taken.offset:
-                self._arrivals.popleft()
-        else:
-            taken = self.replays.snapshot(ended=ended, given_up=given_up)
-            self.has_searched &= self.replays.has_ahead
-            if not self.knows_replays or (self.has_searched and taken.is_full):
-                # The next owner has to look for answers, too. Counts of attempts are not stored meanwhile.
-                taken = taken._replace(metadata="", is_full=False)
-        self._is_full[source] = taken.is_full
-        return taken
-
-    def paused_after(self, items: Sequence[Item[R]]) -> bool:
-        """True if the partition is paused after these items end."""
-        is_paused = self.is_paused
-        for item in items:
-            request = item.more.request if item.more is not None else None
-            if request is not None and request.kind in (ReplayKind.PAUSE, ReplayKind.RESUME):
-                is_paused = request.kind is ReplayKind.PAUSE
-        return is_paused
-
-
 DUE_BYTES_MAX = 16 * 1024 * 1024
 """Total bytes of dead letters whose ends are taken together: the limit of one Kafka transaction."""
 
@@ -842,8 +731,22 @@ class KeyQueues(Generic[R]):
 
     def __init__(self, *, topic: Start, replays: Start, settings: QueueSettings, now_ms: int) -> None:
         self._settings = settings
-        self._sources = QueueSources(topic=topic, replays=replays, settings=settings, now_ms=now_ms)
-        self._topic = self._sources.topic
+        self._taken_over_ms = now_ms
+        limit, by_key = settings.metadata_bytes_max, settings.order is QueueOrder.KEY
+        orders_null_keys = settings.null_keys is NullKeys.ORDERED
+        self._topic = Progress(
+            *topic,
+            metadata_bytes_max=limit,
+            parked_keys_max=settings.parked_keys_max,
+            ends_by_key=by_key,
+            orders_null_keys=orders_null_keys,
+        )
+        self._replays = Progress(
+            *replays, metadata_bytes_max=limit, ends_by_key=by_key, orders_null_keys=orders_null_keys, is_replay=True
+        )
+        self._progress = {ItemSource.TOPIC: self._topic, ItemSource.REPLAY: self._replays}
+        self._is_source_full = dict.fromkeys(ItemSource, False)  # its last snapshot was
+        self._arrivals: deque[tuple[int, int]] = deque()  # (first offset, time) of additions of the topic
         self._parked = ParkedKeys(topic.stored.parked, count_max=settings.parked_keys_max, stuck=topic.stored.stuck)
         self._lanes: Lanes[R] = Lanes()
         self._chains: Chains[R] = Chains(
@@ -858,6 +761,15 @@ class KeyQueues(Generic[R]):
         """Of all items that have not ended."""
         self.replay_bytes = 0
         """Of the dead letters among them."""
+        self.is_paused = topic.stored.is_paused
+        """An operator paused the partition; nothing is handed out then."""
+        self.knows_replays = True
+        """False: which requests have ended is not stored, and has to be looked up in their topic. Until `learn_answered`, none is added."""
+        self._has_searched = False
+        """What has ended of the replays was found out by a search; until all of it is read again, it may have no room."""
+        self.writer = ""
+        """Transactional id of the dead-letter writer. Set and store it before the writer writes for the first time."""
+        self._token = topic.stored.token
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -877,7 +789,10 @@ class KeyQueues(Generic[R]):
         fresh = self._topic.read(offsets, keys)
         if not fresh:
             return 0
-        self._sources.added(fresh[0], now_ms=now_ms)
+        if len(self._arrivals) >= ARRIVALS_MAX:
+            # A record between two counts as old as the one before.
+            self._arrivals = deque(islice(self._arrivals, 0, None, 2))
+        self._arrivals.append((fresh[0], now_ms))
         chains = chains_of(keys, offsets, self._settings)
         if len(fresh) == len(offsets) and self._chains.is_quick and offsets[0] >= self._topic.failed_until:
             tails, start = self._chains.tails, self._lanes.ready.append
@@ -913,7 +828,7 @@ class KeyQueues(Generic[R]):
         Do not add results of others' requests.
         """
         is_alone = request.kind in PARTITION_REQUESTS
-        if not self._sources.replays.read([offset], [lone_request_key(offset) if is_alone else key]):
+        if not self._replays.read([offset], [lone_request_key(offset) if is_alone else key]):
             return False
         # Negative: a request without an order must not share a chain with a record of the topic.
         alone = -1 - offset
@@ -924,23 +839,14 @@ class KeyQueues(Generic[R]):
         self.replay_bytes += size_bytes
         return True
 
-    @property
-    def knows_replays(self) -> bool:
-        """False: which requests have ended is not stored, and has to be looked up in their topic. Until `learn_answered`, none is added."""
-        return self._sources.knows_replays
-
-    @knows_replays.setter
-    def knows_replays(self, value: bool) -> None:
-        self._sources.knows_replays = value
-
     def learn_answered(self, runs: Sequence[tuple[int, int]]) -> None:
         """The requests in these runs were answered, whatever was stored."""
-        self._sources.replays.ended_before(runs)
-        self._sources.knows_replays = self._sources.has_searched = True
+        self._replays.ended_before(runs)
+        self.knows_replays = self._has_searched = True
 
     def reach(self, source: ItemSource, position: int) -> None:
         """The reader of `source` is at `position`; records below it that were not added need no handling."""
-        self._sources.of(source).reach(position)
+        self._progress[source].reach(position)
 
     # --- handling -----------------------------------------------------------------------------------------------------
 
@@ -949,7 +855,7 @@ class KeyQueues(Generic[R]):
         lanes = self._lanes
         if lanes.next_at_ms is not None:
             lanes.wake(now_ms)
-        if self._sources.is_paused or self._is_draining:
+        if self.is_paused or self._is_draining:
             return []
         if self.is_full:
             taken = lanes.take_again(count_max)
@@ -1017,7 +923,7 @@ class KeyQueues(Generic[R]):
         for item in items:
             source = item.source
             more = item.more = item.more or ItemExtras()
-            attempts = self._sources.of(source).failed(item.offset, started_ms=failure.started_ms)
+            attempts = self._progress[source].failed(item.offset, started_ms=failure.started_ms)
             more.tell(failure, now_ms=now_ms)
             more.attempt_count = attempts.ended_count
             more.is_counted, more.is_waiting = False, item is items[0]
@@ -1065,21 +971,57 @@ class KeyQueues(Generic[R]):
 
     def is_changed(self, source: ItemSource) -> bool:
         """True if a snapshot of `source` would differ from the last one."""
-        return self._sources.of(source).is_changed
+        return self._progress[source].is_changed
 
     def snapshot(self, source: ItemSource) -> Snapshot:
         """What must be stored of `source` now. Do not call it while a transaction of `ending` is open."""
-        return self._sources.snapshot(
-            source,
-            uncounted=self._uncounted,
-            parked=self._parked.last_offsets,
-            stuck=self._parked.stuck,
-            is_paused=self._sources.is_paused,
+        return self._snapshot(
+            source, parked=self._parked.last_offsets, stuck=self._parked.stuck, is_paused=self.is_paused
         )
+
+    def _snapshot(
+        self,
+        source: ItemSource,
+        *,
+        parked: Mapping[bytes, int],
+        stuck: Mapping[bytes, int],
+        is_paused: bool,
+        ended: Collection[int] = (),
+    ) -> Snapshot:
+        """What must be stored of `source`, as if the items at the offsets `ended` had ended."""
+        behind: set[int] = set()
+        given_up: set[int] = set()
+        for (where, offset), item in self._uncounted.items():
+            if where is source and item.more is not None:
+                if not item.more.is_waiting:
+                    behind.add(offset)
+                if isinstance(item.more.verdict, GiveUp):
+                    given_up.add(offset)
+        if source is ItemSource.TOPIC:
+            taken = self._topic.snapshot(
+                ended=ended,
+                behind=behind,
+                given_up=given_up,
+                parked=parked,
+                stuck=stuck,
+                writer=self.writer,
+                is_paused=is_paused,
+                token=self._token,
+            )
+            while len(self._arrivals) > 1 and self._arrivals[1][0] <= taken.offset:
+                self._arrivals.popleft()
+        else:
+            taken = self._replays.snapshot(ended=ended, given_up=given_up)
+            self._has_searched &= self._replays.has_ahead
+            if not self.knows_replays or (self._has_searched and taken.is_full):
+                # The next owner has to look for answers, too. Counts of attempts are not stored meanwhile.
+                taken = taken._replace(metadata="", is_full=False)
+        self._is_source_full[source] = taken.is_full
+        return taken
 
     def stored(self, source: ItemSource, version: int) -> None:
         """The snapshot of that version is stored: items whose attempts it counts continue."""
-        for offset in self._sources.of(source).stored(version):
+        for offset in self._progress[source].stored(version):
             item = self._uncounted.pop((source, offset), None)
             if item is not None and item.more is not None:
                 item.more.is_counted = True
@@ -1105,11 +1047,10 @@ class KeyQueues(Generic[R]):
         """
         parked = self._chains.parked_after(items, offsets)
         stuck = self._parked.stuck_after(items, parked)
-        is_paused = self._sources.paused_after(items)
+        is_paused = self._is_paused_after(items)
         topic, replays = (
-            self._sources.snapshot(
+            self._snapshot(
                 source,
-                uncounted=self._uncounted,
                 parked=parked,
                 stuck=stuck,
                 is_paused=is_paused,
@@ -1121,10 +1062,10 @@ class KeyQueues(Generic[R]):
 
     def written(self, items: Sequence[Item[R]], offsets: Sequence[int], snapshots: Snapshots) -> None:
         """That Kafka transaction is committed: the items have ended, and their chains continue."""
-        self._sources.is_paused = self._sources.paused_after(items)
+        self.is_paused = self._is_paused_after(items)
         for source in ItemSource:
             ended = [item.offset for item in items if item.source is source]
-            self._sources.of(source).finish(ended)
+            self._progress[source].finish(ended)
             for offset in ended:
                 self._uncounted.pop((source, offset), None)
         self.size_bytes -= sum(item.size_bytes for item in items)
@@ -1132,6 +1073,14 @@ class KeyQueues(Generic[R]):
         self._chains.written(items, offsets)
         self.stored(ItemSource.TOPIC, snapshots.topic.version)
         self.stored(ItemSource.REPLAY, snapshots.replays.version)
+
+    def _is_paused_after(self, items: Sequence[Item[R]]) -> bool:
+        is_paused = self.is_paused
+        for item in items:
+            request = item.more.request if item.more is not None else None
+            if request is not None and request.kind in PARTITION_REQUESTS:
+                is_paused = request.kind is ReplayKind.PAUSE
+        return is_paused
 
     def not_written(self, items: Sequence[Item[R]]) -> None:
         """That Kafka transaction stored nothing and never will: the ends of these items, as `take_due` gave them, are due again."""
@@ -1148,22 +1097,13 @@ class KeyQueues(Generic[R]):
         return count
 
     @property
-    def writer(self) -> str:
-        """Transactional id of the dead-letter writer. Set and store it before the writer writes for the first time."""
-        return self._sources.writer
-
-    @writer.setter
-    def writer(self, name: str) -> None:
-        self._sources.writer = name
-
-    @property
     def token(self) -> int | None:
         """The highest known fencing token of this queue. Set and store it before the queue's lease issues another one."""
-        return self._sources.token
+        return self._token
 
     @token.setter
     def token(self, token: int) -> None:
-        self._sources.token = token
+        self._token = token
         self._topic.is_changed = True
 
     # --- figures ------------------------------------------------------------------------------------------------------
@@ -1171,7 +1111,7 @@ class KeyQueues(Generic[R]):
     @property
     def is_full(self) -> bool:
         """True if the metadata have no room for more; only retries, replays and the lowest record are handed out then."""
-        return self._sources.is_full or self._chains.is_without_room
+        return any(self._is_source_full.values()) or self._chains.is_without_room
 
     @property
     def is_without_room(self) -> bool:
@@ -1187,11 +1127,6 @@ class KeyQueues(Generic[R]):
         return self._chains.is_without_room and is_idle and not has_retries
 
     @property
-    def is_paused(self) -> bool:
-        """True if an operator paused the partition; nothing is handed out then."""
-        return self._sources.is_paused
-
-    @property
     def count(self) -> int:
         """Number of records and requests that have not ended."""
         return self._topic.unfinished_count + self.replay_count
@@ -1199,7 +1134,7 @@ class KeyQueues(Generic[R]):
     @property
     def replay_count(self) -> int:
         """Number of requests that have not ended."""
-        return self._sources.replays.unfinished_count
+        return self._replays.unfinished_count
 
     @property
     def ready_count(self) -> int:
@@ -1236,14 +1171,18 @@ class KeyQueues(Generic[R]):
             retry_count=self._lanes.waiting_count + len(self._uncounted),
             due_count=self._chains.due_count,
             parked_count=len(self._parked),
-            oldest_added_ms=self._sources.oldest_added_ms,
+            oldest_added_ms=self._arrivals[0][1] if self._arrivals and self._topic.unfinished_count else None,
             is_full=self.is_full,
-            is_paused=self._sources.is_paused,
+            is_paused=self.is_paused,
         )
 
     # --- items --------------------------------------------------------------------------------------------------------
 
     def _add_one(self, item: Item[R]) -> None:
         self.size_bytes += item.size_bytes
-        self._sources.remember(item)
+        # Its stored attempts count; its back-off begins anew.
+        attempts = self._progress[item.source].attempts(item.offset)
+        if attempts is not None:
+            item.more = item.more or ItemExtras()
+            item.more.remember(attempts, self._settings.policy, offset=item.offset, taken_over_ms=self._taken_over_ms)
         self._chains.line_up(item)

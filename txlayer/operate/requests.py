@@ -11,9 +11,7 @@ from txlayer.core.dead_letters import ReplayKind, ReplayRecord, encode_replay, r
 from txlayer.core.progress import NO_KEY, hash_of_key
 from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPosition, FoundLetter
 from txlayer.operate.operators import OperatorWriter
-
-BATCH_BYTES = 16_384
-"""One produce batch; requests are small."""
+from txlayer.runtime.kafka_transactions import SMALL_BATCH_BYTES
 
 
 class Request(NamedTuple):
@@ -57,7 +55,11 @@ class RequestWriter:
     ) -> list[WrittenRequest]:
         """Write them, and raise, as `OperatorWriter.write`; those that came through must not be written again."""
         writer = OperatorWriter(
-            self._make_log_writer(BATCH_BYTES), what="requests", step="request", clock=self._clock, pause=self._pause
+            self._make_log_writer(SMALL_BATCH_BYTES),
+            what="requests",
+            step="request",
+            clock=self._clock,
+            pause=self._pause,
         )
         records = (
             (each, replay_topic(self._group, each.topic), each.partition, each.key, encode_replay(each.record))

@@ -23,9 +23,9 @@ HalfRecord = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, bytes | 
 Serialize = Callable[..., bytes | None]
 """`ProducerConnections.serialize` with the user's serializer: (value, topic=…, headers=…) → bytes."""
 
-BATCH_BYTES = 61
+BATCH_OVERHEAD_BYTES = 61
 """Overhead of a record batch of format 2; the smallest batch holds one record."""
-RECORD_BYTES = 32
+RECORD_OVERHEAD_BYTES = 32
 """Upper bound of a record's own overhead: lengths, deltas, attributes."""
 FORWARDED_BYTES = 100 + TXN_ID_LENGTH_MAX
 """Upper bound of `txl-id` and `txl-origin`."""
@@ -241,7 +241,7 @@ def _room(bytes_max: int | None, ours: int) -> int:
     """Bytes that a topic's largest message leaves to the user; the broker counts the whole batch."""
     if bytes_max is None:  # not reported: only the broker can check it
         return 2**31
-    return max(bytes_max - BATCH_BYTES - RECORD_BYTES - ours, 0)
+    return max(bytes_max - BATCH_OVERHEAD_BYTES - RECORD_OVERHEAD_BYTES - ours, 0)
 
 
 def _check_partition_and_timestamp(message: Message, known: KnownTopic) -> None:

@@ -17,7 +17,7 @@ from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import Message, Resolution, check_txn_id
 from txlayer.errors import TopicMismatchError, TxLayerError
-from txlayer.producer.encoding import BATCH_BYTES, RECORD_BYTES, Encoder, HalfRecord
+from txlayer.producer.encoding import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Encoder, HalfRecord
 from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, Identity, Placement, now_ms
 from txlayer.producer.pipeline import LINE_BYTES_MAX, NAMED_MAX, OPEN, UNSTORED, OpQueue, PendingTransaction, Pipeline
 from txlayer.producer.questions import OpenLimit
@@ -385,7 +385,7 @@ def _batch_bytes_max(half: TopicLimits, op: TopicLimits) -> int:
 
 
 def _op_line_count_max(half: TopicLimits, op: TopicLimits) -> int:
-    room = _batch_bytes_max(half, op) - BATCH_BYTES - RECORD_BYTES
+    room = _batch_bytes_max(half, op) - BATCH_OVERHEAD_BYTES - RECORD_OVERHEAD_BYTES
     return max(1, min(OP_LINE_COUNT_MAX, room // LINE_BYTES_MAX))
 
 

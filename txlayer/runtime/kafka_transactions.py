@@ -20,7 +20,7 @@ from txlayer.runtime.producer_replacement import IDLE_S_MAX, RECYCLE_AFTER_S, ma
 
 logger = logging.getLogger("txlayer.kafka")
 
-BATCH_BYTES = 16_384
+SMALL_BATCH_BYTES = 16_384
 """Size of a produce batch: far below every topic's largest message, because the broker checks batches like messages."""
 
 TIMEOUT_S = 10.0
@@ -186,7 +186,7 @@ class KafkaTransactions:
         is_stale = self._clock() - self._ended_at > IDLE_S_MAX and self.count > 0
         if old is not None and not self._may_have_stale_requests and not is_stale:
             return old
-        successor = self._connections.make_writer(self.name, batch_bytes_max=BATCH_BYTES)
+        successor = self._connections.make_writer(self.name, batch_bytes_max=SMALL_BATCH_BYTES)
         self._writer = successor
         try:
             successor.initialise(timeout_s=self._timeout_s)  # from now on stale requests are fenced
