@@ -74,15 +74,12 @@ class AsyncPool:
 
     @property
     def hung_count(self) -> int:
-        """Handlers that were given up and have not returned."""
         return self._hung.count
 
     def free_count(self) -> int:
-        """Number of jobs that would start at once."""
         return self._task_count_max - self._begun_count
 
     def submit(self, chunk: Chunk) -> None:
-        """Start all jobs of a chunk."""
         self._begun_count += len(chunk.jobs)
         self._open[chunk] = {id(job): job for job in chunk.jobs}
         self._inbox.append(chunk)

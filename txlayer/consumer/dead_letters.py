@@ -170,15 +170,12 @@ class SweepConnections(Protocol):
 
     def make_reader(self, isolation: str) -> LogReader:
         """A reader that assigns partitions itself, without a group."""
-        ...
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that is still in the log, per partition."""
-        ...
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The last stable offset, per partition."""
-        ...
 
 
 SEARCH_S = 0.25

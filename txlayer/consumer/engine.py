@@ -73,17 +73,14 @@ class DeadLetterSource(Protocol):
 
     def first_offset(self, topic: str, partition: int) -> int:
         """The offset from which on dead letters are there."""
-        ...
 
     def fetch(
         self, topic: str, partition: int, offsets: Sequence[int], *, bytes_max: int | None = None
     ) -> Mapping[int, Record | None]:
         """The records at these offsets, the lowest first, up to `bytes_max`; None for an offset without a record."""
-        ...
 
     def look_for_results(self, topic: str, partition: int, search: ResultSearch) -> bool:
         """Look for results of requests of a replay topic for a while; False: call it again to go on."""
-        ...
 
 
 class DeadLetterRecord:
@@ -96,33 +93,26 @@ class DeadLetterRecord:
         self._letter = letter
 
     def topic(self) -> str:
-        """Topic of the original record."""
         return self._letter.origin.topic
 
     def partition(self) -> int:
-        """Partition, the same in both topics."""
         return self._letter.origin.partition
 
     def offset(self) -> int:
-        """Offset of the original record."""
         return self._letter.origin.offset
 
     def key(self) -> bytes | None:
-        """Key of the record."""
         key: bytes | None = self._record.key()
         return key
 
     def value(self) -> bytes | None:
-        """Value of the record."""
         value: bytes | None = self._record.value()
         return value
 
     def headers(self) -> Headers:
-        """Headers of the original record."""
         return original_headers(self._record.headers())
 
     def timestamp(self) -> tuple[int, int]:
-        """Timestamp of the original record."""
         return self._record.timestamp()[0], self._letter.origin_ms
 
     def __len__(self) -> int:

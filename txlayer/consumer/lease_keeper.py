@@ -48,27 +48,21 @@ class LeaseKeeper(Protocol):
 
     def start(self) -> None:
         """Read the current leases."""
-        ...
 
     def assigned(self, queues: Collection[TopicPartition], *, generation: int) -> None:
         """The group assigned these queues to this member."""
-        ...
 
     def revoked(self, queues: Collection[TopicPartition]) -> None:
         """Release these queues."""
-        ...
 
     def turn(self) -> LeaseChanges:
         """Do what is due, and return the changes."""
-        ...
 
     def valid_until(self, queue: TopicPartition) -> float | None:
         """Monotonic seconds after which no handler may start; None if the lease is not held."""
-        ...
 
     def close(self) -> None:
         """End, and release what is held."""
-        ...
 
 
 class NoLeases:
@@ -82,23 +76,19 @@ class NoLeases:
         """Do nothing."""
 
     def assigned(self, queues: Collection[TopicPartition], *, generation: int) -> None:  # noqa: ARG002 - the port's
-        """Hold these queues from now on."""
         self._gained.update(dict.fromkeys(queues, NO_TOKEN))
         self._held.update(queues)
 
     def revoked(self, queues: Collection[TopicPartition]) -> None:
-        """Stop holding these queues."""
         self._held.difference_update(queues)
         for queue in queues:
             self._gained.pop(queue, None)
 
     def turn(self) -> LeaseChanges:
-        """The queues assigned since the last call."""
         gained, self._gained = self._gained, {}
         return LeaseChanges(gained, ())
 
     def valid_until(self, queue: TopicPartition) -> float | None:
-        """Forever."""
         return FOR_EVER if queue in self._held else None
 
     def close(self) -> None:

@@ -50,11 +50,9 @@ class Turns(Protocol):
 
     def popleft(self) -> Job:
         """The next one, which begins now; IndexError: there is none."""
-        ...
 
     def pop(self) -> Job:
         """The last one, which does not begin; IndexError: there is none."""
-        ...
 
 
 class Chunk:
@@ -146,7 +144,6 @@ class CallObserver(Protocol):
 
     def attempt(self, job: Job, lease: Lease) -> AbstractContextManager[Callable[[Any], None]]:
         """Surrounds one attempt, interceptors included: give what it hands out the result; an exception passes through."""
-        ...
 
 
 class Caller:
@@ -501,31 +498,24 @@ class Pool(Protocol):
     @property
     def hung_count(self) -> int:
         """Handlers that were given up and have not come back."""
-        ...
 
     def start(self) -> None:
         """Get ready."""
-        ...
 
     def free_count(self) -> int:
         """Chunks that would find a worker now; jobs, where those of a chunk run side by side."""
-        ...
 
     def submit(self, chunk: Chunk) -> None:
         """Begin a chunk."""
-        ...
 
     def take(self) -> list[JobOutcome]:
         """What ended since the last call, in the order in which it ended."""
-        ...
 
     def wait(self, timeout_s: float) -> None:
         """Return when something ended, at the latest after `timeout_s`."""
-        ...
 
     def close(self, timeout_s: float) -> None:
         """End; wait for at most so long for what runs. What still runs then may go on, and is not reported."""
-        ...
 
 
 class JobOutcomes:
@@ -619,7 +609,6 @@ class Workers(ABC):
 
     @property
     def hung_count(self) -> int:
-        """Handlers that were given up and have not come back."""
         return 0
 
     def free_count(self) -> int:
@@ -627,13 +616,11 @@ class Workers(ABC):
         return self._worker_count - self._begun_count
 
     def submit(self, chunk: Chunk) -> None:
-        """Begin a chunk."""
         self._begun_count += 1
         self._chunks.put(chunk)
         self._add_thread()
 
     def take(self) -> list[JobOutcome]:
-        """What ended since the last call."""
         outcomes = self._outcomes.take()
         self._begun_count -= sum(outcome.chunk.part is not outcome for outcome in outcomes)
         if not self._chunks.empty():
@@ -696,11 +683,9 @@ class ThreadPool(Workers):
 
     @property
     def hung_count(self) -> int:
-        """Handlers that were given up and have not come back."""
         return self._hung.count
 
     def submit(self, chunk: Chunk) -> None:
-        """Begin a chunk."""
         self._begun[chunk] = False
         super().submit(chunk)
 

@@ -87,31 +87,24 @@ class SentRecord(NamedTuple):
     stamp: tuple[int, int]
 
     def topic(self) -> str:
-        """Topic of the record."""
         return self.origin[0]
 
     def partition(self) -> int:
-        """Partition of the record."""
         return self.origin[1]
 
     def offset(self) -> int:
-        """Offset of the record."""
         return self.origin[2]
 
     def key(self) -> bytes | None:
-        """Key of the record."""
         return self.raw_key
 
     def value(self) -> bytes | None:
-        """Value of the record."""
         return self.raw_value
 
     def headers(self) -> Headers | None:
-        """Headers of the record."""
         return self.raw_headers
 
     def timestamp(self) -> tuple[int, int]:
-        """(kind, milliseconds)."""
         return self.stamp
 
 
@@ -325,15 +318,12 @@ class _Process:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code; negative: killed by a signal."""
         return self._process.exitcode
 
     def is_alive(self) -> bool:
-        """True until it ends."""
         return self._process.is_alive()
 
     def kill(self) -> None:
-        """End it at once."""
         self._process.kill()
 
     def has_room(self) -> bool:

@@ -30,15 +30,12 @@ class DoubtRecord:
         self._key, self._value, self._headers = codec.decode_content(value=value, headers=headers)
 
     def key(self) -> bytes | None:
-        """The user's key."""
         return self._key
 
     def value(self) -> bytes | None:
-        """The user's value."""
         return self._value
 
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """The half record's headers."""
         return self._headers
 
     def __len__(self) -> int:

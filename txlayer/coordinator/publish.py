@@ -56,7 +56,6 @@ class MakeWriter(Protocol):
 
     def __call__(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
         """The broker refuses a whole batch that is larger than the topic's largest message."""
-        ...
 
 
 class PublishObserver(Protocol):
@@ -65,19 +64,15 @@ class PublishObserver(Protocol):
     @property
     def remembered(self) -> Mapping[str, TraceContext]:
         """Traces of transactions by their keys, for log lines about those whose content is not in memory."""
-        ...
 
     def begun(self) -> None:
         """A Kafka transaction begins; one that began before and was not published does not count."""
-        ...
 
     def asked(self, partition: int, check: CheckRecord, txn: Transaction | None) -> list[tuple[str, Any]] | None:
         """A question or notice is about to be written, about `txn` where it is in memory; returns the record's headers."""
-        ...
 
     def published(self, batches: Sequence[tuple[int, Batch]]) -> None:
         """The Kafka transaction is committed."""
-        ...
 
 
 SLOW_BYTES_MIN = 1 << 20

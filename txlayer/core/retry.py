@@ -19,7 +19,6 @@ class Delay(Protocol):
 
     def total_seconds(self) -> float:
         """Its length in seconds."""
-        ...
 
 
 @final

@@ -29,11 +29,9 @@ class Running(Protocol[T_co]):
 
     def result(self) -> T_co:
         """Wait for its end. Returns its value, or raises its exception."""
-        ...
 
     def exception(self) -> BaseException | None:
         """Wait for its end. Returns its exception."""
-        ...
 
 
 class Background(Protocol):
@@ -41,11 +39,9 @@ class Background(Protocol):
 
     def start(self, call: Callable[[], T], *, name: str) -> Running[T]:
         """Start a call. The process does not wait for it when it exits."""
-        ...
 
     def run_parallel(self, calls: Sequence[Callable[[], Any]]) -> None:
         """Run calls in parallel and return when all have ended. Raises the first exception."""
-        ...
 
 
 class Threads:

@@ -38,7 +38,6 @@ class WriterConnections(Protocol):
 
     def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> TransactionalWriter:
         """A writer for a transactional id, not initialised yet."""
-        ...
 
 
 class OffsetConnections(Protocol):
@@ -48,7 +47,6 @@ class OffsetConnections(Protocol):
         self, group: str, partitions: Sequence[TopicPartition], *, is_stable: bool
     ) -> dict[TopicPartition, StoredOffset | None]:
         """The offsets that a group stored; with `is_stable` the answer waits for pending transactional offsets."""
-        ...
 
 
 class Entry(NamedTuple):
