@@ -17,7 +17,7 @@ from txlayer.core.retry import RetryPolicy
 
 @pytest.mark.promise("P9")
 def test_a_coroutine_within_its_time_is_not_cancelled_while_close_waits_for_it() -> None:
-    """A fifteenth of the defaults: a lease of 4 s (60 s); the handler takes 8 s (2 min), `close_timeout` is 20 s (5 min)."""
+    """A thirtieth of the defaults: a lease of 2 s (60 s); the handler takes 4 s (2 min), `close_timeout` is 10 s (5 min)."""
     stage = Stage(MemoryLab())
     stage.write(b"1", key=b"a")
     told: list[str] = []
@@ -27,9 +27,9 @@ def test_a_coroutine_within_its_time_is_not_cancelled_while_close_waits_for_it()
         consumer: AsyncOrderedConsumer = stage.plain(
             AsyncOrderedConsumer,
             retry=RetryPolicy(attempt_count_max=4),
-            lease_renewal=timedelta(seconds=1.3),
-            lease_expiry=timedelta(seconds=4),
-            close_timeout=timedelta(seconds=20),
+            lease_renewal=timedelta(seconds=0.65),
+            lease_expiry=timedelta(seconds=2),
+            close_timeout=timedelta(seconds=10),
         )
 
         @consumer.handler
@@ -37,7 +37,7 @@ def test_a_coroutine_within_its_time_is_not_cancelled_while_close_waits_for_it()
             told.append(f"attempt {context.attempt} began")
             has_begun.set()
             try:
-                await asyncio.sleep(8)
+                await asyncio.sleep(4)
             except asyncio.CancelledError as exc:
                 told.append(f"cancelled: {exc}")
                 raise

@@ -19,9 +19,11 @@ from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, Retry, Ret
 from txlayer.errors import BrokerUnavailableError
 from txlayer.testing.running import comes_true
 
-RATE = 1_000_000
+RATE = 2_000_000
 """Bytes a second of a slow line, or of a quota."""
-SIZE = 250_000
+SIZE = 125_000
+TRY = timedelta(seconds=0.5)
+"""How long a Kafka transaction may take; a twentieth of the default, as are the pauses."""
 
 
 class Through:
@@ -147,7 +149,8 @@ def _spend(seconds: float, *, or_until: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    at_once(monkeypatch, pause_max_ms=3_000)
     made = Stage(MemoryLab(), partitions=4)
     yield made
     made.close()
@@ -171,10 +174,7 @@ def test_a_dead_letter_that_cannot_be_written_now_delays_only_its_key(stage: Sta
     cluster = StuckPartition(stage.lab.connect_consumer(config), (stage.letters, 0))
     stage.write(b"bad", key=b"bad", partition=0)
     with stage.consumer(
-        reject_bad,
-        connect=lambda _: cluster,
-        retry=RetryPolicy(attempt_count_max=1),
-        kafka_transaction_timeout=timedelta(seconds=3),
+        reject_bad, connect=lambda _: cluster, retry=RetryPolicy(attempt_count_max=1), kafka_transaction_timeout=TRY
     ) as consumer:
         wait_until(lambda: consumer.stats().replaced_count >= 1, within=20, what="a failed try")
         stage.write(*[b"%d" % n for n in range(20)], key=b"good", partition=0)
@@ -202,10 +202,7 @@ def test_a_dead_letter_delays_only_its_key_while_no_transaction_coordinator_answ
     cluster = NoTransactions(stage.lab.connect_consumer(config))
     stage.write(b"bad", key=b"bad")
     with stage.consumer(
-        reject_bad,
-        connect=lambda _: cluster,
-        retry=RetryPolicy(attempt_count_max=1),
-        kafka_transaction_timeout=timedelta(seconds=2),
+        reject_bad, connect=lambda _: cluster, retry=RetryPolicy(attempt_count_max=1), kafka_transaction_timeout=TRY
     ) as consumer:
         wait_until(lambda: consumer.stats().replaced_count >= 1, within=20, what="a failed try")
         for partition in range(1, 4):
@@ -241,10 +238,7 @@ def test_requests_are_answered_beside_a_dead_letter_that_cannot_be_written(stage
     is_replay = kind is ReplayKind.REPLAY
     request = ReplayRecord(kind, "r", 0 if is_replay else None, text="zoe: mended")
     with stage.consumer(
-        refuse,
-        connect=lambda _: cluster,
-        retry=RetryPolicy(attempt_count_max=1),
-        kafka_transaction_timeout=timedelta(seconds=2),
+        refuse, connect=lambda _: cluster, retry=RetryPolicy(attempt_count_max=1), kafka_transaction_timeout=TRY
     ) as consumer:
         stage.write(b"good", key=b"good")
         stage.wait_stored(1)
@@ -324,7 +318,7 @@ def test_a_long_parked_key_does_not_keep_the_attempts_of_other_partitions_from_b
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P11")
 def test_a_parked_keys_dead_letters_are_written_however_large_they_are_together(stage: Stage) -> None:
-    """20 of 250 KB need 5 s at this rate; a Kafka transaction may take 2 s, in which 8 of them would go through."""
+    """20 of 125 KB need 1.25 s at this rate; a Kafka transaction may take 0.5 s, in which 8 of them would go through."""
     count = 20
     config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
     stage.write(*[b"x" * SIZE] * count, key=b"bad")
@@ -332,7 +326,7 @@ def test_a_parked_keys_dead_letters_are_written_however_large_they_are_together(
     with stage.consumer(
         reject_bad,
         connect=lambda _: SlowLine(stage.lab.connect_consumer(config)),
-        kafka_transaction_timeout=timedelta(seconds=2),
+        kafka_transaction_timeout=TRY,
         retry=RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK),
     ):
         stage.wait_stored(count + 1, within=60)
