@@ -28,6 +28,9 @@ SHARING_FOLDERS = ("spark", "integration/security", "integration/sql")
 APART = frozenset(f"spark/test_{name}.py" for name in ("cluster", "commands", "planted_modules", "report"))
 """Files of such a folder whose tests have sessions and processes of their own, or none: any worker runs them."""
 
+PUBLISHING = frozenset(f"spark/test_{name}.py" for name in ("jobs_page", "live", "sink", "sink_kills", "sink_window"))
+"""Half of Spark's work: a second worker runs these, in a session of its own."""
+
 LONG_FIRST = ("spark", "e2e", "integration/security", "docs", "integration", "contract", "simulation")
 """Folders whose files take long. They begin first, so that no worker waits for a last one at the end."""
 
@@ -90,6 +93,8 @@ def _file(nodeid: str) -> str:
 
 def _scope(file: str) -> str:
     folders = (folder for folder in SHARING_FOLDERS if file.startswith(f"{folder}/"))
+    if file in PUBLISHING:
+        return "spark that publishes"
     return file if file in APART else next(folders, file)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from tests.conftest import APART, SHARING_FOLDERS, _scope
+from tests.conftest import APART, PUBLISHING, SHARING_FOLDERS, _scope
 
 TESTS = Path(__file__).resolve().parents[1]
 
 
 def test_a_folder_that_shares_something_is_one_scope_and_every_other_file_is_its_own() -> None:
     assert "spark" == _scope("spark/test_ledger.py")
+    assert {_scope("spark/test_sink.py")} == {_scope(file) for file in PUBLISHING} != {"spark"}
     assert "integration/sql" == _scope("integration/sql/test_inbox.py")
     assert "spark/test_cluster.py" == _scope("spark/test_cluster.py")
     assert "unit/test_codec.py" == _scope("unit/test_codec.py")
