@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -44,7 +45,7 @@ from txlayer.operate.dead_letters import (
     DeadLetterResult,
     DeadLetterSelection,
 )
-from txlayer.operate.replay import DeadLetterOutcome, Listener, ReplayOrder, author_of
+from txlayer.operate.replay import DeadLetterOutcome, ReplayOrder, author_of
 from txlayer.operate.requests import RequestWriter
 
 app = typer.Typer(no_args_is_help=True, help="Look at what consumers gave up, have it handled again, or drop it.")
@@ -310,7 +311,9 @@ def _carry_out(order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, a
             outcomes = replaying.planned(order, choice)
         else:
             with request_writer(config, order.group) as writer:
-                outcomes = replaying.ask(order, writer, logs, choice, _listener())
+                outcomes = replaying.ask(
+                    order, writer, logs, choice, say=partial(typer.echo, err=True), progress=output.progress
+                )
     is_waiting = order.patience_s > 0
     output.report(
         outcomes,
@@ -319,19 +322,6 @@ def _carry_out(order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, a
         to_json=lambda o: replaying.outcome_json(o, order.kind, order.author.request_id),
         nothing="no dead letter is as the filters say; nothing was asked for",
         as_json=as_json,
-    )
-
-
-def _listener() -> Listener:
-    """Says on standard error how far a request is, and the name to run it again with."""
-
-    def say(sentence: str) -> None:
-        typer.echo(sentence, err=True)
-
-    return Listener(
-        begun=lambda request_id: say(f"request id {request_id}"),
-        joined=lambda count: say(f"{count:,} more followed their parked keys meanwhile and are asked for too"),
-        progress=output.progress,
     )
 
 

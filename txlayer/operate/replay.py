@@ -122,13 +122,8 @@ def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -
     return outcome.result in good or (not is_waiting and outcome.result is DeadLetterResult.REQUESTED)
 
 
-class Listener(NamedTuple):
-    """Is called as a request goes on."""
-
-    begun: Callable[[str], None]  # something is asked for under this id
-    joined: Callable[[int], None]  # so many dead letters followed their parked keys meanwhile, and are asked for too
-    progress: Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-    """(what, total) → a function that gets the number of those done, for the time of a block."""
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""(what, total) → a function that gets the number of those done, for the time of a block."""
 
 
 def choose_for(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterSelection:
@@ -157,7 +152,9 @@ def ask(
     writer: RequestWriter,
     logs: Mapping[str, DeadLetterLog],
     choice: DeadLetterSelection,
-    listener: Listener,
+    *,
+    say: Callable[[str], None],
+    progress: Progress,
 ) -> list[DeadLetterOutcome]:
     """Ask the group's consumers for the chosen, wait for their answers, and return what became of each.
 
@@ -169,18 +166,18 @@ def ask(
     fresh, taken = still_able(logs, choice.in_turn, is_again=order.is_again)
     followed = [*choice.asked_before, *fresh]
     if fresh:
-        listener.begun(author.request_id)
+        say(f"request id {author.request_id}")  # the name to run it again with
     for _ in range(ROUND_COUNT_MAX):
-        with listener.progress("asked for", len(fresh)) as on_progress:
+        with progress("asked for", len(fresh)) as on_progress:
             requests = requests_for(fresh, logs, kind=order.kind, request_id=author.request_id, text=author.text)
             writer.write(requests, rate_max=order.rate, on_progress=on_progress)
         if order.patience_s:
-            with listener.progress("answered", len(followed)) as on_progress:
+            with progress("answered", len(followed)) as on_progress:
                 _wait_for_answers(order, logs, followed, on_progress)
         fresh = newcomers(logs, followed, request_id=author.request_id) if order.is_whole else []
         if not fresh:
             break
-        listener.joined(len(fresh))
+        say(f"{len(fresh):,} more followed their parked keys meanwhile and are asked for too")
         followed += fresh
     return [
         *(not_asked(*each) for each in choice.unable),
