@@ -152,7 +152,7 @@ HELP = {
 }
 _EXITS = """
 
-    The word is recorded on the replay topic with your name and reason. Exit codes: 0 every partition's owner took it,
+    The replay topic records it with your name and reason. Exit codes: 0 every partition's owner took it,
     1 not all did within --wait (it takes effect when they run), 2 usage, 3 no broker, 5 not authorised."""
 
 

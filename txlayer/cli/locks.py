@@ -1,4 +1,4 @@
-"""`txlayer locks`: which consumer holds which queue, and an operator's word that ends a lease."""
+"""`txlayer locks`: which consumer holds which queue, and ending a lease by hand."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ Workers = Annotated[
 
 @app.callback()
 def _group() -> None:
-    """Keeps `run` a word of its own."""
+    """Keeps `run` a command of its own."""
 
 
 @command(app)

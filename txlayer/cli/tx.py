@@ -1,4 +1,4 @@
-"""`txlayer tx`: what is open, what became of a transaction, its export, and an operator's word on it.
+"""`txlayer tx`: what is open, what became of a transaction, its export, and settling it by hand.
 
 What reads whole topics is imported when a command runs: `--help` and completion stay quick.
 """
@@ -334,7 +334,7 @@ HELP = {
 
 _EXITS = """
 
-    The word is recorded in the op log with your name and reason, and the first decision there wins. Exit codes: 0 it is so
+    The op log records it with your name and reason, and the first decision there wins. Exit codes: 0 it is so
     (also when it was before), 1 not all are (the output names the decision), 2 usage, 3 no broker, 5 not authorised."""
 
 
@@ -356,26 +356,26 @@ class Settling(TransactionFilters):
     ] = "10s"
     since: Annotated[str, option("--since", "How far back to look for a transaction that is settled.", "1h")] = "1h"
 
-    def order(self, word: str, txn_ids: Sequence[str] | None) -> SettlementOrder:
+    def order(self, action: str, txn_ids: Sequence[str] | None) -> SettlementOrder:
         from txlayer.operate.operators import signature_of
         from txlayer.operate.settle import OperatorAction, SettlementOrder
 
         signature = signature_of(
-            f"txlayer tx {word}",
+            f"txlayer tx {action}",
             operator=self.operator,
             reason=self.reason,
             recorded="it is recorded in the op log",
-            may_be_silent=word == OperatorAction.CHECK_NOW.value,
+            may_be_silent=action == OperatorAction.CHECK_NOW.value,
         )
         order = SettlementOrder(
-            OperatorAction(word), tuple(txn_ids or ()), self.nonce, self.is_all, self.read(), self.limit, signature
+            OperatorAction(action), tuple(txn_ids or ()), self.nonce, self.is_all, self.read(), self.limit, signature
         )
         order.check()
         return order
 
 
-def _add(word: str) -> None:
-    @command(app, word, help=HELP[word] + _EXITS)
+def _add(action: str) -> None:
+    @command(app, action, help=HELP[action] + _EXITS)
     def settle(
         txn_ids: Annotated[
             list[str] | None, typer.Argument(metavar="ID…", help="Transaction ids.", show_default=False)
@@ -388,7 +388,7 @@ def _add(word: str) -> None:
         from txlayer.cli.tx_rows import sentence
         from txlayer.operate.settle import GOOD, SettlementResult, outcome_json
 
-        order = settling.order(word, txn_ids)
+        order = settling.order(action, txn_ids)
         patience_s = parse_duration("--wait", settling.wait).total_seconds()
         since_ms = milliseconds(parse_duration("--since", settling.since))
         config = connection.config(CoordinatorConfig)
@@ -397,7 +397,7 @@ def _add(word: str) -> None:
             outcomes = _carry_out(order, settlement, plan, settling, patience_s=patience_s)
         if plan.skipped_count:
             typer.echo(
-                f"{plan.skipped_count:,} skipped: they are decided already, and {word} says nothing about them; "
+                f"{plan.skipped_count:,} skipped: they are decided already, and {action} says nothing about them; "
                 "`txlayer tx list` shows them",
                 err=True,
             )

@@ -1,4 +1,4 @@
-"""An operator's word on transactions, from the order to its outcome; nothing is written before it is checked."""
+"""Transactions settled by hand: what an operator orders, the op lines that are written for it, and the outcomes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from txlayer.operate.unsettled import PARKED, Filter
 
 
 class OperatorAction(Enum):
-    """What an operator says."""
+    """What an operator can order for a transaction."""
 
     CHECK_NOW = "check-now"  #: ask its producer group at once
     COMMIT = "commit"  #: forward it; of what is committed and refused: try again
@@ -36,13 +36,13 @@ class OperatorAction(Enum):
 
 
 class SettlementResult(Enum):
-    """What became of it."""
+    """Outcomes of an action on one transaction."""
 
     DONE = "done"  #: it took effect
     ALREADY = "already"  #: it was so before
     NOT_FORWARDED = "not-forwarded"  #: committed, but it cannot be forwarded: it is on doubt
     REFUSED = "refused"  #: the contrary decision came first and counts
-    IGNORED = "ignored"  #: the line counts for nothing: half records came meanwhile; say it again
+    IGNORED = "ignored"  #: the line has no effect: half records came meanwhile; repeat the command
     WRITTEN = "written"  #: the line is stored, and no coordinator has come to it yet
     PLANNED = "planned"  #: a dry run: nothing was written
     NOT_FOUND = "not-found"  #: nothing is stored under this id, and nothing was read about it

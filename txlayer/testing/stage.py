@@ -146,7 +146,7 @@ def _is(wanted: Wanted, found: bytes | None) -> bool:
 
 
 AT_REST = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
-"""Nothing but a person's word moves these."""
+"""Only an operator moves these."""
 
 
 def unsettled(config: CoordinatorConfig, connections: CoordinatorConnections) -> list[UnsettledTransaction]:
