@@ -90,7 +90,9 @@ class SettlementOutcome(NamedTuple):
 def outcome_of(found: UnsettledTransaction, result: SettlementResult, **more: Any) -> SettlementOutcome:
     """The outcome for a transaction that was found; its state and reason are as before unless `more` says otherwise."""
     txn = found.txn
-    known = {"state": found.state, "reason": _reason_of(found), **more}
+    decision = more.get("decision")
+    decided_ms = None if decision is None else decision.appended_ms
+    known = {"state": found.state, "reason": _reason_of(found), "decided_ms": decided_ms, **more}
     return SettlementOutcome(txn.key, txn.group, found.partition, found.state, result, **known)
 
 
@@ -274,11 +276,12 @@ class ManualSettlement:
         written: Iterable[WrittenLine],
         *,
         patience_s: float,
-        on_progress: Callable[[int], None] = lambda _count: None,
+        on_progress: Callable[[int, int], None] = lambda _count, _partition_count: None,
     ) -> set[int]:
         """The partitions whose coordinators have gone past the lines, and stored it.
 
-        Returns when all have, or when for `patience_s` none of the others moved. `on_progress` gets how many have.
+        Returns when all have, or when for `patience_s` none of the others moved. `on_progress` gets how many of how many
+        have.
         """
         wanted: dict[int, OpPosition] = {}
         for each in written:
@@ -291,7 +294,7 @@ class ManualSettlement:
             stored = read_stored(self._connections, self._config.topics, missing)
             reached = {p: (s.positions.op_offset, s.positions.op_line) for p, s in stored.items()}
             missing = {p: own for p, own in missing.items() if reached[p] <= own}
-            on_progress(len(wanted) - len(missing))
+            on_progress(len(wanted) - len(missing), len(wanted))
             if any(reached[p] != before.get(p) for p in missing):
                 give_up_at = self._clock() + patience_s if before else give_up_at
                 before = reached
@@ -346,7 +349,6 @@ class ManualSettlement:
                 reason="" if found_now is None else _reason_of(found_now),
                 written_at=position,
                 decision=decision,
-                decided_ms=None if decision is None else decision.appended_ms,
                 checked_count=0 if more is None else more.checked_count,
             )
             outcomes.append(outcome)
@@ -419,12 +421,8 @@ def plan_of(
     order: SettlementOrder, settlement: ManualSettlement, *, read_histories: ReadHistories, now_ms: int
 ) -> SettlementPlan:
     """What the order comes to, as the topics are now; nothing is written."""
-    if order.is_all:
-        return _plan_of_many(order, settlement, now_ms=now_ms)
-    return _plan_of_named(order, settlement, read_histories)
-
-
-def _plan_of_many(order: SettlementOrder, settlement: ManualSettlement, *, now_ms: int) -> SettlementPlan:
+    if not order.is_all:
+        return _plan_of_named(order, settlement, read_histories)
     states = order.wanted.states or PARKED
     snapshot = settlement.find(lambda each: each.state in states and order.wanted.lets_through(each, now_ms=now_ms))
     able = [each for each in snapshot.found if known_before(order.action, each.state) is None]
@@ -466,9 +464,8 @@ def _line(order: SettlementOrder, found: UnsettledTransaction) -> Line:
 
 def _decided(found: UnsettledTransaction, result: SettlementResult, settlement: ManualSettlement) -> SettlementOutcome:
     position = None if found.txn.more is None else found.txn.more.decided_at
-    said = None if position is None else settlement.said_at(found.partition, position)
-    decided_ms = None if said is None else said.appended_ms
-    return outcome_of(found, result, decision=said, decided_ms=decided_ms)
+    decision = None if position is None else settlement.said_at(found.partition, position)
+    return outcome_of(found, result, decision=decision)
 
 
 def _settled(order: SettlementOrder, txn_id: str, read_histories: ReadHistories) -> SettlementOutcome:
@@ -499,8 +496,7 @@ def carry_out(
 ) -> list[SettlementOutcome]:
     """Write the plan's lines, wait for the coordinators, and return what became of each.
 
-    `on_written` gets the number of lines stored so far; `on_reached` the number of partitions whose coordinators have
-    carried them out, and of how many.
+    `on_written` gets the number of lines stored so far; `on_reached` is `on_progress` of `ManualSettlement.wait`.
 
     Raises:
         BrokerUnavailableError: the lines are stored, but their effect could not be read.
@@ -510,11 +506,8 @@ def carry_out(
         return []
     written = settlement.write(plan.lines, on_progress=on_written)
     on_written(len(written))
-    partition_count = len({w.found.partition for w in written})
     try:
-        reached = settlement.wait(
-            written, patience_s=patience_s, on_progress=lambda count: on_reached(count, partition_count)
-        )
+        reached = settlement.wait(written, patience_s=patience_s, on_progress=on_reached)
         return settlement.outcomes(action, written, plan.snapshot, reached=reached)
     except BrokerUnavailableError as exc:
         raise BrokerUnavailableError(
