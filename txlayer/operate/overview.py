@@ -5,13 +5,13 @@ Nothing is fenced, stored or written, and no group is joined, so any number may 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import LogReader, TopicPartition
-from txlayer.adapters.readers import Range, read_ranges
+from txlayer.adapters.readers import Range, records_of
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.partition import count_partitions, ledger_settings
 from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_stored
@@ -40,16 +40,14 @@ def read_stored(
     return {p: decode_stored(answer[topics.half, p], answer[topics.op, p], partition=p) for p in numbers}
 
 
-def read_committed(
-    connections: CoordinatorConnections, ranges: Mapping[TopicPartition, Range], take: Callable[[Any], None]
-) -> None:
-    """Call `take` for every committed record of the ranges, in offset order per partition.
+def committed_records(connections: CoordinatorConnections, ranges: Mapping[TopicPartition, Range]) -> Iterator[Any]:
+    """Every committed record of the ranges, in offset order per partition.
 
     Raises:
-        BrokerUnavailableError, NotAuthorisedError, RetriableError: they cannot be read; some were passed on.
+        BrokerUnavailableError, NotAuthorisedError, RetriableError: they cannot be read; some were given.
     """
     with closing(connections.make_reader("read_committed")) as reader:
-        read_ranges(reader, ranges, take, patience_s=STABLE_PATIENCE_S)
+        yield from records_of(reader, ranges, patience_s=STABLE_PATIENCE_S)
 
 
 class UnsettledTransaction(NamedTuple):
@@ -109,7 +107,8 @@ class Overview:
         with closing(self._connections.make_reader("read_committed")) as reader:
             left = self._left(reader, topic, {p: starts[topic, p] for p in wanted})
             ranges = {(topic, p): to_read for p, to_read in left.items()}
-            read_ranges(reader, ranges, fold.fold, patience_s=STABLE_PATIENCE_S)
+            for record in records_of(reader, ranges, patience_s=STABLE_PATIENCE_S):
+                fold.fold(record)
         return fold.quarantined()
 
     def _read_on(
@@ -146,17 +145,13 @@ class Overview:
 
     def _fold(self, reader: LogReader, ledgers: dict[int, Ledger], slices: Mapping[TopicPartition, Range]) -> None:
         half_topic = self._config.topics.half
-
-        def take(record: Any) -> None:
+        for record in records_of(reader, slices, patience_s=STABLE_PATIENCE_S):
             ledger = ledgers[record.partition()]
             offset, appended_ms = record.offset(), record.timestamp()[1]
             if record.topic() == half_topic:
-                header = codec.half_header_of(record.headers())
-                ledger.fold_half(offset, appended_ms, header, record)
+                ledger.fold_half(offset, appended_ms, codec.half_header_of(record.headers()), record)
             else:
                 ledger.add_ops(offset, appended_ms, record.value(), record)
-
-        read_ranges(reader, slices, take, patience_s=STABLE_PATIENCE_S)
 
 
 def _advance(partition: int, ledger: Ledger, *, is_half_read: bool) -> Iterator[UnsettledTransaction]:

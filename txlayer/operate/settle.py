@@ -22,7 +22,7 @@ from txlayer.errors import BrokerUnavailableError, UsageError
 from txlayer.operate import Json, unsettled
 from txlayer.operate.history import op_json, position_json
 from txlayer.operate.operators import OperatorWriter, check_choice
-from txlayer.operate.overview import Overview, UnsettledTransaction, read_committed, read_stored
+from txlayer.operate.overview import Overview, UnsettledTransaction, committed_records, read_stored
 from txlayer.operate.unsettled import PARKED, Filter
 
 
@@ -314,23 +314,22 @@ class ManualSettlement:
         left_doubt_ms: dict[str, int | None] = {}
         doubt = self._config.topics.doubt
 
-        def take(record: Any) -> None:
-            if record.topic() == doubt:
-                key, index = codec.parse_doubt_key(record.key()) or ("", None)
-                if index is None and key in keys:
-                    left_doubt_ms[key] = record.timestamp()[1] if record.value() is None else None
-                return
-            for line in _lines_of(record):
-                if line.op.key in keys:
-                    said[line.op.key].append(line)
-
         if keys:
             overview = Overview(self._config, self._connections)
             now = {s.txn.key: s for s in overview.unsettled() if s.txn.key in keys}
             starts = {(self._config.topics.op, p): snapshot.op_ends[p] for p in reached}
             starts |= {(doubt, p): snapshot.doubt_ends[p] for p in reached}
             ends = self._connections.end_offsets(list(starts))
-            read_committed(self._connections, {tp: (start, ends[tp]) for tp, start in starts.items()}, take)
+            ranges = {tp: (start, ends[tp]) for tp, start in starts.items()}
+            for record in committed_records(self._connections, ranges):
+                if record.topic() == doubt:
+                    key, index = codec.parse_doubt_key(record.key()) or ("", None)
+                    if index is None and key in keys:
+                        left_doubt_ms[key] = record.timestamp()[1] if record.value() is None else None
+                    continue
+                for line in _lines_of(record):
+                    if line.op.key in keys:
+                        said[line.op.key].append(line)
         outcomes = []
         for found, position in written:
             key = found.txn.key
@@ -356,12 +355,12 @@ class ManualSettlement:
 
     def said_at(self, partition: int, position: OpPosition) -> RecordedLine | None:
         """The op line at that position; None if retention has removed it."""
-        found: list[RecordedLine] = []
         op = (self._config.topics.op, partition)
-        if self._connections.start_offsets([op])[op] <= position[0]:
-            ranges = {op: (position[0], position[0] + 1)}
-            read_committed(self._connections, ranges, lambda record: found.extend(_lines_of(record)))
-        return next((line for line in found if line.position == position), None)
+        if self._connections.start_offsets([op])[op] > position[0]:
+            return None
+        records = committed_records(self._connections, {op: (position[0], position[0] + 1)})
+        lines = [line for record in records for line in _lines_of(record)]
+        return next((line for line in lines if line.position == position), None)
 
 
 def _lines_of(record: Any) -> Iterable[RecordedLine]:

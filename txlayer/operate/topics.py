@@ -29,7 +29,7 @@ from txlayer.core.topics import Change, DesiredTopic, TopicSpec, TopicState, pla
 from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError, UsageError
 from txlayer.operate import Json
 from txlayer.operate.offsets import partition_counts
-from txlayer.operate.overview import Overview, read_committed, read_stored
+from txlayer.operate.overview import Overview, committed_records, read_stored
 
 
 class GroupTopics:
@@ -198,8 +198,7 @@ def unread(
     for p, stored in read_stored(connections, topics, partitions).items():
         ranges[topics.half, p] = (stored.positions.low_water, ends[topics.half, p])
         ranges[topics.op, p] = (stored.positions.op_offset, ends[topics.op, p])
-    counts: Counter[str] = Counter()
-    read_committed(connections, ranges, lambda record: counts.update([record.topic()]))
+    counts = Counter(record.topic() for record in committed_records(connections, ranges))
     half_ends = tuple(ends[topics.half, p] for p in partitions)
     return counts[topics.half], counts[topics.op], half_ends
 

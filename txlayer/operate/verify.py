@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
 from txlayer.adapters.ports import Administration, LogReader, Record, TopicPartition, append_time_of, partition_count_of
-from txlayer.adapters.readers import Range, read_ranges
+from txlayer.adapters.readers import Range, records_of
 from txlayer.config import ClientConfig, SystemTopics, milliseconds
 from txlayer.config.roles import DOUBT_AFTER_MAX
 from txlayer.core import codec
@@ -613,15 +613,10 @@ class WindowReader:
 
     def _read_with(self, reader: LogReader, role: str, ranges: Ranges, on_record: Callable[[Record], None]) -> None:
         done = 0
-
-        def count(record: Record) -> None:
-            nonlocal done
+        for done, record in enumerate(records_of(reader, ranges, patience_s=PATIENCE_S), start=1):
             on_record(record)
-            done += 1
             if not done % _PROGRESS_COUNT:
                 self._on_progress(self._done + done, self._total)
-
-        read_ranges(reader, ranges, count, patience_s=PATIENCE_S)
         # Markers and compacted records have offsets, too.
         self._done += sum(end - start for start, end in ranges.values())
         self._on_progress(self._done, self._total)
