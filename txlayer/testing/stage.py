@@ -12,7 +12,7 @@ from typing import Any, Self
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.adapters.ports import TopicPartition, TransactionalWriter
-from txlayer.adapters.readers import read_ranges
+from txlayer.adapters.readers import records_of
 from txlayer.config import CoordinatorConfig
 from txlayer.consumer.context import ReceivedMessage
 from txlayer.core.messages import Headers, txn_id_of
@@ -89,7 +89,8 @@ class TopicView:
         """All that is visible now, partition by partition in the order of offsets."""
         ends = self._connections.end_offsets(self._partitions())
         ranges = {tp: (self._next.get(tp, 0), end) for tp, end in ends.items()}
-        read_ranges(self._reader, ranges, self._keep, patience_s=READ_PATIENCE_S)
+        for record in records_of(self._reader, ranges, patience_s=READ_PATIENCE_S):
+            self._records.setdefault((record.topic(), record.partition()), []).append(record)
         self._next.update(ends)
         return [ReceivedMessage(r) for tp in sorted(self._records) for r in self._records[tp]]
 
@@ -107,9 +108,6 @@ class TopicView:
         if limits is None:
             raise TopicMismatchError("no such topic; Stage.topic() creates one", topic=self.topic, found="none")
         return [(self.topic, p) for p in range(limits.partition_count)]
-
-    def _keep(self, record: Any) -> None:
-        self._records.setdefault((record.topic(), record.partition()), []).append(record)
 
 
 def shown(messages: Sequence[ReceivedMessage]) -> str:
