@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -21,6 +20,7 @@ from pyspark.sql import functions as F
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.runtime import SparkRuntime, prepare_connector
 from txlayer.adapters.telemetry import printable
+from txlayer.cli import output
 from txlayer.cli.exits import guard
 from txlayer.cli.options import (
     AsJson,
@@ -286,12 +286,10 @@ def _report(spark: SparkSession, namespace: str, data: str, page: Path) -> Summa
 
 
 def _end(summary: Summary, page: Path, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps({"verdicts": summary.verdicts, "page": str(page.absolute())}))
-    else:
-        for verdict, count in sorted(summary.verdicts.items(), key=lambda item: -item[1]):
-            typer.echo(f"{count:>12,} {verdict}")
-        typer.echo(f"report: {page.absolute()}")
+    body = {"verdicts": summary.verdicts, "page": str(page.absolute())}
+    counts = sorted(summary.verdicts.items(), key=lambda item: -item[1])
+    lines: output.Drawn = [*(f"{count:>12,} {verdict}" for verdict, count in counts), f"report: {body['page']}"]
+    output.show(body, lambda _: lines, as_json=as_json)
     raise typer.Exit(exit_code(summary.verdicts))
 
 
