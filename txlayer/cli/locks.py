@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Group, RenderableType
@@ -90,8 +90,7 @@ def show(queue: Queue, *, connection: LockConnection, as_json: AsJson = False) -
         status = locks.status(queue)
         history = [record_json(folded) for folded in locks.history(queue)]
     if status is None:
-        _unknown(queue, as_json=as_json)
-        raise typer.Exit(ExitCode.FINDING)
+        _end_unknown(queue, as_json=as_json)
     row = {**lease_json(status), "records": history}
     output.show(row, detail, as_json=as_json)
 
@@ -119,8 +118,7 @@ def release(
         locks.read()
         status = locks.status(queue)
         if status is None:
-            _unknown(queue, as_json=as_json)
-            raise typer.Exit(ExitCode.FINDING)
+            _end_unknown(queue, as_json=as_json)
         lease, state = status.lease, status.state
         effect = LeaseEffect.RELEASED
         is_written = state is LockState.HELD or (yes and state is LockState.EXPIRED)
@@ -150,10 +148,11 @@ def _check_queue(queue: str) -> None:
         raise UsageError(f"{queue[:80]!r} names no queue: GROUP/TOPIC/PARTITION") from exc
 
 
-def _unknown(queue: str, *, as_json: bool) -> None:
+def _end_unknown(queue: str, *, as_json: bool) -> NoReturn:
     if as_json:
         typer.echo("null")
     typer.echo(f"the lock log does not name {queue}; `txlayer locks list --all` does", err=True)
+    raise typer.Exit(ExitCode.FINDING)
 
 
 @contextmanager
