@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -61,15 +62,35 @@ class Terminal:
         return is_broker(pid, properties_file=self.data / "node-1" / "server.properties")
 
 
+def open_terminal(config: LocalConfig, folder: Path) -> Terminal:
+    """One with a port of its own; its data folder is not there yet."""
+    return Terminal(folder / "data", free_ports(1)[0], {**os.environ, "TXLAYER_HOME": str(config.home)})
+
+
 @pytest.fixture
 def terminal(local_config: LocalConfig, tmp_path: Path) -> Iterator[Terminal]:
     """A terminal whose broker is gone afterwards."""
-    environment = {**os.environ, "TXLAYER_HOME": str(local_config.home)}
-    opened = Terminal(tmp_path / "data", free_ports(1)[0], environment)
+    opened = open_terminal(local_config, tmp_path)
     yield opened
     # A folder that some test made unreadable has no broker.
     with suppress(ConfigError):
         BackgroundBroker(opened.data).stop()
+
+
+@pytest.fixture(scope="module")
+def old_data(local_config: LocalConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data of a broker that was started and stopped."""
+    opened = open_terminal(local_config, tmp_path_factory.mktemp("old"))
+    opened.start()
+    assert 0 == opened.run("stop").returncode
+    return opened.data
+
+
+@pytest.fixture
+def after_a_stop(terminal: Terminal, old_data: Path) -> Terminal:
+    """A terminal whose broker was stopped."""
+    shutil.copytree(old_data, terminal.data)
+    return terminal
 
 
 def complaint(answer: subprocess.CompletedProcess[str]) -> str:
@@ -148,9 +169,8 @@ def test_a_port_in_use_is_one_line_that_names_the_way_out(terminal: Terminal) ->
     assert f"another with --port (name='port', value={terminal.port}" in complaint(answer)
 
 
-def test_a_pid_file_that_names_a_stranger_is_replaced_and_the_stranger_left_alone(terminal: Terminal) -> None:
-    pid = terminal.start()["brokers"][0]["pid"]
-    terminal.run("stop")
+def test_a_pid_file_that_names_a_stranger_is_replaced_and_the_stranger_left_alone(after_a_stop: Terminal) -> None:
+    terminal = after_a_stop
     with subprocess.Popen(["/bin/sleep", "600"]) as stranger:
         pid_file = terminal.data / "node-1" / "broker.pid"
         pid_file.write_text(f"{stranger.pid}\n", "utf-8")
@@ -165,7 +185,7 @@ def test_a_pid_file_that_names_a_stranger_is_replaced_and_the_stranger_left_alon
     assert 1 == status.returncode
     assert "was not running\n" == stop.stdout
     assert is_unharmed
-    assert started["brokers"][0]["pid"] not in (pid, stranger.pid)
+    assert started["brokers"][0]["pid"] != stranger.pid
 
 
 def test_a_folder_with_other_files_is_refused_and_left_as_it_is(terminal: Terminal) -> None:
@@ -180,9 +200,8 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(terminal: Termin
     assert ["thesis.txt"] == [path.name for path in terminal.data.iterdir()]
 
 
-def test_data_that_do_not_fit_are_refused(terminal: Terminal) -> None:
-    terminal.start()
-    terminal.run("stop")
+def test_data_that_do_not_fit_are_refused(after_a_stop: Terminal) -> None:
+    terminal = after_a_stop
     damages = [
         ("cluster.json", '"4.', '"9.', "written by a later Kafka"),
         ("cluster.json", '"format": 1', '"format": 99', "cannot be read by this txlayer"),
@@ -221,10 +240,10 @@ def test_an_unreachable_repository_is_one_line_after_the_progress(terminal: Term
     assert "TXLAYER_MAVEN_URL" in line
 
 
-def test_a_setting_that_kafka_refuses_is_told_in_kafkas_own_words(terminal: Terminal) -> None:
+def test_a_setting_that_kafka_refuses_is_told_in_kafkas_own_words(terminal: Terminal, old_data: Path) -> None:
     at_first_start = terminal.run("start", "--property", "num.io.threads=0")
-    terminal.start()
-    terminal.run("stop")
+    shutil.rmtree(terminal.data)
+    shutil.copytree(old_data, terminal.data)
     at_a_later_start = terminal.run("start", "--property", "num.io.threads=0")
 
     assert (2, 3) == (at_first_start.returncode, at_a_later_start.returncode)

@@ -33,16 +33,34 @@ time.sleep(600)
 """
 
 
-def test_data_survive_a_kill_and_a_stop(local_config: LocalConfig) -> None:
+@pytest.fixture
+def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary folder of the test's own, for this process and its children."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_data_survive_a_kill_and_a_stop_and_the_next_start_clears_what_its_java_unpacked(
+    local_config: LocalConfig, own_tmp: Path
+) -> None:
     topic = unique_name("t")
-    with LocalBroker(config=local_config) as broker:
+    with LocalBroker(config=local_config, properties={"message.max.bytes": "2000"}) as broker:
         servers, first = broker.bootstrap_servers, broker.pid
-        create_topic(servers, topic)
+        assert "message.max.bytes=2000\n" in (broker.folder / "node-1" / "server.properties").read_text("utf-8")
+        left = broker.folder / "node-1" / "tmp" / "left-by-a-killed-java.so"
+        left.touch()
+        # lz4 is one of the libraries that Kafka unpacks when it first meets them.
+        create_topic(servers, topic, config={"compression.type": "lz4"})
         write(servers, topic, b"before the kill")
+        unpacked = [path.name for path in left.parent.glob("liblz4*.so")]
 
         broker.kill()
         assert broker.pid is None
         broker.start()
+        assert 1 == len(unpacked)
+        assert not left.exists()
+        assert [broker.folder] == list(own_tmp.iterdir())
         write(servers, topic, b"before the stop")
         broker.stop()
         broker.start()
@@ -52,18 +70,28 @@ def test_data_survive_a_kill_and_a_stop(local_config: LocalConfig) -> None:
         assert [b"before the kill", b"before the stop"] == read_all(servers, topic)
 
 
-def test_a_temporary_folder_ends_with_its_broker(local_config: LocalConfig) -> None:
+def test_a_temporary_folder_ends_with_its_broker_also_when_its_process_is_killed_and_no_other_does(
+    local_config: LocalConfig, own_tmp: Path
+) -> None:
     broker = LocalBroker(config=local_config)
     broker.start()
-    folder, pid = broker.folder, broker.pid
+    pid, properties_file = broker.pid, broker.folder / "node-1" / "server.properties"
     assert pid is not None
-    properties_file = folder / "node-1" / "server.properties"
     assert is_broker(pid, properties_file=properties_file)
+    with subprocess.Popen([sys.executable, "-c", CHILD, str(local_config.home)], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        folder = Path(parent.stdout.readline().decode().split()[1])
+        assert {broker.folder, folder} == set(own_tmp.iterdir())
+
+        parent.send_signal(signal.SIGKILL)
+
+        wait_until(lambda: not folder.exists(), within=30, what="the folder goes with its broker")
+        assert [broker.folder] == list(own_tmp.iterdir())
 
     broker.close()
     broker.close()
 
-    assert not folder.exists()
+    assert [] == list(own_tmp.iterdir())
     assert not is_broker(pid, properties_file=properties_file)
     with pytest.raises(LifecycleError, match="start"):
         _ = broker.bootstrap_servers
@@ -84,48 +112,6 @@ def test_a_broker_ends_with_the_process_that_started_it_even_when_that_is_killed
     wait_until(
         lambda: not is_broker(pid, properties_file=properties_file), within=30, what="the broker ends with its parent"
     )
-
-
-@pytest.fixture
-def own_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A temporary folder of the test's own, for this process and its children."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
-def test_the_temporary_folder_of_a_killed_process_is_removed_and_no_other(
-    local_config: LocalConfig, own_tmp: Path
-) -> None:
-    line = [sys.executable, "-c", CHILD, str(local_config.home)]
-    with LocalBroker(config=local_config) as neighbour, subprocess.Popen(line, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        folder = Path(parent.stdout.readline().decode().split()[1])
-        assert {neighbour.folder, folder} == set(own_tmp.iterdir())
-
-        parent.send_signal(signal.SIGKILL)
-
-        wait_until(lambda: not folder.exists(), within=30, what="the folder goes with its broker")
-        assert [neighbour.folder] == list(own_tmp.iterdir())
-
-
-def test_a_java_unpacks_into_its_nodes_folder_and_the_next_start_clears_it(
-    local_config: LocalConfig, own_tmp: Path
-) -> None:
-    with LocalBroker(config=local_config) as broker:
-        left = broker.folder / "node-1" / "tmp" / "left-by-a-killed-java.so"
-        left.touch()
-        # lz4 is one of the libraries that Kafka unpacks when it first meets them.
-        create_topic(broker.bootstrap_servers, "packed", config={"compression.type": "lz4"})
-        write(broker.bootstrap_servers, "packed", b"value")
-
-        unpacked = [path.name for path in left.parent.glob("liblz4*.so")]
-        broker.kill()
-        broker.start()
-
-        assert 1 == len(unpacked)
-        assert not left.exists()
-        assert [broker.folder] == list(own_tmp.iterdir())
 
 
 def test_a_kept_folder_goes_on_with_its_data_in_a_later_broker(local_config: LocalConfig, tmp_path: Path) -> None:
@@ -154,13 +140,6 @@ def test_a_proxied_listener_leads_its_clients_to_the_proxy(local_config: LocalCo
             connection.close()
 
         assert f"127.0.0.1:{proxy_port}" == broker.proxied_servers(listener=1)
-
-
-def test_a_users_property_reaches_the_broker(local_config: LocalConfig) -> None:
-    with LocalBroker(config=local_config, properties={"message.max.bytes": "2000"}) as broker:
-        settings = (broker.folder / "node-1" / "server.properties").read_text("utf-8")
-
-    assert "message.max.bytes=2000\n" in settings
 
 
 @pytest.mark.fault("broker: is killed, also one that leads the group or the Kafka transactions")
