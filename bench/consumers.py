@@ -219,9 +219,9 @@ def measure_restart(bench: Bench) -> list[Figure]:
 
 def finished_above(servers: str, group: str) -> int:
     """How many offsets above the stored one are stored as finished."""
-    place = ("stuck", 0)
+    tp = ("stuck", 0)
     with KafkaAdmin(ClientConfig(bootstrap_servers=servers)) as admin:
-        stored = admin.stored_offsets(group, [place])[place]
+        stored = admin.stored_offsets(group, [tp])[tp]
     progress = None if stored is None else decode(stored.offset, stored.metadata)
     if progress is None or isinstance(progress, Foreign):
         return 0

@@ -185,8 +185,8 @@ def make_bronze(  # one frame per topic, side by side
     )
     catalog = Catalog(spark, str(root))
     for reader, rows in ((0, half.unionByName(op)), (1, forwarded)):
-        place = catalog.path_of(BatchFolder(reader, batch, batch))
-        rows.withColumn("batch", F.lit(batch).cast("bigint")).write.partitionBy("kind", "day").parquet(place)
+        path = catalog.path_of(BatchFolder(reader, batch, batch))
+        rows.withColumn("batch", F.lit(batch).cast("bigint")).write.partitionBy("kind", "day").parquet(path)
     catalog.claim(NAMESPACE)
     ends = {f"{NAMESPACE}.half": {str(home): first + count for home in range(PARTITIONS)}}
     readers = (

@@ -129,9 +129,9 @@ def _consumer(bootstrap_servers: str, settings: dict[str, str | bool]) -> Consum
 
 def _assign_all(consumer: Consumer, topics: list[str]) -> int:
     known = consumer.list_topics(timeout=TIMEOUT_S).topics
-    places = [TopicPartition(t, p, OFFSET_BEGINNING) for t in topics for p in known[t].partitions]
-    consumer.assign(places)
-    return len(places)
+    partitions = [TopicPartition(t, p, OFFSET_BEGINNING) for t in topics for p in known[t].partitions]
+    consumer.assign(partitions)
+    return len(partitions)
 
 
 def _record(message: Message) -> Record:

@@ -65,8 +65,8 @@ def open_purchases(database: Engine, purchases: list[Purchase]) -> tuple[list[Pu
     """
     with database.connect() as connection:
         stored = {number for (number,) in connection.execute(select(PURCHASES.c.number))}
-    last = {p.customer: place for place, p in enumerate(purchases) if p.number in stored}
-    left = [p for place, p in enumerate(purchases) if place > last.get(p.customer, -1)]
+    last = {p.customer: index for index, p in enumerate(purchases) if p.number in stored}
+    left = [p for index, p in enumerate(purchases) if index > last.get(p.customer, -1)]
     return left, len(stored)
 
 

@@ -392,8 +392,8 @@ class Catalog:
             for day in self.folder.names(*top, kind)
             if day.startswith(_DAY) and day.removeprefix(_DAY) < before
         ]
-        for place in old:
-            self.folder.remove(*top, *place)
+        for path in old:
+            self.folder.remove(*top, *path)
         return len(old)
 
     def complete(self) -> list[BatchFolder]:

@@ -169,7 +169,7 @@ class LockLog:
 
     def _newest(self, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         assert self._reader is not None
-        ranges = {place: (end - 1, end) for place, end in ends.items()}
+        ranges = {tp: (end - 1, end) for tp, end in ends.items()}
         records = records_of(self._reader, ranges, patience_s=PATIENCE_S, clock=self._clock)
         return {(record.topic(), record.partition()): self._appended_ms(record) for record in records}
 

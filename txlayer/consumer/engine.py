@@ -128,7 +128,7 @@ class Ingest:
         group: str,
         letters: DeadLetterSource,
         now_ms: Callable[[], int],
-        known_end: Callable[[TopicPartition], int | None] = lambda _place: None,
+        known_end: Callable[[TopicPartition], int | None] = lambda _tp: None,
     ) -> None:
         self._group = group
         self._letters = letters

@@ -58,7 +58,7 @@ class Effect(Enum):
     COUNT = "count"  #: a check-back answered with unknown
     REPEAT = "repeat"  #: stated before; counted
     CONFLICT = "conflict"  #: contrary to the decision; refused, counted, reported
-    REPORT = "report"  #: out of place; counted, reported
+    REPORT = "report"  #: too late; counted, reported
 
 
 _S, _K, _E = TxnState, TxnEvent, Effect

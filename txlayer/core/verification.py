@@ -430,7 +430,7 @@ def _attempts(traces: Traces, window: Window) -> Collection[_Attempt]:
             _store(of(half), half, window)
     for op in sorted(traces.ops, key=lambda line: (line.offset, line.line)):
         if (op.partition, op.offset, op.line) not in quarantined:
-            _place(of(op), op, window)
+            _add_line(of(op), op, window)
     return attempts.values()
 
 
@@ -452,7 +452,7 @@ def _store(attempt: _Attempt, half: HalfTrace, window: Window) -> None:
     attempt.seen_ms = max(attempt.seen_ms, half.at_ms)
 
 
-def _place(attempt: _Attempt, op: OpTrace, window: Window) -> None:
+def _add_line(attempt: _Attempt, op: OpTrace, window: Window) -> None:
     """Add a line that counts, or may have counted."""
     if not attempt.halves or op.group != attempt.first.group:
         return

@@ -41,7 +41,7 @@ class HalfOffsets(Protocol):
 
 def in_a_thread(look: Callable[[], None]) -> None:
     """Run it in a thread of its own."""
-    threading.Thread(target=look, name="txlayer-places", daemon=True).start()
+    threading.Thread(target=look, name="txlayer-offsets", daemon=True).start()
 
 
 class OffsetLookup:

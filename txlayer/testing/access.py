@@ -148,11 +148,11 @@ class Choice:
     why: str = f"{OPTION} says so"
 
     def __str__(self) -> str:
-        where = self.servers or _PLACES[self.kind]
+        where = self.servers or _ADDRESSES[self.kind]
         return f"Kafka {where}: {self.why}"
 
 
-_PLACES = {
+_ADDRESSES = {
     Kind.MEMORY: "in memory",
     Kind.LOCAL: "from its jars",
     Kind.CONTAINER: "in a container",

@@ -32,11 +32,11 @@ def differences(ours: DataFrame, theirs: DataFrame) -> DataFrame:
     `missing`: the database has it and nothing was published; `unknown`: published, and the database does not know it. A null
     id is `unknown`: what was published there is not known.
     """
-    once = ours.groupBy("id").agg(F.min_by(F.struct("partition", "offset"), "offset").alias("place"))
+    once = ours.groupBy("id").agg(F.min_by(F.struct("partition", "offset"), "offset").alias("position"))
     wanted = theirs.select(F.col("id").cast("string")).where(F.isnotnull("id")).distinct()
     joined = once.withColumn("_ours", F.lit(True)).join(wanted.withColumn("_theirs", F.lit(True)), "id", "full")
     finding = F.when(F.isnull("_ours"), "missing").when(F.isnull("_theirs"), "unknown")
-    return joined.select(finding.alias("finding"), "id", "place.partition", "place.offset").where(
+    return joined.select(finding.alias("finding"), "id", "position.partition", "position.offset").where(
         F.isnotnull("finding")
     )
 

@@ -34,7 +34,7 @@ from txlayer_spark.shelf import EVERY, Run, Shelf, State, to_stored, unfolded
 from txlayer_spark.verdicts import Judging, is_final, is_transaction, verdict_column, with_less_fault
 
 ORDER_KEPT_MS = 7 * 24 * 3600 * 1000
-"""How long an ordering key's place is remembered after its last message: as long as half records are kept."""
+"""How long it is remembered how far an ordering key came after its last message: as long as half records are kept."""
 
 _WRITING = {
     # Rows stand in no order: no part of a file can be passed over by its smallest and largest values.
