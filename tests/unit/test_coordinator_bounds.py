@@ -15,7 +15,7 @@ from tests.support.still_world import StillWorld
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
-from txlayer.coordinator.loop import QUICK_REBUILD_COUNT, REBUILD_WAIT_MAX_S, Coordinator
+from txlayer.coordinator.loop import QUICK_REBUILD_COUNT, Coordinator
 from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher, contents_of
 from txlayer.coordinator.targets import LOOK_TIME_S, TARGETS_MAX
@@ -27,6 +27,7 @@ from txlayer.core.transaction import held_bytes
 from txlayer.errors import BrokerUnavailableError
 from txlayer.producer.encoding import Encoder
 from txlayer.producer.identity import ANYWHERE
+from txlayer.runtime.rebuild import REBUILD_WAIT_MAX_S
 
 COUNT = 40
 

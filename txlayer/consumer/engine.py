@@ -47,16 +47,9 @@ from txlayer.core.dead_letters import (
 )
 from txlayer.core.key_queue import DUE_BYTES_MAX, Item, ItemSource, Snapshots, letter_bytes
 from txlayer.core.messages import Headers, Origin, Undecodable
-from txlayer.errors import (
-    ConfigError,
-    FencedError,
-    InvariantError,
-    RefusedRecordError,
-    RetriableError,
-    TxLayerError,
-    UsageError,
-)
+from txlayer.errors import ConfigError, InvariantError, RefusedRecordError, RetriableError, TxLayerError, UsageError
 from txlayer.runtime.environment import REAL, Environment
+from txlayer.runtime.rebuild import wait_before_rebuild
 
 logger = logging.getLogger("txlayer.consumer")
 
@@ -684,8 +677,6 @@ STORING_WAIT_S = 0.002
 """The same during a store: next attempts wait for its acknowledgement."""
 DRAIN_LOOK_S = 0.02
 """How often a drain serves the group."""
-REBUILD_WAIT_MAX_S = 5.0
-"""Longest pause between two rebuilds."""
 POOL_END_S = 0.5
 """How long the pool may take to end after handlers in flight were given up."""
 
@@ -1009,22 +1000,20 @@ class Engine:
         )
         self.rebuild_count += 1
         self._assignments.give_up()
-        wait_s = min(0.05 * 2 ** min(failure_count, 10), REBUILD_WAIT_MAX_S)
-        if isinstance(reason, FencedError):
-            # Another member may own the queues already: wait for the group's answer first.
-            wait_s = max(wait_s, self._config.session_timeout.total_seconds() / 2)
-        give_up_at = self._clock() + wait_s
-        while self._clock() < give_up_at:
-            try:
-                self._reader.read(record_count_max=1, timeout_s=min(0.05, wait_s))
-                self._dispatcher.take()
-                if self._assignments.take_rebalance():
-                    return
-            except (UsageError, InvariantError):
-                raise
-            except TxLayerError as exc:
-                logger.info("group.unreadable", extra={"reason": str(exc)})
-                self._environment.sleep(min(0.05, wait_s))
+        wait_before_rebuild(
+            reason,
+            failure_count=failure_count,
+            session_timeout_s=self._config.session_timeout.total_seconds(),
+            serve_group=self._serve_rebalance,
+            environment=self._environment,
+            logger=logger,
+        )
+
+    def _serve_rebalance(self, wait_s: float) -> bool:
+        """Serve the group while nothing is owned. True if it revoked or assigned something."""
+        self._reader.read(record_count_max=1, timeout_s=wait_s)
+        self._dispatcher.take()
+        return self._assignments.take_rebalance()
 
 
 def _topic_stats(

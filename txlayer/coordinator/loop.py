@@ -43,7 +43,6 @@ from txlayer.core.ledger import Ledger
 from txlayer.core.messages import ParkReason
 from txlayer.errors import (
     BrokerUnavailableError,
-    FencedError,
     ForbiddenTopicError,
     InvariantError,
     MemberFencedError,
@@ -52,6 +51,7 @@ from txlayer.errors import (
     UsageError,
 )
 from txlayer.runtime.environment import REAL, Environment
+from txlayer.runtime.rebuild import wait_before_rebuild
 
 logger = logging.getLogger("txlayer.coordinator")
 
@@ -63,8 +63,6 @@ STORE_IDLE_S = 1.0
 """Interval for storing progress without a batch. If it is lost, only the next replay is longer."""
 STORE_ALWAYS_S = 60.0
 """Positions are stored again at least this often, so that an idle group does not lose them to retention."""
-REBUILD_WAIT_MAX_S = 5.0
-"""Longest pause between two rebuilds."""
 QUICK_REBUILD_COUNT = 25
 """So many rebuilds may follow one another quickly although nothing goes through between them: a search for a refused record halves the
 batch in each. Then their pauses grow, because brokers remember two transactional ids of each for a week."""
@@ -185,21 +183,14 @@ class Coordinator:
             unanswered=self._publisher.unanswered if self._publisher is not None else (),
         )
         self._give_up_state()
-        grown_count = max(failure_count, self._fruitless_count - QUICK_REBUILD_COUNT)
-        wait_s = min(0.05 * 2 ** min(grown_count, 10), REBUILD_WAIT_MAX_S)
-        if isinstance(reason, FencedError):
-            # Another member may own the partitions already: wait for the group to report it before fencing that member.
-            wait_s = max(wait_s, self._config.session_timeout.total_seconds() / 2)
-        give_up_at = self._clock() + wait_s
-        while self._clock() < give_up_at:
-            try:
-                if self._serve_group(wait_s=min(0.05, wait_s)):
-                    return
-            except (UsageError, InvariantError):
-                raise
-            except TxLayerError as exc:
-                logger.info("group.unreadable", extra={"reason": str(exc)})
-                self._environment.sleep(min(0.05, wait_s))
+        wait_before_rebuild(
+            reason,
+            failure_count=max(failure_count, self._fruitless_count - QUICK_REBUILD_COUNT),
+            session_timeout_s=self._config.session_timeout.total_seconds(),
+            serve_group=lambda wait_s: self._serve_group(wait_s=wait_s),
+            environment=self._environment,
+            logger=logger,
+        )
 
     def _serve_group(self, *, wait_s: float) -> bool:
         """Serve the group without reading. Returns True if it assigned partitions."""
