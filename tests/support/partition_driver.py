@@ -206,7 +206,7 @@ class PartitionDriver:
     def give_up(self) -> None:
         """The op lines at hand that name places beyond half's end have waited long enough."""
         shard = self._shard()
-        shard.waits.append((self.ledger.ops.read_to(self.ledger.op_next), 0.0))
+        shard.lines_ahead.read_to(self.ledger.ops.read_to(self.ledger.op_next), 0.0)
         is_waiting = self.ledger.waits_for_half is not None
         shard.give_up_misplaced_lines(TOPICS, connections=self.log.connections, now=1.0, patience_s=1.0)
         if is_waiting and self._half_read == len(self.log.half):

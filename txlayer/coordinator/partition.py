@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -25,6 +24,7 @@ from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckPolicy, Unre
 from txlayer.core.codec import PlainHeaders
 from txlayer.core.ledger import Ledger, LedgerSettings
 from txlayer.core.messages import ParkReason, txn_id_of
+from txlayer.core.misplaced_records import LinesAheadOfHalf
 from txlayer.core.transaction import Target, Transaction, records_of
 from txlayer.errors import BrokerUnavailableError, ConfigError, TopicMismatchError
 
@@ -143,10 +143,7 @@ class Shard:
     is_op_paused: bool = False
     is_half_paused: bool = False  # too many unsettled transactions
     is_caught_up: bool = False  # both ends have been reached once
-    # While op lines wait for half: op records before this offset are read, and since when.
-    waits: deque[tuple[int, float]] = field(default_factory=deque)
-    # Op records before this offset have waited long enough, if half holds nothing for them up to the end that it had then.
-    sought: tuple[int, int] | None = None
+    lines_ahead: LinesAheadOfHalf = field(default_factory=LinesAheadOfHalf)
 
     def __post_init__(self) -> None:
         """Start with the stored time, unless this process has seen a later one: only newer append times add information."""
@@ -232,31 +229,21 @@ class Shard:
     def give_up_misplaced_lines(
         self, topics: SystemTopics, *, connections: CoordinatorConnections, now: float, patience_s: float
     ) -> None:
-        """Give up op lines that have named offsets without a record for `patience_s`, according to the broker.
-
-        The end is the high watermark when the patience is over: a record behind an open Kafka transaction exists, but is not
-        read yet. Half may grow all the time, so lines are given up when half is read to that end, not to a later one.
-        Each line waits from the time at which it was read: lines behind others that wait have no additional wait.
-        """
-        ledger, waits = self.ledger, self.waits
+        """Give up op lines that have named offsets without a record for `patience_s`, according to the broker."""
+        ledger = self.ledger
         if ledger.waits_for_half is None:
-            waits.clear()
-            self.sought = None
+            self.lines_ahead.clear()
             return
-        if not waits or ledger.ops.read_to(ledger.op_next) > waits[-1][0]:
-            waits.append((ledger.ops.read_to(ledger.op_next), now))
-        if self.sought is None:
-            before = 0
-            while waits and now - waits[0][1] >= patience_s:
-                before, _ = waits.popleft()
-            if before <= ledger.op_next[0]:
-                return
-            half = (topics.half, ledger.partition)
-            self.sought = before, connections.end_offsets([half], is_committed=False)[half]
-        before, half_end = self.sought
-        # An offset before the end has been read: it holds a transaction marker, or a record that was given up.
-        if ledger.half_next >= half_end:
-            self.sought = None
+        self.lines_ahead.read_to(ledger.ops.read_to(ledger.op_next), now)
+        half = (topics.half, ledger.partition)
+        before = self.lines_ahead.given_up_before(
+            op_next=ledger.op_next[0],
+            half_next=ledger.half_next,
+            half_end=lambda: connections.end_offsets([half], is_committed=False)[half],
+            now=now,
+            patience_s=patience_s,
+        )
+        if before is not None:
             ledger.give_up_waiting_for_half(before=before)
 
 

@@ -2,13 +2,15 @@
 
 * Such a half record, and such a line, are quarantined on doubt and have no effect (`Ledger._quarantine_misplaced_line`).
 * A line that names an offset beyond half's end may be early: it and those behind it wait for `misplaced_after`
-  (`Shard.give_up_misplaced_lines`).
+  (`LinesAheadOfHalf`).
 * A transaction that only such a line names is parked, so that a person can look for its messages.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections import deque
+from collections.abc import Callable
 
 from txlayer.core.messages import HalfHeader, OpMessage, ParkReason, Undecodable
 from txlayer.core.partitions import partition_of_key_hash
@@ -38,3 +40,47 @@ def parked_by_line(op: OpMessage, position: OpPosition, *, appended_ms: int) -> 
     txn.state = TxnState.PARKED
     txn.extra().reason = ParkReason.MISPLACED
     return txn
+
+
+class LinesAheadOfHalf:
+    """Op lines of one partition that name offsets without a record: since when they wait, and when their waiting is over.
+
+    The end of half is the high watermark when the patience is over: a record behind an open Kafka transaction exists, but is not
+    read yet. Half may grow all the time, so lines are given up when half is read to that end, not to a later one.
+    Each line waits from the time at which it was read: lines behind others that wait have no additional wait.
+    """
+
+    __slots__ = ("_over", "_waits")
+
+    def __init__(self) -> None:
+        self._waits: deque[tuple[int, float]] = deque()  # op records before this offset are read, and since when
+        # Op records before this offset have waited long enough, if half holds nothing for them up to the end that it had then.
+        self._over: tuple[int, int] | None = None
+
+    def clear(self) -> None:
+        """None waits any more."""
+        self._waits.clear()
+        self._over = None
+
+    def read_to(self, op_offset: int, now: float) -> None:
+        """Op records before this offset are read, and some wait."""
+        if not self._waits or op_offset > self._waits[-1][0]:
+            self._waits.append((op_offset, now))
+
+    def given_up_before(
+        self, *, op_next: int, half_next: int, half_end: Callable[[], int], now: float, patience_s: float
+    ) -> int | None:
+        """The op offset before which lines that wait are misplaced; None: there are none. `half_end` asks the broker."""
+        if self._over is None:
+            before = 0
+            while self._waits and now - self._waits[0][1] >= patience_s:
+                before, _ = self._waits.popleft()
+            if before <= op_next:
+                return None
+            self._over = before, half_end()
+        before, end = self._over
+        # An offset before the end has been read: it holds a transaction marker, or a record that was given up.
+        if half_next < end:
+            return None
+        self._over = None
+        return before
