@@ -303,7 +303,7 @@ class History:
             else:
                 assert positions.low_water <= txn.first_offset, txn.key
         assert {t.key for t in ledger.all_unsettled() if t.is_in_doubt} == set(on_doubt)
-        assert len(on_doubt) == ledger.shelf.count
+        assert len(on_doubt) == ledger.doubt_index.count
         if len(log.appended) > 1:
             _judge_progress(log.appended[-2], appended)
         _judge_memory(ledger)

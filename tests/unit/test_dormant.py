@@ -113,7 +113,7 @@ def test_a_tombstone_ends_a_sleeper() -> None:
 def test_nobody_wakes_by_a_restart_alone() -> None:
     driver = asleep(A, B, C)
 
-    assert ([], 3, 3) == (awake(driver), driver.ledger.open_count, driver.ledger.shelf.count)
+    assert ([], 3, 3) == (awake(driver), driver.ledger.open_count, driver.ledger.doubt_index.count)
 
 
 @pytest.mark.promise("P1")
@@ -125,7 +125,7 @@ def test_an_op_line_wakes_whom_it_names_alone() -> None:
 
     assert ([A], []) == (driver.log.forwarded, awake(driver))
     assert [B] == [txn.key for txn in driver.ledger.all_unsettled()]
-    assert 1 == driver.ledger.shelf.count
+    assert 1 == driver.ledger.doubt_index.count
 
 
 @pytest.mark.promise("P2")
@@ -249,15 +249,15 @@ def test_sleepers_count_towards_their_groups_limit() -> None:
 @pytest.mark.promise("P1")
 def test_a_sleeper_holds_the_low_water_mark_of_doubt_until_it_is_settled() -> None:
     driver = asleep(A, B)
-    low = driver.ledger.shelf.low
+    low = driver.ledger.doubt_index.low
 
     driver.op("C", A, 0)
     driver.turn()
-    with_b = driver.ledger.shelf.low
+    with_b = driver.ledger.doubt_index.low
     driver.op("R", B, 1)
     driver.turn()
 
-    assert low < with_b < driver.ledger.shelf.low
+    assert low < with_b < driver.ledger.doubt_index.low
 
 
 def test_a_second_restart_finds_the_same_sleepers() -> None:
@@ -271,7 +271,7 @@ def test_a_second_restart_finds_the_same_sleepers() -> None:
 
 def test_sleepers_are_written_again_when_they_keep_too_much_readable() -> None:
     driver = asleep(A, B)
-    driver.ledger.shelf.next_offset = 1_000_000
+    driver.ledger.doubt_index.next_offset = 1_000_000
 
     driver.tick(after_ms=1)
     keeps = {key: keep.is_whole for key, keep in driver.ledger.batch.keeps.items()}

@@ -33,7 +33,7 @@ def cut_on_doubt(*, count: int = 1) -> PartitionDriver:
 def test_what_is_cut_on_doubt_can_be_written_again_when_half_has_it_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = cut_on_doubt()
     monkeypatch.setattr("txlayer.core.doubt.REWRITE_LAG_MIN", 1)
-    driver.ledger.shelf.next_offset += 10
+    driver.ledger.doubt_index.next_offset += 10
 
     before = driver.log.on_doubt()[A].extra().doubt_offset
 

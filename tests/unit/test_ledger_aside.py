@@ -313,7 +313,7 @@ def test_what_was_kept_aside_holds_back_doubt_no_longer_than_op_is_read_again() 
     driver.crash()
     driver.turn()
 
-    assert driver.log.stored.doubt_low == driver.ledger.shelf.next_offset > 0
+    assert driver.log.stored.doubt_low == driver.ledger.doubt_index.next_offset > 0
 
 
 @pytest.mark.parametrize("line_count", [1, 15])

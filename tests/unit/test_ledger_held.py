@@ -52,7 +52,7 @@ def test_a_held_one_is_forwarded_when_its_topic_is_mended(*, is_told: bool, is_n
     driver.tick()
     driver.publish()
 
-    assert ([A], {}, {}) == (driver.log.forwarded, driver.log.on_doubt(), driver.ledger.shelf.held)
+    assert ([A], {}, {}) == (driver.log.forwarded, driver.log.on_doubt(), driver.ledger.doubt_index.held)
 
 
 def test_the_topics_of_what_is_on_doubt_are_asked_for_after_a_restart() -> None:
@@ -171,7 +171,7 @@ def test_a_held_one_that_is_abandoned_in_the_same_batch_is_gone() -> None:
     driver.tick(after_ms=8 * DAY_MS)
     driver.publish()
 
-    assert ({}, [], {}) == (driver.log.on_doubt(), list(driver.ledger.transactions), driver.ledger.shelf.held)
+    assert ({}, [], {}) == (driver.log.on_doubt(), list(driver.ledger.transactions), driver.ledger.doubt_index.held)
 
 
 def test_how_long_it_waited_before_it_was_held_does_not_count() -> None:

@@ -186,8 +186,8 @@ def test_what_is_written_again_shares_the_limit_of_a_batch_and_is_written_whole(
     driver.op("C", A, 0)
     driver.turn()
     ledger = driver.ledger
-    ledger.shelf.next_offset += 100
-    ledger.shelf.held[A].extra().moved_ms -= 8 * DAY_MS
+    ledger.doubt_index.next_offset += 100
+    ledger.doubt_index.held[A].extra().moved_ms -= 8 * DAY_MS
 
     ledger.due(now_ms=driver.now_ms, move_count_max=3)
 

@@ -105,7 +105,7 @@ def test_time_goes_on_for_those_in_memory_while_half_waits(still: StillCoordinat
     shards = work(still, seconds=120)  # a start, with half never read to its end
 
     assert shards[0].is_half_paused
-    assert shards[0].ledger.shelf.count == shards[0].ledger.open_count
+    assert shards[0].ledger.doubt_index.count == shards[0].ledger.open_count
     assert not shards[0].is_caught_up
 
 
@@ -141,7 +141,7 @@ def test_the_bound_holds_when_those_in_memory_go_to_doubt_while_half_waits(still
     shards = work(still, seconds=120)
 
     ledger = shards[0].ledger
-    assert ledger.open_count == ledger.shelf.count > 20
+    assert ledger.open_count == ledger.doubt_index.count > 20
     assert ledger.unsettled_bytes <= still.config.unsettled_bytes_max
 
 
@@ -225,14 +225,14 @@ def test_unsettled_transactions_take_no_more_memory_than_is_counted(order: Order
         for round_ in range(4):
             ledger.due(now_ms=1_800_000_000_000 + 61_000 + round_, move_count_max=1_000)
             keys = ledger.batch.keeps
-            ledger.published({k: ledger.shelf.next_offset + n for n, k in enumerate(keys)})
+            ledger.published({k: ledger.doubt_index.next_offset + n for n, k in enumerate(keys)})
             ledger.positions()
         gc.collect()
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
 
-    assert (count, count) == (ledger.open_count, ledger.shelf.count)
+    assert (count, count) == (ledger.open_count, ledger.doubt_index.count)
     assert used <= 1.1 * ledger.unsettled_bytes
 
 

@@ -383,7 +383,9 @@ class Coordinator:
 
     def _on_tick(self, batches: list[tuple[int, Batch]], *, is_idle: bool) -> None:
         self._report_untimely()
-        mended = self._targets.mended({topic for s in self._shards.values() for topic in s.ledger.shelf.held_topics()})
+        mended = self._targets.mended(
+            {topic for s in self._shards.values() for topic in s.ledger.doubt_index.held_topics()}
+        )
         if self._targets.has_widened(self._environment.background):
             # Clients would learn of it later and refuse the new partition until then; new clients know it at once.
             raise RetriableError("a topic has more partitions by now")

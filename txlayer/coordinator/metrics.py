@@ -442,7 +442,7 @@ def _partitions(view: CoordinatorView) -> Iterator[Sample]:
             if end is not None:
                 yield Sample(LAG, max(end - position, 0), (label, name))
         yield Sample(REPLAY, max(ledger.half_next - shard.stored.low_water, 0), ("half", name))
-        doubt = max(ledger.shelf.next_offset - shard.stored.doubt_low, 0)
+        doubt = max(ledger.doubt_index.next_offset - shard.stored.doubt_low, 0)
         yield Sample(REPLAY, doubt, ("doubt", name))
 
 
@@ -466,7 +466,7 @@ def _open(ages: AgeCounts) -> Iterator[Sample]:
 
 
 def _state(view: CoordinatorView, ledgers: list[Ledger]) -> Iterator[Sample]:
-    yield Sample(ON_DOUBT, sum(ledger.shelf.count for ledger in ledgers))
+    yield Sample(ON_DOUBT, sum(ledger.doubt_index.count for ledger in ledgers))
     yield Sample(CONTENT_BYTES, sum(ledger.content_bytes for ledger in ledgers))
     yield Sample(UNSETTLED_BYTES, sum(ledger.unsettled_bytes for ledger in ledgers))
     paused_count = sum(shard.is_half_paused for shard in view.shards.values())

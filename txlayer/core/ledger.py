@@ -178,7 +178,7 @@ class Ledger:
         self._misplaced_before = 0  # earlier op records waited long enough for half
         # Those before this half offset, and those of these keys that wait in half, must move to doubt.
         self._leave_before, self._keys_to_leave = 0, dict[str, None]()
-        self.shelf = DoubtIndex()
+        self.doubt_index = DoubtIndex()
         self.schedule = CheckSchedule(settings.checks)
         self.in_half = UnsettledInHalf(self.schedule)
         self.open_limits = OpenLimits()
@@ -256,7 +256,7 @@ class Ledger:
 
     def topics_needed(self) -> set[str]:
         """Real topics that held transactions wait for, or that the batch writes to."""
-        return self.shelf.held_topics() | {t for txn in self.batch.forwards for t in txn.topics}
+        return self.doubt_index.held_topics() | {t for txn in self.batch.forwards for t in txn.topics}
 
     def all_unsettled(self) -> Iterator[Transaction]:
         """Every unsettled transaction, for reading only."""
@@ -311,12 +311,12 @@ class Ledger:
         elif effect is Effect.HOLD:
             txn.extra().reason = reason
             self.order.stuck(txn)
-            self.shelf.held[txn.key] = txn
+            self.doubt_index.held[txn.key] = txn
             self._report(ReportKind.HELD, txn.key, reason.value if reason else "")
             self._keep(txn)
         elif effect is Effect.PARK:
             txn.extra().reason = reason
-            self.shelf.held.pop(txn.key, None)
+            self.doubt_index.held.pop(txn.key, None)
             self._leave_order(txn)
             self._report(ReportKind.PARKED, txn.key, reason.value if reason else "")
             self._keep(txn)
@@ -337,7 +337,7 @@ class Ledger:
 
     def _try(self, txn: Transaction, *, is_complete: bool = True) -> None:
         """Determine what a decided transaction may do now, and do it."""
-        was_held = self.shelf.held.pop(txn.key, None) is not None
+        was_held = self.doubt_index.held.pop(txn.key, None) is not None
         event, reason = self._next_event(txn, is_complete=is_complete)
         if event is TxnEvent.TARGET_REFUSES and not was_held:  # independent of the time that it waited before
             txn.extra().moved_ms = self.times.at_least(txn.appended_ms)
@@ -397,9 +397,9 @@ class Ledger:
         self.batch.keeps.pop(txn.key, None)
         self.batch.checks.pop(txn.key, None)
         self.batch.policy_lines.pop(txn.key, None)
-        self.shelf.held.pop(txn.key, None)
+        self.doubt_index.held.pop(txn.key, None)
         if txn.is_in_doubt:
-            self.shelf.ended()
+            self.doubt_index.ended()
             self.batch.ends.append(txn)
             self.batch.byte_count += RECORD_BYTES * txn.seen
         self._leave_order(txn)
@@ -1070,9 +1070,9 @@ class Ledger:
     def _remember_on_doubt(self, txn: Transaction, position: OpPosition) -> None:
         """Only doubt can tell a restart that this line ended `txn`: the restart may read a half record that arrives later."""
         if txn.is_in_doubt:
-            self._hold_back_doubt(position, min(self.shelf.low, txn.extra().doubt_offset))
+            self._hold_back_doubt(position, min(self.doubt_index.low, txn.extra().doubt_offset))
         else:  # its summary is part of this batch, and is left out: the null value says enough
-            self._hold_back_doubt(position, self.shelf.low)
+            self._hold_back_doubt(position, self.doubt_index.low)
             self.batch.ends.append(txn)
             self.batch.byte_count += RECORD_BYTES
 
@@ -1136,14 +1136,14 @@ class Ledger:
         left = move_count_max - len(self.batch.keeps)
         # Ask again which topics accept: a caller that learned of a mended topic may be gone.
         if not self._mended:  # otherwise they are in it already; each may be there once
-            self._mended.extend(self.shelf.held_in_vain(self.targets))
+            self._mended.extend(self.doubt_index.held_in_vain(self.targets))
         self._go_on()
         held_max_ms = self.settings.held_age_max_ms
-        too_long = self.shelf.held_too_long(now_ms=now_ms, age_max_ms=held_max_ms, targets=self.targets)
+        too_long = self.doubt_index.held_too_long(now_ms=now_ms, age_max_ms=held_max_ms, targets=self.targets)
         for txn in too_long[: max(left, 0)]:
             self._carry_out(txn, TxnEvent.EXPIRED, reason=ParkReason.HELD_TOO_LONG)
             left -= 1
-        for key in self.shelf.to_write_again(max(left, 0)):
+        for key in self.doubt_index.to_write_again(max(left, 0)):
             oldest = self.find(key)
             assert oldest is not None  # it is on doubt
             if not self._has_room:
@@ -1154,7 +1154,7 @@ class Ledger:
 
     def mended(self, topics: Iterable[str]) -> None:
         """`topics` may accept again: try the transactions that are held for them, in the order of the decisions."""
-        self._mended.extend(self.shelf.held_for(topics))
+        self._mended.extend(self.doubt_index.held_for(topics))
         self._go_on()
 
     # --- misplaced records --------------------------------------------------------------------------------------------
@@ -1183,7 +1183,7 @@ class Ledger:
         offset, number = position
         self._quarantine(self.settings.op_topic, offset, why, line=line, number=number)
         if not self.is_replaying:
-            self._hold_back_doubt(position, self.shelf.low)
+            self._hold_back_doubt(position, self.doubt_index.low)
 
     def _hold_back_doubt(self, position: OpPosition, doubt_low: int) -> None:
         held = self._doubt_held_back
@@ -1210,19 +1210,19 @@ class Ledger:
         held_back = self._doubt_held_back
         while held_back and held_back[0][0] < replay:
             held_back.popleft()
-        doubt_low = min(self.shelf.low, held_back[0][1]) if held_back else self.shelf.low
+        doubt_low = min(self.doubt_index.low, held_back[0][1]) if held_back else self.doubt_index.low
         return Positions(
             low_water, self.half_next, *self.op_next, *replay, doubt_low, self.half_marks.copies_from(low_water)
         )
 
     def published(self, doubt_offsets: Mapping[str, int]) -> None:
         """The batch is in the log. `doubt_offsets` contains the first doubt offset of each transaction that was written whole."""
-        self.shelf.wrote(self.batch.doubt_record_count)
+        self.doubt_index.wrote(self.batch.doubt_record_count)
         for key, doubt_offset in doubt_offsets.items():
             txn = self.batch.keeps[key].txn
             self.content_bytes -= txn.size
             txn.forget_content()
-            self.shelf.put(txn, doubt_offset)
+            self.doubt_index.put(txn, doubt_offset)
         for txn in self.batch.forwards:
             txn.content = None  # other references to the transaction need not hold its content
         self.batch = Batch()
@@ -1242,8 +1242,8 @@ class Ledger:
         self.settled.begin_replay(positions.half_next)
         self.half_marks.begin(min(positions.copies_from, positions.low_water))
         self.op_next = (positions.replay_offset, positions.replay_line)
-        self.shelf.next_offset = doubt_next
-        self.shelf.kept_readable_from = min(kept.unreadable.values(), default=None)
+        self.doubt_index.next_offset = doubt_next
+        self.doubt_index.kept_readable_from = min(kept.unreadable.values(), default=None)
         self._quarantined_lines = kept.quarantined_lines
         if kept.quarantined_lines:
             newest = max(kept.quarantined_lines)
@@ -1258,7 +1258,7 @@ class Ledger:
             self.transactions[txn.key] = txn
             self._further_count += max(txn.seen - 1, 0)
             self._only_named_count += not txn.seen
-            self.shelf.put_restored(txn)
+            self.doubt_index.put_restored(txn)
             # A transaction that is known from an op line only has no topic: do not ask about "".
             unknown = [t for t in txn.topics if t and t not in self.targets]
             if txn.state in (TxnState.HELD, TxnState.WAITING):
@@ -1268,7 +1268,7 @@ class Ledger:
             self.times.saw(txn.extra().moved_ms)
         self.schedule.restore(self.transactions.values())
         self.dormant.fill(kept.dormant, self.settings.checks)
-        self.shelf.put_dormant(self.dormant.summaries, loaded=self.transactions)
+        self.doubt_index.put_dormant(self.dormant.summaries, loaded=self.transactions)
         # Those that held ones wait for are asked about first; undecided ones may name any number.
         others |= self.dormant.topics - self.targets.keys()
         self.unknown_topics = {*self.committed_topics, *islice(others, UNKNOWN_TOPICS_MAX)}
@@ -1308,4 +1308,4 @@ class Ledger:
 
     def _unsettled_in_half(self) -> Iterator[Transaction]:
         """The unsettled transactions in half, oldest first."""
-        return self.in_half.unsettled(count=self.open_count - self.shelf.count)
+        return self.in_half.unsettled(count=self.open_count - self.doubt_index.count)
