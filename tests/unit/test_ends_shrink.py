@@ -12,6 +12,7 @@ from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage
 from txlayer.consumer.engine import END_COUNT_MAX, Completions
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.core.dead_letters import DeadLetterReason
+from txlayer.core.key_queue import ItemSource
 from txlayer.core.messages import Origin
 from txlayer.errors import BrokerUnavailableError, ProducerFencedError, TxLayerError
 
@@ -25,12 +26,12 @@ class FakeQueues:
         self.due_count = due_count
         self.size_bytes = size_bytes
 
-    has_answers = False
-
     def take_due(self, count_max: int, *, bytes_max: int, of_requests: bool | None = None) -> list[Any]:
         assert not of_requests
         more = SimpleNamespace(end=DeadLetterReason.REJECTED)
-        item = SimpleNamespace(more=more, record=None, size_bytes=self.size_bytes, is_replay=False)
+        item = SimpleNamespace(
+            more=more, record=None, size_bytes=self.size_bytes, is_replay=False, source=ItemSource.TOPIC
+        )
         count_max = min(count_max, -(-bytes_max // max(self.size_bytes, 1)))
         return [item] * min(count_max, self.due_count)
 
@@ -38,7 +39,9 @@ class FakeQueues:
     def has_due(self) -> bool:
         return self.due_count > 0
 
-    has_letters = has_due
+    @property
+    def due_sources(self) -> list[ItemSource]:
+        return [ItemSource.TOPIC] * self.has_due
 
     def ending(self, items: list[Any], places: list[int]) -> list[Any]:
         del items, places
@@ -87,6 +90,7 @@ def owned_queue(partition: int, due_count: int, *, size_bytes: int = 0) -> Owned
             queues=FakeQueues(due_count, size_bytes),
             topic_partition=place,
             replay_partition=("g.orders.replay", partition),
+            partition_of=lambda _source: place,
             tally=SimpleNamespace(dead_lettered=0),
         ),
     )

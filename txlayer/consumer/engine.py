@@ -204,15 +204,7 @@ class Ingest:
                     )
             except RetriableError as exc:
                 self._failed_tries.failed(owned.topic_partition, took_ms=self._now_ms() - began_ms)
-                logger.warning(
-                    "dead_letters.unreadable",
-                    extra={
-                        "group": self._group,
-                        "topic": owned.topic,
-                        "partition": owned.partition,
-                        "reason": str(exc),
-                    },
-                )
+                logger.warning("dead_letters.unreadable", extra=owned.log_fields | {"reason": str(exc)})
                 return
             self._failed_tries.passed(owned.topic_partition)
             if has_looked or self._now_ms() >= give_up_at_ms:
@@ -228,8 +220,7 @@ class Ingest:
         owned.look_at_ms = self._now_ms() + LOOK_FOR_ROOM_MS
         count = owned.queues.forget_parked(before=first)
         if count:
-            extra = {"group": self._group, "topic": owned.topic, "partition": owned.partition, "key_count": count}
-            logger.warning("keys.released", extra=extra)
+            logger.warning("keys.released", extra=owned.log_fields | {"key_count": count})
 
     def _add_while_there_is_room(
         self, owned: OwnedPartition, *, count_max: int, bytes_max: int, give_up_at_ms: int
@@ -599,10 +590,8 @@ class Completions:
         logger.log(
             logging.INFO if is_follower else logging.ERROR,
             "message.dead_lettered",
-            extra={
-                "group": self._group,
-                "topic": owned.topic,
-                "partition": owned.partition,
+            extra=owned.log_fields
+            | {
                 "offset": item.offset,
                 "reason": reason.value,
                 "attempt_count": more.attempt_count,
@@ -631,12 +620,11 @@ class Completions:
 
 def _due_sources(owned: OwnedPartition) -> list[TopicPartition]:
     """The sources of a queue that have due ends; the ends of each are written separately."""
-    queues = owned.queues
-    return [owned.replay_partition] * queues.has_answers + [owned.topic_partition] * queues.has_letters
+    return [owned.partition_of(source) for source in owned.queues.due_sources]
 
 
 def _source_of(owned: OwnedPartition, items: list[Item[Any]]) -> TopicPartition:
-    return owned.replay_partition if items[0].is_replay else owned.topic_partition
+    return owned.partition_of(items[0].source)
 
 
 def _end_of(item: Item[Any]) -> DeadLetterReason | ReplayOutcome:

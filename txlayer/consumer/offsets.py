@@ -103,6 +103,15 @@ class OwnedPartition:
         self.is_over = False
         """True if results of its handlers are discarded."""
 
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """Which queue it is, for log lines."""
+        return {"group": self.lease.group, "topic": self.topic, "partition": self.partition}
+
+    def partition_of(self, source: ItemSource) -> TopicPartition:
+        """The partition of one of its sources."""
+        return self.topic_partition if source is ItemSource.TOPIC else self.replay_partition
+
     def renew(self, token: int | None) -> None:
         """Use this token, which is stored, for handlers that start from now on."""
         old = self.lease
@@ -221,11 +230,11 @@ def snapshots(
     offsets: dict[TopicPartition, StoredOffset] = {}
     told: Told = []
     for owned in queues:
-        for source, tp in ((ItemSource.TOPIC, owned.topic_partition), (ItemSource.REPLAY, owned.replay_partition)):
+        for source in ItemSource:
             if only_changed and not owned.queues.is_changed(source):
                 continue
             snapshot = owned.queues.snapshot(source)
-            offsets[tp] = StoredOffset(snapshot.offset, snapshot.metadata)
+            offsets[owned.partition_of(source)] = StoredOffset(snapshot.offset, snapshot.metadata)
             told.append((owned, source, snapshot.version))
     return offsets, told
 

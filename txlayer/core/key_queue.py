@@ -470,14 +470,9 @@ class Chains(Generic[R]):
         return len(self._due) + len(self._answers) > 0
 
     @property
-    def has_answers(self) -> bool:
-        """True if the answer to a request is due."""
-        return len(self._answers) > 0
-
-    @property
-    def has_letters(self) -> bool:
-        """True if a dead letter is due, apart from those that wait for room to park their key."""
-        return len(self._due) > 0
+    def due_sources(self) -> list[ItemSource]:
+        """The sources of the items that are due, apart from those that wait for room to park their key."""
+        return [ItemSource.REPLAY] * bool(self._answers) + [ItemSource.TOPIC] * bool(self._due)
 
     @property
     def due_count(self) -> int:
@@ -1147,14 +1142,9 @@ class KeyQueues(Generic[R]):
         return self._chains.has_due
 
     @property
-    def has_answers(self) -> bool:
-        """True if `take_due` would return answers to requests."""
-        return self._chains.has_answers
-
-    @property
-    def has_letters(self) -> bool:
-        """True if `take_due` would look at dead letters."""
-        return self._chains.has_letters
+    def due_sources(self) -> list[ItemSource]:
+        """The sources of the items that `take_due` would look at: answers to requests, dead letters."""
+        return self._chains.due_sources
 
     @property
     def next_retry_at_ms(self) -> int | None:
