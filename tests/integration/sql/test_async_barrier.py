@@ -132,8 +132,8 @@ def test_both_barriers_have_the_same_words() -> None:
     def words(kind: type) -> dict[str, list[str]]:
         return {
             name: list(inspect.signature(member).parameters)
-            for name, member in vars(kind).items()
-            if callable(member) and (not name.startswith("_") or name == "__init__")
+            for name, member in inspect.getmembers(kind, callable)
+            if (not name.startswith("_") or name == "__init__")
         }
 
     assert words(SqlBarrier) == words(AsyncSqlBarrier)

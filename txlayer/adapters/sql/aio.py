@@ -15,18 +15,37 @@ from sqlalchemy.util import greenlet_spawn
 from txlayer.adapters.sql.barrier import LOCK_WAIT, TRANSACTION_AGE_MAX, Doubtful, SqlBarrier
 from txlayer.adapters.sql.inbox import INBOX_NAME, Fence, Inbox, InboxMessage, MessageKey, execute_fenced, message_key
 from txlayer.adapters.sql.joined import JoinedTransaction
-from txlayer.adapters.sql.tables import DEFAULT_NAME, Purged
+from txlayer.adapters.sql.tables import DEFAULT_NAME, OwnTable, Purged
 from txlayer.core.messages import Resolution
 from txlayer.errors import UsageError
 
 
-class AsyncSqlBarrier:
+class AsyncOwnTable:
+    """An `OwnTable`, awaited.
+
+    SQLAlchemy's asyncio runs its plain code in a greenlet that awaits where the driver would block; so do its subclasses.
+    """
+
+    _plain: OwnTable
+
+    @property
+    def table(self) -> Table:
+        """The table, for migrations and for a session's `binds`."""
+        return self._plain.table
+
+    async def create_table(self) -> None:
+        """As `OwnTable.create_table`."""
+        await greenlet_spawn(self._plain.create_table)
+
+
+class AsyncSqlBarrier(AsyncOwnTable):
     """`SqlBarrier` over an `AsyncEngine`: the same methods, awaited; no call blocks the loop.
 
     Args and Raises: those of `SqlBarrier`.
     """
 
     is_async = True
+    _plain: SqlBarrier
 
     def __init__(
         self,
@@ -41,19 +60,9 @@ class AsyncSqlBarrier:
             raise UsageError(
                 f"this barrier needs an AsyncEngine, not {type(engine).__name__} (SqlBarrier takes an Engine)"
             )
-        # SQLAlchemy's asyncio runs its plain code in a greenlet that awaits where the driver would block; so does this.
         self._plain = SqlBarrier(
             engine.sync_engine, table=table, schema=schema, lock_wait=lock_wait, transaction_age_max=transaction_age_max
         )
-
-    @property
-    def table(self) -> Table:
-        """The table, for migrations and for a session's `binds`."""
-        return self._plain.table
-
-    async def create_table(self) -> None:
-        """As `SqlBarrier.create_table`."""
-        await greenlet_spawn(self._plain.create_table)
 
     async def check_table(self) -> None:
         """As `SqlBarrier.check_table`."""
@@ -109,13 +118,14 @@ def plain_of(session: Any) -> Any:
     )
 
 
-class AsyncInbox:
+class AsyncInbox(AsyncOwnTable):
     """`Inbox` over an `AsyncEngine`: the same methods, awaited; no call blocks the loop.
 
     Args and Raises: those of `Inbox`.
     """
 
     is_async = True
+    _plain: Inbox
 
     def __init__(
         self,
@@ -129,15 +139,6 @@ class AsyncInbox:
         if not isinstance(engine, AsyncEngine):
             raise UsageError(f"this inbox needs an AsyncEngine, not {type(engine).__name__} (Inbox takes an Engine)")
         self._plain = Inbox(engine.sync_engine, group=group, table=table, schema=schema, key=key)
-
-    @property
-    def table(self) -> Table:
-        """The table, for migrations and for a session's `binds`."""
-        return self._plain.table
-
-    async def create_table(self) -> None:
-        """As `Inbox.create_table`."""
-        await greenlet_spawn(self._plain.create_table)
 
     @asynccontextmanager
     async def once(self, session: Any, message: InboxMessage) -> AsyncIterator[bool]:

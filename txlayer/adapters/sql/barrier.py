@@ -19,7 +19,7 @@ from txlayer.adapters.sql.joined import OWN_WORK, JoinedTransaction, Watch
 from txlayer.adapters.sql.tables import (
     DEFAULT_NAME,
     DriverInsert,
-    LocatedTable,
+    OwnTable,
     Purged,
     barrier_table,
     begun_connection,
@@ -110,7 +110,7 @@ AGE_MARGIN = timedelta(days=1)
 """Margin for differing clocks, and for the time between the half messages and the row."""
 
 
-class SqlBarrier:
+class SqlBarrier(OwnTable):
     """A table with one row per transaction id in the user's database; the second writer reads the first one's row (P8).
 
     A local transaction that joins writes COMMIT inside itself; a check writes ROLLBACK if there is no row. The primary
@@ -147,11 +147,8 @@ class SqlBarrier:
         for name, length in (("lock_wait", lock_wait), ("transaction_age_max", transaction_age_max)):
             if length < timedelta(milliseconds=1):
                 raise ConfigError("not possible as a limit", name=name, value=length, expected="1 ms or more")
-        self.table = barrier_table(table, schema=schema)
-        self._engine = engine
+        super().__init__(engine, barrier_table(table, schema=schema), rules_of(engine))
         oldest_check = IMMUNITY_MAX + transaction_age_max
-        self._rules = rules_of(engine)
-        self._located = LocatedTable(engine, self.table, self._rules)
         self._checking = engine.execution_options(**OWN_WORK)
         self._lock_wait_ms = milliseconds(lock_wait)
         self._absence_age_max_ms = milliseconds(oldest_check)
@@ -162,21 +159,13 @@ class SqlBarrier:
 
     # --- the table ----------------------------------------------------------------------------------------------------
 
-    def create_table(self) -> None:
-        """Create the table if it does not exist.
-
-        Raises:
-            SQLAlchemyError: the database refused.
-        """
-        self.table.create(self._engine, checkfirst=True)
-
     def check_table(self) -> None:
         """Check that the table can be read.
 
         Raises:
             SQLAlchemyError: the database does not answer, or the table does not exist.
         """
-        table, options = self._located.find()
+        table, options = self._located()
         with self._engine.connect() as connection:
             connection.execute(select(table.c.txn_id).limit(1), execution_options=options)
 
@@ -192,7 +181,7 @@ class SqlBarrier:
                 f"rows younger than {self._purged_age_min / timedelta(days=1):g} days may still be needed by a check: without "
                 "its row a committed transaction would be rolled back. None was deleted"
             )
-        table, options = self._located.find()
+        table, options = self._located()
         return delete_old(
             self._engine.execution_options(**options, **OWN_WORK),
             table,
@@ -286,7 +275,7 @@ class SqlBarrier:
     def _insert_absent(self, values: Sequence[Mapping[str, str]], *, wait_ms: int, give_up_at: float) -> None:
         try:
             with self._transaction(wait_ms=wait_ms, is_writing=True) as connection:
-                table, options = self._located.find()
+                table, options = self._located()
                 insert = self._rules.insert_absent(table)
                 connection.execute(insert, values, execution_options=options)
         except UnreadableError as exc:
@@ -303,7 +292,7 @@ class SqlBarrier:
     def _read(self, txn_ids: Sequence[str]) -> dict[str, BarrierRow]:
         rows = {}
         with self._transaction(wait_ms=self._lock_wait_ms, is_writing=False) as connection:
-            table, options = self._located.find()
+            table, options = self._located()
             columns = table.c
             for ids in _chunks(txn_ids, READ_COUNT_MAX):
                 wanted = select(columns.txn_id, columns.nonce, columns.resolution)
@@ -385,7 +374,7 @@ class SqlBarrier:
         return joined
 
     def _has_row(self, txn_id: str, nonce: str, connection: Connection) -> bool:
-        table, options = self._located.find()
+        table, options = self._located()
         own = select(table.c.nonce).where(
             table.c.txn_id == txn_id,
             table.c.nonce == nonce,
@@ -395,7 +384,7 @@ class SqlBarrier:
 
     def _driver_insert(self) -> DriverInsert:
         if self._insert is None:
-            table, _ = self._located.find()
+            table, _ = self._located()
             self._insert = DriverInsert(table, self._engine.dialect, ROW)
         return self._insert
 

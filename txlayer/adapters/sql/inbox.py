@@ -36,7 +36,7 @@ from txlayer.adapters.sql.joined import OWN_WORK, JoinedTransaction, Watch
 from txlayer.adapters.sql.tables import (
     GROUP_LENGTH_MAX,
     DatabaseNow,
-    LocatedTable,
+    OwnTable,
     Purged,
     begun_connection,
     check_autocommit,
@@ -119,7 +119,7 @@ class Seen(NamedTuple):
     joined: JoinedTransaction
 
 
-class Inbox:
+class Inbox(OwnTable):
     """A table with one row per message that a consumer group has handled, written in the handler's own transaction.
 
     A message that is delivered again (after a crash, a rebalance or a replay) finds its row. Threads may share an inbox.
@@ -149,23 +149,12 @@ class Inbox:
         if not isinstance(engine, Engine):
             raise UsageError(f"an inbox needs an Engine, not {type(engine).__name__} (AsyncInbox takes an AsyncEngine)")
         rules = rules_of_dialect(engine.dialect.name, what="an inbox")
-        self.table = inbox_table(table, schema=schema)
-        self._engine = engine
+        super().__init__(engine, inbox_table(table, schema=schema), rules)
         self._group = check_group(group)
         self._key = key
-        self._rules = rules
-        self._located = LocatedTable(engine, self.table, rules)
         self._watch = Watch(rules)
         self._watch.listen(engine)
         self._left: weakref.WeakKeyDictionary[Connection, dict[str, JoinedTransaction]] = weakref.WeakKeyDictionary()
-
-    def create_table(self) -> None:
-        """Create the table if it does not exist.
-
-        Raises:
-            SQLAlchemyError: the database refused.
-        """
-        self.table.create(self._engine, checkfirst=True)
 
     @contextmanager
     def once(self, session: Any, message: InboxMessage) -> Iterator[bool]:
@@ -202,7 +191,7 @@ class Inbox:
             SQLAlchemyError: the database refused; rows deleted before stay deleted.
         """
         check_pool(self._engine, what="a purge", would="commit what the handlers have open")
-        table, options = self._located.find()
+        table, options = self._located()
         columns = table.c
         return delete_old(
             self._engine.execution_options(**options, **OWN_WORK),
@@ -235,7 +224,7 @@ class Inbox:
                 f"a block of this message failed and left a savepoint open, which may hold {ROW}: roll back"
             )
         row = {"consumer_group": self._group, "message_key": key}
-        table, options = self._located.find()
+        table, options = self._located()
         # SQLAlchemy drops the row count of an insert unless it is asked to keep it.
         options = {**options, "preserve_rowcount": True}
         insert = self._rules.insert_absent(table)
@@ -291,11 +280,11 @@ class Inbox:
             self._watch.add(connection, None, another)
 
     def _delete_row(self, key: str, connection: Connection) -> None:
-        table, options = self._located.find()
+        table, options = self._located()
         connection.execute(delete(table).where(*self._is_row(table, key)), execution_options=options)
 
     def _has_row(self, key: str, connection: Connection) -> bool:
-        table, options = self._located.find()
+        table, options = self._located()
         own = select(table.c.message_key).where(*self._is_row(table, key))
         return connection.execute(own, execution_options=options).first() is not None
 

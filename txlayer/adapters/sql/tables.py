@@ -199,20 +199,27 @@ def fresh_connection(engine: Engine) -> Iterator[Connection]:
         fresh.dispose()
 
 
-class LocatedTable:
-    """A table by its full name, looked up once: an unqualified name depends on the settings of the session.
-
-    Thread-safe.
-    """
+class OwnTable:
+    """A table of txlayer's in the user's database. Thread-safe."""
 
     def __init__(self, engine: Engine, table: Table, rules: DialectRules) -> None:
+        self.table = table
         self._engine = engine
-        self._table = table
         self._rules = rules
         self._found: Table | None = None
 
-    def find(self) -> tuple[Table, dict[str, Any]]:
-        """The table and the options of a statement on it.
+    def create_table(self) -> None:
+        """Create the table if it does not exist.
+
+        Raises:
+            SQLAlchemyError: the database refused.
+        """
+        self.table.create(self._engine, checkfirst=True)
+
+    def _located(self) -> tuple[Table, dict[str, Any]]:
+        """The table by its full name, looked up once, and the options of a statement on it.
+
+        An unqualified name depends on the settings of the session.
 
         Raises:
             NoSuchTableError: a fresh connection finds no such table. A session might find one, elsewhere than all others.
@@ -221,14 +228,14 @@ class LocatedTable:
         found = self._found
         if found is None:
             translated = self._engine.get_execution_options().get("schema_translate_map") or {}
-            schema = translated.get(self._table.schema, self._table.schema)
+            schema = translated.get(self.table.schema, self.table.schema)
             if schema is None:
-                schema = self._rules.schema_of(self._engine, self._table.name)
+                schema = self._rules.schema_of(self._engine, self.table.name)
             if schema is None:
                 raise NoSuchTableError(
-                    f"a fresh connection finds no table {self._table.name}: create it, or name its schema with schema="
+                    f"a fresh connection finds no table {self.table.name}: create it, or name its schema with schema="
                 )
-            found = self._found = self._table.to_metadata(MetaData(), schema=schema)
+            found = self._found = self.table.to_metadata(MetaData(), schema=schema)
         return found, AS_NAMED
 
 
