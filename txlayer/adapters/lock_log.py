@@ -137,11 +137,7 @@ class LockLog:
         )
 
     def poll(self, timeout_s: float = 0.0) -> int:
-        """Serve acknowledgements; returns their number.
-
-        Raises:
-            UsageError, FencedError: the writer can no longer write.
-        """
+        """Serve acknowledgements; returns their number. UsageError, FencedError: the writer can no longer write."""
         assert self._writer is not None
         count = self._writer.poll(timeout_s)
         if self._failure is not None:
