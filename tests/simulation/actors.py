@@ -128,7 +128,7 @@ class ProducerProcess:
             config, connections, half, op, serializer=None, group=GROUP if self._group is None else self._group.name
         )
         engine.pipeline.finder = OffsetLookup(
-            lambda: connections.history().half_offsets,
+            connections.history,
             post=engine.pipeline.post,
             patience_s=-1.0,
             start=lambda look: look(),

@@ -12,28 +12,22 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar
 
-from txlayer.adapters.connect import ConnectProducer, connect_producer
 from txlayer.adapters.ports import Barrier
-from txlayer.adapters.tracing import NO_TRACING, Tracing
-from txlayer.config import ProducerConfig
 from txlayer.core.history import TransactionHistory
-from txlayer.core.messages import UNKNOWN, Message, OrderMode, Resolution, check_group
-from txlayer.errors import LifecycleError, TxLayerError
+from txlayer.core.messages import UNKNOWN, Message, OrderMode, Resolution
+from txlayer.errors import LifecycleError
 from txlayer.producer import steps
-from txlayer.producer.barrier import Ending, LocalPart, check_kind, joinable, part_of
-from txlayer.producer.check_handlers import AsyncCheckHandler, handling_of
-from txlayer.producer.engine import SINCE, Engine, MakePending, open_engine
+from txlayer.producer.barrier import Ending, LocalPart, joinable, part_of
+from txlayer.producer.check_handlers import AsyncCheckHandler
+from txlayer.producer.engine import SINCE, Engine, MakePending
 from txlayer.producer.identity import OF_MESSAGES, OrderingKey, Placement, now_ms
-from txlayer.producer.metrics import ProducerMetrics, measured
 from txlayer.producer.pipeline import OpQueue, PendingTransaction, TransactionSendResult
-from txlayer.producer.producer import OpenTransaction, ProducerSettings
+from txlayer.producer.producer import ConfiguredProducer, OpenTransaction
 from txlayer.producer.producer import drive as drive_in_thread
-from txlayer.producer.questions import RefusedResolution, ResponderStats
-from txlayer.producer.responder import Answering
+from txlayer.producer.questions import ResponderStats
 from txlayer.producer.submitted import SubmittedTransaction, said_by_local_transaction
-from txlayer.producer.tracing import assemble_traced, traced_handling
 from txlayer.producer.waiting import BarrierCall, Blocking, Steps
 
 T = TypeVar("T")
@@ -63,20 +57,13 @@ class LoopEngine:
         try:
             wait = next(run)
             while True:
-                if isinstance(wait, BarrierCall):
+                if isinstance(wait, Blocking | BarrierCall):
                     try:
-                        answer = wait.call()
+                        is_blocking = isinstance(wait, Blocking)
+                        answer = self._loop.run_in_executor(None, wait.call) if is_blocking else wait.call()
                         if inspect.isawaitable(answer):
                             answer = await answer
-                    except BaseException as exc:  # noqa: BLE001 - border to the user's database; the steps raise it again
-                        wait = run.throw(exc)
-                    else:
-                        wait = run.send(answer)
-                    continue
-                if isinstance(wait, Blocking):
-                    try:
-                        answer = await self._loop.run_in_executor(None, wait.call)
-                    except TxLayerError as exc:
+                    except BaseException as exc:  # noqa: BLE001 - border to the user's database and the broker
                         wait = run.throw(exc)
                     else:
                         wait = run.send(answer)
@@ -122,9 +109,6 @@ class LoopEngine:
             if not future.done():  # it may have been cancelled
                 future.set_result(None)
 
-    def _serve_all(self) -> None:
-        self._serve(list(self._waiting))
-
     # --- the producer's thread ----------------------------------------------------------------------------------------
 
     def _wake(self, future: asyncio.Future[None]) -> None:
@@ -136,7 +120,7 @@ class LoopEngine:
                 woken, self._woken = self._woken, []
                 self._loop.call_soon_threadsafe(self._serve, woken)
             if not self.engine.pipeline.is_alive:
-                self._loop.call_soon_threadsafe(self._serve_all)
+                self._loop.call_soon_threadsafe(lambda: self._serve(list(self._waiting)))
 
 
 AsyncLocalTransaction = Callable[["AsyncSubmittedTransaction"], Resolution | Awaitable[Resolution | None] | None]
@@ -187,8 +171,15 @@ class AsyncSubmittedTransaction(PendingTransaction):
         except BaseException as exc:  # noqa: BLE001 - border: the user's code, also cancelled; raised again below
             error = exc
             resolution = UNKNOWN
+        ending = Ending(resolution)
         try:
-            ending = await self._ending(resolution, said, has_failed=error is not None)
+            if self._local is not None:
+                has_failed = error is not None
+                ending = await self._started.drive(
+                    self._local.said_steps(
+                        None if has_failed else said, txn_id=self.txn_id, nonce=self.nonce, has_failed=has_failed
+                    )
+                )
         except BaseException:
             steps.resolve(engine, self, UNKNOWN)
             raise
@@ -200,16 +191,8 @@ class AsyncSubmittedTransaction(PendingTransaction):
             raise LifecycleError(ending.misfit, state="prepared")
         return result
 
-    async def _ending(self, resolution: Resolution, said: Resolution | None, *, has_failed: bool) -> Ending:
-        if self._local is None:
-            return Ending(resolution)
-        run = self._local.said_steps(
-            None if has_failed else said, txn_id=self.txn_id, nonce=self.nonce, has_failed=has_failed
-        )
-        return await self._started.drive(run)
 
-
-class AsyncTransactionalProducer:
+class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
     """`TransactionalProducer` for one event loop: the same methods, awaited.
 
     The tasks of the loop that started it share it; no call blocks the loop.
@@ -218,31 +201,9 @@ class AsyncTransactionalProducer:
     loop; `on_refused` is called on the loop.
     """
 
-    def __init__(
-        self,
-        *,
-        bootstrap_servers: str,
-        group: str,
-        namespace: str = "txlayer",
-        barrier: Barrier | None = None,
-        check: AsyncCheckHandler | None = None,
-        on_refused: Callable[[RefusedResolution], object] | None = None,
-        serializer: Any = None,
-        connect: ConnectProducer = connect_producer,
-        tracing: Tracing = NO_TRACING,
-        metrics: ProducerMetrics | None = None,
-        **settings: Unpack[ProducerSettings],
-    ) -> None:
-        self._config = ProducerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings)
-        self._group = check_group(group)
-        check_kind(barrier, is_async=True)
-        self._barrier = barrier
-        handling = handling_of(check, barrier, worker_count=self._config.check_workers, is_async=True)
-        self._handling = traced_handling(handling, tracing, check_topic=self._config.topics.check)
-        self._on_refused = on_refused
-        self._serializer = serializer
-        self._connect = connect
-        self._assemble = measured(assemble_traced(tracing), metrics)
+    _is_async = True
+
+    def _set_up(self) -> None:
         self._ready: LoopEngine | None = None
         self._opening: asyncio.Future[LoopEngine] | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -427,33 +388,12 @@ class AsyncTransactionalProducer:
 
     async def _open(self) -> LoopEngine:
         loop = asyncio.get_running_loop()
-        engine = await loop.run_in_executor(
-            None,
-            partial(
-                open_engine,
-                self._config,
-                group=self._group,
-                serializer=self._serializer,
-                connect=self._connect,
-                answering=self._answering(loop),
-                assemble_engine=self._assemble,
-            ),
-        )
+        on_refused: Any = self._on_refused
+        tell = None if on_refused is None else partial(loop.call_soon_threadsafe, on_refused)
+        engine = await loop.run_in_executor(None, partial(self._open_engine, tell, loop))
         started = LoopEngine(engine, loop)
         atexit.register(started.close_at_exit)
         return started
-
-    def _answering(self, loop: asyncio.AbstractEventLoop) -> Answering | None:
-        on_refused = self._on_refused
-        if self._handling is None:
-            return None
-        if on_refused is None:
-            return Answering(self._handling, None, loop)
-
-        def tell(refused: RefusedResolution) -> None:
-            loop.call_soon_threadsafe(on_refused, refused)
-
-        return Answering(self._handling, tell, loop)
 
     async def _launch(
         self,

@@ -56,11 +56,7 @@ class LocalPart:
         yield BarrierCall(partial(self._barrier.check_session, session))
 
     def write_steps(self, session: Any, *, txn_id: str, nonce: str) -> Steps[None]:
-        """Write the barrier's row inside the session's local transaction.
-
-        Raises:
-            TxLayerError: what `Barrier.write` raises.
-        """
+        """Write the barrier's row inside the session's local transaction; TxLayerError: what `Barrier.write` raises."""
         write = partial(self._barrier.write, session, txn_id=txn_id, nonce=nonce, group=self._group)
         self._joined = yield BarrierCall(write)
         # The work may be rolled back and done again without the row; until the end of the block that must not commit.
@@ -140,11 +136,7 @@ def part_of(barrier: Barrier | None, *, group: str) -> LocalPart | None:
 
 
 def joinable(part: LocalPart | None) -> LocalPart:
-    """Return `part` if there is one.
-
-    Raises:
-        UsageError: there is no barrier. Nothing was sent.
-    """
+    """Return `part` if there is one; UsageError: there is no barrier. Nothing was sent."""
     if part is None:
         raise UsageError(NO_BARRIER)
     return part

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import Barrier
 from txlayer.core.messages import UNKNOWN, Resolution, Source
@@ -205,27 +205,6 @@ Done = Callable[[CallOutcome], None]
 """Takes an outcome from any thread; it does not raise."""
 
 
-class CallRunner(Protocol):
-    """Makes a limited number of concurrent calls."""
-
-    @property
-    def is_able(self) -> bool:
-        """False if no call could be made: other instances should then answer the check-backs."""
-        ...
-
-    def begin(self, call: Call) -> None:
-        """Make the call as soon as a worker is free."""
-        ...
-
-    def give_up(self, call: Call) -> bool:
-        """Stop waiting for the call; False if it has ended and its outcome is on its way."""
-        ...
-
-    def close(self, timeout_s: float) -> None:
-        """Start no more calls, and wait up to `timeout_s` for the running ones."""
-        ...
-
-
 class ThreadCallRunner:
     """Calls on daemon threads, created when needed; a thread that hangs in the handler is replaced."""
 
@@ -243,7 +222,7 @@ class ThreadCallRunner:
 
     @property
     def is_able(self) -> bool:
-        """False if every thread hangs and no further one is allowed."""
+        """False if every thread hangs and no further one is allowed: other instances should then answer the check-backs."""
         with self._lock:
             return len(self._threads) > self._lost_count or self._lost_count <= LOST_COUNT_MAX
 
@@ -262,7 +241,7 @@ class ThreadCallRunner:
             self._done(CallOutcome(call, is_stale=True))
 
     def give_up(self, call: Call) -> bool:
-        """Stop waiting for the call, and replace its thread."""
+        """Stop waiting for the call, and replace its thread; False if it has ended and its outcome is on its way."""
         with self._lock:
             if call.is_done:
                 return False
@@ -402,3 +381,7 @@ class LoopCallRunner:
         for call in list(self._running):
             if call.task is not None:
                 call.task.cancel()
+
+
+CallRunner = ThreadCallRunner | LoopCallRunner
+"""Makes a limited number of concurrent calls."""

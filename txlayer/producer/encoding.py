@@ -79,8 +79,14 @@ class Encoder:
         Raises:
             ForbiddenTopicError: it is not a valid topic name, or names a system topic. Nothing was sent.
         """
-        if topic not in self._known:
-            check_topic(topic, self._config)
+        if topic in self._known:
+            return
+        if not isinstance(topic, str) or TOPIC_NAME.fullmatch(topic) is None or topic in (".", ".."):
+            raise ForbiddenTopicError("nothing was sent", topic=str(topic)[:260], reason="not a topic's name")
+        if self._config.topics.is_system(topic):
+            raise ForbiddenTopicError(
+                "nothing was sent", topic=topic, reason="system topics are written by txlayer and Kafka alone"
+            )
 
     def is_known(self, topic: str) -> bool:
         """True if messages for the topic can be checked."""
@@ -164,7 +170,12 @@ class Encoder:
         if message.tags is not None:
             headers.append((TAGS_HEADER, _text_or_bytes(message.tags, "tags")))
         key = _bytes_or_none(message.key, "key")
-        value = self._value(message.value, topic, headers)
+        if self._serialize is None:
+            value = _bytes_or_none(message.value, "value")
+        else:
+            value = self._serialize(message.value, topic=topic, headers=headers)
+            if not isinstance(value, bytes | None):
+                raise UsageError(f"the serializer gave {type(value).__name__}, not bytes. Nothing was sent")
         known = self._known[topic]
         size = size_of(key, value, headers)
         if size > known.message_bytes_max:
@@ -188,28 +199,6 @@ class Encoder:
                 has_key=key is not None, partition=message.partition, timestamp_ms=message.timestamp
             )
         return (topic, key, value, headers or None, options), size
-
-    def _value(self, value: Any, topic: str, headers: list[tuple[str, bytes | None]]) -> bytes | None:
-        if self._serialize is not None:
-            value = self._serialize(value, topic=topic, headers=headers)
-            if not isinstance(value, bytes | None):
-                raise UsageError(f"the serializer gave {type(value).__name__}, not bytes. Nothing was sent")
-            return value
-        return _bytes_or_none(value, "value")
-
-
-def check_topic(topic: str, config: ProducerConfig) -> None:
-    """Return if a message may name this topic, as far as that is known without a broker.
-
-    Raises:
-        ForbiddenTopicError: it is not a valid topic name, or names a system topic. Nothing was sent.
-    """
-    if not isinstance(topic, str) or TOPIC_NAME.fullmatch(topic) is None or topic in (".", ".."):
-        raise ForbiddenTopicError("nothing was sent", topic=str(topic)[:260], reason="not a topic's name")
-    if config.topics.is_system(topic):
-        raise ForbiddenTopicError(
-            "nothing was sent", topic=topic, reason="system topics are written by txlayer and Kafka alone"
-        )
 
 
 def headers_of(headers: Any) -> list[tuple[str, bytes | None]]:

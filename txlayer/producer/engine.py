@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from txlayer.adapters.connect import ConnectProducer, ProducerConnections
-from txlayer.adapters.ports import HistoryStart, TopicLimits
+from txlayer.adapters.ports import HistoryStart, TopicLimits, no_such_topic
+from txlayer.adapters.readers import LogHistoryReader
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
@@ -19,6 +20,7 @@ from txlayer.core.messages import Message, Resolution, check_txn_id
 from txlayer.errors import TopicMismatchError, TxLayerError
 from txlayer.producer.encoding import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Encoder, HalfRecord
 from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, Identity, Placement, now_ms
+from txlayer.producer.metrics import ProducerMetrics
 from txlayer.producer.pipeline import LINE_BYTES_MAX, NAMED_MAX, OPEN, UNSTORED, OpQueue, PendingTransaction, Pipeline
 from txlayer.producer.questions import OpenLimit
 from txlayer.producer.responder import Answering, AnswerWriter, Responder, open_responder
@@ -29,14 +31,6 @@ logger = logging.getLogger("txlayer.producer")
 MARGIN_MS = 60_000
 """By so much a producer's clock may be ahead of the broker's until half is read from its start."""
 AGAIN_S = 0.5
-
-
-class HalfOffsets(Protocol):
-    """`LogHistoryReader.half_offsets`."""
-
-    def __call__(self, partition: int, keys: Collection[str], *, at_ms: int) -> Mapping[str, int]:
-        """Key → offset of the last half record."""
-        ...
 
 
 def in_a_thread(look: Callable[[], None]) -> None:
@@ -54,14 +48,14 @@ class OffsetLookup:
 
     def __init__(
         self,
-        make_look: Callable[[], HalfOffsets],
+        make_history: Callable[[], LogHistoryReader],
         *,
         post: Callable[[Callable[[], None]], None],
         patience_s: float,
         start: Callable[[Callable[[], None]], None] = in_a_thread,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._make_look = make_look
+        self._make_history = make_history
         self._post = post
         self._patience_s = patience_s
         self._start = start
@@ -104,7 +98,7 @@ class OffsetLookup:
         give_up_at = self._clock() + self._patience_s
         while not self._is_over.is_set():
             try:
-                found = self._make_look()(partition, keys, at_ms=at_ms)
+                found = self._make_history().half_offsets(partition, keys, at_ms=at_ms)
                 break
             except TxLayerError as exc:
                 reason = str(exc)
@@ -280,7 +274,8 @@ def open_engine(
     serializer: Any,
     connect: ConnectProducer,
     answering: Answering | None = None,
-    assemble_engine: Assemble | None = None,
+    make: Assemble | None = None,
+    metrics: ProducerMetrics | None = None,
 ) -> Engine:
     """Connect, check the namespace's topics, and start the producer's thread, and its responder's; blocks.
 
@@ -300,11 +295,12 @@ def open_engine(
                 expected=f"{half.partition_count} partitions, like {config.topics.half}",
                 found=f"{op.partition_count}",
             )
-        make = assemble if assemble_engine is None else assemble_engine
-        engine = make(config, connections, half, op, group=group, serializer=serializer)
+        engine = (make or assemble)(config, connections, half, op, group=group, serializer=serializer)
     except BaseException:
         connections.close()
         raise
+    if metrics is not None:
+        metrics.follow(engine)
     engine.pipeline.start()
     if answering is not None:
         try:
@@ -332,6 +328,7 @@ def assemble(
     group: str,
     serializer: Any,
     spare_bytes: int = 0,
+    kind: type[Engine] = Engine,
 ) -> Engine:
     """The parts, of topics that fit together; the producer's thread is not started.
 
@@ -348,9 +345,7 @@ def assemble(
         resolution_timeout_s=config.resolution_timeout.total_seconds(),
     )
     pipeline.finder = OffsetLookup(
-        lambda: connections.history().half_offsets,
-        post=pipeline.post,
-        patience_s=config.resolution_timeout.total_seconds(),
+        connections.history, post=pipeline.post, patience_s=config.resolution_timeout.total_seconds()
     )
     encoder = Encoder(
         config,
@@ -358,7 +353,7 @@ def assemble(
         spare_bytes=spare_bytes,
         serialize=None if serializer is None else partial(connections.serialize, serializer),
     )
-    return Engine(
+    return kind(
         connections=connections,
         encoder=encoder,
         identity=Identity(partition_count=half.partition_count),
@@ -370,12 +365,7 @@ def assemble(
 def _limits(connections: ProducerConnections, topic: str) -> TopicLimits:
     limits = connections.topic_limits(topic)
     if limits is None:
-        raise TopicMismatchError(
-            "the topic does not exist; `txlayer topics apply` creates it. Nothing was started",
-            topic=topic,
-            expected="a system topic of the namespace",
-            found="none",
-        )
+        raise no_such_topic(topic)
     return limits
 
 

@@ -15,7 +15,7 @@ from enum import Enum
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txlayer.adapters.metrics import (
     CALL_S,
@@ -36,7 +36,7 @@ from txlayer.producer.identity import now_ms
 from txlayer.producer.pipeline import FAILED, UNSTORED, PendingTransaction
 
 if TYPE_CHECKING:
-    from txlayer.producer.engine import Assemble, Engine
+    from txlayer.producer.engine import Engine
     from txlayer.producer.pipeline import OpRecord
 
 SAMPLE_COUNT_MAX = 4
@@ -109,7 +109,7 @@ class ProducerMetrics:
         with self._lock:
             if group not in self._groups and len(self._groups) >= LABEL_COUNT_MAX:
                 group = OTHER
-            engine.pipeline.meter = self._groups.setdefault(group, _Group()).begin(engine)
+            engine.pipeline.observers.append(self._groups.setdefault(group, _Group()).begin(engine))
 
     def samples(self) -> Iterator[Sample]:
         """All samples."""
@@ -127,7 +127,7 @@ class Meter:
         self.asked = 0
         self.answered: Counter[Resolution] = Counter()
 
-    def acknowledged(self, record: OpRecord) -> None:
+    def acknowledged(self, record: OpRecord, _offset: int) -> None:
         """The record's lines are stored; called before its transactions are notified."""
         self.op_durations.observe(max(time.monotonic() - record.written_at_s, 0.0))
         # A failed transaction was counted then; a line written twice is acknowledged already.
@@ -224,16 +224,3 @@ def _spaced(txns: Sequence[PendingTransaction]) -> Iterator[tuple[PendingTransac
     """At most `SAMPLE_COUNT_MAX` of them, evenly spaced, each with the number of transactions that it represents."""
     bounds = [len(txns) * n // SAMPLE_COUNT_MAX for n in range(SAMPLE_COUNT_MAX + 1)]
     return ((txns[first], behind - first) for first, behind in pairwise(bounds) if behind > first)
-
-
-def measured(make: Assemble, metrics: ProducerMetrics | None) -> Assemble:
-    """`make` with a meter; `make` itself without metrics."""
-    if metrics is None:
-        return make
-
-    def assembled(*arguments: Any, **given: Any) -> Engine:
-        engine = make(*arguments, **given)
-        metrics.follow(engine)
-        return engine
-
-    return assembled

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txlayer.adapters.ports import HalfWriter
 from txlayer.core import codec
@@ -32,6 +32,12 @@ from txlayer.errors import (
 )
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.waiting import Bell, Waker
+
+if TYPE_CHECKING:
+    from txlayer.producer.engine import OffsetLookup
+    from txlayer.producer.metrics import Meter
+    from txlayer.producer.submitted import SubmittedTransaction
+    from txlayer.producer.tracing import ResolutionSpans
 
 
 class TransactionSendResult(NamedTuple):
@@ -214,8 +220,8 @@ class PendingTransaction:
 
     def failed_to_prepare(self, error: BaseException) -> None:
         """Not all half messages are stored: roll back those that are."""
-        if self.queue.pipeline.meter is not None:
-            self.queue.pipeline.meter.failed()
+        for observer in self.queue.pipeline.observers:
+            observer.failed()
         if self.last_offset < 0:
             self.queue.pipeline.give_back(1)
         else:
@@ -295,14 +301,11 @@ class OpQueue:
 
     def _write_one_record(self) -> bool:
         txns = self.waiting[: self.line_count_max]
-        if not self._record_of(txns).write():
+        if not OpRecord(self, txns).write():
             return False
         # Only now, and in one go: other threads add to the end meanwhile.
         del self.waiting[: len(txns)]
         return True
-
-    def _record_of(self, txns: list[PendingTransaction]) -> OpRecord:
-        return OpRecord(self, txns)
 
 
 class OpRecord:
@@ -348,8 +351,8 @@ class OpRecord:
 
     def _acknowledged(self, offset: int) -> None:
         pipeline = self.queue.pipeline
-        if pipeline.meter is not None:
-            pipeline.meter.acknowledged(self)
+        for observer in pipeline.observers:
+            observer.acknowledged(self, offset)
         watched = []
         ended_count = 0
         with pipeline.condition:
@@ -377,8 +380,8 @@ class OpRecord:
 
     def give_up(self, error: BaseException) -> None:
         """Tell its transactions that their lines may not be stored."""
-        if self.queue.pipeline.meter is not None:
-            self.queue.pipeline.meter.lost(self)
+        for observer in self.queue.pipeline.observers:
+            observer.lost(self)
         logger.error(
             "op.not_acknowledged",
             extra={
@@ -426,46 +429,6 @@ class PipelineState(Enum):
 OPEN = PipelineState.OPEN
 
 
-class Observer(Protocol):
-    """Sees how transactions end; called on the producer's thread, does not raise, and may be left out."""
-
-    def acknowledged(self, record: OpRecord) -> None:
-        """Its lines are stored; called before its transactions are told."""
-        ...
-
-    def lost(self, record: OpRecord) -> None:
-        """Its lines may not be stored; called before its transactions are told."""
-        ...
-
-    def failed(self) -> None:
-        """One transaction was not prepared."""
-        ...
-
-
-class OffsetSearch(Protocol):
-    """Finds the offsets of half messages that are stored at an unknown offset."""
-
-    def find(self, txns: Sequence[PendingTransaction]) -> None:
-        """Begin to search; each transaction learns its offset through `PendingTransaction.offset_found`."""
-        ...
-
-    def end(self) -> None:
-        """Stop; what was not found is told so."""
-        ...
-
-
-class Runnable(Protocol):
-    """A local transaction that the producer's thread runs."""
-
-    def run(self) -> None:
-        """Run it; it does not raise."""
-        ...
-
-    def fail(self, error: BaseException) -> None:
-        """Tell who waits for it that nothing more will happen."""
-        ...
-
-
 class Pipeline:
     """Everything that is in flight at one producer."""
 
@@ -485,12 +448,12 @@ class Pipeline:
         self.state = PipelineState.OPEN
         self.failure: BaseException | None = None
         self.queues = [OpQueue(self, partition=p, line_count_max=op_line_count_max) for p in range(partition_count)]
-        self.to_run: deque[Runnable] = deque()
-        self._running: Runnable | None = None
+        self.to_run: deque[SubmittedTransaction] = deque()
+        self._running: SubmittedTransaction | None = None
         self.to_wake: list[Waker] = []
         self.offset_unknown: list[PendingTransaction] = []
         """Stored, at an unknown offset: `find` looks for them."""
-        self.finder: OffsetSearch | None = None
+        self.finder: OffsetLookup | None = None
         # Closed while reports are served. The client takes and gives back Python's lock for every single report; with
         # another thread of ours waiting for that lock each report costs a wake-up, more than all the rest together.
         self.gate = threading.Lock()
@@ -504,7 +467,8 @@ class Pipeline:
         self.slots_bell = Bell(lambda: bool(self.slots) or self.state is not OPEN)
         self.round_bell = Bell(lambda: not self.is_alive)
         self.at_end_of_round: Callable[[], None] | None = None
-        self.meter: Observer | None = None
+        self.observers: list[Meter | ResolutionSpans] = []
+        """They see how transactions end, on the producer's thread, before the transactions are notified."""
         self.write_soon: Callable[[OpQueue], None] = self._write_unless_reports_come
         """What `resolved` does with a queue; a loop gathers what its tasks say in one turn."""
         self._in_flight_max = in_flight_max
@@ -556,11 +520,7 @@ class Pipeline:
         return self.state is OPEN or self.state is PipelineState.CLOSING
 
     def check_alive(self) -> None:
-        """Return while reports may still come.
-
-        Raises:
-            LifecycleError, FencedError: it ended.
-        """
+        """Return while reports may still come; LifecycleError, FencedError: it ended."""
         if not self.is_alive:
             self.check_open()
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from datetime import timedelta
 from enum import Enum
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
 
 from txlayer.adapters.connect import ConnectProducer, connect_producer
 from txlayer.adapters.ports import Barrier
@@ -19,20 +20,20 @@ from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ProducerConfig
 from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import NONCE_LENGTH, Message, OrderMode, Resolution, UserHeaders, check_group
-from txlayer.errors import LifecycleError, TxLayerError, UsageError
+from txlayer.errors import LifecycleError, UsageError
 from txlayer.producer import steps
 from txlayer.producer.barrier import check_kind, joinable, part_of
-from txlayer.producer.check_handlers import CheckHandler, handling_of
+from txlayer.producer.check_handlers import AsyncCheckHandler, CheckHandler, handling_of
 from txlayer.producer.encoding import headers_of
 from txlayer.producer.engine import SINCE, Engine, open_engine
 from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, OF_MESSAGES, OrderingKey, Placement, now_ms
-from txlayer.producer.metrics import ProducerMetrics, measured
+from txlayer.producer.metrics import ProducerMetrics
 from txlayer.producer.pipeline import LOOK_S, PendingTransaction, Pipeline, PipelineState, TransactionSendResult
 from txlayer.producer.questions import RefusedResolution, ResponderStats
 from txlayer.producer.responder import Answering
 from txlayer.producer.submitted import LocalTransaction, LocalWork, SubmittedTransaction
 from txlayer.producer.tracing import assemble_traced, traced_handling
-from txlayer.producer.waiting import BarrierCall, Blocking, Steps, ask
+from txlayer.producer.waiting import BarrierCall, Blocking, Steps, called
 
 
 class TransactionPhase(Enum):
@@ -257,9 +258,59 @@ class ProducerSettings(TypedDict, total=False):
 
 
 T = TypeVar("T")
+CheckT = TypeVar("CheckT", bound=AsyncCheckHandler)
 
 
-class TransactionalProducer:
+class ConfiguredProducer(Generic[CheckT]):
+    """What the producers for threads and for asyncio are made of before they start."""
+
+    _is_async = False
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str,
+        group: str,
+        namespace: str = "txlayer",
+        barrier: Barrier | None = None,
+        check: CheckT | None = None,
+        on_refused: Callable[[RefusedResolution], object] | None = None,
+        serializer: Any = None,
+        connect: ConnectProducer = connect_producer,
+        tracing: Tracing = NO_TRACING,
+        metrics: ProducerMetrics | None = None,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        self._config = ProducerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings)
+        self._group = check_group(group)
+        check_kind(barrier, is_async=self._is_async)
+        self._barrier = barrier
+        workers = self._config.check_workers
+        handling = handling_of(check, barrier, worker_count=workers, is_async=self._is_async)
+        self._handling = traced_handling(handling, tracing, check_topic=self._config.topics.check)
+        self._on_refused = on_refused
+        self._serializer = serializer
+        self._connect = connect
+        self._assemble = assemble_traced(tracing)
+        self._metrics = metrics
+        self._set_up()
+
+    def _set_up(self) -> None:
+        raise NotImplementedError
+
+    def _open_engine(self, on_refused: Callable[..., object] | None, loop: AbstractEventLoop | None = None) -> Engine:
+        return open_engine(
+            self._config,
+            group=self._group,
+            serializer=self._serializer,
+            connect=self._connect,
+            answering=None if self._handling is None else Answering(self._handling, on_refused, loop),
+            make=self._assemble,
+            metrics=self._metrics,
+        )
+
+
+class TransactionalProducer(ConfiguredProducer[CheckHandler]):
     """Sends messages that become visible if, and only if, a local transaction commits.
 
     Threads may share a producer; each transaction belongs to one thread. The producer connects at its first use, or in
@@ -286,31 +337,7 @@ class TransactionalProducer:
         ConfigError, UsageError: a setting is not valid. Nothing was connected.
     """
 
-    def __init__(
-        self,
-        *,
-        bootstrap_servers: str,
-        group: str,
-        namespace: str = "txlayer",
-        barrier: Barrier | None = None,
-        check: CheckHandler | None = None,
-        on_refused: Callable[[RefusedResolution], object] | None = None,
-        serializer: Any = None,
-        connect: ConnectProducer = connect_producer,
-        tracing: Tracing = NO_TRACING,
-        metrics: ProducerMetrics | None = None,
-        **settings: Unpack[ProducerSettings],
-    ) -> None:
-        self._config = ProducerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings)
-        self._group = check_group(group)
-        check_kind(barrier, is_async=False)
-        self._barrier = barrier
-        handling = handling_of(check, barrier, worker_count=self._config.check_workers, is_async=False)
-        handling = traced_handling(handling, tracing, check_topic=self._config.topics.check)
-        self._answering = None if handling is None else Answering(handling, on_refused)
-        self._serializer = serializer
-        self._connect = connect
-        self._assemble = measured(assemble_traced(tracing), metrics)
+    def _set_up(self) -> None:
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._is_closed = False
@@ -491,14 +518,7 @@ class TransactionalProducer:
             if self._is_closed:
                 raise LifecycleError("this producer is closed; make a new one", state="closed")
             if self._engine is None:
-                self._engine = open_engine(
-                    self._config,
-                    group=self._group,
-                    serializer=self._serializer,
-                    connect=self._connect,
-                    answering=self._answering,
-                    assemble_engine=self._assemble,
-                )
+                self._engine = self._open_engine(self._on_refused)
                 # If the program does not close the producer, its last resolutions are still sent at exit.
                 atexit.register(self.close)
             return self._engine
@@ -580,16 +600,8 @@ def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) 
     try:
         wait = next(run)
         while True:
-            if isinstance(wait, BarrierCall):
-                wait = ask(run, wait)
-                continue
-            if isinstance(wait, Blocking):
-                try:
-                    answer = wait.call()
-                except TxLayerError as exc:
-                    wait = run.throw(exc)
-                else:
-                    wait = run.send(answer)
+            if isinstance(wait, Blocking | BarrierCall):
+                wait = called(run, wait)
                 continue
             if pipeline.is_own_thread:
                 raise LifecycleError("the producer's own thread would wait for itself", state="open")

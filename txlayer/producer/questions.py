@@ -321,7 +321,9 @@ class Questions:
             self.tally.answered[verdict.resolution] += 1
             reason = ""
             if verdict.resolution is UNKNOWN:
-                self._count_unknown(verdict.cause)
+                counted, cause = self.tally.unknown, verdict.cause
+                is_beyond = cause not in counted and len(counted) >= CAUSE_COUNT_MAX
+                counted[OTHER_CAUSE if is_beyond else cause] += 1
                 reason = told_cause(self._handling.source, verdict.cause)
             answer = OpMessage(
                 verdict.resolution,
@@ -334,12 +336,6 @@ class Questions:
                 reason=reason,
             )
             self._on_answer(question.partition, answer)
-
-    def _count_unknown(self, cause: str) -> None:
-        counted = self.tally.unknown
-        if cause not in counted and len(counted) >= CAUSE_COUNT_MAX:
-            cause = OTHER_CAUSE
-        counted[cause] += 1
 
     def _drop_call(self, call: Call, skip: Skip) -> None:
         for key in self._calls.pop(call):

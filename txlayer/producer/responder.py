@@ -12,17 +12,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import ProducerConnections
 from txlayer.adapters.metrics import Family, Health, ObservedRole, Sample, counter, gauge, stall_of, with_few_labels
+from txlayer.adapters.ports import no_such_topic
 from txlayer.adapters.readers import CheckReader
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.messages import OpMessage, Resolution
-from txlayer.errors import ConfigError, TopicMismatchError, TxLayerError
+from txlayer.errors import ConfigError, TxLayerError
 from txlayer.producer.check_handlers import (
     CallOutcome,
     CallRunner,
@@ -49,9 +49,9 @@ class AnswerWriter:
         self._line_count_max = line_count_max
         self._waiting: dict[int, list[str]] = {}
         self._written_count = 0
-        # Only the producer's thread writes these.
-        self._stored_count = 0
-        self._lost_count = 0
+        # The producer's thread counts; what may not be stored is asked again.
+        self.stored_count = 0
+        self.lost_count = 0
 
     @property
     def is_alive(self) -> bool:
@@ -59,20 +59,10 @@ class AnswerWriter:
         return self._pipeline.is_alive
 
     @property
-    def stored_count(self) -> int:
-        """Answers that the broker acknowledged."""
-        return self._stored_count
-
-    @property
-    def lost_count(self) -> int:
-        """Answers that may not be stored; their check-backs are asked again."""
-        return self._lost_count
-
-    @property
     def unreported_count(self) -> int:
         """Answers that are neither stored nor lost yet."""
         waiting_count = sum(map(len, self._waiting.values()))
-        return waiting_count + self._written_count - self._stored_count - self._lost_count
+        return waiting_count + self._written_count - self.stored_count - self.lost_count
 
     def add(self, partition: int, answer: OpMessage) -> None:
         """Add an answer for the next `write`."""
@@ -98,7 +88,7 @@ class AnswerWriter:
             return False
         except Exception as exc:  # noqa: BLE001 - border to the client; the question comes again
             self._written_count += count
-            self._lost_count += count
+            self.lost_count += count
             logger.warning("answers.not_written", extra={"count": count, "reason": str(exc)})
             return True
         self._written_count += count
@@ -107,9 +97,9 @@ class AnswerWriter:
     def _reported(self, count: int, error: Any, _record: Any) -> None:
         # A delivery report: it must not raise.
         if error is None:
-            self._stored_count += count
+            self.stored_count += count
         else:
-            self._lost_count += count
+            self.lost_count += count
             logger.warning("answers.not_acknowledged", extra={"count": count, "reason": str(error)})
 
 
@@ -128,15 +118,6 @@ RETRY_MAX_S = 15.0
 
 LOOK_S = 0.05
 """How often `close` checks whether it has ended."""
-
-
-class ResponderPhase(Enum):
-    """The phase of a responder."""
-
-    NEW = "new"  #: not started
-    ANSWERING = "answering"  #: it reads and answers
-    ENDING = "ending"  #: it has left the group, or is about to; calls in flight are answered
-    ENDED = "ended"  #: it does nothing
 
 
 class Responder:
@@ -184,7 +165,6 @@ class Responder:
         self._limit: OpenLimit | None = None
         self._positions: dict[int, int] = {}
         self._reader: CheckReader | None = None
-        self._phase = ResponderPhase.NEW
         self._is_ending = threading.Event()
         self._end_at = float("inf")
         self._failure: TxLayerError | None = None
@@ -201,7 +181,6 @@ class Responder:
             BrokerUnavailableError, NotAuthorisedError: it cannot be read. Nothing was started.
         """
         self._reader = self._opened()
-        self._phase = ResponderPhase.ANSWERING
         self._thread.start()
 
     def begin_close(self) -> None:
@@ -215,11 +194,6 @@ class Responder:
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             # The thread keeps to the time limit by itself, except for the time that leaving the group may take.
             self._thread.join(timeout_s + LOOK_S * 4)
-
-    @property
-    def phase(self) -> ResponderPhase:
-        """The current phase."""
-        return self._phase
 
     def stats(self) -> ResponderStats:
         """The counts so far."""
@@ -260,7 +234,6 @@ class Responder:
                     retry_s = min(retry_s * 2, RETRY_MAX_S)
             self._finish()
         finally:
-            self._phase = ResponderPhase.ENDED
             self._set_limit(None)
             level = logging.INFO if self._is_ending.is_set() else logging.ERROR
             logger.log(level, "responder.ended", extra=self._told())
@@ -270,15 +243,13 @@ class Responder:
         reader.pause(is_paused=questions.is_full)
         is_busy = questions.open_count or self._outcomes or self._writer.unreported_count
         heard = reader.read(record_count_max=READ_COUNT_MAX, timeout_s=BUSY_READ_S if is_busy else IDLE_READ_S)
-        now = self._clock()
         if heard.records:
-            questions.hear(heard, now)
-        self._serve(now)
-        self._set_limit(questions.limits.current(now))
+            questions.hear(heard, self._clock())
+        self._serve()
 
-    def _serve(self, now: float) -> None:
-        """Process results, give up slow calls, begin the next ones, write answers."""
-        questions = self._questions
+    def _serve(self) -> None:
+        """Process results, give up slow calls, begin the next ones, write answers, and look at the limit."""
+        questions, now = self._questions, self._clock()
         while self._outcomes:
             questions.take(self._outcomes.popleft())
         for call in questions.overdue(now):
@@ -287,6 +258,7 @@ class Responder:
         while (next_call := questions.next_call(now)) is not None:
             self._calls.begin(next_call)
         self._writer.write()
+        self._set_limit(questions.limits.current(now))
 
     def _begin_anew(self, error: Exception, wait_s: float) -> None:
         is_ours = isinstance(error, TxLayerError)
@@ -302,41 +274,31 @@ class Responder:
         # Answers of calls in flight are written meanwhile.
         end_at = self._clock() + wait_s * (0.75 + 0.5 * random.random())  # noqa: S311 - a pause, no secret
         while self._clock() < end_at and not self._is_ending.wait(LOOK_S):
-            now = self._clock()
-            self._serve(now)
-            self._set_limit(self._questions.limits.current(now))
+            self._serve()
 
     def _stand_aside(self) -> None:
         """Leave the group while no call can be made here, so that other instances receive the check-backs."""
         if self._reader is not None:
             logger.error("responder.stands_aside", extra={"group": self._group})
             self._leave()
-        now = self._clock()
-        self._serve(now)
-        self._set_limit(self._questions.limits.current(now))
+        self._serve()
         self._is_ending.wait(LOOK_S)
 
     def _finish(self) -> None:
         """Leave the group, so that other instances are asked, then answer the calls in flight."""
-        self._phase = ResponderPhase.ENDING
         questions = self._questions
         questions.drop_waiting()
         self._leave()
         begun_at = self._clock()
         while self._writer.is_alive:
-            now = self._clock()
-            self._serve(now)
+            self._serve()
             questions.drop_unstarted()
             end_at = min(self._end_at, begun_at + self._check_timeout_s)
             is_done = not questions.call_count and not self._writer.unreported_count
-            if is_done or now >= end_at:
+            if is_done or self._clock() >= end_at:
                 break
-            self._pause()
+            time.sleep(LOOK_S)
         self._calls.close(LOOK_S)
-
-    def _pause(self) -> None:
-        # Not the event: it is set already.
-        threading.Event().wait(LOOK_S)
 
     def _opened(self) -> CheckReader:
         reader = self._open_reader(self._positions)
@@ -379,17 +341,9 @@ class Responder:
 
     def _told(self) -> dict[str, object]:
         stats = self.stats()
-        return {
-            "group": self._group,
-            "asked": stats.asked,
-            "answered": {r.name: count for r, count in stats.answered.items()},
-            "unknown": stats.unknown,
-            "skipped": stats.skipped,
-            "late": stats.late,
-            "stored": stats.stored,
-            "lost": stats.lost,
-            "refused": stats.refused,
-        }
+        names = ("asked", "answered", "unknown", "skipped", "late", "stored", "lost", "refused")
+        counts = {name: getattr(stats, name) for name in names}
+        return {"group": self._group, **counts, "answered": {r.name: n for r, n in stats.answered.items()}}
 
 
 class Answering(NamedTuple):
@@ -409,11 +363,7 @@ def open_responder(
     group: str,
     on_limit: Callable[[OpenLimit | None], None],
 ) -> Responder:
-    """Make and start a responder.
-
-    Raises:
-        TxLayerError: what `Responder.start` raises.
-    """
+    """Make and start a responder; TxLayerError: what `Responder.start` raises."""
     handling, loop = answering.handling, answering.loop
     topic = config.topics.check
 
@@ -457,12 +407,7 @@ def open_responder(
 def _count_partitions(connections: ProducerConnections, topic: str) -> int:
     limits = connections.topic_limits(topic)
     if limits is None:
-        raise TopicMismatchError(
-            "the topic does not exist; `txlayer topics apply` creates it. Nobody can be asked without it",
-            topic=topic,
-            expected="a system topic of the namespace",
-            found="none",
-        )
+        raise no_such_topic(topic)
     return limits.partition_count
 
 

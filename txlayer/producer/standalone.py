@@ -61,8 +61,9 @@ def run_responder(
         UsageError: the handler cannot be called.
     """
     with _callable(check, timeout_s=config.check_timeout.total_seconds()) as handler:
+        shared = [*(field.name for field in fields(AnsweringConfig)), "close_timeout", "start_timeout"]
         made_with: dict[str, Any] = {
-            **_settings(config),
+            **{name: getattr(config, name) for name in shared},
             "group": group,
             "check": handler,
             "barrier": barrier,
@@ -135,8 +136,3 @@ def _callable(
         thread.join(LOOP_END_S)
         if not thread.is_alive():
             loop.close()
-
-
-def _settings(config: ResponderConfig) -> dict[str, Any]:
-    shared = [f.name for f in fields(AnsweringConfig)]
-    return {name: getattr(config, name) for name in (*shared, "close_timeout", "start_timeout")}

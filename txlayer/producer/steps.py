@@ -36,10 +36,7 @@ def launch(
     """Queue every half message.
 
     Raises:
-        UsageError and its subclasses, RefusedRecordError: a message cannot be sent. Nothing was sent.
-        RetriableError: no slot in flight became free within `prepare_timeout`, or at once if it may not wait.
-            Nothing was sent.
-        LifecycleError, FencedError: the producer is closed or failed. Nothing was sent.
+        TxLayerError: what `TransactionalProducer.submit` raises. Nothing was sent, except what `store_rest` says.
     """
     placement = engine.identity.placement_of(placement, messages)
     plain = engine.encoder.plain_record(messages[0], placement) if len(messages) == 1 else None
@@ -61,12 +58,7 @@ def launch(
 
 
 def known_records(engine: Engine, messages: Sequence[Message], placement: Placement) -> Steps[list[HalfRecord]]:
-    """The half records, after asking the cluster about topics that are new or seem to have changed.
-
-    Raises:
-        UsageError and its subclasses, RefusedRecordError: a message cannot be sent. Nothing was sent.
-        BrokerUnavailableError: no broker reported the limits of a topic. Nothing was sent.
-    """
+    """The half records, after asking the cluster about topics that are new or seem to have changed. Raises as `launch`."""
     encoder = engine.encoder
     has_asked = False
     while True:
@@ -108,9 +100,7 @@ def stored(engine: Engine, txn: PendingTransaction) -> Steps[None]:
     """Wait until every half message is acknowledged.
 
     Raises:
-        RollbackRequiredError, RefusedRecordError, NotAuthorisedError: it is lost; what is stored of it is rolled back.
-        RetriableError: none of it is stored.
-        OutcomeUnknownError: it may be stored, nothing was decided: do not run the local transaction.
+        TxLayerError: what `Transaction.prepare` raises: do not run the local transaction.
     """
     while txn.stage is STORING:
         if not engine.pipeline.is_alive:

@@ -9,7 +9,9 @@ answer <ns>.check     one call of the check handler
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ from txlayer.adapters.tracing import (
     trace_context_of,
 )
 from txlayer.core.messages import Message
+from txlayer.errors import OutcomeUnknownError
 from txlayer.producer.check_handlers import CheckRequest, Handling
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.engine import Assemble, Engine, MakePending, assemble
@@ -103,11 +106,6 @@ class _Traced(_Base):
         self.trace.prepared(self)
         super().prepared()
 
-    def op_failed(self, error: Any) -> None:
-        """Its op line may not be stored."""
-        self.trace.resolved(self, started_ns=time.time_ns(), error=type(error).__name__)
-        super().op_failed(error)
-
 
 @cache
 def _traced_kind(kind: Any) -> Any:
@@ -131,29 +129,24 @@ def _traced(make: MakePending, trace: TransactionSpans) -> MakePending:
     return made
 
 
-class TracedOpQueue(OpQueue):
-    """An `OpQueue` whose records tell when they are acknowledged."""
+class ResolutionSpans:
+    """Makes the spans of resolutions: an observer of a pipeline."""
 
-    __slots__ = ()
+    def failed(self) -> None:
+        """A transaction was not prepared: its span of `prepare` says so."""
 
-    def _record_of(self, txns: list[PendingTransaction]) -> OpRecord:
-        return TracedOpRecord(self, txns)
-
-
-class TracedOpRecord(OpRecord):
-    """An `OpRecord` whose transactions make a span of their resolution."""
-
-    __slots__ = ("_started_ns",)
-
-    def __init__(self, queue: OpQueue, txns: Sequence[PendingTransaction]) -> None:
-        super().__init__(queue, txns)
-        self._started_ns = time.time_ns()
-
-    def _acknowledged(self, offset: int) -> None:
-        for txn in self.txns:
+    def acknowledged(self, record: OpRecord, offset: int) -> None:
+        """The record's lines are stored."""
+        started_ns = time.time_ns() - int((time.monotonic() - record.written_at_s) * 1e9)
+        for txn in record.txns:
             if isinstance(txn, _Traced) and txn.op_offset == UNSTORED:
-                txn.trace.resolved(txn, started_ns=self._started_ns, op_offset=offset)
-        super()._acknowledged(offset)
+                txn.trace.resolved(txn, started_ns=started_ns, op_offset=offset)
+
+    def lost(self, record: OpRecord) -> None:
+        """The record's lines may not be stored."""
+        for txn in record.txns:
+            if isinstance(txn, _Traced):
+                txn.trace.resolved(txn, started_ns=time.time_ns(), error=OutcomeUnknownError.__name__)
 
 
 class TracedEngine(Engine):
@@ -215,25 +208,19 @@ def assemble_traced(tracing: Tracing) -> Assemble:
         return assemble
 
     def assembled(*arguments: Any, **given: Any) -> Engine:
-        plain = assemble(*arguments, **given, spare_bytes=HEADER_BYTES)
-        pipeline = plain.pipeline
-        pipeline.queues = [
-            TracedOpQueue(pipeline, partition=q.partition, line_count_max=q.line_count_max) for q in pipeline.queues
-        ]
-        engine = TracedEngine(
-            connections=plain.connections,
-            encoder=plain.encoder,
-            identity=plain.identity,
-            pipeline=pipeline,
-            config=plain.config,
-        )
+        engine = assemble(*arguments, **given, spare_bytes=HEADER_BYTES, kind=TracedEngine)
+        assert isinstance(engine, TracedEngine)
         engine.tracing = tracing
+        engine.pipeline.observers.append(ResolutionSpans())
         return engine
 
     return assembled
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
+
+Ask = Callable[[Sequence[CheckRequest]], Any]
+Begin = Callable[[Sequence[CheckRequest]], Span]
 
 
 def traced_handling(handling: Handling | None, tracing: Tracing, *, check_topic: str) -> Handling | None:
@@ -242,14 +229,7 @@ def traced_handling(handling: Handling | None, tracing: Tracing, *, check_topic:
         return handling
     begin = partial(_answering, tracing, check_topic)
     around = _traced_async if handling.is_async else _traced_call
-    return Handling(
-        partial(around, handling.answer, begin),
-        handling.source,
-        handling.request_count_max,
-        handling.call_count_max,
-        handling.ahead_count_max,
-        handling.is_async,
-    )
+    return replace(handling, answer=partial(around, handling.answer, begin))
 
 
 def _answering(tracing: Tracing, topic: str, requests: Sequence[CheckRequest]) -> Span:
@@ -278,36 +258,29 @@ def _answering(tracing: Tracing, topic: str, requests: Sequence[CheckRequest]) -
     )
 
 
-def _traced_call(
-    answer: Callable[[Sequence[CheckRequest]], Any],
-    begin: Callable[[Sequence[CheckRequest]], Span],
-    requests: Sequence[CheckRequest],
-) -> Any:
-    span = begin(requests)
+def _traced_call(answer: Ask, begin: Begin, requests: Sequence[CheckRequest]) -> Any:
+    with _ended(begin(requests)) as said:
+        said.append(answer(requests))
+    return said[0]
+
+
+async def _traced_async(answer: Ask, begin: Begin, requests: Sequence[CheckRequest]) -> Any:
+    with _ended(begin(requests)) as said:
+        said.append(await answer(requests))
+    return said[0]
+
+
+@contextmanager
+def _ended(span: Span) -> Iterator[list[Any]]:
+    """End the span after the block, which appends what was answered."""
+    said: list[Any] = []
     try:
         with span.active():
-            said = answer(requests)
+            yield said
     except BaseException as exc:
         span.end(error=type(exc).__name__)
         raise
-    span.end(attributes=_said(said))
-    return said
-
-
-async def _traced_async(
-    answer: Callable[[Sequence[CheckRequest]], Any],
-    begin: Callable[[Sequence[CheckRequest]], Span],
-    requests: Sequence[CheckRequest],
-) -> Any:
-    span = begin(requests)
-    try:
-        with span.active():
-            said = await answer(requests)
-    except BaseException as exc:
-        span.end(error=type(exc).__name__)
-        raise
-    span.end(attributes=_said(said))
-    return said
+    span.end(attributes=_said(said[0]))
 
 
 def _said(said: Any) -> dict[str, str]:

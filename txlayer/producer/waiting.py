@@ -20,22 +20,22 @@ The waker may be called even then.
 
 
 class Blocking(NamedTuple):
-    """A call that may block because it asks a broker; its value is sent back into the steps, its exception thrown."""
+    """A call that may block because it asks a broker."""
 
     call: Callable[[], Any]
 
 
 class BarrierCall(NamedTuple):
-    """A call of the user's barrier, made at once, whose answer may be awaitable.
-
-    Its value is sent back into the steps; its exception is thrown into them, because they know its meaning.
-    """
+    """A call of the user's barrier, made at once, whose answer may be awaitable."""
 
     call: Callable[[], Any]
 
 
 Steps = Generator[Subscribe | Blocking | BarrierCall, Any, T]
-"""A generator that yields what to wait for, and checks again whenever it is resumed."""
+"""A generator that yields what to wait for, and checks again whenever it is resumed.
+
+The value of a call is sent back into it. An exception of a call is thrown into it: the steps know its meaning.
+"""
 
 
 def answered(run: Steps[T]) -> T:
@@ -44,13 +44,13 @@ def answered(run: Steps[T]) -> T:
         wait = next(run)
         while True:
             assert isinstance(wait, BarrierCall)
-            wait = ask(run, wait)
+            wait = called(run, wait)
     except StopIteration as stop:
         value: T = stop.value
         return value
 
 
-def ask(run: Steps[T], asking: BarrierCall) -> Subscribe | Blocking | BarrierCall:
+def called(run: Steps[T], asking: Blocking | BarrierCall) -> Subscribe | Blocking | BarrierCall:
     """Make the call and pass its answer to the steps; returns what they yield next.
 
     Raises:
@@ -58,7 +58,7 @@ def ask(run: Steps[T], asking: BarrierCall) -> Subscribe | Blocking | BarrierCal
     """
     try:
         answer = asking.call()
-    except BaseException as exc:  # noqa: BLE001 - border to the user's database; the steps raise it again
+    except BaseException as exc:  # noqa: BLE001 - border to the user's database and the broker; the steps raise it again
         return run.throw(exc)
     return run.send(answer)
 
