@@ -124,8 +124,8 @@ def postgresql_server(*, is_durable: bool = False) -> Iterator[str]:
 
 
 @contextmanager
-def mariadb_server() -> Iterator[str]:
-    """A MariaDB server; its address for SQLAlchemy."""
+def mariadb_server(*options: str) -> Iterator[str]:
+    """A MariaDB server with these options; its address for SQLAlchemy."""
     import pymysql
 
     found = programs("mariadb")
@@ -152,6 +152,7 @@ def mariadb_server() -> Iterator[str]:
                 f"--pid-file={folder / 'pid'}",
                 "--innodb-flush-log-at-trx-commit=0",
                 "--innodb-buffer-pool-size=64M",
+                *options,
             ],
             log,
             folder,

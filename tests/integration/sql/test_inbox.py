@@ -7,18 +7,21 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, func, insert, make_url, select, text, update
+from sqlalchemy import Engine, create_engine, delete, event, func, insert, make_url, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
+from tests.integration.sql.conftest import started
+from tests.support.databases import mariadb_server
 from tests.support.handled import HandledMessage, forwarded
 from tests.support.shop import Order, Tables, beside, is_waiting, new_id
 from tests.support.waiting import wait_until
@@ -232,6 +235,77 @@ def test_what_is_done_behind_a_swallowed_deadlock_is_not_committed(
 
     assert not has_order(engine, order_id)
     assert is_handled_meanwhile is not handle(inbox, message)
+
+
+@pytest.mark.fault(
+    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
+)
+@pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("in_savepoint", [False, True])
+def test_messages_in_savepoints_are_not_handled_if_a_later_statement_rolled_all_of_them_back(
+    engine: Engine, inbox: Inbox, *, in_savepoint: bool
+) -> None:
+    """A row that changed after the snapshot: MariaDB rolls everything back, by default from 11.6.2 on."""
+    changed, order_id, last_id = new_id(), new_id(), new_id()
+    first, second, last = (forwarded(new_id(), 0) for _ in range(3))
+    with Session(engine) as session, session.begin():
+        session.add(Order(txn_id=changed))
+    with Session(engine) as session:
+        session.connection().exec_driver_sql("SET SESSION innodb_snapshot_isolation = ON")
+        session.rollback()
+        session.execute(select(Order).where(Order.txn_id == changed)).all()
+        with session.begin_nested(), inbox.once(session, first):
+            session.add(Order(txn_id=order_id))
+        with engine.begin() as other:
+            other.execute(delete(Order).where(Order.txn_id == changed))
+        block = session.begin_nested() if in_savepoint else nullcontext()
+        with suppress(DBAPIError), block, inbox.once(session, second):
+            session.execute(text(LOCK.format(changed)))
+        with session.begin_nested(), inbox.once(session, last):
+            session.add(Order(txn_id=last_id))
+        with pytest.raises(RollbackRequiredError, match="the inbox's row"):
+            session.commit()
+
+    assert [False, False] == [has_order(engine, order_id), has_order(engine, last_id)]
+    assert [True, True, True] == [handle(inbox, message) for message in (first, second, last)]
+
+
+@pytest.mark.fault(
+    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
+)
+@pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
+def test_a_lock_that_is_not_free_in_time_takes_no_other_message_along(engine: Engine, inbox: Inbox) -> None:
+    assert [True, False] == handle_beside_a_lock(engine, inbox)
+
+
+@pytest.mark.fault(
+    "consumer: the local transaction of a handler loses the inbox's row (a deadlock, a rollback), and the handler goes on"
+)
+def test_a_message_in_a_savepoint_is_not_handled_if_a_lock_time_out_rolled_everything_back() -> None:
+    with contextmanager(started)(partial(mariadb_server, "--innodb-rollback-on-timeout=ON")) as url:
+        engine = create_engine(url)
+        Tables.metadata.create_all(engine)
+        inbox = Inbox(engine, group=GROUP)
+        inbox.create_table()
+        with pytest.raises(RollbackRequiredError, match="the inbox's row"):
+            handle_beside_a_lock(engine, inbox)
+        engine.dispose()
+
+
+def handle_beside_a_lock(engine: Engine, inbox: Inbox) -> list[bool]:
+    """Handle a message in a savepoint, before a statement that waits in vain for a lock; whether it has its effect, and is new."""
+    locked, order_id, message = new_id(), new_id(), forwarded(new_id(), 0)
+    with Session(engine) as session, session.begin():
+        session.add(Order(txn_id=locked))
+    with engine.begin() as rival, Session(engine) as session:
+        rival.execute(text(LOCK.format(locked)))
+        session.connection().exec_driver_sql("SET SESSION innodb_lock_wait_timeout = 1")
+        with session.begin_nested(), inbox.once(session, message):
+            session.add(Order(txn_id=order_id))
+        with pytest.raises(DBAPIError, match="1205"):
+            session.execute(text(LOCK.format(locked)))
+        session.commit()
+    return [has_order(engine, order_id), handle(inbox, message)]
 
 
 @pytest.mark.fault(

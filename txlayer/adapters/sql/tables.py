@@ -147,8 +147,11 @@ class PostgresqlRules(DialectRules):
         yield
 
 
-DEADLOCK = 1213
-"""Error number of MySQL and MariaDB after which the whole transaction is rolled back."""
+ROLLING_BACK = (1020, 1206, 1213)
+"""Error numbers of MySQL and MariaDB after which the whole transaction is rolled back: a row that changed after the snapshot (MariaDB,
+`innodb_snapshot_isolation`), too many locks, a deadlock."""
+LOCK_TIMEOUT = 1205
+"""After it only the statement is rolled back, unless the server was started with `innodb_rollback_on_timeout`."""
 
 
 class MysqlRules(DialectRules):
@@ -162,8 +165,15 @@ class MysqlRules(DialectRules):
     def insert_absent(self, table: Table) -> Insert:
         return mysql.insert(table).prefix_with("IGNORE")
 
-    def has_ended(self, connection: Connection, error: BaseException) -> bool:  # noqa: ARG002 - the protocol's
-        return DEADLOCK in (getattr(error, "errno", None), *error.args[:1])
+    def has_ended(self, connection: Connection, error: BaseException) -> bool:
+        numbers = (getattr(error, "errno", None), *error.args[:1])
+        if LOCK_TIMEOUT in numbers:
+            cursor = connection.connection.cursor()
+            cursor.execute("SELECT @@innodb_rollback_on_timeout")
+            has_ended = bool(cursor.fetchone()[0])
+            cursor.close()
+            return has_ended
+        return any(number in numbers for number in ROLLING_BACK)
 
     def schema_of(self, engine: Engine, name: str) -> str | None:  # noqa: ARG002 - the protocol's
         with fresh_connection(engine) as connection:
