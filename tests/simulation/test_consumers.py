@@ -31,7 +31,7 @@ FOUND = {
 FIXED_COUNT = 150
 QUICK_COUNT = 40
 """Of the fixed ones, in `make check`; a process plays each world once."""
-FRESH_S = 5.0
+FRESH_S = 2.0
 
 HARSH = (
     Fault(Harm.DOWN, "", at_s=1.0, seconds=3.0),

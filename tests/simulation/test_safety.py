@@ -33,7 +33,7 @@ FOUND = {
 FIXED_COUNT = 300
 QUICK_COUNT = 80
 """Of the fixed ones, in `make check`; a process plays each world once."""
-FRESH_S = 12.0
+FRESH_S = 3.0
 
 
 @pytest.mark.parametrize("seed", FOUND)

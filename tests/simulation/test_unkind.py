@@ -37,7 +37,7 @@ CONSUMER_COUNT = 60
 FIXED_COUNT = 120
 QUICK_COUNT = 30
 """Of the fixed ones, in `make check`; a process plays each world once."""
-FRESH_S = 8.0
+FRESH_S = 3.0
 
 
 @pytest.mark.parametrize("seed", FOUND)
