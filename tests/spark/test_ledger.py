@@ -106,24 +106,6 @@ def test_run_by_run_it_says_what_one_run_over_everything_says(
     assert third == audit.run("at once", reads=False)
 
 
-def test_a_killed_run_is_done_again_and_leaves_the_last_one_readable(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    field = Field(broker.bootstrap_servers)
-    audit = Audit(spark, field, tmp_path)
-    field.whole()
-    before = audit.run()
-    txn = field.whole()
-    after = audit.run()
-
-    # As a kill just before its end leaves it: everything written, the run not noted.
-    runs = sorted((tmp_path / "ledger" / f"v{LEDGER_VERSION}" / "runs").glob("*2.json"))
-    shutil.move(runs[0], tmp_path / "noted.json")
-    assert before == audit.rows()
-    assert after == audit.run(reads=False)
-    assert txn.txn_id in after
-
-
 class KilledError(Exception):
     """As far as what stands in files is concerned, a kill."""
 
@@ -408,30 +390,37 @@ def test_half_records_that_come_again_after_their_transaction_was_settled_are_no
         assert before == {txn_id: row.verdict for txn_id, row in audit.run().items()}
 
 
-def test_a_day_of_settled_transactions_costs_two_steps_of_two_jobs(
+def test_a_killed_run_is_done_again_and_a_day_of_settled_transactions_costs_two_steps_of_two_jobs(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     field = Field(broker.bootstrap_servers)
     audit = Audit(spark, field, tmp_path)
     field.whole(ordering_key=b"k")
-    audit.run()
-    field.whole(ordering_key=b"k")
-    audit.run("read by another")
-
-    spark.sparkContext.setJobGroup("day", "a day's run")
-    try:
-        audit.run(reads=False)
-    finally:
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]  # None ends it
+    before = audit.run()
+    txn = field.whole(ordering_key=b"k")
+    audit.read()
 
     def jobs() -> list[int]:
         return list(spark.sparkContext.statusTracker().getJobIdsForGroup("day"))
+
+    spark.sparkContext.setJobGroup("day", "a day's run")
+    try:
+        after = audit.run(reads=False)
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]  # None ends it
 
     # Rows, and how far each key came: shuffled, and written. Planning is most of what a day costs. One more reads them here.
     expected = 2 * 2 + 1
     # Spark tells of its jobs from a thread of its own, behind their ends.
     wait_until(lambda: len(jobs()) >= expected, within=30, what=f"{expected} jobs are told of")
     assert expected == len(jobs())
+
+    # As a kill just before its end leaves it: everything written, the run not noted.
+    runs = sorted((tmp_path / "ledger" / f"v{LEDGER_VERSION}" / "runs").glob("*2.json"))
+    shutil.move(runs[0], tmp_path / "noted.json")
+    assert before == audit.rows()
+    assert after == audit.run(reads=False)
+    assert txn.txn_id in after
 
 
 def test_a_ledger_of_an_earlier_release_is_left_alone_and_said_to_be_built_anew(
