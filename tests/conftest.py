@@ -116,9 +116,12 @@ def logging_as_before() -> Iterator[None]:
     """A command that runs inside a test sets up logging for its process, on a stream that ends with the test."""
     root = logging.getLogger("txlayer")
     handlers, propagate, level = root.handlers[:], root.propagate, root.level
+    client = logging.getLogger("txlayer.librdkafka")
+    client_level = client.level
     yield
     root.handlers[:], root.propagate = handlers, propagate
     root.setLevel(level)
+    client.setLevel(client_level)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.plan import SMALL_TARGET, TARGETS, Act, Garbage, Line
 from tests.simulation.world import START_MS
 from tests.support.history import Sample
-from tests.support.logs import Seen
+from tests.support.logs import seen
 from txlayer.adapters.ports import StoredOffset
 from txlayer.core import codec
 from txlayer.core.messages import (
@@ -210,16 +210,3 @@ class Onlooker:
         )
         ends = connections.end_offsets(self._ends, is_committed=False)
         return Sample({p: offset for p, offset in stored.items() if offset is not None}, ends)
-
-
-def seen(record: Any) -> Seen:
-    """A record as a value."""
-    return Seen(
-        record.topic(),
-        record.partition(),
-        record.offset(),
-        record.key(),
-        record.value(),
-        list(record.headers() or ()),
-        record.timestamp()[1],
-    )

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from tests.simulation.people import seen, settle_the_rest, unanswered
+from tests.simulation.people import settle_the_rest, unanswered
 from tests.simulation.plan import LATE_TARGET, SMALL_TARGET, TARGETS, Plan
 from tests.simulation.society import REAL, REAL_TOPICS, TOPICS, Society, Variant
 from tests.simulation.unkind import judged
 from tests.simulation.world import EndlessError, SimulatedWorld
 from tests.support.checker import Finding, Kind
 from tests.support.history import History, Logs, Sample
+from tests.support.logs import seen
 from tests.support.run_checker import judge_history
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.log import Partition

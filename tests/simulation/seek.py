@@ -6,8 +6,9 @@ python -m tests.simulation.seek [part of a guard's name] [seeds to try]
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tests.simulation.explore import say
 from tests.simulation.guards import GUARDS, Guard
@@ -36,14 +37,18 @@ def red_seeds(guard: Guard, seeds: Sequence[int]) -> Iterator[tuple[int, Finding
             yield seed, wrong[0]
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(
+    arguments: Sequence[str],
+    guards: Sequence[Any] = GUARDS,
+    seek: Callable[[Any, Sequence[int]], Iterator[tuple[int, Finding]]] = red_seeds,
+) -> int:
     """The command; 1 when a guard has no seed."""
     part = arguments[0] if arguments else ""
     seeds = range(int(arguments[1]) if len(arguments) > 1 else 1_500)
     is_complete = True
-    for guard in GUARDS:
+    for guard in guards:
         if part in guard.name:
-            seed, finding = next(red_seeds(guard, seeds), (-1, None))
+            seed, finding = next(seek(guard, seeds), (-1, None))
             is_complete = is_complete and seed >= 0
             say(f"{seed:6}  {guard.name}: {finding and f'{finding.kind.value} {finding.detail}'}")
     return 0 if is_complete else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tests.simulation.plan import Plan
@@ -73,11 +73,16 @@ def play_for_people(plan: Plan, *, variant: Variant = REAL) -> tuple[Played[Plan
     """The world again, and its table."""
     recorders: list[Recorder] = []
     played = play(plan, variant=variant, look=lambda society: recorders.append(Recorder(society)))
-    return played, list(_table(played, recorders[0].records))
+    return played, list(
+        table(played, recorders[0].records, is_dull=lambda actor, _action, _detail: actor.startswith("w0"))
+    )
 
 
-def _table(played: Played[Plan], records: dict[int, list[str]]) -> Iterable[str]:
-    yield f"seed {played.plan.seed}"
+def table(
+    played: Played[Any], records: Mapping[int, list[str]], *, is_dull: Callable[[str, str, str], bool], more: str = ""
+) -> Iterable[str]:
+    """What happened, line by line; of what `is_dull` only what wrote a record."""
+    yield f"seed {played.plan.seed}{more}"
     for fault in played.plan.faults:
         yield f"  planned: {fault}"
     yield f"{'time':>9}  {'actor':<8}  {'action':<34}  record"
@@ -85,7 +90,7 @@ def _table(played: Played[Plan], records: dict[int, list[str]]) -> Iterable[str]
     for index, (at, actor, action, detail) in enumerate(played.trace):
         if at > last_s:
             break
-        if actor.startswith("w0") and index not in records:
+        if index not in records and is_dull(actor, action, detail):
             continue
         what = f"{action} {detail}".rstrip()
         first, *others = records.get(index, [""])

@@ -7,11 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 from tests.support.broker import unique_name
-from tests.support.logs import Seen
+from tests.support.logs import Seen, seen
 from txlayer.adapters.connect import ConsumerConnections, CoordinatorConnections, ProducerConnections
 from txlayer.adapters.memory import Fault, FaultPlan, MemoryKafka, ThreadWorld
 from txlayer.adapters.memory.groups import MemberMetadata
-from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.ports import Administration
 from txlayer.config import ConsumerConfig, CoordinatorConfig, ProducerConfig
 
@@ -56,7 +55,7 @@ class MemoryLab:
     def read(self, topic: str, *, isolation: str = "read_committed") -> list[Seen]:
         is_committed = isolation == "read_committed"
         records = self.kafka.records(topic) if is_committed else self.kafka.records(topic, isolation="read_uncommitted")
-        return [_seen(record) for record in records]
+        return [seen(record) for record in records]
 
     def admin(self) -> Administration:
         return self.kafka.admin()
@@ -114,15 +113,3 @@ class MemoryLab:
 
     def _config(self, namespace: str, settings: Mapping[str, Any]) -> CoordinatorConfig:
         return CoordinatorConfig(bootstrap_servers=self.kafka.bootstrap_servers, namespace=namespace, **settings)
-
-
-def _seen(record: MemoryRecord) -> Seen:
-    return Seen(
-        record.topic(),
-        record.partition(),
-        record.offset(),
-        record.key(),
-        record.value(),
-        list(record.headers() or ()),
-        record.timestamp()[1],
-    )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.commands import run_command
@@ -20,18 +17,6 @@ COMMANDS = {
     "responder": (responder.app, ["run", "--group", "orders"]),
     "consumer": (consumer_app, ["run", "shop:consumer"]),
 }
-
-
-@pytest.fixture(autouse=True)
-def own_logging() -> Iterator[None]:
-    """A command sets up the log of its process, which here is the test's."""
-    root = logging.getLogger("txlayer")
-    before = (list(root.handlers), root.level, root.propagate)
-    client_level = logging.getLogger("txlayer.librdkafka").level
-    yield
-    root.handlers[:], root.propagate = before[0], before[2]
-    root.setLevel(before[1])
-    logging.getLogger("txlayer.librdkafka").setLevel(client_level)
 
 
 def test_each_worker_is_told_the_next_port() -> None:

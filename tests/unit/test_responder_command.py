@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,18 +15,6 @@ from txlayer.cli.services import load_handler
 from txlayer.errors import ConfigError
 
 URL = "postgresql+psycopg://shop:s3cret@127.0.0.1:1/shop"
-
-
-@pytest.fixture(autouse=True)
-def own_logging() -> Iterator[None]:
-    """A command sets up the log of its process, which here is the test's."""
-    root = logging.getLogger("txlayer")
-    before = (list(root.handlers), root.level, root.propagate)
-    client_level = logging.getLogger("txlayer.librdkafka").level
-    yield
-    root.handlers[:], root.propagate = before[0], before[2]
-    root.setLevel(before[1])
-    logging.getLogger("txlayer.librdkafka").setLevel(client_level)
 
 
 @pytest.fixture

@@ -100,29 +100,16 @@ def test_a_commit_said_twice_forwards_once(arena: Arena, raw: RawWriter) -> None
 
 @pytest.mark.fault("producer: commits and rolls back one transaction")
 @pytest.mark.promise("P4")
-def test_a_rollback_after_the_commit_is_reported_and_changes_nothing(
-    arena: Arena, raw: RawWriter, coordinator: RunningCoordinator
+@pytest.mark.parametrize(("first", "second", "count"), [(COMMIT, ROLLBACK, 1), (ROLLBACK, COMMIT, 0)])
+def test_a_decision_against_the_first_one_is_reported_and_changes_nothing(
+    arena: Arena, raw: RawWriter, coordinator: RunningCoordinator, first: Resolution, second: Resolution, count: int
 ) -> None:
     mine = one(arena, raw)
 
-    raw.resolve(mine, COMMIT, ROLLBACK)
+    raw.resolve(mine, first, second)
     settle(arena, raw, mine.partition)
 
-    assert 1 == len(arena.visible(mine.txn_id))
-    assert reported(coordinator, "conflict", mine.key)
-
-
-@pytest.mark.fault("producer: commits and rolls back one transaction")
-@pytest.mark.promise("P4")
-def test_a_commit_after_the_rollback_is_reported_and_forwards_nothing(
-    arena: Arena, raw: RawWriter, coordinator: RunningCoordinator
-) -> None:
-    mine = one(arena, raw)
-
-    raw.resolve(mine, ROLLBACK, COMMIT)
-    settle(arena, raw, mine.partition)
-
-    assert [] == arena.visible(mine.txn_id)
+    assert count == len(arena.visible(mine.txn_id))
     assert reported(coordinator, "conflict", mine.key)
 
 

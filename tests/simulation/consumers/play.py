@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 from tests.simulation.consumers.plan import GROUP, ConsumerPlan
 from tests.simulation.consumers.society import REAL, SYSTEM_TOPICS, ConsumerSociety, ConsumerVariant
-from tests.simulation.people import seen
 from tests.simulation.play import FENCES, LOOK_S, REST_WITHIN_S, Played, quietly
 from tests.simulation.world import EndlessError
 from tests.support.checker import Finding, Kind
 from tests.support.consumer_history import ConsumerHistory, ConsumerLogs
 from tests.support.consumer_judge import judge_consumers
-from tests.support.logs import Seen
+from tests.support.logs import Seen, seen
 from txlayer.config import milliseconds
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.progress import Foreign, decode

@@ -13,7 +13,7 @@ from tests.simulation.consumers.guards import CONSUMER_GUARDS, ConsumerGuard
 from tests.simulation.consumers.plan import make_consumer_plan
 from tests.simulation.consumers.play import play_consumers
 from tests.simulation.consumers.society import ConsumerVariant
-from tests.simulation.explore import say
+from tests.simulation.seek import main
 from tests.support.checker import Finding
 
 
@@ -37,18 +37,5 @@ def red_seeds(guard: ConsumerGuard, seeds: Sequence[int]) -> Iterator[tuple[int,
             yield seed, wrong[0]
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command; 1 when a guard has no seed."""
-    part = arguments[0] if arguments else ""
-    seeds = range(int(arguments[1]) if len(arguments) > 1 else 1_000)
-    is_complete = True
-    for guard in CONSUMER_GUARDS:
-        if part in guard.name:
-            seed, finding = next(red_seeds(guard, seeds), (-1, None))
-            is_complete = is_complete and seed >= 0
-            say(f"{seed:6}  {guard.name}: {finding and f'{finding.kind.value} {finding.detail}'}")
-    return 0 if is_complete else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:], CONSUMER_GUARDS, red_seeds))

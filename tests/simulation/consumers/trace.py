@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from tests.simulation.consumers.plan import GROUP, ConsumerPlan
 from tests.simulation.consumers.play import play_consumers
 from tests.simulation.consumers.society import REAL, SYSTEM_TOPICS, ConsumerSociety, ConsumerVariant
 from tests.simulation.play import Played
+from tests.simulation.trace import table
 from txlayer.core.dead_letters import DeadLetter, dead_letter_of
 from txlayer.core.progress import Foreign, decode
 
-TAIL_S = 2.0
-"""After the last record the table ends: what follows is idle."""
 DULL = frozenset({"Heartbeat", "Fetch", "ListOffsets", "Metadata"})
 """Requests that are left out when they put nothing into a log and nothing happened to them."""
 
@@ -66,26 +64,10 @@ def play_consumers_for_people(
     """The world again, and its table."""
     recorders: list[ConsumerRecorder] = []
     played = play_consumers(plan, variant=variant, look=lambda society: recorders.append(ConsumerRecorder(society)))
-    return played, list(_table(played, recorders[0].records))
-
-
-def _table(played: Played[ConsumerPlan], records: dict[int, list[str]]) -> Iterable[str]:
-    yield f"seed {played.plan.seed}: {played.plan.settings}"
-    for fault in played.plan.faults:
-        yield f"  planned: {fault}"
-    yield f"{'time':>9}  {'actor':<8}  {'action':<34}  record"
-    last_s = max((played.trace[i][0] for i in records), default=0.0) + TAIL_S
-    for index, (at, actor, action, detail) in enumerate(played.trace):
-        if at > last_s:
-            break
-        if index not in records and action in DULL and not detail:
-            continue
-        what = f"{action} {detail}".rstrip()
-        first, *others = records.get(index, [""])
-        yield f"{at:9.4f}  {actor:<8}  {what:<34}  {first}".rstrip()
-        for other in others:
-            yield f"{'':9}  {'':<8}  {'':<34}  {other}"
-    for finding in played.findings:
-        yield f"FINDING {finding.kind.value}: {finding.txn_key} {finding.detail}"
-    if played.is_clean:
-        yield f"clean: {dict(played.counts)}"
+    lines = table(
+        played,
+        recorders[0].records,
+        is_dull=lambda _actor, action, detail: action in DULL and not detail,
+        more=f": {plan.settings}",
+    )
+    return played, list(lines)
