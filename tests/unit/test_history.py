@@ -50,7 +50,7 @@ class Logs:
         lines = [codec.encode_op(other), codec.encode_op(op)]
         self.fold.op(partition=3, offset=offset, appended_ms=2_000 + offset, value=codec.encode_ops(lines))
 
-    def doubt(self, state: str, *, reason: str = "", at_ms: int = 3_000) -> None:
+    def doubt(self, state: str, *, reason: str = "", at_ms: int = 3_000, copies: tuple[int, ...] = ()) -> None:
         summary = DoubtSummary(
             key=KEY,
             state=state,
@@ -67,6 +67,7 @@ class Logs:
             immunity_ms=None,
             decided_at=None,
             moved_ms=at_ms,
+            twin_offsets=copies,
         )
         self.fold.doubt(partition=3, appended_ms=at_ms, key=KEY.encode(), value=codec.encode_summary(summary))
         self.fold.doubt(partition=3, appended_ms=at_ms, key=f"{KEY}/0".encode(), value=b"content")
@@ -287,6 +288,16 @@ def test_an_abandon_after_a_commit_acts_on_what_stands_in_doubt_only(
     logs.op(6, Resolution.ROLLBACK, is_abandon=True, reason="gone")
 
     assert state is logs.only().state
+
+
+def test_a_line_that_names_a_second_copy_decides_also_on_doubt(logs: Logs) -> None:
+    """A producer learns the place of the copy where the broker stored its half record twice."""
+    logs.half(0)
+    logs.half(4)
+    logs.doubt("open", copies=(4,))
+    logs.op(5, Resolution.COMMIT, last=4)
+
+    assert (Resolution.COMMIT, (5, 1)) == (logs.only().decision, logs.only().decided_at)
 
 
 def test_an_abandon_as_the_first_word_is_a_rollback(logs: Logs) -> None:

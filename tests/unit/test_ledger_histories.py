@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.core_records import FAR_AWAY, op_line, options, txn_key
+from tests.support.core_records import FAR_AWAY, PARTITION, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
 from txlayer.core.batch import ReportKind
+from txlayer.core.history import HistoryFold
 from txlayer.core.ledger import DUPLICATE_COPIES_MAX
-from txlayer.core.messages import OrderMode, Source
+from txlayer.core.messages import OrderMode, Source, txn_id_of
 from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -52,6 +53,48 @@ def test_a_misplaced_line_about_one_that_was_settled_before_a_restart_parks_nobo
     driver.publish()
 
     assert ([A], {}) == (driver.log.forwarded, driver.log.on_doubt())
+
+
+def state_in_history(driver: PartitionDriver, key: str) -> TxnState | None:
+    """What `txlayer tx show` and `status` say of it."""
+    log, fold = driver.log, HistoryFold(txn_id_of(key))
+    for half in log.half:
+        headers = half.record.headers()
+        fold.half(partition=PARTITION, offset=half.offset, appended_ms=half.appended_ms, headers=headers)
+    for op in log.op:
+        fold.op(partition=PARTITION, offset=op.offset, appended_ms=op.appended_ms, value=op.record.value())
+    for doubt in log.doubt:
+        key_bytes, value = doubt.record.key(), doubt.record.value()
+        fold.doubt(partition=PARTITION, appended_ms=doubt.appended_ms, key=key_bytes, value=value)
+    (history,) = fold.histories()
+    return history.state
+
+
+def test_one_that_was_abandoned_while_it_waited_in_half_is_told_as_rolled_back() -> None:
+    driver = PartitionDriver()
+    driver.half(A, options=RED_PREPARE)
+    driver.op("C", B, driver.half(B, options=RED_PREPARE))
+    driver.turn()
+    assert TxnState.WAITING is driver.state(B)
+
+    driver.op("A", B, 1)
+    driver.turn()
+
+    assert (None, []) == (driver.state(B), driver.log.forwarded)
+    assert TxnState.ROLLED_BACK is state_in_history(driver, B)
+    driver.op("C", A, 0)
+    driver.turn()
+    driver.crash()
+    assert ([A], {}) == (driver.log.forwarded, driver.log.on_doubt())
+
+
+def test_one_that_was_abandoned_before_doubt_said_that_it_is_held_is_told_as_rolled_back() -> None:
+    driver = PartitionDriver(targets={"orders": MISSING})
+    driver.op_lines(op_line("C", A, driver.half(A)), op_line("A", A, 0))
+    driver.turn()
+
+    assert (None, []) == (driver.state(A), driver.log.forwarded)
+    assert TxnState.ROLLED_BACK is state_in_history(driver, A)
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------

@@ -250,9 +250,10 @@ def _notes(traces: _Traces, kind: CheckKind) -> tuple[CheckNote, ...]:
 
 
 def _is_counted(op: OpMessage, halves: list[tuple[int, int, HalfHeader]], summary: DoubtSummary | None) -> bool:
-    """True if it names a half record of the transaction, and its producer group."""
+    """True if it names a half record of the transaction, or a second copy of one, and its producer group."""
     if summary is not None and summary.seen:
-        is_there = summary.first_offset <= op.last_offset <= summary.last_offset
+        known = {summary.first_offset, summary.last_offset, *summary.twin_offsets}
+        is_there = op.last_offset in known or summary.first_offset < op.last_offset < summary.last_offset
         return is_there and op.producer_group == summary.producer_group
     # Half records older than what was read cannot be compared: then the line counts.
     return not halves or any(

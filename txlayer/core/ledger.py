@@ -323,6 +323,8 @@ class Ledger:
         elif effect is Effect.FORGET:
             if not txn.seen:
                 self._remember_on_doubt(txn, position)
+            elif txn.more is not None and txn.more.decided_at is not None and not txn.is_in_doubt:
+                self._end_on_doubt(txn)  # the null values tell that the commit before the abandon forwarded nothing
             self._settle(txn)
             txn.content = None
             self.batch.rollback_count += 1
@@ -1073,8 +1075,12 @@ class Ledger:
             self._hold_back_doubt(position, min(self.doubt_index.low, txn.extra().doubt_offset))
         else:  # its summary is part of this batch, and is left out: the null value says enough
             self._hold_back_doubt(position, self.doubt_index.low)
-            self.batch.ends.append(txn)
-            self.batch.byte_count += RECORD_BYTES
+            self._end_on_doubt(txn)
+
+    def _end_on_doubt(self, txn: Transaction) -> None:
+        """Write null values for a transaction that settles now and is not on doubt."""
+        self.batch.ends.append(txn)
+        self.batch.byte_count += RECORD_BYTES * (txn.seen + 1)
 
     @property
     def has_more(self) -> bool:
