@@ -18,6 +18,10 @@ from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 
 LOGS = ["memory", pytest.param("kafka", marks=pytest.mark.kafka)]
+OF_HANDLERS = pytest.mark.parametrize(
+    "lab", ["memory", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.nightly])], indirect=True
+)
+"""Marks tests of what becomes of a handler, whichever cluster its message comes from: on Kafka they run at night."""
 
 
 @pytest.fixture(params=LOGS)

@@ -8,14 +8,13 @@ import multiprocessing.context
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Stage
-from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
@@ -32,13 +31,6 @@ from txlayer.core.retry import AfterExhausted, HandlerResult, RetryPolicy
 from txlayer.errors import ConfigError
 
 PARKING = RetryPolicy(attempt_count_max=2, backoff_first_ms=5, backoff_max_ms=10, after_exhausted=AfterExhausted.PARK)
-
-
-@pytest.fixture
-def stage(lab: Lab) -> Iterator[Stage]:
-    made = Stage(lab)
-    yield made
-    made.close()
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -104,6 +96,7 @@ def test_a_process_that_dies_is_a_failed_attempt_and_is_replaced(stage: Stage) -
 
 @pytest.mark.fault("consumer: a handler process dies, and the machine cannot start another")
 @pytest.mark.promise("P9")
+@OF_HANDLERS
 def test_a_process_that_cannot_be_started_just_then_stops_no_key_for_good(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +124,7 @@ def test_a_process_that_cannot_be_started_just_then_stops_no_key_for_good(
 @pytest.mark.fault("consumer: the machine cannot start a thread for handlers")
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("workers", ["threads", "processes"])
+@OF_HANDLERS
 def test_a_thread_that_cannot_be_started_just_then_ends_no_consumer(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
@@ -156,6 +150,7 @@ def test_a_thread_that_cannot_be_started_just_then_ends_no_consumer(
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
+@OF_HANDLERS
 def test_how_long_each_attempt_took_is_counted_by_size(stage: Stage, workers: str) -> None:
     stage.write(b"0", b"1", b"2", b"3")
     consumer = stage.plain(workers=workers, worker_count=1)
@@ -172,6 +167,7 @@ def test_how_long_each_attempt_took_is_counted_by_size(stage: Stage, workers: st
 
 
 @pytest.mark.promise("P9")
+@OF_HANDLERS
 def test_a_message_that_always_kills_its_process_becomes_a_dead_letter_and_its_neighbours_do_not(stage: Stage) -> None:
     for n in range(10):
         stage.write(b"%d" % n, key=b"k%d" % n)
@@ -189,6 +185,7 @@ def test_a_message_that_always_kills_its_process_becomes_a_dead_letter_and_its_n
     assert (20, 1) == (figures.handled, figures.dead_lettered)
 
 
+@OF_HANDLERS
 def test_what_a_handler_in_a_process_raises_stands_in_the_dead_letter(stage: Stage) -> None:
     stage.write(b"0")
     consumer = stage.plain(workers="processes", worker_count=1)
@@ -204,6 +201,7 @@ def test_what_a_handler_in_a_process_raises_stands_in_the_dead_letter(stage: Sta
     assert str(os.getpid()).encode() not in told
 
 
+@OF_HANDLERS
 def test_a_handler_that_cannot_go_to_another_process_is_a_wrong_setting(stage: Stage) -> None:
     consumer = stage.plain(workers="processes")
     consumer.handler(lambda *_: None)
@@ -249,6 +247,7 @@ def test_coroutines_run_side_by_side_and_in_order_by_key(stage: Stage) -> None:
     assert 100 == stage.stored()
 
 
+@OF_HANDLERS
 def test_a_coroutine_whose_deadline_is_over_is_cancelled_and_has_failed(stage: Stage) -> None:
     stage.write(b"0")
     attempts: list[int] = []
@@ -270,6 +269,7 @@ def test_a_coroutine_whose_deadline_is_over_is_cancelled_and_has_failed(stage: S
     assert [1, 2] == attempts
 
 
+@OF_HANDLERS
 def test_a_plain_handler_would_stop_the_loop_and_is_refused(stage: Stage) -> None:
     with pytest.raises(ConfigError, match="event loop"):
         stage.plain(AsyncOrderedConsumer).handler(print)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, QUICK, Stage
-from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
@@ -21,13 +20,6 @@ from txlayer.errors import ConfigError, LifecycleError
 LOGGER = "txlayer.consumer"
 WITHIN = timedelta(seconds=PATIENCE_S)
 TWICE = RetryPolicy(attempt_count_max=2, backoff_first_ms=1, backoff_max_ms=1)
-
-
-@pytest.fixture
-def stage(lab: Lab) -> Iterator[Stage]:
-    made = Stage(lab)
-    yield made
-    made.close()
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord]:
@@ -43,6 +35,7 @@ def told(record: logging.LogRecord, *names: str) -> tuple[object, ...]:
 # --- a consumer that fails --------------------------------------------------------------------------------------------
 
 
+@OF_HANDLERS
 def test_a_consumer_that_fails_in_the_background_is_logged_seen_and_raised(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -64,6 +57,7 @@ def test_a_consumer_that_fails_in_the_background_is_logged_seen_and_raised(
     consumer.close()  # `join` has raised it
 
 
+@OF_HANDLERS
 def test_close_raises_what_ended_a_consumer(stage: Stage) -> None:
     consumer = stage.consumer(start_at=None)
     consumer.start()
@@ -75,6 +69,7 @@ def test_close_raises_what_ended_a_consumer(stage: Stage) -> None:
     assert isinstance(consumer.failure, ConfigError)
 
 
+@OF_HANDLERS
 def test_what_run_raises_is_not_logged_as_well(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConfigError):
         stage.consumer(start_at=None).run()
@@ -82,6 +77,7 @@ def test_what_run_raises_is_not_logged_as_well(stage: Stage, caplog: pytest.LogC
     assert [] == lines(caplog, "consumer.failed")
 
 
+@OF_HANDLERS
 def test_join_waits_and_ends_nothing(stage: Stage) -> None:
     consumer = stage.consumer()
     with pytest.raises(LifecycleError):
@@ -96,6 +92,7 @@ def test_join_waits_and_ends_nothing(stage: Stage) -> None:
     assert consumer.stats().has_ended
 
 
+@OF_HANDLERS
 def test_an_asynchronous_consumer_that_fails_in_the_background_is_logged_and_raised(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,6 +129,7 @@ def refuse(_message: ReceivedMessage, _context: Context) -> None:
 
 
 @pytest.mark.parametrize("workers", ["threads", "processes"])
+@OF_HANDLERS
 def test_a_handlers_error_is_logged_once_an_attempt_and_its_dead_letter_once(
     stage: Stage, workers: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,6 +157,7 @@ def test_a_handlers_error_is_logged_once_an_attempt_and_its_dead_letter_once(
     assert "secret" not in caplog.text
 
 
+@OF_HANDLERS
 def test_what_a_handler_says_itself_is_no_warning_and_followers_of_a_parked_key_wake_nobody(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -176,6 +175,7 @@ def test_what_a_handler_says_itself_is_no_warning_and_followers_of_a_parked_key_
     assert [(0, "rejected", logging.ERROR), (1, "key-parked", logging.INFO)] == letters
 
 
+@OF_HANDLERS
 def test_what_a_deserializer_raises_is_logged_with_its_place(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     def deserialize(raw: bytes | None, _message: ReceivedMessage) -> int:
         return int(raw or b"")

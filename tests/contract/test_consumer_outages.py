@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -57,13 +56,6 @@ class _Reader:
             self._wavering.is_read_failing = False
             raise BrokerUnavailableError("as planned", waited_ms=1)
         return self._reader.read(**arguments)
-
-
-@pytest.fixture
-def stage(lab: Lab) -> Iterator[Stage]:
-    made = Stage(lab)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 
+from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Stage
-from tests.support.lab import Lab
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import DeadLetter, dead_letter_of
@@ -31,13 +30,6 @@ SLIPS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.fixture
-def stage(lab: Lab) -> Iterator[Stage]:
-    made = Stage(lab)
-    yield made
-    made.close()
-
-
 def letters(stage: Stage) -> list[DeadLetter]:
     """What the dead letters say."""
     found = [dead_letter_of(record.headers) for record in stage.lab.read(stage.letters)]
@@ -48,6 +40,7 @@ def letters(stage: Stage) -> list[DeadLetter]:
 @pytest.mark.parametrize(
     ("workers", "place"), [*(("threads", place) for place in range(len(SLIPS))), *(("processes", p) for p in (0, 2, 7))]
 )
+@OF_HANDLERS
 def test_a_wrong_result_is_a_failed_attempt_with_its_reason(stage: Stage, workers: str, place: int) -> None:
     if workers == "processes":  # the same code; three show the way between the processes
         consumer = stage.consumer(workers=workers, worker_count=1, retry=ONCE_MORE)
@@ -87,6 +80,7 @@ def slip_7(message: ReceivedMessage, _context: Context) -> HandlerResult:
 SLIPPING = {0: slip_0, 2: slip_2, 7: slip_7}
 
 
+@OF_HANDLERS
 def test_a_wrong_result_of_a_coroutine_is_a_failed_attempt(stage: Stage) -> None:
     stage.write(b"slip", b"good")
 
@@ -108,6 +102,7 @@ def test_a_wrong_result_of_a_coroutine_is_a_failed_attempt(stage: Stage) -> None
     assert SLIPS[0][1] in letter.error_message
 
 
+@OF_HANDLERS
 def test_a_retry_takes_a_timedelta(stage: Stage) -> None:
     stage.write(b"0")
 
@@ -122,6 +117,7 @@ def test_a_retry_takes_a_timedelta(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("wrong", [KeyError, None])
+@OF_HANDLERS
 def test_a_key_group_that_fails_is_told_once_and_stops_nothing(
     stage: Stage, wrong: type[Exception] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -140,6 +136,7 @@ def test_a_key_group_that_fails_is_told_once_and_stops_nothing(
     assert ["key_group.failed"] == [record.message for record in caplog.records]
 
 
+@OF_HANDLERS
 def test_a_key_group_for_each_key_is_counted_within_a_limit(stage: Stage) -> None:
     for n in range(1_010):
         stage.write(b"0", key=b"%d" % n)

@@ -12,7 +12,6 @@ from datetime import timedelta
 import pytest
 
 from tests.support.consumers import PATIENCE_S, Stage
-from tests.support.lab import Lab
 from tests.support.waiting import hang, wait_until
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.context import Context, ReceivedMessage
@@ -22,13 +21,6 @@ from txlayer.core.retry import RetryPolicy
 
 SHORTLY = timedelta(milliseconds=200)
 TWICE = RetryPolicy(attempt_count_max=2, backoff_first_ms=1, backoff_max_ms=1)
-
-
-@pytest.fixture
-def stage(lab: Lab) -> Iterator[Stage]:
-    made = Stage(lab)
-    yield made
-    made.close()
 
 
 class Hanging:

@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.broker import unique_name
 from tests.support.consumers import PATIENCE_S, QUICK, Gate, Stage
-from tests.support.lab import Lab
 from tests.support.lab_memory import DISTANT, MemoryLab
 from tests.support.waiting import wait_until
 from txlayer.consumer.consumer import ConcurrentConsumer
@@ -20,13 +19,6 @@ from txlayer.core.progress import StoredProgress, decode
 
 SESSION = timedelta(seconds=2)
 """How long the group waits for a member that was cut off."""
-
-
-@pytest.fixture
-def stage(lab: Lab) -> Iterator[Stage]:
-    made = Stage(lab)
-    yield made
-    made.close()
 
 
 @pytest.fixture
