@@ -180,7 +180,9 @@ def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
     kept = (F.col("k_n") == F.col("d_seen")) & is_kept_plainly()
     # A commit is incomplete without all half records; but what retention took of them is believed.
     in_part = is_committed() & (F.col("h_n") < F.col("h_count"))
-    missing = is_committed() & F.isnull("v_n") & (F.coalesce(doubt_state(), F.lit("")) == "")
+    # In these states doubt explains no missing message of a committed one.
+    is_unexplained = F.coalesce(doubt_state(), F.lit("")).isin("", "open", "parked")
+    missing = is_committed() & F.isnull("v_n") & is_unexplained
     excused = F.col("h_topics").bitwiseAND(excusing_topics) != 0
     return reduce(
         lambda found, each: found | F.coalesce(each, F.lit(False)),

@@ -854,6 +854,27 @@ def overtaken_after_it_was_in_a_state_of_a_later_release(log: Log) -> None:
     log.end_on_doubt(0)
 
 
+def _open_on_doubt_and_committed(log: Log) -> None:
+    half = log.half()
+    log.summary("open", half)
+    log.content(half)
+    log.op(("C", half))
+
+
+@case("out_of_window")
+def open_on_doubt_and_committed_and_its_real_topic_shortened(log: Log) -> None:
+    _open_on_doubt_and_committed(log)
+    log.starts["shop"] = 5
+
+
+@case("open")
+def open_on_doubt_and_committed_and_forwarded_in_an_open_kafka_transaction(log: Log) -> None:
+    """The coordinator died in it: what ends it on doubt is in the same Kafka transaction."""
+    _open_on_doubt_and_committed(log)
+    log.show(log.records[0], kafka="open")
+    log.stable_ends["shop"] = 0
+
+
 @case("ok")
 def visible_and_still_parked(log: Log) -> None:
     half = log.half()
