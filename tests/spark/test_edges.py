@@ -168,6 +168,27 @@ def test_what_was_visible_on_a_topic_that_was_deleted_before_it_was_read_is_not_
     assert {field.stock} == {gap["topic"] for gap in summary.gaps}
 
 
+@pytest.mark.fault("Spark: a real topic is deleted and made again, and is longer than before")
+@pytest.mark.nightly
+def test_a_topic_that_bronze_found_deleted_and_that_is_made_anew_later_is_read_once(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """Where bronze had come to in the former one says nothing of the new one, in whichever run."""
+    field = Field(broker.bootstrap_servers)
+    expected = {field.whole(Message(field.stock)).txn_id: "ok" for _ in range(3)}
+    # Read beside the other topic: bronze sees at once that one of them is gone.
+    expected[field.whole().txn_id] = "ok"
+    assert expected == ledger_of(spark, field, tmp_path)
+    delete(field, field.stock)
+    assert expected == ledger_of(spark, field, tmp_path)
+    create_topic(field.servers, field.stock, partitions=PARTITIONS, config=APPEND)
+
+    for _ in range(2):
+        expected |= {field.whole(Message(field.stock)).txn_id: "ok" for _ in range(5)}
+        assert expected == ledger_of(spark, field, tmp_path)
+    assert [field.stock] == report_of(spark, field, tmp_path).unread_topics
+
+
 @pytest.mark.nightly
 def test_a_real_topic_whose_name_ends_with_half_hides_no_phantom(
     spark: SparkSession, broker: Broker, tmp_path: Path

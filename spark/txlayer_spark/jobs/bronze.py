@@ -314,7 +314,8 @@ class _Reading:
         it might have told. Locks are not judged. A topic that could not be seen and is back goes on where it was.
         """
         ends = {**reader.end_offsets, **{topic: reader.absent[topic] for topic in back}}
-        absent = {topic: at for topic, at in reader.absent.items() if topic not in back}
+        # Where it had come to in one that was deleted says nothing of the one that is made anew.
+        absent = {topic: at for topic, at in reader.absent.items() if topic not in {*back, *anew}}
         with self._brokers() as brokers:
             there = brokers.log_spans(ends)
         locks = f"{self._settings.namespace}.{TopicKind.LOCKS.value}"
