@@ -15,7 +15,7 @@ from txlayer.core.doubt import QuarantinedRecord
 from txlayer.core.messages import Origin
 from txlayer.core.transaction import Transaction, from_summary
 from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
-from txlayer.operate import unsettled
+from txlayer.operate import length_text, unsettled
 from txlayer.operate.overview import UnsettledTransaction
 
 
@@ -96,7 +96,7 @@ def test_a_wrong_option_ends_with_2_before_a_broker_is_asked(
     ],
 )
 def test_an_age_has_its_two_largest_units(length_ms: int, text: str) -> None:
-    assert text == output.age_text(length_ms)
+    assert text == length_text(length_ms)
 
 
 @pytest.mark.fault("clock: a coordinator's clock is wrong or jumps back")

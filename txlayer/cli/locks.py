@@ -16,11 +16,11 @@ from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, Operator, Reason, command, duration, option
-from txlayer.cli.output import age_text, cell
+from txlayer.cli.output import cell
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.core.leases import LeaseEffect, parse_queue
 from txlayer.errors import UsageError
-from txlayer.operate import Json
+from txlayer.operate import Json, length_text
 from txlayer.operate.locks import LeaseStatus, LockAdmin, LockState, lease_json, record_json
 from txlayer.operate.operators import signature_of
 
@@ -202,7 +202,7 @@ def sentence(status: LeaseStatus) -> str:
     if state is LockState.HELD:
         return printable(
             f"{lease.queue} is held by {lease.holder} (generation {lease.generation}, token {lease.token}), "
-            f"renewed {age_text(status.age_ms)} ago"
+            f"renewed {length_text(status.age_ms)} ago"
         )
     return f"no consumer holds {lease.queue}: its lease is {state.value}"
 
@@ -211,4 +211,4 @@ def _end_text(row: Json) -> str:
     if row["state"] == LockState.RELEASED.value:
         return "released"
     left_ms = row["expires_in_ms"]
-    return age_text(left_ms) if left_ms >= 0 else f"{age_text(-left_ms)} ago"
+    return length_text(left_ms) if left_ms >= 0 else f"{length_text(-left_ms)} ago"

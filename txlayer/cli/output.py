@@ -22,7 +22,7 @@ from rich.text import Text
 from txlayer.adapters.telemetry import printable
 from txlayer.cli.exits import ExitCode
 from txlayer.errors import UsageError
-from txlayer.operate import Json
+from txlayer.operate import Json, length_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -38,18 +38,6 @@ WIDE = 240
 
 def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
-
-
-def age_text(length_ms: int) -> str:
-    """An age in its two largest units: 850 ms, 12 s, 3 min 20 s, 5 h 2 min, 3 d 4 h."""
-    if length_ms < 1000:
-        return f"{max(length_ms, 0)} ms"
-    seconds = length_ms // 1000
-    for unit, size, lower, lower_size in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if seconds >= size:
-            rest = seconds % size // lower_size
-            return f"{seconds // size} {unit}" + (f" {rest} {lower}" if rest else "")
-    return f"{seconds} s"
 
 
 def time_text(at_ms: int | None) -> str:
@@ -105,7 +93,7 @@ def _cell_of(value: object) -> Text:
 
 
 def ages(name: str) -> Callable[[Json], str]:
-    return lambda row: age_text(row[name])
+    return lambda row: length_text(row[name])
 
 
 def times(name: str) -> Callable[[Json], str]:

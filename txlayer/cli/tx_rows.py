@@ -10,10 +10,10 @@ from rich.text import Text
 
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
-from txlayer.cli.output import age_text, cell, time_text
+from txlayer.cli.output import cell, time_text
 from txlayer.core.messages import nonce_of, txn_id_of
 from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
-from txlayer.operate import Json
+from txlayer.operate import Json, length_text
 from txlayer.operate.history import operator_of
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import OperatorAction, SettlementOutcome, SettlementResult
@@ -187,7 +187,7 @@ def _options_text(row: Json) -> str:
     if row["key_hash"]:
         parts.append(f"ordering key {row['key_hash']}, by {row['order']}")
     if row["immunity_ms"] is not None:
-        parts.append(f"immunity {age_text(row['immunity_ms'])}")
+        parts.append(f"immunity {length_text(row['immunity_ms'])}")
     return ", ".join(parts)
 
 
@@ -257,7 +257,7 @@ def candidates(found: list[UnsettledTransaction], *, now_ms: int) -> str:
     oldest = sorted(found, key=lambda each: each.txn.appended_ms)
     return ", ".join(
         printable(
-            f"{nonce_of(each.txn.key)} ({each.state}, {age_text(now_ms - each.txn.appended_ms)} old, "
+            f"{nonce_of(each.txn.key)} ({each.state}, {length_text(now_ms - each.txn.appended_ms)} old, "
             f"group {each.txn.group})"
         )
         for each in oldest

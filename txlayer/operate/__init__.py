@@ -12,3 +12,15 @@ from typing import Any
 
 Json = dict[str, Any]
 """A value of JSON: an object."""
+
+
+def length_text(length_ms: int) -> str:
+    """A length of time in its two largest units: 850 ms, 12 s, 3 min 20 s, 5 h 2 min, 3 d 4 h."""
+    if length_ms < 1000:
+        return f"{max(length_ms, 0)} ms"
+    seconds = length_ms // 1000
+    for unit, size, lower, lower_size in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if seconds >= size:
+            rest = seconds % size // lower_size
+            return f"{seconds // size} {unit}" + (f" {rest} {lower}" if rest else "")
+    return f"{seconds} s"

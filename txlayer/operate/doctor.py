@@ -16,6 +16,7 @@ from txlayer.config import ConsumerConfig, CoordinatorConfig, milliseconds
 from txlayer.core.checks import CLOCK_ERROR_MS, IMMUNITY_MS_MAX
 from txlayer.core.topics import AlterSetting, CreateTopic, StoreFirstOffsets
 from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES
+from txlayer.operate import length_text
 
 
 def check_span_ms(config: CoordinatorConfig) -> int:
@@ -58,14 +59,6 @@ ok = partial(ClusterFinding, "", Level.OK)
 def counted(count: int, noun: str) -> str:
     """So many of something: 1 replica, 3 replicas."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def length(ms: int) -> str:
-    """A length of time as people write it."""
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
-        if ms >= size:
-            return f"{ms / size:.3g} {unit}"
-    return f"{ms} ms"
 
 
 RELEASES = (
@@ -162,9 +155,7 @@ def transaction_timeout(facts: ClusterFacts, config: CoordinatorConfig) -> Itera
         sweep_name = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
         sweep = _number(broker.settings, sweep_name)
         if sweep is not None and sweep > SWEEP_MAX_MS:
-            reason = (
-                f"a Kafka transaction of a dead producer may block readers {length(sweep)} longer than its time-out"
-            )
+            reason = f"a Kafka transaction of a dead producer may block readers {length_text(sweep)} longer than its time-out"
             yield warning(about, reason, f"{sweep_name}=1000 in server.properties")
         kept = _number(broker.settings, "transactional.id.expiration.ms")
         if kept is not None and kept < ID_EXPIRATION_MIN_MS:
@@ -182,9 +173,11 @@ def session_timeout(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[
             continue
         about, asked = f"broker {broker.broker_id}", milliseconds(config.session_timeout)
         if least <= asked <= most:
-            yield ok(about, f"session_timeout {length(asked)} is allowed")
+            yield ok(about, f"session_timeout {length_text(asked)} is allowed")
         else:
-            reason = f"session_timeout {length(asked)} is not between {least} and {most} ms: no coordinator can join"
+            reason = (
+                f"session_timeout {length_text(asked)} is not between {least} and {most} ms: no coordinator can join"
+            )
             bound = least if asked < least else most
             yield error(about, reason, f"TXLAYER_SESSION_TIMEOUT={bound}ms")
 
@@ -199,8 +192,8 @@ def offsets(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[ClusterF
         if minutes is not None and minutes * 60_000 < longest_ms(config):
             is_fine = False
             reason = (
-                f"offsets of a group without members are kept for {length(minutes * 60_000)}, a transaction may be open for "
-                f"{length(longest_ms(config))}: after an outage of that length no coordinator starts"
+                f"offsets of a group without members are kept for {length_text(minutes * 60_000)}, a transaction may be open for "
+                f"{length_text(longest_ms(config))}: after an outage of that length no coordinator starts"
             )
             yield warning(about, reason, "offsets.retention.minutes=10080 in server.properties")
         if most is not None and most < METADATA_BYTES_MAX:
@@ -208,7 +201,7 @@ def offsets(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[ClusterF
             reason = f"offset.metadata.max.bytes={most}: consumers' progress is allowed {METADATA_BYTES_MAX}"
             yield warning(about, reason, f"TXLAYER_METADATA_BYTES_MAX={most}")
         if is_fine and minutes is not None:
-            yield ok(about, f"kept for {length(minutes * 60_000)}")
+            yield ok(about, f"kept for {length_text(minutes * 60_000)}")
 
 
 def auto_creation(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
@@ -340,15 +333,17 @@ def retention(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[Cluste
         if kept is None:
             continue
         if kept == -1 or kept >= max(longest_ms(config), IMMUNITY_MS_MAX):
-            yield ok(name, "kept for ever" if kept == -1 else f"kept for {length(kept)}")
+            yield ok(name, "kept for ever" if kept == -1 else f"kept for {length_text(kept)}")
             continue
         if kept < longest_ms(config):
-            say, most = error, length(longest_ms(config))
+            say, most = error, length_text(longest_ms(config))
             what = f"a transaction may be undecided for {most} (transaction_age_max, check_immunity, check_max)"
         else:
-            say, most = warning, length(IMMUNITY_MS_MAX)
+            say, most = warning, length_text(IMMUNITY_MS_MAX)
             what = f"a producer may ask for an immunity of {most}"
-        reason = f"kept for {length(kept)}, but {what}: after an outage of that length undecided messages are gone (P1)"
+        reason = (
+            f"kept for {length_text(kept)}, but {what}: after an outage of that length undecided messages are gone (P1)"
+        )
         mend = f"txlayer topics apply --namespace {facts.namespace}, or a shorter TXLAYER_TRANSACTION_AGE_MAX"
         yield say(name, reason, mend)
 
@@ -502,11 +497,13 @@ def low_water(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[Cluste
         look = f"txlayer tx list --namespace {facts.namespace} --older-than {max(milliseconds(config.doubt_after) // 1000, 1)}s"
         if kept is not None and kept > 0 and age > kept // 2:
             is_fine = False
-            reason = f"held back for {length(age)} by a transaction; retention takes it after {length(kept)} (P1)"
+            reason = (
+                f"held back for {length_text(age)} by a transaction; retention takes it after {length_text(kept)} (P1)"
+            )
             yield error(about, reason, look)
         elif age > LOW_WATER_TIMES * milliseconds(config.doubt_after):
             is_fine = False
-            reason = f"held back for {length(age)}: a restart reads {span:,} offsets again, and old transactions do not move to doubt"
+            reason = f"held back for {length_text(age)}: a restart reads {span:,} offsets again, and old transactions do not move to doubt"
             yield warning(about, reason, look)
         elif span > SPAN_MAX:
             is_fine = False
@@ -529,9 +526,7 @@ def clock(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFi
     ahead = max(least or 0, 0)
     behind = max(-most, 0) if most is not None else 0
     off = max(ahead, behind)
-    shown = (
-        f"the broker's clock is {'ahead of' if ahead >= behind else 'behind'} this machine's by at least {length(off)}"
-    )
+    shown = f"the broker's clock is {'ahead of' if ahead >= behind else 'behind'} this machine's by at least {length_text(off)}"
     mend = "chronyc tracking (or timedatectl) on this machine and on the brokers"
     if off > CLOCK_ERROR_MS:
         yield error("clock", shown, mend)
@@ -542,7 +537,9 @@ def clock(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFi
         yield info("clock", reason)
     elif least is None or most is None:
         side = "ahead" if most is None else "behind"
-        reason = f"the broker's is not {side} by more than {length(CLOCK_WARN_MS)}; the other direction is not known"
+        reason = (
+            f"the broker's is not {side} by more than {length_text(CLOCK_WARN_MS)}; the other direction is not known"
+        )
         yield info("clock", reason)
     else:
         yield ok("clock", f"they differ by {least} to {most} ms")
