@@ -170,13 +170,11 @@ def list_(
         as_json=as_json,
         nothing="no dead letter is as the filters say",
     )
-    for count, said in (
+    output.note_counts(
         (found.listed_count - len(rows), "more; --limit shows more"),
         (found.ended_count, "were handled or dropped; --all shows them"),
         (found.undecodable_count, "records are no dead letters of the group; `txlayer dlq show` says why"),
-    ):
-        if count:
-            typer.echo(f"{count:,} {said}", err=True)
+    )
 
 
 @command(app)
@@ -329,18 +327,9 @@ def _confirmed(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: As
     """The dead letters that the order is about; many are asked for only when a person says so."""
     choice = replaying.choose_for(order, logs)
     keys = f"{choice.parked_key_count:,} parked keys"
-    for count, said in (
-        (
-            choice.added_count,
-            f"more dead letters of {keys} go with them, so that their order is kept; --only leaves them out",
-        ),
-        (
-            choice.undecodable_count,
-            "records are no dead letters of the group and left out; `txlayer dlq show` says why",
-        ),
-    ):
-        if count:
-            typer.echo(f"{count:,} {said}", err=True)
+    kept = f"more dead letters of {keys} go with them, so that their order is kept; --only leaves them out"
+    foreign = "records are no dead letters of the group and left out; `txlayer dlq show` says why"
+    output.note_counts((choice.added_count, kept), (choice.undecodable_count, foreign))
     if choice.left_count and order.kind is ReplayKind.REPLAY:
         said = f"dead letters of {keys} are left out: these keys lose their order"
         typer.echo(f"warning: {choice.left_count:,} {said}", err=True)

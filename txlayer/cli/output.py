@@ -145,6 +145,13 @@ def show(value: Any, draw: Callable[[Any], Drawn], *, as_json: bool, nothing: st
             console().print(part)
 
 
+def note_counts(*counts: tuple[int, str], err: bool = True) -> None:
+    """Print how many there are of each kind, where there are any."""
+    for count, said in counts:
+        if count:
+            typer.echo(f"{count:,} {said}", err=err)
+
+
 SAMPLE_COUNT = 10
 """Rows shown before a bulk is confirmed."""
 

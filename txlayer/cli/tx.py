@@ -155,12 +155,11 @@ def list_(
     those = "" if kept_aside or wanted.is_empty else " of this kind"
     nothing = f"nothing{those} is {kind} in {config.namespace}"
     output.show(rows, draw, as_json=as_json, nothing=nothing)
-    for left_count, said in (
+    output.note_counts(
         (count - len(rows), "more, younger than these; --limit shows more"),
         (0 if kept_aside else len(quarantined), "kept aside; --kept-aside shows what"),
-    ):
-        if left_count:
-            typer.echo(f"{left_count:,} {said}", err=as_json)
+        err=as_json,
+    )
 
 
 @command(app)
@@ -395,12 +394,10 @@ def _add(action: str) -> None:
         with _by_hand(config, connection.config(ProducerConfig)) as settlement:
             plan = _plan(order, settlement, config, since_ms=since_ms)
             outcomes = _carry_out(order, settlement, plan, settling, patience_s=patience_s)
-        if plan.skipped_count:
-            typer.echo(
-                f"{plan.skipped_count:,} skipped: they are decided already, and {action} says nothing about them; "
-                "`txlayer tx list` shows them",
-                err=True,
-            )
+        decided = (
+            f"skipped: they are decided already, and {action} says nothing about them; `txlayer tx list` shows them"
+        )
+        output.note_counts((plan.skipped_count, decided))
         # Without --wait it is no finding that no coordinator has come to the line yet.
         good = GOOD if patience_s else GOOD | {SettlementResult.WRITTEN}
         output.report(
