@@ -20,7 +20,7 @@ from tests.support.waiting import hang, pause, wait_until
 from txlayer.consumer import process_pool
 from txlayer.consumer.context import Context, Deserializer, Lease, ReceivedMessage
 from txlayer.consumer.handlers import HandlerSet
-from txlayer.consumer.pools import Caller, Chunk, JobOutcome, untold
+from txlayer.consumer.pools import Caller, Chunk, JobOutcome, without_reported
 from txlayer.consumer.process_pool import ProcessPool, SentRecord
 from txlayer.core.key_queue import Item
 
@@ -73,7 +73,7 @@ class PoolStage:
         """Those of the first chunks, when so many have ended; what was told in parts stands together."""
 
         def has_all() -> bool:
-            for outcome in filter(None, map(untold, self.pool.take())):
+            for outcome in filter(None, map(without_reported, self.pool.take())):
                 found = self._outcomes.setdefault(outcome.chunk, JobOutcome(outcome.chunk, ()))
                 self._outcomes[outcome.chunk] = found._replace(
                     done=[*found.done, *outcome.done],

@@ -180,16 +180,16 @@ class AsyncPool:
     def _ends_of(self, chunk: Chunk) -> tuple[list[Job], list[Failed], list[Job]]:
         """What is told of a chunk in this round of the loop: handled, failed, not run."""
         if not self._done:
-            self._loop.call_soon(self._tell)
+            self._loop.call_soon(self._report_ends)
         ends = self._done.get(chunk)
         if ends is None:
             ends = self._done[chunk] = ([], [], [])
         return ends
 
-    def _tell(self) -> None:
-        told, self._done = self._done, {}
+    def _report_ends(self) -> None:
+        ends, self._done = self._done, {}
         now = time.monotonic()
-        for chunk, (done, failed, not_run) in told.items():
+        for chunk, (done, failed, not_run) in ends.items():
             self._outcomes.put(JobOutcome(chunk, done, failed, not_run, seconds=now - chunk.begun_at))
 
     def _watch(self) -> None:
@@ -310,7 +310,7 @@ class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandl
         self._stopping.set()
         if self._end is not None:
             await self._until_ended()
-            self._raise_untold_failure()
+            self._raise_unreported_failure()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -349,7 +349,7 @@ class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandl
             hung_max=self._config.hung_handlers_max,
         )
 
-    def _tell_end(self) -> None:
+    def _notify_end(self) -> None:
         if self._loop is not None and self._end is not None:
             # The loop may be closed if its program ended without waiting.
             with contextlib.suppress(RuntimeError):

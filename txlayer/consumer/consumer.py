@@ -105,7 +105,7 @@ class _PlainConsumer(ConsumerService[HandlerFunction, BatchHandlerFunction]):
         self._stopping.set()
         if self._thread is not None:
             self._ended.wait()
-            self._raise_untold_failure()
+            self._raise_unreported_failure()
 
     def __enter__(self) -> Self:
         self.start()
@@ -116,7 +116,7 @@ class _PlainConsumer(ConsumerService[HandlerFunction, BatchHandlerFunction]):
     ) -> None:
         self.close()
 
-    def _tell_end(self) -> None:
+    def _notify_end(self) -> None:
         """Do nothing: waiting threads watch the event."""
 
     def _make_pool(self, caller: Caller) -> Pool:

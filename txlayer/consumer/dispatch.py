@@ -19,7 +19,7 @@ from txlayer.consumer.pools import (
     Pool,
     items_of,
     log_fields_of,
-    untold,
+    without_reported,
 )
 from txlayer.core.key_queue import Chain, Failure, Item
 
@@ -66,7 +66,7 @@ class Dispatcher:
         self._now_ms = now_ms
         self._draw = draw
         self._key_group = key_group
-        self._is_key_group_told = False
+        self._is_key_group_logged = False
         self._turn = 0
         self._stale: dict[TopicPartition, dict[Chunk, int]] = {}
         self._begun: dict[Chunk, int] = {}
@@ -157,7 +157,7 @@ class Dispatcher:
         """Process what has ended; returns the number of outcomes."""
         outcomes = self._pool.take()
         for outcome in outcomes:
-            if (rest := untold(outcome)) is not None:
+            if (rest := without_reported(outcome)) is not None:
                 self._take(rest)
         return len(outcomes)
 
@@ -267,8 +267,8 @@ class Dispatcher:
                 return str(name)[:KEY_GROUP_LENGTH_MAX]
             raise TypeError(f"key_group returned {type(name).__name__}, not a text")
         except Exception:
-            if not self._is_key_group_told:
-                self._is_key_group_told = True  # log once: it would fail for every message
+            if not self._is_key_group_logged:
+                self._is_key_group_logged = True  # log once: it would fail for every message
                 logger.exception("key_group.failed", extra=log_fields_of(item.record))
             return NO_KEY_GROUP
 

@@ -132,7 +132,7 @@ class OwnedPartition:
         self.queues.drop_queued()
 
 
-Told = list[tuple[OwnedPartition, ItemSource, int]]
+StoredVersions = list[tuple[OwnedPartition, ItemSource, int]]
 """The meaning of an acknowledgement: snapshots by their versions."""
 
 
@@ -146,7 +146,7 @@ class OffsetStorer:
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._clock = clock
-        self._begun: Told = []
+        self._begun: StoredVersions = []
         self._begun_at = 0.0
         self.is_under_way = False
         """True until the outstanding store is acknowledged, even if its acknowledgement no longer matters."""
@@ -172,7 +172,7 @@ class OffsetStorer:
         if is_stored:
             self.is_under_way = False
             begun, self._begun = self._begun, []
-            tell(begun)
+            mark_stored(begun)
         elif self._clock() - self._begun_at > self._timeout_s:
             self.is_under_way = False
             raise BrokerUnavailableError("offsets were not stored in time", waited_ms=int(self._timeout_s * 1000))
@@ -194,9 +194,9 @@ class OffsetStorer:
         now = self._clock()
         if self.is_under_way or now < self._begun_at + self._interval_s:
             return
-        offsets, told = snapshots(queues, only_changed=True)
+        offsets, versions = snapshots(queues, only_changed=True)
         if offsets:
-            self._begun, self._begun_at = told, now
+            self._begun, self._begun_at = versions, now
             self._reader.begin_store(offsets)
             self.is_under_way = True
 
@@ -207,11 +207,11 @@ class OffsetStorer:
             TxLayerError: the stored state is unknown.
         """
         self._begun = []
-        offsets, told = snapshots(queues, only_changed=False)
+        offsets, versions = snapshots(queues, only_changed=False)
         if offsets:
             self.is_under_way = False
             self._reader.store_offsets(offsets, timeout_s=timeout_s)
-            tell(told)
+            mark_stored(versions)
 
     def forget(self) -> None:
         """The queues are lost: an outstanding acknowledgement is waited for but has no effect."""
@@ -225,21 +225,21 @@ class OffsetStorer:
 
 def snapshots(
     queues: Iterable[OwnedPartition], *, only_changed: bool
-) -> tuple[dict[TopicPartition, StoredOffset], Told]:
+) -> tuple[dict[TopicPartition, StoredOffset], StoredVersions]:
     """The progress to store, for both sources of each queue, and the meaning of its acknowledgement."""
     offsets: dict[TopicPartition, StoredOffset] = {}
-    told: Told = []
+    versions: StoredVersions = []
     for owned in queues:
         for source in ItemSource:
             if only_changed and not owned.queues.is_changed(source):
                 continue
             snapshot = owned.queues.snapshot(source)
             offsets[owned.partition_of(source)] = StoredOffset(snapshot.offset, snapshot.metadata)
-            told.append((owned, source, snapshot.version))
-    return offsets, told
+            versions.append((owned, source, snapshot.version))
+    return offsets, versions
 
 
-def tell(told: Told) -> None:
+def mark_stored(versions: StoredVersions) -> None:
     """Mark these snapshots as stored."""
-    for owned, source, version in told:
+    for owned, source, version in versions:
         owned.queues.stored(source, version)

@@ -130,7 +130,7 @@ class Failed(NamedTuple):
 
 
 class JobOutcome(NamedTuple):
-    """How jobs of a chunk ended; it may be told in parts."""
+    """How jobs of a chunk ended; it may be reported in parts."""
 
     chunk: Chunk
     done: Sequence[Job]
@@ -204,7 +204,7 @@ class Caller:
                     result = function(context.message, context)
                 else:
                     result = call(route, job, deadline, chunk)
-            except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
+            except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is reported
                 failed.append(self.failure(job, exc, now, chunk.given.get(id(job), 0)))
             else:
                 if result is not None and type(result) is not Ack:
@@ -235,7 +235,7 @@ class Caller:
                 with observer.attempt(job, chunk.lease) as ended:
                     result = await self._call_async(route, job, deadline, chunk)
                     ended(result)
-        except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is told
+        except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is reported
             return self.failure(job, exc, now, chunk.given.get(id(job), 0))
         if result is None or type(result) is Ack:
             return None
@@ -273,7 +273,7 @@ class Caller:
                 interceptor.after(message, context, result)
         except BaseException as exc:
             for interceptor in reversed(entered):
-                _tell(interceptor, message, context, exc)
+                _call_on_error(interceptor, message, context, exc)
             raise
         return _with_rest(result, unreadable)
 
@@ -285,15 +285,15 @@ class Caller:
         try:
             for interceptor in self._interceptors:
                 entered.append(interceptor)
-                await _ended(interceptor.before(message, context))
+                await _awaited(interceptor.before(message, context))
             result = await handler.function(messages if handler.batch_count_max else message, context)
             for interceptor in reversed(self._interceptors):
-                await _ended(interceptor.after(message, context, result))
+                await _awaited(interceptor.after(message, context, result))
         except BaseException as exc:
             for interceptor in reversed(entered):
-                told = _tell(interceptor, message, context, exc)
+                result = _call_on_error(interceptor, message, context, exc)
                 try:
-                    await _ended(told)
+                    await _awaited(result)
                 except Exception:
                     logger.exception("interceptor.raised", extra=ids_of(context))
             raise
@@ -390,7 +390,7 @@ def ids_of(context: Context) -> dict[str, object]:
     return fields | {name: value for name, value in ids.items() if value is not None}
 
 
-def _tell(interceptor: Interceptor, message: ReceivedMessage, context: Context, error: BaseException) -> Any:
+def _call_on_error(interceptor: Interceptor, message: ReceivedMessage, context: Context, error: BaseException) -> Any:
     try:
         return interceptor.on_error(message, context, error)
     except Exception:
@@ -399,9 +399,9 @@ def _tell(interceptor: Interceptor, message: ReceivedMessage, context: Context, 
         return None
 
 
-async def _ended(told: Any) -> None:
-    if inspect.isawaitable(told):
-        await told
+async def _awaited(result: Any) -> None:
+    if inspect.isawaitable(result):
+        await result
 
 
 def give_up(chunk: Chunk, *, timeout_s: float, now: float, wall_now: float, why: str) -> JobOutcome | None:
@@ -431,7 +431,7 @@ def give_up(chunk: Chunk, *, timeout_s: float, now: float, wall_now: float, why:
 
 
 def take_apart(chunk: Chunk, seconds: float) -> JobOutcome | None:
-    """What can be told of a chunk while its job runs: what ended, and what does not begin any more. None: nothing.
+    """What can be reported of a chunk while its job runs: what ended, and what does not begin any more. None: nothing.
 
     The running job and others of its key wait for the end of the chunk, so that their order stays. Call it once.
     """
@@ -447,15 +447,15 @@ def take_apart(chunk: Chunk, seconds: float) -> JobOutcome | None:
     return chunk.part
 
 
-def untold(outcome: JobOutcome) -> JobOutcome | None:
-    """The outcome without what was told before; None: nothing is left."""
+def without_reported(outcome: JobOutcome) -> JobOutcome | None:
+    """The outcome without what was reported before; None: nothing is left."""
     part = outcome.chunk.part
     if part is None or part is outcome:
         return outcome
-    told = {id(job) for job in (*part.done, *part.not_run, *(f.job for f in part.failed))}
-    done = [job for job in outcome.done if id(job) not in told]
-    failed = [f for f in outcome.failed if id(f.job) not in told]
-    not_run = [job for job in outcome.not_run if id(job) not in told]
+    reported = {id(job) for job in (*part.done, *part.not_run, *(f.job for f in part.failed))}
+    done = [job for job in outcome.done if id(job) not in reported]
+    failed = [f for f in outcome.failed if id(f.job) not in reported]
+    not_run = [job for job in outcome.not_run if id(job) not in reported]
     if not (done or failed or not_run):
         return None
     seconds = max(outcome.seconds - part.seconds, 0.0)
@@ -527,18 +527,18 @@ class JobOutcomes:
         self._news = threading.Event()
 
     def put(self, outcome: JobOutcome) -> None:
-        """Tell of a chunk; any thread may."""
+        """Report the end of a chunk; any thread may."""
         self._ended.append(outcome)
         self._news.set()
 
     def take(self) -> list[JobOutcome]:
-        """Everything that was told since the last call."""
+        """Everything that was reported since the last call."""
         self._news.clear()
         ended = self._ended
         return [ended.popleft() for _ in range(len(ended))]
 
     def put_late(self, outcome: JobOutcome) -> None:
-        """Tell that a handler that was given up has come back; any thread may."""
+        """Report that a handler that was given up has come back; any thread may."""
         self._late.append(outcome)
         self._news.set()
 
@@ -547,7 +547,7 @@ class JobOutcomes:
         return [self._late.popleft() for _ in range(len(self._late))]
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something was told."""
+        """Return when something was reported."""
         if not self._ended:
             self._news.wait(timeout_s)
 

@@ -545,8 +545,8 @@ class _Turns:
         """Send the failures that were not sent yet."""
         for failed in self._chunk.failed[self._sent_count :]:
             self._sent_count += 1
-            index, told = self._indexes[id(failed.job)], _traceback_of(failed.error)
-            self._pipe.send(SentFailure(index, *failed[1:-1], told))
+            index, text = self._indexes[id(failed.job)], _traceback_of(failed.error)
+            self._pipe.send(SentFailure(index, *failed[1:-1], text))
 
 
 class _Given(dict[int, int]):
@@ -595,11 +595,11 @@ def _traceback_of(error: BaseException | None) -> str:
     if error is None:
         return ""
     try:
-        told = "".join(traceback.format_exception(error))
+        text = "".join(traceback.format_exception(error))
     except Exception as exc:  # noqa: BLE001 - the user's code: its text may raise
-        told = f"{type(error).__name__}, whose traceback raised {type(exc).__name__}"
+        text = f"{type(error).__name__}, whose traceback raised {type(exc).__name__}"
     cut = TRACEBACK_LENGTH_MAX // 2
-    return told if len(told) <= 2 * cut else f"{told[:cut]}\n[...]\n{told[-cut:]}"
+    return text if len(text) <= 2 * cut else f"{text[:cut]}\n[...]\n{text[-cut:]}"
 
 
 def _lease_fields(lease: Lease) -> tuple[str, str, int, int | None, float]:

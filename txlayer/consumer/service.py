@@ -88,7 +88,7 @@ class ConsumerService(ABC, Generic[H, B]):
         self._engine: Engine | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
-        self._is_failure_told = False
+        self._is_failure_reported = False
 
     # --- handlers -----------------------------------------------------------------------------------------------------
 
@@ -292,19 +292,19 @@ class ConsumerService(ABC, Generic[H, B]):
                 logger.critical("consumer.failed", exc_info=exc, extra={"group": self._group})
         finally:
             self._ended.set()
-            self._tell_end()
+            self._notify_end()
 
     @abstractmethod
-    def _tell_end(self) -> None:
+    def _notify_end(self) -> None:
         """Wake who waits for the end on an event loop."""
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            self._is_failure_told = True
+            self._is_failure_reported = True
             raise self._failure
 
-    def _raise_untold_failure(self) -> None:
-        if not self._is_failure_told:  # `run` or `join` has raised it already
+    def _raise_unreported_failure(self) -> None:
+        if not self._is_failure_reported:  # `run` or `join` has raised it already
             self._raise_failure()
 
 

@@ -48,7 +48,7 @@ class LogTime:
         # backlog give too low a value, so the maximum is closest to the truth.
         self._ahead_ms = 0.0
         self._ahead_before_ms = 0.0
-        self._told_ms = 0
+        self._last_ms = 0
 
     def see(self, appended_ms: int) -> None:
         """Note that a record was appended at `appended_ms`."""
@@ -65,15 +65,15 @@ class LogTime:
 
     def now_ms(self) -> int:
         """The time now."""
-        self._told_ms = self.peek_ms()
-        return self._told_ms
+        self._last_ms = self.peek_ms()
+        return self._last_ms
 
     def peek_ms(self) -> int:
         """The time now, for reading only: it does not change the state, and no decision may depend on it."""
         if self._began_at is None:
-            return self._told_ms
+            return self._last_ms
         ahead_ms = max(self._ahead_ms, self._ahead_before_ms)
-        return max(self._told_ms, int(self._clock() * 1000 + ahead_ms))
+        return max(self._last_ms, int(self._clock() * 1000 + ahead_ms))
 
 
 CHECK_SETTINGS = tuple(field.name.removesuffix("_ms") for field in fields(CheckPolicy))

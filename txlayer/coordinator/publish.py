@@ -170,7 +170,7 @@ class Publisher:
 
         Raises:
             TxLayerError: it is not known whether it happened. Neither writer may go on: `abandon` and rebuild from the
-                stored offsets, which tell.
+                stored offsets, which show it.
         """
         writer = self._next_writer()
         idle_s = self._clock() - self._used_at[self._turn]

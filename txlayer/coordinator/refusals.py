@@ -1,4 +1,4 @@
-"""What a failed Kafka transaction tells: a broker refuses a record, a topic, a question, or this machine's clock.
+"""What a failed Kafka transaction shows: a broker refuses a record, a topic, a question, or this machine's clock.
 
 A transaction whose record is refused is parked. While it is not known which one it is, its partition goes alone, in smaller and
 smaller parts. Which topics hold their transactions: txlayer/coordinator/targets.py.
@@ -128,8 +128,8 @@ class Refusals:
 
     def forget_transactions(self) -> None:
         """The assignment ended: another coordinator may have tried and parked them meanwhile, and the next commit is a try."""
-        for told in (self.reasons, self.doubt_keys, self._bisections, self._quiet_since, self._unexplained):
-            told.clear()
+        for table in (self.reasons, self.doubt_keys, self._bisections, self._quiet_since, self._unexplained):
+            table.clear()
         self.is_clock_doubted = False
 
     def suspect_largest(self, batches: Sequence[tuple[int, Batch]]) -> None:

@@ -106,7 +106,7 @@ class Targets:
         idle = [t for t, target in self.targets.items() if target.refusal and t not in needed]
         for topic in idle[: len(self.targets) - TARGETS_MAX * 3 // 4]:
             del self.targets[topic]
-            for told in (
+            for table in (
                 self._partition_counts,
                 self._unreachable,
                 self._look_again,
@@ -116,7 +116,7 @@ class Targets:
                 self._slow_bytes_min,
                 self._looked_at,
             ):
-                told.pop(topic, None)
+                table.pop(topic, None)
 
     def look_again_at(self, topics: Iterable[str]) -> None:
         """Ask the broker again, for `LOOK_TIME_S`, about topics whose writes failed; those with the oldest answer first."""
@@ -268,10 +268,10 @@ class Targets:
         return topic in self._unanswered and topic not in self._unreachable
 
     def _trust_again(self, now: float) -> None:
-        for told in (self._waited, self._unanswered):
-            for topic in [t for t, (_, at) in told.items() if now - at >= TRUST_AGAIN_S]:
+        for table in (self._waited, self._unanswered):
+            for topic in [t for t, (_, at) in table.items() if now - at >= TRUST_AGAIN_S]:
                 if self.targets[topic].refusal is None:
-                    del told[topic]
+                    del table[topic]
         for topic in [t for t, (at, _) in self._slow.items() if now - at >= TRUST_AGAIN_S]:
             if topic not in self._slow_bytes_min:
                 del self._slow[topic]

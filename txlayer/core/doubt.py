@@ -198,7 +198,7 @@ class DormantTransactions:
 
 
 PASSED_MAX = 1_024
-"""Entries of the index that no longer stand, in addition to as many as there are transactions on doubt."""
+"""Obsolete entries of the index, in addition to as many as there are transactions on doubt."""
 
 REWRITE_LAG_MIN = 200_000
 """Obsolete doubt records that a restart may have to read before the oldest live transactions are written again."""
@@ -260,9 +260,9 @@ class DoubtIndex:
         self.count += len(keys)
 
     def _compact(self) -> None:
-        """Forget those that no longer stand where they were put: one that stays must not keep all later ones in memory."""
+        """Forget those that are no longer where they were put: one that stays must not keep all later ones in memory."""
         entries = zip(self._offsets, self._transactions, strict=True)
-        living = [(offset, txn) for offset, txn in entries if _stands_at(offset, txn)]
+        living = [(offset, txn) for offset, txn in entries if _is_at(offset, txn)]
         self._offsets = deque(offset for offset, _ in living)
         self._transactions = deque(txn for _, txn in living)
 
@@ -278,13 +278,13 @@ class DoubtIndex:
 
     def _own_low(self) -> int:
         offsets, transactions = self._offsets, self._transactions
-        while offsets and not _stands_at(offsets[0], transactions[0]):
+        while offsets and not _is_at(offsets[0], transactions[0]):
             offsets.popleft()
             transactions.popleft()
         low = offsets[0] if offsets else self.next_offset
         while self._first_dormant < len(self._dormant_keys):
             offset = self._dormant_offsets[self._first_dormant]
-            if self._still_stands(offset, self._dormant_keys[self._first_dormant]):
+            if self._is_still_at(offset, self._dormant_keys[self._first_dormant]):
                 return min(low, offset)
             self._first_dormant += 1
         return low
@@ -296,22 +296,22 @@ class DoubtIndex:
         living = (
             (offset, txn.key)
             for offset, txn in zip(self._offsets, self._transactions, strict=True)
-            if _stands_at(offset, txn)
+            if _is_at(offset, txn)
         )
-        oldest = islice(merge(living, self._slept(), key=itemgetter(0)), count_max)
+        oldest = islice(merge(living, self._dormant_left(), key=itemgetter(0)), count_max)
         return [key for _, key in oldest]
 
-    def _slept(self) -> Iterator[tuple[int, str]]:
+    def _dormant_left(self) -> Iterator[tuple[int, str]]:
         for index in range(self._first_dormant, len(self._dormant_keys)):
             offset, key = self._dormant_offsets[index], self._dormant_keys[index]
-            if self._still_stands(offset, key):
+            if self._is_still_at(offset, key):
                 yield offset, key
 
-    def _still_stands(self, offset: int, key: str) -> bool:
+    def _is_still_at(self, offset: int, key: str) -> bool:
         if key in self._dormant:
             return True
         txn = self._loaded.get(key)
-        return txn is not None and _stands_at(offset, txn)
+        return txn is not None and _is_at(offset, txn)
 
     def held_topics(self) -> set[str]:
         """Real topics of held transactions."""
@@ -344,7 +344,7 @@ def _by_decision(transactions: Iterable[Transaction]) -> list[Transaction]:
     return sorted(transactions, key=lambda t: t.extra().decided_at or (0, 0))
 
 
-def _stands_at(offset: int, txn: Transaction) -> bool:
+def _is_at(offset: int, txn: Transaction) -> bool:
     return txn.state not in SETTLED and txn.more is not None and txn.more.doubt_offset == offset
 
 
@@ -410,8 +410,8 @@ class DoubtFold:
             self._content_at.pop(raw_key, None)
         else:
             content_at = self._content_at.pop(raw_key, None)
-            stands_at, size = self._stood_at(key, offset) if content_at is None else content_at
-            self._fold_summary(key, value, stands_at, size)
+            content_offset, size = self._content_before(key, offset) if content_at is None else content_at
+            self._fold_summary(key, value, content_offset, size)
 
     def _fold_quarantined(self, raw_key: bytes | None) -> None:
         origin, line = codec.parse_quarantine_key(raw_key) or (None, None)
@@ -451,7 +451,7 @@ class DoubtFold:
         self.unreadable[key] = doubt_offset
         self._content_at[key.encode()] = (doubt_offset, size)  # a summary of an older release may follow
 
-    def _stood_at(self, key: str, offset: int) -> tuple[int, int]:
+    def _content_before(self, key: str, offset: int) -> tuple[int, int]:
         if (encoded := self.dormant.get(key)) is not None:
             return doubt_offset_of(encoded), bytes_of(encoded)
         before = self.transactions.get(key)

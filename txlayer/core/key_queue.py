@@ -165,7 +165,7 @@ class ItemExtras:
     is_counted: bool = True  # False: the count of its last attempt is not stored
     is_waiting: bool = False  # it is first in its chain and waits for that
 
-    def tell(self, failure: Failure, *, now_ms: int) -> None:
+    def note_failure(self, failure: Failure, *, now_ms: int) -> None:
         """Record a failed attempt."""
         self.first_ms = self.first_ms or failure.started_ms
         self.last_ms = now_ms
@@ -919,7 +919,7 @@ class KeyQueues(Generic[R]):
             source = item.source
             more = item.more = item.more or ItemExtras()
             attempts = self._progress[source].failed(item.offset, started_ms=failure.started_ms)
-            more.tell(failure, now_ms=now_ms)
+            more.note_failure(failure, now_ms=now_ms)
             more.attempt_count = attempts.ended_count
             more.is_counted, more.is_waiting = False, item is items[0]
             more.verdict = decide(
@@ -947,7 +947,7 @@ class KeyQueues(Generic[R]):
         """Give up an item that cannot be decoded. No handler was called."""
         self.in_flight_count -= 1
         item.more = item.more or ItemExtras()
-        item.more.tell(failure, now_ms=now_ms)
+        item.more.note_failure(failure, now_ms=now_ms)
         self._chains.give_up(item, DeadLetterReason.UNDECODABLE)
 
     def put_back(self, items: Sequence[Item[R]]) -> None:

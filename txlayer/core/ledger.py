@@ -1278,8 +1278,8 @@ class Ledger:
         # Those that held ones wait for are asked about first; undecided ones may name any number.
         others |= self.dormant.topics - self.targets.keys()
         self.unknown_topics = {*self.committed_topics, *islice(others, UNKNOWN_TOPICS_MAX)}
-        for told_ms in (self.dormant.newest_ms, time_ms):
-            self.times.saw(told_ms)
+        for stored_ms in (self.dormant.newest_ms, time_ms):
+            self.times.saw(stored_ms)
 
     def end_replay(self, positions: Positions) -> None:
         """Half is folded to `half_next` and op to the stored position: continue live, and discard the batch of the replay."""

@@ -179,8 +179,8 @@ def decode(offset: int, text: str) -> StoredProgress | Foreign:
         found = _decode_parked(parked)
         stuck = _decode_stuck(fields[_FIELDS], found) if len(fields) > _FIELDS else {}
         token = _decode_token(fields[_FIELDS + 1]) if len(fields) > _FIELDS + 1 else None
-        told = [field for field in fields[_FIELDS + 2 : _FIELDS + 4] if field]
-        waiting = _decode_waiting(offset, told[0]) if told else None
+        waiting_fields = [field for field in fields[_FIELDS + 2 : _FIELDS + 4] if field]
+        waiting = _decode_waiting(offset, waiting_fields[0]) if waiting_fields else None
         return StoredProgress(writer, flags == _PAUSED, finished, failed, found, stuck, token, waiting)
     except ValueError as exc:  # binascii.Error is a ValueError; zlib.error is converted to one
         return Foreign(str(exc))
@@ -707,8 +707,8 @@ class Progress:
             if by_runs[1] and by_key is None:
                 waiting = self._waiting_keys(ended, offset)
                 by_key = None if waiting is None else encoded(waiting)
-        found = [told for told in (by_key, by_runs) if told is not None]
-        best = max(found, key=lambda told: (told[2], not told[1]))
+        found = [each for each in (by_key, by_runs) if each is not None]
+        best = max(found, key=lambda each: (each[2], not each[1]))
         self._names_keys = best is by_key
         return best
 
