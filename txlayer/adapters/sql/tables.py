@@ -170,9 +170,9 @@ class MysqlRules(DialectRules):
         if LOCK_TIMEOUT in numbers:
             cursor = connection.connection.cursor()
             cursor.execute("SELECT @@innodb_rollback_on_timeout")
-            has_ended = bool(cursor.fetchone()[0])
+            [(is_rolling_back,)] = cursor.fetchall()
             cursor.close()
-            return has_ended
+            return bool(is_rolling_back)
         return any(number in numbers for number in ROLLING_BACK)
 
     def schema_of(self, engine: Engine, name: str) -> str | None:  # noqa: ARG002 - the protocol's
