@@ -207,6 +207,35 @@ def test_the_close_of_a_client_that_was_replaced_or_has_failed_is_not_waited_for
     assert 4 == len(aside.names)
 
 
+@pytest.mark.fault("consumer: the machine cannot start a thread for the end of a client")
+def test_a_client_is_closed_at_once_if_the_machine_starts_no_thread_for_it() -> None:
+    closed: list[str] = []
+
+    class Refused(QuietWriter):
+        def begin(self) -> None:
+            raise BrokerUnavailableError("not answered")
+
+        def close(self) -> None:
+            closed.append("client")
+
+    class Connections:
+        def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
+            return Refused()
+
+    class NoThreads(Aside):
+        def start(self, call: Any, *, name: str) -> Any:  # noqa: ARG002 - the port's
+            raise RuntimeError("can't start new thread")
+
+    background: Any = NoThreads()
+    writer = DeadLetterWriter(Connections(), group="g", name="n", background=background)
+    with pytest.raises(BrokerUnavailableError):
+        writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")
+    writer.close()
+    end_what_was_left(Connections(), ["former"], background=background)
+
+    assert 2 * ["client"] == closed
+
+
 # --- taking over ------------------------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,11 @@ def act(message: ReceivedMessage, context: Context) -> None:
         file = Path(os.fsdecode(word.removeprefix(b"until ")))
         file.with_suffix(".begun").touch()
         wait_until(file.exists, within=WITHIN_S, what="the test lets it go on")
+    if word.startswith(b"fork "):
+        if os.fork() == 0:  # a process of the handler's own, which has its files open and outlives it
+            wait_until(Path(os.fsdecode(word.removeprefix(b"fork "))).exists, within=WITHIN_S, what="the test ends")
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
     if word.startswith(b"touch "):
         Path(os.fsdecode(word.removeprefix(b"touch "))).touch()
     if word == b"is lost":
@@ -193,6 +198,7 @@ def test_a_process_that_never_begins_is_replaced_and_no_message_is_charged(
     try:
         stage.begin(b"first", b"second")
         (never,) = stage.outcomes(1)
+        monkeypatch.undo()  # a busy machine may start the next one slowly
         stage.begin(b"first", b"second")
         *_, gone_on = stage.outcomes(2)
     finally:
@@ -201,6 +207,27 @@ def test_a_process_that_never_begins_is_replaced_and_no_message_is_charged(
     assert [b"first", b"second"] == words(never.not_run)
     assert not never.failed
     assert [b"first", b"second"] == words(gone_on.done)
+
+
+@pytest.mark.fault("consumer: a handler process hangs before it begins a message")
+def test_a_process_that_never_reads_a_large_message_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pipe does not hold the message, so that the thread that sends it waits, too."""
+    monkeypatch.setattr(process_pool, "START_S", 8.0)
+    stage = PoolStage(deserializer=HangsElsewhere(tmp_path / "began", os.getpid()))
+    try:
+        stage.begin(BIG)
+        (never,) = stage.outcomes(1)
+        monkeypatch.undo()  # a busy machine may start the next one slowly
+        stage.begin(BIG)
+        *_, gone_on = stage.outcomes(2)
+    finally:
+        stage.pool.close(0.0)
+
+    assert [BIG] == words(never.not_run)
+    assert not never.failed
+    assert [BIG] == words(gone_on.done)
 
 
 class DiesElsewhere(HangsElsewhere):
@@ -329,6 +356,22 @@ def test_a_pool_that_is_closed_lets_what_was_begun_end(stage: PoolStage) -> None
     stage.pool.close(WITHIN_S)
 
     assert [b"go", b"a", b"b", b"c", b"d"] == words([job for outcome in stage.outcomes(3) for job in outcome.done])
+
+
+@pytest.mark.fault("consumer: a handler process dies, and a process that it forked lives on")
+def test_a_process_is_dead_although_one_that_its_handler_forked_keeps_the_pipe_open(
+    stage: PoolStage, tmp_path: Path
+) -> None:
+    file = tmp_path / "end"
+    message = b"fork " + bytes(file)
+    stage.begin(message)
+    (died,) = stage.outcomes(1)
+    stage.begin(b"go")
+    *_, gone_on = stage.outcomes(2)
+    file.touch()
+
+    assert [(message, "ProcessDied")] == failures(died)
+    assert [b"go"] == words(gone_on.done)
 
 
 @pytest.mark.fault("consumer: thousands of handler processes die one after the other")

@@ -162,6 +162,12 @@ class ProcessPool(Workers):
         """Chunks that a process would start at once, or hold as its next one."""
         return self._worker_count * CHUNKS_EACH - self._begun_count
 
+    def take(self) -> list[JobOutcome]:
+        """As in `Pool`; kills processes that do not read a large chunk: the threads that send it can only wait."""
+        for process in list(self._processes):
+            process.kill_if_it_does_not_read()
+        return super().take()
+
     def close(self, timeout_s: float) -> None:
         """End; kill processes that are still in a handler after `timeout_s`."""
         give_up_at = time.monotonic() + timeout_s
@@ -276,7 +282,7 @@ class Shared(NamedTuple):
 
 
 class _Process:
-    """One process and its pipe. Not thread-safe."""
+    """One process and its pipe. Not thread-safe, except for `kill` and `kill_if_it_does_not_read`."""
 
     def __init__(self, caller: bytes) -> None:
         # Not fork: the Kafka client has threads, and a fork would copy their locks in any state.
@@ -315,6 +321,7 @@ class _Process:
         self._turn_at = 0.0  # when the first chunk became the first
         self._look_at = 0.0
         self._killed_at: tuple[Chunk, int] | None = None  # the chunk and job whose handler hung
+        self._sending: tuple[Chunk, float] | None = None  # the chunk that is being sent, and since when
 
     @property
     def exit_code(self) -> int | None:
@@ -355,17 +362,29 @@ class _Process:
             return
         if len(self.given) == 1:
             self._turn_at = time.monotonic()
+        self._send(sent)
+
+    def _send(self, sent: bytes) -> None:
+        self._sending = self.given[-1], time.monotonic()
         self._pipe.send_bytes(sent)
+        self._sending = None
 
     def wait(self) -> bool:
-        """Wait a moment; True if there is an answer, False if it is time to look."""
+        """Wait a moment; True if there is an answer, False if it is time to look.
+
+        Raises:
+            EOFError, OSError: the process died.
+        """
         if self._held is not None and len(self.given) == 1:
             held, self._held = self._held, None
-            self._pipe.send_bytes(held)
+            self._send(held)
         rest_s = self._look_at - time.monotonic()
         if rest_s > 0 and self._pipe.poll(rest_s):
             return True
         self._look_at = time.monotonic() + LOOK_S
+        # A process that a handler forked keeps the pipe open.
+        if not self.is_alive() and not self._pipe.poll(0):
+            raise EOFError
         return False
 
     def look(self) -> Iterator[JobOutcome]:
@@ -433,6 +452,14 @@ class _Process:
         if time.monotonic() - begun_at >= limit_s and self._killed_at is None:
             self._killed_at = self.given[0], index
             logger.error("process.hung", extra={"pid": self.pid, "limit_s": limit_s})
+            self._process.kill()
+
+    def kill_if_it_does_not_read(self) -> None:
+        """Kill it if it has not read a chunk for `START_S`, for example because something hangs while it imports; any thread may."""
+        sending = self._sending
+        if sending is not None and time.monotonic() - sending[1] >= START_S and self._killed_at is None:
+            self._killed_at = sending[0], 0
+            logger.error("process.hung", extra={"pid": self.pid, "limit_s": START_S})
             self._process.kill()
 
     def last_outcome(self, timeout_s: float) -> JobOutcome:
