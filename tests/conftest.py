@@ -13,6 +13,7 @@ from tests.support.broker import GivenBroker
 from tests.support.debian import IS_CI
 from tests.support.nightly import Choice
 from tests.support.repeats import Repeats
+from tests.support.secured import SecuredServers, secured_broker
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.jars import RepositoryUnreachableError
 from txlayer.adapters.kafka.local.runtime import prepare_runtime
@@ -145,3 +146,11 @@ def broker(request: pytest.FixtureRequest) -> Broker:
     # Users' own fixture: the two never start a broker each.
     started: Broker = request.getfixturevalue("txlayer_local_kafka")
     return started
+
+
+@pytest.fixture(scope="module")
+def secured(broker: Broker) -> Iterator[SecuredServers]:  # noqa: ARG001 - it skips where no broker can run
+    """A broker with users, for one file: what one file allows them, another one must not find."""
+    servers = secured_broker(LOCAL_CONFIG)
+    with servers.broker:
+        yield servers

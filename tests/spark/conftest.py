@@ -14,6 +14,7 @@ from tests.conftest import LOCAL_CONFIG, Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.debian import IS_CI
 from tests.support.operating import quick_coordinator
+from tests.support.planted import Field
 from txlayer.adapters.kafka.local.jars import RepositoryUnreachableError
 from txlayer.cli.spark.main import spark_session
 from txlayer.errors import ConfigError
@@ -66,3 +67,9 @@ def arena(broker: Broker) -> Iterator[Arena]:
     arena = make_arena(broker.bootstrap_servers, partition_count=2, target_partitions=(1, 1))
     with quick_coordinator(arena):
         yield arena
+
+
+@pytest.fixture
+def field(broker: Broker) -> Field:
+    """A namespace of the test's own, with the topics `orders` and `stock`."""
+    return Field(broker.bootstrap_servers)

@@ -38,12 +38,6 @@ from txlayer_spark.session import failures_as_ours
 Place = tuple[str, int, int]
 
 
-@pytest.fixture
-def field(broker: Broker) -> Field:
-    """A namespace of the test's own."""
-    return Field(broker.bootstrap_servers)
-
-
 def settings_of(field: Field, root: Path, **more: object) -> BronzeSettings:
     """Where from and where to."""
     return BronzeSettings(

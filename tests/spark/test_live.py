@@ -15,7 +15,6 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from examples.spark import pairs, revenue, to_database
-from tests.conftest import Broker
 from tests.support.planted import Field, Message
 from tests.support.topic_records import Record, write_records
 from txlayer_spark import committed_stream
@@ -32,12 +31,6 @@ def by_value() -> Iterator[None]:
     cloudpickle.register_pickle_by_value(to_database)  # type: ignore[no-untyped-call]  # pyspark's copy has no types
     yield
     cloudpickle.unregister_pickle_by_value(to_database)  # type: ignore[no-untyped-call]  # the same
-
-
-@pytest.fixture
-def field(broker: Broker) -> Field:
-    """A namespace of the test's own, with the topics `orders` and `stock`."""
-    return Field(broker.bootstrap_servers)
 
 
 def order(customer: str, cents: int, at: str = "2026-01-01T12:00:00Z") -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +18,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
 )
 from pyspark.sql import SparkSession
 
-from tests.conftest import Broker
 from tests.support.planted import Field, Message
-from tests.support.secured import USERS, SecuredServers, secured_broker
+from tests.support.secured import USERS, SecuredServers
 from tests.support.waiting import wait_until
-from txlayer.adapters.kafka.local import LocalConfig
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 
@@ -36,15 +33,6 @@ OPTIONS = {
     f'password="{USERS["guest"]}";',
 }
 ROLE = Path(__file__).parents[2] / "topics" / "acl" / "spark.toml"
-
-
-@pytest.fixture(scope="module")
-def secured(local_config: LocalConfig, broker: Broker) -> Iterator[SecuredServers]:
-    """A broker with users."""
-    assert broker  # it has fetched what a broker needs
-    servers = secured_broker(local_config)
-    with servers.broker:
-        yield servers
 
 
 def _binding(topic: str, operation: AclOperation) -> AclBinding:

@@ -26,12 +26,6 @@ from txlayer_spark.jobs.sink import CLOCK_MARGIN_MS, Outcome
 pytestmark = pytest.mark.kafka
 
 
-@pytest.fixture
-def field(broker: Broker) -> Field:
-    """A namespace of the test's own."""
-    return Field(broker.bootstrap_servers)
-
-
 def settings_in(field: Field, **more: Any) -> SinkSettings:
     """Into that namespace."""
     return SinkSettings(

@@ -12,6 +12,7 @@ from tests.support.broker import unique_name
 from tests.support.crafted import Crafted
 from tests.support.operating import Tx, quick_coordinator
 from tests.support.producers import made_for
+from tests.support.raw import RawWriter
 from tests.support.running import RunningCoordinator
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.namespace import Namespace, read_topic_files
@@ -63,6 +64,13 @@ def crafted(arena: Arena, coordinator: RunningCoordinator) -> Crafted:
     """Records made by hand, which the coordinator reads."""
     assert coordinator.failure is None
     return Crafted(arena.servers, arena.topics, partition_count=arena.partition_count)
+
+
+@pytest.fixture
+def raw(arena: Arena, coordinator: RunningCoordinator) -> RawWriter:
+    """Writes to the namespace while the coordinator runs."""
+    assert coordinator.failure is None
+    return RawWriter(arena)
 
 
 @pytest.fixture

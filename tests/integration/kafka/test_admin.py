@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from tests.conftest import Broker
 from tests.support.broker import create_topic, unique_name
 from tests.support.commands import run_command
-from tests.support.secured import SecuredServers, credential_options, credentials, secured_broker
+from tests.support.secured import SecuredServers, credential_options, credentials
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import GroupState, StoredOffset, TopicLimits, TopicPartition
@@ -160,14 +157,6 @@ def test_a_broker_that_is_down_is_told_with_address_and_time() -> None:
 
 
 # --- credentials and rights -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def secured(broker: Broker, local_config: LocalConfig) -> Iterator[SecuredServers]:  # noqa: ARG001 - it skips where no broker can run
-    """A broker with users."""
-    servers = secured_broker(local_config)
-    with servers.broker:
-        yield servers
 
 
 @pytest.mark.fault("rights: a wrong password, or missing rights")

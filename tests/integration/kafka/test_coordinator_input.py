@@ -38,13 +38,6 @@ def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
         assert 0 == running.coordinator.measures.rebuild_count
 
 
-@pytest.fixture
-def raw(arena: Arena, coordinator: RunningCoordinator) -> RawWriter:
-    """Writes to the namespace while the coordinator runs."""
-    assert coordinator.failure is None
-    return RawWriter(arena)
-
-
 def one(arena: Arena, raw: RawWriter, **more: object) -> Prepared:
     """A transaction of one message."""
     return raw.prepare((arena.targets[0], b"key", b"value"), **more)  # type: ignore[arg-type]  # passed through

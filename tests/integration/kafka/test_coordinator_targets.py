@@ -39,13 +39,6 @@ def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
         yield running
 
 
-@pytest.fixture
-def raw(arena: Arena, coordinator: RunningCoordinator) -> RawWriter:
-    """Writes to the namespace while the coordinator runs."""
-    assert coordinator.failure is None
-    return RawWriter(arena)
-
-
 def set_message_bytes_max(servers: str, topic: str, byte_count: int) -> None:
     """Change a topic's own limit, and wait until it is in effect: brokers follow the controller by some milliseconds."""
     change = AlterSetting(topic, "max.message.bytes", None, str(byte_count), why="the test")

@@ -25,7 +25,7 @@ from tests.support.broker import create_topic, unique_name
 from tests.support.commands import run_command
 from tests.support.crafted import Crafted
 from tests.support.processes import CoordinatorProcess
-from tests.support.secured import SecuredServers, credential_options, secured_broker
+from tests.support.secured import SecuredServers, credential_options
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.inspection import Asked, inspect
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
@@ -247,14 +247,6 @@ def test_an_unreachable_cluster_is_told_as_by_every_command(capsys: pytest.Captu
 
 
 # --- rights -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def secured(local_config: LocalConfig, broker: Broker) -> Iterator[SecuredServers]:
-    assert broker  # it has fetched what a broker needs
-    servers = secured_broker(local_config)
-    with servers.broker:
-        yield servers
 
 
 def allow(servers: str, kind: ResourceType, name: str, *operations: AclOperation) -> None:

@@ -40,12 +40,6 @@ def coordinator(arena: Arena) -> Iterator[RunningCoordinator]:
         yield running
 
 
-@pytest.fixture
-def raw(arena: Arena, coordinator: RunningCoordinator) -> RawWriter:
-    assert coordinator.failure is None
-    return RawWriter(arena)
-
-
 def lines(text: str) -> list[dict[str, Any]]:
     """The objects of JSON lines."""
     return [json.loads(line) for line in text.splitlines()]

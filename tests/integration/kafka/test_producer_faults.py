@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
 from tests.support.broker import unique_name
-from tests.support.secured import SecuredServers, credentials, secured_broker
+from tests.support.secured import SecuredServers, credentials
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
@@ -106,13 +106,6 @@ def test_close_gives_up_within_its_time_when_the_broker_is_away(own_broker: Loca
 
 
 # --- who may ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def secured(broker: Broker, local_config: LocalConfig) -> Iterator[SecuredServers]:  # noqa: ARG001 - the same
-    servers = secured_broker(local_config)
-    with servers.broker:
-        yield servers
 
 
 @pytest.mark.fault("rights: a wrong password, or missing rights")
