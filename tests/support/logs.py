@@ -40,8 +40,11 @@ def seen(record: Any) -> Seen:
     )
 
 
-def plain_reader(servers: str, *, isolation: str) -> Consumer:
-    """A consumer without a group of its own that reports the end of each partition."""
+def plain_reader(servers: str, *, isolation: str, wait_ms: int = 10) -> Consumer:
+    """A consumer without a group of its own that reports the end of each partition.
+
+    At an end it asks the broker again every `wait_ms`. A new record is there at once, however long that is.
+    """
     return Consumer(
         {
             "bootstrap.servers": servers,
@@ -50,7 +53,7 @@ def plain_reader(servers: str, *, isolation: str) -> Consumer:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,
+            "fetch.wait.max.ms": wait_ms,
             "log_level": 0,
         }
     )

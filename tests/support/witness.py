@@ -25,6 +25,10 @@ _PASSING = frozenset(
 )
 
 
+WAIT_MS = 500
+"""It looks on for minutes: a hundred requests a second of each broker were most of what those did."""
+
+
 class Witness(Onlooker):
     """Reads real topics from a thread of its own until the block ends."""
 
@@ -34,7 +38,7 @@ class Witness(Onlooker):
         self._origins: Counter[bytes] = Counter()
         self._failures: list[str] = []
         self._servers = servers
-        self._reader = plain_reader(servers, isolation="read_committed")
+        self._reader = plain_reader(servers, isolation="read_committed", wait_ms=WAIT_MS)
         counts = partition_counts(servers, topics)
         self._reader.assign([TopicPartition(t, p, 0) for t, n in counts.items() for p in range(n)])
 
