@@ -41,11 +41,11 @@ def said(
 
 
 def result(
-    act: OperatorAction, before: str, *lines: RecordedLine, now: str | None = None, left_ms: int | None = None
+    act: OperatorAction, before: str, *lines: RecordedLine, now: str | None = None, is_abandoned: bool = False
 ) -> tuple[SettlementResult, str | None]:
     """(result, state now)."""
     found = None if now is None else standing(now)
-    told = result_of(act, standing(before), OWN, said=lines, now=found, left_doubt_ms=left_ms)
+    told = result_of(act, standing(before), OWN, said=lines, now=found, is_abandoned=is_abandoned)
     return told[0], told[1]
 
 
@@ -140,21 +140,33 @@ def test_a_commit_after_another_operators_abandon_is_refused() -> None:
     given_up = said(ROLLBACK, (19, 0), abandon=True)
 
     assert (SettlementResult.REFUSED, "rolled-back") == result(
-        OperatorAction.COMMIT, "held", given_up, said(COMMIT), left_ms=19_500
+        OperatorAction.COMMIT, "held", given_up, said(COMMIT), is_abandoned=True
     )
-    assert (SettlementResult.DONE, "committed") == result(OperatorAction.COMMIT, "held", said(COMMIT), left_ms=20_500)
+    assert (SettlementResult.DONE, "committed") == result(OperatorAction.COMMIT, "held", said(COMMIT))
 
 
 def test_an_abandon_of_what_was_forwarded_before_is_refused() -> None:
     own = said(ROLLBACK, abandon=True)
 
-    assert (SettlementResult.DONE, "rolled-back") == result(OperatorAction.ABANDON, "held", own, left_ms=20_500)
-    assert (SettlementResult.REFUSED, "committed") == result(OperatorAction.ABANDON, "held", own, left_ms=19_500)
+    assert (SettlementResult.DONE, "rolled-back") == result(OperatorAction.ABANDON, "held", own, is_abandoned=True)
+    assert (SettlementResult.REFUSED, "committed") == result(OperatorAction.ABANDON, "held", own)
     assert (SettlementResult.ALREADY, "rolled-back") == result(
-        OperatorAction.ABANDON, "held", said(ROLLBACK, (19, 0), abandon=True), own, left_ms=19_500
+        OperatorAction.ABANDON, "held", said(ROLLBACK, (19, 0), abandon=True), own, is_abandoned=True
     )
-    assert (SettlementResult.DONE, "rolled-back") == result(OperatorAction.ABANDON, "waiting", own)
+    assert (SettlementResult.DONE, "rolled-back") == result(OperatorAction.ABANDON, "waiting", own, is_abandoned=True)
+    assert (SettlementResult.REFUSED, "committed") == result(OperatorAction.ABANDON, "waiting", own)
     assert (SettlementResult.IGNORED, "held") == result(OperatorAction.ABANDON, "held", own, now="held")
+
+
+def test_an_abandon_after_another_operators_commit_is_done() -> None:
+    own = said(ROLLBACK, abandon=True)
+
+    assert (SettlementResult.DONE, "rolled-back") == result(
+        OperatorAction.ABANDON, "parked", said(COMMIT, (19, 0)), own, is_abandoned=True
+    )
+    assert (SettlementResult.REFUSED, "committed") == result(
+        OperatorAction.ABANDON, "parked", said(COMMIT, (19, 0)), own
+    )
 
 
 def test_to_ask_is_done_when_the_coordinator_knows_and_needless_when_it_is_decided() -> None:

@@ -55,8 +55,8 @@ def test_a_misplaced_line_about_one_that_was_settled_before_a_restart_parks_nobo
     assert ([A], {}) == (driver.log.forwarded, driver.log.on_doubt())
 
 
-def state_in_history(driver: PartitionDriver, key: str) -> TxnState | None:
-    """What `txlayer tx show` and `status` say of it."""
+def state_in_history(driver: PartitionDriver, key: str, *, doubt_ahead_ms: int = 0) -> TxnState | None:
+    """What `txlayer tx show` and `status` say of it. `doubt_ahead_ms`: how far the clock of doubt's broker is ahead of op's."""
     log, fold = driver.log, HistoryFold(txn_id_of(key))
     for half in log.half:
         headers = half.record.headers()
@@ -65,7 +65,9 @@ def state_in_history(driver: PartitionDriver, key: str) -> TxnState | None:
         fold.op(partition=PARTITION, offset=op.offset, appended_ms=op.appended_ms, value=op.record.value())
     for doubt in log.doubt:
         key_bytes, value = doubt.record.key(), doubt.record.value()
-        fold.doubt(partition=PARTITION, appended_ms=doubt.appended_ms, key=key_bytes, value=value)
+        at_ms = doubt.appended_ms + doubt_ahead_ms
+        headers = doubt.record.headers()
+        fold.doubt(partition=PARTITION, appended_ms=at_ms, key=key_bytes, value=value, headers=headers)
     (history,) = fold.histories()
     return history.state
 
@@ -95,6 +97,27 @@ def test_one_that_was_abandoned_before_doubt_said_that_it_is_held_is_told_as_rol
 
     assert (None, []) == (driver.state(A), driver.log.forwarded)
     assert TxnState.ROLLED_BACK is state_in_history(driver, A)
+
+
+@pytest.mark.parametrize("doubt_ahead_ms", [-50, 0, 50])
+@pytest.mark.parametrize("is_mended", [False, True])
+def test_a_history_tells_whether_an_abandon_came_in_time_whatever_the_clocks(
+    doubt_ahead_ms: int, *, is_mended: bool
+) -> None:
+    driver = PartitionDriver(targets={"orders": MISSING})
+    driver.op("C", A, driver.half(A))
+    driver.turn()
+    assert TxnState.HELD is driver.state(A)
+
+    if is_mended:  # it is forwarded while the operator writes
+        driver.set_target("orders", ACCEPTS)
+        driver.publish()
+    driver.op("A", A, 0)
+    driver.turn()
+
+    expected = TxnState.COMMITTED if is_mended else TxnState.ROLLED_BACK
+    assert expected is state_in_history(driver, A, doubt_ahead_ms=doubt_ahead_ms)
+    assert ([A] if is_mended else []) == driver.log.forwarded
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------

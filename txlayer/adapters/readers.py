@@ -277,7 +277,7 @@ def _fold(fold: HistoryFold, record: Record, topics: SystemTopics) -> None:
     elif topic == topics.check:
         fold.check(partition=partition, offset=offset, appended_ms=at_ms, value=value)
     else:
-        fold.doubt(partition=partition, appended_ms=at_ms, key=record.key(), value=value)
+        fold.doubt(partition=partition, appended_ms=at_ms, key=record.key(), value=value, headers=record.headers())
 
 
 def _owner_of(record: Record, where: str) -> HalfOwner | str:

@@ -391,7 +391,7 @@ class _Records:
         for txn in batch.ends:
             for index in range(txn.seen):
                 self._put_doubt(codec.content_key(txn.key, index), None)
-            self._put_doubt(txn.key.encode("ascii"), None)
+            self._put_doubt(txn.key.encode("ascii"), None, [*codec.ABANDONED] if txn.is_abandoned else None)
         for quarantined in batch.quarantined:
             self._put_quarantined(quarantined)
 

@@ -121,6 +121,8 @@ CUT_HEADER = "txl-cut"
 """On a doubt content that doubt did not take whole: the reason, and its size in half in bytes."""
 WHY_HEADER = "txl-why"
 """On a doubt record that holds a quarantined record: the reason and the explanation."""
+END_HEADER = "txl-end"
+"""On the null value of a summary whose transaction was abandoned after its commit: A, as in the op line."""
 
 _ORIGIN = "origin"
 _RESOLUTIONS = {r.value: r for r in Resolution}
@@ -615,6 +617,15 @@ def decode_why(raw: bytes | None) -> tuple[str, str]:
     """(reason, explanation) of the header `txl-why`. Both may be empty, and the reason may be one of a later version."""
     reason, _, why = (raw or b"").decode("utf-8", "replace").partition(" ")
     return reason, why
+
+
+ABANDONED: Headers = [(END_HEADER, _ABANDON.encode())]
+"""Headers of that null value."""
+
+
+def is_abandoned(value: bytes | None, headers: Headers | None) -> bool:
+    """True for the null value of a summary whose transaction was abandoned after its commit: nothing of it was forwarded."""
+    return value is None and ABANDONED[0] in (headers or ())
 
 
 # --- forwarded --------------------------------------------------------------------------------------------------------

@@ -130,6 +130,7 @@ class _Traces:
     lines: list[tuple[int, int, int, OpMessage]] = field(default_factory=list)
     summary: DoubtSummary | None = None
     left_doubt_ms: int | None = None
+    is_abandoned: bool = False  # after its commit, as the end of its records on doubt says
     checks: list[tuple[CheckKind, CheckNote]] = field(default_factory=list)
 
 
@@ -165,7 +166,15 @@ class HistoryFold:
             if not isinstance(op, Undecodable) and op.key.startswith(self._prefix):
                 self._of(op.key, partition).lines.append((offset, number, appended_ms, op))
 
-    def doubt(self, *, partition: int, appended_ms: int, key: bytes | None, value: bytes | None) -> None:
+    def doubt(
+        self,
+        *,
+        partition: int,
+        appended_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None = None,
+    ) -> None:
         """Fold a record of the doubt topic."""
         if key is None or not key.startswith(self._doubt_prefix):
             self._note_given_up(key, value)
@@ -176,6 +185,7 @@ class HistoryFold:
         traces = self._of(parsed[0], partition)
         if value is None:
             traces.summary, traces.left_doubt_ms = None, appended_ms
+            traces.is_abandoned = codec.is_abandoned(value, headers)
             return
         summary = codec.decode_summary(parsed[0], value)
         if not isinstance(summary, Undecodable):
@@ -264,12 +274,9 @@ def _is_counted(op: OpMessage, halves: list[tuple[int, int, HalfHeader]], summar
 def _state(traces: _Traces, lines: tuple[OpLine, ...], decision: OpLine | None) -> tuple[TxnState | None, str]:
     summary, left_ms = traces.summary, traces.left_doubt_ms
     for line in lines:
-        # After a commit, an abandon only affects a transaction that was on the doubt topic until then.
-        if (
-            line.op.is_abandon
-            and line.is_counted
-            and (line is decision or summary is not None or (left_ms or 0) >= line.appended_ms)
-        ):
+        # After a commit, an abandon only affects a transaction that is not forwarded: it is on doubt, or its end there says so.
+        is_in_time = line is decision or summary is not None or traces.is_abandoned
+        if line.op.is_abandon and line.is_counted and is_in_time:
             return TxnState.ROLLED_BACK, line.op.reason
     stands = None if summary is None else _STATES.get(summary.state)
     if summary is not None and stands in _AFTER_A_COMMIT:

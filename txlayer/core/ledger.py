@@ -323,7 +323,7 @@ class Ledger:
         elif effect is Effect.FORGET:
             if not txn.seen:
                 self._remember_on_doubt(txn, position)
-            elif txn.more is not None and txn.more.decided_at is not None and not txn.is_in_doubt:
+            elif txn.is_abandoned and not txn.is_in_doubt:
                 self._end_on_doubt(txn)  # the null values tell that the commit before the abandon forwarded nothing
             self._settle(txn)
             txn.content = None

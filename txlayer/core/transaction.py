@@ -150,6 +150,12 @@ class Transaction:
         return self.more is not None and self.more.doubt_offset != NOT_IN_DOUBT
 
     @property
+    def is_abandoned(self) -> bool:
+        """True if it was abandoned after its commit."""
+        is_decided = self.more is not None and self.more.decided_at is not None
+        return is_decided and self.state is TxnState.ROLLED_BACK
+
+    @property
     def born_ms(self) -> int:
         """The producer's clock at the transaction's birth."""
         if self.born:

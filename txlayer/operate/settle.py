@@ -153,23 +153,23 @@ def result_of(
     *,
     said: Sequence[RecordedLine],
     now: UnsettledTransaction | None,
-    left_doubt_ms: int | None,
+    is_abandoned: bool,
 ) -> tuple[SettlementResult, str, RecordedLine | None]:
     """(result, state now, decision among `said`) once the coordinator has gone past the operator's line at `own`.
 
-    `said` are the lines since `before` was seen, the oldest first; `now` is None if it is settled, `left_doubt_ms` is
-    when it left the doubt topic since.
+    `said` are the lines since `before` was seen, the oldest first; `now` is None if it is settled. `is_abandoned`: its end on the
+    doubt topic says that it was abandoned after its commit.
     """
     txn = before.txn
     counted = [s for s in said if txn.has_half_at(s.op.last_offset) and txn.is_of_group(s.op.producer_group)]
     decision = None
-    if before.state in UNDECIDED:
+    if now is None and is_abandoned:
+        decision = next((s for s in counted if s.op.is_abandon), None)
+    elif before.state in UNDECIDED:
         decision = next((s for s in counted if s.op.resolution is not Resolution.UNKNOWN), None)
         if decision is None:
             result = SettlementResult.DONE if action is OperatorAction.CHECK_NOW else SettlementResult.IGNORED
             return result, (now or before).state, None
-    elif now is None:
-        decision = _giving_up(before, counted, left_doubt_ms)
     is_rolled_back = decision is not None and decision.op.resolution is Resolution.ROLLBACK
     state = now.state if now is not None else _ROLLED_BACK if is_rolled_back else _COMMITTED
     if action is OperatorAction.CHECK_NOW:
@@ -184,16 +184,6 @@ def result_of(
         is_own = decision is None or decision.position == own
         result = SettlementResult.DONE if is_own else SettlementResult.ALREADY
     return result, state, decision
-
-
-def _giving_up(
-    before: UnsettledTransaction, counted: Sequence[RecordedLine], left_doubt_ms: int | None
-) -> RecordedLine | None:
-    """The abandon that ended a committed transaction; one that came after its messages left the doubt topic ended nothing."""
-    abandons = (s for s in counted if s.op.is_abandon)
-    if left_doubt_ms is None:  # what waits for its ordering key need not be on the doubt topic
-        return next(abandons, None) if before.state == TxnState.WAITING.value else None
-    return next((s for s in abandons if s.appended_ms <= left_doubt_ms), None)
 
 
 BATCH_BYTES = 128 * 1024
@@ -311,7 +301,7 @@ class ManualSettlement:
         keys = {w.found.txn.key for w in written if w.found.partition in reached}
         now: dict[str, UnsettledTransaction] = {}
         said: defaultdict[str, list[RecordedLine]] = defaultdict(list)
-        left_doubt_ms: dict[str, int | None] = {}
+        abandoned: dict[str, bool] = {}
         doubt = self._config.topics.doubt
 
         if keys:
@@ -325,7 +315,7 @@ class ManualSettlement:
                 if record.topic() == doubt:
                     key, index = codec.parse_doubt_key(record.key()) or ("", None)
                     if index is None and key in keys:
-                        left_doubt_ms[key] = record.timestamp()[1] if record.value() is None else None
+                        abandoned[key] = codec.is_abandoned(record.value(), record.headers())
                     continue
                 for line in _lines_of(record):
                     if line.op.key in keys:
@@ -339,7 +329,7 @@ class ManualSettlement:
             found_now = now.get(key)
             more = None if found_now is None else found_now.txn.more
             result, state, decision = result_of(
-                action, found, position, said=said[key], now=found_now, left_doubt_ms=left_doubt_ms.get(key)
+                action, found, position, said=said[key], now=found_now, is_abandoned=abandoned.get(key, False)
             )
             outcome = outcome_of(
                 found,
