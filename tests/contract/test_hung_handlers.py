@@ -198,6 +198,37 @@ def test_a_coroutine_that_ignores_its_cancellation_fails_its_attempt(stage: Stag
     assert [b"hang", b"hang", b"behind"] == seen
 
 
+@pytest.mark.fault("consumer: a handler hangs")
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("is_swallowed", [True, False])
+def test_a_coroutine_that_ends_behind_its_cancellation_has_failed_its_attempt(
+    stage: Stage, *, is_swallowed: bool
+) -> None:
+    """What it left undone would never be done if that counted as handled."""
+    stage.write(b"slow")
+    attempts: list[int] = []
+    swallowed = (asyncio.CancelledError,) if is_swallowed else ()
+
+    async def run() -> int:
+        consumer: AsyncOrderedConsumer = stage.plain(AsyncOrderedConsumer, attempt_timeout=SHORTLY, retry=TWICE)
+
+        @consumer.handler
+        async def handle(_message: ReceivedMessage, context: Context) -> None:
+            attempts.append(context.attempt)
+            if context.attempt == 2:
+                consumer.stop()
+                return
+            with suppress(*swallowed):
+                await asyncio.sleep(PATIENCE_S)
+
+        await consumer.run()
+        return consumer.stats().topics[stage.topic].timed_out
+
+    timed_out_count = asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+    assert ([1, 2], 1) == (attempts, timed_out_count)
+
+
 def test_a_cancelled_coroutine_may_clean_up_in_peace(stage: Stage) -> None:
     stage.write(b"hang")
     ended: list[str] = []

@@ -58,6 +58,7 @@ class AsyncPool:
         self._inbox: deque[Chunk] = deque()
         self._current_task = partial(asyncio.current_task, loop)
         self._entered: dict[int, Call] = {}  # by the identity of the job
+        self._cancelled: dict[asyncio.Task[Any] | None, bool] = {}  # True: its deadline was over; False: its lease was
         self._done: dict[Chunk, tuple[list[Job], list[Failed], list[Job]]] = {}
         self._hung = HungHandlers(count_max=hung_max)
         self._open: dict[Chunk, dict[int, Job]] = {}
@@ -151,7 +152,8 @@ class AsyncPool:
             del left[id(job)]
             self._ends_of(chunk)[2].append(job)
             return
-        self._entered[id(job)] = (self._current_task(), deadline, chunk)
+        task = self._current_task()
+        self._entered[id(job)] = (task, deadline, chunk)
         # Without interceptors and the like, skip one coroutine per message.
         if function is None or isinstance(job, list):
             failed = await caller.run_async(chunk, job, deadline)
@@ -164,6 +166,7 @@ class AsyncPool:
             else:
                 is_done = result is None or type(result) is Ack
                 failed = None if is_done else caller.refusal(job, result, began)
+        is_late = self._cancelled.pop(task, None)
         if left.pop(id(job), None) is None:
             call = self._entered.get(id(job))
             if call is not None and call[2] is chunk:
@@ -172,10 +175,20 @@ class AsyncPool:
             self._outcomes.put_late(ended)
             return
         del self._entered[id(job)]
+        if is_late is not None:
+            failed = self._interrupted(chunk, job, failed, began, is_late=is_late)
         if failed is None:
             self._ends_of(chunk)[0].append(job)
         else:
             self._ends_of(chunk)[1].append(failed)
+
+    def _interrupted(self, chunk: Chunk, job: Job, failed: Failed | None, began: float, *, is_late: bool) -> Failed:
+        """How an attempt ended whose task was cancelled, and that ended in time then: whatever its handler said, it was interrupted."""
+        if is_late:
+            why = f"no end within {self._attempt_timeout_s:g} s (attempt_timeout): its task was cancelled"
+            started_ms = int((time.time() - (time.monotonic() - began)) * 1000)
+            return timed_out(job, why=why, started_ms=started_ms, count=chunk.given.get(id(job), 0))
+        return failed or self._caller.failure(job, asyncio.CancelledError("the lease is over"), began)
 
     def _ends_of(self, chunk: Chunk) -> tuple[list[Job], list[Failed], list[Job]]:
         """What is told of a chunk in this round of the loop: handled, failed, not run."""
@@ -196,8 +209,10 @@ class AsyncPool:
         now = time.monotonic()
         for task, deadline, chunk in list(self._entered.values()):
             # Once: another cancellation would interrupt its clean-up.
-            if task and (now >= deadline or now >= chunk.lease.valid_until) and not task.cancelling():
-                task.cancel("the attempt's deadline is over")
+            is_late = now >= deadline
+            if task and (is_late or now >= chunk.lease.valid_until) and not task.cancelling():
+                task.cancel("the attempt's deadline is over" if is_late else "the lease is over")
+                self._cancelled[task] = is_late
         self._is_watching = bool(self._entered or self._open)
         if self._is_watching:
             self._loop.call_later(LOOK_S, self._watch)
