@@ -146,11 +146,11 @@ def test_who_hangs_too_often_is_not_replaced_for_ever(
 
     application.may_end["h1"].set()
     application.may_end["h2"].set()
-    wait_until(lambda: len(outcomes) == 2, within=PATIENCE_S, what="both came back")
+    wait_until(lambda: len(outcomes) == 3, within=PATIENCE_S, what="both came back, and the call that waited was made")
     able.append(calls.is_able)
     calls.begin(call_of("b"))
 
-    wait_until(lambda: len(outcomes) == 4, within=PATIENCE_S, what="the calls that waited")
+    wait_until(lambda: len(outcomes) == 4, within=PATIENCE_S, what="the next call")
     assert [False, True] == able
 
 
@@ -171,6 +171,24 @@ def test_behind_a_thread_that_hangs_and_cannot_be_replaced_just_then_no_call_wai
 
     assert [True] == stale
     assert ["b"] == outcomes[1].said
+
+
+@pytest.mark.fault("check handler: the machine cannot start a thread for it")
+@pytest.mark.promise("P7")
+def test_a_call_that_waits_behind_one_that_hangs_is_dropped_if_no_thread_can_be_started(
+    make: Make, application: Application, outcomes: deque[CallOutcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transaction is asked about again, and no question of another one has to come before."""
+    application.hold("h")
+    calls, hanging = make(1), call_of("h")
+    calls.begin(hanging)
+    calls.begin(call_of("a"))
+    wait_until(lambda: application.begun, within=PATIENCE_S, what="a call that hangs")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert calls.give_up(hanging)
+
+    assert [("a", True)] == [(o.call.requests[0].txn_id, o.is_stale) for o in outcomes]
 
 
 def refuse(_thread: threading.Thread) -> None:

@@ -230,26 +230,21 @@ class ThreadCallRunner:
         """Make the call as soon as a thread is free; it is stale at once if there is none, and the machine starts none."""
         with self._lock:
             self._begun_count += 1
-            self._add_thread()
-            # Behind the limit of hanging threads, it waits for one that returns.
-            is_made = len(self._threads) > self._lost_count or self._lost_count > LOST_COUNT_MAX
-            if is_made:
-                self._queue.put(call)
-            else:
-                self._begun_count -= 1
-        if not is_made:
-            self._done(CallOutcome(call, is_stale=True))
+            self._queue.put(call)
+            unserved = self._add_thread()
+        self._drop(unserved)
 
     def give_up(self, call: Call) -> bool:
-        """Stop waiting for the call, and replace its thread; False if it has ended and its outcome is on its way."""
+        """Stop waiting for the call, and replace its thread."""
         with self._lock:
             if call.is_done:
                 return False
             call.is_given_up = True
             self._begun_count -= 1
             self._lost_count += 1
-            self._add_thread()
-            return True
+            unserved = self._add_thread()
+        self._drop(unserved)
+        return True
 
     def close(self, timeout_s: float) -> None:
         """End the threads as they return; wait up to `timeout_s`."""
@@ -261,7 +256,12 @@ class ThreadCallRunner:
         for thread in threads:
             thread.join(max(end_at - time.monotonic(), 0.0))
 
-    def _add_thread(self) -> None:
+    def _drop(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            self._done(CallOutcome(call, is_stale=True))
+
+    def _add_thread(self) -> list[Call]:
+        """Start a thread if one is missing. Returns the calls that wait, if there is no thread and the machine starts none."""
         serving_count = len(self._threads) - self._lost_count
         wanted_count = min(self._begun_count, self._call_count_max)
         if serving_count < wanted_count and self._lost_count <= LOST_COUNT_MAX:
@@ -273,19 +273,31 @@ class ThreadCallRunner:
                 logger.exception("thread.not_started")
             else:
                 self._threads.append(thread)
+        unserved: list[Call] = []
+        # Behind the limit of hanging threads, calls wait for one that returns.
+        if len(self._threads) == self._lost_count <= LOST_COUNT_MAX:
+            while not self._queue.empty():
+                call = self._queue.get()
+                if call is not None:
+                    unserved.append(call)
+        self._begun_count -= len(unserved)
+        return unserved
 
     def _run(self) -> None:
         while (call := self._queue.get()) is not None:
             outcome = self._outcome(call)
+            unserved: list[Call] = []
             with self._lock:
                 call.is_done = True
                 is_late = call.is_given_up
                 if is_late:
                     self._lost_count -= 1
                     self._threads.remove(threading.current_thread())
+                    unserved = self._add_thread()  # calls may wait for this one, behind the limit
                 else:
                     self._begun_count -= 1
             self._done(outcome)
+            self._drop(unserved)
             if is_late:
                 return  # another thread has replaced this one
 
