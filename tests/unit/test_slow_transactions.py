@@ -130,7 +130,9 @@ def test_a_record_out_of_form_that_takes_too_long_is_kept_aside_by_its_place_alo
 @pytest.mark.fault("coordinator: a slow network makes a Kafka transaction exceed its time-out")
 @pytest.mark.promise("P1")
 @pytest.mark.promise("P11")
-def test_a_large_record_that_is_slow_on_its_real_topic_alone_holds_up_no_other_of_that_topic() -> None:
+@pytest.mark.parametrize("other_bytes", [1, BYTES // 4])
+def test_a_large_record_that_is_slow_on_its_real_topic_alone_holds_up_no_other_of_that_topic(other_bytes: int) -> None:
+    """The others may be large, too."""
     still = StillCoordinator()
     thin = ThinNetwork(still, bytes_max=BYTES // 2, only="orders")
     still.commit(LARGE, still.half(LARGE, value=b"x" * BYTES))
@@ -138,14 +140,14 @@ def test_a_large_record_that_is_slow_on_its_real_topic_alone_holds_up_no_other_o
     waited_s: dict[str, float] = {}
 
     def turn() -> bool:
-        """Every 40 s another small transaction; after 1000 s the network is better."""
+        """Every 40 s another transaction; after 1000 s the network is better."""
         now_s = still.world.passed_s
         for txn_id in still.visible():
             waited_s.setdefault(txn_id, now_s - said_at_s.get(txn_id, now_s))
         if now_s < 1_000 and now_s > 100 + 40 * len(said_at_s):
             key = txn_key(f"small-{len(said_at_s)}")
             said_at_s[key[: -1 - NONCE_LENGTH]] = now_s
-            still.commit(key, still.half(key))
+            still.commit(key, still.half(key, value=b"x" * other_bytes))
         if now_s > 1_000 and not is_held:
             is_held.update({key: (summary.state, summary.reason) for key, summary in still.on_doubt().items()})
             thin.bytes_max = BYTES * 2

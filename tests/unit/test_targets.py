@@ -283,11 +283,14 @@ def test_large_transactions_are_held_before_the_others_of_their_topic_but_a_topi
 
     for _ in range(2):
         book.look_again_at(["orders", "away"])
-        book.unanswered(["orders", "away"], large=["orders", "away"], large_bytes_min=1_000)
+        book.unanswered(["orders", "away"], large={"orders": 4_000, "away": 4_000}, large_bytes_min=1_000)
         cluster.now += HOLD_S
-    assert (None, 1_000) == (cluster.refusal(), book.targets["orders"].slow_bytes_min)
+    assert (None, 4_000) == (cluster.refusal(), book.targets["orders"].slow_bytes_min)
     assert (ParkReason.TOPIC_UNREACHABLE, 0) == (cluster.refusal("away"), book.targets["away"].message_bytes_max)
 
+    for size, slow_bytes_min in ((3_900, 2_000), (1_100, 1_000)):
+        book.unanswered(["orders"], large={"orders": size}, large_bytes_min=1_000)
+        assert (None, slow_bytes_min) == (cluster.refusal(), book.targets["orders"].slow_bytes_min)
     book.unanswered(["orders"])
     assert ParkReason.TOPIC_UNREACHABLE is cluster.refusal()
 

@@ -171,8 +171,9 @@ class Refusals:
         if isinstance(error, BrokerUnavailableError):
             self._watch_count = WATCH_COUNT
             self._ask_about_targets(busy, targets)
-            large = {t for b in busy.values() for txn in b.forwards if txn.size >= SLOW_BYTES_MIN for t in txn.topics}
-            targets.unanswered({*unanswered} - {self._check_topic}, large=large, large_bytes_min=SLOW_BYTES_MIN)
+            targets.unanswered(
+                {*unanswered} - {self._check_topic}, large=_largest(busy), large_bytes_min=SLOW_BYTES_MIN
+            )
             if self._check_topic in unanswered:
                 self._pause_questions(error)
             elif self._ask_pause_s:
@@ -252,6 +253,14 @@ def _is_about_its_time(error: TxLayerError) -> bool:
 
 def _is_too_large(error: TxLayerError) -> bool:
     return isinstance(error, RefusedRecordError) and error.reason in _SIZE_REASONS
+
+
+def _largest(batches: Mapping[int, Batch]) -> dict[str, int]:
+    """By real topic, the size of the largest transaction to it that may take too long alone."""
+    found: dict[str, int] = {}
+    for txn in (txn for batch in batches.values() for txn in batch.forwards if txn.size >= SLOW_BYTES_MIN):
+        found.update({topic: max(txn.size, found.get(topic, 0)) for topic in txn.topics})
+    return found
 
 
 def _ids_of_forward(key: str, batches: Mapping[int, Batch]) -> dict[str, str]:

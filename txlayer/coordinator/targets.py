@@ -6,8 +6,9 @@ import fnmatch
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import TopicLimits
@@ -173,32 +174,38 @@ class Targets:
         self._set(topic, now if now.refusal is not None else Target(0, refusal=ParkReason.TOPIC_DENIED))
 
     def unanswered(
-        self, topics: Iterable[str], *, large: Collection[str] = (), large_bytes_min: int = ANY_SIZE
+        self, topics: Iterable[str], *, large: Mapping[str, int] = MappingProxyType({}), large_bytes_min: int = 0
     ) -> None:
         """A timeout left records for `topics` unanswered. Hold topics for which this has lasted for `hold_after`.
 
-        Independent of the metadata: a leader may exist and accept nothing, or be unreachable only from here. To topics in `large`
-        there was a transaction of at least `large_bytes_min`, which may take too long alone: it is held first, and smaller ones only
-        if they are not answered either.
+        Independent of the metadata: a leader may exist and accept nothing, or be unreachable only from here. `large`: the size of
+        the largest transaction to a topic, if it has at least `large_bytes_min` and so may take too long alone. It is held first, and
+        smaller ones only if they are not answered either: from half that size on, and so on, then all.
         """
         now = self._clock()
         for topic in sorted(topics):
             since, _ = self._unanswered.get(topic, (now, now))
             self._unanswered[topic] = since, now
             is_over = now - since >= self._config.hold_after.total_seconds()
-            is_accepting = self.targets[topic].refusal is None and topic not in self._slow_bytes_min
-            if topic in large and is_accepting and (is_over or topic in self._slow):
-                self._hold_large(topic, large_bytes_min, now)
+            is_to_blame = large.get(topic, ANY_SIZE) < self._slow_bytes_min.get(topic, ANY_SIZE)
+            is_accepting = self.targets[topic].refusal is None
+            if is_to_blame and is_accepting and (is_over or topic in self._slow):
+                self._hold_large(topic, large[topic], now, bytes_min=large_bytes_min)
             elif is_over:
                 self._set(topic, Target(0, refusal=ParkReason.TOPIC_UNREACHABLE))
 
-    def _hold_large(self, topic: str, bytes_min: int, now: float) -> None:
-        _, wait_s = self._slow.get(topic, (now, LOOK_AGAIN_S / 2))
-        wait_s = min(wait_s * 2, TRY_AGAIN_MAX_S)
-        self._slow[topic], self._slow_bytes_min[topic] = (now + wait_s, wait_s), bytes_min
+    def _hold_large(self, topic: str, size_bytes: int, now: float, *, bytes_min: int) -> None:
+        before = self._slow_bytes_min.get(topic)
+        if before is None:
+            _, wait_s = self._slow.get(topic, (now, LOOK_AGAIN_S / 2))
+            wait_s = min(wait_s * 2, TRY_AGAIN_MAX_S)
+            self._slow[topic] = now + wait_s, wait_s
+        else:  # a smaller one is too slow as well; half each time, or each size would cost a time-out
+            size_bytes = max(min(size_bytes, before // 2), bytes_min)
+        self._slow_bytes_min[topic] = size_bytes
         self._set(topic, self._accepting(topic, self.targets[topic].message_bytes_max))
         reason = ParkReason.TOPIC_UNREACHABLE.value
-        logger.error("topic.held", extra={"topic": topic, "reason": reason, "bytes_min": bytes_min})
+        logger.error("topic.held", extra={"topic": topic, "reason": reason, "bytes_min": size_bytes})
 
     def _accepting(self, topic: str, message_bytes_max: int) -> Target:
         return accepting_target(message_bytes_max, slow_bytes_min=self._slow_bytes_min.get(topic, ANY_SIZE))
