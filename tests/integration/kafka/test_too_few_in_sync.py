@@ -17,6 +17,7 @@ from txlayer.config import CoordinatorConfig
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 HOLD_AFTER_S = 5
+TRY_S = 3
 
 
 @pytest.mark.fault("broker: a topic has too few replicas in sync")
@@ -28,7 +29,10 @@ def test_a_topic_with_too_few_replicas_in_sync_is_held_and_the_others_go_on() ->
         fragile = create_topic(arena.servers, unique_name("fragile"), replicas=3, config={"min.insync.replicas": "3"})
         raw = RawWriter(arena)
         config = CoordinatorConfig(
-            bootstrap_servers=arena.servers, namespace=arena.namespace, hold_after=timedelta(seconds=HOLD_AFTER_S)
+            bootstrap_servers=arena.servers,
+            namespace=arena.namespace,
+            hold_after=timedelta(seconds=HOLD_AFTER_S),
+            kafka_transaction_timeout=timedelta(seconds=TRY_S),
         )
         with RunningCoordinator(config) as running:
             first = raw.prepare((fragile, b"k", b"v"))
