@@ -75,7 +75,7 @@ simulate: setup
 	$(BIN)/python -m tests.simulation.explore $(if $(WORLD),--world $(WORLD)) \
 	  $(if $(SEED),--seed $(SEED) $(if $(RESTART),--restart $(RESTART)),--minutes $(MINUTES))
 
-# Random faults on three real brokers for MINUTES, and a table of what happened; `make test` runs it until each kind of fault has happened.
+# Random faults on three real brokers for MINUTES, and a table of what happened; `make test` runs it until half of the kinds of faults have happened.
 # E2E_SEED=n replays the plan of a run.
 chaos: setup jars
 	E2E_CHAOS_MINUTES=$(MINUTES) $(BIN)/python -m pytest --quiet --capture=no tests/e2e/test_chaos.py $(REPORT)

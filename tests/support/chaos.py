@@ -62,17 +62,28 @@ class Outcome:
 class Chaos:
     """A cluster with proxies before every broker, coordinators, a load, and a nemesis."""
 
-    def __init__(self, config: LocalConfig, *, folder: Path, seed: int, rate: int, say: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        config: LocalConfig,
+        *,
+        folder: Path,
+        seed: int,
+        rate: int,
+        say: Callable[..., None],
+        kind_count: int | None = None,
+    ) -> None:
+        """`kind_count`: at least so many kinds of faults happen; None: every kind."""
         self._config = config
         self._folder = folder
         self._seed = seed
         self._rate = rate
         self._say = say
+        self._kind_count = kind_count
         self._numbers = count()
         self.journal = Journal(folder / "history.jsonl")
 
     def run(self, *, seconds: float) -> Outcome:
-        """Load and faults for so long, and until every kind of fault was there; then all is healed and comes to rest."""
+        """Load and faults for so long, and until enough kinds of faults were there; then all is healed and comes to rest."""
         with ExitStack() as stack:
             cluster, proxies = self._cluster(stack)
             arena = make_arena(
@@ -187,7 +198,12 @@ class Chaos:
     def _strike(self, nemesis: Nemesis, load: Load, witness: Witness, *, seconds: float) -> None:
         rng = random.Random(~self._seed)
         end_at = time.monotonic() + seconds
-        while time.monotonic() < end_at or not nemesis.has_shown_all:
+        kind_count = self._kind_count
+
+        def has_shown_enough() -> bool:
+            return nemesis.has_shown_all if kind_count is None else len(nemesis.counts) >= kind_count
+
+        while time.monotonic() < end_at or not has_shown_enough():
             fault = nemesis.strike()
             self.journal.write(
                 "fault",
