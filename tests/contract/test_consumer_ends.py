@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -9,14 +10,17 @@ import pytest
 
 from tests.support.consumers import PATIENCE_S, Gate, MakeStage, Stage, numbers
 from tests.support.waiting import wait_until
-from txlayer import AfterExhausted, RetryPolicy
+from txlayer import AfterExhausted, OrderedConsumer, RetryPolicy
+from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.ports import StoredOffset
+from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.dead_letters import DeadLetterReader, ResultSearch
+from txlayer.consumer.lease_keeper import LeaseKeeper, NoLeases
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
 from txlayer.core.key_queue import KeyQueues
 from txlayer.core.retry import Reject, Retry
-from txlayer.errors import BrokerUnavailableError
+from txlayer.errors import BrokerUnavailableError, MemberFencedError
 from txlayer.operate.dead_letters import DeadLetterLog
 from txlayer.operate.offsets import plan_reset
 from txlayer.operate.replay import wait_until_taken
@@ -74,6 +78,45 @@ def test_the_end_waits_for_handlers_and_stores_what_ended(stage: Stage) -> None:
 
     assert [b"0"] == stage.journal.values(b"k")
     assert 1 == stage.stored()
+
+
+class UnclosableLeases(NoLeases):
+    """Leases whose writer was fenced."""
+
+    def close(self) -> None:
+        raise MemberFencedError("fenced", group="g")
+
+
+class UnclosableConsumer(OrderedConsumer):
+    def _make_leases(self, connections: ConsumerConnections) -> LeaseKeeper:  # noqa: ARG002 - the consumer's
+        return UnclosableLeases()
+
+
+def test_what_cannot_be_closed_keeps_nothing_else_open(stage: Stage) -> None:
+    stage.write(b"0")
+    closed: list[str] = []
+    before = set(threading.enumerate())
+
+    def connect(config: ConsumerConfig) -> ConsumerConnections:
+        made = stage.lab.connect_consumer(config)
+        close = made.close
+
+        def close_and_tell() -> None:
+            closed.append("connections")
+            close()
+
+        made.close = close_and_tell  # type: ignore[method-assign]  # to see it
+        return made
+
+    consumer = stage.consumer(kind=UnclosableConsumer, connect=connect)
+    consumer.start()
+    stage.wait_stored(1)
+    with pytest.raises(MemberFencedError):
+        consumer.close()
+
+    assert ["connections"] == closed
+    left = set(threading.enumerate()) - before
+    assert not [thread for thread in left if thread.name.startswith("txlayer-handler")]
 
 
 def test_what_does_not_end_in_time_is_not_stored(stage: Stage) -> None:

@@ -180,8 +180,10 @@ class Assignments:
 
     def close(self) -> None:
         """Give all queues and leases back."""
-        self.revoke()
-        self._leases.close()
+        try:
+            self.revoke()
+        finally:
+            self._leases.close()
 
     # --- figures ------------------------------------------------------------------------------------------------------
 

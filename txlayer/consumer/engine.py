@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from typing import Any, Protocol
 
@@ -831,13 +832,12 @@ class Engine:
     def close(self) -> None:
         """Store what ended, leave the group and close everything. Results of handlers that still run are discarded."""
         self._is_ending = True
-        try:
-            self._reader.close()  # calls `_on_revoke`, which stores
-        finally:
-            self._assignments.close()
-            self._letters.close()
-            self._pool.close(POOL_END_S)
-            self._connections.close()
+        with ExitStack() as ending:  # from the last one on, also if one raises
+            ending.callback(self._connections.close)
+            ending.callback(self._pool.close, POOL_END_S)
+            ending.callback(self._letters.close)
+            ending.callback(self._assignments.close)
+            ending.callback(self._reader.close)  # calls `_on_revoke`, which stores
 
     def stats(self) -> ConsumerStats:
         """The consumer's figures; thread-safe."""
