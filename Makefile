@@ -7,6 +7,8 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 SUBJECTS := throughput order latency recovery failover barrier checkback consumers metrics tracing idle verify spark
 STAMP := .venv/.set-up
+# What `make demo` needs of it: a third of the packages. Where the whole environment is there, it is used.
+DEMO_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),.venv/.set-up-demo)
 TOOLS := .venv/tools
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --constraint $(CONSTRAINTS)
 
@@ -34,7 +36,9 @@ VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
 .PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas container bench images docs setup lint jars rights kills audit sbom clean
 
-demo: setup jars
+demo: $(DEMO_STAMP)
+	@$(BIN)/python -m txlayer broker fetch
+	@$(BIN)/txlayer-spark jars
 	$(BIN)/python examples/shop/demo.py
 
 # One pytest at the end, so that the last lines are its summary. NIGHTLY=3/60 runs the third of sixty shares of the nightly tests, too.
@@ -187,13 +191,22 @@ jars: setup
 	@$(BIN)/python -m txlayer broker fetch
 	@$(BIN)/txlayer-spark jars
 
-# The stamp is written last: an interrupted set-up is done again.
+# A stamp is written last: an interrupted set-up is done again.
 $(STAMP): pyproject.toml $(CONSTRAINTS)
-	@test -n "$(PYTHON)" || { echo "txlayer needs Python 3.11 or later: install it, or name one with make PYTHON=..." >&2; exit 2; }
-	@$(PYTHON) -m venv .venv || { echo "Python's venv is missing: install it (on Debian the package python3-venv)" >&2; exit 2; }
-	$(PIP) --quiet --upgrade pip
+	$(MAKE_ENVIRONMENT)
 	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql,spark,metrics,otel,testing]" --group dev
 	@touch $(STAMP)
+
+.venv/.set-up-demo: pyproject.toml $(CONSTRAINTS)
+	$(MAKE_ENVIRONMENT)
+	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql,spark]"
+	@touch $@
+
+define MAKE_ENVIRONMENT
+@test -n "$(PYTHON)" || { echo "txlayer needs Python 3.11 or later: install it, or name one with make PYTHON=..." >&2; exit 2; }
+@$(PYTHON) -m venv .venv || { echo "Python's venv is missing: install it (on Debian the package python3-venv)" >&2; exit 2; }
+$(PIP) --quiet --upgrade pip
+endef
 
 clean:
 	rm -rf mutants .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
