@@ -27,7 +27,7 @@ from txlayer.core.transaction import held_bytes
 from txlayer.errors import BrokerUnavailableError
 from txlayer.producer.encoding import Encoder
 from txlayer.producer.identity import ANYWHERE
-from txlayer.runtime.rebuild import REBUILD_WAIT_MAX_S
+from txlayer.runtime.environment import REBUILD_WAIT_MAX_S
 
 COUNT = 40
 

@@ -49,8 +49,7 @@ from txlayer.core.dead_letters import (
 from txlayer.core.key_queue import DUE_BYTES_MAX, Item, ItemSource, Snapshots, letter_bytes
 from txlayer.core.messages import Headers, Origin, Undecodable
 from txlayer.errors import ConfigError, InvariantError, RefusedRecordError, RetriableError, TxLayerError, UsageError
-from txlayer.runtime.environment import REAL, Environment
-from txlayer.runtime.rebuild import wait_before_rebuild
+from txlayer.runtime.environment import REAL, Environment, wait_before_rebuild
 
 logger = logging.getLogger("txlayer.consumer")
 

@@ -50,8 +50,7 @@ from txlayer.errors import (
     TxLayerError,
     UsageError,
 )
-from txlayer.runtime.environment import REAL, Environment
-from txlayer.runtime.rebuild import wait_before_rebuild
+from txlayer.runtime.environment import REAL, Environment, wait_before_rebuild
 
 logger = logging.getLogger("txlayer.coordinator")
 

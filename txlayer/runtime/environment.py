@@ -1,4 +1,4 @@
-"""What a service has of the process around it: clocks, pauses, dice, names, background calls.
+"""What a service has of the process around it: clocks, pauses, dice, names, background calls; and the pause before a rebuild.
 
 Coordinators and consumers ask the time, wait, draw and start background calls only through an `Environment`, so that a
 simulated world can run the same code.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import random
 import threading
 import time
@@ -17,11 +18,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from txlayer.errors import FencedError, InvariantError, TxLayerError, UsageError
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 SIDE_BY_SIDE_MAX = 8
 """Maximum number of threads for parallel calls."""
+REBUILD_WAIT_MAX_S = 5.0
+"""Longest pause between two rebuilds."""
+_SERVE_S = 0.05
 
 
 class Running(Protocol[T_co]):
@@ -95,3 +101,35 @@ class Environment:
 
 
 REAL = Environment()
+
+
+def wait_before_rebuild(
+    reason: TxLayerError,
+    *,
+    failure_count: int,
+    session_timeout_s: float,
+    serve_group: Callable[[float], bool],
+    environment: Environment,
+    logger: logging.Logger,
+) -> None:
+    """Serve the group for a pause that grows with the number of failures, or until it assigns partitions.
+
+    `serve_group` waits for at most so many seconds; True: the group said something. After a fence the pause is at least half of
+    the session time-out: another member may own the partitions already, and the group must report it before that member is fenced.
+
+    Raises:
+        UsageError, InvariantError: what `serve_group` raises of these; other errors of it are logged.
+    """
+    wait_s = min(0.05 * 2 ** min(failure_count, 10), REBUILD_WAIT_MAX_S)
+    if isinstance(reason, FencedError):
+        wait_s = max(wait_s, session_timeout_s / 2)
+    give_up_at, serve_s = environment.clock() + wait_s, min(_SERVE_S, wait_s)
+    while environment.clock() < give_up_at:
+        try:
+            if serve_group(serve_s):
+                return
+        except (UsageError, InvariantError):
+            raise
+        except TxLayerError as exc:
+            logger.info("group.unreadable", extra={"reason": str(exc)})
+            environment.sleep(serve_s)
