@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.lock_stage import EXPIRY_MS, NAME, QUEUE, TOPICS, LockStage, Process
@@ -200,6 +202,43 @@ def test_who_may_not_write_is_told_so(stage: LockStage) -> None:
 
     with pytest.raises(NotAuthorisedError):
         stage.run()
+
+
+class Unreadable:
+    """A cluster that does not say where the lock log ends, and counts the clients that are open."""
+
+    partition_count = 1
+
+    def __init__(self) -> None:
+        self.open_count = 0
+
+    def topic_limits(self, _topic: str) -> Unreadable:
+        return self
+
+    def make_client(self, *_: object, **__: object) -> Unreadable:
+        self.open_count += 1
+        return self
+
+    make_reader = make_log_writer = make_client
+
+    def end_offsets(self, *_: object, **__: object) -> None:
+        raise NotAuthorisedError("no", resource=TOPICS.locks, operation="read")
+
+    def close(self, *_: object) -> None:
+        self.open_count -= 1
+
+
+@pytest.mark.promise("P11")
+def test_a_registry_that_could_not_start_keeps_no_client_open() -> None:
+    """A consumer makes another one every few seconds until the log can be read."""
+    cluster: Any = Unreadable()
+    registry = LockRegistry(cluster, group="g", holder="a", topics=TOPICS)
+    with pytest.raises(NotAuthorisedError):
+        registry.start()
+    registry.close()
+    registry.close()
+
+    assert 0 == cluster.open_count
 
 
 # --- the guards -------------------------------------------------------------------------------------------------------

@@ -146,10 +146,13 @@ class LockLog:
 
     def close(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` for outstanding writes, and close."""
-        if self._writer is not None:
-            self._writer.close(timeout_s)
-        if self._reader is not None:
-            self._reader.close()
+        try:
+            if self._writer is not None:
+                self._writer.close(timeout_s)  # it reports what is outstanding
+        finally:
+            self._writer, reader, self._reader = None, self._reader, None
+            if reader is not None:
+                reader.close()
 
     def _asked(self, question: Callable[[], T]) -> T:
         assert self._writer is not None

@@ -259,12 +259,12 @@ class LockRegistry:
 
     def close(self) -> None:
         """Release everything and end. It waits at most `CLOSE_S` seconds."""
-        if self._is_started:
-            self._is_started = False
-            try:
+        was_started, self._is_started = self._is_started, False
+        try:
+            if was_started:
                 self._give_back(list(self._wanted))
-            finally:
-                self._log.close(CLOSE_S)
+        finally:
+            self._log.close(CLOSE_S)
 
     # --- what it holds ------------------------------------------------------------------------------------------------
 
