@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 
 def register_profiles() -> None:
     """To be called by a folder's conftest: by then pytest has not chosen one yet."""
-    # No deadline: a test never judges speed, and a busy machine is no failure.
-    settings.register_profile("quick", max_examples=60, deadline=None, print_blob=True)
-    settings.register_profile("ci", max_examples=500, deadline=None, print_blob=True)
-    settings.register_profile("deep", max_examples=20_000, deadline=None, print_blob=True)
+    # A test never judges speed, neither its own nor that of drawing: a busy machine is no failure.
+    unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+    settings.register_profile("quick", unhurried, max_examples=60)
+    settings.register_profile("ci", unhurried, max_examples=500)
+    settings.register_profile("deep", unhurried, max_examples=20_000)
     # The same examples for every mutant, and no time for the smallest one that shows it.
     settings.register_profile(
         "mutation",
+        unhurried,
         max_examples=60,
-        deadline=None,
+        print_blob=False,
         derandomize=True,
         database=None,
         phases=(Phase.explicit, Phase.generate),
