@@ -712,6 +712,11 @@ def is_rolled_back() -> Column:
     return F.isnotnull(decision()) & ~is_committed()
 
 
+def was_ended_without_half() -> Column:
+    """Whether it was on doubt only because of an op line, and was ended there: it was rolled back before its half records came."""
+    return F.coalesce(F.isnull(decision()) & (F.col("d_seen") == 0) & (doubt_state() == ""), F.lit(False))
+
+
 def is_abandoned() -> Column:
     """Whether an operator gave up what was committed."""
     return is_committed() & F.isnotnull("o_abandon")

@@ -27,6 +27,7 @@ from txlayer_spark.ledger import (
     is_cut_off,
     is_prepare_order,
     is_rolled_back,
+    was_ended_without_half,
 )
 
 
@@ -157,7 +158,7 @@ def _is_young(judging: Judging) -> Column:
 
 def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts, in one piece
     """What must hold for each verdict, given that no earlier one does; of the core and `ledger.JUDGED_COLUMNS`."""
-    committed, rolled_back = is_committed(), is_rolled_back()
+    committed, rolled_back = is_committed(), is_rolled_back() | was_ended_without_half()
     visible, hidden = _has("v_n"), _none("v_n")
     is_known = _has("h_n") | F.isnotnull("d_last")
     unknown = _sure(_may_lack_lines(judging)) | (_none("h_n") & _none("k_n"))

@@ -751,6 +751,30 @@ def ended_on_doubt_and_undecided(log: Log) -> None:
     log.end_on_doubt(0)
 
 
+def _rolled_back_before_its_half_record_came(log: Log) -> Record:
+    """A line that named nothing was kept aside, and an operator ended what was on doubt because of it alone."""
+    log.half("other/00000001")
+    line = f"1|C|{KEY}|orders|7|1700000000000|producer||".encode()
+    given_up = log.op(line)
+    log.add(DOUBT, key=f"origin/{OP}/0/{given_up.offset}:0".encode(), value=line, headers=[("txl-why", b"misplaced")])
+    value = f"1|parked|misplaced|orders|0|0|0|0|{log.now_ms}|1700000000000||commit|||{log.now_ms}||0/0/0/0"
+    log.add(DOUBT, key=KEY.encode(), value=value.encode())
+    log.op(f"1|R|{KEY}|orders|0|1700000000000|operator||zo%C3%AB: why".encode())
+    log.end_on_doubt()
+    log.now_ms += 30_000
+    return log.half()
+
+
+@case("rolled_back")
+def rolled_back_before_its_half_record_came(log: Log) -> None:
+    _rolled_back_before_its_half_record_came(log)
+
+
+@case("leaked")
+def rolled_back_before_its_half_record_came_and_visible(log: Log) -> None:
+    log.show(_rolled_back_before_its_half_record_came(log))
+
+
 @case("ok")
 def ended_on_doubt_and_visible(log: Log) -> None:
     half = log.half()

@@ -351,7 +351,9 @@ def promised_counts(world: World) -> dict[tuple[int, str], int]:
     """How many messages each transaction has, as the summaries on doubt say."""
     parsed = ((r, parse_summary(r.value)) for r in world.readable(world.doubt))
     return {
-        (r.partition, (r.key or b"").decode("latin-1")): summary.count for r, summary in parsed if summary is not None
+        (r.partition, (r.key or b"").decode("latin-1")): summary.count
+        for r, summary in parsed
+        if summary is not None and summary.seen
     }
 
 
@@ -712,7 +714,10 @@ def judge_visibility(world: World, txn: Transaction, reading: Reading) -> None:
 def judge_fate(world: World, txn: Transaction, reading: Reading, queue: KeyQueue) -> None:
     """Set the state on which half, op, doubt and the real topics agree, and find what contradicts."""
     doubt_state = txn.doubt.state if txn.doubt else None
-    if reading.decision is None:
+    was_ended_without_half = bool(txn.summaries) and not any(summary.seen for summary in txn.summaries)
+    if reading.decision is None and was_ended_without_half and doubt_state is None:
+        reading.state = "rolled-back"  # by a line that doubt alone told of
+    elif reading.decision is None:
         reading.state = doubt_state if doubt_state == "parked" else "open"
         if doubt_state not in (None, "open", "parked") and doubt_state in STATES:
             reading.find(Kind.CONTRADICTED, detail=f"{doubt_state}, and no decision is there")

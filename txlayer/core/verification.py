@@ -333,6 +333,12 @@ class _Attempt:
         return bool(self.parked_ms)
 
     @property
+    def was_ended_without_half(self) -> bool:
+        """True if it was on doubt only because of an op line, and was ended there: it was rolled back before its half records came."""
+        had_half = bool(self.kept_at) or any(summary.seen for summary in self.summaries)
+        return bool(self.summaries) and not had_half and self.doubt is None
+
+    @property
     def visible(self) -> list[tuple[int, ForwardTrace]]:
         return [(index, forward) for index, forward in self.shown if forward.is_committed]
 
@@ -680,6 +686,9 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
     reading.verdict = Verdict.OPEN
     state, decision = attempt.state, reading.decision
     if decision is None:
+        if attempt.was_ended_without_half:
+            reading.verdict = Verdict.ROLLED_BACK
+            return True
         if state in _KNOWN - _UNDECIDED:
             reading.find(Verdict.LOST, None, f"{state} on doubt, and nobody decided it")
         elif attempt.was_on_doubt and not state:
