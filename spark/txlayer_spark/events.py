@@ -197,7 +197,7 @@ def events(bronze: DataFrame, names: Names, *, kinds: Sequence[TopicKind] = EVEN
 def _half(records: DataFrame, names: Names) -> DataFrame:
     """pos: offset; n: count; a: group; b: number of the topic; c: immunity and mode; key: hash of the ordering key;
     hash: of everything that a forwarded record repeats; g: of group and partition; w: of the partition that it names;
-    d: of the content; t: of the timestamp that it names.
+    d: of the content; t: the timestamp that it names.
     """
     line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
     narrow = _narrow(records, _line=line)
@@ -238,7 +238,8 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
         g=F.xxhash64(_field(2), "partition"),
         w=F.when(F.isnotnull(wanted), F.xxhash64(index, wanted)),
         d=content,
-        t=F.when(F.isnotnull(timed), F.xxhash64(index, timed)),
+        # 0 means the time of forwarding.
+        t=F.when(timed > 0, timed),
         is_misplaced=_is_misplaced(names, halves[0])
         | ~F.coalesce(index < count, F.lit(False))
         | F.isnull(born_ms)
@@ -428,7 +429,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
     """partition, pos: of the half record; n: count; a: 1 when the headers say nothing that can be read; b: number of the topic;
     c: partition, as `Names.lane` has it, and offset where it is visible; hash: as of a half record; g: append time, null where a producer sets the
     time; key: 1 when its half record was gone before it could be read; w: of its partition; d: of the message's key;
-    t: of its time, null where the broker sets that.
+    t: its time, null where the broker sets that.
     """
     headers = F.col("headers")
     # Folders of earlier releases do not say whose time it is.
@@ -472,7 +473,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
         ordering=F.when(is_good & names.is_in_gap(half_partition, offset), F.lit(1)),
         w=F.xxhash64(index, F.col("partition").cast("bigint")),
         d=F.col("_lane"),
-        t=F.when(F.isnotnull("_timed"), F.xxhash64(index, F.col("_timed"))),
+        t=F.col("_timed"),
     )
 
 

@@ -65,6 +65,10 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
     is_held, is_whole = F.col("a") != int(Held.ENDED), F.col("a") == int(Held.WHOLE)
     last_doubt = F.shiftleft("pos", REASON_BITS + STATE_BITS)
     last_doubt = last_doubt.bitwiseOR(F.shiftleft("a", REASON_BITS)).bitwiseOR(F.coalesce("b", F.lit(0)))
+    timed = F.when(F.isnotnull("t"), F.xxhash64("idx", "t"))
+    # An answer without a decision puts nothing on its way.
+    is_answer = (F.col("kind") == int(Kind.OP)) & said(Said.UNKNOWN)
+    seen_ms = F.when(F.col("kind") == int(Kind.FORWARDED), F.col("g")).when(~is_answer, F.col("at_ms"))
     # What a later release wrote may say that it is parked.
     parked = F.col("a").isin(*map(STATES.index, ("parked", "parked-committed", LATER)))
     return {
@@ -72,7 +76,7 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
         "nonce_max": _Part(F.max, F.col("nonce")),
         "born_ms": _Part(F.min, F.col("born_ms")),
         # The time of what is visible may be the user's.
-        "seen_ms": _Part(F.max, F.when(F.col("kind") == int(Kind.FORWARDED), F.col("g")).otherwise(F.col("at_ms"))),
+        "seen_ms": _Part(F.max, seen_ms),
         "g_min": _Part(F.min, F.when(is_ours, F.col("g"))),
         "g_max": _Part(F.max, F.when(is_ours, F.col("g"))),
         "h_n": _Part(F.sum, when(Kind.HALF, one)),
@@ -92,7 +96,7 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
         "h_named": _Part(F.bit_or, when(Kind.HALF, index_bit, F.isnotnull("w"))),
         "h_wanted": _Part(F.bit_xor, when(Kind.HALF, "w")),
         "h_timed": _Part(F.bit_or, when(Kind.HALF, index_bit, F.isnotnull("t"))),
-        "h_time": _Part(F.bit_xor, when(Kind.HALF, "t")),
+        "h_time": _Part(F.bit_xor, when(Kind.HALF, timed)),
         "h_topics": _Part(F.bit_or, when(Kind.HALF, bit(F.col("b")))),
         "h_options": _Part(F.max, when(Kind.HALF, "c")),
         "h_key": _Part(F.max, when(Kind.HALF, "key")),
@@ -128,7 +132,7 @@ def _core() -> Mapping[str, _Part]:  # the table of what is folded, in one piece
         "v_gone": _Part(F.sum, when(Kind.FORWARDED, one, F.isnotnull("key"))),
         "v_early_ms": _Part(F.min, when(Kind.FORWARDED, "g")),
         "v_wanted": _Part(F.bit_xor, when(Kind.FORWARDED, "w")),
-        "v_time": _Part(F.bit_xor, when(Kind.FORWARDED, "t")),
+        "v_time": _Part(F.bit_xor, when(Kind.FORWARDED, timed)),
         "v_count": _Part(F.max, when(Kind.FORWARDED, "n")),
         "v_partition": _Part(F.max, when(Kind.FORWARDED, "partition")),
         "v_first": _Part(F.min, when(Kind.FORWARDED, "pos")),
@@ -363,7 +367,7 @@ def fold_exactly(  # its steps, in their order
     alone = ops.join(there, list(_ATTEMPT), "left_anti")
     forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
     forwarded = put(_attached(forwarded, half, messages, known), "attached")
-    shown = _shown(forwarded)
+    shown = _shown(forwarded, clock_error_ms=clock_error_ms)
     missing = _missing(messages, shown, _claims(forwarded), decided, excused)
     kept = _kept(messages, contents, doubts)
     once = half.where(~F.col("is_copy"))
@@ -466,7 +470,7 @@ def _not_given_up(ops: DataFrame, quarantined: DataFrame) -> DataFrame:
 
 def _messages(half: DataFrame, contents: DataFrame) -> DataFrame:
     """Every message that is known, once: of half, else of doubt (`pos` null)."""
-    columns = (*_ATTEMPT, "idx", "n", "born_ms", "pos", "hash", "b", "w", "d", "t")
+    columns = (*_ATTEMPT, "idx", "n", "born_ms", "at_ms", "pos", "hash", "b", "w", "d", "t")
     stored = half.where(~F.col("is_copy")).select(*columns)
     others = contents.join(stored, [*_ATTEMPT, "idx"], "left_anti")
     return stored.unionByName(others.withColumn("pos", F.lit(None).cast("bigint")).select(*columns))
@@ -597,13 +601,14 @@ def _decided(counting: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame, known: DataFrame) -> DataFrame:
-    """What is visible with the nonce of its attempt, or `STRAY`, with what it should be (`_b`, `_hash`, `_w`, `_t`)."""
+    """What is visible with the nonce of its attempt, or `STRAY`, with what it should be (`_b`, `_hash`, `_w`, `_t`, `_half_ms`)."""
     expected = (
         F.col("nonce").alias("_nonce"),
         F.col("b").alias("_b"),
         F.col("hash").alias("_hash"),
         F.col("w").alias("_w"),
         F.col("t").alias("_t"),
+        F.col("at_ms").alias("_half_ms"),
         F.lit(True).alias("_stored"),
     )
     claim = ["txn_id", "partition", "pos", "idx", "n", "born_ms"]
@@ -620,7 +625,7 @@ def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame, known:
     kept = kept.select(
         *claim, *expected[:-1], F.isnotnull("pos").alias("_stored"), "_low", "_high", F.col("d").alias("_content")
     )
-    own = ("_nonce", "_b", "_hash", "_w", "_t", "_stored")
+    own = ("_nonce", "_b", "_hash", "_w", "_t", "_half_ms", "_stored")
     others = found.where(F.isnull("_nonce")).drop(*own).join(kept, claim, "left")
     is_its_own = ~is_broken & (~F.col("_stored") | F.col("pos").between(F.col("_low"), F.col("_high")))
     others = others.withColumns(
@@ -632,10 +637,12 @@ def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame, known:
     return of_half.unionByName(others).withColumn("nonce", F.coalesce("_nonce", F.lit(STRAY)))
 
 
-def _shown(forwarded: DataFrame) -> DataFrame:
+def _shown(forwarded: DataFrame, *, clock_error_ms: int) -> DataFrame:
     """Per attempt and message that is visible: whether on its own topic, and whether one of its records differs."""
+    # A time in the future became that of forwarding.
+    is_cut = (F.col("_half_ms") - clock_error_ms <= F.col("t")) & (F.col("t") < F.col("_t"))
     differs = F.col("_stored") & (F.col("hash") != F.col("_hash"))
-    differs = differs | (F.col("w") != F.col("_w")) | (F.col("t") != F.col("_t"))
+    differs = differs | (F.col("w") != F.col("_w")) | ((F.col("t") != F.col("_t")) & ~is_cut)
     own = forwarded.where(F.col("nonce") != STRAY)
     return own.groupBy(*_ATTEMPT, "idx").agg(
         F.max(F.coalesce(F.col("b").eqNullSafe(F.col("_b")), F.lit(False)) | ~F.col("_stored")).alias("_own_topic"),

@@ -223,6 +223,44 @@ def another_timestamp_than_was_asked_for(log: Log) -> None:
     log.records[-1] = replace(log.records[-1], timestamp_ms=6, is_append_time=False)
 
 
+def _shown_at(log: Log, options: str, *, later_ms: int) -> None:
+    """Forwarded so long after it was stored, to a topic that keeps the producers' times."""
+    half = log.half(options=options)
+    log.op(("C", half))
+    log.show(half)
+    shown_ms = half.timestamp_ms + later_ms
+    log.records[-1] = replace(log.records[-1], timestamp_ms=shown_ms, is_append_time=False)
+
+
+@case("ok")
+def user_timestamp_in_the_future(log: Log) -> None:
+    _shown_at(log, f"t{log.now_ms + 60_000}", later_ms=1_000)
+
+
+@case("ok")
+def user_timestamp_of_zero(log: Log) -> None:
+    _shown_at(log, "t0", later_ms=1_000)
+
+
+@case("corrupt")
+def user_timestamp_in_the_future_and_an_earlier_one_than_that_of_forwarding(log: Log) -> None:
+    _shown_at(log, f"t{log.now_ms + 60_000}", later_ms=-1_000)
+
+
+@case("corrupt")
+def user_timestamp_in_the_future_and_a_later_one_than_was_asked_for(log: Log) -> None:
+    _shown_at(log, f"t{log.now_ms + 60_000}", later_ms=120_000)
+
+
+@case("ok")
+def user_timestamps_of_which_one_is_in_the_future(log: Log) -> None:
+    first, last = log.half(numbers="0/2", options="t5"), log.half(numbers="1/2", options=f"t{log.now_ms + 60_000}")
+    log.op(("C", last))
+    for half, shown_ms in ((first, 5), (last, last.timestamp_ms + 1_000)):
+        log.show(half)
+        log.records[-1] = replace(log.records[-1], timestamp_ms=shown_ms, is_append_time=False)
+
+
 @case("ok")
 def user_timestamps_where_the_broker_sets_its_own(log: Log) -> None:
     half = log.half(options="t5")

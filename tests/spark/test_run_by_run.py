@@ -336,6 +336,14 @@ def behind_one_whose_commit_was_repeated_a_moment_ago(log: Steps) -> None:
 
 
 @case
+def missing_and_answered_with_unknown_a_moment_ago(log: Steps) -> None:
+    half = log.half()
+    log.op(("C", half))
+    log.cut()
+    log.op(("U", half))
+
+
+@case
 def held_and_released_between_the_reading_of_its_topics_and_of_doubt(log: Steps) -> None:
     """Bronze reads the real topics first, and `shop` a little later than `loyalty`."""
     first, last = log.half(KEY, "0/2"), log.half(KEY, "1/2", topic="loyalty")
@@ -414,7 +422,7 @@ def test_what_waited_for_one_that_was_decided_a_moment_ago_may_still_be_on_its_w
 
     id_b, nonce_b = BEHIND.split("/")
     assert (id_b, nonce_b, "open") in waiting
-    assert (id_b, nonce_b, "open" if "young" in request.node.name else "lost") in decided
+    assert (id_b, nonce_b, "open" if "[young]" in request.node.name else "lost") in decided
 
 
 @pytest.mark.nightly
@@ -423,7 +431,7 @@ def test_what_waited_for_one_that_was_parked_a_moment_ago_may_still_be_on_its_wa
 ) -> None:
     _, parked, *_ = judged["behind_one_that_was_parked_a_moment_ago"]
 
-    expected = "open" if "young" in request.node.name else "lost"
+    expected = "open" if "[young]" in request.node.name else "lost"
     assert [(*AHEAD.split("/"), "parked"), (*BEHIND.split("/"), expected)] == parked
 
 
@@ -433,8 +441,15 @@ def test_what_does_not_wait_is_lost_also_while_a_repeated_commit_ahead_of_it_is_
 ) -> None:
     _, repeated, *_ = judged["behind_one_whose_commit_was_repeated_a_moment_ago"]
 
-    expected = "open" if "young" in request.node.name else "lost"
+    expected = "open" if "[young]" in request.node.name else "lost"
     assert [(*AHEAD.split("/"), expected), (*BEHIND.split("/"), "lost")] == repeated
+
+
+@pytest.mark.nightly
+def test_an_answer_that_decides_nothing_puts_nothing_on_its_way(judged: dict[str, list[list[Word]]]) -> None:
+    _, answered, *_ = judged["missing_and_answered_with_unknown_a_moment_ago"]
+
+    assert [(*KEY.split("/"), "lost")] == answered
 
 
 @pytest.mark.nightly
@@ -445,7 +460,7 @@ def test_what_was_released_a_moment_ago_may_still_be_on_its_way(
     held, released, *_ = judged["held_and_released_between_the_reading_of_its_topics_and_of_doubt"]
 
     assert {"open"} == {word for _, _, word in held}
-    expected = ["open", "open"] if "young" in request.node.name else ["lost", "torn"]
+    expected = ["open", "open"] if "[young]" in request.node.name else ["lost", "torn"]
     assert expected == [word for _, _, word in released]
     _, in_part, *_ = judged["forwarded_late_between_the_reading_of_its_topics"]
     assert expected[1:] == [word for _, _, word in in_part]
