@@ -34,7 +34,7 @@ IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas container bench images docs setup lint jars rights kills audit sbom clean
+.PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas container mysql bench images docs setup lint jars rights kills audit sbom clean
 
 demo: $(DEMO_STAMP)
 	@$(BIN)/python -m txlayer broker fetch
@@ -130,6 +130,10 @@ kafkas: setup jars
 # The pytest plugin's `container` on a Docker engine that the tests start; as root, with dockerd and iproute2.
 container: setup jars
 	$(BIN)/python -m pytest tests/integration/test_plugin_container.py $(REPORT)
+
+# The tests of MariaDB on MySQL, which is installed from Debian unstable into a folder of its own; as root.
+mysql: setup
+	TXLAYER_TEST_MYSQL=1 $(BIN)/python -m pytest tests/integration/sql -k "mariadb or mysql or time_out_rolled" $(REPORT)
 
 bench: setup jars
 	@failed=0; for subject in $(SUBJECTS); do \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.support.debian import install
+from tests.support.debian import install, program
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local.server import free_ports
 
@@ -22,6 +23,7 @@ PACKAGES = {
     "postgresql": ("postgresql",),
     "mariadb": ("mariadb-server-core", "mariadb-client-core"),  # without a service that starts by itself
 }
+MYSQL_ROOT = Path(tempfile.gettempdir()) / "txlayer-mysql"
 BINARIES = {"postgresql": ("initdb", "postgres"), "mariadb": ("mariadb-install-db", "mariadbd", "my_print_defaults")}
 
 
@@ -123,11 +125,72 @@ def postgresql_server(*, is_durable: bool = False) -> Iterator[str]:
             yield f"postgresql+psycopg://{place}"
 
 
+def mysql_root() -> Path:
+    """A small Debian unstable with its MySQL, made once as root: other releases of Debian have MariaDB alone.
+
+    Raises:
+        NoServerError: it could not be made.
+    """
+    if os.geteuid() != 0:
+        raise NoServerError("MySQL is installed into a folder of its own, which takes root")
+    server = MYSQL_ROOT / "usr" / "sbin" / "mysqld"
+    if not server.exists():
+        shutil.rmtree(MYSQL_ROOT, ignore_errors=True)
+        make = [program("debootstrap", package="debootstrap"), "--variant=minbase", "--no-check-gpg", "sid", MYSQL_ROOT]
+        get = ["chroot", MYSQL_ROOT, "apt-get", "install", "--yes", "--no-install-recommends", "mysql-server-core"]
+        for command in ([*make, _mirror()], get):
+            ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+            if ended.returncode:
+                raise NoServerError(ended.stderr[-1_000:] or ended.stdout[-1_000:])
+    return MYSQL_ROOT
+
+
+def _mirror() -> str:
+    """Where this machine gets Debian's packages from."""
+    for path in [*Path("/etc/apt/sources.list.d").glob("*.sources"), Path("/etc/apt/sources.list")]:
+        found = re.search(r"^(?:URIs:|deb(?: \[.*\])?) *(http\S+/debian/?)\s", path.read_text(), re.MULTILINE)
+        if found:
+            return found[1]
+    raise NoServerError("no mirror of Debian is named in /etc/apt")
+
+
+@contextmanager
+def mysql_server(*options: str) -> Iterator[str]:
+    """A MySQL server with these options; its address for SQLAlchemy."""
+    root = mysql_root()
+    with _folder(root) as (folder, owner, log):
+        data, inside = folder / "data", Path("/") / folder.relative_to(root)
+        account = pwd.getpwnam("nobody").pw_name
+        run = ["chroot", str(root), "/usr/sbin/mysqld", "--no-defaults", f"--user={account}", "--secure-file-priv="]
+        run.append(f"--datadir={inside / 'data'}")
+        data.mkdir()
+        owner.own(data)
+        with log.open("ab") as output:
+            assert not subprocess.run(
+                [*run, "--initialize-insecure"], stdout=output, stderr=output, check=False
+            ).returncode
+            port = free_port()
+            run += [
+                f"--port={port}",
+                "--bind-address=127.0.0.1",
+                f"--socket={inside / 's'}",
+                f"--pid-file={inside / 'pid'}",
+            ]
+            run += ["--mysqlx=OFF", "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M", *options]
+            server = subprocess.Popen(run, stdout=output, stderr=output)
+        with _running(server, signal.SIGTERM, log):
+            _wait_until_listening(server, port, log)
+            _make_database(folder / "s")
+            yield f"mysql+pymysql://txlayer:geheim@127.0.0.1:{port}/shop"
+
+
 @contextmanager
 def mariadb_server(*options: str) -> Iterator[str]:
-    """A MariaDB server with these options; its address for SQLAlchemy."""
-    import pymysql
-
+    """A MariaDB server with these options, or a MySQL server with `TXLAYER_TEST_MYSQL=1`; its address for SQLAlchemy."""
+    if os.environ.get("TXLAYER_TEST_MYSQL"):
+        with mysql_server(*options) as url:
+            yield url
+        return
     found = programs("mariadb")
     port = free_port()
     with _folder() as (folder, owner, log):
@@ -159,18 +222,26 @@ def mariadb_server(*options: str) -> Iterator[str]:
         )
         with _running(server, signal.SIGTERM, log):
             _wait_until_listening(server, port, log)
-            administrator = pymysql.connect(unix_socket=str(folder / "s"), user="root")
-            with administrator, administrator.cursor() as cursor:
-                cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
-                cursor.execute("CREATE USER txlayer@'127.0.0.1' IDENTIFIED BY 'geheim'")
-                cursor.execute("GRANT ALL ON *.* TO txlayer@'127.0.0.1'")
+            _make_database(folder / "s")
             yield f"mysql+pymysql://txlayer:geheim@127.0.0.1:{port}/shop"
 
 
+def _make_database(unix_socket: Path) -> None:
+    import pymysql
+
+    administrator = pymysql.connect(unix_socket=str(unix_socket), user="root")
+    with administrator, administrator.cursor() as cursor:
+        cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
+        # MySQL takes a client of 127.0.0.1 for one of localhost if it finds that name.
+        for host in ("127.0.0.1", "localhost"):
+            cursor.execute(f"CREATE USER txlayer@'{host}' IDENTIFIED BY 'geheim'")
+            cursor.execute(f"GRANT ALL ON *.* TO txlayer@'{host}'")
+
+
 @contextmanager
-def _folder() -> Iterator[tuple[Path, _Owner, Path]]:
+def _folder(root: Path | None = None) -> Iterator[tuple[Path, _Owner, Path]]:
     owner = _Owner()
-    folder = Path(tempfile.mkdtemp(prefix="txlayer-db-"))
+    folder = Path(tempfile.mkdtemp(prefix="txlayer-db-", dir=root and root / "tmp"))
     try:
         owner.own(folder)
         yield folder, owner, folder / "log"

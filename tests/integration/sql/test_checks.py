@@ -193,9 +193,10 @@ def test_a_check_leaves_the_pools_connections_as_they_were(shop: Shop) -> None:
     queries = {
         "sqlite": "PRAGMA busy_timeout",
         "postgresql": "SELECT current_setting('lock_timeout') || current_setting('default_transaction_isolation')",
-        "mysql": "SELECT concat(@@innodb_lock_wait_timeout, ' ', @@lock_wait_timeout, @@tx_isolation)",
+        "mysql": "SELECT concat(@@innodb_lock_wait_timeout, ' ', @@lock_wait_timeout, @@{isolation})",
     }
-    look = text(queries[shop.kind])
+    isolation = "tx_isolation" if shop.engine.dialect.is_mariadb else "transaction_isolation"
+    look = text(queries[shop.kind].format(isolation=isolation))
     seen: set[Any] = set()
     engine = create_engine(shop.engine.url, pool_size=1, max_overflow=0)
     barrier = SqlBarrier(engine, lock_wait=timedelta(milliseconds=200))
