@@ -136,8 +136,14 @@ def mysql_root() -> Path:
     server = MYSQL_ROOT / "usr" / "sbin" / "mysqld"
     if not server.exists():
         shutil.rmtree(MYSQL_ROOT, ignore_errors=True)
-        make = [program("debootstrap", package="debootstrap"), "--variant=minbase", "--no-check-gpg", "sid", MYSQL_ROOT]
-        get = ["chroot", MYSQL_ROOT, "apt-get", "install", "--yes", "--no-install-recommends", "mysql-server-core"]
+        make = [
+            str(program("debootstrap", package="debootstrap")),
+            "--variant=minbase",
+            "--no-check-gpg",
+            "sid",
+            str(MYSQL_ROOT),
+        ]
+        get = ["chroot", str(MYSQL_ROOT), "apt-get", "install", "--yes", "--no-install-recommends", "mysql-server-core"]
         for command in ([*make, _mirror()], get):
             ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
             if ended.returncode:

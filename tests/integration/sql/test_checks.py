@@ -195,7 +195,7 @@ def test_a_check_leaves_the_pools_connections_as_they_were(shop: Shop) -> None:
         "postgresql": "SELECT current_setting('lock_timeout') || current_setting('default_transaction_isolation')",
         "mysql": "SELECT concat(@@innodb_lock_wait_timeout, ' ', @@lock_wait_timeout, @@{isolation})",
     }
-    isolation = "tx_isolation" if shop.engine.dialect.is_mariadb else "transaction_isolation"
+    isolation = "tx_isolation" if getattr(shop.engine.dialect, "is_mariadb", False) else "transaction_isolation"
     look = text(queries[shop.kind].format(isolation=isolation))
     seen: set[Any] = set()
     engine = create_engine(shop.engine.url, pool_size=1, max_overflow=0)
