@@ -21,9 +21,9 @@ from txlayer.adapters.ports import Assignment
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView, ObservedCoordinator
 from txlayer.coordinator.partition import LogTime, Shard
 from txlayer.core import codec
-from txlayer.core.ledger import Ledger, LedgerSettings
+from txlayer.core.ledger.ledger import Ledger, LedgerSettings
+from txlayer.core.ledger.transaction import accepting_target
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, OpMessage, Resolution, Source
-from txlayer.core.transaction import accepting_target
 
 COORDINATOR_US = 21.7
 """CPU per transaction of a coordinator under full load, from README.md."""

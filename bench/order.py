@@ -29,13 +29,13 @@ from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import NO_PRECAUTIONS, Publisher
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
-from txlayer.core.batch import Positions
 from txlayer.core.codec import PlainHeaders
-from txlayer.core.doubt import DoubtFold
-from txlayer.core.ledger import Ledger, LedgerSettings
+from txlayer.core.ledger.batch import Positions
+from txlayer.core.ledger.doubt import DoubtFold
+from txlayer.core.ledger.ledger import Ledger, LedgerSettings
+from txlayer.core.ledger.transaction import accepting_target
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, uuid7
 from txlayer.core.partitions import half_partition, key_hash
-from txlayer.core.transaction import accepting_target
 
 PARTITION_COUNT = 8
 NOW_MS = 1_800_000_000_000

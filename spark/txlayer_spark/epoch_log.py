@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 
 from txlayer.core import codec
 from txlayer.core.codec import NEXT_VERSION, VERSION, WHOLE_MAX
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
 from txlayer.core.partitions import half_partition
-from txlayer.core.transitions import TxnState
 from txlayer.errors import NotAuthorisedError, OutcomeUnknownError, RefusedRecordError, TopicMismatchError
 from txlayer_spark import lines, sink
 from txlayer_spark.brokers import Brokers, NamespaceAddress, Span, Spans

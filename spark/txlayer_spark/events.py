@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from txlayer.core import codec
 from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.codec import PARTITION_MAX
+from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import ParkReason, Resolution, Source
-from txlayer.core.transitions import SETTLED, TxnState
 from txlayer_spark import lines
 from txlayer_spark.schemas import TopicKind
 

@@ -13,7 +13,7 @@ from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from tests.support.whole_stage import Running, Shop
 from txlayer.core.codec import HALF_HEADER
-from txlayer.core.ledger import UNSETTLED_BYTES
+from txlayer.core.ledger.ledger import UNSETTLED_BYTES
 
 COUNT = 60
 KEYS = [txn_key(f"txn-{number}") for number in range(COUNT)]

@@ -17,8 +17,8 @@ from txlayer.adapters.ports import Assignment, GroupReader, StoredOffset, Transa
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import Targets
-from txlayer.core.batch import Batch
-from txlayer.core.transaction import Transaction
+from txlayer.core.ledger.batch import Batch
+from txlayer.core.ledger.transaction import Transaction
 from txlayer.errors import BrokerUnavailableError, LifecycleError, MemberFencedError, TxLayerError
 from txlayer.runtime.environment import Environment
 

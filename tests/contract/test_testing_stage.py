@@ -11,7 +11,7 @@ import pytest
 from tests.contract.conftest import LOGS
 from txlayer import Context, OrderedConsumer, ReceivedMessage
 from txlayer.adapters.memory import Fault, FaultPlan, MemoryKafka, ThreadWorld
-from txlayer.core.transitions import TxnState
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.errors import ConfigError, TopicMismatchError
 from txlayer.testing import KafkaAccess, Stage, memory_access, real_access, wait_until
 

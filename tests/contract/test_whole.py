@@ -15,8 +15,8 @@ from tests.support.waiting import wait_until
 from tests.support.whole_stage import SESSION, Running, Shop
 from txlayer.core import codec
 from txlayer.core.codec import HALF_HEADER
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import Message, OpMessage, Resolution
-from txlayer.core.transitions import TxnState
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from pkgutil import walk_packages
 import pytest
 
 import txlayer
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import ParkReason, Source
-from txlayer.core.transitions import TxnState
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "glossary.md"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.protocol_page import page
-from txlayer.core.transitions import SETTLED, TRANSITIONS, TxnState
+from txlayer.core.ledger.transitions import SETTLED, TRANSITIONS, TxnState
 
 
 def drawn_from_the_table() -> str:

@@ -14,8 +14,8 @@ from tests.support.core_records import half_record, plain_record, txn_key
 from tests.support.partition_driver import ACCEPTS, PartitionDriver
 from tests.support.partition_log import Entry, PartitionLog
 from txlayer.core import codec
-from txlayer.core.doubt import DoubtFold, QuarantineFold
 from txlayer.core.history import HistoryFold
+from txlayer.core.ledger.doubt import DoubtFold, QuarantineFold
 from txlayer.core.messages import HalfHeader, OpMessage, Origin, Undecodable
 from txlayer.operate.history import history_json
 from txlayer.operate.unsettled import quarantined_json

@@ -33,10 +33,10 @@ from txlayer.config import (
 )
 from txlayer.coordinator.recovery import decode_stored, encode_stored
 from txlayer.core import codec
+from txlayer.core.ledger.transaction import from_summary
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, OpMessage, Undecodable, check_group, check_txn_id
 from txlayer.core.partitions import half_partition, partition_of_key_hash
 from txlayer.core.topics import TopicSpec, plan
-from txlayer.core.transaction import from_summary
 from txlayer.errors import ConfigError, UsageError
 
 TOPICS = SystemTopics("txlayer")

@@ -10,6 +10,7 @@ from tests.support.history import Sample
 from tests.support.logs import seen
 from txlayer.adapters.ports import StoredOffset
 from txlayer.core import codec
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import (
     COMMIT,
     NO_OPTIONS,
@@ -23,7 +24,6 @@ from txlayer.core.messages import (
     Source,
 )
 from txlayer.core.partitions import half_partition
-from txlayer.core.transitions import TxnState
 from txlayer.errors import TxLayerError
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from tests.simulation.databases import BarrierCheck
 from tests.simulation.processes import Process
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core.checks import UnresolvedAction
-from txlayer.core.doubt import DoubtFold
-from txlayer.core.ledger import Ledger
+from txlayer.core.ledger.doubt import DoubtFold
+from txlayer.core.ledger.ledger import Ledger
+from txlayer.core.ledger.transaction import OpPosition, Transaction
+from txlayer.core.ledger.transitions import TxnEvent, TxnState, transition
 from txlayer.core.messages import ROLLBACK, OpMessage, ParkReason, Resolution, Source, txn_id_of
-from txlayer.core.transaction import OpPosition, Transaction
-from txlayer.core.transitions import TxnEvent, TxnState, transition
 
 # --- the barrier ------------------------------------------------------------------------------------------------------
 

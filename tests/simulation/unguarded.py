@@ -18,12 +18,12 @@ from txlayer.coordinator.publish import NO_PRECAUTIONS, Precautions, Publisher
 from txlayer.coordinator.recovery import Recovery
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.targets import Targets
-from txlayer.core.batch import NO_LIMIT, Batch, Positions
-from txlayer.core.forward_order import ForwardOrder
-from txlayer.core.ledger import Ledger
+from txlayer.core.ledger.batch import NO_LIMIT, Batch, Positions
+from txlayer.core.ledger.forward_order import ForwardOrder
+from txlayer.core.ledger.ledger import Ledger
+from txlayer.core.ledger.transaction import OpPosition, Transaction
+from txlayer.core.ledger.transitions import TxnEvent
 from txlayer.core.messages import OpMessage, ParkReason
-from txlayer.core.transaction import OpPosition, Transaction
-from txlayer.core.transitions import TxnEvent
 from txlayer.errors import TxLayerError
 
 

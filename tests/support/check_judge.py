@@ -14,6 +14,7 @@ from tests.support.history import History
 from tests.support.logs import Seen
 from txlayer.core import codec
 from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import (
     CheckKind,
     CheckRecord,
@@ -24,7 +25,6 @@ from txlayer.core.messages import (
     Source,
     Undecodable,
 )
-from txlayer.core.transitions import TxnState
 
 _ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
 _TOLD = frozenset({Source.PRODUCER, *_ANSWERING})

@@ -20,8 +20,8 @@ from tests.support.waiting import TimedOutError, wait_until
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.partition import check_policies
 from txlayer.core import codec
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import ROLLBACK, OpMessage, Resolution, Undecodable
-from txlayer.core.transitions import TxnState
 
 IMMUNITY_S, INTERVAL_S, INTERVAL_S_MAX = 2, 1, 3
 SETTINGS = {

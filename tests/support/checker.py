@@ -16,6 +16,7 @@ from tests.reference import model, wire
 from tests.support.history import Logs
 from tests.support.logs import Seen, header
 from txlayer.core import codec
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import (
     DoubtSummary,
     HalfHeader,
@@ -27,7 +28,6 @@ from txlayer.core.messages import (
     txn_id_of,
 )
 from txlayer.core.partitions import half_partition, partition_of_key_hash
-from txlayer.core.transitions import TxnState
 
 
 class Kind(Enum):

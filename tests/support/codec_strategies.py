@@ -14,6 +14,7 @@ from txlayer.core.dead_letters import (
     ReplayOutcome,
     ReplayRecord,
 )
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import (
     CheckKind,
     CheckRecord,
@@ -28,7 +29,6 @@ from txlayer.core.messages import (
     Source,
     is_topic_name,
 )
-from txlayer.core.transitions import TxnState
 
 _ID_LETTERS = "".join(chr(n) for n in range(0x21, 0x7F) if chr(n) not in "|/")
 _NAME_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"

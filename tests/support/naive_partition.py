@@ -14,9 +14,9 @@ from tests.support.core_records import PARTITION, PARTITION_COUNT
 from tests.support.partition_driver import MISSING, Applied, Fact, Kept, Mended, Tick, lines_between
 from tests.support.partition_log import PartitionLog
 from txlayer.core import codec
+from txlayer.core.ledger.transaction import OpPosition, Target, record_size
 from txlayer.core.messages import HalfHeader, OpMessage, OrderMode, Resolution, Source
 from txlayer.core.partitions import half_partition, partition_of_key_hash
-from txlayer.core.transaction import OpPosition, Target, record_size
 
 IN_ORDER = ("open", "waiting", "held")
 UNSETTLED = (*IN_ORDER, "parked", "parked-committed")

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from tests.support.history import History, Logs
 from txlayer.core import codec
 from txlayer.core.checks import CheckPolicies, UnresolvedAction
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import CheckKind, CheckRecord, DoubtSummary, OpMessage, Resolution, Source
-from txlayer.core.transitions import TxnState
 
 Position = tuple[int, int]
 """(offset, line) in op."""

@@ -14,11 +14,11 @@ from tests.support.partition_log import SETTINGS, TOPICS, Appended, Entry, Parti
 from txlayer.adapters.ports import GroupReader, TopicPartition
 from txlayer.coordinator.partition import LogTime, Shard, latest_ms
 from txlayer.core import codec
-from txlayer.core.batch import Batch, Report, ReportKind
-from txlayer.core.ledger import LedgerSettings
+from txlayer.core.ledger.batch import Batch, Report, ReportKind
+from txlayer.core.ledger.ledger import LedgerSettings
+from txlayer.core.ledger.transaction import OpPosition, Target, accepting_target
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, ParkReason
-from txlayer.core.transaction import OpPosition, Target, accepting_target
-from txlayer.core.transitions import TxnState
 from txlayer.errors import RefusedRecordError
 
 ACCEPTS = accepting_target(10_000)

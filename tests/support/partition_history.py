@@ -15,10 +15,10 @@ from tests.support.naive_partition import UNSETTLED, NaivePartition
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MANY, MISSING, Fact, PartitionDriver
 from tests.support.partition_log import Appended
 from txlayer.core.codec import NEXT_VERSION
-from txlayer.core.ledger import Ledger
+from txlayer.core.ledger.ledger import Ledger
+from txlayer.core.ledger.transaction import Transaction, held_bytes, records_of
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, Source
-from txlayer.core.transaction import Transaction, held_bytes, records_of
-from txlayer.core.transitions import TxnState
 
 STEPS = (
     "nothing",  # the first, so that hypothesis shrinks to it

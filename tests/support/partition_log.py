@@ -22,12 +22,12 @@ from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_store
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
-from txlayer.core.batch import Batch, Positions
 from txlayer.core.checks import CheckPolicies, CheckPolicy
-from txlayer.core.doubt import DoubtFold
-from txlayer.core.ledger import Ledger, LedgerSettings
+from txlayer.core.ledger.batch import Batch, Positions
+from txlayer.core.ledger.doubt import DoubtFold
+from txlayer.core.ledger.ledger import Ledger, LedgerSettings
+from txlayer.core.ledger.transaction import FORWARD_OVERHEAD_BYTES, Target, Transaction, record_size
 from txlayer.core.messages import CheckRecord, Headers, Origin, ParkReason
-from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES, Target, Transaction, record_size
 from txlayer.errors import RefusedRecordError
 from txlayer.runtime.environment import Environment
 

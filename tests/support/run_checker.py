@@ -13,6 +13,7 @@ from tests.support.history import History, Sample
 from tests.support.logs import Seen, header
 from tests.support.parked_by_answers import parked_by_answers
 from txlayer.core import codec
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import (
     DoubtSummary,
     HalfHeader,
@@ -23,7 +24,6 @@ from txlayer.core.messages import (
     Source,
     Undecodable,
 )
-from txlayer.core.transitions import TxnState
 
 _OPEN, _PARKED = TxnState.OPEN.value, TxnState.PARKED.value
 _WAITING, _HELD = TxnState.WAITING.value, TxnState.HELD.value

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from txlayer.core.batch import BatchSize
-from txlayer.core.ledger import KEY_IN_HALF_MAX
+from txlayer.core.ledger.batch import BatchSize
+from txlayer.core.ledger.ledger import KEY_IN_HALF_MAX
 
 
 class SmallBatches(BatchSize):

@@ -14,7 +14,7 @@ from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core.codec import ID_HEADER
-from txlayer.core.ledger import Ledger
+from txlayer.core.ledger.ledger import Ledger
 from txlayer.producer.producer import TransactionalProducer
 
 SESSION = timedelta(seconds=2)

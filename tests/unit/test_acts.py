@@ -6,9 +6,9 @@ import pytest
 
 from txlayer.core import codec
 from txlayer.core.history import HistoryFold, operator_reason
+from txlayer.core.ledger.transaction import Transaction
+from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
-from txlayer.core.transaction import Transaction
-from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import (
     OperatorAction,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.codec_strategies import TOPIC, WHOLE
 from tests.support.protocol_page import vectors
 from txlayer.core import codec
-from txlayer.core.doubt import QuarantinedRecord, QuarantineFold
+from txlayer.core.ledger.doubt import QuarantinedRecord, QuarantineFold
 from txlayer.core.messages import (
     HalfHeader,
     HalfOptions,

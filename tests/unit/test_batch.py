@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.core_records import GROUP, plain_record, txn_key
-from txlayer.core.batch import (
+from txlayer.core.ledger.batch import (
     PASSES_TO_GROW,
     Batch,
     BatchSize,
@@ -19,8 +19,8 @@ from txlayer.core.batch import (
     Report,
     ReportKind,
 )
+from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import Origin, Undecodable
-from txlayer.core.transaction import Transaction
 
 TXN = Transaction(txn_key("a"), GROUP, "orders", 0, 0, "0", (0, 0), plain_record())
 ASIDE = RecordToQuarantine(Origin("txlayer.half", 0, 0), plain_record(), None, 0, Undecodable("garbage"))

@@ -11,7 +11,7 @@ from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig, ProducerConfig
 from txlayer.core.history import operator_reason
-from txlayer.core.transaction import Transaction
+from txlayer.core.ledger.transaction import Transaction
 from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import Line, ManualSettlement, OperatorAction, WrittenLine, line_of

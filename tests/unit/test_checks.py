@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from txlayer.config import IMMUNITY_MAX, milliseconds
 from txlayer.core.checks import IDLE_GROUPS_MAX, CheckPolicies, CheckPolicy, CheckSchedule, immune_until_ms, pause_after
+from txlayer.core.ledger.transaction import Transaction
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import HalfOptions
-from txlayer.core.transaction import Transaction
-from txlayer.core.transitions import TxnState
 
 
 class CountedInt(int):

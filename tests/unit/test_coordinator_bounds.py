@@ -19,11 +19,11 @@ from txlayer.coordinator.loop import QUICK_REBUILD_COUNT, Coordinator
 from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher, contents_of
 from txlayer.coordinator.targets import LOOK_TIME_S, TARGETS_MAX
-from txlayer.core.batch import Batch
 from txlayer.core.codec import encode_check, encode_summary
+from txlayer.core.ledger.batch import Batch
+from txlayer.core.ledger.transaction import held_bytes
 from txlayer.core.messages import NONCE_LENGTH, Message, Source
 from txlayer.core.partitions import half_partition
-from txlayer.core.transaction import held_bytes
 from txlayer.errors import BrokerUnavailableError
 from txlayer.producer.encoding import Encoder
 from txlayer.producer.identity import ANYWHERE

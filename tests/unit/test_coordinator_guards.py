@@ -23,7 +23,7 @@ from txlayer.coordinator.partition import empty_ledgers, ledger_settings
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.core import codec
-from txlayer.core.batch import Positions
+from txlayer.core.ledger.batch import Positions
 from txlayer.core.messages import NONCE_LENGTH
 from txlayer.core.partitions import half_partition
 

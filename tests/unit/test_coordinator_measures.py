@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.support.core_records import BORN_MS, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from txlayer.coordinator.metrics import SAMPLE_COUNT_MAX, CoordinatorCounts
-from txlayer.core.batch import ReportKind
+from txlayer.core.ledger.batch import ReportKind
+from txlayer.core.ledger.transaction import Target
 from txlayer.core.messages import COMMIT, UNKNOWN, Source
-from txlayer.core.transaction import Target
 
 A, B = txn_key("a"), txn_key("b")
 

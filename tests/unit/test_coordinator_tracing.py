@@ -15,8 +15,8 @@ from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Precautions, Publisher
 from txlayer.coordinator.tracing import CoordinatorSpans
-from txlayer.core.batch import Batch
 from txlayer.core.codec import HALF_HEADER, decode_check
+from txlayer.core.ledger.batch import Batch
 from txlayer.core.messages import CheckKind, CheckRecord
 
 KEY = "wide/0000000a"

@@ -14,7 +14,7 @@ from txlayer.coordinator import metrics as f
 from txlayer.coordinator import metrics as module
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView, ObservedCoordinator, age_label, health_of
 from txlayer.coordinator.partition import LogTime, Shard
-from txlayer.core.ledger import Ledger
+from txlayer.core.ledger.ledger import Ledger
 
 NOW = 1_000.0
 ASSIGNED = Assignment((("ns.half", 0), ("ns.op", 0)), None, 1)
@@ -116,7 +116,7 @@ def test_undecided_ones_are_counted_by_group_and_age() -> None:
 
 
 def test_those_that_are_open_for_long_are_counted_with_the_fresh_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.unsettled.FRESH_COUNT_MAX", 2)
+    monkeypatch.setattr("txlayer.core.ledger.unsettled.FRESH_COUNT_MAX", 2)
     driver = PartitionDriver()
     for number in range(5):
         driver.half(txn_key(f"t{number}"))

@@ -9,7 +9,7 @@ from tests.support.partition_driver import PartitionDriver
 from tests.unit.test_ledger_checks import HOUR_MS, ask, questions, settings
 from txlayer.core import codec
 from txlayer.core.checks import CheckPolicies, CheckPolicy
-from txlayer.core.doubt import (
+from txlayer.core.ledger.doubt import (
     DormantTransactions,
     DoubtFold,
     doubt_offset_of,

@@ -7,10 +7,10 @@ import pytest
 from tests.support.core_records import BORN_MS, GROUP, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING
 from txlayer.core.codec import content_key, encode_summary, quarantine_key
-from txlayer.core.doubt import REWRITE_LAG_MIN, DoubtFold, DoubtIndex
+from txlayer.core.ledger.doubt import REWRITE_LAG_MIN, DoubtFold, DoubtIndex
+from txlayer.core.ledger.transaction import Transaction, from_summary
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import DoubtSummary, OrderMode, Origin
-from txlayer.core.transaction import Transaction, from_summary
-from txlayer.core.transitions import TxnState
 
 A, B = txn_key("a"), txn_key("b")
 

@@ -8,7 +8,7 @@ from tests.support.core_records import half_header, half_record, txn_key
 from tests.support.partition_driver import MISSING, PartitionDriver
 from txlayer.core import codec
 from txlayer.core.codec import HALF_HEADER
-from txlayer.core.transaction import accepting_target
+from txlayer.core.ledger.transaction import accepting_target
 
 A, B = txn_key("a"), txn_key("b")
 KEYS = [txn_key(f"t{number}") for number in range(12)]
@@ -32,7 +32,7 @@ def cut_on_doubt(*, count: int = 1) -> PartitionDriver:
 @pytest.mark.promise("P11")
 def test_what_is_cut_on_doubt_can_be_written_again_when_half_has_it_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = cut_on_doubt()
-    monkeypatch.setattr("txlayer.core.doubt.REWRITE_LAG_MIN", 1)
+    monkeypatch.setattr("txlayer.core.ledger.doubt.REWRITE_LAG_MIN", 1)
     driver.ledger.doubt_index.next_offset += 10
 
     before = driver.log.on_doubt()[A].extra().doubt_offset

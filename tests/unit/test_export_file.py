@@ -12,8 +12,8 @@ from tests.support.memory_stage import Stage
 from txlayer.cli import tx
 from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
+from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import HalfHeader, HalfOptions
-from txlayer.core.transaction import Transaction
 from txlayer.errors import UsageError
 from txlayer.operate.history import export_json, read_with_contents
 from txlayer.operate.overview import UnsettledTransaction

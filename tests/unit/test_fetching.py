@@ -14,10 +14,10 @@ from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.publish import Precautions, Publisher
 from txlayer.coordinator.targets import Targets
-from txlayer.core.batch import Batch
 from txlayer.core.codec import HALF_HEADER, content_key, encode_content, encode_origin
+from txlayer.core.ledger.batch import Batch
+from txlayer.core.ledger.transaction import Content, Transaction
 from txlayer.core.messages import NO_OPTIONS
-from txlayer.core.transaction import Content, Transaction
 from txlayer.errors import InvariantError
 
 A, B = txn_key("a"), txn_key("b")

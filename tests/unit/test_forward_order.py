@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.core_records import GROUP, options, plain_record, txn_key
-from txlayer.core.forward_order import ForwardOrder
+from txlayer.core.ledger.forward_order import ForwardOrder
+from txlayer.core.ledger.transaction import Transaction
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import OrderMode
-from txlayer.core.transaction import Transaction
-from txlayer.core.transitions import TxnState
 
 OPEN, WAITING, HELD = TxnState.OPEN, TxnState.WAITING, TxnState.HELD
 COMMIT, PREPARE = OrderMode.COMMIT, OrderMode.PREPARE

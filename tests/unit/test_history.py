@@ -6,6 +6,7 @@ import pytest
 
 from txlayer.core import codec
 from txlayer.core.history import HistoryFold, TransactionHistory, operator_reason, split_operator_reason
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import (
     NO_OPTIONS,
     CheckKind,
@@ -17,7 +18,6 @@ from txlayer.core.messages import (
     Resolution,
     Source,
 )
-from txlayer.core.transitions import TxnState
 
 ID, KEY, OTHER = "order-1", "order-1/00000001", "order-1/00000002"
 

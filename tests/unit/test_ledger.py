@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.core_records import op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, PartitionDriver
-from txlayer.core.batch import ReportKind
+from txlayer.core.ledger.batch import ReportKind
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import OrderMode
-from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
 

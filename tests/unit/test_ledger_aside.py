@@ -7,10 +7,10 @@ import pytest
 from tests.support.core_records import FAR_AWAY, half_header, op_line, options, txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.still_coordinator import StillCoordinator
-from txlayer.core.batch import ReportKind
 from txlayer.core.codec import HALF_HEADER
+from txlayer.core.ledger.batch import ReportKind
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import HalfOptions, OrderMode, Source
-from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
 
@@ -79,8 +79,8 @@ def test_lines_read_ahead_are_counted() -> None:
 
 @pytest.mark.promise("P11")
 def test_settled_transactions_are_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.second_copies.RECENT_COUNT_MAX", 2)
-    monkeypatch.setattr("txlayer.core.second_copies.DISTANCE_MAX", 1)
+    monkeypatch.setattr("txlayer.core.ledger.second_copies.RECENT_COUNT_MAX", 2)
+    monkeypatch.setattr("txlayer.core.ledger.second_copies.DISTANCE_MAX", 1)
     driver = PartitionDriver()
     keys = [txn_key(f"t{n}") for n in range(7)]
     for key in keys:
@@ -183,7 +183,7 @@ def give_up(driver: PartitionDriver) -> None:
 def test_op_lines_that_name_invented_transactions_take_no_more_memory_than_their_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.ONLY_NAMED_COUNT_MAX", 3)
+    monkeypatch.setattr("txlayer.core.ledger.ledger.ONLY_NAMED_COUNT_MAX", 3)
     driver = PartitionDriver()
     keys = [txn_key(f"t{number}") for number in range(10)]
     driver.op_lines(*(op_line("C", key, FAR_AWAY) for key in keys))
@@ -208,7 +208,7 @@ def test_op_lines_that_name_invented_transactions_take_no_more_memory_than_their
 def test_a_transaction_whose_line_alone_was_kept_aside_begins_when_its_half_record_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.ONLY_NAMED_COUNT_MAX", 0)
+    monkeypatch.setattr("txlayer.core.ledger.ledger.ONLY_NAMED_COUNT_MAX", 0)
     driver = PartitionDriver()
     driver.op("C", A, FAR_AWAY)
     give_up(driver)

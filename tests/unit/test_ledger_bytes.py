@@ -8,8 +8,8 @@ from tests.support.core_records import half_bytes, half_header, half_record, opt
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from txlayer.core import codec
 from txlayer.core.codec import HALF_HEADER
+from txlayer.core.ledger.transaction import accepting_target
 from txlayer.core.messages import OrderMode
-from txlayer.core.transaction import accepting_target
 
 KEYS = [txn_key(f"t{number}") for number in range(12)]
 LARGE = b"x" * 1_000
@@ -184,7 +184,7 @@ def test_what_a_second_copy_drives_out_of_half_is_bounded() -> None:
 def test_a_crash_while_half_is_left_takes_no_second_copy_for_new(
     monkeypatch: pytest.MonkeyPatch, publish_count: int
 ) -> None:
-    monkeypatch.setattr("txlayer.core.second_copies.DISTANCE_MAX", 1)  # no key is remembered
+    monkeypatch.setattr("txlayer.core.ledger.second_copies.DISTANCE_MAX", 1)  # no key is remembered
     driver = PartitionDriver()
     first = txn_key("first")
     driver.move_to_doubt(first)

@@ -10,9 +10,10 @@ from tests.support.core_records import GROUP, op_line, options, txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_log import SETTINGS
 from txlayer.core import codec
-from txlayer.core.batch import ReportKind
 from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
-from txlayer.core.ledger import LedgerSettings
+from txlayer.core.ledger.batch import ReportKind
+from txlayer.core.ledger.ledger import LedgerSettings
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import (
     CheckKind,
     CheckRecord,
@@ -23,7 +24,6 @@ from txlayer.core.messages import (
     Resolution,
     Source,
 )
-from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
 IMMUNITY_MS, INTERVAL_MS = 6_000, 30_000
@@ -391,9 +391,9 @@ def test_a_question_that_its_topic_refuses_names_no_topics_and_stops_nobody(*, b
 def test_decided_transactions_of_a_group_that_nobody_answers_for_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its producers have no check handler, and their local transactions take longer than the immunity."""
     monkeypatch.setattr("txlayer.core.checks.GAPS_MAX", 10)
-    monkeypatch.setattr("txlayer.core.second_copies.RECENT_COUNT_MAX", 10)
-    monkeypatch.setattr("txlayer.core.second_copies.DISTANCE_MAX", 10)
-    monkeypatch.setattr("txlayer.core.unsettled.SETTLED_IN_HALF_MAX", 10)
+    monkeypatch.setattr("txlayer.core.ledger.second_copies.RECENT_COUNT_MAX", 10)
+    monkeypatch.setattr("txlayer.core.ledger.second_copies.DISTANCE_MAX", 10)
+    monkeypatch.setattr("txlayer.core.ledger.unsettled.SETTLED_IN_HALF_MAX", 10)
     driver, count = PartitionDriver(), 500
     for number in range(count):
         key = txn_key(f"t{number}")

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.core_records import half_bytes, half_header, half_record, op_line, txn_key
 from tests.support.partition_driver import PartitionDriver
-from txlayer.core.transaction import Transaction
-from txlayer.core.unsettled import UnsettledInHalf
+from txlayer.core.ledger.transaction import Transaction
+from txlayer.core.ledger.unsettled import UnsettledInHalf
 
 KEYS = [txn_key(f"txn-{number}") for number in range(100)]
 

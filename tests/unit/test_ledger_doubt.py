@@ -10,12 +10,12 @@ import pytest
 from tests.support.core_records import FAR_AWAY, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
-from txlayer.core.batch import ReportKind
 from txlayer.core.checks import CheckSchedule
+from txlayer.core.ledger.batch import ReportKind
+from txlayer.core.ledger.transaction import Target, Transaction, accepting_target
+from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import OrderMode, ParkReason
 from txlayer.core.partitions import half_partition
-from txlayer.core.transaction import Target, Transaction, accepting_target
-from txlayer.core.transitions import SETTLED, TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
 RED = options("red")
@@ -142,7 +142,7 @@ def test_old_doubt_records_are_written_again_before_a_restart_becomes_slow(monke
         driver.turn()
     assert 1 == driver.log.stored.doubt_low
 
-    monkeypatch.setattr("txlayer.core.doubt.REWRITE_LAG_MIN", 4)
+    monkeypatch.setattr("txlayer.core.ledger.doubt.REWRITE_LAG_MIN", 4)
     driver.tick()
     driver.publish()
     driver.turn()
@@ -157,7 +157,7 @@ def test_old_doubt_records_are_written_again_before_a_restart_becomes_slow(monke
 @pytest.mark.promise("P11")
 def test_questions_alone_do_not_lengthen_what_a_restart_reads_of_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     living = 20
-    monkeypatch.setattr("txlayer.core.doubt.REWRITE_LAG_MIN", 8 * living)
+    monkeypatch.setattr("txlayer.core.ledger.doubt.REWRITE_LAG_MIN", 8 * living)
     driver = PartitionDriver()
     driver.move_to_doubt(*(txn_key(f"t-{number}") for number in range(living)))
 

@@ -9,9 +9,9 @@ import pytest
 from tests.support.core_records import op_line, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
-from txlayer.core.batch import ReportKind
+from txlayer.core.ledger.batch import ReportKind
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import Resolution, Source
-from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
 MINUTE_MS = 60_000
@@ -110,7 +110,7 @@ def test_a_full_batch_writes_nothing_again(monkeypatch: pytest.MonkeyPatch) -> N
         driver.move_to_doubt(key)
         driver.op("R", key, n + 1)
         driver.turn()
-    monkeypatch.setattr("txlayer.core.doubt.REWRITE_LAG_MIN", 4)
+    monkeypatch.setattr("txlayer.core.ledger.doubt.REWRITE_LAG_MIN", 4)
 
     driver.tick(moves=0)
     assert driver.ledger.batch.is_empty
@@ -125,7 +125,7 @@ def test_a_full_batch_writes_nothing_again(monkeypatch: pytest.MonkeyPatch) -> N
 def test_those_that_are_open_stay_known_when_the_settled_ones_among_them_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.unsettled.SETTLED_IN_HALF_MAX", 0)
+    monkeypatch.setattr("txlayer.core.ledger.unsettled.SETTLED_IN_HALF_MAX", 0)
     driver = PartitionDriver()
     keys = [txn_key(f"t{n}") for n in range(8)]
     places = [driver.half(key) for key in keys]

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.support.core_records import half_bytes, half_header, half_record, op_line, options, ordering_key, txn_key
 from tests.support.partition_driver import ACCEPTS, PartitionDriver
 from txlayer.adapters.memory.log import MemoryRecord
-from txlayer.core.batch import ReportKind
-from txlayer.core.ledger import Ledger
+from txlayer.core.ledger.batch import ReportKind
+from txlayer.core.ledger.ledger import Ledger
+from txlayer.core.ledger.second_copies import RECENT_COUNT_MAX
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import HalfOptions, OrderMode, Source
 from txlayer.core.partitions import key_hash
-from txlayer.core.second_copies import RECENT_COUNT_MAX
-from txlayer.core.transitions import TxnState
 
 A, B = txn_key("a"), txn_key("b")
 
@@ -362,7 +362,7 @@ def test_a_second_copy_of_what_was_settled_on_doubt_is_nothing_new_after_a_resta
 
 @pytest.mark.promise("P2")
 def test_many_that_end_at_once_do_not_make_a_near_one_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.second_copies.RECENT_COUNT_MAX", 10)
+    monkeypatch.setattr("txlayer.core.ledger.second_copies.RECENT_COUNT_MAX", 10)
     driver = PartitionDriver()
     keys = [txn_key(f"old-{n}") for n in range(50)]
     places = [driver.half(key) for key in keys]
@@ -385,8 +385,8 @@ def test_many_that_end_after_a_restart_do_not_make_a_near_one_forgotten(
     monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool
 ) -> None:
     distance, recent = 8, 4
-    monkeypatch.setattr("txlayer.core.second_copies.RECENT_COUNT_MAX", recent)
-    monkeypatch.setattr("txlayer.core.second_copies.DISTANCE_MAX", distance)
+    monkeypatch.setattr("txlayer.core.ledger.second_copies.RECENT_COUNT_MAX", recent)
+    monkeypatch.setattr("txlayer.core.ledger.second_copies.DISTANCE_MAX", distance)
     driver = PartitionDriver()
     old = [txn_key(f"old-{number}") for number in range(5 * recent)]
     driver.move_to_doubt(*old)

@@ -7,10 +7,10 @@ import pytest
 from tests.support.core_records import op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from tests.support.small_batches import SmallBatches
-from txlayer.core.batch import ReportKind
+from txlayer.core.ledger.batch import ReportKind
+from txlayer.core.ledger.transaction import Target
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, ParkReason
-from txlayer.core.transaction import Target
-from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
 RED = options("red")
@@ -68,7 +68,7 @@ def test_the_topics_of_what_is_on_doubt_are_asked_for_after_a_restart() -> None:
 def test_what_is_held_waits_for_no_names_that_undecided_ones_invented_after_a_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.UNKNOWN_TOPICS_MAX", 3)
+    monkeypatch.setattr("txlayer.core.ledger.ledger.UNKNOWN_TOPICS_MAX", 3)
     driver = held()
     for number, its in enumerate([NO_OPTIONS, HalfOptions(immunity_ms=1)] * 5):  # the first kind sleeps
         driver.half(txn_key(f"t{number}"), topic=f"invented-{number}", options=its)
@@ -310,7 +310,7 @@ def many(count: int, **kwargs: object) -> PartitionDriver:
 def test_what_one_mended_topic_frees_goes_in_pieces(
     of: object, *, is_restarted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 3)
+    monkeypatch.setattr("txlayer.core.ledger.ledger.RELEASE_COUNT_MAX", 3)
     driver = many(8, options=of)
 
     driver.set_target("orders", ACCEPTS)
@@ -331,7 +331,7 @@ def test_what_one_mended_topic_frees_goes_in_pieces(
 
 def test_what_waits_in_half_is_never_left_for_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     # Free and in half at a stored position: a replay would take it for forwarded.
-    monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 0)
+    monkeypatch.setattr("txlayer.core.ledger.ledger.RELEASE_COUNT_MAX", 0)
     driver = PartitionDriver()
     first = driver.half(A, options=RED_PREPARE)
     driver.op("C", B, driver.half(B, options=RED_PREPARE))
@@ -345,7 +345,7 @@ def test_what_waits_in_half_is_never_left_for_the_next_batch(monkeypatch: pytest
 
 @pytest.mark.fault("coordinator: is short of memory")
 def test_a_key_with_very_many_waits_on_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.KEY_IN_HALF_MAX", 3)
+    monkeypatch.setattr("txlayer.core.ledger.ledger.KEY_IN_HALF_MAX", 3)
     driver = PartitionDriver()
     keys = [txn_key(f"t{n}") for n in range(5)]
     offsets = [driver.half(key, options=RED_PREPARE) for key in keys]
@@ -383,7 +383,7 @@ def test_what_one_decision_releases_in_pieces_is_forwarded_once_and_in_order(
 ) -> None:
     """After a restart more may go at once: what stands on doubt by then must not leave the others in half behind."""
     in_half_max = 100
-    monkeypatch.setattr("txlayer.core.ledger.BatchSize", lambda: SmallBatches(in_half_max))
+    monkeypatch.setattr("txlayer.core.ledger.ledger.BatchSize", lambda: SmallBatches(in_half_max))
     driver = PartitionDriver()
     keys = [txn_key(f"t{n}") for n in range(6)]
     offsets = [driver.half(key, options=RED_PREPARE) for key in keys]
@@ -408,7 +408,7 @@ def test_what_one_decision_releases_in_pieces_is_forwarded_once_and_in_order(
 
 
 def test_mending_twice_is_mending_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 2)
+    monkeypatch.setattr("txlayer.core.ledger.ledger.RELEASE_COUNT_MAX", 2)
     driver = many(3)
 
     driver.set_target("orders", ACCEPTS)

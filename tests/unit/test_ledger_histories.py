@@ -9,11 +9,11 @@ import pytest
 from tests.support.core_records import FAR_AWAY, PARTITION, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
-from txlayer.core.batch import ReportKind
 from txlayer.core.history import HistoryFold
-from txlayer.core.ledger import DUPLICATE_COPIES_MAX
+from txlayer.core.ledger.batch import ReportKind
+from txlayer.core.ledger.ledger import DUPLICATE_COPIES_MAX
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import OrderMode, Source, txn_id_of
-from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
 RED_PREPARE = options("red", order=OrderMode.PREPARE)
@@ -195,7 +195,7 @@ def test_a_committed_one_that_waits_in_half_survives_a_restart_with_a_smaller_li
 
 @pytest.mark.promise("P11")
 def test_those_that_go_on_when_a_topic_is_mended_are_remembered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 5)
+    monkeypatch.setattr("txlayer.core.ledger.ledger.RELEASE_COUNT_MAX", 5)
     driver = PartitionDriver(targets={"orders": MISSING})
     keys = [txn_key(f"t{number}") for number in range(100)]
     for key in keys:

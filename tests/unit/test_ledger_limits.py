@@ -12,8 +12,8 @@ import pytest
 from tests.support.core_records import GROUP, op_line, txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_log import SETTINGS
-from txlayer.core.batch import ReportKind
 from txlayer.core.checks import CheckPolicies, CheckPolicy
+from txlayer.core.ledger.batch import ReportKind
 from txlayer.core.messages import CheckKind, Source
 
 TWENTY = CheckPolicy(open_count_max=20, check_interval_ms=10_000, check_interval_max_ms=10_000)

@@ -20,12 +20,12 @@ from tests.support.partition_history import STEPS, History, Steps, _snapshot, ma
 from tests.support.partition_log import Appended, PartitionLog
 from tests.support.small_batches import SmallBatches
 from txlayer.coordinator.recovery import Recovery
-from txlayer.core.batch import Batch, Positions
-from txlayer.core.doubt import DoubtIndex
-from txlayer.core.forward_order import ForwardOrder
-from txlayer.core.ledger import Ledger
+from txlayer.core.ledger.batch import Batch, Positions
+from txlayer.core.ledger.doubt import DoubtIndex
+from txlayer.core.ledger.forward_order import ForwardOrder
+from txlayer.core.ledger.ledger import Ledger
+from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import OrderMode
-from txlayer.core.transaction import Transaction
 from txlayer.errors import TxLayerError
 
 NUMBERS = st.integers(0, 99)
@@ -155,7 +155,7 @@ def test_a_history_in_small_pieces_comes_to_the_same(
 ) -> None:
     """What waits in half for a decision goes to doubt one by one before it."""
     monkeypatch.setattr(partition_history, "ORDERS", (options("red", order=OrderMode.PREPARE),))
-    monkeypatch.setattr("txlayer.core.ledger.BatchSize", lambda: SmallBatches(in_half_max))
+    monkeypatch.setattr("txlayer.core.ledger.ledger.BatchSize", lambda: SmallBatches(in_half_max))
 
     InPieces().play(steps_in_pieces(5_000 + seed))
 

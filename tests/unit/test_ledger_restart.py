@@ -9,9 +9,9 @@ import pytest
 from tests.support.core_records import FAR_AWAY, half_bytes, op_line, options, plain_record, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS, TOPICS
-from txlayer.core.batch import Positions
+from txlayer.core.ledger.batch import Positions
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import OrderMode, ParkReason
-from txlayer.core.transitions import TxnState
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
 RED_PREPARE = options("red", order=OrderMode.PREPARE)
@@ -217,8 +217,8 @@ def test_a_restart_while_a_second_copy_still_drives_others_out_of_half_forwards_
 def test_time_releases_nothing_while_a_second_copy_still_drives_others_out_of_half(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.second_copies.DISTANCE_MAX", 1)
-    monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 1)
+    monkeypatch.setattr("txlayer.core.ledger.second_copies.DISTANCE_MAX", 1)
+    monkeypatch.setattr("txlayer.core.ledger.ledger.RELEASE_COUNT_MAX", 1)
     driver = PartitionDriver(settings=replace(SETTINGS, held_age_max_ms=10_000), targets={"orders": ACCEPTS})
     red = options("red")
     driver.op("C", A, driver.half(A, topic="missing", options=red))

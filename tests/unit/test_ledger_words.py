@@ -7,11 +7,11 @@ import pytest
 from tests.support.core_records import BORN_MS, FAR_AWAY, PARTITION, half_bytes, op_line, options, txn_key
 from tests.support.partition_driver import MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
-from txlayer.core.batch import RecordToQuarantine, Report, ReportKind
-from txlayer.core.ledger import Ledger
+from txlayer.core.ledger.batch import RecordToQuarantine, Report, ReportKind
+from txlayer.core.ledger.ledger import Ledger
+from txlayer.core.ledger.transaction import from_summary
+from txlayer.core.ledger.transitions import TxnEvent, TxnState, transition
 from txlayer.core.messages import Origin, ParkReason, Source, Undecodable
-from txlayer.core.transaction import from_summary
-from txlayer.core.transitions import TxnEvent, TxnState, transition
 from txlayer.errors import InvalidTransitionError
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -180,7 +180,7 @@ def test_a_topic_that_nobody_asked_about_yet_is_held() -> None:
 def test_what_is_written_again_shares_the_limit_of_a_batch_and_is_written_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.doubt.REWRITE_LAG_MIN", 1)
+    monkeypatch.setattr("txlayer.core.ledger.doubt.REWRITE_LAG_MIN", 1)
     driver = PartitionDriver(targets={"orders": MISSING})
     driver.move_to_doubt(A, B, C)
     driver.op("C", A, 0)

@@ -10,9 +10,9 @@ from tests.support.next_release import next_form
 from txlayer.adapters.ports import StoredOffset
 from txlayer.coordinator.recovery import decode_stored
 from txlayer.core import codec, dead_letters, leases, progress
-from txlayer.core.batch import Positions
-from txlayer.core.doubt import DoubtFold, DoubtIndex
-from txlayer.core.ledger import Ledger, LedgerSettings
+from txlayer.core.ledger.batch import Positions
+from txlayer.core.ledger.doubt import DoubtFold, DoubtIndex
+from txlayer.core.ledger.ledger import Ledger, LedgerSettings
 from txlayer.core.messages import (
     CheckKind,
     CheckRecord,

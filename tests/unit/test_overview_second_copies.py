@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.core_records import txn_key
 from tests.support.still_coordinator import StillCoordinator
-from txlayer.core.ledger import Ledger
+from txlayer.core.ledger.ledger import Ledger
 from txlayer.operate.overview import Overview
 
 TURNS_MAX = 100
@@ -17,7 +17,7 @@ TURNS_MAX = 100
 def test_a_look_ends_where_a_second_copy_drives_more_out_of_half_than_a_batch_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.RELEASE_COUNT_MAX", 3)
+    monkeypatch.setattr("txlayer.core.ledger.ledger.RELEASE_COUNT_MAX", 3)
     stage = StillCoordinator()
     held, *others = [txn_key(f"t-{number}") for number in range(8)]
     stage.commit(held, stage.half(held, topic="missing"))

@@ -22,8 +22,8 @@ from txlayer.coordinator.loop import Coordinator
 from txlayer.core import codec
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.history import operator_reason
+from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import COMMIT, ROLLBACK, HalfHeader, Message, OpMessage
-from txlayer.core.transaction import Transaction
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RetriableError
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.requests import Request, RequestWriter

@@ -10,9 +10,9 @@ from tests.support.core_records import plain_record
 from tests.support.still_coordinator import AtOnce
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
-from txlayer.core.batch import Batch
+from txlayer.core.ledger.batch import Batch
+from txlayer.core.ledger.transaction import Content, Transaction
 from txlayer.core.messages import NO_OPTIONS
-from txlayer.core.transaction import Content, Transaction
 from txlayer.errors import BrokerUnavailableError
 from txlayer.runtime.environment import Environment
 

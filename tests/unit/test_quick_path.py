@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.support.core_records import BORN_MS, FAR_AWAY, half_header, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING, PartitionDriver
 from txlayer.core.codec import PLAIN_TAILS_MAX
+from txlayer.core.ledger.transaction import accepting_target
+from txlayer.core.ledger.transitions import TRANSITIONS, Effect, TxnEvent, TxnState
 from txlayer.core.messages import NO_OPTIONS, HalfOptions, OrderMode, ParkReason, Source
-from txlayer.core.transaction import accepting_target
-from txlayer.core.transitions import TRANSITIONS, Effect, TxnEvent, TxnState
 
 A, B = txn_key("a"), txn_key("b")
 

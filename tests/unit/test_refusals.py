@@ -9,9 +9,9 @@ import pytest
 
 from txlayer.coordinator.refusals import UNKNOWN_COUNT, WATCH_COUNT, Refusals
 from txlayer.coordinator.targets import Targets
-from txlayer.core.batch import Batch, RecordToQuarantine
+from txlayer.core.ledger.batch import Batch, RecordToQuarantine
+from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import Origin, ParkReason, Undecodable
-from txlayer.core.transaction import Transaction
 from txlayer.errors import BrokerUnavailableError, RefusedRecordError
 
 

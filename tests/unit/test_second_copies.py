@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txlayer.core.second_copies import DISTANCE_BYTES_MAX, DISTANCE_MAX, HalfMarks
+from txlayer.core.ledger.second_copies import DISTANCE_BYTES_MAX, DISTANCE_MAX, HalfMarks
 
 READS = st.lists(st.tuples(st.integers(1, 10_000), st.integers(0, 6_000_000)), min_size=1)
 

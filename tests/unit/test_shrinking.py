@@ -13,7 +13,7 @@ from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import milliseconds
 from txlayer.coordinator.publish import NO_PRECAUTIONS, Precautions, Publisher
-from txlayer.core.batch import Batch
+from txlayer.core.ledger.batch import Batch
 from txlayer.core.messages import OrderMode
 from txlayer.errors import BrokerUnavailableError, ProducerFencedError
 

@@ -10,7 +10,7 @@ from tests.support.protocol_page import vectors
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import SystemTopics
 from txlayer.coordinator.recovery import StoredPositions, decode_stored, encode_stored
-from txlayer.core.batch import Positions
+from txlayer.core.ledger.batch import Positions
 from txlayer.errors import ConfigError
 
 TOPICS = SystemTopics("txlayer")

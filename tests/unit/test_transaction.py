@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.support.core_records import BORN_MS, GROUP, options, plain_record, txn_key
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core.codec import decode_summary, encode_summary
+from txlayer.core.ledger.transaction import Content, Transaction, from_summary, held_bytes, record_size, records_of
+from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import NO_OPTIONS, DoubtSummary, OrderMode, ParkReason
-from txlayer.core.transaction import Content, Transaction, from_summary, held_bytes, record_size, records_of
-from txlayer.core.transitions import SETTLED, TxnState
 
 KEY = txn_key("a")
 

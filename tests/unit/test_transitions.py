@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txlayer.core.transitions import SETTLED, TRANSITIONS, Effect, TxnEvent, TxnState, transition
+from txlayer.core.ledger.transitions import SETTLED, TRANSITIONS, Effect, TxnEvent, TxnState, transition
 from txlayer.errors import InvalidTransitionError
 
 OP_KINDS = (TxnEvent.COMMIT, TxnEvent.ROLLBACK, TxnEvent.UNKNOWN, TxnEvent.ABANDON)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from txlayer.cli.tx import ListedState, TransactionFilters
+from txlayer.core.ledger.transaction import Transaction
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import ParkReason
-from txlayer.core.transaction import Transaction
-from txlayer.core.transitions import TxnState
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.unsettled import PARKED, Filter
 

@@ -11,10 +11,10 @@ from tests.support.commands import run_command
 from tests.support.tx_samples import KEY, SUMMARY, drawn
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output, tx, tx_rows
-from txlayer.core.doubt import QuarantinedRecord
+from txlayer.core.ledger.doubt import QuarantinedRecord
+from txlayer.core.ledger.transaction import Transaction, from_summary
+from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import Origin
-from txlayer.core.transaction import Transaction, from_summary
-from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.operate import length_text, unsettled
 from txlayer.operate.overview import UnsettledTransaction
 

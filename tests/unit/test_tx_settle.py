@@ -9,9 +9,9 @@ import pytest
 from tests.support.commands import run_command
 from txlayer.cli import tx, tx_rows
 from txlayer.core.history import operator_reason
+from txlayer.core.ledger.transaction import Transaction
+from txlayer.core.ledger.transitions import COMMITTING
 from txlayer.core.messages import OpMessage, Resolution, Source
-from txlayer.core.transaction import Transaction
-from txlayer.core.transitions import COMMITTING
 from txlayer.operate import settle as settling
 from txlayer.operate.history import bytes_json
 from txlayer.operate.operators import OPERATOR_LENGTH_MAX, REASON_LENGTH_MAX

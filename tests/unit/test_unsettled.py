@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.support.core_records import txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_history import History, made_up_steps
-from txlayer.core.batch import ReportKind
-from txlayer.core.transaction import Transaction
-from txlayer.core.transitions import TxnState
-from txlayer.core.unsettled import FRESH_COUNT_MAX, UnsettledTransactions
+from txlayer.core.ledger.batch import ReportKind
+from txlayer.core.ledger.transaction import Transaction
+from txlayer.core.ledger.transitions import TxnState
+from txlayer.core.ledger.unsettled import FRESH_COUNT_MAX, UnsettledTransactions
 
 A, B, C, D = (txn_key(name) for name in "abcd")
 NAMES = st.sampled_from("abcdefgh")
@@ -42,7 +42,7 @@ PUT_AGAIN = [("put", "a"), ("put", "b"), ("put", "c"), ("keep small", "a"), ("pu
 def test_it_is_a_dict_whichever_table_somebody_is_in(acts: list[tuple[str, str]]) -> None:
     found, expected = UnsettledTransactions(), dict[str, Transaction]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("txlayer.core.unsettled.FRESH_COUNT_MAX", 2)
+        patch.setattr("txlayer.core.ledger.unsettled.FRESH_COUNT_MAX", 2)
         for act, key in acts:
             if act == "put":
                 found[key] = expected[key] = transaction(key)
@@ -73,7 +73,7 @@ def test_who_is_not_there_is_a_key_error(key: str) -> None:
 
 
 def test_the_older_half_of_too_many_is_no_longer_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.unsettled.FRESH_COUNT_MAX", 4)
+    monkeypatch.setattr("txlayer.core.ledger.unsettled.FRESH_COUNT_MAX", 4)
     found = filled(*"abcd")
 
     found.keep_fresh_small()
@@ -101,7 +101,7 @@ class Watched(dict[str, Transaction]):
 
 
 def test_a_snapshot_misses_nobody_who_moves_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.unsettled.FRESH_COUNT_MAX", 1)
+    monkeypatch.setattr("txlayer.core.ledger.unsettled.FRESH_COUNT_MAX", 1)
     taken: list[list[str]] = []
     found = filled(*"abc")
     found.fresh = Watched(found, taken)
@@ -114,7 +114,7 @@ def test_a_snapshot_misses_nobody_who_moves_meanwhile(monkeypatch: pytest.Monkey
 
 def test_a_snapshot_takes_the_fresh_first(monkeypatch: pytest.MonkeyPatch) -> None:
     # Between its two steps the owner may move them: taken first with the rest they would be in neither.
-    monkeypatch.setattr("txlayer.core.unsettled.FRESH_COUNT_MAX", 1)
+    monkeypatch.setattr("txlayer.core.ledger.unsettled.FRESH_COUNT_MAX", 1)
     found = filled(*"abc")
 
     class Moving(dict[str, Transaction]):
@@ -133,7 +133,7 @@ def test_a_snapshot_takes_the_fresh_first(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> PartitionDriver:
     """A partition in which A, B and C are open, and no longer fresh."""
-    monkeypatch.setattr("txlayer.core.unsettled.FRESH_COUNT_MAX", 2)
+    monkeypatch.setattr("txlayer.core.ledger.unsettled.FRESH_COUNT_MAX", 2)
     driver = PartitionDriver()
     for key in (A, B, C, D):
         driver.half(key)
@@ -190,7 +190,7 @@ def test_a_rollback_finds_its_transaction_in_either_table(driver: PartitionDrive
 def test_histories_come_to_the_same_with_few_fresh_ones(
     fresh_count_max: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txlayer.core.unsettled.FRESH_COUNT_MAX", fresh_count_max)
+    monkeypatch.setattr("txlayer.core.ledger.unsettled.FRESH_COUNT_MAX", fresh_count_max)
 
     History().play(made_up_steps(1000 + seed, count=120))
 

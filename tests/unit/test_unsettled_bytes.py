@@ -12,10 +12,10 @@ from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_log import SETTINGS
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.coordinator.partition import Shard
-from txlayer.core.ledger import DORMANT_BYTES, FURTHER_BYTES, GROUP_BYTES, KEYED_BYTES, UNSETTLED_BYTES, Ledger
+from txlayer.core.ledger.ledger import DORMANT_BYTES, FURTHER_BYTES, GROUP_BYTES, KEYED_BYTES, UNSETTLED_BYTES, Ledger
+from txlayer.core.ledger.transaction import accepting_target
 from txlayer.core.messages import NO_OPTIONS, NONCE_LENGTH, HalfOptions, OrderMode
 from txlayer.core.partitions import half_partition, key_hash
-from txlayer.core.transaction import accepting_target
 
 READ_COUNT = 5
 COUNT = 200

@@ -36,8 +36,8 @@ from txlayer.cli.options import (
 )
 from txlayer.config import CoordinatorConfig, ProducerConfig, milliseconds, parse_duration
 from txlayer.core import codec
+from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import Origin, ParkReason, check_txn_id, txn_id_of
-from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.errors import UsageError
 from txlayer.operate import unsettled
 from txlayer.operate.unsettled import PARKED, Filter

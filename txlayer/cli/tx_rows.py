@@ -11,8 +11,8 @@ from rich.text import Text
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.output import cell, time_text
+from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import nonce_of, txn_id_of
-from txlayer.core.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.operate import Json, length_text
 from txlayer.operate.history import operator_of
 from txlayer.operate.overview import UnsettledTransaction

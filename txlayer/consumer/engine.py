@@ -33,7 +33,6 @@ from txlayer.consumer.metrics import ConsumerStats, TopicCounts, TopicStats
 from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, check_topics
 from txlayer.consumer.pools import Pool
-from txlayer.core.batch import HALVINGS_MAX, BatchSize
 from txlayer.core.dead_letters import (
     DeadLetter,
     DeadLetterReason,
@@ -47,6 +46,7 @@ from txlayer.core.dead_letters import (
     original_headers,
 )
 from txlayer.core.key_queue import DUE_BYTES_MAX, Item, ItemSource, Snapshots, letter_bytes
+from txlayer.core.ledger.batch import HALVINGS_MAX, BatchSize
 from txlayer.core.messages import Headers, Origin, Undecodable
 from txlayer.errors import ConfigError, InvariantError, RefusedRecordError, RetriableError, TxLayerError, UsageError
 from txlayer.runtime.environment import REAL, Environment, wait_before_rebuild

@@ -10,8 +10,8 @@ from typing import Any
 from txlayer.adapters.ports import LogReader, TopicPartition
 from txlayer.adapters.readers import RUN_GAP_MAX, Range, read_ranges, runs_of
 from txlayer.core import codec
+from txlayer.core.ledger.transaction import Content, HalfRecordFit, Transaction
 from txlayer.core.messages import HalfHeader, Headers, ParkReason, Undecodable
-from txlayer.core.transaction import Content, HalfRecordFit, Transaction
 from txlayer.errors import InvariantError, RefusedRecordError
 
 PartitionAndKey = tuple[int, str]

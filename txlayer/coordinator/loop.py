@@ -38,8 +38,8 @@ from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.coordinator.refusals import Refusals
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
-from txlayer.core.batch import Batch, BatchSize
-from txlayer.core.ledger import Ledger
+from txlayer.core.ledger.batch import Batch, BatchSize
+from txlayer.core.ledger.ledger import Ledger
 from txlayer.core.messages import ParkReason
 from txlayer.errors import (
     BrokerUnavailableError,

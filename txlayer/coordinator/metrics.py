@@ -32,12 +32,12 @@ from txlayer.adapters.metrics import (
 from txlayer.adapters.ports import Assignment, TopicPartition
 from txlayer.config import SystemTopics
 from txlayer.coordinator.partition import Shard
-from txlayer.core.batch import Batch, Positions, ReportKind
-from txlayer.core.doubt import transaction_of
-from txlayer.core.ledger import Ledger
+from txlayer.core.ledger.batch import Batch, Positions, ReportKind
+from txlayer.core.ledger.doubt import transaction_of
+from txlayer.core.ledger.ledger import Ledger
+from txlayer.core.ledger.transaction import Target, Transaction
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import ParkReason, Resolution
-from txlayer.core.transaction import Target, Transaction
-from txlayer.core.transitions import TxnState
 
 HALF_RECORDS = counter("txlayer_half_records_total", "Half records folded and stored, by offset.")
 OP_RECORDS = counter(

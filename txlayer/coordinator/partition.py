@@ -19,13 +19,13 @@ from txlayer.adapters.ports import Assignment, GroupReader, TopicPartition, no_a
 from txlayer.adapters.tracing import TraceContext, trace_context_of
 from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds, parse_value
 from txlayer.coordinator.contents import cut_whole, fetch_contents
-from txlayer.core.batch import Batch, Positions, ReportKind
 from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckPolicy, UnresolvedAction
 from txlayer.core.codec import PlainHeaders
-from txlayer.core.ledger import Ledger, LedgerSettings
+from txlayer.core.ledger.batch import Batch, Positions, ReportKind
+from txlayer.core.ledger.ledger import Ledger, LedgerSettings
+from txlayer.core.ledger.misplaced_records import LinesAheadOfHalf
+from txlayer.core.ledger.transaction import Target, Transaction, records_of
 from txlayer.core.messages import ParkReason, txn_id_of
-from txlayer.core.misplaced_records import LinesAheadOfHalf
-from txlayer.core.transaction import Target, Transaction, records_of
 from txlayer.errors import BrokerUnavailableError, ConfigError, TopicMismatchError
 
 WINDOW_S = 30.0

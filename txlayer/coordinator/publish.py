@@ -23,10 +23,10 @@ from txlayer.coordinator.contents import is_cut
 from txlayer.coordinator.metrics import PublishStats
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
-from txlayer.core.batch import NO_LIMIT, Batch, RecordToQuarantine
+from txlayer.core.ledger.batch import NO_LIMIT, Batch, RecordToQuarantine
+from txlayer.core.ledger.transaction import FORWARD_OVERHEAD_BYTES, Content, Transaction
 from txlayer.core.messages import NONCE_LENGTH, CheckRecord, txn_id_of, user_headers
 from txlayer.core.partitions import target_partition
-from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES, Content, Transaction
 from txlayer.errors import (
     BrokerUnavailableError,
     FencedError,

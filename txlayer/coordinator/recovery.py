@@ -24,10 +24,10 @@ from txlayer.adapters.readers import Range, read_ranges
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.partition import latest_ms
 from txlayer.core import codec
-from txlayer.core.batch import NO_LIMIT, Positions
 from txlayer.core.codec import NEXT_VERSION, VERSION, known_fields, whole
-from txlayer.core.doubt import DoubtFold
-from txlayer.core.ledger import Ledger
+from txlayer.core.ledger.batch import NO_LIMIT, Positions
+from txlayer.core.ledger.doubt import DoubtFold
+from txlayer.core.ledger.ledger import Ledger
 from txlayer.errors import BrokerUnavailableError, ConfigError, RetriableError
 from txlayer.runtime.environment import REAL, Environment
 from txlayer.runtime.kafka_transactions import SMALL_BATCH_BYTES, STABLE_PATIENCE_S, close_in_background, stable_offsets

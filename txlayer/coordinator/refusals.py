@@ -14,9 +14,9 @@ from txlayer.coordinator.partition import LogTime, trace_of
 from txlayer.coordinator.publish import SLOW_BYTES_MIN, TOO_SLOW, Precautions
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
-from txlayer.core.batch import NO_LIMIT, Batch, Bisection
+from txlayer.core.ledger.batch import NO_LIMIT, Batch, Bisection
+from txlayer.core.ledger.transaction import held_bytes
 from txlayer.core.messages import ParkReason, txn_id_of
-from txlayer.core.transaction import held_bytes
 from txlayer.errors import BrokerUnavailableError, ForbiddenTopicError, RefusedRecordError, TxLayerError
 
 logger = logging.getLogger("txlayer.coordinator")

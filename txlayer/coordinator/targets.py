@@ -13,8 +13,8 @@ from types import MappingProxyType
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import CoordinatorConfig
+from txlayer.core.ledger.transaction import ANY_SIZE, Target, accepting_target
 from txlayer.core.messages import ParkReason
-from txlayer.core.transaction import ANY_SIZE, Target, accepting_target
 from txlayer.errors import InvariantError, NotAuthorisedError, TxLayerError
 from txlayer.runtime.environment import Background
 
@@ -52,7 +52,7 @@ class Targets:
     """Real topics as the ledgers see them (`targets`). It survives rebuilds of the ledgers. Not thread-safe.
 
     A topic that is missing or denied, or has been unreachable for `hold_after`, holds its transactions until it accepts. A
-    forbidden one parks them. The rule: txlayer/core/hold_or_park.py.
+    forbidden one parks them. The rule: txlayer/core/ledger/hold_or_park.py.
     """
 
     def __init__(

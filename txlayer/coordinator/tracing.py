@@ -19,9 +19,9 @@ from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, TraceContext, Tr
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.coordinator.partition import trace_of
-from txlayer.core.batch import Batch
+from txlayer.core.ledger.batch import Batch
+from txlayer.core.ledger.transaction import Transaction, records_of
 from txlayer.core.messages import CheckKind, CheckRecord, txn_id_of
-from txlayer.core.transaction import Transaction, records_of
 
 REMEMBERED_MAX = 10_000
 """Contexts of transactions whose contents are on the doubt topic, or gone already: for the next question, or a refusal."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heapify, heappop, heappush
 
-from txlayer.core.transaction import Transaction
-from txlayer.core.transitions import TxnState
+from txlayer.core.ledger.transaction import Transaction
+from txlayer.core.ledger.transitions import TxnState
 
 CLOCK_ERROR_MS = 60_000
 """Maximum trusted difference between clocks. Beyond it, `tx list`, `verify --since` and the user's own times are wrong by

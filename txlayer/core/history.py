@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from txlayer.core import codec
 from txlayer.core.codec import NEXT_VERSION, VERSION
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import (
     CheckKind,
     DoubtSummary,
@@ -24,7 +25,6 @@ from txlayer.core.messages import (
     nonce_of,
     txn_id_of,
 )
-from txlayer.core.transitions import TxnState
 
 _STATES = {state.value: state for state in TxnState}
 _DECISIONS = (Resolution.COMMIT, Resolution.ROLLBACK)

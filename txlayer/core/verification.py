@@ -22,8 +22,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from txlayer.core.checks import IMMUNITY_MS_MAX
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import Origin
-from txlayer.core.transitions import TxnState
 
 
 class Severity(Enum):

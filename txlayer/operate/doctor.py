@@ -14,8 +14,8 @@ from typing import NamedTuple
 from txlayer.adapters.ports import ClusterFacts
 from txlayer.config import ConsumerConfig, CoordinatorConfig, milliseconds
 from txlayer.core.checks import CLOCK_ERROR_MS, IMMUNITY_MS_MAX
+from txlayer.core.ledger.transaction import FORWARD_OVERHEAD_BYTES
 from txlayer.core.topics import AlterSetting, CreateTopic, StoreFirstOffsets
-from txlayer.core.transaction import FORWARD_OVERHEAD_BYTES
 from txlayer.operate import length_text
 
 

@@ -14,8 +14,8 @@ from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.recovery import decode_stored
 from txlayer.core.history import CheckNote, OpLine, TransactionHistory, split_operator_reason
+from txlayer.core.ledger.transaction import Content
 from txlayer.core.messages import OpMessage, Source, user_headers
-from txlayer.core.transaction import Content
 from txlayer.errors import ConfigError
 from txlayer.operate import Json
 from txlayer.operate.overview import UnsettledTransaction

@@ -16,11 +16,11 @@ from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.partition import count_partitions, ledger_settings
 from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_stored
 from txlayer.core import codec
-from txlayer.core.batch import NO_LIMIT
-from txlayer.core.doubt import QuarantinedRecord, QuarantineFold
-from txlayer.core.ledger import Ledger, LedgerSettings
-from txlayer.core.transaction import Target, Transaction, accepting_target
-from txlayer.core.transitions import COMMITTING
+from txlayer.core.ledger.batch import NO_LIMIT
+from txlayer.core.ledger.doubt import QuarantinedRecord, QuarantineFold
+from txlayer.core.ledger.ledger import Ledger, LedgerSettings
+from txlayer.core.ledger.transaction import Target, Transaction, accepting_target
+from txlayer.core.ledger.transitions import COMMITTING
 from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
 
 SLICE_MAX = 100_000

@@ -15,9 +15,9 @@ from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.partition import count_partitions
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
+from txlayer.core.ledger.transaction import OpPosition
+from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable, check_txn_id, nonce_of, txn_id_of
-from txlayer.core.transaction import OpPosition
-from txlayer.core.transitions import COMMITTING, TxnState
 from txlayer.errors import BrokerUnavailableError, UsageError
 from txlayer.operate import Json, unsettled
 from txlayer.operate.history import op_json, position_json

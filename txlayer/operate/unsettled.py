@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txlayer.core import codec
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import HalfOptions, ParkReason, nonce_of, txn_id_of
-from txlayer.core.transitions import TxnState
 from txlayer.operate import Json
 
 if TYPE_CHECKING:
-    from txlayer.core.doubt import QuarantinedRecord
+    from txlayer.core.ledger.doubt import QuarantinedRecord
     from txlayer.operate.overview import Overview, UnsettledTransaction
 
 PARKED = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})

@@ -15,9 +15,9 @@ from txlayer.adapters.ports import TopicPartition, TransactionalWriter
 from txlayer.adapters.readers import records_of
 from txlayer.config import CoordinatorConfig
 from txlayer.consumer.context import ReceivedMessage
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import Headers, txn_id_of
 from txlayer.core.topics import CreateTopic
-from txlayer.core.transitions import TxnState
 from txlayer.errors import BrokerUnavailableError, ConfigError, LifecycleError, TopicMismatchError
 from txlayer.operate.overview import Overview, UnsettledTransaction
 from txlayer.operate.topics import GroupTopics

@@ -28,8 +28,8 @@ from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import Targets
-from txlayer.core.batch import Batch
-from txlayer.core.transaction import Transaction
+from txlayer.core.ledger.batch import Batch
+from txlayer.core.ledger.transaction import Transaction
 from txlayer.errors import TxLayerError
 
 pytestmark = pytest.mark.kafka

@@ -14,8 +14,8 @@ from tests.support.processes import CoordinatorProcess
 from tests.support.waiting import wait_until
 from txlayer.adapters.connect import connect_coordinator
 from txlayer.config import CoordinatorConfig
+from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.core.messages import Resolution, txn_id_of
-from txlayer.core.transitions import COMMITTING, TxnState
 from txlayer.operate.overview import SLICE_MAX, Overview
 
 pytestmark = pytest.mark.kafka

@@ -15,9 +15,9 @@ from tests.support.broker import unique_name
 from tests.support.logs import read_log
 from tests.support.producers import GROUP, halves, made_for, ops, resolutions
 from txlayer.core import codec
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, HalfHeader, HalfOptions, Message, OpMessage, OrderMode
 from txlayer.core.partitions import half_partition, key_hash, murmur2
-from txlayer.core.transitions import TxnState
 from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.producer import TransactionalProducer
 

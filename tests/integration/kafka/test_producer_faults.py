@@ -22,8 +22,8 @@ from tests.support.secured import SecuredServers, credentials
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import COMMIT, Message
-from txlayer.core.transitions import TxnState
 from txlayer.errors import BrokerUnavailableError, LifecycleError, NotAuthorisedError, OutcomeUnknownError, TxLayerError
 from txlayer.producer.producer import TransactionalProducer
 

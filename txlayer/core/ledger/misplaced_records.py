@@ -12,10 +12,10 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 
+from txlayer.core.ledger.transaction import OpPosition, Transaction
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import HalfHeader, OpMessage, ParkReason, Undecodable
 from txlayer.core.partitions import partition_of_key_hash
-from txlayer.core.transaction import OpPosition, Transaction
-from txlayer.core.transitions import TxnState
 
 NAMES_NO_HALF = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from txlayer.core.ledger.transaction import UNKNOWN_TARGET, Target, Transaction, records_of, user_size
+from txlayer.core.ledger.transitions import TxnEvent
 from txlayer.core.messages import ParkReason
-from txlayer.core.transaction import UNKNOWN_TARGET, Target, Transaction, records_of, user_size
-from txlayer.core.transitions import TxnEvent
 
 
 def hold_or_park(

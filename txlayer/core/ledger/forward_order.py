@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from txlayer.core.transaction import OpPosition, Transaction
-from txlayer.core.transitions import TxnState
+from txlayer.core.ledger.transaction import OpPosition, Transaction
+from txlayer.core.ledger.transitions import TxnState
 
 _IN_ORDER = frozenset({TxnState.OPEN, TxnState.WAITING, TxnState.HELD})
 _FIRST: OpPosition = (-1, 0)

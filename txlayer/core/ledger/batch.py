@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import CheckRecord, Origin, Resolution, Undecodable
-from txlayer.core.transaction import Transaction
 
 NO_LIMIT = 1 << 62
 """Greater than any offset, and than any number of bytes or lines."""

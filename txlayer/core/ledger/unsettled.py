@@ -9,9 +9,9 @@ from typing import Any
 
 from txlayer.core import codec
 from txlayer.core.checks import CheckSchedule
+from txlayer.core.ledger.transaction import RECORD_BYTES, OpPosition, Transaction
+from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import Undecodable
-from txlayer.core.transaction import RECORD_BYTES, OpPosition, Transaction
-from txlayer.core.transitions import SETTLED, TxnState
 
 FRESH_COUNT_MAX = 20_000
 """Above this number, the older half of `fresh` moves to `rest`. A producer has 5,000 in flight."""

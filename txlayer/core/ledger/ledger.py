@@ -22,8 +22,10 @@ from itertools import chain, islice
 from typing import Any
 
 from txlayer.core import codec
-from txlayer.core.append_times import AppendTimes
-from txlayer.core.batch import (
+from txlayer.core.checks import CheckPolicies, CheckSchedule, OpenLimits, UnresolvedAction
+from txlayer.core.codec import PLAIN_OPTIONS_LENGTH, PLAIN_TAILS_MAX, VERSION, PlainHeaders, is_key
+from txlayer.core.ledger.append_times import AppendTimes
+from txlayer.core.ledger.batch import (
     NO_LIMIT,
     Batch,
     BatchSize,
@@ -33,11 +35,24 @@ from txlayer.core.batch import (
     Report,
     ReportKind,
 )
-from txlayer.core.checks import CheckPolicies, CheckSchedule, OpenLimits, UnresolvedAction
-from txlayer.core.codec import PLAIN_OPTIONS_LENGTH, PLAIN_TAILS_MAX, VERSION, PlainHeaders, is_key
-from txlayer.core.doubt import DormantTransactions, DoubtFold, DoubtIndex
-from txlayer.core.forward_order import ForwardOrder
-from txlayer.core.hold_or_park import hold_or_park
+from txlayer.core.ledger.doubt import DormantTransactions, DoubtFold, DoubtIndex
+from txlayer.core.ledger.forward_order import ForwardOrder
+from txlayer.core.ledger.hold_or_park import hold_or_park
+from txlayer.core.ledger.misplaced_records import NAMES_NO_HALF, own_partition, parked_by_line, why_misplaced
+from txlayer.core.ledger.second_copies import HalfMarks, RecentlySettled
+from txlayer.core.ledger.transaction import (
+    RECORD_BYTES,
+    UNKNOWN_TARGET,
+    Content,
+    HalfRecordFit,
+    OpPosition,
+    Target,
+    Transaction,
+    held_bytes,
+    summary_bytes,
+)
+from txlayer.core.ledger.transitions import SETTLED, Effect, TxnEvent, TxnState, transition
+from txlayer.core.ledger.unsettled import UnappliedOps, UnsettledInHalf, UnsettledTransactions
 from txlayer.core.messages import (
     NO_OPTIONS,
     NONCE_LENGTH,
@@ -53,21 +68,6 @@ from txlayer.core.messages import (
     Source,
     Undecodable,
 )
-from txlayer.core.misplaced_records import NAMES_NO_HALF, own_partition, parked_by_line, why_misplaced
-from txlayer.core.second_copies import HalfMarks, RecentlySettled
-from txlayer.core.transaction import (
-    RECORD_BYTES,
-    UNKNOWN_TARGET,
-    Content,
-    HalfRecordFit,
-    OpPosition,
-    Target,
-    Transaction,
-    held_bytes,
-    summary_bytes,
-)
-from txlayer.core.transitions import SETTLED, Effect, TxnEvent, TxnState, transition
-from txlayer.core.unsettled import UnappliedOps, UnsettledInHalf, UnsettledTransactions
 
 UNSETTLED_BYTES, DORMANT_BYTES, GROUP_BYTES, FURTHER_BYTES, KEYED_BYTES = 750, 250, 350, 300, 700
 """Bytes, measured: an unsettled transaction on doubt; a dormant one with its summary; a producer group that some of them
@@ -1164,7 +1164,7 @@ class Ledger:
         self._go_on()
 
     # --- misplaced records --------------------------------------------------------------------------------------------
-    # The rule: txlayer/core/misplaced_records.py.
+    # The rule: txlayer/core/ledger/misplaced_records.py.
 
     def give_up_waiting_for_half(self, *, before: int) -> None:
         """Treat lines of op records before this offset that name an offset beyond half's end as misplaced: they waited long enough."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from txlayer.core.batch import NO_LIMIT
-from txlayer.core.transitions import TxnState
+from txlayer.core.ledger.batch import NO_LIMIT
+from txlayer.core.ledger.transitions import TxnState
 
 DISTANCE_MAX = 20_000
 """Half offsets. A second copy that lies further behind the first copy may be taken for a new record. At the highest measured

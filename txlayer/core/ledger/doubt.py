@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 from txlayer.core import codec
 from txlayer.core.checks import NEVER_MS, CheckPolicies, pause_after
+from txlayer.core.ledger.transaction import ANY_SIZE, RECORD_BYTES, UNKNOWN_TARGET, Target, Transaction, from_summary
+from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import DoubtSummary, HalfHeader, Headers, OpMessage, Origin
-from txlayer.core.transaction import ANY_SIZE, RECORD_BYTES, UNKNOWN_TARGET, Target, Transaction, from_summary
-from txlayer.core.transitions import SETTLED, TxnState
 
 _N = rb"[0-9]{1,18}"  # the class `\d` takes twice as long
 _SUMMARY_FORM = re.compile(

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, NamedTuple
 
+from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import NO_OPTIONS, DoubtSummary, HalfHeader, HalfOptions, OrderMode, ParkReason, user_headers
-from txlayer.core.transitions import SETTLED, TxnState
 
 OpPosition = tuple[int, int]
 """(op offset, line within the record)."""

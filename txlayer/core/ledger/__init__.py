@@ -1,0 +1,1 @@
+"""What the coordinator knows of one partition's transactions, and decides: pure rules."""
