@@ -94,7 +94,9 @@ STAGES = (
         _make("container"),
         "users' suites on a broker in a container of a real Docker engine; needs root and dockerd",
     ),
-    Stage("mysql", 15, _make("mysql"), "the tests of MariaDB on MySQL, from Debian unstable; needs root"),
+    Stage(
+        "mysql", 15, _make("mysql"), "the tests of MariaDB on a MySQL from Debian unstable; needs root and debootstrap"
+    ),
     Stage("demo", 45, _tests(*DEMO), "the shop of the demo, whose processes are killed"),
     Stage("tutorial", 30, _tests(*TUTORIAL), "the tutorial, typed"),
     Stage("newcomer", 30, _make("newcomer"), "README in a new folder with a new home"),
