@@ -324,9 +324,15 @@ def encode_op(op: OpMessage) -> str:
     )
 
 
+PRODUCER_COMMIT, PRODUCER_END = f"{VERSION}|{Resolution.COMMIT.value}|", f"|{Source.PRODUCER.value}||"
+"""How a line of `producer_op` begins if it commits, and how it ends. The ledger's fast path looks for them."""
+KEY_INDEX = len(PRODUCER_COMMIT)
+"""Index of the transaction's key in an op line."""
+
+
 def producer_op(letter: str, key: str, group: str, last_offset: int, born_ms: int) -> str:
     """`encode_op` of a producer's own resolution without an `OpMessage`; called once per transaction."""
-    return f"{VERSION}|{letter}|{key}|{group}|{last_offset}|{born_ms}|producer||"
+    return f"{VERSION}|{letter}|{key}|{group}|{last_offset}|{born_ms}{PRODUCER_END}"
 
 
 def encode_ops(lines: list[str]) -> bytes:

@@ -7,8 +7,8 @@ transaction begins, if
 * it was idle for `IDLE_S_MAX`. Only `KafkaTransactions` does this: a coordinator stores offsets all the time;
 * it has larger batches than a topic takes by now. Only the coordinator's `Publisher` does this.
 
-One error replaces it within its Kafka transaction, which is then written again: `error_replaces_producer`. After any other one
-a producer is given up, with its name: the outcome of its Kafka transaction is unknown. A coordinator builds its state again from
+One error replaces it within its Kafka transaction, which is then written again: `error_replaces_producer`. Only the `Publisher`
+asks this. After any other error a producer is given up, with its name: the outcome of its Kafka transaction is unknown. A coordinator builds its state again from
 the stored offsets. A consumer takes its queues over again; if no offset was sent, it only takes a writer of another name
 (`Assignments.replace_writer`). Producers of half and op records are not transactional: after a fatal error (`FencedError`) the
 user makes a new one, and `run_responder` does so itself.

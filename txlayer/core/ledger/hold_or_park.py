@@ -1,7 +1,8 @@
-"""When a committed transaction is held, and when it is parked, at its turn to be forwarded. The one place of this rule.
+"""When a committed, complete transaction is held, and when it is parked, at its turn to be forwarded.
 
-The facts come from elsewhere. Which topics refuse, and since when (`hold_after`): coordinator/targets.py. Which records a broker
-refused: coordinator/refusals.py. A held one is tried again when its topics accept, and parked after `held_age_max`.
+Parked elsewhere: one whose half records are incomplete (`Ledger._next_event`), one that is undecided for too long
+(`Ledger._give_up`), and one that is held for longer than `held_age_max` (`Ledger.due`). The facts come from elsewhere. Which topics refuse, and since when (`hold_after`): coordinator/targets.py. Which records a broker
+refused: coordinator/refusals.py. A held one is tried again when its topics accept.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ A batch is a function of the positions (`half_next`, `op_next`) and of the conte
 this. An op line sees its transaction as of the half offset that the line names. A transaction that waits for one on the
 doubt topic is moved to the doubt topic itself, in the same Kafka transaction.
 
-What is an idea of its own has a file of its own: the order of a key (forward_order), check-backs (checks), doubt, second
-copies, what is unsettled, append times.
+What is an idea of its own has a file of its own: the order of a key (forward_order), when a transaction is held or parked
+(hold_or_park), misplaced records, check-backs (checks), doubt, second copies, what is unsettled, append times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ from typing import Any
 
 from txlayer.core import codec
 from txlayer.core.checks import CheckPolicies, CheckSchedule, OpenLimits, UnresolvedAction
-from txlayer.core.codec import PLAIN_OPTIONS_LENGTH, PLAIN_TAILS_MAX, VERSION, PlainHeaders, is_key
+from txlayer.core.codec import (
+    KEY_INDEX,
+    PLAIN_OPTIONS_LENGTH,
+    PLAIN_TAILS_MAX,
+    PRODUCER_COMMIT,
+    PRODUCER_END,
+    VERSION,
+    PlainHeaders,
+    is_key,
+)
 from txlayer.core.ledger.append_times import AppendTimes
 from txlayer.core.ledger.batch import (
     NO_LIMIT,
@@ -127,9 +136,6 @@ ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
 
 _OPEN, _COMMITTED = TxnState.OPEN, TxnState.COMMITTED
 _PARKED = frozenset({TxnState.PARKED, TxnState.PARKED_COMMITTED})
-_PLAIN, _PRODUCER = f"{VERSION}|{Resolution.COMMIT.value}|", Source.PRODUCER.value
-KEY_INDEX = len(_PLAIN)
-"""Index of the transaction's key in an op line."""
 
 _EVENTS = {
     Resolution.COMMIT: TxnEvent.COMMIT,
@@ -386,6 +392,7 @@ class Ledger:
         )
 
     def _settle(self, txn: Transaction) -> None:
+        # `advance` does this by itself for a plain transaction; tests/unit/test_quick_path.py compares the two.
         del self.transactions[txn.key]
         if txn.key_hash is not None:
             self.order.keyed_count -= 1
@@ -943,6 +950,7 @@ class Ledger:
         unapplied = self.ops
         forwards, recent, ops = batch.forwards, self.settled.newer, unapplied.records
         passes = self.order.passes
+        begins, ends, key_index = PRODUCER_COMMIT, PRODUCER_END, KEY_INDEX
         start = self.op_next[1] if ops and ops[0][0] == self.op_next[0] else 0
         line_count = batch.line_count
         quick_bytes, quick_bytes_left = 0, byte_count_max - batch.byte_count
@@ -968,13 +976,13 @@ class Ledger:
                 if line_count >= line_count_max or quick_bytes >= quick_bytes_left:
                     return self._pause((op_offset, number), line_count, quick_bytes, dropped_bytes)
                 line = lines[number]
-                key = line[KEY_INDEX : line.find("|", KEY_INDEX)]
+                key = line[key_index : line.find("|", key_index)]
                 table = fresh if key in fresh else rest
                 if (
                     (txn := table.get(key)) is not None
                     and txn.more is None
                     and txn.state is _OPEN
-                    and line == f"{_PLAIN}{key}|{txn.group}|{txn.last_offset}|{txn.born}|{_PRODUCER}||"
+                    and line == f"{begins}{key}|{txn.group}|{txn.last_offset}|{txn.born}{ends}"
                     and (not refusals or key not in refusals)
                 ):
                     if txn.topic is not topic:

@@ -1,6 +1,7 @@
 """What is done with a misplaced record: one in another partition than its own, or an op line that names no half record.
 
-* Such a half record, and such a line, are quarantined on doubt and have no effect (`Ledger._quarantine_misplaced_line`).
+* Such a half record, and such a line, are quarantined on doubt and have no effect (`Ledger._fold_half_with_care`,
+  `Ledger._quarantine_misplaced_line`).
 * A line that names an offset beyond half's end may be early: it and those behind it wait for `misplaced_after`
   (`LinesAheadOfHalf`).
 * A transaction that only such a line names is parked, so that a person can look for its messages.

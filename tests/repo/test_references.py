@@ -1,0 +1,39 @@
+"""Docstrings and comments name other code as `Class.member`; a name that leads nowhere misleads its reader."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMED = re.compile(r"`([A-Z]\w+)\.([a-z_]\w*)(?:\(\))?`")
+ATTRIBUTE = re.compile(r"\bself\.(\w+)")
+
+
+def test_every_member_that_the_source_names_exists() -> None:
+    members: dict[str, set[str]] = defaultdict(set)
+    bases: dict[str, set[str]] = defaultdict(set)
+    sources = {path: path.read_text() for path in sorted((ROOT / "txlayer").rglob("*.py"))}
+    for text in sources.values():
+        for found in ast.walk(ast.parse(text)):
+            if not isinstance(found, ast.ClassDef):
+                continue
+            body = ast.get_source_segment(text, found) or ""
+            members[found.name] |= set(ATTRIBUTE.findall(body)) | set(
+                re.findall(r"^    (?:async )?(?:def )?(\w+)", body, re.MULTILINE)
+            )
+            bases[found.name] |= {base.id for base in found.bases if isinstance(base, ast.Name)}
+
+    def has(name: str, member: str) -> bool:
+        inherited = bases[name]
+        return member in members[name] or any(base not in members or has(base, member) for base in inherited)
+
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}.{member}"
+        for path, text in sources.items()
+        for name, member in NAMED.findall(text)
+        if name in members and not has(name, member)
+    ]
+    assert [] == missing
