@@ -3,7 +3,7 @@
     python bench/compare.py [--rounds 5] [--seconds 20] [--only threads32 threads128] [--page bench]
 
 All servers are started once; the subjects run in turns, so that what disturbs the machine disturbs all. Each subject first
-runs once without counting, because the compilers of two Java servers need some minutes of load.
+runs for `--warm-seconds` without counting, because the servers' compilers need minutes of just that load.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Stage:
 
     def __init__(self, kafka: Any, peer: Any, database_url: str, *, seconds: float) -> None:
         self._kafka, self._peer, self._database_url = kafka, peer, database_url
-        self._seconds = seconds
+        self.seconds = seconds
         self._rates: dict[str, float] = {}  # of the last run, to choose how many transactions fill the time
         self._number = 0
 
     def rocketmq(self, thread_count: int) -> Measured:
         """RocketMQ's own benchmark; its processes are stopped when this ends."""
-        measured: Measured = self._peer.measure(thread_count, seconds=self._seconds)
+        measured: Measured = self._peer.measure(thread_count, seconds=self.seconds)
         return measured
 
     def txlayer(self, kind: str, width: int) -> Measured:
@@ -103,7 +103,7 @@ class Stage:
         self._number += 1
         namespace = f"{name}-{self._number}".replace("-", "")
         width = int(name.rsplit("-", 1)[1])
-        count = max(1, int(self._rates.get(name, 1_500) * self._seconds) // width) * width
+        count = max(1, int(self._rates.get(name, 1_500) * self.seconds) // width) * width
         make_namespace(servers, namespace)
         with ExitStack() as stack:
             reader = Child("reader", [READER, "consumer", servers, namespace, str(count)])
@@ -156,7 +156,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="turns of all subjects; medians count")
     parser.add_argument("--seconds", type=float, default=20, help="of each subject in a round, about")
-    parser.add_argument("--warm-seconds", type=float, default=90, help="of each of RocketMQ's numbers of threads")
+    parser.add_argument(
+        "--warm-seconds", type=float, default=90, help="of each subject before the first round that counts"
+    )
     parser.add_argument("--only", nargs="+", choices=("threads32", "threads128", "many", "others"), help="groups")
     parser.add_argument("--rocksdb", action="store_true", help="RocketMQ keeps half messages in RocksDB")
     parser.add_argument("--page", type=Path, help="folder for compare.json and compare.svg")
@@ -165,9 +167,6 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(scratch_folder()))
         peer = stack.enter_context(rocketmq(folder, stores_half_in_rocksdb=arguments.rocksdb))
-        for width in (32, 128):
-            if f"threads{width}" in (arguments.only or ["threads32", "threads128"]):
-                peer.measure(width, seconds=arguments.warm_seconds)
         peer.pause()
         kafka = stack.enter_context(broker())
         database_url = ""
@@ -179,6 +178,7 @@ def main() -> int:
         subjects = {name: run for group in arguments.only or groups for name, run in groups[group].items()}
         rounds: dict[str, list[Measured]] = defaultdict(list)
         for number in range(arguments.rounds + 1):
+            stage.seconds = arguments.seconds if number else arguments.warm_seconds
             for name, run in subjects.items():
                 measured = run()
                 figures = " · ".join(f"{what} {value:,.1f}" for what, value in measured.items())
