@@ -18,7 +18,7 @@ from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.dead_letters import DeadLetterReader, ResultSearch
 from txlayer.consumer.lease_keeper import LeaseKeeper, NoLeases
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
-from txlayer.core.key_queue import KeyQueues
+from txlayer.core.key_queue import PartitionQueue
 from txlayer.core.retry import Reject, Retry
 from txlayer.errors import BrokerUnavailableError, MemberFencedError
 from txlayer.operate.dead_letters import DeadLetterLog
@@ -333,9 +333,9 @@ def wait_until_paused(consumer: Any, stage: Stage) -> None:
     )
 
 
-def queues_of(consumer: Any) -> list[KeyQueues[Any]]:
+def queues_of(consumer: Any) -> list[PartitionQueue[Any]]:
     """Of the partitions that it has just now."""
-    return [owned.queues for owned in list(consumer._engine._assignments.owned.values())]
+    return [owned.queue for owned in list(consumer._engine._assignments.owned.values())]
 
 
 @pytest.mark.parametrize("token_above", [None, 4711])

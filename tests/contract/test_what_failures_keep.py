@@ -29,7 +29,7 @@ def stage() -> Iterator[Stage]:
 def items_of(consumer: Any) -> list[Any]:
     """Every item in memory."""
     owned = list(consumer._engine._assignments.owned.values())
-    return [item for each in owned for item in list(each.queues._chains.tails.values())]
+    return [item for each in owned for item in list(each.queue._chains.tails.values())]
 
 
 @pytest.mark.promise("P11")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome, ReplayRecord
-from txlayer.core.key_queue import Failure, Item, ItemSource, KeyQueues, QueueSettings, Start
+from txlayer.core.key_queue import Failure, Item, ItemSource, PartitionQueue, QueueSettings, Start
 from txlayer.core.progress import StoredProgress, decode
 from txlayer.core.retry import AfterExhausted, Reject, Retry, RetryPolicy
 
@@ -16,7 +16,7 @@ REJECTED = Failure(Reject("no"), started_ms=1_000)
 
 
 class QueueStage:
-    """A topic, its dead letters and its requests as lists, with one `KeyQueues` that may be built anew."""
+    """A topic, its dead letters and its requests as lists, with one `PartitionQueue` that may be built anew."""
 
     def __init__(self, keys: Sequence[bytes | None] = (), settings: QueueSettings | None = None) -> None:
         self.settings = settings or QueueSettings()
@@ -38,7 +38,7 @@ class QueueStage:
     def restart(self, *, is_reading: bool = True) -> None:
         """The process died: a fresh queue from what is stored, which reads everything again."""
         starts = {s: Start(self.stored[s][0], self.known(s)) for s in ItemSource}
-        self.queue: KeyQueues[str] = KeyQueues(
+        self.queue: PartitionQueue[str] = PartitionQueue(
             topic=starts[TOPIC], replays=starts[REPLAY], settings=self.settings, now_ms=self.now_ms
         )
         self._read = {source: start.offset for source, start in starts.items()}

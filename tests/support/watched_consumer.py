@@ -198,7 +198,7 @@ class WatchedConsumer(OrderedConsumer):
             "what": "began",
             "n": number,
             "at_ms": self._here.began_ms,
-            "writer": owner.queues.writer,
+            "writer": owner.queue.writer,
             "tenure": tenure,
             "place": [message.topic, message.partition, message.offset],
             "key": None if message.key is None else base64.b64encode(message.key).decode(),

@@ -87,7 +87,7 @@ def owned_queue(partition: int, due_count: int, *, size_bytes: int = 0) -> Owned
     return cast(
         "OwnedPartition",
         SimpleNamespace(
-            queues=FakeQueues(due_count, size_bytes),
+            queue=FakeQueues(due_count, size_bytes),
             topic_partition=place,
             replay_partition=("g.orders.replay", partition),
             partition_of=lambda _source: place,
@@ -110,7 +110,7 @@ def test_dead_letters_that_take_too_long_together_go_fewer_at_once() -> None:
         writer.now_ms += 1_000
 
     assert 3 * END_COUNT_MAX == writer.tried[0]
-    assert [0, 0, 0] == [cast("FakeQueues", owned.queues).due_count for owned in queues]
+    assert [0, 0, 0] == [cast("FakeQueues", owned.queue).due_count for owned in queues]
 
 
 @pytest.mark.fault("consumer: the dead letters of one batch take longer than a Kafka transaction may")
@@ -124,7 +124,7 @@ def test_no_queue_waits_for_all_others_while_few_go_at_once() -> None:
             ends.write(queues, cast("DeadLetterWriter", writer), None)
         writer.now_ms += 10_000
 
-    left = [cast("FakeQueues", owned.queues).due_count for owned in queues]
+    left = [cast("FakeQueues", owned.queue).due_count for owned in queues]
     assert max(left) < 100_000
 
 
@@ -163,7 +163,7 @@ def test_ends_that_cannot_be_written_wait_ever_longer_and_hold_up_no_other_queue
         spent_ms.append(writer.now_ms - began_ms)
         writer.now_ms += 1_000
 
-    assert [1, 0, 0] == [cast("FakeQueues", owned.queues).due_count for owned in queues]
+    assert [1, 0, 0] == [cast("FakeQueues", owned.queue).due_count for owned in queues]
     assert 5 < spent_ms.count(TIMEOUT_MS) <= 15  # the last of them 60 s after each other
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.queue_stage import FAILED, PARK, REJECTED, QueueStage
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
-from txlayer.core.key_queue import Failure, KeyQueues, QueueSettings, Start
+from txlayer.core.key_queue import Failure, PartitionQueue, QueueSettings, Start
 from txlayer.core.progress import Progress, StoredProgress, attempt_records_max
 from txlayer.core.retry import DELAY_MS_MAX, Retry, RetryPolicy
 from txlayer.errors import ConfigError
@@ -161,7 +161,7 @@ def test_a_record_that_waits_for_long_keeps_nothing_of_those_that_came_and_went(
 @pytest.mark.promise("P11")
 def test_keys_that_were_looked_up_among_the_parked_ones_are_not_kept_whatever_their_length() -> None:
     parked = StoredProgress(parked={b"12345678": 3})
-    queue: KeyQueues[str] = KeyQueues(
+    queue: PartitionQueue[str] = PartitionQueue(
         topic=Start(0, parked), replays=Start(0), settings=QueueSettings(policy=PARK), now_ms=0
     )
 

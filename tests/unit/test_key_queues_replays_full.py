@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.queue_stage import REPLAY, QueueStage
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayRecord
-from txlayer.core.key_queue import ItemSource, KeyQueues, NullKeys, QueueSettings, Start
+from txlayer.core.key_queue import ItemSource, NullKeys, PartitionQueue, QueueSettings, Start
 from txlayer.core.progress import NOTHING, StoredProgress, decode
 from txlayer.core.retry import RetryPolicy
 
@@ -105,7 +105,7 @@ def test_what_was_found_out_of_answered_requests_is_not_stored_in_part() -> None
     """An owner that knew a part would handle the others again. Until all has room, the next owner has to look, too."""
     draw = random.Random(1)
     answered = [n for n in range(60_000) if draw.random() < 0.5]
-    queues: KeyQueues[str] = KeyQueues(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=0)
+    queues: PartitionQueue[str] = PartitionQueue(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=0)
     queues.knows_replays = False
     queues.learn_answered([(n, n + 1) for n in answered])
 

@@ -17,7 +17,7 @@ from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.pools import Caller, Chunk, ThreadPool, take_apart
 from txlayer.consumer.process_pool import SentRecord
-from txlayer.core.key_queue import KeyQueues, QueueSettings, Start
+from txlayer.core.key_queue import PartitionQueue, QueueSettings, Start
 from txlayer.core.retry import RetryPolicy
 
 A, B = b"a", b"b"
@@ -122,7 +122,7 @@ class Handling:
         """What happens while the message at this offset is handled."""
         self.lease = Lease("loyalty", "orders", 0)
         self.pool = pool = OneWorker(Caller(routes, attempt_timeout_s=60.0, clock=lambda: next(ticks) / 1e6))
-        self.queues: KeyQueues[Any] = KeyQueues(
+        self.queues: PartitionQueue[Any] = PartitionQueue(
             topic=Start(0), replays=Start(0), settings=QueueSettings(policy=AT_ONCE), now_ms=0
         )
         records = [SentRecord(("orders", 0, n), k, b"", None, (1, 0)) for n, k in enumerate(keys)]

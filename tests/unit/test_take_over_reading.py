@@ -20,7 +20,7 @@ from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, starts_of
 from txlayer.consumer.pools import Caller, Chunk, JobOutcome
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
-from txlayer.core.key_queue import KeyQueues, QueueSettings, Start
+from txlayer.core.key_queue import PartitionQueue, QueueSettings, Start
 from txlayer.core.progress import NOTHING, Attempts, Progress
 from txlayer.errors import RetriableError
 from txlayer.runtime.environment import Environment
@@ -185,7 +185,7 @@ class Record:
 def test_records_that_others_overtook_are_refused_and_never_count_as_ended() -> None:
     owned = OwnedPartition(
         Lease(GROUP, *EARLY, token=1),
-        KeyQueues(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=0),
+        PartitionQueue(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=0),
         route=routes_to(lambda *_: None)[EARLY[0]],
         tally=TopicCounts(),
         chunk_s=0.0,

@@ -13,7 +13,7 @@ from txlayer.consumer.engine import Ingest
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, encode_replay
-from txlayer.core.key_queue import ItemSource, KeyQueues, QueueSettings, Start
+from txlayer.core.key_queue import ItemSource, PartitionQueue, QueueSettings, Start
 
 
 class Queues:
@@ -113,7 +113,7 @@ def test_a_long_search_goes_on_in_the_next_calls_and_the_other_queues_have_their
     rounds = []
     for _ in range(5):
         ingest.add_waiting(found, count_max=10, bytes_max=1_000)
-        rounds.append((len(letters.looked), [owned.queues.knows_replays for owned in found]))
+        rounds.append((len(letters.looked), [owned.queue.knows_replays for owned in found]))
 
     first, second = (owned.replay_partition[0] for owned in found)
     assert [first, second, first, second] == letters.looked
@@ -133,7 +133,9 @@ class NoLetters:
 def test_requests_whose_dead_letters_are_gone_count_with_their_own_bytes() -> None:
     """They wait in memory until their answers are written, and their text may be as long as their topic allows."""
     ingest = Ingest(group="g", letters=cast("Any", NoLetters()), now_ms=lambda: 1_000)
-    queues: KeyQueues[Any] = KeyQueues(topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=1_000)
+    queues: PartitionQueue[Any] = PartitionQueue(
+        topic=Start(0), replays=Start(0), settings=QueueSettings(), now_ms=1_000
+    )
     owned = OwnedPartition(
         Lease("g", "orders", 0),
         queues,

@@ -32,7 +32,7 @@ from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, starts_of, writers_of
 from txlayer.core.dead_letters import replay_topic, writer_name
-from txlayer.core.key_queue import KeyQueues, Start
+from txlayer.core.key_queue import PartitionQueue, Start
 from txlayer.core.leases import token_above
 from txlayer.core.progress import NOTHING
 from txlayer.errors import MemberFencedError, RetriableError, TopicMismatchError, TxLayerError
@@ -313,11 +313,11 @@ class Assignments:
     def _renew(self, queues: Collection[TopicPartition]) -> None:
         """These leases were written again, with new tokens; store the tokens before any handler starts under them."""
         tokens = {
-            queue: self._token_for(queue, self._tokens[queue], last=self.owned[queue].queues.token) for queue in queues
+            queue: self._token_for(queue, self._tokens[queue], last=self.owned[queue].queue.token) for queue in queues
         }
         for queue, token in tokens.items():
             if token is not None:
-                self.owned[queue].queues.token = token
+                self.owned[queue].queue.token = token
         self._store_all()
         for queue, token in tokens.items():
             self.owned[queue].renew(token)
@@ -446,7 +446,7 @@ class Assignments:
         self._try_to_end_what_is_harmless()
         self.writer = self._make_writer()
         for owned in self.owned.values():
-            owned.queues.writer = self.writer.name
+            owned.queue.writer = self.writer.name
         self._store_all()
 
     def _make_writer(self) -> DeadLetterWriter:
@@ -486,7 +486,7 @@ class Assignments:
         token = self._token_for(queue, self._tokens[queue], last=topic.stored.token)
         lease = Lease(self._plan.group, *queue, token=token)
         lease.valid_until = self._leases.valid_until(queue) or 0.0
-        queues: KeyQueues[Any] = KeyQueues(
+        queues: PartitionQueue[Any] = PartitionQueue(
             topic=topic, replays=replays, settings=self._plan.settings_of(queue[0], self._config), now_ms=self._now_ms()
         )
         assert self.writer is not None

@@ -109,7 +109,7 @@ class Dispatcher:
         """Start one chunk of consecutive jobs, and one for each job that failed before; returns the number of chunks."""
         lasts: list[Item[Any]] | None = None
         if self._pool.has_runs and not owned.route.batch_count_max:
-            taken, lasts = owned.queues.take_runs(count_max, now_ms=now_ms)
+            taken, lasts = owned.queue.take_runs(count_max, now_ms=now_ms)
             jobs: list[Job] = list(taken)
         else:
             jobs = self._taken(owned, count_max, now_ms)
@@ -140,9 +140,9 @@ class Dispatcher:
     def _taken(self, owned: OwnedPartition, count_max: int, now_ms: int) -> list[Job]:
         batch_max = owned.route.batch_count_max
         if not batch_max:
-            return list(owned.queues.take(count_max, now_ms=now_ms))
+            return list(owned.queue.take(count_max, now_ms=now_ms))
         batch_count = max(count_max // batch_max, 1)
-        return list(owned.queues.take_batches(batch_count, records_max=batch_max, now_ms=now_ms))
+        return list(owned.queue.take_batches(batch_count, records_max=batch_max, now_ms=now_ms))
 
     def _submit(self, owned: OwnedPartition, jobs: list[Job], lasts: list[Item[Any]] | None = None) -> None:
         chunk = Chunk(owned, owned.lease, jobs, lasts=lasts)
@@ -209,17 +209,17 @@ class Dispatcher:
             self._take_cut(owned, outcome, done, chunk.lasts)
             return
         if done:
-            owned.queues.handled(done, chunk.lasts)
+            owned.queue.handled(done, chunk.lasts)
         for failed in outcome.failed:
             self._fail(owned, failed)
         for job in reversed(outcome.not_run):
-            owned.queues.put_back(items_of(job))
+            owned.queue.put_back(items_of(job))
 
     def _take_cut(
         self, owned: OwnedPartition, outcome: JobOutcome, done: list[Item[Any]], lasts: Sequence[Item[Any]]
     ) -> None:
         """Not all messages of a chunk were handled so far: for each key, the first that was not goes next, has failed, or runs."""
-        queues, ended = owned.queues, set(map(id, done))
+        queues, ended = owned.queue, set(map(id, done))
         queues.handled(done, [item for item in lasts if id(item) in ended])
         behind: dict[Chain, list[Item[Any]]] = {}
         for job in outcome.not_run:
@@ -273,7 +273,7 @@ class Dispatcher:
             return NO_KEY_GROUP
 
     def _fail(self, owned: OwnedPartition, failed: Failed) -> None:
-        queues, items = owned.queues, items_of(failed.job)
+        queues, items = owned.queue, items_of(failed.job)
         failure = Failure(failed.result, failed.started_ms, failed.error_type, failed.error_text)
         now_ms = self._now_ms()
         if failed.is_undecodable:

@@ -165,11 +165,11 @@ class Ingest:
             if owned is not None and position > owned.next_offsets[tp]:
                 owned.next_offsets[tp] = position
                 if tp == owned.topic_partition:
-                    owned.queues.reach(ItemSource.TOPIC, position)
+                    owned.queue.reach(ItemSource.TOPIC, position)
                 elif owned.requests:
                     owned.reached = position  # messages that wait below it have not ended
                 else:
-                    owned.queues.reach(ItemSource.REPLAY, position)
+                    owned.queue.reach(ItemSource.REPLAY, position)
 
     def add_waiting(self, queues: Iterable[OwnedPartition], *, count_max: int, bytes_max: int) -> None:
         """Add waiting requests while there is room for their dead letters, in number and in bytes per queue.
@@ -198,7 +198,7 @@ class Ingest:
                 if self._may_find_room(owned):
                     self._look_for_room(owned)
                 has_looked = self._look_for_results(owned)
-                if owned.queues.knows_replays:
+                if owned.queue.knows_replays:
                     self._add_while_there_is_room(
                         owned, count_max=count_max, bytes_max=bytes_max, give_up_at_ms=give_up_at_ms
                     )
@@ -212,20 +212,20 @@ class Ingest:
                 return
 
     def _may_find_room(self, owned: OwnedPartition) -> bool:
-        return owned.queues.is_without_room and owned.look_at_ms <= self._now_ms()
+        return owned.queue.is_without_room and owned.look_at_ms <= self._now_ms()
 
     def _look_for_room(self, owned: OwnedPartition) -> None:
         """Release parked keys of which retention has removed all dead letters: no request can."""
         first = self._letters.first_offset(dead_letter_topic(self._group, owned.topic), owned.partition)
         owned.look_at_ms = self._now_ms() + LOOK_FOR_ROOM_MS
-        count = owned.queues.forget_parked(before=first)
+        count = owned.queue.forget_parked(before=first)
         if count:
             logger.warning("keys.released", extra=owned.log_fields | {"key_count": count})
 
     def _add_while_there_is_room(
         self, owned: OwnedPartition, *, count_max: int, bytes_max: int, give_up_at_ms: int
     ) -> None:
-        queues = owned.queues
+        queues = owned.queue
         while owned.requests:
             room_bytes = bytes_max - queues.replay_bytes
             has_room = room_bytes > 0 and queues.replay_count < count_max
@@ -240,15 +240,15 @@ class Ingest:
 
     def _look_for_results(self, owned: OwnedPartition) -> bool:
         """Go on finding out which requests have ended, if that is not known; True if their topic had to be read for it."""
-        if owned.queues.knows_replays or not owned.requests:
+        if owned.queue.knows_replays or not owned.requests:
             return False
         if owned.search is None:
             if not self._may_be_answered(owned):
-                owned.queues.learn_answered(())
+                owned.queue.learn_answered(())
                 return False
             owned.search = ResultSearch(owned.requests[0][0].offset())
         if self._letters.look_for_results(*owned.replay_partition, owned.search):
-            owned.queues.learn_answered(owned.search.found.runs)
+            owned.queue.learn_answered(owned.search.found.runs)
             owned.search = None
         return True
 
@@ -270,7 +270,7 @@ class Ingest:
             owned.tally.passed_over += len(records) - len(wanted)
             records = wanted
         keys = [record.key() for record in records]
-        owned.queues.add(
+        owned.queue.add(
             records,
             offsets=[record.offset() for record in records],
             keys=keys,
@@ -278,7 +278,7 @@ class Ingest:
             now_ms=self._now_ms(),
         )
         if not records or records[-1].offset() != last:
-            owned.queues.reach(ItemSource.TOPIC, last + 1)  # messages without a handler have ended
+            owned.queue.reach(ItemSource.TOPIC, last + 1)  # messages without a handler have ended
 
     def _add_requests(self, owned: OwnedPartition, *, bytes_max: int) -> None:
         """Add the first waiting request, and those after it whose dead letters fit."""
@@ -316,7 +316,7 @@ class Ingest:
             outcome: ReplayOutcome | None = None
             if request.kind is ReplayKind.REPLAY:
                 content, outcome = self._letter(owned, request, letters)
-            owned.queues.add_replay(
+            owned.queue.add_replay(
                 request,
                 offset=offset,
                 key=record.key(),
@@ -325,7 +325,7 @@ class Ingest:
                 outcome=outcome,
             )
             return
-        owned.queues.reach(ItemSource.REPLAY, offset + 1)
+        owned.queue.reach(ItemSource.REPLAY, offset + 1)
 
     def _letter(
         self, owned: OwnedPartition, request: ReplayRecord, letters: Mapping[int, Record | None]
@@ -379,8 +379,8 @@ class ReadLimits:
                 owned.is_replay_paused = bool(owned.requests)
                 change = self._reader.pause if owned.is_replay_paused else self._reader.resume
                 change([owned.replay_partition])
-            count = owned.queues.count - owned.queues.replay_count
-            size_bytes = owned.queues.size_bytes - owned.queues.replay_bytes
+            count = owned.queue.count - owned.queue.replay_count
+            size_bytes = owned.queue.size_bytes - owned.queue.replay_bytes
             if owned.is_reading_paused:
                 if count * 2 <= count_max and size_bytes * 2 <= bytes_max:
                     owned.is_reading_paused = False
@@ -430,7 +430,7 @@ class Completions:
 
     def has_due(self, owned: OwnedPartition) -> bool:
         """True if ends of this queue are to be written now."""
-        return owned.queues.has_due and self.not_before_ms(owned) <= self._now_ms()
+        return owned.queue.has_due and self.not_before_ms(owned) <= self._now_ms()
 
     def write(self, queues: Iterable[OwnedPartition], writer: DeadLetterWriter, member: Any) -> None:
         """Write one Kafka transaction with due answers or due dead letters; no other store of these queues may run meanwhile.
@@ -458,7 +458,7 @@ class Completions:
             stored = {}
             for owned, items in due:
                 own = [next(rest) if isinstance(_end_of(i), DeadLetterReason) else -1 for i in items]
-                snapshots = owned.queues.ending(items, own)
+                snapshots = owned.queue.ending(items, own)
                 ended.append((owned, items, own, snapshots))
                 for tp, taken in zip((owned.topic_partition, owned.replay_partition), snapshots, strict=True):
                     stored[tp] = StoredOffset(taken.offset, taken.metadata)
@@ -478,7 +478,7 @@ class Completions:
             self._cut.pop(given_up.letter.origin, None)
         for owned, items, own, snapshots in ended:
             self._failed_tries.passed(_source_of(owned, items))
-            owned.queues.written(items, own, snapshots)
+            owned.queue.written(items, own, snapshots)
             owned.tally.dead_lettered += sum(offset >= 0 for offset in own)
             for item, offset in zip(items, own, strict=True):
                 if offset >= 0:
@@ -520,7 +520,7 @@ class Completions:
             is_alone = tp in self._failed_tries
             if is_alone and due:
                 continue
-            items = owned.queues.take_due(min(END_COUNT_MAX, count_max), bytes_max=bytes_max, of_requests=of_requests)
+            items = owned.queue.take_due(min(END_COUNT_MAX, count_max), bytes_max=bytes_max, of_requests=of_requests)
             if items:
                 due.append((owned, items))
                 self._turn += 1
@@ -551,7 +551,7 @@ class Completions:
 
     def _not_written(self, due: list[tuple[OwnedPartition, list[Item[Any]]]]) -> None:
         for owned, items in due:
-            owned.queues.not_written(items)
+            owned.queue.not_written(items)
 
     def _cut_refused(self, refused: list[GivenUpMessage], reason: TxLayerError) -> bool:
         """Cut refused dead letters; returns False if there are none."""
@@ -620,7 +620,7 @@ class Completions:
 
 def _due_sources(owned: OwnedPartition) -> list[TopicPartition]:
     """The sources of a queue that have due ends; the ends of each are written separately."""
-    return [owned.partition_of(source) for source in owned.queues.due_sources]
+    return [owned.partition_of(source) for source in owned.queue.due_sources]
 
 
 def _source_of(owned: OwnedPartition, items: list[Item[Any]]) -> TopicPartition:
@@ -863,7 +863,7 @@ class Engine:
 
     def _read_count(self) -> int:
         in_flight_max = self._config.in_flight_max
-        found = [owned.queues for owned in self._assignments.owned.values()]
+        found = [owned.queue for owned in self._assignments.owned.values()]
         ready = sum(queues.ready_count for queues in found)
         busy_count = min(int(in_flight_max * FILLED_SHARE), self._pool.busy_count)
         has_enough = ready >= READY_FACTOR * in_flight_max or (
@@ -885,7 +885,7 @@ class Engine:
         has_room = self._dispatcher.in_flight_count < self._config.in_flight_max
         has_workers = has_room and self._pool.free_count() > 0
         for owned in self._assignments.owned.values():
-            queues = owned.queues
+            queues = owned.queue
             if queues.has_due and not self._storer.is_under_way:
                 # Otherwise its end cannot be written before the acknowledgement.
                 at = min(at, self._completions.not_before_ms(owned) / 1000 - self._wall_base)
@@ -1006,7 +1006,7 @@ class Engine:
 def _topic_stats(
     tally: TopicCounts, owned: list[OwnedPartition], now_ms: int, ends: Mapping[TopicPartition, int]
 ) -> TopicStats:
-    figures = [o.queues.figures() for o in owned]
+    figures = [o.queue.figures() for o in owned]
     added = [f.oldest_added_ms for f in figures if f.oldest_added_ms is not None]
     in_flight = sum(f.in_flight_count for f in figures)
     return TopicStats(

@@ -12,7 +12,7 @@ from txlayer.consumer.dead_letters import ResultSearch
 from txlayer.consumer.handlers import Route
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.core.dead_letters import ReplayRecord, replay_topic
-from txlayer.core.key_queue import ItemSource, KeyQueues
+from txlayer.core.key_queue import ItemSource, PartitionQueue
 from txlayer.core.messages import Undecodable
 from txlayer.errors import BrokerUnavailableError, TxLayerError
 
@@ -57,7 +57,7 @@ class OwnedPartition:
         "look_at_ms",
         "next_offsets",
         "partition",
-        "queues",
+        "queue",
         "reached",
         "replay_partition",
         "requests",
@@ -71,7 +71,7 @@ class OwnedPartition:
     def __init__(
         self,
         lease: Lease,
-        queues: KeyQueues[Any],
+        queue: PartitionQueue[Any],
         *,
         route: Route,
         tally: TopicCounts,
@@ -79,7 +79,7 @@ class OwnedPartition:
         next_offsets: dict[TopicPartition, int],
     ) -> None:
         self.lease = lease
-        self.queues = queues
+        self.queue = queue
         self.route = route
         self.tally = tally
         self.topic = lease.topic
@@ -129,7 +129,7 @@ class OwnedPartition:
         """The queue is lost or taken over again: start no handler of it, and notify the running ones."""
         self.is_over = True
         self.lease.lost.set()
-        self.queues.drop_queued()
+        self.queue.drop_queued()
 
 
 StoredVersions = list[tuple[OwnedPartition, ItemSource, int]]
@@ -231,9 +231,9 @@ def snapshots(
     versions: StoredVersions = []
     for owned in queues:
         for source in ItemSource:
-            if only_changed and not owned.queues.is_changed(source):
+            if only_changed and not owned.queue.is_changed(source):
                 continue
-            snapshot = owned.queues.snapshot(source)
+            snapshot = owned.queue.snapshot(source)
             offsets[owned.partition_of(source)] = StoredOffset(snapshot.offset, snapshot.metadata)
             versions.append((owned, source, snapshot.version))
     return offsets, versions
@@ -242,4 +242,4 @@ def snapshots(
 def mark_stored(versions: StoredVersions) -> None:
     """Mark these snapshots as stored."""
     for owned, source, version in versions:
-        owned.queues.stored(source, version)
+        owned.queue.stored(source, version)

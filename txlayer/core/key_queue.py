@@ -575,7 +575,7 @@ class Chains(Generic[R]):
         (self._answers if item.is_replay else self._due).append(item)
 
     def take_due(self, count_max: int, *, bytes_max: int, of_requests: bool | None = None) -> list[Item[R]]:
-        """See `KeyQueues.take_due`."""
+        """See `PartitionQueue.take_due`."""
         taken: list[Item[R]] = []
         size_bytes = 0
         while len(taken) < count_max and size_bytes < bytes_max:
@@ -608,7 +608,7 @@ class Chains(Generic[R]):
         self.go_on(items)
 
     def forget_parked(self, *, before: int) -> int:
-        """See `KeyQueues.forget_parked`."""
+        """See `PartitionQueue.forget_parked`."""
         count = self._parked.forget(before=before)
         self._use_room()
         return count
@@ -714,7 +714,7 @@ DUE_BYTES_MAX = 16 * 1024 * 1024
 """Total bytes of dead letters whose ends are taken together: the limit of one Kafka transaction."""
 
 
-class KeyQueues(Generic[R]):
+class PartitionQueue(Generic[R]):
     """One queue with both of its sources. Not thread-safe. Do not use it after one of its methods raised.
 
     `topic` and `replays` are the starts of its sources. Parked keys and the operator's pause come from `topic`.

@@ -201,7 +201,7 @@ class Handling:
             record = message._record
             call = HandlerCall(
                 self._process.name,
-                chunk.owner.queues.writer,
+                chunk.owner.queue.writer,
                 society.tenure(chunk.owner),
                 message.topic,
                 message.partition,

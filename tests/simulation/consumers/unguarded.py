@@ -41,7 +41,7 @@ class HastyEngine(Engine):
         super().turn()
         for owned in self._assignments.owned.values():
             for source in ItemSource:
-                owned.queues.stored(source, owned.queues.snapshot(source).version)
+                owned.queue.stored(source, owned.queue.snapshot(source).version)
 
 
 class CrossingEngine(Engine):
@@ -264,8 +264,8 @@ class CredulousHung(HungHandlers):
         super().came_back(late, now)
         for job in jobs:
             if not owned.is_over:
-                owned.queues.in_flight_count += len(items_of(job))
-                owned.queues.handled(items_of(job))
+                owned.queue.in_flight_count += len(items_of(job))
+                owned.queue.handled(items_of(job))
 
 
 # --- second lines -----------------------------------------------------------------------------------------------------
