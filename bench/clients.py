@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import threading
 import time
 from typing import Any
 
 from bare import KEYS, VALUE, Pace, stamped_value
+from peers.threads import in_threads
 
 from txlayer import AsyncTransactionalProducer, Message, TransactionalProducer
 from txlayer.producer.identity import OF_MESSAGES, OrderingKey
@@ -58,20 +58,15 @@ def run_threads(
     topic = f"{namespace}.orders"
     with TransactionalProducer(bootstrap_servers=servers, namespace=namespace, group="bench") as producer:
 
-        def work() -> None:
+        def work(_thread: int) -> None:
             for number in range(count // thread_count):
                 with producer.transaction(ordering_key=ordering_key) as tx:
                     tx.send(topic, key=KEYS[number % 1_000], value=VALUE)
                     tx.prepare()
 
-        started = time.time()
-        threads = [threading.Thread(target=work) for _ in range(thread_count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        made = in_threads(work, range(thread_count))
         producer.close()
-    return {"started": started, "took_s": time.time() - started}
+    return {**made, "took_s": time.time() - made["started"]}
 
 
 async def run_tasks(

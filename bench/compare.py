@@ -18,28 +18,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from harness import (
-    Child,
-    Figure,
-    broker,
-    cpu_of,
-    drop_namespace,
-    make_namespace,
-    scratch_folder,
-    settings_line,
-    show_figures,
-    warm,
-    working_coordinator,
-)
+from harness import Child, Figure, broker, scratch_folder, settings_line, show_figures, warm, working_coordinator
 from peers.rocketmq import rocketmq
 from rich.console import Console
 from rich.table import Table
+from throughput import run_phase
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.support.databases import postgresql_server
 
-READER = "bench/bare.py"
 Measured = dict[str, float]
 
 
@@ -61,7 +49,7 @@ class Stage:
         """A client of bench/clients.py with one coordinator."""
         return self._through_kafka(
             f"txlayer-{kind}-{width}",
-            lambda stack, servers, namespace, _count: [working_coordinator(stack, servers, namespace)],
+            lambda stack, servers, namespace, _count: working_coordinator(stack, servers, namespace),
             lambda servers, namespace, count: ["bench/clients.py", kind, servers, namespace, str(count), str(width)],
         )
 
@@ -69,7 +57,7 @@ class Stage:
         """A Kafka transaction for each message."""
         return self._through_kafka(
             f"plain-{width}",
-            lambda *_: [],
+            lambda *_: None,
             lambda servers, namespace, count: [
                 *("bench/peers/plain.py", servers, f"{namespace}.orders", str(count), str(width))
             ],
@@ -78,12 +66,12 @@ class Stage:
     def outbox(self, width: int) -> Measured:
         """Rows in PostgreSQL, moved by a poller; the database's CPU counts as well."""
 
-        def poller(stack: ExitStack, servers: str, namespace: str, count: int) -> list[Child]:
+        def poller(stack: ExitStack, servers: str, namespace: str, count: int) -> Child:
             script = ["bench/peers/outbox.py", "poller", self._database_url, servers, f"{namespace}.orders", str(count)]
             child = Child("poller", script)
             stack.callback(child.end)
             child.line()
-            return [child]
+            return child
 
         return self._through_kafka(
             f"outbox-{width}",
@@ -96,7 +84,7 @@ class Stage:
     def _through_kafka(
         self,
         name: str,
-        start_middle: Callable[[ExitStack, str, str, int], list[Child]],
+        start_middle: Callable[[ExitStack, str, str, int], Child | None],
         client_command: Callable[[str, str, int], list[str]],
     ) -> Measured:
         servers = self._kafka.bootstrap_servers
@@ -104,27 +92,15 @@ class Stage:
         namespace = f"{name}-{self._number}".replace("-", "")
         width = int(name.rsplit("-", 1)[1])
         count = max(1, int(self._rates.get(name, 1_500) * self.seconds) // width) * width
-        make_namespace(servers, namespace)
-        with ExitStack() as stack:
-            reader = Child("reader", [READER, "consumer", servers, namespace, str(count)])
-            stack.callback(reader.end)
-            reader.line()
-            others = [reader, *start_middle(stack, servers, namespace, count)]
-            cpu_s = cpu_of([self._kafka.pid]) + sum(child.cpu_s() for child in others)
-            client = Child("client", client_command(servers, namespace, count))
-            stack.callback(client.end)
-            client_cpu_s = 0.0
-            while not client.has_ended(0.02):
-                client_cpu_s = max(client_cpu_s, client.cpu_s())
-            started = client.result(60)["started"]
-            while True:
-                used_s = cpu_of([self._kafka.pid]) + sum(child.cpu_s() for child in others)
-                if reader.has_ended(0.02):
-                    break
-            took_s = reader.result(600)["ended"] - started
-        drop_namespace(servers, namespace)
-        self._rates[name] = count / took_s
-        return {"rate": count / took_s, "cpu_us": (used_s - cpu_s + client_cpu_s) / count * 1e6}
+        found = run_phase(
+            self._kafka,
+            namespace,
+            count,
+            start_middle=lambda stack: start_middle(stack, servers, namespace, count),
+            client=client_command(servers, namespace, count),
+        )
+        self._rates[name] = rate = found.pop("rate")
+        return {"rate": rate, "cpu_us": sum(found.values())}
 
 
 def subjects_of(stage: Stage) -> dict[str, dict[str, Callable[[], Measured]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,65 +17,72 @@ from harness import (
     Child,
     Figure,
     broker,
-    coordinator,
     cpu_of,
     drop_namespace,
-    has_taken_over,
     make_namespace,
     settings_line,
     show_figures,
-    wait_for,
     warm,
+    working_coordinator,
 )
 
 IN_FLIGHT = 5_000
 CODE = "bench/bare.py"
 
 
-def measure(  # one phase from start to end, read top to bottom
-    kind: str, kafka: Any, namespace: str, count: int, width: int = IN_FLIGHT
-) -> dict[str, float]:
+def measure(kind: str, kafka: Any, namespace: str, count: int, width: int = IN_FLIGHT) -> dict[str, float]:
     """One phase: its rate and the CPU per transaction of each role, in microseconds."""
     servers = kafka.bootstrap_servers
+    if kind in ("bare", "half-bare"):
+        client = [CODE, "producer", servers, namespace, str(count), str(IN_FLIGHT)]
+    else:
+        client = ["bench/clients.py", kind, servers, namespace, str(count), str(width)]
+
+    def start_middle(stack: ExitStack) -> Child:
+        if kind != "bare":
+            return working_coordinator(stack, servers, namespace)
+        middle = Child("coordinator", [CODE, "coordinator", servers, namespace, str(count)])
+        stack.callback(middle.end)
+        middle.line()
+        return middle
+
+    measured = run_phase(kafka, namespace, count, start_middle=start_middle, client=client)
+    print(
+        f"{kind:<10} {measured['rate']:>9,.0f}/s   CPU µs per transaction: "
+        + " · ".join(f"{role} {measured[role]:.1f}" for role in ("producer", "coordinator", "consumer", "broker")),
+        flush=True,
+    )
+    return measured
+
+
+def run_phase(
+    kafka: Any, namespace: str, count: int, *, start_middle: Callable[[ExitStack], Child | None], client: Sequence[str]
+) -> dict[str, float]:
+    """From the first transaction of `client` until a reader has seen `count` messages: the rate, and each role's CPU µs.
+
+    `start_middle` starts what moves the messages, if anything does; its CPU is that of the role `coordinator`.
+    """
+    servers, broker_pids = kafka.bootstrap_servers, [pid for pid in [kafka.pid] if pid]
     make_namespace(servers, namespace)
     with ExitStack() as stack:
         consumer = Child("consumer", [CODE, "consumer", servers, namespace, str(count)])
         stack.callback(consumer.end)
         consumer.line()
-        if kind in ("bare", "half-bare"):
-            producer_command = [CODE, "producer", servers, namespace, str(count), str(IN_FLIGHT)]
-        else:
-            producer_command = ["bench/clients.py", kind, servers, namespace, str(count), str(width)]
-        if kind == "bare":
-            middle = Child("coordinator", [CODE, "coordinator", servers, namespace, str(count)])
-            stack.callback(middle.end)
-            middle.line()
-        else:
-            middle = coordinator(stack, servers, namespace)
-            wait_for(lambda: has_taken_over(servers, namespace), within_s=30, what="the coordinator does not take over")
-        before = {
-            "coordinator": middle.cpu_s(),
-            "broker": cpu_of([pid for pid in [kafka.pid] if pid]),
-            "consumer": consumer.cpu_s(),
-        }
-        producer = Child("producer", producer_command)
+        middle = start_middle(stack)
+        children = {"consumer": consumer} | ({} if middle is None else {"coordinator": middle})
+        before = {role: child.cpu_s() for role, child in children.items()} | {"broker": cpu_of(broker_pids)}
+        producer = Child("producer", client)
         stack.callback(producer.end)
         made = producer_with_cpu(producer)
         while True:
-            used = {"coordinator": middle.cpu_s(), "consumer": consumer.cpu_s()}
+            used = {role: child.cpu_s() for role, child in children.items()}
             if consumer.has_ended(0.02):
                 break
-        seen = consumer.result(600)
-        used["broker"] = cpu_of([pid for pid in [kafka.pid] if pid])
-        took_s = seen["ended"] - made["started"]
+        took_s = consumer.result(600)["ended"] - made["started"]
+        used["broker"] = cpu_of(broker_pids)
         cpu = {role: (used[role] - before[role]) / count * 1e6 for role in before}
         cpu["producer"] = made["cpu_s"] / count * 1e6
     drop_namespace(servers, namespace)
-    print(
-        f"{kind:<10} {count / took_s:>9,.0f}/s   CPU µs per transaction: "
-        + " · ".join(f"{role} {cpu[role]:.1f}" for role in ("producer", "coordinator", "consumer", "broker")),
-        flush=True,
-    )
     return {"rate": count / took_s, **cpu}
 
 

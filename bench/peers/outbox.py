@@ -12,12 +12,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from typing import Any
 
 import psycopg
 from confluent_kafka import Producer
+from threads import in_threads
 
 VALUE = os.urandom(512) * 2
 BATCH_COUNT = 1_000
@@ -36,13 +36,7 @@ def run_service(url: str, count: int, thread_count: int) -> dict[str, float]:
             )
             connection.commit()
 
-    started = time.time()
-    threads = [threading.Thread(target=work, args=(connection,)) for connection in connections]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {"started": started, "took_s": time.time() - started}
+    return in_threads(work, connections)
 
 
 def run_poller(url: str, servers: str, topic: str, count: int) -> dict[str, float]:

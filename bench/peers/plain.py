@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
-import time
 import uuid
 
 from confluent_kafka import Producer
+from threads import in_threads
 
 VALUE = os.urandom(512) * 2
 
@@ -33,13 +32,7 @@ def run(servers: str, topic: str, count: int, thread_count: int) -> dict[str, fl
             producer.produce(topic, VALUE, f"customer-{number % 1_000}".encode())
             producer.commit_transaction(30)
 
-    started = time.time()
-    threads = [threading.Thread(target=work, args=(producer,)) for producer in producers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {"started": started, "took_s": time.time() - started}
+    return in_threads(work, producers)
 
 
 if __name__ == "__main__":
