@@ -122,7 +122,7 @@ def compare_topic(
     yield from finding(topic, "with other content", changed)
     partitions = Counter(customer for customer, _ in {(r.key, r.partition) for r in records})
     yield from finding(topic, "customers in two partitions", [c for c, n in partitions.items() if n > 1])
-    # What is read twice is told above; only its first position counts here.
+    # Records that were read twice are counted above; only its first position counts here.
     arrived = list({purchase.number: purchase for _, purchase in reversed(known)}.values())[::-1]
     yield from finding(topic, "customers out of order", _disorder(arrived, stored))
 

@@ -33,7 +33,7 @@ INCARNATIONS_MAX = 31
 SOURCES = tuple(source.value for source in Source)
 LATER = "unknown"
 STATES = ("", *(state.value for state in TxnState), LATER)
-"""Of a doubt summary, by number; 0 is its end, and the last one stands for any of a later release."""
+"""Of a doubt summary, by number; 0 is its end, and the last one is any state of a later release."""
 REASONS = ("", *(reason.value for reason in ParkReason))
 
 

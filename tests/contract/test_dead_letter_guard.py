@@ -160,7 +160,7 @@ def test_a_writer_that_was_idle_for_long_is_replaced_because_brokers_forget_it()
     assert ["n", "n"] == made
 
 
-class Aside:
+class HeldBackground:
     """What was begun in the background, and has not run yet."""
 
     def __init__(self) -> None:
@@ -188,8 +188,8 @@ def test_the_close_of_a_client_that_was_replaced_or_has_failed_is_not_waited_for
             made.append(transactional_id)
             return Hangs()
 
-    aside: Any = Aside()
-    writer = DeadLetterWriter(Connections(), group="g", name="n", clock=lambda: now[0], background=aside)
+    background: Any = HeldBackground()
+    writer = DeadLetterWriter(Connections(), group="g", name="n", clock=lambda: now[0], background=background)
 
     def write() -> None:
         now[0] += 3_601.0  # idle for so long, it is replaced
@@ -197,14 +197,14 @@ def test_the_close_of_a_client_that_was_replaced_or_has_failed_is_not_waited_for
 
     write()
     write()
-    assert (1, 1) == (writer.replaced_count, len(aside.names))
+    assert (1, 1) == (writer.replaced_count, len(background.names))
     with pytest.raises(BrokerUnavailableError):
         write()
     writer.close()
-    end_what_was_left(Connections(), ["former"], background=aside)
+    end_what_was_left(Connections(), ["former"], background=background)
 
     assert ["n", "n", "n", "former"] == made
-    assert 4 == len(aside.names)
+    assert 4 == len(background.names)
 
 
 @pytest.mark.fault("consumer: the machine cannot start a thread for the end of a client")
@@ -222,7 +222,7 @@ def test_a_client_is_closed_at_once_if_the_machine_starts_no_thread_for_it() -> 
         def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
             return Refused()
 
-    class NoThreads(Aside):
+    class NoThreads(HeldBackground):
         def start(self, call: Any, *, name: str) -> Any:  # noqa: ARG002 - the port's
             raise RuntimeError("can't start new thread")
 

@@ -104,7 +104,7 @@ class ResponderProcess:
             and check.kind is CheckKind.QUESTION
             and check.producer_group == self._group.name
         ):
-            self._world.begin_aside(self._process, partial(self._answer, check))
+            self._world.begin_in_background(self._process, partial(self._answer, check))
 
     def _answer(self, check: CheckRecord) -> None:
         world, group, process = self._world, self._group, self._process

@@ -8,8 +8,8 @@ from datetime import timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.aside import Aside
 from tests.simulation.attendance import Attendance
+from tests.simulation.background import SimulatedBackground
 from tests.simulation.checked import policies_of
 from tests.simulation.databases import BarrierCheck, Database
 from tests.simulation.plan import LATE_TARGET, NAMESPACE, SMALL_TARGET, TARGETS, Answers, GroupPlan, Plan
@@ -263,7 +263,7 @@ class Society(Stage):
             sleep=world.pause,
             draw_name=lambda: f"{world.random.getrandbits(128):032x}",
             keep_for_long=_nothing,
-            background=Aside(world, process),  # type: ignore[arg-type]  # a list is a sequence of calls
+            background=SimulatedBackground(world, process),  # type: ignore[arg-type]  # a list is a sequence of calls
         )
         connections = self.kafka.connect_coordinator(self.config, client=process.name)
         coordinator = self.variant.make(self.config, self.variant.wrap(connections), environment=environment)

@@ -219,9 +219,9 @@ class SimulatedWorld:
     def start(self, process: Process, run: Callable[[], None], *, after_s: float = 0.0) -> None:
         """A process begins."""
         self.processes[process.name] = process
-        self.begin_aside(process, run, after_s=after_s)
+        self.begin_in_background(process, run, after_s=after_s)
 
-    def begin_aside(self, process: Process, run: Callable[[], None], *, after_s: float = 0.0) -> None:
+    def begin_in_background(self, process: Process, run: Callable[[], None], *, after_s: float = 0.0) -> None:
         """One more greenlet of a process."""
         if process.is_dead:
             raise ClientCrashedError(process.name)

@@ -92,7 +92,9 @@ class SimulatedPool:
         self._begun_count += 1
         self._running_count += 1
         self._begun[chunk] = False
-        self._world.begin_aside(self._process, partial(self._work, chunk), after_s=self._world.random.random() * 0.0005)
+        self._world.begin_in_background(
+            self._process, partial(self._work, chunk), after_s=self._world.random.random() * 0.0005
+        )
 
     def take(self) -> list[JobOutcome]:
         """What ended since the last call."""

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import cache, partial
 from typing import Any, cast
 
-from tests.simulation.aside import Aside
+from tests.simulation.background import SimulatedBackground
 from tests.simulation.consumers.handling import FencedTable, Handling, SimulatedPool
 from tests.simulation.consumers.plan import (
     GROUP,
@@ -300,7 +300,7 @@ class ConsumerSociety(Stage):
                 sleep=world.pause,
                 draw=world.random.random,
                 draw_name=lambda: f"{world.random.getrandbits(64):016x}",
-                background=Aside(world, process),  # type: ignore[arg-type]  # a list is a sequence of calls
+                background=SimulatedBackground(world, process),  # type: ignore[arg-type]  # a list is a sequence of calls
             ),
         )
 

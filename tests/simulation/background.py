@@ -14,7 +14,7 @@ from txlayer.runtime.environment import Running
 T = TypeVar("T")
 
 
-class Aside:
+class SimulatedBackground:
     """Runs calls beside a coordinator as greenlets of its process."""
 
     def __init__(self, world: SimulatedWorld, process: Process) -> None:
@@ -38,7 +38,7 @@ class _Started(Running[T]):
         self._value: T
         self._error: BaseException | None = None
         self._is_over = False
-        world.begin_aside(process, partial(self._run, call))
+        world.begin_in_background(process, partial(self._run, call))
 
     def result(self) -> T:
         """Wait for its end."""
