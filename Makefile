@@ -54,7 +54,7 @@ nightly: setup jars
 	$(BIN)/python -m tests.nightly $(STAGES)
 
 # Before every commit: what needs no server and no waiting. Nothing in it is shared, so any worker takes any test.
-CHECKED := tests/repo tests/selftest tests/unit tests/contract tests/simulation tests/docs/test_links.py tests/docs/test_pages.py tests/docs/test_glossary.py
+CHECKED := tests/repo tests/selftest tests/unit tests/console tests/contract tests/simulation tests/docs/test_links.py tests/docs/test_pages.py tests/docs/test_glossary.py
 QUICK := --nightly none -m "not kafka and not sql and not spark and not slow"
 check: setup lint
 	$(BIN)/python -m pytest $(QUICK) --numprocesses $(CHECK_WORKERS) --dist worksteal $(CHECKED)

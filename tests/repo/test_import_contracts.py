@@ -38,6 +38,8 @@ BREAKS = [
     ("core", "threading", "the core is pure"),
     ("coordinator", "confluent_kafka", "only adapters/kafka speaks to Kafka"),
     ("cli", "confluent_kafka", "only adapters/kafka speaks to Kafka"),
+    ("operate", "txlayer.console", "layers"),
+    ("cli", "starlette", "only the console speaks HTTP to browsers"),
     ("producer", "sqlalchemy", "only adapters/sql speaks to databases"),
     ("producer", "txlayer.adapters.sql.barrier", "services know a barrier by its port alone"),
 ]

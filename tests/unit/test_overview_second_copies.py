@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.core_records import txn_key
+from tests.support.core_records import options, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.core.ledger.ledger import Ledger
+from txlayer.core.ledger.transitions import COMMITTING
+from txlayer.core.messages import OrderMode
 from txlayer.operate.overview import Overview
 
 TURNS_MAX = 100
@@ -26,6 +28,32 @@ def test_a_look_ends_where_a_second_copy_drives_more_out_of_half_than_a_batch_ta
     for key in others:
         stage.half(key)
     stage.half(held, topic="missing")  # librdkafka #4953
+    limit_turns(monkeypatch)
+    connections = stage.kafka.connect_coordinator(stage.config, client="onlooker")
+
+    found = [found.txn.key for found in Overview(stage.config, connections).unsettled()]
+
+    assert sorted([held, *others]) == sorted(found)
+
+
+@pytest.mark.promise("P7")
+def test_a_look_ends_where_more_of_one_ordering_key_wait_than_a_batch_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.core.ledger.ledger.KEY_IN_HALF_MAX", 3)
+    stage = StillCoordinator()
+    first, *others = [txn_key(f"t-{number}") for number in range(8)]
+    ours = options("customer", order=OrderMode.PREPARE)
+    at = {key: stage.half(key, options=ours) for key in (first, *others)}
+    for key in (*others, first):
+        stage.commit(key, at[key])
+    limit_turns(monkeypatch)
+    connections = stage.kafka.connect_coordinator(stage.config, client="onlooker")
+
+    found = {found.txn.key: found.state for found in Overview(stage.config, connections).unsettled()}
+
+    assert dict.fromkeys([first, *others], COMMITTING) == found
+
+
+def limit_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     turns, forget = 0, Ledger.forget_batch
 
     def counted(ledger: Ledger) -> None:
@@ -35,8 +63,3 @@ def test_a_look_ends_where_a_second_copy_drives_more_out_of_half_than_a_batch_ta
         forget(ledger)
 
     monkeypatch.setattr(Ledger, "forget_batch", counted)
-    connections = stage.kafka.connect_coordinator(stage.config, client="onlooker")
-
-    found = [found.txn.key for found in Overview(stage.config, connections).unsettled()]
-
-    assert sorted([held, *others]) == sorted(found)

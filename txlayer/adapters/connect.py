@@ -132,6 +132,7 @@ class _Connected:
         self.end_offsets = admin.end_offsets
         self.offsets_at = admin.offsets_at
         self.topic_limits = admin.topic_limits
+        self.group = admin.group
 
     def wait_until_reachable(self, topic: str, *, timeout_s: float) -> None:
         """Return when a broker answers a question about `topic`; log every few seconds that none does.

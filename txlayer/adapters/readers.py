@@ -103,7 +103,7 @@ def records_of(
                 continue
             error = record.error()
             if error is not None:
-                _check_end(error, record, partition)
+                check_end(error, record, partition)
                 if record.offset() >= end:
                     del ends[partition]
                     end = None
@@ -117,7 +117,8 @@ def records_of(
                 reader.pause(partition)
 
 
-def _check_end(error: Any, record: Any, partition: TopicPartition) -> None:
+def check_end(error: Any, record: Any, partition: TopicPartition) -> None:
+    """Raise what `records_of` raises for an error among the records, unless it says that a partition's end is reached."""
     where = f"{partition[0]}-{partition[1]}"
     if error.name() == "_PARTITION_EOF":
         return

@@ -164,13 +164,15 @@ def list_(
 
 @command(app)
 def stats(*, connection: Connection, as_json: AsJson = False) -> None:
-    """Count what is not settled, by group and state, and what was kept aside."""
+    """Count what is not settled, by group and state, and what was kept aside; name groups that no responder answers for."""
     from txlayer.cli import tx_rows
 
     config = connection.config(CoordinatorConfig)
     with _overview(config) as overview:
         body = unsettled.stats_json(config.namespace, overview, now_ms=current_ms())
     output.show(body, tx_rows.stats_table, as_json=as_json)
+    for group in (found["producer_group"] for found in body["responders"] if found["is_answered"] is False):
+        typer.echo(f"no responder answers check-backs for the group {printable(group)}", err=as_json)
 
 
 @command(app)

@@ -119,7 +119,10 @@ class Recovery:
         *,
         is_still_ours: Callable[[], None],
         environment: Environment = REAL,
+        make_fold: Callable[[int, int], DoubtFold] = lambda _partition, op_offset: DoubtFold(op_offset=op_offset),
     ) -> None:
+        """`make_fold` gets the partition, and the op offset that a replay begins at."""
+        self._make_fold = make_fold
         self._clock = environment.clock
         self._wall_clock = environment.wall_clock
         self._background = environment.background
@@ -266,7 +269,7 @@ class Recovery:
             if positions.doubt_low > high:
                 raise _is_cut_short((topic, partition), positions.doubt_low, high)
             low = max(starts[topic, partition], positions.doubt_low)
-            folds[partition] = (DoubtFold(op_offset=positions.replay_offset), high)
+            folds[partition] = (self._make_fold(partition, positions.replay_offset), high)
             ranges[topic, partition] = (low, high)
 
         fold_of = {partition: fold.fold for partition, (fold, _) in folds.items()}

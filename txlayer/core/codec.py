@@ -310,6 +310,12 @@ def half_header_of(headers: Headers | None) -> bytes | None:
     return None
 
 
+def begins_transaction(raw: bytes) -> bool:
+    """True if the record of this half header is the first of its transaction. Only for statistics: the header is not checked."""
+    fields = raw.split(b"|", 5)
+    return len(fields) > 4 and fields[4].startswith(b"0/")
+
+
 # --- op ---------------------------------------------------------------------------------------------------------------
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import Administration, HistoryStart
-from txlayer.adapters.readers import HalfOwner, LogHistoryReader
+from txlayer.adapters.readers import HalfOwner, LogHistoryReader, runs_of
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.recovery import decode_stored
@@ -18,7 +18,7 @@ from txlayer.core.ledger.transaction import Content
 from txlayer.core.messages import OpMessage, Source, user_headers
 from txlayer.errors import ConfigError
 from txlayer.operate import Json
-from txlayer.operate.overview import UnsettledTransaction
+from txlayer.operate.overview import UnsettledTransaction, committed_records
 from txlayer.operate.unsettled import options_json, unsettled_json
 from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
 
@@ -193,6 +193,27 @@ def bytes_json(raw: bytes | None) -> Json | None:
     except UnicodeDecodeError:
         text = None
     return {"base64": base64.b64encode(raw).decode("ascii"), "text": text}
+
+
+HALF_COUNT_MAX = 100
+"""Half records of one transaction that are read for a person."""
+
+
+def read_half_records(
+    connections: CoordinatorConnections, topics: SystemTopics, partition: int, offsets: Iterable[int]
+) -> dict[int, Any]:
+    """{offset: half record} of those that half still has; at most `HALF_COUNT_MAX`.
+
+    Raises:
+        BrokerUnavailableError, NotAuthorisedError, RetriableError: they cannot be read.
+    """
+    half = (topics.half, partition)
+    first = connections.start_offsets([half])[half]
+    wanted = sorted(offset for offset in offsets if offset >= first)[:HALF_COUNT_MAX]
+    found = {}
+    for start, end in runs_of((offset, offset + 1) for offset in wanted):
+        found.update({record.offset(): record for record in committed_records(connections, {half: (start, end)})})
+    return {offset: found[offset] for offset in wanted if offset in found}
 
 
 FETCH_COUNT = 100

@@ -21,6 +21,7 @@ from txlayer.core.ledger.doubt import QuarantinedRecord, QuarantineFold
 from txlayer.core.ledger.ledger import Ledger, LedgerSettings
 from txlayer.core.ledger.transaction import Target, Transaction, accepting_target
 from txlayer.core.ledger.transitions import COMMITTING
+from txlayer.operate.responders import GroupResponders, read_responders
 from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
 
 SLICE_MAX = 100_000
@@ -83,7 +84,7 @@ class Overview:
         settings = ledger_settings(self._config, partition_count=partition_count)
         # Before doubt is read: what leaves half meanwhile is found on doubt, and what is found on both counts once.
         stored = read_stored(self._connections, self._config.topics, range(partition_count))
-        ledgers: dict[int, Ledger] = {p: _ContentlessLedger(p, settings) for p in stored}
+        ledgers: dict[int, Ledger] = {p: ContentlessLedger(p, settings) for p in stored}
         # No group gave these partitions, so none can take them away.
         recovery = Recovery(self._config, self._connections, is_still_ours=lambda: None)
         recovery.replay(ledgers, stored)
@@ -93,6 +94,10 @@ class Overview:
         for partition, ledger in ledgers.items():
             for txn in ledger.all_unsettled():
                 yield UnsettledTransaction(partition, txn.state.value, txn)
+
+    def responders(self, groups: Iterable[str], *, now_ms: int) -> tuple[GroupResponders, ...]:
+        """Who answers the check-backs of these producer groups. Raises as `read_responders`."""
+        return read_responders(self._connections, self._config.topics, groups, now_ms=now_ms)
 
     def kept_aside(self, partitions: Iterable[int] | None = None) -> list[QuarantinedRecord]:
         """Every record kept aside of these partitions (None: of all), the oldest first in each.
@@ -183,7 +188,7 @@ class _NoContent:
 _NO_CONTENT = _NoContent()
 
 
-class _ContentlessLedger(Ledger):
+class ContentlessLedger(Ledger):
     """The ledger without content, for targets that all accept: only a coordinator finds out whether they do."""
 
     def __init__(self, partition: int, settings: LedgerSettings) -> None:
@@ -194,6 +199,9 @@ class _ContentlessLedger(Ledger):
 
     def _go_on_leaving(self) -> None:
         self._leave_before = 0  # nothing is stored here, so no restart meets the second copy
+
+    def _has_room_for_key(self, txn: Transaction | None) -> bool:  # noqa: ARG002 - as for any other
+        return True  # a batch of this ledger is never written, so it has no limit
 
 
 class _EveryTopicAccepts(Mapping[str, Target]):

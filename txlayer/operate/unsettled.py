@@ -79,9 +79,13 @@ def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
 
 
 def stats_json(namespace: str, overview: Overview, *, now_ms: int) -> Json:
+    """What `tx stats --json` prints; `responders` says of each group with undecided transactions who answers check-backs."""
+    from txlayer.operate.responders import responders_json  # what asks a cluster is imported when a command runs
+
     ages_ms: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # by producer group and state
     for _, state, txn in overview.unsettled():
         ages_ms[txn.group, state].append(max(now_ms - txn.appended_ms, 0))
+    asked = sorted({group for group, state in ages_ms if state == TxnState.OPEN.value})
     return {
         "namespace": namespace,
         "transaction_count": sum(map(len, ages_ms.values())),
@@ -91,6 +95,7 @@ def stats_json(namespace: str, overview: Overview, *, now_ms: int) -> Json:
             {"producer_group": group, "state": state, "count": len(ages), "oldest_age_ms": max(ages)}
             for (group, state), ages in sorted(ages_ms.items())
         ],
+        "responders": [responders_json(found) for found in overview.responders(asked, now_ms=now_ms)],
     }
 
 

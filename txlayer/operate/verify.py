@@ -685,6 +685,35 @@ def verify(
         return Verification(reading, proof, read_at - started, time.monotonic() - read_at)
 
 
+class TransactionVerdict(NamedTuple):
+    """What the topics say of one attempt."""
+
+    nonce: str
+    verdict: Verdict
+    detail: str
+
+
+def verdicts_of(
+    config: ClientConfig,
+    txn_id: str,
+    asked: WantedWindow,
+    *,
+    make_admin: Callable[[], Administration],
+    make_reader: Callable[[str], LogReader],
+    on_read: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[TransactionVerdict]:
+    """The verdicts on the attempts of one id in a window; the rest as `verify`."""
+    with TraceIndex() as trace_index:
+        reader = WindowReader(config, make_admin=make_admin, make_reader=make_reader, on_progress=on_read)
+        reading = reader.read(asked, trace_index)
+        found = []
+        for judged in judgements(trace_index, reading.window):
+            said = judged.finding if isinstance(judged, Late) else judged
+            if said.txn_id == txn_id:
+                found.append(TransactionVerdict(said.nonce, said.verdict, said.detail))
+        return found
+
+
 def prove(trace_index: TraceIndex, window: Window, *, on_judged: Callable[[int], None] = lambda _count: None) -> Proof:
     proof = Proof()
     for found in judgements(trace_index, window, on_judged=on_judged):

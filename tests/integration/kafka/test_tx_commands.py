@@ -162,6 +162,10 @@ def test_stats_count_by_group_and_state(arena: Arena, crafted: Crafted, looking:
     ]
     assert 0 == code
     assert "4 not settled" in out
+    assert "no responder answers check-backs for the group orders" in out
+    assert [("orders", False, [])] == [
+        (r["producer_group"], r["is_answered"], r["members"]) for r in body["responders"]
+    ]
 
 
 def test_without_topics_or_without_stored_offsets_the_command_that_mends_it_is_named(

@@ -76,8 +76,8 @@ def test_what_is_more_or_missing_is_shown_and_nothing_is_taken_away(
         code, out, _ = run_command(build_app(), "topics", "acls", command, *given, *role, capsys=capsys)
         return code, [change["change"] for change in json.loads(out)["changes"]]
 
-    assert (1, ["CreateAcl"] * 6) == run("check", "reader")
-    assert (0, ["CreateAcl"] * 6) == run("apply", "reader")
+    assert (1, ["CreateAcl"] * 7) == run("check", "reader")
+    assert (0, ["CreateAcl"] * 7) == run("apply", "reader")
     assert (0, []) == run("check", "reader")
     assert (0, []) == run("apply", "reader")
     assert 0 == run("apply", "operator", "reader")[0]

@@ -217,8 +217,8 @@ class Transaction:
         self.content = None
 
     def summary(self) -> DoubtSummary:
-        """The summary for the doubt topic."""
-        more = self.extra()
+        """The summary for the doubt topic. The transaction stays as it is, and as small."""
+        more = self.more or TransactionExtras()
         return DoubtSummary(
             key=self.key,
             state=self.state.value,

@@ -1,0 +1,66 @@
+"""The consumer groups of a cluster that txlayer's consumers belong to, as far as the names of topics say: how far behind, how many dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from txlayer.adapters.ports import Administration
+from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+
+COUNT_MAX = 100
+"""Groups and topics that are looked at."""
+_DLQ = ".dlq"
+
+
+class ConsumedTopic(NamedTuple):
+    """One topic of one consumer group."""
+
+    group: str
+    topic: str
+    member_count: int
+    lag: int  # offsets that are not stored as finished (markers count); of messages that wait behind a failing one, too
+    letter_count: int  # records of the dead-letter topic: those handled since, too
+
+
+def consumed_topics(names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """(group, topic) of every dead-letter topic whose source and replay topics are there, too."""
+    known = frozenset(names)
+    for name in sorted(known):
+        base = name.removesuffix(_DLQ)
+        if base == name:
+            continue
+        for at, letter in enumerate(base):
+            group, topic = base[:at], base[at + 1 :]
+            if letter == "." and group and topic in known and replay_topic(group, topic) in known:
+                yield group, topic
+                break
+
+
+def read_consumed(admin: Administration) -> list[ConsumedTopic]:
+    """Those that there are, the first `COUNT_MAX` by name.
+
+    Raises:
+        BrokerUnavailableError, NotAuthorisedError: they cannot be read.
+    """
+    found: list[ConsumedTopic] = []
+    members: dict[str, int] = {}
+    for group, topic in consumed_topics(admin.topic_names()):
+        if len(found) >= COUNT_MAX:
+            break
+        dlq = dead_letter_topic(group, topic)
+        count, letters = admin.partition_count(topic), admin.partition_count(dlq)
+        if count is None or letters is None:  # deleted just now
+            continue
+        tps = [(topic, partition) for partition in range(count)]
+        dlq_tps = [(dlq, partition) for partition in range(letters)]
+        starts, ends = admin.start_offsets([*tps, *dlq_tps]), admin.end_offsets([*tps, *dlq_tps])
+        stored = admin.stored_offsets(group, tps)
+        if group not in members:
+            members[group] = len(admin.group(group).members)
+        lag = 0
+        for tp in tps:
+            offset = stored[tp]
+            lag += ends[tp] - (starts[tp] if offset is None else max(offset.offset, starts[tp]))
+        found.append(ConsumedTopic(group, topic, members[group], lag, sum(ends[tp] - starts[tp] for tp in dlq_tps)))
+    return found

@@ -1,0 +1,208 @@
+"""Where the messages of one transaction went: their places in the real topics, and what consumer groups did with them.
+
+Everything is looked for from the time of the decision on, in so many records. What is not found there is not said.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import islice
+from typing import Any, NamedTuple
+
+from txlayer.adapters.connect import Clients
+from txlayer.adapters.ports import Administration, Record, TopicPartition
+from txlayer.adapters.readers import QUIET_S, records_of
+from txlayer.core import codec
+from txlayer.core.checks import CLOCK_ERROR_MS
+from txlayer.core.dead_letters import DeadLetter, dead_letter_of, dead_letter_topic
+from txlayer.core.history import HalfRecord, TransactionHistory
+from txlayer.core.messages import HalfOptions
+from txlayer.core.partitions import murmur2
+from txlayer.core.progress import Foreign, Progress, decode
+from txlayer.errors import TxLayerError
+from txlayer.operate import Json
+from txlayer.operate.dead_letters import DeadLetterLog
+
+READ_COUNT_MAX = 20_000
+"""Records that are read for one transaction; about a tenth of a second."""
+MESSAGE_COUNT_MAX = 100
+GROUP_COUNT_MAX = 20
+"""Consumer groups of one topic that are asked about."""
+_DLQ = ".dlq"
+
+
+class ForwardedMessage(NamedTuple):
+    """One message in its real topic."""
+
+    half_offset: int
+    topic: str
+    partition: int
+    offset: int
+    at_ms: int
+    key: bytes | None
+
+
+class Handling(NamedTuple):
+    """What one consumer group did with one forwarded message."""
+
+    message: ForwardedMessage
+    group: str
+    is_handled: bool | None  # None: the group stored nothing for its partition, or another program did
+    attempt_count: int  # that failed, while it is not handled
+    dead_letter: tuple[int, str, str] | None = None  # offset in the dead-letter topic, reason, its state
+
+
+def find_forwarded(
+    clients: Clients, history: TransactionHistory, halves: Mapping[int, Record]
+) -> list[ForwardedMessage]:
+    """The messages that are found, in the order of their half records; `halves` are half records by offset.
+
+    Raises:
+        BrokerUnavailableError, NotAuthorisedError, RetriableError: the topics cannot be read.
+    """
+    decided = next((n.appended_ms for n in history.op_lines if (n.offset, n.line) == history.decided_at), None)
+    since_ms = decided or history.appended_ms
+    if since_ms is None or not history.half_records:
+        return []
+    wanted = {half.offset: half for half in history.half_records[:MESSAGE_COUNT_MAX]}
+    with closing(clients.admin(timeout_ms=10_000)) as admin:
+        ranges = _ranges(admin, wanted.values(), halves, since_ms - CLOCK_ERROR_MS)
+    found: dict[int, ForwardedMessage] = {}
+    with closing(clients.reader(isolation="read_committed")) as reader:
+        for record in islice(records_of(reader, ranges, patience_s=QUIET_S, clock=clients.clock), READ_COUNT_MAX):
+            half_offset = _origin_of(record, history.partition)
+            if half_offset in wanted:
+                place = (record.topic(), record.partition(), record.offset(), record.timestamp()[1], record.key())
+                found[half_offset] = ForwardedMessage(half_offset, *place)
+                if len(found) == len(wanted):
+                    break
+    return [found[offset] for offset in wanted if offset in found]
+
+
+def _ranges(
+    admin: Administration, wanted: Any, halves: Mapping[int, Record], since_ms: int
+) -> dict[TopicPartition, tuple[int, int]]:
+    tps: set[TopicPartition] = set()
+    counts: dict[str, int | None] = {}
+    for half in wanted:
+        if half.topic not in counts:
+            counts[half.topic] = admin.partition_count(half.topic)
+        tps.update(_partitions_of(half, halves.get(half.offset), counts[half.topic] or 0))
+    starts, ends = admin.offsets_at(tps, at_ms=max(since_ms, 0)), admin.end_offsets(tps)
+    share = max(READ_COUNT_MAX // max(len(tps), 1), 100)
+    return {tp: (starts[tp], min(ends[tp], starts[tp] + share)) for tp in tps}
+
+
+def _partitions_of(half: HalfRecord, record: Record | None, count: int) -> Iterator[TopicPartition]:
+    """Where the message may be: one partition if its options or its key say which, else all."""
+    options: HalfOptions = half.options
+    key = None if record is None else record.key()
+    hashed = murmur2(key) if key is not None else options.key_murmur
+    if options.partition is not None:
+        numbers: Sequence[int] = [options.partition] if options.partition < count else []
+    elif hashed is not None and count:
+        numbers = [hashed % count]
+    else:
+        numbers = range(count)
+    return ((half.topic, number) for number in numbers)
+
+
+def _origin_of(record: Record, partition: int) -> int | None:
+    """The half offset that a forwarded record names, if it is of this half partition."""
+    raw = next((value for name, value in reversed(record.headers() or ()) if name == codec.ORIGIN_HEADER), None)
+    origin = None if raw is None else codec.decode_origin(raw)
+    return origin[1] if isinstance(origin, tuple) and origin[0] == partition else None
+
+
+def find_handling(clients: Clients, messages: Sequence[ForwardedMessage]) -> list[Handling]:
+    """What the groups that txlayer's consumers make topics for did with these messages. Raises as `find_forwarded`."""
+    found: list[Handling] = []
+    with closing(clients.admin(timeout_ms=10_000)) as admin:
+        names = admin.topic_names()
+        for topic in sorted({message.topic for message in messages}):
+            ours = [message for message in messages if message.topic == topic]
+            suffix = f".{topic}{_DLQ}"
+            groups = sorted(name.removesuffix(suffix) for name in names if name.endswith(suffix))
+            for group in groups[:GROUP_COUNT_MAX]:
+                found += _handling(clients, admin, group, ours)
+    return found
+
+
+def _handling(
+    clients: Clients, admin: Administration, group: str, messages: Sequence[ForwardedMessage]
+) -> Iterator[Handling]:
+    tps = {(message.topic, message.partition) for message in messages}
+    stored = admin.stored_offsets(group, tps)
+    letters = _dead_letters(clients, admin, group, messages)
+    for message in messages:
+        offset = stored[message.topic, message.partition]
+        progress = None if offset is None else decode(offset.offset, offset.metadata)
+        if offset is None or progress is None or isinstance(progress, Foreign):
+            is_handled, attempts = None, None
+        else:
+            left = Progress(offset.offset, progress).read([message.offset], [message.key])
+            is_handled, attempts = not left, progress.attempts.get(message.offset)
+        letter = letters.get((message.partition, message.offset))
+        yield Handling(message, group, is_handled, 0 if attempts is None else attempts.ended_count, letter)
+
+
+def _dead_letters(
+    clients: Clients, admin: Administration, group: str, messages: Sequence[ForwardedMessage]
+) -> dict[tuple[int, int], tuple[int, str, str]]:
+    """{(partition, offset) of a message: its dead letter}, of those that were written soon enough."""
+    topic = messages[0].topic
+    places: defaultdict[int, set[int]] = defaultdict(set)
+    for message in messages:
+        places[message.partition].add(message.offset)
+    dlq = [(dead_letter_topic(group, topic), partition) for partition in places]
+    starts, ends = admin.offsets_at(dlq, at_ms=min(m.at_ms for m in messages)), admin.end_offsets(dlq)
+    ranges = {tp: (starts[tp], ends[tp]) for tp in dlq if starts[tp] < ends[tp]}
+    found: dict[tuple[int, int], tuple[int, str]] = {}
+    with closing(clients.reader(isolation="read_committed")) as reader:
+        for record in islice(records_of(reader, ranges, patience_s=QUIET_S, clock=clients.clock), READ_COUNT_MAX):
+            letter = dead_letter_of(record.headers())
+            if not isinstance(letter, DeadLetter) or letter.origin.offset not in places[record.partition()]:
+                continue
+            if (letter.consumer_group, letter.origin.topic) == (group, topic):
+                error = f": {letter.error_type}: {letter.error_message}" if letter.error_type else ""
+                found[record.partition(), letter.origin.offset] = record.offset(), f"{letter.reason.value}{error}"
+    if not found:
+        return {}
+    log = DeadLetterLog(admin, group=group, topic=topic, make_reader=lambda: clients.reader(isolation="read_committed"))
+    letters = {}
+    for (partition, offset), (at, why) in found.items():
+        again = log.at(partition, at)
+        letters[partition, offset] = at, why, "" if again is None else again.history.state.value
+    return letters
+
+
+def forwarded_json(
+    clients: Clients, history: TransactionHistory, halves: Mapping[int, Record]
+) -> tuple[list[Json], list[Json], str]:
+    """(messages, handlings, why there may be more): what is found is given, also if the rest cannot be read."""
+    messages: list[ForwardedMessage] = []
+    handlings: list[Handling] = []
+    problem = ""
+    try:
+        messages = find_forwarded(clients, history, halves)
+        handlings = find_handling(clients, messages) if messages else []
+    except TxLayerError as exc:
+        problem = str(exc)
+    return (
+        [message._asdict() | {"key": None} for message in messages],
+        [
+            {
+                "group": h.group,
+                "topic": h.message.topic,
+                "partition": h.message.partition,
+                "offset": h.message.offset,
+                "is_handled": h.is_handled,
+                "attempt_count": h.attempt_count,
+                "dead_letter": h.dead_letter,
+            }
+            for h in handlings
+        ],
+        problem,
+    )

@@ -1,0 +1,509 @@
+"""What an operator sees now, kept current: the logs are folded once, and followed from there.
+
+`LiveView` reads the positions that the coordinators have stored, folds what is behind them, and then follows half, op and
+doubt. It joins no group, fences nobody and writes nothing, so any number may look at any time.
+
+Two sources make the picture, and each is believed where it knows better:
+
+* **Doubt** is the coordinators' own word. What it says of a transaction counts until its next record.
+* **Half and op** show the rest, folded with the coordinator's own ledger. It decides nothing by time or by the state of
+  topics: what a coordinator decides so, it writes to doubt. Then the transaction leaves this ledger.
+
+Every second the view asks how far the coordinators are and where the logs end. Once it has read to these ends, its picture
+is that of the moment at which it asked: `PartitionNow.true_ms`. If the ledger then holds a transaction that the coordinators
+do not hold any more (after `txlayer coordinator reset`, or when doubt gives up a line that counted here), the partition is folded
+again from the stored positions.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import GroupMember, LogReader, TopicPartition, append_time_of
+from txlayer.adapters.readers import check_end
+from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.partition import count_partitions, latest_ms, ledger_settings
+from txlayer.coordinator.recovery import Recovery, StoredPositions
+from txlayer.core import codec
+from txlayer.core.ledger.batch import NO_LIMIT, Batch
+from txlayer.core.ledger.transaction import OpPosition, Transaction
+from txlayer.core.ledger.transitions import COMMITTING, TxnState
+from txlayer.errors import TxLayerError
+from txlayer.operate.overview import committed_records, read_stored
+from txlayer.operate.responders import GroupResponders, read_responders
+from txlayer.operate.rows import ROW_COUNT_MAX, UnsettledRows, young_row
+from txlayer.operate.tallies import Minute, Minutes, Quarantine
+from txlayer.operate.young_ledger import RowsFold, YoungLedger, put_on_doubt
+from txlayer.runtime.environment import REAL, Environment, Running
+
+logger = logging.getLogger("txlayer.operate")
+
+POLL_S = 1.0
+"""Between two questions how far the coordinators are."""
+PRESENCE_S = 5.0
+"""Between two looks at the members of groups, and at the number of partitions."""
+RETRY_S = 2.0
+"""Pause after a failure."""
+REFOLD_S = 30.0
+"""A partition is folded again at most this often."""
+READ_COUNT_MAX = 10_000
+READ_S = 0.2
+"""Records of one step, and how long it waits for the first."""
+AHEAD_LINES_MAX = 50_000
+"""Op lines of a partition that wait for half: above it, reading of its op pauses."""
+YOUNG_COUNT_MAX = 100_000
+"""Transactions in all ledgers, about 60 MB: above it, reading of half pauses until doubt or op lines take some away."""
+GROUPS_MAX = 200
+"""Producer groups that are looked at for responders."""
+_MARKS_MAX = 5_000
+_MARK_MS = 200
+
+
+class PartitionNow(NamedTuple):
+    """One partition, as of `true_ms`."""
+
+    partition: int
+    true_ms: int  # 0: not read to the end yet
+    writer: str  # the process that stored the positions; "": none did
+    op_lag: int  # offsets of op that are not carried out (markers count)
+    op_lag_ms: int  # age of the oldest op line that is not carried out
+    half_lag: int  # offsets of half that are not read
+    restart_count: int  # offsets of half that a restart would read again
+
+
+class LiveState(NamedTuple):
+    """What a view knows beside its rows. `true_ms` is that of the partition that is known worst."""
+
+    true_ms: int = 0
+    is_ready: bool = False  # every partition was read to its end once
+    problem: str = ""  # why it does not go on; "": it does
+    problem_ms: int = 0  # since when
+    group_state: str = ""  # of the coordinators' group
+    members: tuple[GroupMember, ...] = ()
+    group_ms: int = 0  # when the members were seen
+    group_problem: str = ""  # why they are not known now
+    responders: tuple[GroupResponders, ...] = ()
+    partitions: tuple[PartitionNow, ...] = ()
+    quarantined_count: int | None = None  # records kept aside; None: not counted yet
+    minutes: tuple[Minute, ...] = ()
+    since_ms: int = 0  # the minutes begin here
+
+
+class _Poll(NamedTuple):
+    """How far the coordinators were, and where the logs ended, at one moment."""
+
+    at_ms: int
+    stored: dict[int, StoredPositions]
+    ends: dict[TopicPartition, int]
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One partition."""
+
+    ledger: YoungLedger
+    stored: StoredPositions
+    folded_at: float
+    shown: dict[str, tuple[TxnState, int]] = field(default_factory=dict)
+    """The rows that are not on doubt: their state, and how many half records are there."""
+    forwarded: deque[tuple[OpPosition, list[Transaction]]] = field(default_factory=deque)
+    """Committed by the lines before a position, and not known to be carried out."""
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    """Op offsets and their append times, a few a second: the records from one to the next are as old, or a little younger."""
+    op_end: int = 0
+    """Behind the last op record that was read."""
+    is_stale: bool = False
+    now: PartitionNow | None = None
+
+    def mark(self, op_offset: int, appended_ms: int) -> None:
+        """An op record was read."""
+        self.op_end = op_offset + 1
+        if not self.marks or appended_ms - self.marks[-1][1] >= _MARK_MS:
+            self.marks.append((op_offset, appended_ms))
+            if len(self.marks) > _MARKS_MAX:
+                del self.marks[1::2]
+
+    def op_lag_ms(self, carried_out: int, now_ms: int) -> int:
+        """Age of the oldest op record that is not carried out up to this offset; 0: all are."""
+        passed = sum(1 for offset, _ in self.marks[1:] if offset <= carried_out)
+        del self.marks[: len(self.marks) if carried_out >= self.op_end else passed]
+        return max(now_ms - self.marks[0][1], 0) if self.marks else 0
+
+
+class LiveView:
+    """One namespace. One thread calls `step` or `run`; any thread reads `state` and asks `rows`."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        connect: Callable[[], CoordinatorConnections],
+        *,
+        environment: Environment = REAL,
+        row_count_max: int = ROW_COUNT_MAX,
+    ) -> None:
+        self.rows = UnsettledRows(row_count_max=row_count_max)
+        self.state = LiveState()
+        self._config = config
+        self._topics = config.topics
+        self._connect = connect
+        self._connections = connect()
+        self._quarantine = Quarantine()
+        self._counting: Running[None] | None = None
+        self._environment = environment
+        self._clock, self._wall_clock = environment.clock, environment.wall_clock
+        self._followed: dict[int, _Followed] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        self._assigned: frozenset[TopicPartition] = frozenset()
+        self._reader: LogReader | None = None
+        self._poll: _Poll | None = None
+        self._polled_at = self._looked_at = float("-inf")
+        self._groups: dict[str, None] = {}  # in the order in which they were seen last
+        self._minutes = Minutes()
+
+    # --- one thread ---------------------------------------------------------------------------------------------------
+
+    def run(self, *, should_stop: threading.Event) -> None:
+        """Keep the view current until `should_stop` is set. A failure is shown, and tried again."""
+        try:
+            while not should_stop.is_set():
+                if not self.step():
+                    should_stop.wait(RETRY_S)
+        finally:
+            self.close()
+
+    def step(self) -> bool:
+        """A bounded piece of work. False: it failed, and `state.problem` says why."""
+        try:
+            self._go_on()
+        except TxLayerError as exc:
+            self._note_problem(str(exc))
+            return False
+        except Exception as exc:
+            # Border of a thread: what is not foreseen is shown and logged, and everything is folded again.
+            logger.exception("view.failed")
+            self._note_problem(f"a defect of txlayer: {type(exc).__name__}; its log has the details")
+            self._forget()
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the clients; what is known stays."""
+        self._close_reader()
+        self._connections.close()
+
+    def _go_on(self) -> None:
+        now = self._clock()
+        if now - self._looked_at >= PRESENCE_S:
+            self._look()
+        stale = {p for p, each in self._followed.items() if each.is_stale}
+        if not self._followed:
+            self._fold(range(count_partitions(self._connections, self._topics)))
+        elif stale:
+            self._fold(stale)
+        if self._poll is None and now - self._polled_at >= POLL_S:
+            self._poll = self._ask_how_far()
+            self._polled_at = now
+        self._read()
+        if self._poll is not None:
+            self._believe(self._poll)
+        if self._counting is None and self.state.is_ready:
+            self._counting = self._environment.background.start(self._count_quarantined, name="txlayer-kept-aside")
+        if self.state.problem and self._polled_at >= now:
+            self.state = self.state._replace(problem="", problem_ms=0)
+
+    def _note_problem(self, text: str) -> None:
+        self._poll = None
+        self._polled_at = float("-inf")
+        since_ms = self.state.problem_ms or self._now_ms()
+        self.state = self.state._replace(problem=text, problem_ms=since_ms)
+
+    def _now_ms(self) -> int:
+        return int(self._wall_clock() * 1000)
+
+    def _forget(self) -> None:
+        self._close_reader()
+        self._followed.clear()
+        self._positions.clear()
+        self._poll = None
+        self.rows.clear()
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            with suppress(TxLayerError):
+                self._reader.close()
+        self._reader, self._assigned = None, frozenset()
+
+    def _fold(self, partitions: Collection[int]) -> None:
+        """Fold these partitions from the stored positions."""
+        count = count_partitions(self._connections, self._topics)
+        settings = ledger_settings(self._config, partition_count=count)
+        now_ms = self._now_ms()
+        self.state = self.state._replace(is_ready=False)
+        for p in partitions:
+            self.rows.clear(p)
+        stored = read_stored(self._connections, self._topics, partitions)
+        ledgers = {p: YoungLedger(p, settings, self.rows) for p in stored}
+        recovery = Recovery(
+            self._config,
+            self._connections,
+            is_still_ours=lambda: None,
+            environment=self._environment,
+            make_fold=lambda p, op_offset: RowsFold(self.rows, self._quarantine, p, op_offset=op_offset, now_ms=now_ms),
+        )
+        recovery.replay(dict(ledgers), stored)
+        self.rows.flush()
+        for p, ledger in ledgers.items():
+            positions = stored[p].positions
+            ledger.end_replay(positions)
+            for key in [key for key in ledger.transactions if self.rows.on_doubt(key, p) is not None]:
+                ledger.leave(key)
+            self._positions[self._topics.half, p] = positions.half_next
+            self._positions[self._topics.op, p] = positions.op_offset
+            self._positions[self._topics.doubt, p] = ledger.doubt_index.next_offset
+            self._followed[p] = _Followed(ledger, stored[p], self._clock())
+        self._poll = None
+        self._polled_at = float("-inf")
+        self._close_reader()
+        if not self.state.since_ms:
+            self.state = self.state._replace(since_ms=self._now_ms())
+        self._environment.keep_for_long()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        reader = self._assigned_reader()
+        records = reader.read(record_count_max=READ_COUNT_MAX, timeout_s=READ_S)
+        latest = latest_ms(self._wall_clock)
+        for each in self._followed.values():
+            each.ledger.times.believe_until(latest)
+        touched: set[int] = set()
+        for record in records:
+            tp = (record.topic(), record.partition())
+            if tp not in self._positions:
+                continue
+            touched.add(tp[1])
+            error = record.error()
+            if error is not None:
+                self._take_end(error, record, tp)
+                continue
+            if record.offset() < self._positions[tp]:
+                continue
+            self._positions[tp] = record.offset() + 1
+            self._take(record, tp, latest)
+        self.rows.flush()
+        for p in touched:
+            self._advance(self._followed[p])
+
+    def _assigned_reader(self) -> LogReader:
+        """The reader of every partition but those that must wait."""
+        topics = self._topics
+        paused = {(topics.op, p) for p, each in self._followed.items() if self._is_op_far_ahead(p, each)}
+        if sum(each.ledger.open_count for each in self._followed.values()) > YOUNG_COUNT_MAX:
+            paused |= {(topics.half, p) for p in self._followed}
+        wanted = frozenset(self._positions.keys() - paused)
+        if self._reader is None:
+            self._reader = self._connections.make_reader("read_committed")
+        if wanted != self._assigned:
+            self._reader.assign({tp: self._positions[tp] for tp in wanted})
+            self._assigned = wanted
+        return self._reader
+
+    def _is_op_far_ahead(self, p: int, followed: _Followed) -> bool:
+        is_paused = bool(self._assigned) and (self._topics.op, p) not in self._assigned
+        return followed.ledger.ops.line_count > (AHEAD_LINES_MAX // 2 if is_paused else AHEAD_LINES_MAX)
+
+    def _take_end(self, error: Any, record: Any, tp: TopicPartition) -> None:
+        try:
+            check_end(error, record, tp)
+        except TxLayerError:
+            self._assigned = frozenset()  # read again what this read did not get to
+            if error.name() == "_AUTO_OFFSET_RESET":
+                self._followed[tp[1]].is_stale = True
+            raise
+        self._positions[tp] = max(self._positions[tp], record.offset())
+        topics, ledger = self._topics, self._followed[tp[1]].ledger
+        half_to = self._positions[topics.half, tp[1]] if tp[0] == topics.half else 0
+        op_to = self._positions[topics.op, tp[1]] if tp[0] == topics.op else 0
+        ledger.pass_markers(half_to=half_to, op_to=op_to)
+
+    def _take(self, record: Any, tp: TopicPartition, latest: int) -> None:
+        topics, followed = self._topics, self._followed[tp[1]]
+        ledger, offset = followed.ledger, record.offset()
+        appended_ms = append_time_of(record)
+        if tp[0] == topics.doubt:
+            self._take_doubt(followed, record)
+        elif tp[0] == topics.half:
+            header = codec.half_header_of(record.headers())
+            if appended_ms is not None and header is not None and codec.begins_transaction(header):
+                self._minutes.prepared(appended_ms)
+            ledger.fold_half(offset, latest + 1 if appended_ms is None else appended_ms, header, record)
+        else:
+            at_ms = latest + 1 if appended_ms is None else appended_ms
+            ledger.add_ops(offset, at_ms, record.value(), record)
+            followed.mark(offset, at_ms)
+
+    def _take_doubt(self, followed: _Followed, record: Any) -> None:
+        parsed = codec.parse_doubt_key(record.key())
+        if parsed is None:
+            self._quarantine.note(record.key(), is_there=record.value() is not None)
+            kept = codec.parse_quarantine_key(record.key())
+            if kept is not None and kept[1] is not None and record.value() is not None:
+                followed.is_stale |= not followed.ledger.is_given_up_in_time((kept[0].offset, kept[1]))
+            return
+        key, index = parsed
+        if index is not None:
+            return
+        followed.ledger.leave(key)
+        value = record.value()
+        if value is None:
+            self.rows.end_on_doubt(key, record.partition())
+        else:
+            at_ms = record.timestamp()[1]
+            put_on_doubt(self.rows, key, value, partition=record.partition(), at_ms=at_ms)
+
+    def _advance(self, followed: _Followed) -> None:
+        ledger = followed.ledger
+        for batch in ledger.steps(2 * READ_COUNT_MAX):
+            self._count(batch, ledger.committed)
+            if batch.forwards:
+                followed.forwarded.append((ledger.op_next, batch.forwards))
+        if len(followed.forwarded) > READ_COUNT_MAX:
+            self._show_committing(followed)
+        ledger.forget_settled()
+
+    def _count(self, batch: Batch, committed: list[int]) -> None:
+        if not batch.marks:
+            return
+        at_ms = batch.marks[0][1]
+        for appended_ms in committed:
+            self._minutes.committed(at_ms, at_ms - appended_ms)
+        if batch.rollback_count:
+            self._minutes.rolled_back(at_ms, batch.rollback_count)
+
+    # --- how far the coordinators are -----------------------------------------------------------------------------------
+
+    def _ask_how_far(self) -> _Poll:
+        at_ms = self._now_ms()
+        stored = read_stored(self._connections, self._topics, self._followed)
+        # The last stable offset may still wait for the markers of what the positions already count in.
+        ends = self._connections.end_offsets(list(self._positions), is_committed=False)
+        for tp, end in ends.items():
+            if end < self._positions[tp]:  # made anew, or brokers lost its end
+                self._followed[tp[1]].is_stale = True
+        return _Poll(at_ms, stored, ends)
+
+    def _believe(self, poll: _Poll) -> None:
+        """Show every partition that is read to the ends of this moment as of then."""
+        for p in list(poll.stored):
+            tps = [(topic, p) for topic in (self._topics.half, self._topics.op, self._topics.doubt)]
+            if all(self._positions[tp] >= poll.ends[tp] for tp in tps):
+                self._show(p, poll)
+                del poll.stored[p]
+        if not poll.stored or self._clock() - self._polled_at >= 10 * POLL_S:
+            self._poll = None
+        partitions = tuple(
+            each.now or PartitionNow(p, 0, each.stored.writer, 0, 0, 0, 0) for p, each in sorted(self._followed.items())
+        )
+        is_ready = bool(partitions) and all(each.true_ms for each in partitions)
+        self.state = self.state._replace(
+            true_ms=min((each.true_ms for each in partitions), default=0),
+            is_ready=is_ready,
+            partitions=partitions,
+            quarantined_count=self._quarantine.count,
+            minutes=self._minutes.snapshot(),
+        )
+
+    def _show(self, p: int, poll: _Poll) -> None:
+        followed, topics = self._followed[p], self._topics
+        before, followed.stored = followed.stored.positions, poll.stored[p]
+        stored, ledger = followed.stored.positions, followed.ledger
+        reached = (stored.op_offset, stored.op_line)
+        is_back = reached < (before.op_offset, before.op_line)
+        if ledger.waits_for_half is not None and ledger.op_next < reached:
+            # Coordinators have given it up; what they did with it, doubt has said.
+            ledger.give_up_waiting_for_half(before=stored.op_offset)
+            self._advance(followed)
+        is_apart = ledger.waits_for_half is None and ledger.oldest_offset() < stored.low_water
+        if (is_back or is_apart) and self._clock() - followed.folded_at >= (0 if is_back else REFOLD_S):
+            followed.is_stale = True
+            return
+        while followed.forwarded and followed.forwarded[0][0] <= reached:
+            followed.forwarded.popleft()
+        self.rows.carried_out(p, reached)
+        now = {txn.key: (txn.state, txn.seen) for txn in ledger.transactions.values()}
+        self.rows.remove_young(followed.shown.keys() - now.keys(), p)
+        changed = (key for key, seen in now.items() if followed.shown.get(key) != seen)
+        self.rows.put_young(young_row(ledger.transactions[key], partition=p) for key in changed)
+        followed.shown = now
+        self._show_committing(followed)
+        for group in {txn.group for txn in ledger.transactions.values()}:
+            self._saw_group(group)
+        followed.now = PartitionNow(
+            p,
+            poll.at_ms,
+            followed.stored.writer,
+            poll.ends[topics.op, p] - stored.op_offset,
+            followed.op_lag_ms(stored.op_offset, poll.at_ms),
+            poll.ends[topics.half, p] - stored.half_next,
+            poll.ends[topics.half, p] - stored.low_water,
+        )
+
+    def _show_committing(self, followed: _Followed) -> None:
+        p = followed.ledger.partition
+        for (offset, line), forwards in followed.forwarded:
+            at = (offset, line - 1) if line else (offset - 1, NO_LIMIT)
+            rows = (
+                young_row(txn, partition=p)._replace(decided=COMMITTING, op_offset=at[0], op_line=at[1])
+                for txn in forwards
+            )
+            self.rows.put_young(rows)
+        followed.forwarded.clear()
+
+    def _saw_group(self, group: str) -> None:
+        self._groups.pop(group, None)
+        self._groups[group] = None
+        if len(self._groups) > GROUPS_MAX:
+            del self._groups[next(iter(self._groups))]
+
+    def _count_quarantined(self) -> None:
+        """Read doubt from its beginning, once: no position says where its first record that is kept aside is."""
+        earlier = Quarantine()
+        try:
+            with closing(self._connect()) as connections:
+                tps = [(self._topics.doubt, p) for p in range(count_partitions(connections, self._topics))]
+                starts, ends = connections.start_offsets(tps), connections.end_offsets(tps)
+                for record in committed_records(connections, {tp: (starts[tp], ends[tp]) for tp in tps}):
+                    earlier.note(record.key(), is_there=record.value() is not None)
+        except TxLayerError as exc:
+            logger.warning("kept_aside.not_counted", extra={"reason": str(exc)})
+        else:
+            self._quarantine.add_earlier(earlier)
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Look who owns partitions, who answers check-backs, and whether there are more partitions."""
+        self._looked_at = self._clock()
+        at_ms = self._now_ms()
+        count = count_partitions(self._connections, self._topics)
+        if self._followed and count != len(self._followed):
+            self._forget()
+        try:
+            self._look_at_groups(at_ms)
+        except TxLayerError as exc:  # rights that are missing there must not hide the rest
+            self.state = self.state._replace(group_problem=str(exc))
+
+    def _look_at_groups(self, at_ms: int) -> None:
+        group = self._connections.group(self._topics.coordinator_group)
+        names = list(dict.fromkeys([*self.rows.groups(GROUPS_MAX // 2), *reversed(self._groups)]))[:GROUPS_MAX]
+        responders = read_responders(self._connections, self._topics, names, now_ms=at_ms)
+        self.state = self.state._replace(
+            group_state=group.state, members=group.members, group_ms=at_ms, responders=responders, group_problem=""
+        )

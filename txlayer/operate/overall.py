@@ -1,0 +1,101 @@
+"""Is it well? What a live view shows, judged in a few sentences, the worst first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from txlayer.core.ledger.transitions import COMMITTING, TxnState
+from txlayer.operate import length_text
+from txlayer.operate.doctor import Level, counted
+from txlayer.operate.live import LiveState
+from txlayer.operate.rows import UNREADABLE, GroupCount
+from txlayer.operate.unsettled import PARKED
+
+STALE_MS = 15_000
+"""A picture older than this is no picture of now."""
+LAG_MS = 30_000
+"""Op lines that wait longer than this for a coordinator are late."""
+OLD_MS = 10 * 60_000
+"""An undecided transaction older than this deserves a look."""
+
+
+class Remark(NamedTuple):
+    """One sentence about the namespace."""
+
+    level: Level
+    sentence: str
+
+
+def remarks(state: LiveState, counts: Sequence[GroupCount], *, now_ms: int) -> list[Remark]:
+    """What is to be said, the worst first; never empty."""
+    order = list(Level)
+    return sorted(_remarks(state, counts, now_ms), key=lambda remark: order.index(remark.level))
+
+
+def _remarks(state: LiveState, counts: Sequence[GroupCount], now_ms: int) -> Iterator[Remark]:
+    if state.problem:
+        since = length_text(now_ms - state.problem_ms)
+        yield Remark(Level.ERROR, f"not known now, since {since}: {state.problem}")
+    elif not state.is_ready:
+        yield Remark(Level.INFO, "the logs are being read")
+    elif now_ms - state.true_ms > STALE_MS:
+        yield Remark(Level.WARNING, f"the picture is {length_text(now_ms - state.true_ms)} old")
+    yield from _about_coordinators(state)
+    yield from _about_transactions(state, counts, now_ms)
+    if state.is_ready and not state.problem:
+        total = sum(each.count for each in counts)
+        oldest = f", the oldest since {length_text(now_ms - min(c.oldest_ms for c in counts))}" if counts else ""
+        yield Remark(Level.OK, f"{counted(total, 'transaction')} not settled{oldest}")
+
+
+def _about_coordinators(state: LiveState) -> Iterator[Remark]:
+    if state.group_problem:
+        yield Remark(Level.WARNING, f"the members of groups are not known: {state.group_problem}")
+    elif state.group_ms:
+        owned = {partition for member in state.members for _, partition in member.partitions}
+        orphans = [p.partition for p in state.partitions if p.partition not in owned]
+        if not state.members:
+            yield Remark(Level.ERROR, "no coordinator runs: nothing is forwarded, and no check-back is sent")
+        elif orphans:
+            yield Remark(Level.ERROR, f"no coordinator owns {counted(len(orphans), 'partition')}: {_few(orphans)}")
+    late = [p for p in state.partitions if p.op_lag_ms > LAG_MS]
+    if late:
+        longest = length_text(max(p.op_lag_ms for p in late))
+        yield Remark(Level.ERROR, f"resolutions wait for {longest} in {counted(len(late), 'partition')}")
+
+
+def _about_transactions(state: LiveState, counts: Sequence[GroupCount], now_ms: int) -> Iterator[Remark]:
+    numbers: Counter[str] = Counter()
+    for each in counts:
+        numbers[each.state] += each.count
+    answered = {each.producer_group: each.is_answered for each in state.responders}
+    open_ones = [each for each in counts if each.state == TxnState.OPEN.value]
+    # The youngest are about to be decided by their own producer.
+    alone = [c for c in open_ones if answered.get(c.producer_group) is False and now_ms - c.oldest_ms > LAG_MS]
+    for each in alone[:3]:
+        what = f"no responder answers check-backs for the group {each.producer_group}"
+        yield Remark(Level.ERROR, f"{what}: {counted(each.count, 'transaction')} undecided")
+    if len(alone) > 3:
+        yield Remark(Level.ERROR, f"no responder answers for {len(alone) - 3} more groups")
+    if parked := sum(numbers[state] for state in PARKED):
+        yield Remark(Level.WARNING, f"{counted(parked, 'transaction')} parked for a person")
+    if held := numbers[TxnState.HELD.value]:
+        yield Remark(Level.WARNING, f"{counted(held, 'transaction')} held: a topic refuses")
+    if unreadable := numbers[UNREADABLE]:
+        yield Remark(Level.WARNING, f"{counted(unreadable, 'transaction')} written by a later release")
+    if state.quarantined_count:
+        yield Remark(Level.WARNING, f"{counted(state.quarantined_count, 'record')} kept aside: unreadable or misplaced")
+    old = [each for each in open_ones if now_ms - each.oldest_ms > OLD_MS]
+    if old and not alone:
+        yield Remark(
+            Level.WARNING,
+            f"undecided for {length_text(now_ms - min(c.oldest_ms for c in old))}: {old[0].producer_group}",
+        )
+    if not state.members and numbers[COMMITTING]:
+        yield Remark(Level.ERROR, f"{counted(numbers[COMMITTING], 'transaction')} committed and not forwarded")
+
+
+def _few(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:5])) + (", …" if len(numbers) > 5 else "")

@@ -1,0 +1,353 @@
+"""Transactions that are not settled, as rows of a table in memory: found, counted, sorted and paged without looking at each.
+
+SQLite holds them, outside of Python's objects: a row takes about 300 bytes with its indexes, a transaction three times that.
+One thread writes; any thread asks.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from txlayer.core import codec
+from txlayer.core.ledger.transaction import NOT_IN_DOUBT, OpPosition, Transaction, from_summary
+from txlayer.core.ledger.transitions import TxnState
+from txlayer.core.messages import DoubtSummary, OrderMode
+from txlayer.errors import UsageError
+from txlayer.operate.overview import UnsettledTransaction
+from txlayer.operate.unsettled import Filter
+
+ROW_COUNT_MAX = 500_000
+"""Rows that are kept, about 150 MB. Of what comes above that only the number is known."""
+
+UNREADABLE = "unreadable"
+"""The state of a transaction whose summary on doubt this release cannot read; a later one may."""
+
+ROLLED_BACK: Final = TxnState.ROLLED_BACK.value
+
+_SCHEMA = """
+CREATE TABLE txn (
+    key TEXT, partition INTEGER, is_on_doubt INTEGER, producer_group TEXT, state TEXT, reason TEXT, topics TEXT,
+    key_hash TEXT, appended_ms INTEGER, summary BLOB, decided TEXT, op_offset INTEGER, op_line INTEGER,
+    PRIMARY KEY (key, partition)
+) WITHOUT ROWID;
+CREATE INDEX by_age ON txn (appended_ms);
+CREATE INDEX by_ordering_key ON txn (key_hash) WHERE key_hash IS NOT NULL;
+CREATE INDEX by_decision ON txn (partition) WHERE decided IS NOT NULL;
+"""
+
+# `decided`: what op lines say that no coordinator has carried out yet; the newest picture of a transaction on doubt keeps it.
+_PUT = """
+INSERT INTO txn VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key, partition) DO UPDATE SET
+    is_on_doubt = excluded.is_on_doubt, producer_group = excluded.producer_group, state = excluded.state,
+    reason = excluded.reason, topics = excluded.topics, key_hash = excluded.key_hash,
+    appended_ms = excluded.appended_ms, summary = excluded.summary
+"""
+_PUT_YOUNG = f"""{_PUT}, decided = excluded.decided, op_offset = excluded.op_offset, op_line = excluded.op_line
+WHERE NOT is_on_doubt
+"""
+_STATE = "coalesce(decided, state)"
+_COLUMNS = f"partition, {_STATE}, key, summary, is_on_doubt"
+_IS_SHOWN = f"decided IS NOT '{ROLLED_BACK}'"
+_IS_BEFORE = "partition = ? AND decided IS NOT NULL AND (op_offset, op_line) < (?, ?)"
+
+SORTS: Final = {
+    "age": "appended_ms",
+    "id": "key",
+    "group": "producer_group",
+    "state": _STATE,
+    "reason": "reason",
+    "topic": "substr(topics, 1, 250)",
+}
+"""What a list may be sorted by; with "-" before it, the other way round."""
+
+
+class Row(NamedTuple):
+    """What the table keeps of a transaction."""
+
+    key: str
+    partition: int
+    is_on_doubt: bool
+    producer_group: str
+    state: str
+    reason: str
+    topics: str  # each between commas
+    key_hash: str | None
+    appended_ms: int
+    summary: bytes
+    decided: str | None = None
+    op_offset: int | None = None
+    op_line: int | None = None
+
+
+def row_of(summary: DoubtSummary, raw: bytes, *, partition: int, is_on_doubt: bool) -> Row:
+    """The row of a transaction; `raw` is its summary as doubt keeps it."""
+    s = summary
+    return Row(
+        s.key,
+        partition,
+        is_on_doubt,
+        s.producer_group,
+        s.state,
+        s.reason,
+        f",{','.join(s.topics)},",
+        s.key_hash,
+        s.appended_ms,
+        raw,
+    )
+
+
+def unreadable_row(key: str, *, partition: int, at_ms: int) -> Row:
+    """The row of a transaction of which only the key is known."""
+    summary = DoubtSummary(key, "open", "", "", 0, 0, 0, 0, at_ms, at_ms, None, OrderMode.COMMIT, None, None, at_ms)
+    row = row_of(summary, codec.encode_summary(summary), partition=partition, is_on_doubt=True)
+    return row._replace(state=UNREADABLE)
+
+
+def young_row(txn: Transaction, *, partition: int) -> Row:
+    """The row of a transaction that is not on doubt."""
+    summary = txn.summary()
+    return row_of(summary, codec.encode_summary(summary), partition=partition, is_on_doubt=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which rows, in which order, and behind which."""
+
+    filter: Filter = field(default_factory=Filter)
+    txn_id: str = ""
+    key_hash: str | None = None
+    sort: str = "age"
+    after: str = ""
+    limit: int = 100
+
+    def __post_init__(self) -> None:
+        if self.sort.removeprefix("-") not in SORTS:
+            raise UsageError(f"a list is sorted by {', '.join(SORTS)}; not by {self.sort[:40]!r}")
+
+
+class Page(NamedTuple):
+    """A part of a list."""
+
+    rows: list[UnsettledTransaction]
+    count: int  # type: ignore[assignment]  # of the whole list; hides tuple.count, which has no caller
+    after: str
+    """What `Wanted.after` takes for the next page; "": this is the last one."""
+
+
+class GroupCount(NamedTuple):
+    """Transactions of one producer group in one state."""
+
+    producer_group: str
+    state: str
+    count: int  # type: ignore[assignment]  # hides tuple.count, which has no caller
+    oldest_ms: int  # append time of the oldest one's first half record
+
+
+class UnsettledRows:
+    """The table."""
+
+    def __init__(self, *, row_count_max: int = ROW_COUNT_MAX) -> None:
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._connection.executescript(_SCHEMA)
+        self._lock = threading.Lock()
+        self._row_count_max = row_count_max
+        self._waiting: dict[tuple[str, int], Row] = {}
+        self._count = 0
+        self._version = 0
+        self._counts: tuple[int, list[GroupCount]] = (-1, [])
+        self.is_cut = False
+        """True once there were more than it keeps: since then some are missing."""
+
+    # --- the follower's thread ----------------------------------------------------------------------------------------
+
+    def put_on_doubt(self, row: Row) -> None:
+        """The newest that doubt says of a transaction; it may wait for `flush`."""
+        self._waiting[row.key, row.partition] = row
+        if len(self._waiting) >= 5_000:
+            self.flush()
+
+    def end_on_doubt(self, key: str, partition: int) -> None:
+        """Doubt says that it is settled."""
+        self._waiting.pop((key, partition), None)
+        self._change("DELETE FROM txn WHERE key = ? AND partition = ?", (key, partition))
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if self._waiting:
+            self._put(_PUT, list(self._waiting.values()))
+            self._waiting.clear()
+
+    def put_young(self, rows: Iterable[Row]) -> None:
+        """Transactions that are not on doubt; a row from doubt stays as it is."""
+        self._put(_PUT_YOUNG, list(rows))
+
+    def remove_young(self, keys: Collection[str], partition: int) -> None:
+        """Half and op have settled these; a row from doubt, or one that is committing, stays."""
+        if not keys:
+            return
+        with self._lock:
+            statement = "DELETE FROM txn WHERE key = ? AND partition = ? AND NOT is_on_doubt AND decided IS NULL"
+            self._connection.execute("BEGIN")
+            self._connection.executemany(statement, [(key, partition) for key in keys])
+            self._connection.execute("COMMIT")
+            self._version += 1
+
+    def decide(self, key: str, partition: int, state: str, at: OpPosition) -> None:
+        """An op line decided a transaction on doubt, and no coordinator has carried it out."""
+        self._change(
+            "UPDATE txn SET decided = ?, op_offset = ?, op_line = ? WHERE key = ? AND partition = ?",
+            (state, *at, key, partition),
+        )
+
+    def carried_out(self, partition: int, before: OpPosition) -> None:
+        """Coordinators have carried out every op line before this position: doubt says now what became of them."""
+        at = (partition, *before)
+        self._change(f"DELETE FROM txn WHERE {_IS_BEFORE} AND NOT is_on_doubt", at)
+        self._change(f"UPDATE txn SET decided = NULL WHERE {_IS_BEFORE}", at)
+
+    def on_doubt(self, key: str, partition: int) -> UnsettledTransaction | None:
+        """The transaction if it is on doubt; its state is what the newest op line made of it."""
+        self.flush()
+        where = "key = ? AND partition = ? AND is_on_doubt"
+        found = self._ask(f"SELECT {_COLUMNS} FROM txn WHERE {where}", (key, partition))
+        return _transaction(found[0]) if found else None
+
+    def clear(self, partition: int | None = None) -> None:
+        """Forget the rows of a partition, or all."""
+        self.flush()
+        where, values = ("", ()) if partition is None else (" WHERE partition = ?", (partition,))
+        self._change(f"DELETE FROM txn{where}", values)
+        self.is_cut &= partition is not None
+
+    def _put(self, statement: str, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        with self._lock:
+            if len(rows) > self._row_count_max - self._count:
+                self._recount()
+            room = max(self._row_count_max - self._count, 0)
+            if len(rows) > room:  # those that are there already count twice: the bound is not exact
+                self.is_cut = True
+                rows = rows[:room]
+            self._connection.execute("BEGIN")
+            self._connection.executemany(statement, rows)
+            self._connection.execute("COMMIT")
+            self._count += len(rows)
+            self._version += 1
+
+    def _recount(self) -> None:
+        self._count = self._connection.execute("SELECT count(*) FROM txn").fetchone()[0]
+
+    def _change(self, statement: str, values: Sequence[Any]) -> None:
+        with self._lock:
+            self._version += self._connection.execute(statement, values).rowcount != 0
+
+    def _ask(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._connection.execute(query, values).fetchall()
+
+    # --- any thread ---------------------------------------------------------------------------------------------------
+
+    def counts(self) -> list[GroupCount]:
+        """How many there are, by producer group and state; counted again only after a change."""
+        version, counts = self._counts
+        if version == self._version:
+            return counts
+        version = self._version
+        query = (
+            f"SELECT producer_group, {_STATE}, count(*), min(appended_ms) FROM txn WHERE {_IS_SHOWN} "
+            "GROUP BY 1, 2 ORDER BY 1, 2"
+        )
+        counts = [GroupCount(*row) for row in self._ask(query, ())]
+        self._counts = version, counts
+        return counts
+
+    def groups(self, limit: int) -> list[str]:
+        """The producer groups with the most transactions."""
+        query = "SELECT producer_group FROM txn GROUP BY 1 ORDER BY count(*) DESC LIMIT ?"
+        return [group for (group,) in self._ask(query, (limit,)) if group]
+
+    def page(self, wanted: Wanted, *, now_ms: int) -> Page:
+        """The next rows of a list. Ages count from the append time of the first half record.
+
+        Raises:
+            UsageError: `after` is none that a page gave.
+        """
+        where, values = _where(wanted, now_ms)
+        column = SORTS[wanted.sort.removeprefix("-")]
+        is_down = wanted.sort.startswith("-")
+        count = self._ask(f"SELECT count(*) FROM txn WHERE {where}", values)[0][0]
+        if wanted.after:
+            where += f" AND ({column}, key, partition) {'<' if is_down else '>'} (?, ?, ?)"
+            values += _decoded(wanted.after)
+        way = "DESC" if is_down else "ASC"
+        query = (
+            f"SELECT {_COLUMNS}, {column} FROM txn WHERE {where} "
+            f"ORDER BY {column} {way}, key {way}, partition {way} LIMIT ?"
+        )
+        found = self._ask(query, (*values, wanted.limit + 1))
+        rows = found[: wanted.limit]
+        after = "" if len(found) <= wanted.limit else _encoded(rows[-1][5], rows[-1][2], rows[-1][0])
+        return Page([_transaction(row) for row in rows], count, after)
+
+
+def _where(wanted: Wanted, now_ms: int) -> tuple[str, tuple[Any, ...]]:
+    f = wanted.filter
+    parts: list[tuple[str, Sequence[Any]]] = [(_IS_SHOWN, ())]
+    if f.group is not None:
+        parts.append(("producer_group = ?", (f.group,)))
+    if f.topic is not None:
+        parts.append(("instr(topics, ?)", (f",{f.topic},",)))
+    if f.states:
+        parts.append((f"{_STATE} IN ({_marks(f.states)})", sorted(f.states)))
+    if f.reasons:
+        parts.append((f"reason IN ({_marks(f.reasons)})", sorted(reason.value for reason in f.reasons)))
+    if f.older_ms is not None:
+        parts.append(("appended_ms <= ?", (now_ms - f.older_ms,)))
+    if f.younger_ms is not None:
+        parts.append(("appended_ms > ?", (now_ms - f.younger_ms,)))
+    if wanted.txn_id:
+        parts.append(("key >= ? AND key < ?", (f"{wanted.txn_id}/", f"{wanted.txn_id}0")))  # "0" follows "/"
+    if wanted.key_hash is not None:
+        parts.append(("key_hash = ?", (wanted.key_hash,)))
+    return " AND ".join(part for part, _ in parts), tuple(value for _, values in parts for value in values)
+
+
+def _marks(values: Iterable[object]) -> str:
+    return ", ".join("?" for _ in values)
+
+
+def _encoded(*where: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(where).encode()).decode().rstrip("=")
+
+
+def _decoded(after: str) -> tuple[Any, ...]:
+    try:
+        value, key, partition = json.loads(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
+    except (ValueError, TypeError, RecursionError):
+        raise UsageError("no page begins there") from None
+    is_place = isinstance(key, str) and isinstance(partition, int) and isinstance(value, str | int)
+    # Texts of the log are ASCII, its numbers have 63 bits.
+    if not is_place or not f"{value}{key}".isascii() or len(f"{value}") > 1_000 or abs(partition) >= 1 << 31:
+        raise UsageError("no page begins there")
+    if isinstance(value, int) and abs(value) >= 1 << 63:
+        raise UsageError("no page begins there")
+    return value, key, partition
+
+
+def _transaction(row: Sequence[Any]) -> UnsettledTransaction:
+    partition, state, key, raw, is_on_doubt = row[:5]
+    summary = codec.decode_summary(key, raw)
+    assert isinstance(summary, DoubtSummary)  # it was decoded before it became a row
+    doubt_offset = 0 if is_on_doubt else NOT_IN_DOUBT
+    try:
+        txn = from_summary(summary, doubt_offset=doubt_offset)
+    except ValueError:  # it is committing, or has a state or reason that only a later release knows
+        txn = from_summary(summary._replace(state=TxnState.OPEN.value, reason=""), doubt_offset=doubt_offset)
+    return UnsettledTransaction(partition, state, txn)
