@@ -109,6 +109,10 @@ NOT_RUN = {
         f"{HOWTO}deploy.md",
         "kubectl create secret generic txlayer-administrator --from-file=ca.crt --from-file=client-settings=administrator-settings",
     ): "needs a cluster; tests/docs/test_kubernetes_files.py reads the manifests",
+    (
+        f"{HOWTO}console.md",
+        'pip install "txlayer[console]"',
+    ): "serves until it is stopped; tests/integration/kafka/test_console_command.py starts it",
     (f"{HOWTO}django.md", 'pip install "txlayer[sql]" django'): BY_PIP,
     (f"{HOWTO}fastapi.md", 'pip install "txlayer[sql]" fastapi uvicorn aiosqlite'): BY_PIP,
     (

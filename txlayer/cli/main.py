@@ -27,6 +27,7 @@ GROUPS = {
     "locks": "txlayer.cli.locks:app",
     "consumer": "txlayer.cli.consumer:app",
     "dlq": "txlayer.cli.dlq:app",
+    "console": "txlayer.cli.console:app",
 }
 """Where the commands of a group are: a `typer.Typer` of a module."""
 SINGLE = {"doctor": "txlayer.cli.doctor:doctor", "verify": "txlayer.cli.verify:verify"}

@@ -1,0 +1,479 @@
+"""The pages show what the topics hold, on a cluster in memory; what others wrote is text in them and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.support.core_records import op_line, options, ordering_key, txn_key
+from tests.support.onlooking import Onlooker, still_environment
+from tests.support.still_coordinator import StillCoordinator
+from tests.support.waiting import wait_until
+from txlayer.adapters.memory.kafka import memory_clients
+from txlayer.adapters.ports import StoredOffset
+from txlayer.console import show
+from txlayer.console.app import Console, build_app
+from txlayer.console.pages.overview import changes
+from txlayer.console.work import Desk, Jobs
+from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, encode_dead_letter
+from txlayer.core.messages import Origin, Source
+from txlayer.core.partitions import half_partition
+from txlayer.errors import BrokerUnavailableError, RetriableError
+from txlayer.operate.consumers import consumed_topics
+from txlayer.operate.tallies import Minute
+
+HOSTILE = '"><script>alert(1)</script>'
+
+
+class Site:
+    """A console of a still world, and a browser without scripts."""
+
+    def __init__(self) -> None:
+        self.stage = StillCoordinator(doubt_after=timedelta(seconds=2), misplaced_after=timedelta(milliseconds=500))
+        link = self.stage.kafka._link("console", "console")
+        clients = memory_clients(link, self.stage.config)
+        self.console = Console(self.stage.config, clients, environment=still_environment(self.stage))
+        self.onlooker = Onlooker(self.stage, view=self.console.view)
+        app = build_app(self.console, is_following=False)
+
+        async def with_form(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "http" and scope["method"] == "POST":
+                scope.setdefault("state", {})["form"] = dict(parse_qsl((await receive())["body"].decode()))
+            await app(scope, receive, send)
+
+        self.browser = TestClient(with_form, raise_server_exceptions=False)
+
+    def get(self, address: str, *, status: int = 200) -> str:
+        answer = self.browser.get(address)
+        assert status == answer.status_code, answer.text
+        return answer.text
+
+    def values(self, txn_id: str) -> str:
+        answer = self.browser.post("/transaction/values", data={"id": txn_id, "since": "1h"})
+        assert 200 == answer.status_code, answer.text
+        return answer.text
+
+    def place(self, key: str) -> int:
+        """The partition of a transaction without an ordering key."""
+        return half_partition(ordering_key=None, txn_id=key.partition("/")[0], partition_count=2)
+
+    def wait_for(self, name: str) -> None:
+        """Wait for the end of a job."""
+
+        def has_ended() -> bool:
+            job = self.console.jobs.newest(name)
+            return job is not None and not job.is_running
+
+        wait_until(has_ended, within=30, what=f"the end of {name}")
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    made = Site()
+    with made.browser:
+        yield made
+
+
+def test_the_overview_says_in_one_line_whether_it_is_well(site: Site) -> None:
+    assert "the logs are being read" in site.get("/")
+    site.stage.half(txn_key("a"))
+    site.onlooker.look()
+    site.stage.world.advance(ms=60_000)
+    site.onlooker.look()
+
+    page = site.get("/")
+
+    assert 'class="headline error"' in page
+    assert "no coordinator runs" in page
+    assert "no responder" in page
+    assert '<a href="/transactions?group=shop">shop</a>' in page
+
+
+def test_the_list_shows_what_is_not_settled_and_each_view_has_an_address(site: Site) -> None:
+    held, young = txn_key("held"), txn_key("young")
+    site.stage.commit(held, site.stage.half(held, topic="missing"))
+    site.stage.work(seconds=5)
+    site.stage.half(young)
+    site.onlooker.look()
+
+    everything = site.get("/transactions")
+    only = site.get("/transactions?state=held&sort=-age&reason=topic-missing")
+
+    assert held.partition("/")[0] in everything
+    assert young.partition("/")[0] in everything
+    assert held.partition("/")[0] in only
+    assert young.partition("/")[0] not in only
+    assert 'href="?state=held&amp;reason=topic-missing&amp;sort=age"' in only
+
+
+def test_a_list_of_more_than_a_page_has_a_next_one(site: Site) -> None:
+    for number in range(120):
+        site.stage.half(txn_key(f"t{number:03d}"))
+    site.onlooker.look()
+
+    first = site.get("/transactions?sort=id")
+    (link,) = [
+        part.partition('"')[0] for part in first.split('<a href="')[1:] if 'rel="next"' in part.partition(">")[0]
+    ]
+    second = site.get("/transactions" + html.unescape(link))
+
+    assert 100 == first.count('<th scope="row">')
+    assert 20 == second.count('<th scope="row">')
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/transactions?state=what",
+        "/transactions?reason=what",
+        "/transactions?sort=what",
+        "/transactions?after=what",
+        "/transactions?older=what",
+        "/transactions?group=" + 2_001 * "x",
+        "/transaction",
+        "/transaction?id=a/b",
+        "/transaction?id=%0a",
+        "/transaction?id=" + 200 * "x",
+        "/transaction?id=x&since=what",
+    ],
+)
+def test_what_makes_no_sense_is_said(site: Site, address: str) -> None:
+    assert 'role="alert"' in site.get(address, status=400)
+
+
+def test_a_page_that_there_is_none_of_is_said(site: Site) -> None:
+    assert "There is no such page" in site.get("/what", status=404)
+    assert 405 == site.browser.get("/transaction/values").status_code
+
+
+def test_one_transaction_is_shown_from_its_half_record_to_its_end(site: Site) -> None:
+    key = txn_key("order-1")
+    at = site.stage.half(key, value=b"secret-value")
+    site.stage.op(op_line("U", key, at))
+    site.stage.world.advance(ms=2_000)
+    site.stage.op(op_line("C", key, at, source=Source.OPERATOR, reason="zoe: she asked"))
+    site.stage.work(seconds=3)
+    site.stage.op(op_line("R", key, at))
+    site.onlooker.look()
+
+    page = site.get("/transaction?id=" + key.partition("/")[0])
+
+    for said in ("message 1 of 1 stored, for orders", "unknown by producer", "commit by operator", "operator zoe"):
+        assert said in page
+    assert "reason: she asked; decides" in page
+    assert page.index("stored, for orders") < page.index("unknown by") < page.index("commit by")
+    assert "secret-value" not in page
+    assert "12 bytes" in page
+    by_position = site.get(f"/transaction?id=0:{at}")
+    assert "commit by operator" in by_position
+
+
+def test_values_are_shown_when_they_are_asked_for_and_that_is_logged(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = txn_key("order-1")
+    site.stage.half(key, value=b"secret-\x1bvalue")
+    site.onlooker.look()
+    txn_id = key.partition("/")[0]
+
+    with caplog.at_level(logging.INFO, "txlayer.console"):
+        page = site.values(txn_id)
+
+    assert "secret-\\x1bvalue" in page
+    (record,) = [record for record in caplog.records if record.getMessage() == "console.values_shown"]
+    assert [key] == record.__dict__["transactions"]
+    assert "secret" not in str(record.__dict__)
+
+
+def test_an_id_that_is_found_nowhere_is_said(site: Site) -> None:
+    site.onlooker.look()
+
+    assert "Nothing found" in site.get("/transaction?id=nowhere", status=404)
+
+
+def test_the_search_leads_to_ids_positions_and_ordering_keys(site: Site) -> None:
+    ours = txn_key("a")
+    site.stage.half(ours, options=options("customer"))
+    site.onlooker.look()
+    key = ordering_key("customer").decode()
+
+    found = site.browser.get("/search", params={"by": "key", "what": key})
+    empty = site.browser.get("/search", params={"by": "id", "what": "  "})
+
+    assert ours.partition("/")[0] in found.text
+    assert "/transactions" == empty.url.path
+
+
+def test_what_others_wrote_is_text_and_nothing_else(site: Site) -> None:
+    key = HOSTILE.replace("/", "").replace(" ", "") + "\x1b[31m/0000000a"
+    partition = site.place(key)
+    at = site.stage.half(key, group=HOSTILE.replace("/", ""), partition=partition)
+    site.stage.op(
+        op_line("R", key, at, group=HOSTILE.replace("/", ""), source=Source.OPERATOR, reason=f"{HOSTILE}: {HOSTILE}"),
+        partition=partition,
+    )
+    stuck = txn_key("stuck")
+    site.stage.half(stuck, group=HOSTILE.replace("/", ""))
+    site.onlooker.look()
+    site.stage.world.advance(ms=60_000)
+    site.onlooker.look()
+
+    pages = [
+        site.get("/"),
+        site.get("/transactions"),
+        site.browser.get("/transactions", params={"group": HOSTILE, "topic": HOSTILE, "key": HOSTILE}).text,
+        site.browser.get("/transactions", params={"state": HOSTILE}).text,
+        site.browser.get("/transaction", params={"id": key.partition("/")[0], "since": "1h"}).text,
+        site.browser.get("/transaction", params={"id": HOSTILE}).text,
+        site.values(key.partition("/")[0]),
+    ]
+
+    for page in pages:
+        assert "<script>alert" not in page
+        assert "\x1b" not in page
+        assert 1 == page.count("<script")
+    assert "rollback by operator" in pages[4]
+
+
+def test_no_page_has_code_or_style_of_its_own(site: Site) -> None:
+    key = txn_key("a")
+    site.stage.commit(key, site.stage.half(key))
+    site.stage.half(txn_key("b"))
+    site.onlooker.look()
+
+    for page in (site.get("/"), site.get("/transactions"), site.get("/transaction?id=" + key.partition("/")[0])):
+        assert " style=" not in page
+        assert "<style" not in page
+        assert re.search(r"<[^>]+\son\w+=", page) is None
+        assert '<script src="/static/console.js"></script>' in page
+
+
+@pytest.mark.parametrize("name", ["console.css", "console.js", "icon.svg"])
+def test_what_pages_load_is_part_of_the_package(site: Site, name: str) -> None:
+    assert site.get(f"/static/{name}")
+
+
+def test_pages_stay_when_the_broker_is_away(site: Site) -> None:
+    key = txn_key("a")
+    site.stage.half(key)
+    site.onlooker.look()
+    site.stage.kafka.stop()
+    site.stage.world.advance(ms=30_000)
+    site.console.view.step()
+
+    assert "not known now" in site.get("/")
+    assert key.partition("/")[0] in site.get("/transactions")
+    assert "Not known now" in site.get("/transactions")
+    assert "The cluster does not answer now" in site.get("/transaction?id=x", status=503)
+
+
+def test_a_defect_shows_nothing_of_itself(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(site.console.view.rows, "counts", fail)
+
+    page = site.get("/", status=500)
+
+    assert "defect of txlayer" in page
+    assert "secret" not in page
+
+
+def test_verify_runs_beside_the_page(site: Site) -> None:
+    key = txn_key("a")
+    site.stage.commit(key, site.stage.half(key))
+    site.stage.work(seconds=3)
+    site.onlooker.look()
+
+    answer = site.browser.post("/run/verify", follow_redirects=False)
+    site.wait_for("verify")
+
+    assert (303, "/#verify") == (answer.status_code, answer.headers["location"])
+    page = site.get("/")
+    assert "records read" in page
+    assert "P1" in page
+    assert 404 == site.browser.post("/run/what").status_code
+
+
+def test_a_stream_says_when_there_is_a_newer_picture(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.console.pages.overview.TICK_S", 0.0)
+    monkeypatch.setattr("txlayer.console.pages.overview.PING_TICKS", 2)
+
+    async def listen() -> list[str]:
+        stream = changes(site.console)
+        said = [await anext(stream), await anext(stream)]
+        site.onlooker.look()
+        said.append(await anext(stream))
+        return said
+
+    first, quiet, changed = asyncio.run(listen())
+    assert first.startswith("event: changed\ndata: 0\n")
+    assert ": still here\n\n" == quiet
+    assert f"data: {site.console.view.state.true_ms}\n" in changed
+
+
+# --- work that takes its time -----------------------------------------------------------------------------------------
+
+
+def test_a_page_waits_for_an_answer_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.console.work.DEADLINE_S", 0.01)
+    monkeypatch.setattr("txlayer.console.work.WAITING_MAX", 1)
+
+    async def ask() -> None:
+        desk, gate = Desk(), threading.Event()
+        with pytest.raises(BrokerUnavailableError):
+            await desk.call(gate.wait)
+        with pytest.raises(RetriableError, match="many pages wait"):
+            await desk.call(gate.wait)
+        gate.set()
+        desk.close()
+
+    asyncio.run(ask())
+
+
+def test_a_job_runs_once_at_a_time_and_says_how_it_failed() -> None:
+    jobs, gate = Jobs(), threading.Event()
+
+    def work(note: Any) -> None:
+        note("reading", 1, 2)
+        gate.wait()
+        raise RetriableError("no luck")
+
+    assert jobs.start("a", work, now_ms=lambda: 7)
+    assert not jobs.start("a", work, now_ms=lambda: 7)
+    gate.set()
+    wait_until(lambda: (job := jobs.newest("a")) is not None and not job.is_running, within=10, what="the job's end")
+    job = jobs.newest("a")
+    assert job is not None
+    assert "no luck" in job.problem
+
+
+# --- how values look --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(None, "null"), (0, "0 bytes"), (1_023, "1,023 bytes"), (1_024, "1.0 KiB"), (5 << 30, "5.0 GiB")],
+)
+def test_sizes_are_short(count: int | None, text: str) -> None:
+    assert text == show.size(count)
+
+
+def test_bytes_are_text_or_hexadecimal_and_bounded() -> None:
+    assert "a\\x00b\nc" == show.content(b"a\x00b\nc")
+    assert "ff 00" == show.content(b"\xff\x00")
+    assert "null" == show.content(None)
+    assert show.content(b"x" * 20_000).endswith("… and 3,616 more bytes")
+    assert show.content("ä".encode() * 10_000).startswith("ää")
+
+
+def test_a_time_of_a_broken_clock_is_a_number() -> None:
+    assert "9223372036854775807 ms" == show.time((1 << 63) - 1)
+    assert "" == show.time(None)
+    assert 'datetime="1970-01-01T00:00:01.002Z"' in show.time(1_002)
+
+
+def test_a_chart_of_nothing_and_of_something() -> None:
+    some = [Minute(10_000, 5, 4, 1, {1024: 4})]
+    size = {"bucket_ms": 10_000, "bucket_count": 3, "now_ms": 21_000}
+
+    assert "polyline" in show.rate_chart([], **size)
+    assert "0.5/s" in show.rate_chart(some, **size)
+    assert "1.02 s" in show.latency_chart(some, **size)
+
+
+# --- consumers --------------------------------------------------------------------------------------------------------
+
+
+def test_groups_with_topics_for_dead_letters_are_found_by_their_names() -> None:
+    names = [
+        "orders",
+        "a.b",
+        "loyalty.orders.dlq",
+        "loyalty.orders.replay",
+        "x.a.b.dlq",
+        "x.a.b.replay",
+        "y.orders.dlq",
+    ]
+
+    assert [("loyalty", "orders"), ("x", "a.b")] == list(consumed_topics(names))
+
+
+def test_the_overview_shows_consumer_groups_and_their_dead_letters(site: Site) -> None:
+    for name in ("loyalty.orders.dlq", "loyalty.orders.replay"):
+        site.stage.kafka.create_topic(name)
+    site.stage.kafka.append("loyalty.orders.dlq", b"v")
+    for _ in range(3):
+        site.stage.kafka.append("orders", b"v")
+    site.onlooker.look()
+    site.get("/")
+    site.wait_for("consumers")
+
+    page = site.get("/")
+
+    assert '<th scope="row">loyalty</th><td>orders</td>' in page
+    assert '<td class="number">3</td><td class="number">1</td>' in page
+
+
+def test_a_transaction_says_where_it_was_forwarded_and_who_has_handled_it(site: Site) -> None:
+    for name in ("loyalty.orders.dlq", "loyalty.orders.replay"):
+        site.stage.kafka.create_topic(name)
+    key = txn_key("order-1")
+    site.stage.commit(key, site.stage.half(key))
+    site.stage.work(seconds=3)
+    (message,) = site.stage.kafka.records("orders")
+    site.stage.kafka.admin().store_offsets("loyalty", {("orders", 0): StoredOffset(message.offset() + 1, "")})
+    site.onlooker.look()
+
+    page = site.get("/transaction?id=" + key.partition("/")[0])
+
+    assert f"orders 0:{message.offset()}" in page
+    assert "forwarded to orders" in page
+    assert '<th scope="row">loyalty</th>' in page
+    assert "<td>yes</td>" in page
+
+
+def test_a_dead_letter_of_a_transaction_is_named(site: Site) -> None:
+    for name in ("loyalty.orders.dlq", "loyalty.orders.replay"):
+        site.stage.kafka.create_topic(name)
+    key = txn_key("order-1")
+    site.stage.commit(key, site.stage.half(key))
+    site.stage.work(seconds=3)
+    (message,) = site.stage.kafka.records("orders")
+    letter = DeadLetter(
+        DeadLetterReason.REJECTED, Origin("orders", 0, message.offset()), 0, 3, 1, 2, "ValueError", "no such", "loyalty"
+    )
+    headers: list[tuple[str, bytes | None]] = [("txl-dlq", encode_dead_letter(letter))]
+    site.stage.kafka.append("loyalty.orders.dlq", b"v", headers=headers, timestamp_ms=site.stage.world.now_ms())
+    site.onlooker.look()
+
+    page = site.get("/transaction?id=" + key.partition("/")[0])
+
+    assert "offset 0, open: rejected: ValueError: no such" in page
+
+
+def test_one_transaction_is_verified_beside_its_page(site: Site) -> None:
+    key = txn_key("order-1")
+    txn_id = key.partition("/")[0]
+    site.stage.commit(key, site.stage.half(key))
+    site.stage.work(seconds=3)
+    site.onlooker.look()
+    at = re.findall(r'name="at" value="(\d+)"', site.get(f"/transaction?id={txn_id}"))
+
+    answer = site.browser.post("/transaction/verdict", data={"id": txn_id, "at": at}, follow_redirects=False)
+    site.wait_for("verdict")
+
+    assert (303, f"/transaction?id={txn_id}#verdict") == (answer.status_code, answer.headers["location"])
+    page = site.get(f"/transaction?id={txn_id}")
+    assert '<span class="level">ok</span> 0000000a' in page
+    assert 400 == site.browser.post("/transaction/verdict", data={"id": txn_id, "at": "x"}).status_code

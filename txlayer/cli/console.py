@@ -1,0 +1,119 @@
+"""`txlayer console`: what is in doubt, in a browser."""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from txlayer.adapters.telemetry import set_up_logging
+from txlayer.cli.options import Connection, option, with_bundles
+from txlayer.cli.services import LOG_FORMAT, LOG_LEVEL, LogFormat, LogLevel
+from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.workers import StopSignal
+from txlayer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from txlayer.console.app import Console
+
+app = typer.Typer(help="Show what is in doubt, in a browser.")
+
+SHUTDOWN_S = 2
+"""How long open pages and streams may take to end."""
+
+
+@app.callback(invoke_without_command=True)
+@with_bundles
+def run(
+    context: typer.Context,
+    *,
+    host: Annotated[str, option("--host", "The address to listen on.", "ADDRESS")] = "127.0.0.1",
+    port: Annotated[int, option("--port", "The port to listen on; 0: a free one.", "PORT", min=0, max=65535)] = 8480,
+    allow_writes: Annotated[
+        bool, option("--allow-writes", "Allow changes; without it the console only shows.")
+    ] = False,
+    trace_address: Annotated[
+        str, option("--trace-address", "Where a trace is shown; {trace_id} in it stands for the id.", "https://…")
+    ] = "",
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    connection: Connection,
+) -> None:
+    """Serve the console until SIGTERM or Ctrl-C.
+
+    Exit codes: 0 stopped as asked, 2 usage or configuration.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    set_up_logging(
+        log_format=log_format or os.environ.get(LOG_FORMAT, "text"),
+        level=log_level or os.environ.get(LOG_LEVEL, "INFO"),
+    )
+    config = connection.config(CoordinatorConfig)
+    if trace_address and not trace_address.startswith(("https://", "http://")):
+        raise ConfigError("no address of a page", name="--trace-address", value=trace_address, expected="https://…")
+    console = make_console(config, is_writable=allow_writes, trace_address=trace_address)
+    serve(console, host=host, port=port)
+
+
+def make_console(config: CoordinatorConfig, *, is_writable: bool, trace_address: str) -> Console:
+    """The console of a real cluster.
+
+    Raises:
+        ConfigError: the extra is not installed.
+    """
+    try:
+        from txlayer.console.app import Console
+    except ModuleNotFoundError as exc:
+        if exc.name is None or exc.name.startswith("txlayer"):
+            raise
+        raise ConfigError(
+            'the console needs its extra: pip install "txlayer[console]"', name=exc.name, expected="installed"
+        ) from exc
+    from txlayer.adapters.connect import kafka_clients
+    from txlayer.adapters.kafka.inspection import Asked, inspect
+
+    return Console(
+        config,
+        kafka_clients(config),
+        inspect=partial(inspect, config, Asked()),
+        is_writable=is_writable,
+        trace_address=trace_address,
+    )
+
+
+def serve(console: Console, *, host: str, port: int) -> None:
+    """Print the address, and answer until a signal.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+    """
+    import uvicorn
+
+    from txlayer.console.app import build_app
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as exc:
+        raise ConfigError(
+            f"cannot listen there: {exc.strerror}", name="--host, --port", value=f"{host}:{port}"
+        ) from exc
+    with listening:
+        stop = StopSignal()
+        stop.install()  # the server raises a signal again after its clean end: then it has no further effect
+        shown = f"[{host}]" if ":" in host else host
+        typer.echo(f"http://{shown}:{listening.getsockname()[1]}/")
+        server = uvicorn.Server(
+            uvicorn.Config(
+                build_app(console),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=SHUTDOWN_S,
+            )
+        )
+        server.run(sockets=[listening])

@@ -1,0 +1,120 @@
+"""The web application: what its pages share, the live view's thread, and where pages and middleware are put together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment as Templates
+from jinja2 import PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from txlayer import __version__
+from txlayer.adapters.connect import Clients, CoordinatorConnections
+from txlayer.config import CoordinatorConfig
+from txlayer.console import show
+from txlayer.console.pages import ROUTES, SECTIONS, problem
+from txlayer.console.work import Desk, Jobs
+from txlayer.errors import TxLayerError
+from txlayer.operate.live import LiveView
+from txlayer.runtime.environment import REAL, Environment
+
+STATIC = str(files("txlayer.console") / "static")
+
+
+@dataclass(slots=True)
+class Console:
+    """What every page has at hand: `request.app.state.console`."""
+
+    config: CoordinatorConfig
+    clients: Clients
+    inspect: Callable[[], Any] | None = None
+    """Reads the facts that `doctor` judges; None: this cluster has none."""
+    is_writable: bool = False
+    environment: Environment = REAL
+    trace_address: str = ""
+    """Where a trace is shown; `{trace_id}` stands for its id."""
+    desk: Desk = field(default_factory=Desk)
+    jobs: Jobs = field(default_factory=Jobs)
+    view: LiveView = field(init=False)
+    templates: Templates = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the view; nothing is asked yet."""
+        self.view = LiveView(self.config, self.connect, environment=self.environment)
+        # Undefined names are mistakes of ours; everything that is put into a page is escaped.
+        self.templates = Templates(
+            loader=PackageLoader("txlayer.console"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self.templates.filters.update(show.FILTERS)
+        self.templates.globals.update(
+            version=__version__, namespace=self.config.namespace, sections=SECTIONS, is_writable=self.is_writable
+        )
+
+    def connect(self) -> CoordinatorConnections:
+        """New connections, for one thread."""
+        return CoordinatorConnections(self.clients, self.config)
+
+    def now_ms(self) -> int:
+        return int(self.environment.wall_clock() * 1000)
+
+    def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+        """An HTML page. Every template knows the time, the live state, the person, and how to sign a form."""
+        state = request.state
+        text = self.templates.get_template(template).render(
+            now_ms=self.now_ms(),
+            live=self.view.state,
+            path=request.url.path,
+            person=getattr(state, "person", None),
+            form_token=getattr(state, "form_token", lambda _action: ""),
+            **values,
+        )
+        return HTMLResponse(text, status)
+
+
+def build_app(console: Console, *, is_following: bool = True) -> ASGIApp:
+    """The application. While it runs, a thread keeps the view current, unless a test does."""
+    stop = threading.Event()
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        thread = threading.Thread(
+            target=console.view.run, kwargs={"should_stop": stop}, name="txlayer-view", daemon=True
+        )
+        if is_following:
+            thread.start()
+        yield
+        stop.set()
+        console.desk.close()
+        if is_following:
+            thread.join(STOP_S)
+
+    app = Starlette(
+        routes=[*ROUTES, Mount("/static", StaticFiles(directory=STATIC), name="static")],
+        lifespan=lifespan,
+        exception_handlers={TxLayerError: problem.refused, 404: problem.missing, 500: problem.failed},  # type: ignore[dict-item]  # a handler of its own error alone
+    )
+    app.state.console = console
+    return with_middleware(app)
+
+
+def with_middleware(app: Starlette) -> ASGIApp:
+    """The one place where what stands before the pages is put together, the outermost last."""
+    return app
+
+
+STOP_S = 5.0
+"""How long the end waits for the view's thread, which may just wait for a broker."""

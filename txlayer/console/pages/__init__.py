@@ -1,0 +1,15 @@
+"""The pages: each module has the routes of one section. They ask `operate`, and show what it answers."""
+
+from __future__ import annotations
+
+from starlette.routing import Route
+
+from txlayer.console.pages import overview, transaction, transactions
+
+ROUTES: list[Route] = [*overview.ROUTES, *transactions.ROUTES, *transaction.ROUTES]
+
+LOOKS = ("/run/[a-z]+", "/transaction/values", "/transaction/verdict")
+"""Patterns of the paths to which also a person who may only look can post: they change nothing."""
+
+SECTIONS: list[tuple[str, str]] = [("/", "Overview"), ("/transactions", "Transactions")]
+"""(address, name) of what the navigation shows."""

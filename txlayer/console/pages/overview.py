@@ -1,0 +1,165 @@
+"""The overview: is it well? And what the doctor and verify say, run beside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from txlayer.console import show
+from txlayer.operate import doctor
+from txlayer.operate.consumers import ConsumedTopic, read_consumed
+from txlayer.operate.overall import remarks
+from txlayer.operate.rows import GroupCount
+from txlayer.operate.tallies import BUCKET_COUNT, BUCKET_MS
+from txlayer.operate.verify import WantedWindow, verify
+
+if TYPE_CHECKING:
+    from txlayer.console.app import Console
+    from txlayer.console.work import Job
+
+TICK_S = 2.0
+"""Between two looks whether a page has changed."""
+PING_TICKS = 8
+CONSUMERS = "consumers"
+CONSUMERS_MS = 30_000
+"""A look at the consumer groups is repeated when it is older, and somebody asks for the overview."""
+VERIFY_MS = 15 * 60 * 1000
+"""The window of `verify` that the overview runs."""
+
+
+async def overview(request: Request) -> Response:
+    """Is it well? In one line, and in numbers."""
+    console: Console = request.app.state.console
+    counts = await console.desk.call(console.view.rows.counts)
+    look_at_consumers(console)
+    state, now_ms = console.view.state, console.now_ms()
+    said = remarks(state, counts, now_ms=now_ms)
+    size: dict[str, Any] = {"bucket_ms": BUCKET_MS, "bucket_count": BUCKET_COUNT, "now_ms": now_ms}
+    owners = {partition: member for member in state.members for _, partition in member.partitions}
+    return console.page(
+        request,
+        "overview.html",
+        remarks=said,
+        groups=_by_group(counts, {each.producer_group: each for each in state.responders}),
+        owners=owners,
+        is_cut=console.view.rows.is_cut,
+        charts=[show.rate_chart(state.minutes, **size), show.latency_chart(state.minutes, **size)],
+        consumers=console.jobs.newest(CONSUMERS),
+        jobs=[console.jobs.newest(name) for name in WORK],
+        job_names=list(WORK),
+        can_inspect=console.inspect is not None,
+    )
+
+
+def _by_group(counts: list[GroupCount], responders: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each producer group: its numbers by state, its oldest, who answers for it."""
+    states: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    oldest_ms: dict[str, int] = {}
+    for each in counts:
+        states[each.producer_group][each.state] = each.count
+        oldest_ms[each.producer_group] = min(each.oldest_ms, oldest_ms.get(each.producer_group, each.oldest_ms))
+    names = [*sorted(states, key=lambda name: oldest_ms[name]), *sorted(responders.keys() - states.keys())]
+    return [
+        {
+            "name": name,
+            "states": states.get(name, {}),
+            "total": sum(states.get(name, {}).values()),
+            "oldest_ms": oldest_ms.get(name),
+            "responders": responders.get(name),
+        }
+        for name in names
+    ]
+
+
+# --- what runs beside -------------------------------------------------------------------------------------------------
+
+
+def _examine(console: Console, note: Any) -> Any:
+    assert console.inspect is not None
+    note("reading the cluster", 0, 0)
+    return doctor.examine(console.inspect(), console.config)
+
+
+def _verify(console: Console, note: Any) -> Any:
+    clients, now_ms = console.clients, console.now_ms()
+    return verify(
+        console.config,
+        WantedWindow(now_ms - VERIFY_MS),
+        make_admin=lambda: clients.admin(timeout_ms=10_000),
+        make_reader=lambda isolation: clients.reader(isolation=isolation),
+        on_read=lambda done, total: note("reading", done, total),
+        on_judged=lambda count: note("judging", count, 0),
+    )
+
+
+def look_at_consumers(console: Console) -> None:
+    """Look at the consumer groups again if the last look is old; the page shows what was seen last."""
+    newest = console.jobs.newest(CONSUMERS)
+    if newest is None or (newest.ended_ms is not None and console.now_ms() - newest.ended_ms > CONSUMERS_MS):
+        console.jobs.start(CONSUMERS, lambda _note: _read_consumers(console), now_ms=console.now_ms)
+
+
+def _read_consumers(console: Console) -> list[ConsumedTopic]:
+    with closing(console.clients.admin(timeout_ms=10_000)) as admin:
+        return read_consumed(admin)
+
+
+WORK = {"doctor": _examine, "verify": _verify}
+
+
+async def start(request: Request) -> Response:
+    """Begin a job, and show the overview, which shows its progress."""
+    console: Console = request.app.state.console
+    name = request.path_params["name"]
+    work = WORK.get(name)
+    if work is None or (name == "doctor" and console.inspect is None):
+        raise HTTPException(404)
+    console.jobs.start(name, lambda note: work(console, note), now_ms=console.now_ms)
+    return RedirectResponse(f"/#{name}", 303)
+
+
+# --- what moves -------------------------------------------------------------------------------------------------------
+
+
+async def events(request: Request) -> Response:
+    """A stream that says whenever there is a newer picture; the page then asks for itself again."""
+    console: Console = request.app.state.console
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(changes(console), media_type="text/event-stream", headers=headers)
+
+
+async def changes(console: Console) -> AsyncIterator[str]:
+    """One event for each new picture, and a comment now and then, which notices a browser that has gone."""
+    seen: object = None
+    quiet_count = 0
+    while True:
+        now = _version(console)
+        quiet_count += 1
+        if now != seen:
+            seen, quiet_count = now, 0
+            yield f"event: changed\ndata: {console.view.state.true_ms}\n\n"
+        elif quiet_count >= PING_TICKS:
+            quiet_count = 0
+            yield ": still here\n\n"
+        await asyncio.sleep(TICK_S)
+
+
+def _version(console: Console) -> tuple[object, ...]:
+    state = console.view.state
+    jobs: list[Job | None] = [console.jobs.newest(name) for name in (*WORK, CONSUMERS, "verdict")]
+    return state.true_ms, state.problem, state.is_ready, state.group_ms, *map(id, jobs)
+
+
+ROUTES = [
+    Route("/", overview, methods=["GET"]),
+    Route("/events", events, methods=["GET"]),
+    Route("/run/{name:str}", start, methods=["POST"]),
+]

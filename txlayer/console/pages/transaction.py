@@ -1,0 +1,258 @@
+"""One transaction: what the topics say about it, in the order of time; its messages' values only when they are asked for."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from txlayer.adapters.ports import HistoryStart
+from txlayer.adapters.tracing import trace_context_of
+from txlayer.config import milliseconds, parse_duration
+from txlayer.console.show import query
+from txlayer.core.codec import HALF_HEADER
+from txlayer.core.ledger.transitions import TxnState
+from txlayer.errors import UsageError
+from txlayer.operate import Json, length_text
+from txlayer.operate.forwarded import forwarded_json
+from txlayer.operate.history import are_applied, histories_at, history_json, read_half_records
+from txlayer.operate.rows import Wanted
+from txlayer.operate.unsettled import unsettled_json
+from txlayer.operate.verify import WantedWindow, verdicts_of
+
+if TYPE_CHECKING:
+    from txlayer.console.app import Console
+    from txlayer.operate.overview import UnsettledTransaction
+
+logger = logging.getLogger("txlayer.console")
+
+SINCE = ("1h", "1d", "7d")
+"""How far back the page offers to look. Half and op are kept for 7 days."""
+VERDICT = "verdict"
+VERDICT_MS = 1_000
+"""Around the moment at which a transaction was prepared; what became of it is read up to now."""
+MARGIN_MS = 10 * 60_000
+_POSITION = re.compile(r"(\d{1,9}):(\d{1,18})(\|.*)?", re.ASCII)
+_UUID7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+
+class Found(NamedTuple):
+    """What was found of an id."""
+
+    attempts: list[Json]  # a history each, with its timeline
+    rows: list[Json]  # of those that are not settled
+    since_ms: int | None  # half and op were read from here; None: from the half message itself
+
+
+async def transaction(request: Request) -> Response:
+    console: Console = request.app.state.console
+    return await _answer(console, request, dict(request.query_params), has_values=False)
+
+
+async def values(request: Request) -> Response:
+    """The same page with the messages' values. That somebody has seen them is logged."""
+    console: Console = request.app.state.console
+    form = dict(getattr(request.state, "form", {}))
+    return await _answer(console, request, form | {"id": unquote(form.get("id", ""))}, has_values=True)
+
+
+async def verdict(request: Request) -> Response:
+    """Begin to verify the moment at which it was prepared, and show the page again, which shows the progress."""
+    console: Console = request.app.state.console
+    form = dict(getattr(request.state, "form", {}))
+    what, at = unquote(form.get("id", "")), form.get("at", "")
+    if not at.isascii() or not at.isdigit() or len(at) > 18:
+        raise UsageError("the form does not say when the transaction was prepared")
+    console.jobs.start(
+        VERDICT, lambda note: _verdicts(console, what, int(at), note), now_ms=console.now_ms, subject=what
+    )
+    return RedirectResponse("/transaction?" + query({"id": what, "since": form.get("since")}) + "#verdict", 303)
+
+
+def _verdicts(console: Console, txn_id: str, at_ms: int, note: Any) -> Any:
+    clients = console.clients
+    return verdicts_of(
+        console.config,
+        txn_id,
+        WantedWindow(max(at_ms - VERDICT_MS, 0), at_ms + VERDICT_MS),
+        make_admin=lambda: clients.admin(timeout_ms=10_000),
+        make_reader=lambda isolation: clients.reader(isolation=isolation),
+        on_read=lambda done, total: note("reading", done, total),
+    )
+
+
+async def _answer(console: Console, request: Request, fields: dict[str, str], *, has_values: bool) -> Response:
+    what, since = fields.get("id", "").strip(), fields.get("since", "")
+    found = await console.desk.call(_look_up, console, what, since=since, has_values=has_values)
+    if has_values:
+        person = getattr(getattr(request.state, "person", None), "name", "local")
+        shown = [f"{attempt['txn_id']}/{attempt['nonce']}" for attempt in found.attempts]
+        logger.info("console.values_shown", extra={"person": person, "transactions": shown})
+    status = 200 if found.attempts or found.rows else 404
+    return console.page(
+        request,
+        "transaction.html",
+        status=status,
+        what=what,
+        found=found,
+        since=since,
+        offered=SINCE,
+        has_values=has_values,
+        job=console.jobs.newest(VERDICT),
+        trace_address=console.trace_address,
+    )
+
+
+def _look_up(console: Console, what: str, *, since: str, has_values: bool) -> Found:
+    position = _POSITION.fullmatch(what)
+    if position is None and (not what.isascii() or not 0 < len(what) <= 128 or re.search(r"[/|\n]", what)):
+        raise UsageError("an id has 1 to 128 ASCII characters without / and |; a position is PARTITION:OFFSET of half")
+    reader = console.clients.history()
+    rows: list[UnsettledTransaction] = []
+    since_ms = None
+    if position is not None:
+        histories, _ = histories_at(reader, int(position[1]), int(position[2]))
+    else:
+        rows = console.view.rows.page(Wanted(txn_id=what), now_ms=console.now_ms()).rows
+        since_ms = _since_ms(console, what, since, rows)
+        partitions = sorted({row.partition for row in rows}) if rows and not since else None
+        histories = reader.read(what, start=HistoryStart(since_ms), partitions=partitions, with_checks=True)
+    with closing(console.connect()) as connections, closing(console.clients.admin(timeout_ms=10_000)) as admin:
+        applied = list(are_applied(admin, console.config.topics, histories))
+        attempts = []
+        for history, is_applied in zip(histories, applied, strict=True):
+            offsets = [half.offset for half in history.half_records]
+            records = read_half_records(connections, console.config.topics, history.partition, offsets)
+            body = history_json(history, is_applied=is_applied)
+            body["messages"] = [_message(records[at], at, has_value=has_values) for at in records]
+            body["forwarded"], body["handled"], body["forwarded_problem"] = [], [], ""
+            if history.state is TxnState.COMMITTED:
+                found = forwarded_json(console.clients, history, records)
+                body["forwarded"], body["handled"], body["forwarded_problem"] = found
+            body["timeline"] = timeline(body)
+            attempts.append(body)
+    now_ms = console.now_ms()
+    return Found(attempts, [unsettled_json(row, now_ms=now_ms) for row in rows], since_ms)
+
+
+def _since_ms(console: Console, txn_id: str, since: str, rows: list[UnsettledTransaction]) -> int:
+    """Where reading begins: as asked, else before the first half record where something says when that was, else an hour ago."""
+    now_ms = console.now_ms()
+    if since:
+        return max(now_ms - milliseconds(parse_duration("since", since)), 0)
+    known = [row.txn.appended_ms for row in rows]
+    if (uuid := _UUID7.fullmatch(txn_id)) is not None:
+        known.append(int(uuid[1] + uuid[2], 16))
+    known = [at_ms for at_ms in known if 0 < at_ms <= now_ms]
+    return max(min(known) - MARGIN_MS, 0) if known else now_ms - 60 * 60_000
+
+
+def _message(record: Any, offset: int, *, has_value: bool) -> Json:
+    """A half record as the page shows it: sizes and names, and what a user wrote only if it was asked for."""
+    headers = [(name, value) for name, value in record.headers() or () if name != HALF_HEADER]
+    trace = trace_context_of(headers)
+    key, value = record.key(), record.value()
+    return {
+        "offset": offset,
+        "key_bytes": None if key is None else len(key),
+        "value_bytes": None if value is None else len(value),
+        "headers": [(name, value if has_value else None, len(value or b"")) for name, value in headers],
+        "trace_id": None if trace is None else trace.trace_id,
+        "key": key if has_value else None,
+        "value": value if has_value else None,
+    }
+
+
+# --- the timeline -----------------------------------------------------------------------------------------------------
+
+
+class Event(NamedTuple):
+    """One line of a timeline."""
+
+    at_ms: int
+    kind: str  # stored, asked, answered, said, decided, refused, doubt, forwarded, settled
+    what: str
+    place: str
+    detail: str = ""
+
+
+def timeline(history: Json) -> list[Event]:
+    """What happened, the oldest first; what the topics do not say is not there."""
+    return sorted(_events(history), key=lambda event: event.at_ms)
+
+
+def _events(history: Json) -> Iterator[Event]:
+    partition = history["partition"]
+    for half in history["half_records"]:
+        what = f"message {half['index'] + 1} of {history['message_count']} stored, for {half['topic']}"
+        yield Event(half["appended_ms"], "stored", what, f"half {partition}:{half['offset']}", _options(half))
+    asked_ms = {}
+    for question in history["questions"]:
+        asked_ms[question["number"]] = question["asked_ms"]
+        detail = "" if question["answers"] else "no answer yet"
+        place = f"check {question['partition']}:{question['offset']}"
+        yield Event(question["asked_ms"], "asked", f"check-back {question['number']} sent", place, detail)
+    for line in history["op_lines"]:
+        yield _op_event(line, history, asked_ms)
+    for refusal in history["refusals"]:
+        place = f"check {refusal['partition']}:{refusal['offset']}"
+        yield Event(refusal["appended_ms"], "refused", f"refused, and reported: {refusal['text']}", place)
+    doubt = history["doubt"]
+    if doubt is not None and doubt["moved_ms"]:
+        yield Event(
+            doubt["moved_ms"], "doubt", f"on doubt, {doubt['state']}", f"doubt {partition}", doubt["reason"] or ""
+        )
+    for message in history["forwarded"]:
+        place = f"{message['topic']} {message['partition']}:{message['offset']}"
+        yield Event(message["at_ms"], "forwarded", f"forwarded to {message['topic']}", place)
+    if history["left_doubt_ms"] is not None:
+        yield Event(history["left_doubt_ms"], "settled", "left doubt: settled", f"doubt {partition}")
+
+
+def _op_event(line: Json, history: Json, asked_ms: dict[int, int]) -> Event:
+    position = {"offset": line["offset"], "line": line["line"]}
+    is_decision = position == history["decided_at"]
+    kind = "decided" if is_decision else "answered" if line["check_number"] is not None else "said"
+    parts = []
+    if (number := line["check_number"]) is not None:
+        after = "" if number not in asked_ms else f" after {length_text(line['appended_ms'] - asked_ms[number])}"
+        parts.append(f"answers check-back {number}{after}")
+    if line["operator"]:
+        parts.append(f"operator {line['operator']}")
+    if line["reason"]:
+        parts.append(f"reason: {line['reason']}")
+    if not line["is_counted"]:
+        parts.append(_why_not(line, history))
+    elif is_decision:
+        parts.append("decides" + ("" if history["is_applied"] is not False else "; no coordinator has carried it out"))
+    place = f"op {history['partition']}:{line['offset']}, line {line['line']}"
+    return Event(
+        line["appended_ms"], kind, f"{line['resolution'].lower()} by {line['source']}", place, "; ".join(parts)
+    )
+
+
+def _why_not(line: Json, history: Json) -> str:
+    if line["producer_group"] != history["producer_group"]:
+        return f"does not count: it names the group {line['producer_group']}"
+    return f"does not count: it names half offset {line['last_half_offset']}, or was given up"
+
+
+def _options(half: Json) -> str:
+    parts = [f"ordering key {half['key_hash']}" if half["key_hash"] else ""]
+    parts.append("in the order of prepare" if half["order"] == "prepare" and half["key_hash"] else "")
+    parts.append(f"immunity {length_text(half['immunity_ms'])}" if half["immunity_ms"] is not None else "")
+    return ", ".join(filter(None, parts))
+
+
+ROUTES = [
+    Route("/transaction", transaction, methods=["GET"]),
+    Route("/transaction/values", values, methods=["POST"]),
+    Route("/transaction/verdict", verdict, methods=["POST"]),
+]

@@ -1,0 +1,102 @@
+"""The transactions that are not settled: a list with a stable address for every view of it, and the search."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from txlayer.config import milliseconds, parse_duration
+from txlayer.console.show import query
+from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
+from txlayer.core.messages import ParkReason
+from txlayer.core.partitions import key_hash
+from txlayer.errors import UsageError
+from txlayer.operate.rows import SORTS, UNREADABLE, Wanted
+from txlayer.operate.unsettled import Filter, unsettled_json
+
+if TYPE_CHECKING:
+    from txlayer.console.app import Console
+
+PAGE_COUNT = 100
+STATES = [*(state.value for state in TxnState if state not in SETTLED), COMMITTING, UNREADABLE]
+FIELDS = ("group", "state", "topic", "reason", "older", "key", "sort", "after")
+LENGTH_MAX = 2_000
+"""Characters of one field of an address."""
+
+
+async def transactions(request: Request) -> Response:
+    console: Console = request.app.state.console
+    asked = fields_of(request)
+    wanted = wanted_of(asked)
+    now_ms = console.now_ms()
+    page = await console.desk.call(console.view.rows.page, wanted, now_ms=now_ms)
+    rows = [unsettled_json(found, now_ms=now_ms) for found in page.rows]
+    kept = {name: value for name, value in asked.items() if name != "after"}
+    return console.page(
+        request,
+        "transactions.html",
+        rows=rows,
+        page=page,
+        asked=asked,
+        states=STATES,
+        reasons=[reason.value for reason in ParkReason],
+        is_cut=console.view.rows.is_cut,
+        sorts={name: _sort_link(kept, name) for name in SORTS},
+        next_link="?" + query(kept | {"after": page.after}) if page.after else "",
+        first_link="?" + query(kept) if asked["after"] else "",
+    )
+
+
+def fields_of(request: Request) -> dict[str, str]:
+    """The fields of the address that say which rows; an unknown field is ignored."""
+    found = {name: request.query_params.get(name, "").strip() for name in FIELDS}
+    if any(len(value) > LENGTH_MAX for value in found.values()):
+        raise UsageError(f"a field of the address has at most {LENGTH_MAX:,} characters")
+    return found
+
+
+def wanted_of(asked: dict[str, str]) -> Wanted:
+    """The rows that the fields ask for.
+
+    Raises:
+        UsageError: a field says nothing that there is.
+    """
+    states = [part for part in asked["state"].split(",") if part]
+    reasons = [part for part in asked["reason"].split(",") if part]
+    if unknown := [state for state in states if state not in STATES]:
+        raise UsageError(f"no state is called {unknown[0][:40]!r}")
+    if unknown := [reason for reason in reasons if reason not in {each.value for each in ParkReason}]:
+        raise UsageError(f"no reason is called {unknown[0][:40]!r}")
+    wanted = Filter(
+        group=asked["group"] or None,
+        topic=asked["topic"] or None,
+        states=frozenset(states),
+        reasons=frozenset(map(ParkReason, reasons)),
+        older_ms=milliseconds(parse_duration("older", asked["older"])) if asked["older"] else None,
+    )
+    hashed = key_hash(asked["key"].encode(errors="replace")) if asked["key"] else None
+    return Wanted(wanted, key_hash=hashed, sort=asked["sort"] or "age", after=asked["after"], limit=PAGE_COUNT)
+
+
+def _sort_link(kept: dict[str, str], name: str) -> dict[str, Any]:
+    """The link of a column's head: by this column, and the other way round where it is so already."""
+    current = kept["sort"] or "age"
+    turned = f"-{name}" if current == name else name
+    mark = {name: "ascending", f"-{name}": "descending"}.get(current, "")
+    return {"link": "?" + query(kept | {"sort": turned}), "mark": mark}
+
+
+async def search(request: Request) -> Response:
+    """Where a search leads: to the transaction of an id or a position, or to those of an ordering key."""
+    what = request.query_params.get("what", "").strip()
+    if not what or len(what) > LENGTH_MAX:
+        return RedirectResponse("/transactions", 303)
+    if request.query_params.get("by") == "key":
+        return RedirectResponse("/transactions?" + query({"key": what}), 303)
+    return RedirectResponse("/transaction?" + query({"id": what}), 303)
+
+
+ROUTES = [Route("/transactions", transactions, methods=["GET"]), Route("/search", search, methods=["GET"])]

@@ -1,0 +1,164 @@
+"""How values look in a page: times, ages, sizes, text that others wrote, charts. What is not `Markup` is escaped by the template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+
+from txlayer.adapters.telemetry import printable
+from txlayer.operate import length_text
+from txlayer.operate.tallies import Minute
+
+VALUE_BYTES_SHOWN = 16 * 1024
+
+
+def text(value: object) -> str:
+    """What others wrote, on one line, with control characters shown as escapes."""
+    return "" if value is None else printable(str(value))
+
+
+def time_text(at_ms: int) -> str:
+    """An instant of UTC; a broken clock may have written any number."""
+    try:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
+    except OverflowError:
+        return f"{at_ms} ms"
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}Z"
+
+
+def time(at_ms: int | None) -> Markup | str:
+    """The same as an element, which the script can show in local time."""
+    if not at_ms:
+        return ""
+    said = time_text(at_ms)
+    if not said.endswith("Z"):
+        return said
+    return Markup('<time datetime="{}">{}</time>').format(said.replace(" ", "T"), said)
+
+
+def age(at_ms: int | None, now_ms: int) -> Markup | str:
+    """How long ago; the instant is its title."""
+    if not at_ms:
+        return ""
+    return Markup('<span class="age" title="{}">{}</span>').format(time_text(at_ms), length_text(now_ms - at_ms))
+
+
+def size(count: int | None) -> str:
+    """Bytes in the largest unit that leaves a number above 1."""
+    if count is None:
+        return "null"
+    number, units = float(count), ("bytes", "KiB", "MiB", "GiB")
+    for unit in units:
+        if number < 1024 or unit == units[-1]:
+            return f"{number:,.0f} {unit}" if unit == "bytes" else f"{number:,.1f} {unit}"
+        number /= 1024
+    raise AssertionError
+
+
+def number(count: int) -> str:
+    """With marks between thousands."""
+    return f"{count:,}"
+
+
+def content(raw: bytes | None) -> str:
+    """A user's bytes: as text where they are UTF-8, else in hexadecimal; at most so many."""
+    if raw is None:
+        return "null"
+    part = raw[:VALUE_BYTES_SHOWN]
+    try:
+        shown = part.decode("utf-8") if len(part) == len(raw) else part.decode("utf-8", "ignore")
+        shown = "\n".join(map(printable, shown.split("\n")))
+    except UnicodeDecodeError:
+        shown = part.hex(" ")
+    more = len(raw) - len(part)
+    return shown + (f"\n… and {more:,} more bytes" if more else "")
+
+
+def query(values: Mapping[str, object]) -> str:
+    """The part of an address behind `?`; what is empty is left out."""
+    return urlencode({name: str(value) for name, value in values.items() if value not in (None, "")})
+
+
+# --- charts -----------------------------------------------------------------------------------------------------------
+
+WIDTH, HEIGHT = 360, 64
+"""Units of a chart; the page gives it its size."""
+
+
+def rate_chart(minutes: Sequence[Minute], *, bucket_ms: int, bucket_count: int, now_ms: int) -> Markup:
+    """Prepared, committed and rolled back transactions a second."""
+    seconds = bucket_ms / 1000
+    series = [
+        ("prepared", {m.at_ms: m.prepared / seconds for m in minutes}),
+        ("committed", {m.at_ms: m.committed / seconds for m in minutes}),
+        ("rolled back", {m.at_ms: m.rolled_back / seconds for m in minutes}),
+    ]
+    return _chart("Transactions a second", series, "/s", bucket_ms=bucket_ms, bucket_count=bucket_count, now_ms=now_ms)
+
+
+def latency_chart(minutes: Sequence[Minute], *, bucket_ms: int, bucket_count: int, now_ms: int) -> Markup:
+    """Time from the first half record to the decision; upper bounds, each at most twice the true value."""
+    series = [
+        (name, {m.at_ms: _quantile(m.latency_ms, share) / 1000 for m in minutes if m.latency_ms})
+        for name, share in (("median", 0.5), ("99 of 100", 0.99))
+    ]
+    return _chart("Seconds to a decision", series, " s", bucket_ms=bucket_ms, bucket_count=bucket_count, now_ms=now_ms)
+
+
+def _quantile(bins: Mapping[int, int], share: float) -> int:
+    left = share * sum(bins.values())
+    for bound, number in sorted(bins.items()):
+        left -= number
+        if left <= 0:
+            return bound
+    return max(bins)
+
+
+def _chart(
+    title: str,
+    series: Sequence[tuple[str, Mapping[int, float]]],
+    unit: str,
+    *,
+    bucket_ms: int,
+    bucket_count: int,
+    now_ms: int,
+) -> Markup:
+    """Lines over time; the newest full bucket is at the right."""
+    last_ms = now_ms - now_ms % bucket_ms - bucket_ms
+    starts = [last_ms - bucket_ms * number for number in reversed(range(bucket_count))]
+    most = max((value for _, values in series for value in values.values()), default=0.0)
+    parts, legend = [], []
+    for number, (name, values) in enumerate(series):
+        points = " ".join(
+            f"{index * WIDTH / (bucket_count - 1):.1f},{HEIGHT - 2 - (values.get(at, 0.0) / most * (HEIGHT - 4) if most else 0):.1f}"
+            for index, at in enumerate(starts)
+        )
+        parts.append(Markup('<polyline class="line-{}" points="{}"/>').format(number, points))
+        legend.append(
+            Markup('<span class="key-{}">{} {}</span>').format(number, name, f"{values.get(last_ms, 0.0):,.3g}{unit}")
+        )
+    minutes = bucket_ms * bucket_count // 60_000
+    says = f"{title}, the last {minutes} minutes; at most {most:,.3g}{unit}"
+    return Markup(
+        "<figure><figcaption>{} <small>at most {}, {} min</small></figcaption>"
+        '<svg viewBox="0 0 {} {}" role="img" preserveAspectRatio="none"><title>{}</title>{}</svg>'
+        '<p class="legend">{}</p></figure>'
+    ).format(
+        title, f"{most:,.3g}{unit}", minutes, WIDTH, HEIGHT, says, Markup("").join(parts), Markup(" ").join(legend)
+    )
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "text": text,
+    "time": time,
+    "age": age,
+    "size": size,
+    "number": number,
+    "content": content,
+    "span": length_text,
+    "query": query,
+}

@@ -1,0 +1,78 @@
+"use strict";
+// Everything works without this script. With it, what is live in a page is replaced when there is a newer picture, times can be
+// shown in local time, and light or dark can be chosen.
+(() => {
+  const kept = {
+    get: (name) => { try { return localStorage.getItem(name); } catch { return null; } },
+    set: (name, value) => { try { localStorage.setItem(name, value); } catch { /* the choice lasts for this page */ } },
+  };
+  const root = document.documentElement;
+  if (kept.get("theme")) root.dataset.theme = kept.get("theme");
+
+  let isLocal = kept.get("times") === "local";
+  const pad = (number, length = 2) => String(number).padStart(length, "0");
+  const local = (at) => {
+    const offset = -at.getTimezoneOffset(), sign = offset < 0 ? "-" : "+", size = Math.abs(offset);
+    return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} ${pad(at.getHours())}:${pad(at.getMinutes())}:` +
+      `${pad(at.getSeconds())}.${pad(at.getMilliseconds(), 3)}${sign}${pad(Math.floor(size / 60))}:${pad(size % 60)}`;
+  };
+  const showTimes = (within) => {
+    for (const element of within.querySelectorAll("time[datetime]")) {
+      const at = new Date(element.dateTime);
+      if (Number.isNaN(at.getTime())) continue;
+      const utc = element.dateTime.replace("T", " ");
+      element.textContent = isLocal ? local(at) : utc;
+      element.title = isLocal ? utc : local(at);
+    }
+  };
+
+  let isPaused = false, isBusy = false, isBehind = false;
+  const refresh = async () => {
+    if (isPaused || isBusy || document.hidden || !document.querySelector("main [data-live]")) { isBehind = true; return; }
+    isBusy = true;
+    isBehind = false;
+    try {
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+      if (!answer.ok || answer.redirected) return;
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      for (const old of document.querySelectorAll("[data-live]")) {
+        const fresh = page.getElementById(old.id);
+        const selection = getSelection();
+        const isRead = old.contains(document.activeElement) ||
+          (selection && !selection.isCollapsed && selection.containsNode(old, true));
+        if (!fresh || isRead) continue;
+        showTimes(fresh);
+        if (fresh.innerHTML !== old.innerHTML) old.replaceWith(document.adoptNode(fresh));
+      }
+    } catch { /* the next event tries again */ } finally { isBusy = false; }
+  };
+
+  document.addEventListener("DOMContentLoaded", () => {
+    document.querySelector(".switches")?.removeAttribute("hidden");
+    showTimes(document);
+    const times = document.getElementById("switch-times");
+    times?.setAttribute("aria-pressed", String(isLocal));
+    times?.addEventListener("click", () => {
+      isLocal = !isLocal;
+      kept.set("times", isLocal ? "local" : "utc");
+      times.setAttribute("aria-pressed", String(isLocal));
+      showTimes(document);
+    });
+    document.getElementById("switch-theme")?.addEventListener("click", () => {
+      const isDark = getComputedStyle(root).colorScheme === "dark";
+      root.dataset.theme = isDark ? "light" : "dark";
+      kept.set("theme", root.dataset.theme);
+    });
+    const updates = document.getElementById("switch-updates");
+    updates?.addEventListener("click", () => {
+      isPaused = !isPaused;
+      updates.setAttribute("aria-pressed", String(isPaused));
+      if (!isPaused) refresh();
+    });
+    if (!document.querySelector("main [data-live]")) { if (updates) updates.hidden = true; return; }
+    const stream = new EventSource("/events");
+    stream.addEventListener("changed", refresh);
+    document.addEventListener("visibilitychange", () => { if (!document.hidden && isBehind) refresh(); });
+    addEventListener("pagehide", () => stream.close());
+  });
+})();
