@@ -342,18 +342,37 @@ class EpochLog:
         new = self._new("half", {p: span.end for p, span in self._half.items()})
         return fold(known, self.epoch_id, halves=self._rows("half", new, half_traces))
 
-    def ops_since(self, known: Attempts) -> dict[str, Attempt]:
-        """The same with the decisions that came since `find`."""
+    def ops_since(self, known: Attempts, *, begun: Sequence[Attempt] = ()) -> dict[str, Attempt]:
+        """The same with the decisions that came since `find`; of `begun` also with the half records that came since."""
+        # Op first, as in `find`: a commit names half records that were stored before it.
         new = self._new("op", self._op_read)
+        known = self._going_on(known, begun)
         return self._decided(known, self._rows("op", new, op_traces))
+
+    def _going_on(self, known: Attempts, begun: Sequence[Attempt]) -> Attempts:
+        """The same with all half records of those attempts: one that lives may have stored some, and decided, since `find`."""
+        starts: dict[int, int] = {}
+        for attempt in begun:
+            home = self._home(attempt.key)
+            if (span := self._half.get(home)) is not None:
+                starts[home] = min(starts.get(home, span.end), max(span.start, attempt.first_offset))
+        if not starts:
+            return known
+        ends = self._brokers.ends(self._address.topic("half"), starts)
+        rows = self._rows("half", {p: Span(start, ends[p]) for p, start in starts.items()}, half_traces)
+        keys = {attempt.key for attempt in begun}
+        return fold(known, self.epoch_id, halves=[row for row in rows if f"{row.txn_id}/{row.nonce}" in keys])
+
+    def _home(self, key: str) -> int:
+        txn_id = key.partition("/")[0]
+        return half_partition(ordering_key=None, txn_id=txn_id, partition_count=self.partition_count)
 
     def _decided(self, known: Attempts, ops: Sequence[Row]) -> dict[str, Attempt]:
         """The same with those decisions; where a line names what may be a half record, the half topic is asked."""
         ops = [row for row in ops if not self._is_void(known, row)]
         named: dict[int, set[int]] = {}
         for key, offset in in_question(known, ops):
-            home = half_partition(ordering_key=None, txn_id=key.partition("/")[0], partition_count=self.partition_count)
-            named.setdefault(home, set()).add(offset)
+            named.setdefault(self._home(key), set()).add(offset)
         if not named:
             return fold(known, self.epoch_id, ops=ops)
         spans = {p: Span(min(offsets), max(offsets) + 1) for p, offsets in named.items()}

@@ -42,16 +42,17 @@ class Crafted:
         self,
         key: str,
         *targets: str,
+        first: int = 0,
         count: int | None = None,
         value: bytes = b"value",
         group: str = GROUP,
         options: HalfOptions = NO_OPTIONS,
     ) -> Placed:
-        """One half record per target; `count` says how many there should be."""
+        """One half record per target, of the messages from `first` on; `count` says how many there should be."""
         partition = self._home(key, options)
         headers = [
             codec.encode_half_header(HalfHeader(key, group, topic, index, count or len(targets), _now_ms(), options))
-            for index, topic in enumerate(targets)
+            for index, topic in enumerate(targets, start=first)
         ]
         offsets = self._write(
             self._topics.half,

@@ -262,7 +262,7 @@ class Sink:
             return attempts
         log.say(open_ones, Resolution.ROLLBACK, reason=_TAKEN_OVER)
         # A commit that was on its way may stand before the rollback: then it counts, and the epoch is published.
-        attempts = log.ops_since(attempts)
+        attempts = log.ops_since(attempts, begun=open_ones)
         self._refuse_other_groups(attempts)
         undecided = [a for a in attempts.values() if a.is_open]
         if undecided:
