@@ -182,3 +182,39 @@ def test_a_late_copy_in_the_window_of_what_was_visible_before_it_is_not_lost(
     told = verified(log.history(), now_ms=since_ms + 7_200_000, since_ms=since_ms)
 
     assert {KEY: expected} == told.words
+
+
+@pytest.mark.parametrize(("tombstones_ms", "expected"), [(1 << 60, "out_of_order"), (0, "ok")])
+@pytest.mark.parametrize("is_prepare", [True, False])
+def test_one_that_may_have_been_parked_is_in_no_order_where_doubt_has_forgotten_it(
+    *, is_prepare: bool, tombstones_ms: int, expected: str
+) -> None:
+    """Compaction removes the summaries a day later, and the null values another day later."""
+    options = f"k{HASH}" + (",op" if is_prepare else "")
+    log = Log()
+    parked, next_one = log.half(options=options), log.half("next/0000000c", options=options)
+    if not is_prepare:  # parked with the first commit, because its topic refused the record
+        log.op(("C", parked))
+    log.op(("C", next_one), key="next/0000000c")
+    log.show(next_one)
+    log.op(("C", parked))
+    log.show(parked)
+    log.settings = replace(log.settings, parked=frozenset({KEY} if tombstones_ms == 0 else ()))
+    history = log.history()
+
+    assert expected == verdict(judge(history).of(KEY))
+    assert expected == verified(history, now_ms=NOW_MS, tombstones_ms=tombstones_ms).words[KEY]
+
+
+@pytest.mark.parametrize(("tombstones_ms", "expected"), [(1 << 60, "leaked"), (0, "ok")])
+def test_a_line_in_the_middle_of_one_that_doubt_may_have_forgotten_need_not_have_counted(
+    tombstones_ms: int, expected: str
+) -> None:
+    log = Log()
+    halves = [log.half(numbers=f"{index}/3") for index in range(3)]
+    log.op(("R", halves[1]))
+    log.op(("C", halves[2]))
+    for half in halves:
+        log.show(half)
+
+    assert expected == verified(log.history(), now_ms=NOW_MS, tombstones_ms=tombstones_ms).words[KEY]

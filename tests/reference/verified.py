@@ -28,9 +28,9 @@ class Told:
     orphans: frozenset[str]
 
 
-def verified(history: History, *, now_ms: int, since_ms: int = 0) -> Told:
-    """Read and judge what was stored since then, as `txlayer verify --since` does."""
-    cluster = Cluster(history)
+def verified(history: History, *, now_ms: int, since_ms: int = 0, tombstones_ms: int = 1 << 60) -> Told:
+    """Read and judge what was stored since then, as `txlayer verify --since` does; compaction keeps null values for so long."""
+    cluster = Cluster(history, tombstones_ms=tombstones_ms)
     reader = WindowReader(
         ClientConfig(bootstrap_servers="localhost:1", namespace=history.settings.namespace),
         make_admin=lambda: cast("Administration", Admin(cluster)),
@@ -59,7 +59,8 @@ def verified(history: History, *, now_ms: int, since_ms: int = 0) -> Told:
 class Cluster:
     """A history, by partition."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, *, tombstones_ms: int) -> None:
+        self.tombstones_ms = tombstones_ms
         self.bounds: Mapping[Place, Bounds] = history.bounds
         self.compacted = history.settings.compacted_topics
         self.topics = {topic for topic, _ in history.bounds}
@@ -79,8 +80,9 @@ class Admin:
 
     def describe_topics(self, names: Collection[str]) -> dict[str, TopicState]:
         policies = {n: "compact" if n in self._cluster.compacted else "delete" for n in names}
+        kept = {"delete.retention.ms": str(self._cluster.tombstones_ms)}
         return {
-            name: TopicState(self.partition_count(name) or 0, 1, {"cleanup.policy": policy})
+            name: TopicState(self.partition_count(name) or 0, 1, {"cleanup.policy": policy, **kept})
             for name, policy in policies.items()
         }
 

@@ -19,6 +19,8 @@ from txlayer.core.verification import (
     HalfTrace,
     Judged,
     OpTrace,
+    Promise,
+    Proof,
     QuarantineTrace,
     Traces,
     Verdict,
@@ -107,6 +109,16 @@ def test_an_attempt_that_nobody_decided_beside_a_visible_one_is_no_duplicate() -
     assert [Verdict.OK, Verdict.ROLLED_BACK] == case.verdicts()
 
 
+@pytest.mark.parametrize(("is_past", "expected"), [(True, Verdict.OUT_OF_WINDOW), (False, Verdict.LEAKED)])
+def test_what_a_long_prepare_stored_behind_a_past_window_may_have_been_committed(
+    *, is_past: bool, expected: Verdict
+) -> None:
+    case = Case(count=2).forward(count=2)
+    del case.traces.halves[1:]
+
+    assert [expected] == case.verdicts(replace(WINDOW, is_past=is_past))
+
+
 @pytest.mark.parametrize("said", [None, ROLLBACK])
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_what_is_in_the_log_without_a_commit_is_leaked(said: str | None, is_committed: bool) -> None:
@@ -168,6 +180,30 @@ def test_what_is_missing_on_a_topic_that_was_not_read_is_out_of_the_window() -> 
     )
 
     assert [Verdict.OUT_OF_WINDOW] == Case().op(COMMIT).verdicts(unread)
+
+
+@pytest.mark.parametrize("said", [None, ROLLBACK])
+@pytest.mark.parametrize(
+    ("edges", "is_proof"),
+    [
+        ({}, True),
+        ({"unread_topics": frozenset({"orders"})}, False),
+        ({"real_from_ms": {("orders", 0): 10}}, False),
+        ({"real_from_ms": {("orders", 0): -1}}, True),
+    ],
+)
+def test_what_is_not_visible_proves_nothing_where_its_topic_was_not_read_or_lacks_records(
+    *, said: str | None, edges: dict[str, Any], is_proof: bool
+) -> None:
+    case, proof = Case(), Proof()
+    if said:
+        case.op(said)
+
+    for found in case.judged(replace(WINDOW, partition_counts={"orders": 1}, **edges)):
+        proof.add(found)
+
+    (of_p3,) = (status for status in proof.statuses() if status.promise is Promise.P3)
+    assert (is_proof, not is_proof) == (of_p3.proved_count == 1, of_p3.undecidable_count == 1)
 
 
 def test_what_stands_parked_with_its_content_is_parked() -> None:

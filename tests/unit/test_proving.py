@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,15 @@ def test_an_undecided_transaction_proves_that_nothing_is_visible_and_no_more() -
     proof.add(Judged("id", "n", Verdict.OPEN, Origin("ns.half", 0, 1)))
 
     assert {P3} == {s.promise for s in proof.statuses() if s.proved_count}
+
+
+@pytest.mark.parametrize("is_in_half_order", [True, False])
+def test_one_that_may_have_given_up_its_place_proves_no_order(*, is_in_half_order: bool) -> None:
+    proof = Proof()
+    of_key = mark(1, decided=None, half=1)._replace(is_in_half_order=is_in_half_order)
+    proof.add(replace(judged(Verdict.OK), order_marks=(of_key,)))
+
+    assert is_in_half_order is bool(next(s for s in proof.statuses() if s.promise is P6).proved_count)
 
 
 def test_a_late_transaction_that_has_a_worse_verdict_keeps_it() -> None:

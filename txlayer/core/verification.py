@@ -237,10 +237,14 @@ class Window:
     """{op partition: lines up to this time may be deleted}; absent: op was read from its beginning."""
     doubt_from_ms: int = 0
     """For transactions stored before this time, compaction may have removed some of their records on doubt."""
+    doubt_gone_ms: int = 0
+    """For transactions stored before this time, it may have removed all of them, null values too."""
     real_from_ms: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """{partition of a real topic: records up to this time may be deleted}; absent: it was read from its beginning."""
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     """{real topic: its current number of partitions}; it may have had fewer."""
+    is_past: bool = False
+    """Half goes on behind what was read of it."""
     hiding_waits: frozenset[int] = frozenset()
     """Half partitions that hold records before the window so young that one of them may be undecided and not on doubt."""
 
@@ -276,6 +280,8 @@ class Judged:
     visible_count: int = 0
     is_on_its_way: bool = False
     """Too young to tell whether it is lost or torn."""
+    may_have_been_visible: bool = False
+    """Not visible, and a message of it may be gone from its real topic, or the topic was not read."""
     order_marks: tuple[OrderMark, ...] = ()
     may_wait: bool = False
     """`OrderFold` has to determine whether it is lost or waits for others of its key."""
@@ -466,7 +472,8 @@ def _add_line(attempt: _Attempt, op: OpTrace, window: Window) -> None:
     if half is not None and half.at_ms > op.at_ms + window.clock_error_ms:
         is_certain = False  # the line came first: it waited for its half record
     elif half is not None:
-        is_certain = not attempt.was_on_doubt or op.last_offset in attempt.known_offsets
+        may_have_been_on_doubt = attempt.was_on_doubt or half.at_ms < window.doubt_gone_ms
+        is_certain = not may_have_been_on_doubt or op.last_offset in attempt.known_offsets
     elif op.last_offset in attempt.known_offsets:
         is_certain = True
     elif op.last_offset < window.starts.get(op.partition, 0):
@@ -559,6 +566,8 @@ def _judged(txn_id: str, attempt: _Attempt, reading: _Reading, window: Window, *
         is_rolled_back=reading.decision is not None and not reading.is_commit,
         visible_count=len({index for index, _ in visible}),
         is_on_its_way=reading.is_on_its_way,
+        may_have_been_visible=not attempt.shown
+        and any(_may_be_gone(attempt, index, half.at_ms, window) for index, half in attempt.halves.items()),
         order_marks=_order_marks(attempt, reading, window, faults, is_cut_off=is_cut_off, may_wait=may_wait),
         may_wait=may_wait,
     )
@@ -575,8 +584,13 @@ def _read(attempt: _Attempt, window: Window, *, is_counting_all: bool) -> _Readi
         if is_certain or is_counting_all:
             _apply(attempt, reading, op, window)
     _compare_visible(attempt, reading, window)
+    lacks_some = len(attempt.halves) < attempt.first.count
     if _may_lack_lines(attempt, window):
         reading.find(Verdict.OUT_OF_WINDOW, None, "op lines of it may be older than the window")
+        is_final = False
+    elif reading.decision is None and attempt.shown and lacks_some and window.is_past:
+        # A prepare that took long: then the line that decides names one of them.
+        reading.find(Verdict.OUT_OF_WINDOW, None, "half messages of it may be later than the window")
         is_final = False
     else:
         _judge_visibility(attempt, reading, window)
@@ -738,7 +752,7 @@ def _judge_missing(attempt: _Attempt, reading: _Reading, window: Window, seen: C
     assert line is not None  # it is committed
     lost, found = [], list[_Fault]()
     for index in sorted(attempt.halves.keys() - seen):
-        if reading.released and _may_be_gone(attempt, index, line, window):
+        if reading.released and _may_be_gone(attempt, index, line.at_ms, window):
             found.append((Verdict.OUT_OF_WINDOW, None, "it may have been on its real topic"))
         else:
             lost.append(index)
@@ -758,16 +772,16 @@ def _judge_missing(attempt: _Attempt, reading: _Reading, window: Window, seen: C
     reading.missing = sorted(found, key=lambda fault: _PRECEDENCE.index(fault[0]))
 
 
-def _may_be_gone(attempt: _Attempt, index: int, released: OpTrace, window: Window) -> bool:
+def _may_be_gone(attempt: _Attempt, index: int, from_ms: int, window: Window) -> bool:
+    """True if the message may have been visible since that time and retention or compaction removed it, or its topic was not read."""
     half = attempt.halves[index]
     if half.topic in window.unread_topics or (index, half.topic) in attempt.gone:
         return True
     partitions = _partitions(half, window)
     if partitions is None:
         partitions = set(range(window.partition_counts.get(half.topic, 0)))
-    decided_ms = released.at_ms - window.clock_error_ms
     floors = (window.real_from_ms.get((half.topic, p)) for p in partitions)
-    return any(floor is not None and decided_ms <= floor for floor in floors)
+    return any(floor is not None and from_ms - window.clock_error_ms <= floor for floor in floors)
 
 
 def _judge_whole(attempt: _Attempt, doubt: DoubtTrace, reading: _Reading) -> None:
@@ -806,7 +820,11 @@ def _order_marks(
     # As an incomplete commit gives up its place, also if doubt does not show it.
     is_incomplete = reading.is_commit and released is not decision
     is_in_half_order = attempt.is_first_known and not may_have_been_parked and not is_incomplete
-    is_in_turn = released is decision and not first.is_prepare and not may_have_been_parked
+    # Doubt may have forgotten that it was parked. One that was parked after its commit goes on by another commit.
+    is_forgotten = first.at_ms < window.doubt_gone_ms
+    is_committed_again = sum(op.said == COMMIT for op, _ in attempt.lines) > 1
+    may_have_left = may_have_been_parked or (is_forgotten and is_committed_again)
+    is_in_turn = released is decision and not first.is_prepare and not may_have_left
     decided_at = (released.offset, released.line) if released and is_in_turn else None
     kinds = {verdict for verdict, _, _ in faults}
     visible: dict[int, tuple[Origin, int]] = {}
@@ -832,8 +850,11 @@ def _order_marks(
         marked.append((before, MISSING))
     elif Verdict.OUT_OF_WINDOW in kinds and not kinds & {Verdict.LOST, Verdict.TORN}:
         marked.append((before, UNKNOWN))
+    in_half_order = {VISIBLE: is_in_half_order and not is_forgotten}
     return tuple(
-        OrderMark(first.key_hash, origin, decided_at, begin, first.is_prepare, is_in_half_order, role)
+        OrderMark(
+            first.key_hash, origin, decided_at, begin, first.is_prepare, in_half_order.get(role, is_in_half_order), role
+        )
         for origin, role in marked
     )
 
@@ -945,7 +966,7 @@ class PromiseStatus(NamedTuple):
     """Transactions that could have broken the promise and did not."""
     refuted_count: int
     undecidable_count: int
-    """Transactions at the window's edges: older than what was read, or too young."""
+    """Transactions at the window's edges: older than what was read, too young, or perhaps gone from their real topics."""
 
     @property
     def word(self) -> str:
@@ -981,6 +1002,8 @@ class Proof:
         self._refuted.update(broken)
         if judged.is_on_its_way:
             self._undecidable.update((Promise.P1, Promise.P5))
+        if judged.may_have_been_visible:
+            self._undecidable[Promise.P3] += 1
         for promise in _touched(judged):
             if promise not in broken:
                 self._proved[promise] += 1
@@ -1023,7 +1046,7 @@ class Proof:
 
 def _touched(judged: Judged) -> tuple[Promise, ...]:
     """The promises that this transaction could have broken."""
-    touched = [Promise.P3]
+    touched = [] if judged.may_have_been_visible else [Promise.P3]
     is_visible = judged.visible_count > 0
     if judged.is_committed and not judged.is_on_its_way:
         touched.append(Promise.P1)
@@ -1033,6 +1056,7 @@ def _touched(judged: Judged) -> tuple[Promise, ...]:
             touched.append(Promise.P5)
     if judged.is_committed or judged.is_rolled_back:
         touched.append(Promise.P4)
-    if any(mark.role != YOUNG for mark in judged.order_marks):
+    # One that may have given up its place has no order.
+    if any(m.role != YOUNG and (m.is_in_half_order or m.decided_at is not None) for m in judged.order_marks):
         touched.append(Promise.P6)
     return tuple(touched)

@@ -413,8 +413,8 @@ def _is_offset(text: str) -> bool:
 
 MARGIN_MS = 10 * 60 * 1000
 """Clocks of brokers and coordinators may differ by this, and a producer may take so long to prepare."""
-COMPACTION_LAG = "min.compaction.lag.ms"
-"""For so long compaction leaves what doubt said."""
+COMPACTION_LAG, TOMBSTONES_KEPT = "min.compaction.lag.ms", "delete.retention.ms"
+"""For so long compaction leaves what doubt said; and then, for so long, null values."""
 PATIENCE_S = 30.0
 """No record and no end of a partition for so long: the broker does not answer any more."""
 SLICE_COUNT = 200_000
@@ -500,7 +500,10 @@ class WindowReader:
             others = self._doubt_and_op(admin, count, asked.since_ms)
             firsts = admin.start_offsets([*real_ranges[0], *(p for p in others if p[0] == self._config.topics.op)])
             compacted = {topic for topic in wanted if "compact" in self._setting(admin, topic, "cleanup.policy")}
-            doubt_lag_ms = int(self._setting(admin, self._config.topics.doubt, COMPACTION_LAG) or 0)
+            doubt_lag_ms, tombstones_ms = (
+                int(self._setting(admin, self._config.topics.doubt, name) or 0)
+                for name in (COMPACTION_LAG, TOMBSTONES_KEPT)
+            )
             # An undecided one that is older is on doubt.
             is_short = asked.since_ms > cut_ms - milliseconds(DOUBT_AFTER_MAX) - MARGIN_MS
             half_firsts = admin.start_offsets(halves) if is_short else {}
@@ -527,6 +530,7 @@ class WindowReader:
             overdue_ms=asked.overdue_ms,
             clock_error_ms=asked.clock_error_ms,
             doubt_from_ms=cut_ms - doubt_lag_ms,
+            doubt_gone_ms=cut_ms - doubt_lag_ms - tombstones_ms,
             unread_topics=frozenset((traces.named_topics - set(wanted)) | missing | compacted),
             op_from_ms={
                 p: from_ms
@@ -535,6 +539,7 @@ class WindowReader:
             },
             real_from_ms=_shortened(real_ranges[1], firsts, asked.since_ms, traces.real_first_ms),
             partition_counts={topic: number or 0 for topic, number in counts.items()},
+            is_past=asked.until_ms is not None,
             hiding_waits=hiding_waits,
         )
         return WindowReading(window, tuple(wanted), dict(self._counts), held_back, traces.strange_count)

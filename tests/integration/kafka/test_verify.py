@@ -242,10 +242,16 @@ def test_what_is_younger_than_the_grace_is_undecidable(field: Field, verify: Ver
 def test_a_topic_that_was_not_read_decides_nothing(field: Field, verify: Verify) -> None:
     txn = field.prepare(Message(field.stock))
     field.commit(txn)
+    # What it shows on its topic nobody looks at.
+    leaked = field.prepare(Message(field.stock))
+    field.roll_back(leaked)
+    field.forward(leaked)
 
     code, said = verify("--topics", field.orders)
 
-    assert (0, {"out_of_window": 1}, [field.stock]) == (code, said["verdicts"], said["unread_topics"])
+    verdicts = {"out_of_window": 1, "rolled_back": 1}
+    assert (0, verdicts, [field.stock]) == (code, said["verdicts"], said["unread_topics"])
+    assert "undecidable" == said["promises"]["P3"]["status"]
 
 
 def test_an_open_kafka_transaction_is_named(field: Field, verify: Verify) -> None:
