@@ -17,6 +17,7 @@ from tests.support.broker import create_topic
 from tests.support.planted import PARTITIONS, Field, Message
 from tests.support.waiting import wait_until
 from txlayer.errors import UsageError
+from txlayer_spark.catalog import Reader
 from txlayer_spark.jobs.bronze import BronzeSettings, _Reading, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.report import write_report
@@ -187,6 +188,31 @@ def test_a_topic_that_bronze_found_deleted_and_that_is_made_anew_later_is_read_o
         expected |= {field.whole(Message(field.stock)).txn_id: "ok" for _ in range(5)}
         assert expected == ledger_of(spark, field, tmp_path)
     assert [field.stock] == report_of(spark, field, tmp_path).unread_topics
+
+
+@pytest.mark.fault("Spark: a real topic is deleted and made again, and is longer than before")
+@pytest.mark.nightly
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_topic_that_is_made_anew_while_bronze_reads_it_is_read_once(
+    count: int, spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is shorter than before, or longer."""
+    field = Field(broker.bootstrap_servers)
+    expected = {field.whole(Message(field.stock)).txn_id: "ok" for _ in range(3)}
+    assert expected == ledger_of(spark, field, tmp_path)
+    later: list[str] = []
+    stream = _Reading._stream
+
+    def meanwhile(reading: _Reading, reader: Reader) -> None:
+        if field.stock in reader.topics and not later:
+            make_anew(field, field.stock)
+            later.extend(field.whole(Message(field.stock)).txn_id for _ in range(count))
+        stream(reading, reader)
+
+    monkeypatch.setattr(_Reading, "_stream", meanwhile)
+    said = ledger_of(spark, field, tmp_path)
+    assert {**expected, **dict.fromkeys(later, "ok")} == said
+    assert said == ledger_of(spark, field, tmp_path)
 
 
 @pytest.mark.nightly

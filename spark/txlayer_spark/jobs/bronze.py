@@ -128,9 +128,15 @@ class _Reading:
                 follower = self._follower(reader) if is_data_loss(exc) else None
                 if follower is None:
                     raise
-                reader = follower
+                reader = self._same_topics(follower)
             else:
-                return
+                # Of a topic that was made anew meanwhile, the records may be of either one: what was read is read again.
+                after = self._same_topics(reader)
+                if after.number == reader.number:
+                    read = self._read[reader.number]
+                    self._read[reader.number] = replace(read, topic_ids=after.topic_ids)
+                    return
+                reader = after
         # Retention takes records as fast as they are read.
         self._note_beginnings(reader)
         self._stream(reader)
