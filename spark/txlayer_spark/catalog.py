@@ -224,6 +224,8 @@ class ReadState:
     """Real topics whose end lies behind a Kafka transaction that has been open for long: it cannot be read."""
     doubt_lag_ms: int | None = None
     """How long doubt keeps every state that a transaction passed, before compaction takes some; None: for ever."""
+    doubt_ends_ms: int = 0
+    """How long after that it still shows that the transaction was there."""
 
     def with_readers(self, *changed: Reader) -> ReadState:
         """The same with readers added or replaced."""
@@ -356,6 +358,7 @@ class Catalog:
             gaps=gaps,
             noted_ms=noted_ms,
             doubt_lag_ms=found.get("doubt_lag_ms"),
+            doubt_ends_ms=found.get("doubt_ends_ms", 0),
             **several,
         )
 

@@ -769,15 +769,23 @@ def nothing(spark: SparkSession) -> DataFrame:
     return spark.range(0).select(*(absent.alias(name) for name in STATE_COLUMNS))
 
 
-def is_keyed(*, doubt_from_ms: int, extras: str = "") -> Column:
+QUICK_MS = 60_000
+"""What is visible so soon after it was stored is taken for one that was never parked, where doubt has forgotten all."""
+
+
+def is_keyed(*, doubt_from_ms: int, doubt_gone_ms: int, stored_ms: Column, extras: str = "") -> Column:
     """Whether the order of a row is judged; of a stored one (not `rows.unfolded`) with `extras`, the prefix of the columns that few have.
 
     Args:
         doubt_from_ms: Of what was stored earlier compaction may have taken that it was parked on doubt, which gives up its place.
+        doubt_gone_ms: Of what was stored earlier, that it was there.
+        stored_ms: When it was stored.
         extras: The prefix of the columns that few stored rows have.
     """
-    stored_ms = F.coalesce(f"{extras}h_first_ms", F.lit(0))
-    is_told = F.isnull(f"{extras}d_last") | (stored_ms >= doubt_from_ms)
+    stored_ms = F.coalesce(stored_ms, F.lit(0))
+    is_quick = F.coalesce(F.col("v_last_ms") - stored_ms <= QUICK_MS, F.lit(False))
+    never_there = F.isnull(f"{extras}d_last") & ((stored_ms >= doubt_gone_ms) | is_quick)
+    is_told = never_there | (stored_ms >= doubt_from_ms)
     return is_told & (
         F.isnotnull("h_key")
         & (F.col("verdict") != "out_of_window")

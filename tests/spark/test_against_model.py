@@ -10,7 +10,8 @@ from pyspark.sql import Row, SparkSession
 
 from tests.reference.cases import CASES
 from tests.reference.histories import make
-from tests.reference.wire import History
+from tests.reference.test_model import DOUBT, HASH, Log
+from tests.reference.wire import History, Settings
 from tests.support.seed import say
 from tests.support.spark_histories import Judged, TogetherJudged
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
@@ -64,9 +65,14 @@ def judged(together: Together) -> dict[str, list[Judged]]:
 def judge_together(spark: SparkSession, histories: dict[str, History], root: Path) -> Together:
     """Histories, and the rows of the ledger about them."""
     together = TogetherJudged(histories)
+    return together, ledger_of(spark, together, root)
+
+
+def ledger_of(spark: SparkSession, together: TogetherJudged, root: Path) -> list[Row]:
+    """The rows of one run."""
     together.write(spark, str(root / "bronze"))
     update_ledger(spark, LedgerSettings(bronze=str(root / "bronze"), root=str(root / "ledger"), clock_error_ms=0))
-    return together, read_ledger(spark, str(root / "ledger")).collect()
+    return read_ledger(spark, str(root / "ledger")).collect()
 
 
 @pytest.mark.fault("Spark: a history that was once judged wrongly, or any random one")
@@ -90,6 +96,26 @@ def test_a_row_says_what_lines_of_the_producer_group_decided(name: str, together
     (row,) = (row for row in rows if row.txn_id == new_id)
     wanted = "ROLLBACK" if "contrary" in name else "COMMIT"
     assert wanted == row.resolution
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("doubt_ends_ms", "expected"), [(1 << 40, "out_of_order"), (0, "ok")])
+def test_one_that_may_have_been_parked_is_in_no_order_where_doubt_has_forgotten_it(
+    doubt_ends_ms: int, expected: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    log = Log(settings=Settings(compacted_topics=frozenset({DOUBT})))
+    parked, next_one = log.half(options=f"k{HASH}"), log.half("next/0000000c", options=f"k{HASH}")
+    log.op(("C", parked))
+    log.op(("C", next_one), key="next/0000000c")
+    log.show(next_one)
+    log.now_ms += 120_000
+    log.op(("C", parked))
+    log.show(parked)
+    together = TogetherJudged({"forgotten": log.history()}, doubt_ends_ms=doubt_ends_ms)
+
+    rows = ledger_of(spark, together, tmp_path)
+
+    assert {expected, "ok"} == {row.verdict for row in rows}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -182,8 +182,9 @@ def partition_count(history: History) -> int:
 class TogetherJudged:
     """Histories by name, laid into one bronze, and what the model says of each."""
 
-    def __init__(self, histories: Mapping[str, History]) -> None:
-        """Nothing is written yet."""
+    def __init__(self, histories: Mapping[str, History], *, doubt_ends_ms: int = 1 << 40) -> None:
+        """Nothing is written yet. Compaction keeps null values on doubt for so long: longer than any history."""
+        self._doubt_ends_ms = doubt_ends_ms
         seen = {name: readable(history) for name, history in histories.items()}
         self.reports: dict[str, Report] = {name: judge(each) for name, each in seen.items()}
         self._bounds_of = {name: each.bounds for name, each in seen.items()}
@@ -237,6 +238,7 @@ class TogetherJudged:
             gaps=tuple(Gap(t, p, 0, b.start) for (t, p), b in self._bounds.items() if b.start),
             compacted=tuple(sorted(set(compacted))),
             doubt_lag_ms=0 if f"{NAMESPACE}.doubt" in compacted else None,
+            doubt_ends_ms=self._doubt_ends_ms,
             hidden=tuple(sorted({t for (t, _), b in self._bounds.items() if b.stable_end is not None})),
         )
 

@@ -217,20 +217,25 @@ class _Reading:
         with self._brokers() as brokers:
             there = ours & set(brokers.topics())
             compacted = brokers.compacted(there)
-            doubt_lag_ms = self._doubt_lag_ms(brokers)
+            doubt_lag_ms, doubt_ends_ms = self._doubt_times(brokers)
         # What compaction took while a topic had that policy stays gone.
         self._state = replace(
             self._state,
             hidden=tuple(sorted(self._hidden)),
             compacted=tuple(sorted({*self._state.compacted, *compacted})),
             doubt_lag_ms=doubt_lag_ms,
+            doubt_ends_ms=doubt_ends_ms,
         )
 
-    def _doubt_lag_ms(self, brokers: Brokers) -> int | None:
+    def _doubt_times(self, brokers: Brokers) -> tuple[int | None, int]:
+        """`doubt_lag_ms` and `doubt_ends_ms` of the state."""
         doubt = f"{self._settings.namespace}.{TopicKind.DOUBT.value}"
         policy = brokers.settings([doubt], "cleanup.policy").get(doubt, "compact")
-        lag = brokers.settings([doubt], "min.compaction.lag.ms").get(doubt, "0")
-        return int(lag) if "compact" in policy else None
+        lag, ends = (
+            int(brokers.settings([doubt], name).get(doubt, "0"))
+            for name in ("min.compaction.lag.ms", "delete.retention.ms")
+        )
+        return lag if "compact" in policy else None, ends
 
     def _stream(self, reader: Reader) -> None:
         started_ms = self._now_ms()

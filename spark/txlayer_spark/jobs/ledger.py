@@ -101,6 +101,8 @@ class _Edges:
     """Numbers of the real topics whose end cannot be read."""
     doubt_from_ms: int
     """Of what was stored earlier compaction may have taken states on doubt before they were read."""
+    doubt_gone_ms: int
+    """Of what was stored earlier it may have taken all that doubt said."""
 
     @property
     def excusing_topics(self) -> int:
@@ -314,13 +316,15 @@ def _edges(
         until[topic] = _ALWAYS
     numbers = {topic: number for number, topic in enumerate(state.topics)}
     shortened = {gap.partition for gap in _half_gaps(state)}
+    doubt_from_ms = 0 if state.doubt_lag_ms is None else (state.cut_ms or 0) - state.doubt_lag_ms
     return _Edges(
         gap_times=times,
         op_gaps=lines,
         shortened_partitions=sorted(shortened),
         excused={numbers[topic]: at_ms for topic, at_ms in until.items()},
         hidden=[numbers[topic] for topic in state.hidden if topic in numbers],
-        doubt_from_ms=0 if state.doubt_lag_ms is None else (state.cut_ms or 0) - state.doubt_lag_ms,
+        doubt_from_ms=doubt_from_ms,
+        doubt_gone_ms=doubt_from_ms - state.doubt_ends_ms,
     )
 
 
@@ -577,7 +581,9 @@ def _is_orphan() -> Column:
 
 def _is_keyed_row(edges: _Edges) -> Column:
     """Whether the order of a stored row is judged."""
-    is_keyed = ledger.is_keyed(doubt_from_ms=edges.doubt_from_ms, extras="more.")
+    is_keyed = ledger.is_keyed(
+        doubt_from_ms=edges.doubt_from_ms, doubt_gone_ms=edges.doubt_gone_ms, stored_ms=_stored_ms(), extras="more."
+    )
     return (F.col("is_settled") != int(State.ASKED)) & is_keyed
 
 
@@ -618,7 +624,10 @@ def _keyed(rows: DataFrame, sources: _Sources, again: Sequence[DataFrame]) -> Da
 
     `again`: ids whose rows may say what an earlier run compared.
     """
-    is_keyed = ledger.is_keyed(doubt_from_ms=sources.edges.doubt_from_ms)
+    edges = sources.edges
+    is_keyed = ledger.is_keyed(
+        doubt_from_ms=edges.doubt_from_ms, doubt_gone_ms=edges.doubt_gone_ms, stored_ms=F.col("h_first_ms")
+    )
     keyed = unfolded(rows).where(is_keyed).withColumn("_several", ledger.is_several())
     if sources.is_first or not again:
         return keyed
