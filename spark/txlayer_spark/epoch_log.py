@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.core import codec
+from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.codec import NEXT_VERSION, VERSION, WHOLE_MAX
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
@@ -53,6 +54,8 @@ class Attempt:
     """Its commit names an earlier half record than the last: no rollback counts any more, an abandon or a further commit does."""
     twins: tuple[int, ...] = ()
     """Offsets of second copies that doubt tells of."""
+    doubted_ms: int | None = None
+    """On doubt: when its first half record was stored. A line that no coordinator has read yet may be as old."""
 
     @property
     def key(self) -> str:
@@ -275,6 +278,7 @@ def _apply_doubt(attempts: dict[str, Attempt], row: Row) -> None:
         attempt,
         producer_group=attempt.producer_group or summary.producer_group,
         twins=tuple(summary.twin_offsets or ()),
+        doubted_ms=summary.appended_ms,
         is_settled=False,
     )
     if summary.reason == ParkReason.INCOMPLETE.value:
@@ -335,7 +339,21 @@ class EpochLog:
             halves=self._rows("half", half, half_traces),
             doubts=self._rows("doubt", doubt, doubt_traces),
         )
+        op = self._with_older(op, known, since_ms)
         return self._decided(known, self._rows("op", op, op_traces))
+
+    def _with_older(self, op: Spans, known: Attempts, since_ms: int) -> Spans:
+        """The same, from the beginning of what is undecided on doubt: while coordinators are down, doubt does not show a commit."""
+        oldest: dict[int, int] = {}
+        for attempt in known.values():
+            if attempt.is_open and attempt.doubted_ms is not None and attempt.doubted_ms < since_ms:
+                home = self._home(attempt.key)
+                oldest[home] = min(attempt.doubted_ms, oldest.get(home, since_ms))
+        starts = {
+            home: self._brokers.since(self._address.topic("op"), [home], at_ms=max(at_ms - CLOCK_ERROR_MS, 0))[home]
+            for home, at_ms in oldest.items()
+        }
+        return {**op, **{home: Span(min(span.start, op[home].start), op[home].end) for home, span in starts.items()}}
 
     def halves_since(self, known: Attempts) -> dict[str, Attempt]:
         """The same with the half records that came since `find`."""

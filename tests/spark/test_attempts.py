@@ -64,6 +64,7 @@ def doubt(state: str | None, *, offset: int = 0, reason: str = "") -> Row:
             reason=reason,
             first_offset=10,
             last_offset=12,
+            appended_ms=4,
             twin_offsets=[15],
             seen=3,
             count=3,
