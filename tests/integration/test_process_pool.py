@@ -374,6 +374,31 @@ def test_a_process_is_dead_although_one_that_its_handler_forked_keeps_the_pipe_o
     assert [b"go"] == words(gone_on.done)
 
 
+@pytest.mark.fault("consumer: a handler process is stopped and then killed, and its queue is lost meanwhile")
+@pytest.mark.promise("P9")
+def test_a_process_that_is_stopped_and_killed_is_replaced_although_its_handler_waits_for_the_end_of_its_lease(
+    stage: PoolStage, tmp_path: Path
+) -> None:
+    """As on a machine without memory: the process is swapped out, the group moves on, and the system kills the process."""
+    file = tmp_path / "begun"
+    chunk = stage.begin(bytes(file))
+    wait_until(file.exists, within=WITHIN_S, what="a handler that waits for the end of its lease")
+    (process,) = multiprocessing.active_children()
+    assert process.pid is not None
+    pause(0.2)  # it begins to wait
+
+    os.kill(process.pid, signal.SIGSTOP)
+    chunk.lease.lost.set()
+    pause(0.5)  # the pool looks at the lease meanwhile
+    os.kill(process.pid, signal.SIGKILL)
+    (died,) = stage.outcomes(1)
+    stage.begin(b"go")
+    *_, gone_on = stage.outcomes(2)
+
+    assert [(bytes(file), "ProcessDied")] == failures(died)
+    assert [b"go"] == words(gone_on.done)
+
+
 @pytest.mark.fault("consumer: thousands of handler processes die one after the other")
 @pytest.mark.promise("P11")
 def test_nothing_of_a_process_that_died_stays_open(stage: PoolStage) -> None:

@@ -28,7 +28,7 @@ from multiprocessing.util import Finalize
 from queue import Empty
 from typing import Any, NamedTuple
 
-from txlayer.consumer.context import Lease
+from txlayer.consumer.context import FOR_EVER, Lease
 from txlayer.consumer.offsets import CHUNK_COUNT_MAX
 from txlayer.consumer.pools import (
     START_PAUSE_S,
@@ -266,11 +266,38 @@ class ProcessPool(Workers):
         return None
 
 
+class SharedEvent(threading.Event):
+    """An event that the parent sets in shared memory, as its process sees it.
+
+    It takes no lock. The `set` of an event of `multiprocessing` waits for the processes that wait for it, and never returns if one was killed.
+    """
+
+    def __init__(self, is_set: Any) -> None:
+        self._is_set = is_set
+
+    def __repr__(self) -> str:
+        return f"SharedEvent({'set' if self.is_set() else 'unset'})"
+
+    def is_set(self) -> bool:
+        """True if it is set."""
+        return bool(self._is_set.value)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set; returns False after `timeout` seconds."""
+        give_up_at = FOR_EVER if timeout is None else time.monotonic() + timeout
+        while not self.is_set():
+            rest_s = give_up_at - time.monotonic()
+            if rest_s <= 0:
+                return False
+            time.sleep(min(rest_s, LOOK_S))
+        return True
+
+
 class Shared(NamedTuple):
     """Memory that is shared with a process, for one of the chunks that it holds."""
 
-    lost: Any
-    """Event: the lease is lost."""
+    is_lost: Any
+    """True: the lease is lost."""
     begun: Any
     """When each job began; 0: not begun."""
     counts: Any
@@ -293,7 +320,7 @@ class _Process:
             self._until = context.RawValue("d")
             self._shared = [
                 Shared(
-                    context.Event(),
+                    context.RawValue("b"),
                     context.RawArray("d", CHUNK_COUNT_MAX),
                     context.RawArray("i", CHUNK_COUNT_MAX),
                     context.RawValue("i"),
@@ -347,10 +374,7 @@ class _Process:
         self._number += 1
         count, shared = len(chunk.jobs), self._shared[slot]
         is_lost = chunk.lease.lost.is_set()
-        if is_lost:
-            shared.lost.set()
-        else:
-            shared.lost.clear()
+        shared.is_lost.value = is_lost
         shared.begun[:count] = [0.0] * count
         shared.counts[:count] = [0] * count
         shared.limit.value = 0 if is_lost or chunk.is_cut else count
@@ -396,8 +420,7 @@ class _Process:
         closed = []
         for chunk, shared in reversed(held):  # the next one first: the first may end just now
             is_lost = chunk.lease.lost.is_set()
-            if is_lost:
-                shared.lost.set()
+            shared.is_lost.value = is_lost
             is_over = is_long or is_lost or chunk.is_cut
             if is_over and chunk.part is None and self._close(chunk, shared):
                 closed.append(chunk)
@@ -605,7 +628,7 @@ def serve(pipe: Connection, shared: Sequence[Shared], begins: Any, caller: bytes
         group, topic, partition, token, valid_until = fields
         lease = Lease(group, topic, partition, token=token)
         lease.valid_until = valid_until
-        lease.lost = shared[number].lost
+        lease.lost = SharedEvent(shared[number].is_lost)
         jobs = [_job(records, attempt_count) for records, attempt_count in sent]
         chunk = Chunk(None, lease, jobs)
         chunk.turns = turns = _Turns(chunk, shared[number], begins, pipe)
