@@ -557,10 +557,12 @@ def test_keys_differ_by_every_letter_and_long_ones_are_hashed(engine: Engine, in
     assert inbox.table.name == "txlayer_inbox"
     unique = new_id()
     words = [f"{unique}a", f"{unique}A", f"{unique}Zürich", f"{unique}Zurich", unique * 20, unique * 21]
+    # As a key whose bytes are not UTF-8 is decoded with `surrogateescape`.
+    words += [f"{unique}ü\udcff", f"{unique}ü\\udcff"]
     keyed = [Inbox(engine, group=GROUP, key=lambda _, word=word: word) for word in words]  # type: ignore[misc]  # one each
 
-    assert [True] * 6 == [handle(each, HandledMessage()) for each in keyed]
-    assert [False] * 6 == [handle(each, HandledMessage()) for each in keyed]
+    assert [True] * 8 == [handle(each, HandledMessage()) for each in keyed]
+    assert [False] * 8 == [handle(each, HandledMessage()) for each in keyed]
 
 
 @each_database

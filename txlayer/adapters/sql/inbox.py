@@ -211,7 +211,7 @@ class Inbox(OwnTable):
         is_plain = len(key) <= KEY_LENGTH_MAX and key.isascii() and key.isprintable()
         if is_plain and not key.endswith(" "):  # MySQL ignores blanks at the end in comparisons
             return key
-        return f"hash:{blake2b(key.encode(errors='backslashreplace'), digest_size=32).hexdigest()}"
+        return f"hash:{blake2b(key.encode(errors='surrogatepass'), digest_size=32).hexdigest()}"
 
     def see(self, session: Any, message: InboxMessage) -> Seen | None:
         """Write the row; None if it exists."""
