@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
@@ -12,15 +13,15 @@ from tests.support.consumers import PATIENCE_S, Gate, MakeStage, Stage, numbers
 from tests.support.waiting import wait_until
 from txlayer import AfterExhausted, OrderedConsumer, RetryPolicy
 from txlayer.adapters.connect import ConsumerConnections
-from txlayer.adapters.ports import StoredOffset
+from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.consumer.dead_letters import DeadLetterReader, ResultSearch
-from txlayer.consumer.lease_keeper import LeaseKeeper, NoLeases
+from txlayer.consumer.lease_keeper import LeaseChanges, LeaseKeeper, NoLeases
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay, encode_replay
 from txlayer.core.key_queue import PartitionQueue
 from txlayer.core.retry import Reject, Retry
-from txlayer.errors import BrokerUnavailableError, MemberFencedError
+from txlayer.errors import BrokerUnavailableError, FencedError, MemberFencedError
 from txlayer.operate.dead_letters import DeadLetterLog
 from txlayer.operate.offsets import plan_reset
 from txlayer.operate.replay import wait_until_taken
@@ -117,6 +118,56 @@ def test_what_cannot_be_closed_keeps_nothing_else_open(stage: Stage) -> None:
     assert ["connections"] == closed
     left = set(threading.enumerate()) - before
     assert not [thread for thread in left if thread.name.startswith("txlayer-handler")]
+
+
+class FencedLeases(NoLeases):
+    """Leases whose writer can no longer write from the first release on."""
+
+    _is_fenced = False
+
+    def revoked(self, queues: Collection[TopicPartition]) -> None:
+        super().revoked(queues)
+        self._is_fenced = True
+        self._raise_if_fenced()
+
+    def turn(self) -> LeaseChanges:
+        self._raise_if_fenced()
+        return super().turn()
+
+    def _raise_if_fenced(self) -> None:
+        if self._is_fenced:
+            raise FencedError("the lock writer writes nothing any more")
+
+
+class OnceFencedConsumer(OrderedConsumer):
+    """Its first lock writer is fenced when it releases leases."""
+
+    _made_count = 0
+
+    def _make_leases(self, connections: ConsumerConnections) -> LeaseKeeper:  # noqa: ARG002 - the consumer's
+        self._made_count += 1
+        return FencedLeases() if self._made_count == 1 else NoLeases()
+
+
+@pytest.mark.fault("consumer: its lock writer is fenced when the group rebalances")
+@pytest.mark.promise("P10")
+def test_a_lock_writer_that_is_fenced_at_a_rebalance_costs_no_assignment(make_stage: MakeStage) -> None:
+    """Otherwise it would go on with the partitions that it had, and none would handle those that it has got."""
+    stage = make_stage(partitions=2)
+    first = stage.consumer(kind=OnceFencedConsumer)
+    with first:
+        wait_until(lambda: len(first.stats().partitions) == 2, within=PATIENCE_S, what="both partitions")
+        with stage.consumer() as second:
+            wait_until(
+                lambda: [1, 1] == [len(consumer.stats().partitions) for consumer in (first, second)],
+                within=PATIENCE_S,
+                what="one partition each",
+            )
+            for partition in range(2):
+                stage.write(*numbers(10), key=b"k%d" % partition, partition=partition)
+                stage.wait_stored(10, partition=partition)
+
+    assert [numbers(10)] * 2 == [stage.journal.values(b"k%d" % partition) for partition in range(2)]
 
 
 def test_what_does_not_end_in_time_is_not_stored(stage: Stage) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from tests.support.lock_stage import EXPIRY_MS, NAME, QUEUE, TOPICS, LockStage, Process
+from txlayer.adapters.errors import Code
 from txlayer.adapters.memory import Fault
+from txlayer.adapters.memory.world import ClientError, ClientFailureError
 from txlayer.consumer.lease_keeper import LockRegistry
 from txlayer.core.leases import VALID_SHARE
-from txlayer.errors import NotAuthorisedError, RetriableError, TopicMismatchError
+from txlayer.errors import NotAuthorisedError, RetriableError, TopicMismatchError, TxLayerError
 
 MINUTE_MS = 60_000
 
@@ -202,6 +204,29 @@ def test_who_may_not_write_is_told_so(stage: LockStage) -> None:
 
     with pytest.raises(NotAuthorisedError):
         stage.run()
+
+
+@pytest.mark.parametrize("fault", [Code.LOCAL_FATAL, Code.LOCAL_UNKNOWN_PARTITION, None])
+def test_a_client_that_takes_no_record_fails_the_registry_alone(stage: LockStage, fault: Code | None) -> None:
+    """The consumer replaces the registry after an error of ours, and ends with any other."""
+    a = stage.process("a")
+    stage.assign(a, 5)
+
+    def refuse(*_: object) -> None:
+        raise (
+            BufferError("full")
+            if fault is None
+            else ClientFailureError(ClientError(fault, is_fatal=fault is Code.LOCAL_FATAL))
+        )
+
+    writer = a.registry._log._writer
+    assert writer is not None
+    writer.produce = refuse
+
+    with pytest.raises(TxLayerError):
+        stage.run(MINUTE_MS)
+    with pytest.raises(TxLayerError):
+        a.registry.revoked([QUEUE])
 
 
 class Unreadable:

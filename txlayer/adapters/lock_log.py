@@ -129,12 +129,20 @@ class LockLog:
         return [entry for record in records if (entry := self._taken(record)) is not None]
 
     def write(self, record: LockRecord, *, on_written: Callable[[int | None], None]) -> None:
-        """Append a record; `poll` calls `on_written` with its offset, or with None if it may not be stored."""
+        """Append a record; `poll` calls `on_written` with its offset, or with None if it may not be stored.
+
+        Raises:
+            TxLayerError: the writer takes no record; nothing was written.
+        """
         assert self._writer is not None
         key, value = encode_lock(record)
-        self._writer.produce(
-            self._topic, value, key, self._partition_of(record.queue), partial(self._report, on_written), None, 0, None
-        )
+        partition, report = self._partition_of(record.queue), partial(self._report, on_written)
+        try:
+            self._writer.produce(self._topic, value, key, partition, report, None, 0, None)
+        except BufferError as exc:
+            raise RetriableError(f"the client's queue is full: {exc}") from exc
+        except Exception as exc:
+            raise self._writer.error_of(exc, topic=self._topic, txn_id="") from exc
 
     def poll(self, timeout_s: float = 0.0) -> int:
         """Serve acknowledgements; returns their number. UsageError, FencedError: the writer can no longer write."""

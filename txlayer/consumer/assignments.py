@@ -227,14 +227,22 @@ class Assignments:
         return is_changed
 
     def revoke(self) -> None:
-        """Give up the whole assignment; the caller has stored before."""
+        """Give up the whole assignment; the caller has stored before.
+
+        Raises:
+            TxLayerError: the leases failed and expire. The assignment is given up all the same.
+        """
         self.give_up()
         self._storer.end()
-        if self._assigned and not self._has_leases_failed:
-            self._leases.revoked(self._assigned)
+        assigned, self._assigned = self._assigned, {}
         self._tokens.clear()
-        self._assigned = {}
         self.assignment = None
+        if assigned and not self._has_leases_failed:
+            try:
+                self._leases.revoked(assigned)
+            except TxLayerError:
+                self._has_leases_failed = True
+                raise
 
     def _assign(self, assignment: Assignment) -> None:
         found: dict[str, set[int]] = {topic: set() for topic in self._plan.sources}

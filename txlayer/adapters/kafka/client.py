@@ -147,7 +147,7 @@ def half_producer(
 ) -> Producer:
     """An idempotent producer for half and op records; they always name their partition.
 
-    `on_error` gets fatal errors and refused credentials from within `poll`; it must not raise.
+    `on_error` gets refused credentials from within `poll`; it must not raise.
     """
     return new_client(
         Producer,

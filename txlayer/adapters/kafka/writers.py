@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -102,10 +103,15 @@ class KafkaTransactionalWriter(TranslatedWriter):
             raise TxLayerError(f"closing {self.transactional_id}: {exc}") from exc
 
     def _error_in(self, exc: Exception) -> ClientError | None:
-        # The client raises a fatal error out of `poll` and `flush`, whatever callbacks there are. When it still has a log
-        # line or a report to hand over, that call runs into the error that is set, and Python says SystemError.
-        found = exc.__cause__ if isinstance(exc, SystemError) else exc
-        return kafka_error(found) if isinstance(found, KafkaException) else None
+        return raised_by_client(exc)
+
+
+def raised_by_client(exc: Exception) -> KafkaError | None:
+    """The client's error in an exception of one of its calls; None: it is another exception."""
+    # The client raises a fatal error out of `poll` and `flush`, whatever callbacks there are. When it still has a log
+    # line or a report to hand over, that call runs into the error that is set, and Python says SystemError.
+    found = exc.__cause__ if isinstance(exc, SystemError) else exc
+    return kafka_error(found) if isinstance(found, KafkaException) else None
 
 
 logger = logging.getLogger("txlayer.kafka")
@@ -125,8 +131,19 @@ class KafkaHalfWriter:
         )
         # Bound once: these are called for every record and every round.
         self.produce: Callable[..., None] = self._producer.produce
-        self.poll: Callable[[float], int] = self._producer.poll
+        self.poll: Callable[[float], int] = partial(self._served, self._producer.poll)
         self.unreported_count: Callable[[], int] = self._producer.__len__
+
+    def _served(self, call: Callable[[float], int], timeout_s: float) -> int:
+        """What `poll` or `flush` returns; 0 if it raises that the client can write nothing any more, which `failure` says from then on."""
+        try:
+            return call(timeout_s)
+        except (KafkaException, SystemError) as exc:
+            error = raised_by_client(exc)
+            if error is None or not error.fatal():
+                raise
+            self._failure = translate_fatal(error)
+            return 0
 
     def error_of(self, error: Any, *, topic: str, txn_id: str) -> TxLayerError:
         return translate_unwritten(kafka_error(error), topic=topic, txn_id=txn_id)
@@ -138,19 +155,17 @@ class KafkaHalfWriter:
         """Wait for what is queued for at most `timeout_s` seconds, report the rest as errors, and end."""
         deadline = time.monotonic() + timeout_s
         # In slices, because the client does not react to signals while it waits.
-        while self._producer.flush(0.1) and time.monotonic() < deadline:
+        while self._served(self._producer.flush, 0.1) and time.monotonic() < deadline:
             pass
         if len(self._producer):
             self._producer.purge()
-            self._producer.flush(_PURGE_S)
+            self._served(self._producer.flush, _PURGE_S)
         with contextlib.suppress(KafkaException):  # raised again after a fatal error, which was reported already
             self._producer.close()
 
     def _on_error(self, error: KafkaError) -> None:
-        # Called from within `poll`; it must not raise.
-        if error.fatal():
-            self._failure = translate_fatal(error)
-        elif error.code() in NOT_AUTHORISED_CODES and not self._is_refusal_logged:
+        # Called from within `poll`; it must not raise. The client does not call it for fatal errors.
+        if error.code() in NOT_AUTHORISED_CODES and not self._is_refusal_logged:
             # The client tries again for ever: the right may come back, and records time out meanwhile.
             self._is_refusal_logged = True
             logger.error("producer.refused", extra={"reason": error.str()})
