@@ -21,8 +21,9 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from txlayer.core.messages import uuid7
+from txlayer.core.topics import PARTITION_COUNT
 
-PARTITION_COUNT = 8
+TARGET_PARTITION_COUNT = 8  # as harness.py makes them
 KEYS = [f"customer-{n}".encode() for n in range(1_000)]
 VALUE = os.urandom(512) * 2  # 1 KB that compresses to about half, as orders do
 TAIL = VALUE[8:]
@@ -216,7 +217,7 @@ def run_consumer(servers: str, namespace: str, count: int) -> dict[str, Any]:
             "fetch.message.max.bytes": 4 * 1024 * 1024,
         }
     )
-    consumer.assign([TopicPartition(f"{namespace}.orders", p, 0) for p in range(PARTITION_COUNT)])
+    consumer.assign([TopicPartition(f"{namespace}.orders", p, 0) for p in range(TARGET_PARTITION_COUNT)])
     print("ready", flush=True)
     seen = 0
     byte_count = 0
@@ -243,7 +244,7 @@ def run_latencies(servers: str, namespace: str, count: int) -> dict[str, Any]:
             "fetch.wait.max.ms": 5,
         }
     )
-    consumer.assign([TopicPartition(f"{namespace}.orders", p, 0) for p in range(PARTITION_COUNT)])
+    consumer.assign([TopicPartition(f"{namespace}.orders", p, 0) for p in range(TARGET_PARTITION_COUNT)])
     print("ready", flush=True)
     taken: list[float] = []
     while len(taken) < count:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 from zlib import crc32
 
-from bare import PARTITION_COUNT, half_producer
+from bare import PARTITION_COUNT, TARGET_PARTITION_COUNT, half_producer
 from confluent_kafka import Consumer, TopicPartition
 from harness import Figure, broker, coordinator, make_namespace, settings_line, show_figures, wait_for
 
@@ -75,7 +75,7 @@ class Load:
                 "fetch.wait.max.ms": 5,
             }
         )
-        self._reader.assign([TopicPartition(f"{namespace}.orders", p, 0) for p in range(PARTITION_COUNT)])
+        self._reader.assign([TopicPartition(f"{namespace}.orders", p, 0) for p in range(TARGET_PARTITION_COUNT)])
         self._seen: list[list[float]] = [[] for _ in range(PARTITION_COUNT)]
 
     def run_for(self, seconds: float) -> None:

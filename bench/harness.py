@@ -24,9 +24,11 @@ from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import ClientConfig, SystemTopics
+from txlayer.core.topics import PARTITION_COUNT
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTITION_COUNT = 8
+TARGET_PARTITION_COUNT = 8
+"""Of each real topic. Half, op and doubt have as many as `txlayer topics apply` gives them."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def make_namespace(servers: str, namespace: str, *, targets: Sequence[str] = ("o
         NewTopic(topics.op, PARTITION_COUNT, 1, config=append_time),
         NewTopic(topics.doubt, PARTITION_COUNT, 1, config={**append_time, "cleanup.policy": "compact"}),
         NewTopic(topics.check, 4, 1),
-        *(NewTopic(f"{namespace}.{name}", PARTITION_COUNT, 1) for name in targets),
+        *(NewTopic(f"{namespace}.{name}", TARGET_PARTITION_COUNT, 1) for name in targets),
     ]
     for future in admin.create_topics(new).values():
         future.result(20)

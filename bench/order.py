@@ -36,8 +36,8 @@ from txlayer.core.ledger.ledger import Ledger, LedgerSettings
 from txlayer.core.ledger.transaction import accepting_target
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, uuid7
 from txlayer.core.partitions import half_partition, key_hash
+from txlayer.core.topics import PARTITION_COUNT
 
-PARTITION_COUNT = 8
 NOW_MS = 1_800_000_000_000
 PER_MS = 50
 """Transactions born in one millisecond."""

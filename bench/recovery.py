@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from typing import Any
 from zlib import crc32
 
-from bare import half_producer
+from bare import TARGET_PARTITION_COUNT, half_producer
 from confluent_kafka import Consumer, TopicPartition
 from harness import (
     PARTITION_COUNT,
@@ -96,7 +96,7 @@ def commit_and_wait(servers: str, namespace: str, key: str, partition: int, offs
             "isolation.level": "read_committed",
         }
     )
-    reader.assign([TopicPartition(f"{namespace}.orders", p, 0) for p in range(PARTITION_COUNT)])
+    reader.assign([TopicPartition(f"{namespace}.orders", p, 0) for p in range(TARGET_PARTITION_COUNT)])
     give_up_at = time.monotonic() + 120
     while time.monotonic() < give_up_at:
         record = reader.poll(0.05)

@@ -1,4 +1,4 @@
-"""Committed transactions per second, end to end: half + op + real topic, 1 KB, 8 partitions, read_committed reader.
+"""Committed transactions per second, end to end: half + op + real topic, 1 KB, read_committed reader.
 
 A bare loop of the plain clients and txlayer, in turns, on one broker; then blocking threads and asyncio tasks.
 

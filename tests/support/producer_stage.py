@@ -244,9 +244,9 @@ class ProducerStage:
             raise self.failure
         return self._inner.topic_limits(topic)
 
-    def make_half_writer(self, *, batch_bytes_max: int) -> StagedWriter:
+    def make_half_writer(self, *, batch_bytes_max: int, linger_ms: float) -> StagedWriter:
         """The one writer."""
-        self.writer.inner = self._inner.make_half_writer(batch_bytes_max=batch_bytes_max)
+        self.writer.inner = self._inner.make_half_writer(batch_bytes_max=batch_bytes_max, linger_ms=linger_ms)
         return self.writer
 
     def make_check_member(self, producer_group: str) -> StagedMember:

@@ -23,7 +23,9 @@ SECRET = "hunter2"
 
 
 def half(config: ClientConfig) -> object:
-    return half_producer(config, message_timeout_ms=1000, batch_bytes_max=1_000_000, on_error=lambda _: None)
+    return half_producer(
+        config, message_timeout_ms=1000, batch_bytes_max=1_000_000, linger_ms=1, on_error=lambda _: None
+    )
 
 
 def transactional(config: ClientConfig) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -408,3 +409,24 @@ def test_what_time_brings_goes_on_while_more_is_committed_than_one_batch_takes(l
     assert opened in still.on_doubt()  # `doubt_after` is 60 s
     stored = still.kafka.stored_offsets(still.topics.coordinator_group)
     assert stored[still.topics.half, 0].offset > 0
+
+
+@pytest.mark.parametrize(("count", "interval_ms", "waits"), [(100, 20, True), (99, 20, False), (100, 1, False)])
+def test_after_a_large_batch_the_next_one_is_read_when_the_publish_interval_is_over(
+    count: int, interval_ms: int, *, waits: bool
+) -> None:
+    stage = StillCoordinator(publish_interval=timedelta(milliseconds=interval_ms))
+    slept: list[float] = []
+    keys = [txn_key(f"t{number}") for number in range(count)]
+    offsets = [stage.half(key) for key in keys]
+    stage.op(*(op_line("C", key, offset) for key, offset in zip(keys, offsets, strict=True)))
+    # A clock that stands still while a batch is published: all of the interval is left.
+    stage.environment = replace(stage.environment, sleep=slept.append)
+    stage.coordinator = Coordinator(
+        stage.config, stage.kafka.connect_coordinator(stage.config, client="c"), environment=stage.environment
+    )
+
+    stage.work(seconds=1)
+
+    assert len(stage.visible()) == count
+    assert any(s > 0.01 for s in slept) is waits

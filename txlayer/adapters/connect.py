@@ -40,6 +40,11 @@ as it may, beside brokers that live (measured: docs/explanation/kafka.md). After
 FETCH_WAIT_MS = 50
 """A record ends the wait; a partition that is read again waits for at most so long behind an idle one. Each consumer reads
 the requests to replay and the lock log, idle most of the time: at 10 ms that was 100 fetches a second for nothing."""
+LINGER_MS = 0.3
+"""How long a half writer waits for further records of a partition before it sends the first: requests cost the broker more than
+records do. 32 threads that wait for each record: 13,200/s, and 11,300/s with 1 ms."""
+LINGER_OF_TASKS_MS = 1.0
+"""The same for asyncio: 1,000 tasks make 33,700/s, and 29,600/s with 0.3 ms."""
 CHECK_FETCH_WAIT_MS = 500
 """A question ends the wait; an idle responder should not ask a hundred times a second."""
 
@@ -90,10 +95,12 @@ class ProducerConnections:
         self.serialize = clients.serialize  # the serializer may append to `headers`; its exception propagates unchanged
         self.history = clients.history
 
-    def make_half_writer(self, *, batch_bytes_max: int) -> HalfWriter:
-        """A writer; one batch of its records is smaller than `batch_bytes_max`."""
+    def make_half_writer(self, *, batch_bytes_max: int, linger_ms: float = LINGER_MS) -> HalfWriter:
+        """A writer; one batch of its records is smaller than `batch_bytes_max`, and begins `linger_ms` after its first record."""
         return self._clients.half_writer(
-            batch_bytes_max=batch_bytes_max, message_timeout_ms=milliseconds(self._config.prepare_timeout)
+            batch_bytes_max=batch_bytes_max,
+            message_timeout_ms=milliseconds(self._config.prepare_timeout),
+            linger_ms=linger_ms,
         )
 
     def make_check_member(self, producer_group: str) -> GroupReader:
@@ -194,6 +201,7 @@ class CoordinatorConnections(_Connected):
             group=self._config.topics.coordinator_group,
             session_timeout_ms=milliseconds(self._config.session_timeout),
             tells_end=True,
+            prefetches=False,
         )
 
     def close(self) -> None:
@@ -220,7 +228,9 @@ class ConsumerConnections(_Connected):
     def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
         """An idempotent writer of single records (locks, requests); the caller names their partition."""
         return self._clients.half_writer(
-            batch_bytes_max=batch_bytes_max, message_timeout_ms=milliseconds(self._config.store_timeout)
+            batch_bytes_max=batch_bytes_max,
+            message_timeout_ms=milliseconds(self._config.store_timeout),
+            linger_ms=LINGER_MS,
         )
 
 

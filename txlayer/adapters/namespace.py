@@ -65,7 +65,7 @@ class Namespace:
     def plan(self, *, partition_count: int | None = None, replication_factor: int | None = None) -> list[Change]:
         """The changes that are missing; empty if coordinators can start.
 
-        `partition_count` defaults to that of the namespace, and to 8 for a new one.
+        `partition_count` defaults to that of the namespace, and to 4 for a new one.
         """
         actual = self._admin.describe_topics(self._topics.all)
         changes = plan(self._desired(actual, partition_count, replication_factor), actual)

@@ -51,7 +51,7 @@ class Wanted(Bundle):
         int | None,
         option(
             "--partitions",
-            "Partitions of half, op and doubt, fixed for life; default: what the namespace has, 8 for a new one.",
+            "Partitions of half, op and doubt, fixed for life; default: what the namespace has, 4 for a new one.",
             min=1,
         ),
     ] = None

@@ -13,8 +13,9 @@ from enum import Enum
 
 from txlayer.errors import ConfigError
 
-PARTITION_COUNT = 8
-"""Partitions of half, op and doubt in a new namespace. They keep two coordinators on four cores busy, and cannot be changed later."""
+PARTITION_COUNT = 4
+"""Partitions of half, op and doubt in a new namespace. They keep two coordinators on four cores busy. Clients send a request per
+partition, so that each further partition costs the brokers CPU."""
 
 
 _NAME = re.compile(r"([A-Za-z0-9._-]|\{(namespace|group|topic)\})+")

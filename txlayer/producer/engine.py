@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from txlayer.adapters.connect import ConnectProducer, ProducerConnections
+from txlayer.adapters.connect import LINGER_MS, ConnectProducer, ProducerConnections
 from txlayer.adapters.ports import HistoryStart, TopicLimits, no_such_topic
 from txlayer.adapters.readers import LogHistoryReader
 from txlayer.config import ProducerConfig
@@ -276,6 +276,7 @@ def open_engine(
     answering: Answering | None = None,
     make: Assemble | None = None,
     metrics: ProducerMetrics | None = None,
+    linger_ms: float = LINGER_MS,
 ) -> Engine:
     """Connect, check the namespace's topics, and start the producer's thread, and its responder's; blocks.
 
@@ -295,7 +296,9 @@ def open_engine(
                 expected=f"{half.partition_count} partitions, like {config.topics.half}",
                 found=f"{op.partition_count}",
             )
-        engine = (make or assemble)(config, connections, half, op, group=group, serializer=serializer)
+        engine = (make or assemble)(
+            config, connections, half, op, group=group, serializer=serializer, linger_ms=linger_ms
+        )
     except BaseException:
         connections.close()
         raise
@@ -327,6 +330,7 @@ def assemble(
     *,
     group: str,
     serializer: Any,
+    linger_ms: float = LINGER_MS,
     spare_bytes: int = 0,
     kind: type[Engine] = Engine,
 ) -> Engine:
@@ -335,7 +339,7 @@ def assemble(
     `spare_bytes` of each message stay free for headers that come later.
     """
     pipeline = Pipeline(
-        connections.make_half_writer(batch_bytes_max=_batch_bytes_max(half, op)),
+        connections.make_half_writer(batch_bytes_max=_batch_bytes_max(half, op), linger_ms=linger_ms),
         group=group,
         half_topic=config.topics.half,
         op_topic=config.topics.op,

@@ -14,7 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
 
-from txlayer.adapters.connect import ConnectProducer, connect_producer
+from txlayer.adapters.connect import LINGER_MS, LINGER_OF_TASKS_MS, ConnectProducer, connect_producer
 from txlayer.adapters.ports import Barrier
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ProducerConfig
@@ -307,6 +307,7 @@ class ConfiguredProducer(Generic[CheckT]):
             answering=None if self._handling is None else Answering(self._handling, on_refused, loop),
             make=self._assemble,
             metrics=self._metrics,
+            linger_ms=LINGER_OF_TASKS_MS if self._is_async else LINGER_MS,
         )
 
 

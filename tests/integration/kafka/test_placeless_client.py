@@ -21,7 +21,7 @@ def test_a_record_that_the_broker_has_already_is_stored_and_nobody_tells_where(c
     with MockCluster() as cluster:
         cluster.create_topic("orders", partitions=1)
         config = ProducerConfig(bootstrap_servers=cluster.bootstrap_servers)
-        writer = KafkaHalfWriter(config, batch_bytes_max=1_000_000, message_timeout_ms=20_000)
+        writer = KafkaHalfWriter(config, batch_bytes_max=1_000_000, message_timeout_ms=20_000, linger_ms=1)
         reports: list[tuple[Any, int | None]] = []
         cluster.refuse(PRODUCE, code)
 

@@ -123,11 +123,17 @@ _PURGE_S = 1.0
 class KafkaHalfWriter:
     """One client, used by all threads of one producer; `poll` and `close` by one of them."""
 
-    def __init__(self, config: ClientConfig, *, batch_bytes_max: int, message_timeout_ms: int) -> None:
+    def __init__(
+        self, config: ClientConfig, *, batch_bytes_max: int, message_timeout_ms: int, linger_ms: float
+    ) -> None:
         self._failure: TxLayerError | None = None
         self._is_refusal_logged = False
         self._producer: Producer = half_producer(
-            config, message_timeout_ms=message_timeout_ms, batch_bytes_max=batch_bytes_max, on_error=self._on_error
+            config,
+            message_timeout_ms=message_timeout_ms,
+            batch_bytes_max=batch_bytes_max,
+            linger_ms=linger_ms,
+            on_error=self._on_error,
         )
         # Bound once: these are called for every record and every round.
         self.produce: Callable[..., None] = self._producer.produce

@@ -568,7 +568,7 @@ HALF_QUEUE_MAX = 100_000
 class MemoryHalfWriter:
     """The `HalfWriter` of a cluster in memory. Any thread may `produce`; `poll` and `close` belong to one."""
 
-    def __init__(self, link: Link, *, batch_bytes_max: int, message_timeout_ms: int) -> None:
+    def __init__(self, link: Link, *, batch_bytes_max: int, message_timeout_ms: int, **_sending: object) -> None:
         self._link = link
         self._outbox = Outbox(
             link,
