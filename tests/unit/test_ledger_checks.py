@@ -9,6 +9,7 @@ import pytest
 from tests.support.core_records import GROUP, op_line, options, txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_log import SETTINGS
+from tests.support.small_batches import SmallBatches
 from txlayer.core import codec
 from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
 from txlayer.core.ledger.batch import ReportKind
@@ -514,3 +515,32 @@ def test_that_checks_were_exhausted_is_on_doubt_before_a_commit_lets_one_go_behi
     assert ([B], {A: ParkReason.CHECKS_EXHAUSTED.value}) == (driver.log.forwarded, driver.reasons())
     driver.turn()
     assert [B, A] == driver.log.forwarded
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P6")
+def test_what_waits_behind_one_that_is_given_up_is_not_left_in_half_while_others_must_leave_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Free and in half at a stored position, it would be taken for forwarded by a replay."""
+    monkeypatch.setattr("txlayer.core.ledger.ledger.BatchSize", lambda: SmallBatches(1))
+    driver = PartitionDriver(settings=settings(CheckPolicy(transaction_age_max_ms=10_000)))
+    in_order: dict[str, list[str]] = {"red": [], "blue": []}
+    for name, behind_count in (("red", 2), ("blue", 1)):
+        its = options(name, order=OrderMode.PREPARE)
+        driver.half(txn_key(f"{name}-open"), options=its)
+        for number in range(behind_count):
+            in_order[name].append(txn_key(f"{name}-{number}"))
+            driver.op("C", in_order[name][-1], driver.half(in_order[name][-1], options=its))
+    driver.turn()
+
+    driver.tick(after_ms=20_000)  # red has more in half than one batch takes: it goes to doubt first, one by one
+    driver.publish()
+    driver.crash()
+    for _ in range(9):
+        driver.turn()
+        driver.tick()
+        driver.publish()
+
+    assert sorted([*in_order["red"], *in_order["blue"]]) == sorted(driver.log.forwarded)
+    assert in_order["red"] == [key for key in driver.log.forwarded if key in in_order["red"]]

@@ -827,15 +827,18 @@ class Ledger:
         schedule = self.schedule
         self._load_due(now_ms, count_max)
         schedule.ripen(now_ms)
+        # None is given up while others must leave half: `_try_those_behind` would release none of those that waited for it. A replay
+        # would take them for forwarded.
         for txn in schedule.take_overdue(now_ms, count_max):
-            if self._has_room and self._has_room_for_key(txn):
+            if self._has_room and self._has_room_for_key(txn) and not self._must_leave:
                 self._give_up(txn, ParkReason.TOO_OLD, now_ms)
             else:
                 schedule.try_again(txn, now_ms)
         for txn in schedule.take(now_ms, present, count_max):
-            if not self._has_room or not self._has_room_for_key(txn):
+            is_to_give_up = schedule.is_out_of_answers(txn)
+            if not self._has_room or not self._has_room_for_key(txn) or (is_to_give_up and self._must_leave):
                 schedule.add(txn)
-            elif schedule.is_out_of_answers(txn):
+            elif is_to_give_up:
                 self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, now_ms)
             elif txn.key in self.batch.checks:
                 schedule.add(txn)  # an operator asked for it in this batch
