@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from txlayer.adapters.ports import StoredOffset
+from txlayer.config import SystemTopics
 from txlayer.core import codec
 from txlayer.core.history import HistoryFold, operator_reason
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
+from txlayer.operate.history import are_applied
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.settle import (
     OperatorAction,
@@ -204,3 +209,50 @@ def test_what_is_settled_is_so_already_or_refuses(
 
     assert (expected, KEY, None) == (outcome.result, outcome.key, outcome.before)
     assert (20_000, (20, 0)) == (outcome.decided_ms, outcome.decision.position if outcome.decision else None)
+
+
+def committed_and_abandoned() -> HistoryFold:
+    """A commit at 20, and an abandon at 22."""
+    fold = HistoryFold("order-1")
+    for offset, line in ((20, said(COMMIT)), (22, said(ROLLBACK, abandon=True))):
+        value = codec.encode_ops([codec.encode_op(line.op)])
+        fold.op(partition=3, offset=offset, appended_ms=offset * 1_000, value=value)
+    return fold
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [
+        (OperatorAction.ABANDON, SettlementResult.ALREADY),
+        (OperatorAction.ROLLBACK, SettlementResult.ALREADY),
+        (OperatorAction.COMMIT, SettlementResult.REFUSED),
+    ],
+)
+def test_what_was_abandoned_after_its_commit_was_ended_by_the_abandon(
+    act: OperatorAction, expected: SettlementResult
+) -> None:
+    fold = committed_and_abandoned()
+    fold.doubt(partition=3, appended_ms=23_000, key=KEY.encode(), value=None, headers=codec.ABANDONED)
+    (history,) = fold.histories()
+
+    outcome = of_settled(act, history)
+
+    assert (expected, "rolled-back", 22_000) == (outcome.result, outcome.state, outcome.decided_ms)
+    assert (22, 0) == (outcome.decision.position if outcome.decision else None)
+
+
+@pytest.mark.parametrize(("op_next", "is_applied"), [(21, False), (23, True)])
+def test_an_abandon_is_carried_out_when_the_coordinators_are_beyond_it(*, op_next: int, is_applied: bool) -> None:
+    """They were beyond the commit before: it was held."""
+    fold = committed_and_abandoned()
+    held = standing("held").txn
+    held.state = TxnState.HELD
+    fold.doubt(partition=3, appended_ms=21_000, key=KEY.encode(), value=codec.encode_summary(held.summary()))
+
+    class Offsets:
+        def stored_offsets(self, _group: str, partitions: Any) -> Any:
+            return {tp: StoredOffset(op_next, f"1|w|9|0|{op_next}:0|0") for tp in partitions}
+
+    admin: Any = Offsets()
+
+    assert [is_applied] == list(are_applied(admin, SystemTopics("txlayer"), fold.histories()))

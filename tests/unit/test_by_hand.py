@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from tests.support.core_records import txn_key
 from tests.support.producer_stage import ProducerStage
+from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig, ProducerConfig
@@ -14,7 +17,7 @@ from txlayer.core.history import operator_reason
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.errors import NotAuthorisedError, TopicMismatchError, TxLayerError
 from txlayer.operate.overview import UnsettledTransaction
-from txlayer.operate.settle import Line, ManualSettlement, OperatorAction, WrittenLine, line_of
+from txlayer.operate.settle import Line, ManualSettlement, OperatorAction, SettlementResult, WrittenLine, line_of
 
 ROUND_MS = 100
 
@@ -131,3 +134,44 @@ def test_who_does_not_want_to_wait_asks_once() -> None:
 
     assert set() == hands(moving).wait([WrittenLine(standing(1), (3, 0))], patience_s=0)
     assert (1, 0) == (moving.asked_count, moving.now_ms)
+
+
+@pytest.mark.parametrize("action", [OperatorAction.COMMIT, OperatorAction.ROLLBACK])
+def test_a_line_that_its_transaction_outgrew_on_doubt_is_ignored(action: OperatorAction) -> None:
+    """A producer that was frozen in `prepare` writes the rest while the operator's line is on its way."""
+    still, key = StillCoordinator(doubt_after=timedelta(seconds=5)), txn_key("grows")
+    for index in range(2):
+        still.half(key, index=index, count=3)
+    still.work(seconds=30)
+    connections = still.kafka.connect_coordinator(still.config, client="operator")
+    settlement = ManualSettlement(still.config, connections, still.kafka.connect_producer(ProducerConfig()))
+    snapshot = settlement.find(lambda each: each.txn.key == key)
+    (found,) = snapshot.found
+
+    still.half(key, index=2, count=3)
+    still.work(seconds=5)
+    written = settlement.write([Line(found, line_of(action, found, operator_reason("zoe", "ticket 12")))])
+    still.work(seconds=5)
+    (outcome,) = settlement.outcomes(action, written, snapshot, reached={0})
+
+    assert "open" == still.on_doubt()[key].state
+    assert (SettlementResult.IGNORED, "open") == (outcome.result, outcome.state)
+
+
+def test_a_line_behind_a_commit_of_what_was_just_being_prepared_is_refused() -> None:
+    """Its last half message and the producer's commit came after the operator's command had looked."""
+    still, key = StillCoordinator(), txn_key("young")
+    still.half(key, index=0, count=2)
+    connections = still.kafka.connect_coordinator(still.config, client="operator")
+    settlement = ManualSettlement(still.config, connections, still.kafka.connect_producer(ProducerConfig()))
+    snapshot = settlement.find(lambda each: each.txn.key == key)
+    (found,) = snapshot.found
+
+    still.commit(key, still.half(key, index=1, count=2))
+    line = line_of(OperatorAction.ROLLBACK, found, operator_reason("zoe", "ticket 12"))
+    written = settlement.write([Line(found, line)])
+    still.work(seconds=5)
+    (outcome,) = settlement.outcomes(OperatorAction.ROLLBACK, written, snapshot, reached={0})
+
+    assert 2 == len(still.visible())
+    assert (SettlementResult.REFUSED, "committed") == (outcome.result, outcome.state)

@@ -116,6 +116,14 @@ class TransactionHistory:
         return Resolution.ROLLBACK if self.state is TxnState.ROLLED_BACK else Resolution.COMMIT
 
     @property
+    def ending(self) -> OpLine | None:
+        """The line of the decision; of one that was abandoned after its commit, that of the abandon. None: it was not read."""
+        line = next((n for n in self.op_lines if (n.offset, n.line) == self.decided_at), None)
+        if line is not None and self.state is TxnState.ROLLED_BACK and line.op.resolution is Resolution.COMMIT:
+            return next((n for n in self.op_lines if n.is_counted and n.op.is_abandon), None)
+        return line
+
+    @property
     def is_decided(self) -> bool:
         """True if the op log contains a commit or a rollback."""
         return self.state not in (TxnState.OPEN, TxnState.PARKED)

@@ -41,13 +41,15 @@ def histories_at(reader: LogHistoryReader, partition: int, offset: int) -> tuple
 def are_applied(
     admin: Administration, topics: SystemTopics, histories: Sequence[TransactionHistory]
 ) -> Iterator[bool | None]:
-    """For each: whether the stored offsets are beyond its decision; None without one, or where nothing is stored."""
+    """For each: whether the stored offsets are beyond the line that ends it; None without one, or where nothing is stored."""
     partitions = {h.partition for h in histories}
     wanted = [(topic, p) for p in partitions for topic in (topics.half, topics.op)]
     stored = admin.stored_offsets(topics.coordinator_group, wanted)
     for history in histories:
         half, op = (stored[topic, history.partition] for topic in (topics.half, topics.op))
-        if history.decided_at is None or half is None or op is None:
+        line = history.ending
+        position = history.decided_at if line is None else (line.offset, line.line)
+        if position is None or half is None or op is None:
             yield None
             continue
         try:
@@ -55,7 +57,7 @@ def are_applied(
         except ConfigError:
             yield None  # stored by another program: its meaning is unknown
         else:
-            yield history.decided_at < (positions.op_offset, positions.op_line)
+            yield position < (positions.op_offset, positions.op_line)
 
 
 def history_json(history: TransactionHistory, *, is_applied: bool | None) -> Json:

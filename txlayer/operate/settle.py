@@ -15,7 +15,7 @@ from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.partition import count_partitions
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
-from txlayer.core.ledger.transaction import OpPosition
+from txlayer.core.ledger.transaction import OpPosition, Transaction
 from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable, check_txn_id, nonce_of, txn_id_of
 from txlayer.errors import BrokerUnavailableError, UsageError
@@ -132,8 +132,8 @@ def of_settled(action: OperatorAction, history: TransactionHistory) -> Settlemen
     h = history
     state = None if h.state is None else h.state.value
     wanted = {OperatorAction.CHECK_NOW: "", OperatorAction.COMMIT: _COMMITTED}.get(action, _ROLLED_BACK)
-    lines = (RecordedLine((n.offset, n.line), n.appended_ms, n.op) for n in h.op_lines)
-    decision = next((line for line in lines if line.position == h.decided_at), None)
+    line = h.ending
+    decision = None if line is None else RecordedLine((line.offset, line.line), line.appended_ms, line.op)
     return SettlementOutcome(
         f"{h.txn_id}/{h.nonce}",
         h.producer_group,
@@ -161,13 +161,14 @@ def result_of(
     doubt topic says that it was abandoned after its commit.
     """
     txn = before.txn
-    counted = [s for s in said if txn.has_half_at(s.op.last_offset) and txn.is_of_group(s.op.producer_group)]
+    counted = [s for s in said if _names_half_of(txn, s.op.last_offset) and txn.is_of_group(s.op.producer_group)]
     decision = None
     if now is None and is_abandoned:
         decision = next((s for s in counted if s.op.is_abandon), None)
     elif before.state in UNDECIDED:
         decision = next((s for s in counted if s.op.resolution is not Resolution.UNKNOWN), None)
-        if decision is None:
+        # One that is still undecided has grown on doubt, which knows its first and last half record alone.
+        if decision is None or (now is not None and now.state in UNDECIDED):
             result = SettlementResult.DONE if action is OperatorAction.CHECK_NOW else SettlementResult.IGNORED
             return result, (now or before).state, None
     is_rolled_back = decision is not None and decision.op.resolution is Resolution.ROLLBACK
@@ -184,6 +185,11 @@ def result_of(
         is_own = decision is None or decision.position == own
         result = SettlementResult.DONE if is_own else SettlementResult.ALREADY
     return result, state, decision
+
+
+def _names_half_of(txn: Transaction, offset: int) -> bool:
+    """True if a line that names `offset` may count for `txn`, whose missing half records may have come since it was seen."""
+    return txn.has_half_at(offset) or (txn.seen < txn.count and offset > txn.last_offset)
 
 
 BATCH_BYTES = 128 * 1024
