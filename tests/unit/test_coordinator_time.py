@@ -362,6 +362,17 @@ def test_a_coordinator_whose_clock_is_ahead_parks_nothing_for_its_time() -> None
 
 
 @pytest.mark.promise("P1")
+def test_a_message_with_the_timestamp_0_goes_although_the_coordinators_clock_is_ahead() -> None:
+    """By the protocol it has the time of forwarding, as one without a timestamp."""
+    still, key = StillCoordinator(wall_skew_s=2 * HOUR_S, make=StampingCoordinator), txn_key("zero")
+    still.commit(key, still.half(key, options=HalfOptions(timestamp_ms=0)))
+
+    still.work(seconds=600)
+
+    assert ({}, [txn_id_of(key)]) == (still.on_doubt(), still.visible())
+
+
+@pytest.mark.promise("P1")
 @pytest.mark.promise("P7")
 def test_a_coordinator_whose_clock_is_ahead_parks_nothing_and_asks_all_the_same(
     monkeypatch: pytest.MonkeyPatch,

@@ -506,7 +506,7 @@ class _Records:
             (codec.ORIGIN_HEADER, _origin_of(self._partition, txn, content)),
         ]
         stamp_ms = self._stamp_ms
-        if options.timestamp_ms is not None:
+        if options.timestamp_ms:  # 0 is the time of forwarding
             # A time in the future would be refused by the topic (log.message.timestamp.after.max.ms).
             stamp_ms = min(options.timestamp_ms, stamp_ms or int(self._wall_clock() * 1000))
         partition = target_partition(options, content.topic, self._targets.partition_count_of)
