@@ -13,9 +13,10 @@ from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.log import Partition
 from txlayer.adapters.memory.world import RefusedError
 from txlayer.adapters.ports import TopicLimits
-from txlayer.coordinator.refusals import UNKNOWN_COUNT
+from txlayer.coordinator.refusals import UNKNOWN_COUNT, Refusals
 from txlayer.core.messages import HalfOptions, Source
 from txlayer.core.partitions import half_partition, key_hash, murmur2
+from txlayer.errors import BrokerUnavailableError, RetriableError, TxLayerError
 
 FRAGILE = "fragile"
 SEALED = "sealed"
@@ -59,6 +60,23 @@ def answer_unknown(stage: StillCoordinator, *, times: int) -> None:
         return produce(place, records, *arguments)
 
     broker.produce = refuse  # the broker's own answer
+
+
+def describe_denied(stage: StillCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients describe the topics that they may not write."""
+    look = MemoryAdmin.topic_limits
+
+    def describe(self: MemoryAdmin, topic: str) -> TopicLimits | None:
+        denied = stage.kafka.cluster.denied
+        before = set(denied)
+        denied.clear()
+        try:
+            return look(self, topic)
+        finally:
+            denied.update(before)
+
+    monkeypatch.setattr(MemoryAdmin, "topic_limits", describe)
+    stage.start()  # its clients are made anew
 
 
 @pytest.mark.fault("broker: a topic has too few replicas in sync")
@@ -112,18 +130,7 @@ def test_a_topic_that_may_be_described_and_not_written_is_held_and_seldom_tried(
     stage = StillCoordinator()
     stage.kafka.create_topic(SEALED)
     stage.kafka.deny(SEALED)
-    look = MemoryAdmin.topic_limits
-
-    def describe(self: MemoryAdmin, topic: str) -> TopicLimits | None:
-        denied = stage.kafka.cluster.denied
-        before = set(denied)
-        denied.clear()
-        try:
-            return look(self, topic)
-        finally:
-            denied.update(before)
-
-    monkeypatch.setattr(MemoryAdmin, "topic_limits", describe)
+    describe_denied(stage, monkeypatch)
     held, good = txn_key("held"), txn_key("good")
     stage.commit(held, stage.half(held, topic=SEALED))
     stage.commit(good, stage.half(good))
@@ -135,6 +142,48 @@ def test_a_topic_that_may_be_described_and_not_written_is_held_and_seldom_tried(
     assert [good.partition("/")[0]] == stage.visible()
     # "A refusing topic is looked at after 1 s, then ever more seldom, at least every 30 s": some 25 looks.
     assert coordinator.measures.rebuild_count < 60
+
+
+@pytest.mark.fault("broker: all brokers are down")
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize("error", [BrokerUnavailableError, RetriableError, TxLayerError])
+def test_a_coordinator_goes_on_if_no_broker_says_why_a_topic_refused(
+    error: type[TxLayerError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = StillCoordinator()
+    stage.kafka.create_topic(SEALED)
+    stage.kafka.deny(SEALED)
+    describe_denied(stage, monkeypatch)
+    learn, describe = Refusals.learn, MemoryAdmin.topic_limits
+    is_learning, failure_count = False, 0
+
+    def learn_without_brokers(self: Refusals, *given: Any, **named: Any) -> None:
+        nonlocal is_learning
+        is_learning = True
+        try:
+            learn(self, *given, **named)
+        finally:
+            is_learning = False
+
+    def no_answer(self: MemoryAdmin, topic: str) -> TopicLimits | None:
+        nonlocal failure_count
+        if is_learning and failure_count < 5:
+            failure_count += 1
+            raise error("no answer just then")
+        return describe(self, topic)
+
+    monkeypatch.setattr(Refusals, "learn", learn_without_brokers)
+    monkeypatch.setattr(MemoryAdmin, "topic_limits", no_answer)
+    stage.start()
+    held, good = txn_key("held"), txn_key("good")
+    stage.commit(held, stage.half(held, topic=SEALED))
+    stage.commit(good, stage.half(good))
+
+    stage.work(seconds=60)
+
+    assert 5 == failure_count
+    assert {held: "topic-denied"} == {k: s.reason for k, s in stage.on_doubt().items()}
+    assert [good.partition("/")[0]] == stage.visible()
 
 
 @pytest.mark.fault("data: a message that its topic refuses, or that its headers make too large")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from txlayer.adapters.errors import REFUSED_RECORD_CODES, Code
 from txlayer.coordinator.partition import LogTime, trace_of
@@ -205,8 +206,8 @@ class Refusals:
                 extra={"txn_key": error.txn_key, **_ids_of_forward(error.txn_key, busy), "reason": error.detail},
             )
         elif isinstance(error, ForbiddenTopicError) and error.topic is not None:
-            targets.refused(error.topic)
-            self._bisections.clear()
+            if _is_answered(partial(targets.refused, error.topic)):
+                self._bisections.clear()
         elif isinstance(error, RefusedRecordError | ForbiddenTopicError) or not _is_explained(error):
             self._ask_about_targets(busy, targets)
             for partition, batch in busy.items():
@@ -234,10 +235,17 @@ class Refusals:
 
     def _ask_about_targets(self, batches: Mapping[int, Batch], targets: Targets) -> None:
         topics = {topic for batch in batches.values() for txn in batch.forwards for topic in txn.topics if topic}
-        try:
-            targets.look_again_at(topics)
-        except BrokerUnavailableError as exc:
-            logger.info("targets.unknown", extra={"reason": str(exc)})
+        _is_answered(partial(targets.look_again_at, topics))
+
+
+def _is_answered(ask: Callable[[], None]) -> bool:
+    """Ask the brokers about topics. False: they do not say; after the next failure they are asked again."""
+    try:
+        ask()
+    except TxLayerError as exc:
+        logger.info("targets.unknown", extra={"reason": str(exc)})
+        return False
+    return True
 
 
 def _is_explained(error: TxLayerError) -> bool:
