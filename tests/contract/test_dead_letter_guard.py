@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.consumer.assignments import end_what_was_left
 from txlayer.consumer.dead_letters import DeadLetterWriter
 from txlayer.errors import BrokerUnavailableError
+from txlayer.runtime.environment import Threads
 from txlayer.runtime.kafka_transactions import stable_offsets
 
 
@@ -208,7 +210,7 @@ def test_the_close_of_a_client_that_was_replaced_or_has_failed_is_not_waited_for
 
 
 @pytest.mark.fault("consumer: the machine cannot start a thread for the end of a client")
-def test_a_client_is_closed_at_once_if_the_machine_starts_no_thread_for_it() -> None:
+def test_a_client_is_closed_at_once_if_the_machine_starts_no_thread_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
 
     class Refused(QuietWriter):
@@ -222,11 +224,11 @@ def test_a_client_is_closed_at_once_if_the_machine_starts_no_thread_for_it() -> 
         def make_writer(self, transactional_id: str, *, batch_bytes_max: int) -> Any:  # noqa: ARG002 - the port's
             return Refused()
 
-    class NoThreads(HeldBackground):
-        def start(self, call: Any, *, name: str) -> Any:  # noqa: ARG002 - the port's
-            raise RuntimeError("can't start new thread")
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
-    background: Any = NoThreads()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    background = Threads()
     writer = DeadLetterWriter(Connections(), group="g", name="n", background=background)
     with pytest.raises(BrokerUnavailableError):
         writer.write([], offsets=lambda _: {("t", 0): StoredOffset(1, "")}, member=b"m")

@@ -188,6 +188,24 @@ def test_where_nobody_finds_out_nothing_is_decided_and_places_in_flight_come_bac
     assert [] == kafka.records("txlayer.op")
 
 
+@pytest.mark.fault("producer: the machine cannot start a thread")
+def test_a_producer_goes_on_if_no_thread_can_be_started_that_looks_a_place_up(
+    kafka: MemoryKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with started(kafka) as producer:
+        producer.publish(ORDER, txn_id="before")
+        tell_no_place(kafka)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(OutcomeUnknownError, match="nobody could tell where"):
+                producer.publish(ORDER, txn_id="order-1")
+
+        assert COMMIT is producer.publish(ORDER, txn_id="order-2").resolution
+
+
 def test_a_producer_that_ends_meanwhile_tells_those_who_wait(kafka: MemoryKafka) -> None:
     with started(kafka, blindly(kafka), resolution_timeout=timedelta(minutes=5)) as producer:
         tell_no_place(kafka)

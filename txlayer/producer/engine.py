@@ -74,7 +74,13 @@ class OffsetLookup:
         for txn in txns:
             of_partition.setdefault(txn.half_partition, []).append(txn)
         for partition, sought in of_partition.items():
-            self._start(partial(self._look_up, partition, sought))
+            try:
+                self._start(partial(self._look_up, partition, sought))
+            except RuntimeError:
+                # The machine may have no room for another thread just now: what nobody looks up is settled by a check-back.
+                logger.exception("thread.not_started")
+                for txn in sought:
+                    self._told(txn, UNSTORED)
 
     def end(self) -> None:
         """The producer ends: the offsets still sought are reported as not found."""

@@ -14,11 +14,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from txlayer.errors import FencedError, InvariantError, TxLayerError, UsageError
+
+logger = logging.getLogger("txlayer.runtime")
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -51,7 +53,7 @@ class Background(Protocol):
 
 
 class Threads:
-    """An `Background` of real threads."""
+    """A `Background` of real threads. The caller's thread makes a call for which the machine starts no other."""
 
     def start(self, call: Callable[[], T], *, name: str) -> Running[T]:
         """Run the call in a thread of its own."""
@@ -63,14 +65,22 @@ class Threads:
             except BaseException as exc:  # noqa: BLE001 - border of a thread: `result` raises it
                 future.set_exception(exc)
 
-        threading.Thread(target=run, name=name, daemon=True).start()
+        try:
+            threading.Thread(target=run, name=name, daemon=True).start()
+        except RuntimeError:
+            # The machine may have no room for another one just now. A call that hangs, as a close may, is rarer still.
+            logger.exception("thread.not_started", extra={"call": name})
+            run()
         return future
 
     def run_parallel(self, calls: Sequence[Callable[[], Any]]) -> None:
         """Run the calls in at most `SIDE_BY_SIDE_MAX` threads."""
-        with ThreadPoolExecutor(max_workers=min(len(calls), SIDE_BY_SIDE_MAX)) as executor:
-            for running in [executor.submit(call) for call in calls]:
-                running.result()
+        failures: list[BaseException | None] = []
+        for first in range(0, len(calls), SIDE_BY_SIDE_MAX):
+            running = [self.start(call, name="txlayer-parallel") for call in calls[first : first + SIDE_BY_SIDE_MAX]]
+            failures += [one.exception() for one in running]
+        for failure in filter(None, failures):
+            raise failure
 
 
 def draw_name() -> str:

@@ -330,9 +330,4 @@ def close_quietly(writer: TransactionalWriter) -> None:
 
 def close_in_background(writer: TransactionalWriter, background: Background) -> None:
     """Close the writer in the background: after a fatal error a client's close may hang (librdkafka #4674)."""
-    try:
-        background.start(partial(close_quietly, writer), name="txlayer-close")
-    except RuntimeError:
-        # The machine may have no room for another thread just now. A close that hangs is rare, and what waits for it can be replaced.
-        logger.exception("thread.not_started")
-        close_quietly(writer)
+    background.start(partial(close_quietly, writer), name="txlayer-close")

@@ -19,7 +19,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from txlayer.adapters.errors import translate_error, translate_unknown_end
 from txlayer.adapters.ports import TopicPartition
 from txlayer.config import ClientConfig
-from txlayer.errors import ConfigError, TxLayerError
+from txlayer.errors import ConfigError, RetriableError, TxLayerError
 
 
 def kafka_error(error: KafkaException | KafkaError) -> KafkaError:
@@ -418,12 +418,17 @@ class Deadline:
 
         Raises:
             TimeoutError: it has not come back within `within_s`, or an earlier one never did. It may still do its work.
+            RetriableError: the machine starts no thread for it just now. It was not called.
         """
         if self._is_stuck:
             raise TimeoutError("an earlier call never came back")
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as exc:
+                raise RetriableError(f"{self._name}: {exc}") from exc
+            self._thread = thread
         self._calls.put(function)
         try:
             failure = self._ends.get(timeout=within_s)
