@@ -244,7 +244,7 @@ class ProducerStage:
             raise self.failure
         return self._inner.topic_limits(topic)
 
-    def make_half_writer(self, *, batch_bytes_max: int, linger_ms: float) -> StagedWriter:
+    def make_half_writer(self, *, batch_bytes_max: int, linger_ms: float = 1) -> StagedWriter:
         """The one writer."""
         self.writer.inner = self._inner.make_half_writer(batch_bytes_max=batch_bytes_max, linger_ms=linger_ms)
         return self.writer
