@@ -18,7 +18,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from harness import Child, Figure, broker, scratch_folder, settings_line, show_figures, warm, working_coordinator
+from harness import (
+    PARTITION_COUNT,
+    Child,
+    Figure,
+    broker,
+    scratch_folder,
+    settings_line,
+    show_figures,
+    warm,
+    working_coordinator,
+)
 from peers.rocketmq import rocketmq
 from rich.console import Console
 from rich.table import Table
@@ -45,12 +55,13 @@ class Stage:
         measured: Measured = self._peer.measure(thread_count, seconds=self.seconds)
         return measured
 
-    def txlayer(self, kind: str, width: int) -> Measured:
+    def txlayer(self, kind: str, width: int, *, partition_count: int = PARTITION_COUNT) -> Measured:
         """A client of bench/clients.py with one coordinator."""
         return self._through_kafka(
-            f"txlayer-{kind}-{width}",
+            f"txlayer-{kind}-{partition_count}-{width}",
             lambda stack, servers, namespace, _count: working_coordinator(stack, servers, namespace),
             lambda servers, namespace, count: ["bench/clients.py", kind, servers, namespace, str(count), str(width)],
+            partition_count,
         )
 
     def plain(self, width: int) -> Measured:
@@ -86,6 +97,7 @@ class Stage:
         name: str,
         start_middle: Callable[[ExitStack, str, str, int], Child | None],
         client_command: Callable[[str, str, int], list[str]],
+        partition_count: int = PARTITION_COUNT,
     ) -> Measured:
         servers = self._kafka.bootstrap_servers
         self._number += 1
@@ -98,6 +110,7 @@ class Stage:
             count,
             start_middle=lambda stack: start_middle(stack, servers, namespace, count),
             client=client_command(servers, namespace, count),
+            partition_count=partition_count,
         )
         self._rates[name] = rate = found.pop("rate")
         return {"rate": rate, "cpu_us": sum(found.values())}
@@ -109,6 +122,9 @@ def subjects_of(stage: Stage) -> dict[str, dict[str, Callable[[], Measured]]]:
         f"threads{width}": {
             f"RocketMQ, {width} blocking threads": lambda width=width: stage.rocketmq(width),
             f"txlayer, {width} blocking threads": lambda width=width: stage.txlayer("threads", width),
+            f"txlayer, {width} blocking threads, half and op with two partitions": lambda width=width: stage.txlayer(
+                "threads", width, partition_count=2
+            ),
             f"txlayer without order by key, {width} blocking threads": lambda width=width: stage.txlayer(
                 "threads-unordered", width
             ),

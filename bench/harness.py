@@ -9,10 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -54,21 +55,28 @@ def broker(**arguments: Any) -> Iterator[LocalBroker]:
         yield running
 
 
-def make_namespace(servers: str, namespace: str, *, targets: Sequence[str] = ("orders",)) -> SystemTopics:
+def make_namespace(
+    servers: str,
+    namespace: str,
+    *,
+    targets: Sequence[str] = ("orders",),
+    target_config: Mapping[str, str] = MappingProxyType({}),
+    partition_count: int = PARTITION_COUNT,
+) -> SystemTopics:
     """The topics of a namespace with their settings, real topics, and stored offsets 0."""
     topics = SystemTopics(namespace)
     admin = AdminClient({"bootstrap.servers": servers})
     append_time = {"message.timestamp.type": "LogAppendTime"}
     new = [
-        NewTopic(topics.half, PARTITION_COUNT, 1, config=append_time),
-        NewTopic(topics.op, PARTITION_COUNT, 1, config=append_time),
-        NewTopic(topics.doubt, PARTITION_COUNT, 1, config={**append_time, "cleanup.policy": "compact"}),
+        NewTopic(topics.half, partition_count, 1, config=append_time),
+        NewTopic(topics.op, partition_count, 1, config=append_time),
+        NewTopic(topics.doubt, partition_count, 1, config={**append_time, "cleanup.policy": "compact"}),
         NewTopic(topics.check, 4, 1),
-        *(NewTopic(f"{namespace}.{name}", TARGET_PARTITION_COUNT, 1) for name in targets),
+        *(NewTopic(f"{namespace}.{name}", TARGET_PARTITION_COUNT, 1, config=dict(target_config)) for name in targets),
     ]
     for future in admin.create_topics(new).values():
         future.result(20)
-    begin = {(t, p): StoredOffset(0, "") for t in (topics.half, topics.op) for p in range(PARTITION_COUNT)}
+    begin = {(t, p): StoredOffset(0, "") for t in (topics.half, topics.op) for p in range(partition_count)}
     with KafkaAdmin(ClientConfig(bootstrap_servers=servers, namespace=namespace)) as kafka:
         kafka.store_offsets(topics.coordinator_group, begin)
     return topics

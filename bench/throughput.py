@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from harness import (
+    PARTITION_COUNT,
     Child,
     Figure,
     broker,
@@ -56,14 +57,20 @@ def measure(kind: str, kafka: Any, namespace: str, count: int, width: int = IN_F
 
 
 def run_phase(
-    kafka: Any, namespace: str, count: int, *, start_middle: Callable[[ExitStack], Child | None], client: Sequence[str]
+    kafka: Any,
+    namespace: str,
+    count: int,
+    *,
+    start_middle: Callable[[ExitStack], Child | None],
+    client: Sequence[str],
+    partition_count: int = PARTITION_COUNT,
 ) -> dict[str, float]:
     """From the first transaction of `client` until a reader has seen `count` messages: the rate, and each role's CPU µs.
 
     `start_middle` starts what moves the messages, if anything does; its CPU is that of the role `coordinator`.
     """
     servers, broker_pids = kafka.bootstrap_servers, [pid for pid in [kafka.pid] if pid]
-    make_namespace(servers, namespace)
+    make_namespace(servers, namespace, partition_count=partition_count)
     with ExitStack() as stack:
         consumer = Child("consumer", [CODE, "consumer", servers, namespace, str(count)])
         stack.callback(consumer.end)
