@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -356,6 +357,33 @@ def test_a_job_runs_once_at_a_time_and_says_how_it_failed() -> None:
     job = jobs.newest("a")
     assert job is not None
     assert "no luck" in job.problem
+
+
+def test_a_job_that_is_asked_to_stop_ends_with_what_it_has() -> None:
+    jobs = Jobs()
+
+    def work(note: Any) -> list[int]:
+        note("counting", 1, 9, [1])
+        wait_until(lambda: note.should_stop, within=10, what="the stop")
+        return [1, 2]
+
+    jobs.start("count a", work, now_ms=lambda: 7)
+    wait_until(lambda: jobs.named("count ")[0].result == [1], within=10, what="what it has so far")
+    jobs.stop("count a")
+    wait_until(lambda: not jobs.named("count ")[0].is_running, within=10, what="the job's end")
+
+    (job,) = jobs.named("count ")
+    assert (True, [1, 2], "") == (job.is_stopping, job.result, job.problem)
+
+
+def test_only_so_many_jobs_that_have_ended_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.console.work.ENDED_COUNT_MAX", 2)
+    jobs = Jobs()
+    for number in range(5):
+        jobs.start(f"a {number}", lambda _note: None, now_ms=partial(int, number))
+        wait_until(lambda: not jobs.named("a ")[0].is_running, within=10, what="the job's end")
+
+    assert ["a 4", "a 3", "a 2"] == [job.name for job in jobs.named("a ")]
 
 
 # --- how values look --------------------------------------------------------------------------------------------------

@@ -69,14 +69,37 @@ class Job:
     step: str = ""
     done: int = 0
     total: int = 0
+    is_stopping: bool = False
     ended_ms: int | None = None
     result: Any = None
+    """What came of it; while it runs, what has come of it so far."""
     problem: str = ""
 
     @property
     def is_running(self) -> bool:
         """True until it has ended."""
         return self.ended_ms is None
+
+
+class Note:
+    """What a job's work gets: it notes with it how far it is, and looks whether it should stop."""
+
+    def __init__(self, change: Callable[..., None], is_stopping: Callable[[], bool]) -> None:
+        self._change = change
+        self._is_stopping = is_stopping
+
+    def __call__(self, step: str, done: int, total: int, result: Any = None) -> None:
+        """The work is at this step; so much of so much is done, with this result so far."""
+        self._change(step=step, done=done, total=total, result=result)
+
+    @property
+    def should_stop(self) -> bool:
+        """True once somebody has asked the job to stop."""
+        return self._is_stopping()
+
+
+ENDED_COUNT_MAX = 100
+"""Jobs that have ended and are kept for their pages."""
 
 
 class Jobs:
@@ -90,36 +113,44 @@ class Jobs:
         """The job of this name that began last."""
         return self._jobs.get(name)
 
-    def start(
-        self,
-        name: str,
-        work: Callable[[Callable[[str, int, int], None]], Any],
-        *,
-        now_ms: Callable[[], int],
-        subject: str = "",
-    ) -> bool:
-        """Begin it in a thread; `work` gets what notes its step, and how much of how much is done. False: it runs already."""
+    def named(self, prefix: str) -> list[Job]:
+        """The jobs whose names begin so, the newest first."""
         with self._lock:
-            before = self._jobs.get(name)
+            found = [job for name, job in self._jobs.items() if name.startswith(prefix)]
+        return sorted(found, key=lambda job: job.started_ms, reverse=True)
+
+    def start(self, name: str, work: Callable[[Note], Any], *, now_ms: Callable[[], int], subject: str = "") -> bool:
+        """Begin it in a thread. False: it runs already."""
+        with self._lock:
+            before = self._jobs.pop(name, None)
             if before is not None and before.is_running:
+                self._jobs[name] = before
                 return False
             self._jobs[name] = Job(name, now_ms(), subject)
+            ended = [each.name for each in self._jobs.values() if not each.is_running]
+            for each in ended[: max(len(ended) - ENDED_COUNT_MAX, 0)]:
+                del self._jobs[each]
         threading.Thread(target=self._run, args=(name, work, now_ms), name=f"txlayer-{name}", daemon=True).start()
         return True
 
-    def _run(self, name: str, work: Callable[..., Any], now_ms: Callable[[], int]) -> None:
-        begun = self._jobs[name]
+    def stop(self, name: str) -> None:
+        """Ask a job to stop; work that does not look goes on to its end."""
+        self._change(name, is_stopping=True)
 
-        def note(step: str, done: int, total: int) -> None:
-            self._jobs[name] = replace(begun, step=step, done=done, total=total)
+    def _change(self, name: str, **values: Any) -> None:
+        with self._lock:
+            job = self._jobs.get(name)
+            if job is not None and job.is_running:
+                self._jobs[name] = replace(job, **values)
 
-        result, problem = None, ""
+    def _run(self, name: str, work: Callable[[Note], Any], now_ms: Callable[[], int]) -> None:
+        end: dict[str, Any] = {}
         try:
-            result = work(note)
+            end["result"] = work(Note(partial(self._change, name), lambda: self._jobs[name].is_stopping))
         except TxLayerError as exc:
-            problem = str(exc)
+            end["problem"] = str(exc)
         except Exception as exc:
             # Border of a thread: the page says that it failed, the log why.
             logger.exception("job.failed", extra={"job": name})
-            problem = f"a defect of txlayer: {type(exc).__name__}; its log has the details"
-        self._jobs[name] = replace(begun, ended_ms=now_ms(), result=result, problem=problem)
+            end["problem"] = f"a defect of txlayer: {type(exc).__name__}; its log has the details"
+        self._change(name, ended_ms=now_ms(), **end)
