@@ -17,7 +17,7 @@ from txlayer.core.messages import OrderMode, ParkReason, Source
 from txlayer.core.partitions import key_hash
 from txlayer.errors import UsageError
 from txlayer.operate.overall import remarks
-from txlayer.operate.rows import UNREADABLE, UnsettledRows, Wanted, unreadable_row
+from txlayer.operate.rows import UNREADABLE, UnsettledRows, Wanted, doubt_row
 from txlayer.operate.tallies import Minutes
 from txlayer.operate.unsettled import Filter
 
@@ -404,7 +404,7 @@ def test_a_sort_that_there_is_none_of_is_refused() -> None:
 def test_the_number_of_rows_is_bounded() -> None:
     rows = UnsettledRows(row_count_max=10)
     for number in range(30):
-        rows.put_on_doubt(unreadable_row(f"t-{number}/0000000a", partition=0, at_ms=1))
+        rows.put_on_doubt(doubt_row(f"t-{number}/0000000a", b"9|new", partition=0, at_ms=1))
     rows.flush()
 
     assert rows.is_cut
@@ -416,7 +416,7 @@ def test_the_number_of_rows_is_bounded() -> None:
 
 def test_what_a_later_release_wrote_is_shown_as_such() -> None:
     rows = UnsettledRows()
-    rows.put_on_doubt(unreadable_row("t/0000000a", partition=1, at_ms=7))
+    rows.put_on_doubt(doubt_row("t/0000000a", b"9|new", partition=1, at_ms=7))
     rows.flush()
 
     (found,) = rows.page(Wanted(), now_ms=0).rows

@@ -197,3 +197,16 @@ def test_the_producers_short_way_writes_the_same_op_line(op: OpMessage) -> None:
     short = codec.producer_op(op.resolution.value, op.key, op.producer_group, op.last_offset, op.born_ms)
 
     assert codec.encode_op(own) == short
+
+
+@given(SUMMARIES)
+def test_a_glance_at_a_summary_sees_what_its_decoder_sees(summary: DoubtSummary) -> None:
+    raw, s = codec.encode_summary(summary), summary
+
+    seen = codec.glance_at_summary(raw)
+
+    assert (s.state, s.reason, s.producer_group, s.appended_ms, s.key_hash, ",".join(s.topics)) == seen
+
+
+def test_a_summary_of_another_form_is_not_glanced_at() -> None:
+    assert [None, None] == [codec.glance_at_summary(raw) for raw in (b"9|held", b"\xff")]

@@ -187,8 +187,11 @@ class _Connected:
 class CoordinatorConnections(_Connected):
     """The calls to a cluster that a coordinator needs; those of `_aside` for another thread than its own."""
 
-    def __init__(self, clients: Clients, config: CoordinatorConfig, *, timeout_ms: int = ANSWER_MS) -> None:
-        super().__init__(clients, config, timeout_ms=timeout_ms)
+    def __init__(
+        self, clients: Clients, config: CoordinatorConfig, *, timeout_ms: int = ANSWER_MS, is_sparing: bool = False
+    ) -> None:
+        """With `is_sparing`, readers take more requests and less memory."""
+        super().__init__(clients, config, timeout_ms=timeout_ms, **({"is_sparing": True} if is_sparing else {}))
         self._compression = config.compression
         self._config = config
         self._aside = clients.shared_questions(timeout_ms=timeout_ms)

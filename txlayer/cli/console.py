@@ -17,6 +17,7 @@ from txlayer.coordinator.workers import StopSignal
 from txlayer.errors import ConfigError
 
 if TYPE_CHECKING:
+    from txlayer.adapters.ports import ClusterFacts
     from txlayer.console.app import Console
 
 app = typer.Typer(help="Show what is in doubt, in a browser.")
@@ -74,15 +75,20 @@ def make_console(config: CoordinatorConfig, *, is_writable: bool, trace_address:
             'the console needs its extra: pip install "txlayer[console]"', name=exc.name, expected="installed"
         ) from exc
     from txlayer.adapters.connect import kafka_clients
-    from txlayer.adapters.kafka.inspection import Asked, inspect
 
     return Console(
         config,
         kafka_clients(config),
-        inspect=partial(inspect, config, Asked()),
+        inspect=partial(_inspect, config),
         is_writable=is_writable,
         trace_address=trace_address,
     )
+
+
+def _inspect(config: CoordinatorConfig) -> ClusterFacts:
+    from txlayer.adapters.kafka.inspection import Asked, inspect
+
+    return inspect(config, Asked())
 
 
 def serve(console: Console, *, host: str, port: int) -> None:

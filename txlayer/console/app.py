@@ -66,7 +66,7 @@ class Console:
 
     def connect(self) -> CoordinatorConnections:
         """New connections, for one thread."""
-        return CoordinatorConnections(self.clients, self.config)
+        return CoordinatorConnections(self.clients, self.config, is_sparing=True)
 
     def now_ms(self) -> int:
         return int(self.environment.wall_clock() * 1000)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 from sys import intern
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from txlayer.core.messages import (
@@ -445,6 +446,28 @@ def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
         return _any_summary(key, text) if plain is None else _plain_summary(key, plain)
     except (ValueError, KeyError) as exc:
         return Undecodable(f"doubt summary: {exc}")
+
+
+class SummaryGlance(NamedTuple):
+    """What a list shows of a summary."""
+
+    state: str
+    reason: str
+    producer_group: str
+    appended_ms: int
+    key_hash: str | None
+    topics: str  # separated by commas
+
+
+def glance_at_summary(raw: bytes) -> SummaryGlance | None:
+    """Some fields of a summary, without a check of the others; None: it has another form. A fifth of the time of `decode_summary`."""
+    try:
+        fields = known_fields(raw.decode("ascii").split("|"), _SUMMARY_FIELDS)
+        if fields is None:
+            return None
+        return SummaryGlance(fields[1], fields[2], fields[3], whole(fields[8]), fields[10] or None, fields[15])
+    except ValueError:
+        return None
 
 
 def _plain_summary(key: str, plain: re.Match[str]) -> DoubtSummary:

@@ -38,9 +38,9 @@ from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.errors import TxLayerError
 from txlayer.operate.overview import committed_records, read_stored
 from txlayer.operate.responders import GroupResponders, read_responders
-from txlayer.operate.rows import ROW_COUNT_MAX, UnsettledRows, young_row
+from txlayer.operate.rows import ROW_COUNT_MAX, UnsettledRows, doubt_row, young_row
 from txlayer.operate.tallies import Minute, Minutes, Quarantine
-from txlayer.operate.young_ledger import RowsFold, YoungLedger, put_on_doubt
+from txlayer.operate.young_ledger import RowsFold, YoungLedger
 from txlayer.runtime.environment import REAL, Environment, Running
 
 logger = logging.getLogger("txlayer.operate")
@@ -155,6 +155,7 @@ class LiveView:
         self._connect = connect
         self._connections = connect()
         self._quarantine = Quarantine()
+        self._doubt_from: dict[TopicPartition, int] = {}  # doubt offsets at which the first fold began
         self._counting: Running[None] | None = None
         self._environment = environment
         self._clock, self._wall_clock = environment.clock, environment.wall_clock
@@ -249,6 +250,10 @@ class LiveView:
         for p in partitions:
             self.rows.clear(p)
         stored = read_stored(self._connections, self._topics, partitions)
+        # Half before the low-water mark shows only what a second copy is. The next picture shows that, too.
+        stored = {
+            p: each._replace(positions=each.positions._replace(copies_from=NO_LIMIT)) for p, each in stored.items()
+        }
         ledgers = {p: YoungLedger(p, settings, self.rows) for p in stored}
         recovery = Recovery(
             self._config,
@@ -267,6 +272,7 @@ class LiveView:
             self._positions[self._topics.half, p] = positions.half_next
             self._positions[self._topics.op, p] = positions.op_offset
             self._positions[self._topics.doubt, p] = ledger.doubt_index.next_offset
+            self._doubt_from.setdefault((self._topics.doubt, p), positions.doubt_low)
             self._followed[p] = _Followed(ledger, stored[p], self._clock())
         self._poll = None
         self._polled_at = float("-inf")
@@ -365,8 +371,8 @@ class LiveView:
         if value is None:
             self.rows.end_on_doubt(key, record.partition())
         else:
-            at_ms = record.timestamp()[1]
-            put_on_doubt(self.rows, key, value, partition=record.partition(), at_ms=at_ms)
+            row = doubt_row(key, value, partition=record.partition(), at_ms=record.timestamp()[1])
+            self.rows.put_on_doubt(row)
 
     def _advance(self, followed: _Followed) -> None:
         ledger = followed.ledger
@@ -473,18 +479,19 @@ class LiveView:
             del self._groups[next(iter(self._groups))]
 
     def _count_quarantined(self) -> None:
-        """Read doubt from its beginning, once: no position says where its first record that is kept aside is."""
+        """Read what is before the fold in doubt, once: no position says where the first record that is kept aside is."""
         earlier = Quarantine()
         try:
             with closing(self._connect()) as connections:
-                tps = [(self._topics.doubt, p) for p in range(count_partitions(connections, self._topics))]
-                starts, ends = connections.start_offsets(tps), connections.end_offsets(tps)
-                for record in committed_records(connections, {tp: (starts[tp], ends[tp]) for tp in tps}):
+                starts = connections.start_offsets(list(self._doubt_from))
+                ranges = {tp: (start, self._doubt_from[tp]) for tp, start in starts.items()}
+                for record in committed_records(connections, ranges):
                     earlier.note(record.key(), is_there=record.value() is not None)
         except TxLayerError as exc:
             logger.warning("kept_aside.not_counted", extra={"reason": str(exc)})
         else:
             self._quarantine.add_earlier(earlier)
+        self._environment.keep_for_long()
 
     # --- groups -------------------------------------------------------------------------------------------------------
 

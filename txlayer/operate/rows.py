@@ -1,6 +1,6 @@
 """Transactions that are not settled, as rows of a table in memory: found, counted, sorted and paged without looking at each.
 
-SQLite holds them, outside of Python's objects: a row takes about 300 bytes with its indexes, a transaction three times that.
+SQLite holds them, outside of Python's objects: a row takes about 250 bytes, a transaction three times that.
 One thread writes; any thread asks.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from txlayer.core import codec
 from txlayer.core.ledger.transaction import NOT_IN_DOUBT, OpPosition, Transaction, from_summary
-from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import DoubtSummary, OrderMode
+from txlayer.core.ledger.transitions import SETTLED, TxnState
+from txlayer.core.messages import DoubtSummary, OrderMode, ParkReason, Undecodable
 from txlayer.errors import UsageError
 from txlayer.operate.overview import UnsettledTransaction
 from txlayer.operate.unsettled import Filter
@@ -36,7 +36,6 @@ CREATE TABLE txn (
     key_hash TEXT, appended_ms INTEGER, summary BLOB, decided TEXT, op_offset INTEGER, op_line INTEGER,
     PRIMARY KEY (key, partition)
 ) WITHOUT ROWID;
-CREATE INDEX by_age ON txn (appended_ms);
 CREATE INDEX by_ordering_key ON txn (key_hash) WHERE key_hash IS NOT NULL;
 CREATE INDEX by_decision ON txn (partition) WHERE decided IS NOT NULL;
 """
@@ -52,7 +51,7 @@ _PUT_YOUNG = f"""{_PUT}, decided = excluded.decided, op_offset = excluded.op_off
 WHERE NOT is_on_doubt
 """
 _STATE = "coalesce(decided, state)"
-_COLUMNS = f"partition, {_STATE}, key, summary, is_on_doubt"
+_COLUMNS = f"partition, {_STATE}, key, summary, is_on_doubt, appended_ms"
 _IS_SHOWN = f"decided IS NOT '{ROLLED_BACK}'"
 _IS_BEFORE = "partition = ? AND decided IS NOT NULL AND (op_offset, op_line) < (?, ?)"
 
@@ -85,34 +84,32 @@ class Row(NamedTuple):
     op_line: int | None = None
 
 
-def row_of(summary: DoubtSummary, raw: bytes, *, partition: int, is_on_doubt: bool) -> Row:
-    """The row of a transaction; `raw` is its summary as doubt keeps it."""
-    s = summary
-    return Row(
-        s.key,
-        partition,
-        is_on_doubt,
-        s.producer_group,
-        s.state,
-        s.reason,
-        f",{','.join(s.topics)},",
-        s.key_hash,
-        s.appended_ms,
-        raw,
-    )
-
-
-def unreadable_row(key: str, *, partition: int, at_ms: int) -> Row:
-    """The row of a transaction of which only the key is known."""
-    summary = DoubtSummary(key, "open", "", "", 0, 0, 0, 0, at_ms, at_ms, None, OrderMode.COMMIT, None, None, at_ms)
-    row = row_of(summary, codec.encode_summary(summary), partition=partition, is_on_doubt=True)
-    return row._replace(state=UNREADABLE)
+def doubt_row(key: str, raw: bytes, *, partition: int, at_ms: int) -> Row:
+    """The row of a transaction on doubt; `at_ms` is its time if the summary says none that is readable."""
+    glance = codec.glance_at_summary(raw)
+    if glance is None:
+        return Row(key, partition, True, "", UNREADABLE, "", "", None, at_ms, raw)  # noqa: FBT003 - as the columns
+    state, reason, group, appended_ms, key_hash, topics = glance
+    if (state, reason) not in _KNOWN:
+        state = UNREADABLE
+    return Row(key, partition, True, group, state, reason, f",{topics},", key_hash, appended_ms, raw)  # noqa: FBT003 - as above
 
 
 def young_row(txn: Transaction, *, partition: int) -> Row:
     """The row of a transaction that is not on doubt."""
-    summary = txn.summary()
-    return row_of(summary, codec.encode_summary(summary), partition=partition, is_on_doubt=False)
+    s = txn.summary()
+    topics, raw = f",{','.join(s.topics)},", codec.encode_summary(s)
+    place = (s.producer_group, s.state, s.reason, topics, s.key_hash, s.appended_ms)
+    return Row(s.key, partition, False, *place, raw)  # noqa: FBT003 - as above
+
+
+_KNOWN = frozenset(
+    (state.value, reason)
+    for state in TxnState
+    if state not in SETTLED
+    for reason in ("", *(reason.value for reason in ParkReason))
+)
+"""(state, reason) of every summary that this release writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +166,7 @@ class UnsettledRows:
     def put_on_doubt(self, row: Row) -> None:
         """The newest that doubt says of a transaction; it may wait for `flush`."""
         self._waiting[row.key, row.partition] = row
-        if len(self._waiting) >= 5_000:
+        if len(self._waiting) >= 2_000:
             self.flush()
 
     def end_on_doubt(self, key: str, partition: int) -> None:
@@ -293,7 +290,7 @@ class UnsettledRows:
         )
         found = self._ask(query, (*values, wanted.limit + 1))
         rows = found[: wanted.limit]
-        after = "" if len(found) <= wanted.limit else _encoded(rows[-1][5], rows[-1][2], rows[-1][0])
+        after = "" if len(found) <= wanted.limit else _encoded(rows[-1][6], rows[-1][2], rows[-1][0])
         return Page([_transaction(row) for row in rows], count, after)
 
 
@@ -342,9 +339,11 @@ def _decoded(after: str) -> tuple[Any, ...]:
 
 
 def _transaction(row: Sequence[Any]) -> UnsettledTransaction:
-    partition, state, key, raw, is_on_doubt = row[:5]
+    partition, state, key, raw, is_on_doubt, appended_ms = row[:6]
     summary = codec.decode_summary(key, raw)
-    assert isinstance(summary, DoubtSummary)  # it was decoded before it became a row
+    if isinstance(summary, Undecodable):
+        summary = DoubtSummary(key, "open", "", "", 0, 0, 0, 0, appended_ms, 0, None, OrderMode.COMMIT, None, None, 0)
+        state = UNREADABLE
     doubt_offset = 0 if is_on_doubt else NOT_IN_DOUBT
     try:
         txn = from_summary(summary, doubt_offset=doubt_offset)

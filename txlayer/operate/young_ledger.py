@@ -17,10 +17,10 @@ from txlayer.core.ledger.doubt import DoubtFold
 from txlayer.core.ledger.ledger import LedgerSettings
 from txlayer.core.ledger.misplaced_records import NAMES_NO_HALF
 from txlayer.core.ledger.transaction import OpPosition, Transaction
-from txlayer.core.ledger.transitions import COMMITTING, SETTLED, Effect, TxnEvent, TxnState, transition
-from txlayer.core.messages import DoubtSummary, Headers, OpMessage, ParkReason, Resolution, Source
+from txlayer.core.ledger.transitions import COMMITTING, Effect, TxnEvent, TxnState, transition
+from txlayer.core.messages import Headers, OpMessage, Resolution, Source
 from txlayer.operate.overview import ContentlessLedger
-from txlayer.operate.rows import ROLLED_BACK, UNREADABLE, UnsettledRows, row_of, unreadable_row
+from txlayer.operate.rows import ROLLED_BACK, UnsettledRows, doubt_row
 from txlayer.operate.tallies import Quarantine
 
 _QUARANTINED_MAX = 10_000
@@ -60,26 +60,8 @@ class RowsFold(DoubtFold):
             if parsed[0] != self._with_content:
                 self.rolled_back.add(parsed[0])
         else:
-            put_on_doubt(self._rows, parsed[0], value, partition=self._partition, at_ms=self._now_ms)
+            self._rows.put_on_doubt(doubt_row(parsed[0], value, partition=self._partition, at_ms=self._now_ms))
 
-
-def put_on_doubt(rows: UnsettledRows, key: str, value: bytes, *, partition: int, at_ms: int) -> None:
-    """Note a summary of doubt."""
-    summary = codec.decode_summary(key, value)
-    if isinstance(summary, DoubtSummary):
-        row = row_of(summary, value, partition=partition, is_on_doubt=True)
-        rows.put_on_doubt(row if (row.state, row.reason) in _KNOWN else row._replace(state=UNREADABLE))
-    else:
-        rows.put_on_doubt(unreadable_row(key, partition=partition, at_ms=at_ms))
-
-
-_KNOWN = frozenset(
-    (state.value, reason)
-    for state in TxnState
-    if state not in SETTLED
-    for reason in ("", *(reason.value for reason in ParkReason))
-)
-"""(state, reason) of every summary that this release writes."""
 
 _RECENT_MAX = 3_000
 """Settled transactions of a partition that are remembered, twice. A second copy that comes later is noticed with the next picture."""

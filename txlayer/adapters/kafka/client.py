@@ -366,12 +366,19 @@ class _WithoutHeaders:
         return []
 
 
+COUNT_MAX = 1_000_000
+"""What the client takes at most for one read."""
+SPARING_COUNT_MAX = 2_000
+"""Records of one read of a sparing reader: each takes about a kilobyte beside its bytes."""
+
+
 class PlainReader:
     """Reads partitions that it names itself; the `LogReader` of real Kafka."""
 
     def __init__(self, config: ClientConfig, **reading: Any) -> None:
         """`reading`: what `plain_consumer` takes."""
         self._config = config
+        self._count_max = SPARING_COUNT_MAX if reading.get("is_sparing") else COUNT_MAX
         self._consumer = plain_consumer(config, **reading)
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -382,7 +389,7 @@ class PlainReader:
         first = self._consumer.poll(timeout_s)
         if first is None:
             return ()
-        records = [first, *self._consumer.consume(record_count_max - 1, 0)]
+        records = [first, *self._consumer.consume(min(record_count_max, self._count_max) - 1, 0)]
         if any(map(_error_of, records)):
             records = [record for record in records if not _is_of_group(record)]
         return readable(records)

@@ -14,12 +14,10 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from txlayer.console import show
-from txlayer.operate import doctor
 from txlayer.operate.consumers import ConsumedTopic, read_consumed
 from txlayer.operate.overall import remarks
 from txlayer.operate.rows import GroupCount
 from txlayer.operate.tallies import BUCKET_COUNT, BUCKET_MS
-from txlayer.operate.verify import WantedWindow, verify
 
 if TYPE_CHECKING:
     from txlayer.console.app import Console
@@ -83,12 +81,16 @@ def _by_group(counts: list[GroupCount], responders: dict[str, Any]) -> list[dict
 
 
 def _examine(console: Console, note: Any) -> Any:
+    from txlayer.operate import doctor  # what a job alone needs is imported when it runs
+
     assert console.inspect is not None
     note("reading the cluster", 0, 0)
     return doctor.examine(console.inspect(), console.config)
 
 
 def _verify(console: Console, note: Any) -> Any:
+    from txlayer.operate.verify import WantedWindow, verify
+
     clients, now_ms = console.clients, console.now_ms()
     return verify(
         console.config,

@@ -21,11 +21,9 @@ from txlayer.core.codec import HALF_HEADER
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.errors import UsageError
 from txlayer.operate import Json, length_text
-from txlayer.operate.forwarded import forwarded_json
 from txlayer.operate.history import are_applied, histories_at, history_json, read_half_records
 from txlayer.operate.rows import Wanted
 from txlayer.operate.unsettled import unsettled_json
-from txlayer.operate.verify import WantedWindow, verdicts_of
 
 if TYPE_CHECKING:
     from txlayer.console.app import Console
@@ -77,6 +75,8 @@ async def verdict(request: Request) -> Response:
 
 
 def _verdicts(console: Console, txn_id: str, at_ms: int, note: Any) -> Any:
+    from txlayer.operate.verify import WantedWindow, verdicts_of  # imported when a job needs it
+
     clients = console.clients
     return verdicts_of(
         console.config,
@@ -134,6 +134,8 @@ def _look_up(console: Console, what: str, *, since: str, has_values: bool) -> Fo
             body["messages"] = [_message(records[at], at, has_value=has_values) for at in records]
             body["forwarded"], body["handled"], body["forwarded_problem"] = [], [], ""
             if history.state is TxnState.COMMITTED:
+                from txlayer.operate.forwarded import forwarded_json  # imported when a page needs it
+
                 found = forwarded_json(console.clients, history, records)
                 body["forwarded"], body["handled"], body["forwarded_problem"] = found
             body["timeline"] = timeline(body)
