@@ -10,12 +10,12 @@ import pytest
 from tests.support.commands import run_command
 from tests.support.tx_samples import KEY, SUMMARY, drawn
 from txlayer.adapters.telemetry import printable
-from txlayer.cli import output, tx, tx_rows
+from txlayer.cli import tx, tx_rows
 from txlayer.core.ledger.doubt import QuarantinedRecord
 from txlayer.core.ledger.transaction import Transaction, from_summary
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import Origin
-from txlayer.operate import length_text, unsettled
+from txlayer.operate import length_text, time_text, unsettled
 from txlayer.operate.overview import UnsettledTransaction
 
 
@@ -101,9 +101,9 @@ def test_an_age_has_its_two_largest_units(length_ms: int, text: str) -> None:
 
 @pytest.mark.fault("clock: a coordinator's clock is wrong or jumps back")
 def test_a_time_is_said_in_utc_and_a_broken_clock_breaks_nothing() -> None:
-    assert "2023-11-14 22:13:20.007Z" == output.time_text(1_700_000_000_007)
-    assert "" == output.time_text(None)
-    assert f"{2**63 - 1} ms" == output.time_text(2**63 - 1)
+    assert "2023-11-14 22:13:20.007Z" == time_text(1_700_000_000_007)
+    assert "" == time_text(None)
+    assert f"{2**63 - 1} ms" == time_text(2**63 - 1)
 
 
 def test_what_cannot_be_printed_is_shown_and_not_obeyed() -> None:

@@ -7,12 +7,13 @@ import json
 import pytest
 
 from tests.support.commands import run_command
-from txlayer.cli import tx, tx_rows
+from txlayer.cli import tx
 from txlayer.core.history import operator_reason
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.ledger.transitions import COMMITTING
 from txlayer.core.messages import OpMessage, Resolution, Source
 from txlayer.operate import settle as settling
+from txlayer.operate import settle_text
 from txlayer.operate.history import bytes_json
 from txlayer.operate.operators import OPERATOR_LENGTH_MAX, REASON_LENGTH_MAX
 from txlayer.operate.overview import UnsettledTransaction
@@ -118,7 +119,7 @@ STANDS = "committed at 2023-11-14 22:13:20.007Z by operator zoe@desk (ticket 12)
     ],
 )
 def test_every_result_has_its_sentence(act: OperatorAction, told: SettlementOutcome, said: str) -> None:
-    sentence = tx_rows.sentence(act, told, op_topic="ns.op")
+    sentence = settle_text.sentence(act, told, op_topic="ns.op")
 
     assert sentence.startswith("order-1 / 00000001 ")
     assert said in sentence
@@ -128,7 +129,7 @@ def test_every_result_has_its_sentence(act: OperatorAction, told: SettlementOutc
 def test_a_reason_moves_no_cursor() -> None:
     told = outcome(SettlementResult.REFUSED, "committed", decision=by(Source.POLICY, "\x1b[2J"), decided_ms=None)
 
-    sentence = tx_rows.sentence(OperatorAction.ROLLBACK, told, op_topic="ns.op")
+    sentence = settle_text.sentence(OperatorAction.ROLLBACK, told, op_topic="ns.op")
 
     assert r"by policy (\x1b[2J)" in sentence
     assert "\x1b" not in sentence
@@ -156,7 +157,7 @@ def test_the_nonces_to_choose_from_stand_oldest_first() -> None:
     old = Transaction("order-1/00000001", "or\x07ders", "shop", 7, 1_000, "900", (0, 0), None)
     found = [UnsettledTransaction(3, "open", young), UnsettledTransaction(3, "parked", old)]
 
-    text = tx_rows.candidates(found, now_ms=10_000)
+    text = settle_text.candidates(found, now_ms=10_000)
 
     assert r"00000001 (parked, 9 s old, group or\x07ders), 00000002 (open, 1 s old" in text
 

@@ -30,12 +30,11 @@ from txlayer.cli.options import (
     option,
     parse_instant,
 )
-from txlayer.cli.output import time_text
 from txlayer.config import ClientConfig, ProducerConfig, parse_duration
 from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind
 from txlayer.core.messages import check_group, is_topic_name
 from txlayer.errors import ConfigError, UsageError
-from txlayer.operate import Json, dead_letters
+from txlayer.operate import Json, dead_letters, time_text
 from txlayer.operate import replay as replaying
 from txlayer.operate.dead_letters import (
     KIND_WORDS,

@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import typer
@@ -22,7 +21,7 @@ from rich.text import Text
 from txlayer.adapters.telemetry import printable
 from txlayer.cli.exits import ExitCode
 from txlayer.errors import UsageError
-from txlayer.operate import Json, length_text
+from txlayer.operate import Json, length_text, time_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -38,17 +37,6 @@ WIDE = 240
 
 def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
-
-
-def time_text(at_ms: int | None) -> str:
-    """An instant of UTC; a broken clock may have written any number."""
-    if at_ms is None:
-        return ""
-    try:
-        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
-    except OverflowError:
-        return f"{at_ms} ms"
-    return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03d}Z"
 
 
 def cell(text: object, style: str = "") -> Text:

@@ -386,8 +386,8 @@ def _add(action: str) -> None:
         connection: Connection,
         as_json: AsJson = False,
     ) -> None:
-        from txlayer.cli.tx_rows import sentence
         from txlayer.operate.settle import GOOD, SettlementResult, outcome_json
+        from txlayer.operate.settle_text import sentence
 
         order = settling.order(action, txn_ids)
         patience_s = parse_duration("--wait", settling.wait).total_seconds()
@@ -421,8 +421,8 @@ def _plan(
 ) -> SettlementPlan:
     from txlayer.adapters.connect import connect_history
     from txlayer.adapters.ports import HistoryStart
-    from txlayer.cli.tx_rows import candidates
     from txlayer.operate.settle import plan_of
+    from txlayer.operate.settle_text import candidates
 
     def read_histories(txn_id: str) -> list[TransactionHistory]:
         start = HistoryStart(current_ms() - since_ms)

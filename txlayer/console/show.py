@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
 from markupsafe import Markup
 
 from txlayer.adapters.telemetry import printable
-from txlayer.operate import length_text
+from txlayer.operate import length_text, time_text
 from txlayer.operate.tallies import Minute
 
 VALUE_BYTES_SHOWN = 16 * 1024
@@ -19,15 +18,6 @@ VALUE_BYTES_SHOWN = 16 * 1024
 def text(value: object) -> str:
     """What others wrote, on one line, with control characters shown as escapes."""
     return "" if value is None else printable(str(value))
-
-
-def time_text(at_ms: int) -> str:
-    """An instant of UTC; a broken clock may have written any number."""
-    try:
-        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
-    except OverflowError:
-        return f"{at_ms} ms"
-    return f"{at:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}Z"
 
 
 def time(at_ms: int | None) -> Markup | str:

@@ -1,4 +1,4 @@
-"""What an operator can know and do: functions that take a connection and return values. The command line is one face of it.
+"""What an operator can know and do: functions that take a connection and return values. The command line and the console are its faces.
 
 Functions whose names end in `_json` make what `--json` prints; every face shows the same.
 
@@ -8,6 +8,7 @@ TopicMismatchError where a topic is missing, BrokerUnavailableError and NotAutho
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 Json = dict[str, Any]
@@ -24,3 +25,14 @@ def length_text(length_ms: int) -> str:
             rest = seconds % size // lower_size
             return f"{seconds // size} {unit}" + (f" {rest} {lower}" if rest else "")
     return f"{seconds} s"
+
+
+def time_text(at_ms: int | None) -> str:
+    """An instant of UTC; a broken clock may have written any number."""
+    if at_ms is None:
+        return ""
+    try:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
+    except OverflowError:
+        return f"{at_ms} ms"
+    return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03d}Z"
