@@ -22,7 +22,9 @@ from txlayer import __version__
 from txlayer.adapters.connect import Clients, CoordinatorConnections
 from txlayer.config import CoordinatorConfig
 from txlayer.console import show
-from txlayer.console.pages import ROUTES, SECTIONS, problem
+from txlayer.console.access import AccessRules, protected
+from txlayer.console.limits import Connections, EventStreams
+from txlayer.console.pages import LOOKS, ROUTES, SECTIONS, problem
 from txlayer.console.work import Desk, Jobs
 from txlayer.errors import TxLayerError
 from txlayer.operate.live import LiveView
@@ -39,17 +41,22 @@ class Console:
     clients: Clients
     inspect: Callable[[], Any] | None = None
     """Reads the facts that `doctor` judges; None: this cluster has none."""
-    is_writable: bool = False
+    rules: AccessRules = field(default_factory=AccessRules)
+    """Who may use it, and from where."""
     environment: Environment = REAL
     trace_address: str = ""
     """Where a trace is shown; `{trace_id}` stands for its id."""
     desk: Desk = field(default_factory=Desk)
     jobs: Jobs = field(default_factory=Jobs)
+    connections: Connections = field(default_factory=Connections)
+    """Those of the server, which the event streams end with."""
+    streams: EventStreams = field(init=False)
     view: LiveView = field(init=False)
     templates: Templates = field(init=False)
 
     def __post_init__(self) -> None:
         """Make the view; nothing is asked yet."""
+        self.streams = EventStreams(self.connections.ending)
         self.view = LiveView(self.config, self.connect, environment=self.environment)
         # Undefined names are mistakes of ours; everything that is put into a page is escaped.
         self.templates = Templates(
@@ -61,7 +68,11 @@ class Console:
         )
         self.templates.filters.update(show.FILTERS)
         self.templates.globals.update(
-            version=__version__, namespace=self.config.namespace, sections=SECTIONS, is_writable=self.is_writable
+            version=__version__,
+            namespace=self.config.namespace,
+            sections=SECTIONS,
+            is_writable=self.rules.is_writable,
+            has_passwords=self.rules.has_passwords,
         )
 
     def connect(self) -> CoordinatorConnections:
@@ -108,12 +119,7 @@ def build_app(console: Console, *, is_following: bool = True) -> ASGIApp:
         exception_handlers={TxLayerError: problem.refused, 404: problem.missing, 500: problem.failed},  # type: ignore[dict-item]  # a handler of its own error alone
     )
     app.state.console = console
-    return with_middleware(app)
-
-
-def with_middleware(app: Starlette) -> ASGIApp:
-    """The one place where what stands before the pages is put together, the outermost last."""
-    return app
+    return protected(app, console.rules, looks=LOOKS)
 
 
 STOP_S = 5.0

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from txlayer.adapters.ports import HalfWriter
+from txlayer.adapters.ports import HalfWriter, TopicLimits, no_such_topic
+from txlayer.config import SystemTopics
 from txlayer.core.history import operator_reason
-from txlayer.errors import OutcomeUnknownError, UsageError
+from txlayer.errors import NotAuthorisedError, OutcomeUnknownError, UsageError
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ def signature_of(
         raise UsageError(f'{command}: say why with --reason "…"; {recorded}')
     if len(reason) > REASON_LENGTH_MAX:
         raise UsageError(f"{command}: --reason takes at most {REASON_LENGTH_MAX:,} characters")
-    name = _this_user() if operator is None else operator
+    name = this_user() if operator is None else operator
     if not name.strip() or ": " in name or len(name) > OPERATOR_LENGTH_MAX:
         raise UsageError(
             f"{command}: --operator takes a name of 1 to {OPERATOR_LENGTH_MAX} characters without a colon and a blank"
@@ -37,12 +38,28 @@ def signature_of(
     return operator_reason(name, reason)
 
 
-def _this_user() -> str:
+def this_user() -> str:
+    """USER@host of this process."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
         user = "unknown"
     return f"{user}@{socket.gethostname()}"
+
+
+def check_operator_rights(topic_limits: Callable[[str], TopicLimits | None], topics: SystemTopics) -> None:
+    """Refuse credentials that cannot write what an operator writes: op lines, and releases of leases.
+
+    Raises:
+        NotAuthorisedError: they may not write one of these topics.
+        UsageError: one of these topics does not exist.
+    """
+    for topic in (topics.op, topics.locks):
+        limits = topic_limits(topic)
+        if limits is None:
+            raise no_such_topic(topic)
+        if not limits.is_writable:
+            raise NotAuthorisedError("acting needs the rights of the role operator", resource=topic, operation="write")
 
 
 def check_choice(

@@ -8,8 +8,11 @@ from tests.support.commands import run_command
 from tests.support.raw import RawWriter
 from tests.support.role_acts import Stage, make_stage
 from tests.support.tls_broker import TlsBroker, User
+from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.cli.main import build_app
+from txlayer.config import ClientConfig
 from txlayer.core.acls import Acl
+from txlayer.operate.operators import check_operator_rights
 
 pytestmark = pytest.mark.kafka
 
@@ -75,6 +78,16 @@ def test_a_reader_settles_nothing_and_an_operator_does(stage: Stage, user: User,
     assert 0 != before[0], before[1]
     assert "AUTHORIZATION_FAILED" in before[1]
     assert 0 == after[0], after[1]
+
+
+def test_a_console_with_allow_writes_needs_the_rights_of_an_operator(stage: Stage, user: User, person: Person) -> None:
+    allow(stage, "reader", user)
+    code, said = person.run("console", "--allow-writes", "--port", "0")
+    allow(stage, "operator", user)
+    with KafkaAdmin(ClientConfig(**stage.settings(user))) as admin:
+        check_operator_rights(admin.topic_limits, stage.arena.topics)
+
+    assert (5, True) == (code, "role operator" in said), said
 
 
 def test_an_operator_says_where_coordinators_begin_and_a_reader_does_not(

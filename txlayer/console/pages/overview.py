@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from txlayer.console import show
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 TICK_S = 2.0
 """Between two looks whether a page has changed."""
-PING_TICKS = 8
 CONSUMERS = "consumers"
 CONSUMERS_MS = 30_000
 """A look at the consumer groups is repeated when it is older, and somebody asks for the overview."""
@@ -134,23 +133,17 @@ async def start(request: Request) -> Response:
 async def events(request: Request) -> Response:
     """A stream that says whenever there is a newer picture; the page then asks for itself again."""
     console: Console = request.app.state.console
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(changes(console), media_type="text/event-stream", headers=headers)
+    return console.streams.respond(request.state.person.name, changes(console))
 
 
-async def changes(console: Console) -> AsyncIterator[str]:
-    """One event for each new picture, and a comment now and then, which notices a browser that has gone."""
+async def changes(console: Console) -> AsyncGenerator[str, None]:
+    """One event for each new picture."""
     seen: object = None
-    quiet_count = 0
     while True:
         now = _version(console)
-        quiet_count += 1
         if now != seen:
-            seen, quiet_count = now, 0
+            seen = now
             yield f"event: changed\ndata: {console.view.state.true_ms}\n\n"
-        elif quiet_count >= PING_TICKS:
-            quiet_count = 0
-            yield ": still here\n\n"
         await asyncio.sleep(TICK_S)
 
 

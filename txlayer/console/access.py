@@ -1,0 +1,538 @@
+"""Who gets in: where the console may listen, whose requests it answers, and the headers that protect its pages.
+
+`protected` puts an app behind all of it. Of a request that gets through, the app finds in `request.state`: `person`, `form`
+(the fields of a POST) and `form_token`, which makes the hidden field of a form from the form's `action`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import ipaddress
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from http import HTTPStatus
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from starlette.datastructures import Headers, ImmutableMultiDict, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from txlayer.console.limits import Limits, TokenBuckets, answer
+from txlayer.console.people import NAME, FormTokens, Passwords, Person, Role, Sessions, User
+from txlayer.errors import ConfigError
+
+logger = logging.getLogger("txlayer.console")
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+HIDDEN_FIELD = "form_token"
+"""The name of the hidden field."""
+LOGIN, LOGOUT, STATIC = "/login", "/logout", "/static/"
+LOGIN_BYTES_MAX = 8 * 1024
+FORM_FIELD_COUNT_MAX = 1_000
+FORM_COUNT_MAX = 8
+"""Forms that are read at a time; each takes up to `BODY_BYTES_MAX`."""
+LOGIN_RATE, LOGIN_BURST = 1 / 3, 20.0
+"""Attempts of one client: per second, and at once. No name is ever locked: that would lock out its owner."""
+LOGIN_WAITING_MAX = 16
+"""Attempts of all clients that wait for the one thread that compares passwords, some 30 ms each."""
+REFERENCE_LENGTH_MAX = 2_000
+"""Of the address to which a login leads back."""
+
+
+# --- where the console may listen -------------------------------------------------------------------------------------
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine can reach the address."""
+    address = _address(host.strip("[]"))
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def parse_proxy(text: str) -> Network:
+    """An address, or a network of addresses, as `10.0.0.5` or `10.0.0.0/28`."""
+    try:
+        network = ipaddress.ip_network(text)
+    except ValueError:
+        network = None
+    if network is None or network.prefixlen == 0:
+        raise ConfigError("not the address of a proxy", name="--proxy", value=text, expected="10.0.0.5 or 10.0.0.0/28")
+    return network
+
+
+_HEADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,99}")
+_HEADERS_OF_BROWSERS = frozenset({"host", "origin", "cookie", "referer", "user-agent", "accept", "x-forwarded-for"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRules:
+    """Where the console listens, and how it learns who asks. What is not safe is refused.
+
+    Raises:
+        ConfigError: another machine could reach the console without TLS, or without saying who asks.
+    """
+
+    host: str = "127.0.0.1"
+    public_names: frozenset[str] = frozenset()
+    """Host names under which browsers reach it, beside `localhost` and addresses."""
+    is_tls: bool = False
+    proxies: tuple[Network, ...] = ()
+    identity_header: str | None = None
+    """The header in which a proxy says the name of a person."""
+    users: Mapping[str, User] = field(default_factory=dict)
+    local_name: str = "local"
+    """The name of every person of a console that only this machine can reach, and that knows no people."""
+    is_writable: bool = False
+    needs_second_person: bool = False
+
+    def __post_init__(self) -> None:
+        """Check all of it."""
+        header = self.identity_header
+        if header is not None and (not _HEADER.fullmatch(header) or header.lower() in _HEADERS_OF_BROWSERS):
+            raise ConfigError(
+                "not a header of a proxy", name="--identity-header", value=header, expected="X-Remote-User"
+            )
+        if header is not None and not self.proxies:
+            raise ConfigError(
+                "every client could send it", name="--identity-header", expected="--proxy ADDRESS with it"
+            )
+        is_local = is_loopback(self.host)
+        if not is_local and not self.is_tls and not self.proxies:
+            raise ConfigError(
+                "other machines could read and change what browsers send",
+                name="--host",
+                value=self.host,
+                expected="a loopback address, --tls-cert and --tls-key, or --proxy",
+            )
+        if (not is_local or self.proxies) and not self.knows_people:
+            raise ConfigError(
+                "every client of the network could use the console",
+                name="--host" if not is_local else "--proxy",
+                expected="--users FILE, or --proxy with --identity-header",
+            )
+        if header is None and any(user.password_hash is None for user in self.users.values()):
+            raise ConfigError("a user without a password", name="--users", expected="a hash, or --identity-header")
+        settlers = sum(user.person.may_settle for user in self.users.values())
+        if self.is_writable and self.knows_people and not settlers:
+            raise ConfigError("nobody may settle", name="--allow-writes", expected="a line with settle in --users FILE")
+        if self.needs_second_person and (not self.is_writable or settlers < 2):
+            raise ConfigError(
+                "no second person",
+                name="--second-person",
+                expected="--allow-writes, and two with settle in --users FILE",
+            )
+
+    @property
+    def knows_people(self) -> bool:
+        """True if a request must say whose it is."""
+        return bool(self.users) or self.identity_header is not None
+
+    @property
+    def has_passwords(self) -> bool:
+        """True if people can log in here."""
+        return any(user.password_hash is not None for user in self.users.values())
+
+    def is_proxy(self, address: str) -> bool:
+        """True if requests of this address come through a proxy that was named."""
+        found = _address(address)
+        return found is not None and any(found in network for network in self.proxies)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        found = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+# --- headers of every answer ------------------------------------------------------------------------------------------
+
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
+}
+
+
+class SafeHeaders:
+    """Sets the headers that keep a page to itself, whatever the app set."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        await self._app(scope, receive, sending)
+
+
+# --- one request ------------------------------------------------------------------------------------------------------
+
+
+class _RefusedError(Exception):
+    """The request gets this answer, and not the app."""
+
+    def __init__(self, status: HTTPStatus, text: str, *, response: Response | None = None) -> None:
+        super().__init__(text)
+        self.response = response or answer(status, text)
+
+
+class _Asker(NamedTuple):
+    person: Person
+    session: str
+    """What the tokens of forms are bound to; it opens nothing."""
+
+
+class Access:
+    """Lets requests through that come from a person, from a page of this console, and with the right they need.
+
+    Args:
+        app: gets the requests that are let through.
+        rules: where the console listens and who may use it.
+        looks: patterns of the whole paths to which also a person who may only look can post.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        rules: AccessRules,
+        *,
+        looks: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._app = app
+        self._rules = rules
+        self._looks = [re.compile(pattern) for pattern in (*looks, re.escape(LOGOUT))]
+        self._clock = clock
+        self._sessions = Sessions()
+        self._tokens = FormTokens()
+        self._logins = TokenBuckets(rate=LOGIN_RATE, burst=LOGIN_BURST)
+        self._login_count = 0
+        self._form_count = 0
+        self._passwords = Passwords(rules.users) if rules.has_passwords else None
+        # One thread: attempts of all clients together take one processor and 19 MiB at most.
+        self._comparing = ThreadPoolExecutor(1, thread_name_prefix="txlayer-login")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            return
+        try:
+            app = await self._admitted(scope, Headers(scope=scope), receive)
+        except _RefusedError as exc:
+            app = exc.response
+        await app(scope, receive, send)
+
+    def client_of(self, scope: Scope) -> str:
+        """Whose requests are counted together: an address, or what a named proxy says of its client."""
+        client, headers = _peer(scope), Headers(scope=scope)
+        if self._rules.is_proxy(client):
+            if self._rules.identity_header is not None and self._rules.identity_header in headers:
+                return f"person {headers[self._rules.identity_header][:100]}"
+            # Its last entry is the proxy's own; those before it are the client's word.
+            forwarded = headers.getlist("x-forwarded-for") or [client]
+            client = forwarded[-1].rpartition(",")[2].strip()[:100]
+        address = _address(client)
+        if isinstance(address, ipaddress.IPv6Address):  # a client has a network of 64 bits to itself
+            return str(ipaddress.ip_network((address, 64), strict=False))
+        return client
+
+    async def _admitted(self, scope: Scope, headers: Headers, receive: Receive) -> ASGIApp:
+        """What answers this request."""
+        method, path = scope["method"], scope["path"]
+        if method not in ("GET", "HEAD", "POST"):
+            raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, "there are GET, HEAD and POST")
+        self._check_host(headers)
+        self._check_peer(scope, headers)
+        _check_site(method, headers, is_secure=self._is_secure(scope, headers))
+        if path.startswith(STATIC) and method != "POST":
+            return self._app
+        asker = self._asker(scope, headers)
+        if path == LOGIN and self._passwords is not None:
+            return await self._login(scope, headers, receive) if method == "POST" else self._login_page(scope)
+        if asker is None:
+            return self._unknown(scope, headers)
+        state = scope.setdefault("state", {})
+        state["person"] = asker.person
+        state["form_token"] = lambda action: self._tokens.make(
+            session=asker.session, action=action, now_s=self._clock()
+        )
+        if method != "POST":
+            return self._app
+        if not asker.person.may_settle and not any(pattern.fullmatch(path) for pattern in self._looks):
+            logger.warning("console.refused", extra={"person": asker.person.name, "why": "may only look"})
+            raise _RefusedError(
+                HTTPStatus.FORBIDDEN, "you may look, and not act: this needs the role settle, and --allow-writes"
+            )
+        form = await self._form_of(headers, receive)
+        self._check_token(form, session=asker.session, path=path)
+        if path == LOGOUT:
+            return self._logout(scope, headers, asker.person)
+        state["form"] = form
+        return self._app
+
+    # --- where it comes from ------------------------------------------------------------------------------------------
+
+    def _check_host(self, headers: Headers) -> None:
+        """Refuse a name that is not ours: its owner could point it here, and read our pages with scripts of its own."""
+        name = _host_name(headers.get("host", ""))
+        is_known = name == "localhost" or _address(name.strip("[]")) is not None or name in self._rules.public_names
+        if not is_known or len(headers.getlist("host")) != 1:
+            raise _RefusedError(
+                HTTPStatus.MISDIRECTED_REQUEST, "not a name of this console; name it with --public-name"
+            )
+
+    def _check_peer(self, scope: Scope, headers: Headers) -> None:
+        rules = self._rules
+        if rules.is_proxy(_peer(scope)):
+            return
+        if rules.identity_header is not None and rules.identity_header in headers:
+            logger.warning("console.header_refused", extra={"address": _peer(scope)})
+            raise _RefusedError(HTTPStatus.FORBIDDEN, "this header counts from the proxies of this console only")
+        if rules.proxies and not rules.is_tls:
+            raise _RefusedError(HTTPStatus.FORBIDDEN, "this console answers its proxies only")
+
+    def _is_secure(self, scope: Scope, headers: Headers) -> bool:
+        """True unless the browser is on this machine and uses plain HTTP."""
+        return scope["scheme"] == "https" or not is_loopback(_host_name(headers.get("host", "")))
+
+    # --- whose it is --------------------------------------------------------------------------------------------------
+
+    def _asker(self, scope: Scope, headers: Headers) -> _Asker | None:
+        rules = self._rules
+        if not rules.knows_people:
+            return _Asker(self._with_rights(Person(rules.local_name, Role.SETTLE)), "local")
+        if rules.identity_header is not None and rules.identity_header in headers:
+            # It comes from a proxy: `_check_peer` has refused all others.
+            name, *more = headers.getlist(rules.identity_header)
+            if more or NAME.fullmatch(name) is None:
+                raise _RefusedError(HTTPStatus.FORBIDDEN, "the proxy names no person, or more than one")
+            person = rules.users[name].person if name in rules.users else Person(name, Role.LOOK)
+            return _Asker(self._with_rights(person), f"proxy {name}")
+        cookie = self._cookie(scope, headers)
+        known = self._sessions.person(cookie, now_s=self._clock()) if cookie else None
+        return None if known is None else _Asker(self._with_rights(known), Sessions.key_of(cookie))
+
+    def _with_rights(self, person: Person) -> Person:
+        return person if self._rules.is_writable else Person(person.name, Role.LOOK)
+
+    def _unknown(self, scope: Scope, headers: Headers) -> Response:
+        is_page = scope["method"] != "POST" and headers.get("sec-fetch-mode", "navigate") == "navigate"
+        if self._passwords is None or not is_page:
+            raise _RefusedError(HTTPStatus.UNAUTHORIZED, "log in first")
+        query = scope["query_string"].decode("latin-1")
+        here = _own_address(quote(scope["path"]) + (f"?{query}" if query else ""))
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            # The browser keeps the cookie back from a link of another site, and sends it when this page asks again.
+            return _page("One moment", f'<p><a href="{html.escape(here)}">Go on</a></p>', refresh=here)
+        return RedirectResponse(f"{LOGIN}?next={quote(here, safe='')}", HTTPStatus.SEE_OTHER)
+
+    # --- logging in and out -------------------------------------------------------------------------------------------
+
+    def _login_page(self, scope: Scope) -> Response:
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1")[: 3 * REFERENCE_LENGTH_MAX], max_num_fields=10))
+        return self._login_form(_own_address(query.get("next", "")))
+
+    def _login_form(self, leads_to: str, *, error: str = "", status: HTTPStatus = HTTPStatus.OK) -> Response:
+        token = self._tokens.make(session="", action=LOGIN, now_s=self._clock())
+        body = (
+            (f'<p role="alert">{html.escape(error)}</p>' if error else "")
+            + f'<form method="post" action="{LOGIN}"><input type="hidden" name="{HIDDEN_FIELD}" value="{token}">'
+            f'<input type="hidden" name="next" value="{html.escape(leads_to)}">'
+            '<p><label>Name <input name="name" autocomplete="username" required autofocus></label></p>'
+            '<p><label>Password <input name="password" type="password" autocomplete="current-password" required></label></p>'
+            "<p><button>Log in</button></p></form>"
+        )
+        return _page("Log in", body, status=status)
+
+    async def _login(self, scope: Scope, headers: Headers, receive: Receive) -> Response:
+        assert self._passwords is not None
+        client = self.client_of(scope)
+        wait_s = self._logins.wait_s(client, now_s=self._clock())
+        if wait_s:
+            raise _refused(HTTPStatus.TOO_MANY_REQUESTS, "too many attempts; wait a moment", retry_s=wait_s)
+        form = await _read_form(headers, receive, size_max=LOGIN_BYTES_MAX)
+        self._check_token(form, session="", path=LOGIN)
+        if self._login_count >= LOGIN_WAITING_MAX:
+            raise _refused(HTTPStatus.SERVICE_UNAVAILABLE, "many people log in; try again", retry_s=1)
+        name, password = form.get("name", ""), form.get("password", "")
+        self._login_count += 1
+        try:
+            compare = partial(self._passwords.person, name, password)
+            person = await asyncio.get_running_loop().run_in_executor(self._comparing, compare)
+        finally:
+            self._login_count -= 1
+        leads_to = _own_address(form.get("next", ""))
+        if person is None:
+            # An unknown name may be a password in the wrong field.
+            known = name if name in self._rules.users else "unknown"
+            logger.warning("console.login_refused", extra={"person": known, "client": client})
+            error = "Name or password is wrong."
+            return self._login_form(leads_to, error=error, status=HTTPStatus.FORBIDDEN)
+        before = self._cookie(scope, headers)
+        if before:
+            self._sessions.close(before)
+        logger.info("console.login", extra={"person": person.name, "client": client})
+        response = RedirectResponse(leads_to, HTTPStatus.SEE_OTHER)
+        self._set_cookie(response, scope, headers, self._sessions.open(person, now_s=self._clock()))
+        return response
+
+    def _logout(self, scope: Scope, headers: Headers, person: Person) -> Response:
+        self._sessions.close(self._cookie(scope, headers))
+        logger.info("console.logout", extra={"person": person.name})
+        response = RedirectResponse("/", HTTPStatus.SEE_OTHER)
+        self._set_cookie(response, scope, headers, "")
+        return response
+
+    def _cookie(self, scope: Scope, headers: Headers) -> str:
+        return cookie_parser(headers.get("cookie", "")).get(self._cookie_name(scope, headers), "")
+
+    def _cookie_name(self, scope: Scope, headers: Headers) -> str:
+        # `__Host-` keeps other hosts of the domain from setting it. Programs on other ports of this machine share its cookies.
+        if self._is_secure(scope, headers):
+            return "__Host-txlayer-console"
+        return f"txlayer-console-{(scope.get('server') or ('', 0))[1]}"
+
+    def _set_cookie(self, response: Response, scope: Scope, headers: Headers, value: str) -> None:
+        response.set_cookie(
+            self._cookie_name(scope, headers),
+            value,
+            max_age=None if value else 0,
+            secure=self._is_secure(scope, headers),
+            httponly=True,
+            samesite="strict",
+        )
+
+    # --- forms --------------------------------------------------------------------------------------------------------
+
+    async def _form_of(self, headers: Headers, receive: Receive) -> ImmutableMultiDict[str, str]:
+        if self._form_count >= FORM_COUNT_MAX:
+            raise _refused(HTTPStatus.SERVICE_UNAVAILABLE, "many forms arrive; try again", retry_s=1)
+        self._form_count += 1
+        try:
+            return await _read_form(headers, receive)
+        finally:
+            self._form_count -= 1
+
+    def _check_token(self, form: ImmutableMultiDict[str, str], *, session: str, path: str) -> None:
+        token = form.get(HIDDEN_FIELD, "")
+        if not self._tokens.is_good(token, session=session, path=path, now_s=self._clock()):
+            raise _RefusedError(
+                HTTPStatus.FORBIDDEN, "this form is too old, or not of this console; load its page again"
+            )
+
+
+def protected(
+    app: ASGIApp, rules: AccessRules, *, looks: Collection[str] = (), clock: Callable[[], float] = time.monotonic
+) -> ASGIApp:
+    """The app behind limits, rules of access and safe headers."""
+    access = Access(app, rules, looks=looks, clock=clock)
+    return SafeHeaders(Limits(access, client_of=access.client_of, clock=clock))
+
+
+def _refused(status: HTTPStatus, text: str, *, retry_s: float) -> _RefusedError:
+    return _RefusedError(status, text, response=answer(status, text, retry_s=retry_s))
+
+
+def _peer(scope: Scope) -> str:
+    return str((scope.get("client") or ("",))[0])
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host header, without its port."""
+    return re.sub(r":[0-9]*$", "", host).lower()
+
+
+def _check_site(method: str, headers: Headers, *, is_secure: bool) -> None:
+    """Refuse what a page of another site sends; only following a link to a page of ours is let through.
+
+    With `no-referrer` a browser sends `Origin: null` with our own forms, too; then `Sec-Fetch-Site` decides, which no page can set.
+    """
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if method != "POST":
+        is_ours = site in (None, "same-origin", "none") or headers.get("sec-fetch-mode") == "navigate"
+    elif site is not None:
+        is_ours = site == "same-origin" and (origin in (None, "null") or _is_own(origin, headers, is_secure=is_secure))
+    else:
+        is_ours = origin is not None and _is_own(origin, headers, is_secure=is_secure)
+    if not is_ours:
+        raise _RefusedError(HTTPStatus.FORBIDDEN, "this request came from a page of another site")
+
+
+def _is_own(origin: str, headers: Headers, *, is_secure: bool) -> bool:
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    return parts.netloc.lower() == headers.get("host", "").lower() and (parts.scheme == "https" or not is_secure)
+
+
+async def _read_form(
+    headers: Headers, receive: Receive, *, size_max: int | None = None
+) -> ImmutableMultiDict[str, str]:
+    """The fields of a form."""
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+        raise _RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "not a form of this console")
+    body = bytearray()
+    is_complete = False
+    while not is_complete:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _RefusedError(HTTPStatus.BAD_REQUEST, "the form did not arrive")
+        body += message.get("body", b"")
+        if size_max is not None and len(body) > size_max:
+            raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the form is too large")
+        is_complete = not message.get("more_body", False)
+    try:
+        pairs = parse_qsl(bytes(body).decode("latin-1"), keep_blank_values=True, max_num_fields=FORM_FIELD_COUNT_MAX)
+    except ValueError:
+        raise _RefusedError(HTTPStatus.BAD_REQUEST, "the form has too many fields") from None
+    return ImmutableMultiDict(pairs)
+
+
+def _own_address(text: str) -> str:
+    """An address of this console to go back to; its first page for everything else."""
+    is_own = re.fullmatch(r"/(?![/\\])[\x21-\x7e]*", text) is not None and "\\" not in text
+    return text if is_own and len(text) <= REFERENCE_LENGTH_MAX else "/"
+
+
+def _page(title: str, body: str, *, status: HTTPStatus = HTTPStatus.OK, refresh: str | None = None) -> HTMLResponse:
+    again = "" if refresh is None else f'<meta http-equiv="refresh" content="0; url={html.escape(refresh)}">'
+    return HTMLResponse(
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{again}<title>{title} - txlayer</title>'
+        '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/static/console.css"></head>'
+        f"<body><main><h1>{title}</h1>{body}</main></body></html>",
+        status,
+    )
