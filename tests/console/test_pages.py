@@ -8,77 +8,26 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
+from tests.support.console_site import Site
 from tests.support.core_records import half_header, op_line, options, ordering_key, txn_key
-from tests.support.onlooking import Onlooker, still_environment
-from tests.support.still_coordinator import StillCoordinator
 from tests.support.waiting import wait_until
-from txlayer.adapters.memory.kafka import memory_clients
 from txlayer.adapters.ports import StoredOffset
 from txlayer.console import show
-from txlayer.console.app import Console, build_app
 from txlayer.console.pages.overview import changes
 from txlayer.console.work import Desk, Jobs
 from txlayer.core.codec import HALF_HEADER
 from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, encode_dead_letter
 from txlayer.core.messages import Origin, Source
-from txlayer.core.partitions import half_partition
 from txlayer.errors import BrokerUnavailableError, RetriableError
 from txlayer.operate.consumers import consumed_topics
 from txlayer.operate.tallies import Minute
 
-ADDRESS = "http://127.0.0.1:8480"
 HOSTILE = '"><script>alert(1)</script>'
-
-
-class Site:
-    """A console of a still world, and a browser without scripts."""
-
-    def __init__(self) -> None:
-        self.stage = StillCoordinator(doubt_after=timedelta(seconds=2), misplaced_after=timedelta(milliseconds=500))
-        link = self.stage.kafka._link("console", "console")
-        clients = memory_clients(link, self.stage.config)
-        self.console = Console(self.stage.config, clients, environment=still_environment(self.stage))
-        self.onlooker = Onlooker(self.stage, view=self.console.view)
-        app = build_app(self.console, is_following=False)
-        self.browser = TestClient(app, base_url=ADDRESS, raise_server_exceptions=False)
-
-    def get(self, address: str, *, status: int = 200) -> str:
-        answer = self.browser.get(address)
-        assert status == answer.status_code, answer.text
-        return answer.text
-
-    def post(self, page: str, action: str, **fields: Any) -> Any:
-        """The answer to a form of this page with this address."""
-        found = re.search(rf'action="{action}"><input type="hidden" name="form_token" value="([^"]+)"', page)
-        assert found is not None, page
-        data = {**fields, "form_token": found[1]}
-        return self.browser.post(action, data=data, headers={"Origin": ADDRESS}, follow_redirects=False)
-
-    def values(self, txn_id: str) -> str:
-        page = self.browser.get("/transaction", params={"id": txn_id, "since": "1h"})
-        answer = self.post(page.text, "/transaction/values", id=txn_id, since="1h")
-        assert 200 == answer.status_code, answer.text
-        return answer.text
-
-    def place(self, key: str) -> int:
-        """The partition of a transaction without an ordering key."""
-        return half_partition(ordering_key=None, txn_id=key.partition("/")[0], partition_count=2)
-
-    def wait_for(self, name: str) -> None:
-        """Wait for the end of a job."""
-
-        def has_ended() -> bool:
-            job = self.console.jobs.newest(name)
-            return job is not None and not job.is_running
-
-        wait_until(has_ended, within=30, what=f"the end of {name}")
 
 
 @pytest.fixture
