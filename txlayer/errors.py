@@ -14,6 +14,7 @@
     ├─ FencedError               a newer owner exists       → close this instance, never retry
     │  ├─ ProducerFencedError          .transactional_id
     │  ├─ MemberFencedError            .group
+    │  ├─ InstanceFencedError          .group
     │  └─ LeaseLostError               .queue .token .current_token
     ├─ PoisonMessageError        it never succeeds          → park or dead-letter it, go on
     │  │                               .origin .reason
@@ -122,6 +123,13 @@ class ProducerFencedError(FencedError):
 
 class MemberFencedError(FencedError):
     """The consumer group continued without this member; what the member was about to store is not stored."""
+
+    field_names = ("group",)
+    group: str | None
+
+
+class InstanceFencedError(FencedError):
+    """Another process joined the consumer group with the same `instance_id`; this client cannot join again."""
 
     field_names = ("group",)
     group: str | None

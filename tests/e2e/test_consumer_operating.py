@@ -19,6 +19,7 @@ from tests.support.lab_kafka import KafkaLab
 from tests.support.waiting import wait_until
 from txlayer.cli.consumer import app
 from txlayer.consumer.consumer import OrderedConsumer
+from txlayer.errors import InstanceFencedError
 
 pytestmark = pytest.mark.kafka
 
@@ -231,3 +232,22 @@ def test_what_a_static_member_has_ended_is_stored_when_it_closes(stage: Stage) -
     first.close()
 
     assert 2 == stage.stored()
+
+
+@pytest.mark.fault("consumer: two processes have one `instance_id`")
+def test_of_two_processes_with_one_instance_id_the_first_one_ends(stage: Stage) -> None:
+    first = stage.consumer(instance_id="one")
+    first.start()
+    stage.write(b"0")
+    stage.journal.wait_for(1)
+
+    second = stage.consumer(instance_id="one")
+    second.start()
+    wait_until(lambda: not first.is_running, within=PATIENCE_S, what="the first ends")
+
+    assert isinstance(first.failure, InstanceFencedError)
+    with pytest.raises(InstanceFencedError, match="instance_id"):
+        first.close()
+    stage.write(b"1")
+    stage.journal.wait_for(2)
+    assert second.is_running

@@ -63,7 +63,10 @@ def test_an_error_means_the_same_whichever_client_reports_it(code: Code, flags: 
         [translate_writer_error(e, **writer) for e in (theirs, ours)],
         [translate_refusal(e, topic="orders", txn_key="k", **writer) for e in (theirs, ours)],
         [translate_unwritten(e, topic="ns.half", txn_id="id") for e in (theirs, ours)],
-        [translate_read_error(e, bootstrap_servers="b", reader="it", advice="begin anew") for e in (theirs, ours)],
+        [
+            translate_read_error(e, group="g", bootstrap_servers="b", reader="it", advice="begin anew")
+            for e in (theirs, ours)
+        ],
     ):
         assert type(said[0]) is type(said[1])
         assert str(said[0]) == str(said[1])

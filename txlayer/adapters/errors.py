@@ -19,6 +19,7 @@ from txlayer.errors import (
     ConfigError,
     FencedError,
     ForbiddenTopicError,
+    InstanceFencedError,
     MemberFencedError,
     NotAuthorisedError,
     OutcomeUnknownError,
@@ -349,11 +350,18 @@ def translate_unknown_end(error: ClientError, *, bootstrap_servers: str) -> TxLa
 # --- a member of a group ----------------------------------------------------------------------------------------------
 
 
-def translate_read_error(error: ClientError, *, bootstrap_servers: str, reader: str, advice: str) -> TxLayerError:
+def translate_read_error(
+    error: ClientError, *, group: str, bootstrap_servers: str, reader: str, advice: str
+) -> TxLayerError:
     """Translate an error among the records of a group's member.
 
     `reader` and `advice` are for an offset that is gone: who lost it, and what to do.
     """
+    if error.code() == Code.LOCAL_FATAL:
+        # A static member is the only one whose client can fail for good; it reads nothing any more, and never joins again.
+        return InstanceFencedError(
+            f"another process joined with the same instance_id ({error.str()}); give each process its own", group=group
+        )
     if error.code() == Code.LOCAL_AUTO_OFFSET_RESET:
         return ConfigError(
             f"the stored offset is not in the log any more ({error.str()}); what was there is lost to {reader}: {advice}",

@@ -331,6 +331,7 @@ class TranslatedMember:
     def _read_error(self, error: ClientError, *, topic: str = "") -> TxLayerError:
         return translate_read_error(
             error,
+            group=self._group,
             bootstrap_servers=self._bootstrap_servers,
             reader=self._reader_name,
             advice=self._advice or consumer_advice(self._group, topic),

@@ -48,7 +48,15 @@ from txlayer.core.dead_letters import (
 from txlayer.core.key_queue import DUE_BYTES_MAX, Item, ItemSource, Snapshots, letter_bytes
 from txlayer.core.ledger.batch import HALVINGS_MAX, BatchSize
 from txlayer.core.messages import Headers, Origin, Undecodable
-from txlayer.errors import ConfigError, InvariantError, RefusedRecordError, RetriableError, TxLayerError, UsageError
+from txlayer.errors import (
+    ConfigError,
+    InstanceFencedError,
+    InvariantError,
+    RefusedRecordError,
+    RetriableError,
+    TxLayerError,
+    UsageError,
+)
 from txlayer.runtime.environment import REAL, Environment, wait_before_rebuild
 
 logger = logging.getLogger("txlayer.consumer")
@@ -746,6 +754,7 @@ class Engine:
         Raises:
             UsageError: topics, settings or stored offsets are not valid.
             BrokerUnavailableError: no broker answered at the start.
+            InstanceFencedError: another process has the same `instance_id`. What is stored is correct.
             InvariantError: a bug in txlayer; what is stored is correct.
         """
         failure_count = 0
@@ -755,7 +764,7 @@ class Engine:
                 try:
                     self.turn()
                     failure_count = 0
-                except (UsageError, InvariantError):
+                except (UsageError, InstanceFencedError, InvariantError):
                     raise
                 except TxLayerError as exc:
                     failure_count += 1
