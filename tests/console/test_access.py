@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -152,7 +153,7 @@ def test_a_proxy_is_an_address_and_not_everything(text: str) -> None:
 # --- the proxy's header -----------------------------------------------------------------------------------------------
 
 
-def proxied(**more: object) -> ASGIApp:
+def proxied(**more: Any) -> ASGIApp:
     return console(host="0.0.0.0", proxies=PROXIES, identity_header="X-User", users=USERS, public_names={NAME}, **more)
 
 

@@ -79,7 +79,7 @@ def test_the_files_of_tls_are_looked_at_before_anything_starts(tmp_path: Path) -
         (first.key, first.certificate),
         (tmp_path / "missing.pem", first.key),
     ):
-        options = AccessOptions(tls_cert=cert and str(cert), tls_key=key and str(key))
+        options = AccessOptions(tls_cert=None if cert is None else str(cert), tls_key=None if key is None else str(key))
         with pytest.raises(ConfigError, match="cannot be used"):
             options.tls()
 

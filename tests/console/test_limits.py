@@ -414,11 +414,12 @@ def test_a_stream_that_is_not_read_makes_no_more_events_and_ends(site: Site, por
         assert _is_reset(slow)
 
 
-def test_open_streams_do_not_keep_the_server_from_ending(site: Site) -> None:
+def test_open_streams_do_not_keep_the_server_from_ending(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     with ExitStack() as stack, served(site) as port:
         sock = stack.enter_context(request(port, get("/events?person=alice")))
         assert b"first" in read(sock, b"first")
     assert 1 == site.closed_count
+    assert "Cancel" not in caplog.text  # what the server says when it ends what does not end by itself
 
 
 def test_an_error_of_the_source_ends_its_stream_alone(site: Site) -> None:
