@@ -413,8 +413,8 @@ def test_a_chart_of_nothing_and_of_something() -> None:
     some = [Minute(10_000, 5, 4, 1, {1024: 4})]
     size = {"bucket_ms": 10_000, "bucket_count": 3, "now_ms": 21_000}
 
-    assert "polyline" in show.rate_chart([], **size)
-    assert "0.5/s" in show.rate_chart(some, **size)
+    assert "polyline" in show.rate_chart([], since_ms=0, **size)
+    assert "0.5/s" in show.rate_chart(some, since_ms=0, **size)
     assert "1.02 s" in show.latency_chart(some, **size)
 
 
@@ -449,6 +449,33 @@ def test_the_overview_shows_consumer_groups_and_their_dead_letters(site: Site) -
 
     assert '<th scope="row">loyalty</th><td>orders</td>' in page
     assert '<td class="number">3</td><td class="number">1</td>' in page
+
+
+def test_consumer_groups_are_shown_as_seen_last_while_they_are_read_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("loyalty.orders.dlq", "loyalty.orders.replay"):
+        site.stage.kafka.create_topic(name)
+    site.onlooker.look()
+    site.get("/")
+    site.wait_for("consumers")
+    may_fail = threading.Event()
+
+    def fail(_admin: object) -> None:
+        assert may_fail.wait(30)
+        raise BrokerUnavailableError("no answer")
+
+    monkeypatch.setattr("txlayer.console.pages.overview.read_consumed", fail)
+    site.stage.world.advance(ms=31_000)
+
+    meanwhile = [site.get("/"), site.get("/")]
+    may_fail.set()
+    site.wait_for("consumers")
+    afterwards = site.get("/")
+
+    for page in (*meanwhile, afterwards):
+        assert '<th scope="row">loyalty</th>' in page
+    assert "Not known now: no answer" in afterwards
 
 
 def test_a_transaction_says_where_it_was_forwarded_and_who_has_handled_it(site: Site) -> None:

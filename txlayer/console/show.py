@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
+from txlayer.adapters.ports import GroupMember
 from txlayer.adapters.telemetry import printable
 from txlayer.operate import length_text, time_text
 from txlayer.operate.tallies import Minute
@@ -35,6 +36,12 @@ def age(at_ms: int | None, now_ms: int) -> Markup | str:
     if not at_ms:
         return ""
     return Markup('<span class="age" title="{}">{}</span>').format(time_text(at_ms), length_text(now_ms - at_ms))
+
+
+def member(found: GroupMember) -> str:
+    """Who is in a group: its client's id, told apart by the end of its member id, and where it runs."""
+    apart = found.member_id.removeprefix(f"{found.client_id}-")[:8]
+    return text(f"{found.client_id}-{apart} on {found.host}")
 
 
 def size(count: int | None) -> str:
@@ -79,13 +86,16 @@ WIDTH, HEIGHT = 360, 64
 """Units of a chart; the page gives it its size."""
 
 
-def rate_chart(minutes: Sequence[Minute], *, bucket_ms: int, bucket_count: int, now_ms: int) -> Markup:
-    """Prepared, committed and rolled back transactions a second."""
+def rate_chart(minutes: Sequence[Minute], *, since_ms: int, bucket_ms: int, bucket_count: int, now_ms: int) -> Markup:
+    """Prepared, committed and rolled back transactions a second, counted since then."""
     seconds = bucket_ms / 1000
+    last_ms = now_ms - now_ms % bucket_ms
+    first_ms = max(last_ms - bucket_ms * bucket_count, since_ms - since_ms % bucket_ms)
+    nothing = dict.fromkeys(range(first_ms, last_ms, bucket_ms), 0.0)
     series = [
-        ("prepared", {m.at_ms: m.prepared / seconds for m in minutes}),
-        ("committed", {m.at_ms: m.committed / seconds for m in minutes}),
-        ("rolled back", {m.at_ms: m.rolled_back / seconds for m in minutes}),
+        ("prepared", nothing | {m.at_ms: m.prepared / seconds for m in minutes}),
+        ("committed", nothing | {m.at_ms: m.committed / seconds for m in minutes}),
+        ("rolled back", nothing | {m.at_ms: m.rolled_back / seconds for m in minutes}),
     ]
     return _chart("Transactions a second", series, "/s", bucket_ms=bucket_ms, bucket_count=bucket_count, now_ms=now_ms)
 
@@ -117,24 +127,28 @@ def _chart(
     bucket_count: int,
     now_ms: int,
 ) -> Markup:
-    """Lines over time; the newest full bucket is at the right."""
+    """Lines over time; the newest full bucket is at the right. A line has a gap where there is no value."""
     last_ms = now_ms - now_ms % bucket_ms - bucket_ms
     starts = [last_ms - bucket_ms * number for number in reversed(range(bucket_count))]
     most = max((value for _, values in series for value in values.values()), default=0.0)
     parts, legend = [], []
     for number, (name, values) in enumerate(series):
-        points = " ".join(
-            f"{index * WIDTH / (bucket_count - 1):.1f},{HEIGHT - 2 - (values.get(at, 0.0) / most * (HEIGHT - 4) if most else 0):.1f}"
-            for index, at in enumerate(starts)
-        )
-        parts.append(Markup('<polyline class="line-{}" points="{}"/>').format(number, points))
-        legend.append(
-            Markup('<span class="key-{}">{} {}</span>').format(number, name, f"{values.get(last_ms, 0.0):,.3g}{unit}")
-        )
+        lines: list[list[str]] = [[]]
+        for index, at in enumerate(starts):
+            if at not in values:
+                lines.append([])
+                continue
+            x, y = index * WIDTH / (bucket_count - 1), HEIGHT - 2 - (values[at] / most * (HEIGHT - 4) if most else 0)
+            lines[-1] += [f"{x:.1f},{y:.1f}"] if lines[-1] else [f"{x - 1:.1f},{y:.1f}", f"{x + 1:.1f},{y:.1f}"]
+        parts += [
+            Markup('<polyline class="line-{}" points="{}"/>').format(number, " ".join(line)) for line in lines if line
+        ]
+        newest = f"{values[last_ms]:,.3g}{unit}" if last_ms in values else "no value"
+        legend.append(Markup('<span class="key-{}">{} {}</span>').format(number, name, newest))
     minutes = bucket_ms * bucket_count // 60_000
     says = f"{title}, the last {minutes} minutes; at most {most:,.3g}{unit}"
     return Markup(
-        "<figure><figcaption>{} <small>at most {}, {} min</small></figcaption>"
+        "<figure><figcaption>{} <small>at most {} in {} min</small></figcaption>"
         '<svg viewBox="0 0 {} {}" role="img" preserveAspectRatio="none"><title>{}</title>{}</svg>'
         '<p class="legend">{}</p></figure>'
     ).format(
@@ -146,6 +160,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "text": text,
     "time": time,
     "age": age,
+    "member": member,
     "size": size,
     "number": number,
     "content": content,

@@ -20,7 +20,9 @@ class ConsumedTopic(NamedTuple):
     topic: str
     member_count: int
     lag: int  # offsets that are not stored as finished (markers count); of messages that wait behind a failing one, too
-    letter_count: int  # records of the dead-letter topic: those handled since, too
+    letter_count: (
+        int  # offsets of the dead-letter topic (markers count): there are at most so many, those handled since, too
+    )
 
 
 def consumed_topics(names: Collection[str]) -> Iterator[tuple[str, str]]:

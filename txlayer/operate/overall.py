@@ -46,7 +46,7 @@ def _remarks(state: LiveState, counts: Sequence[GroupCount], now_ms: int) -> Ite
     yield from _about_transactions(state, counts, now_ms)
     if state.is_ready and not state.problem:
         total = sum(each.count for each in counts)
-        oldest = f", the oldest since {length_text(now_ms - min(c.oldest_ms for c in counts))}" if counts else ""
+        oldest = f", the oldest {length_text(now_ms - min(c.oldest_ms for c in counts))} old" if counts else ""
         yield Remark(Level.OK, f"{counted(total, 'transaction')} not settled{oldest}")
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,6 +21,7 @@ from txlayer.operate.tallies import BUCKET_COUNT, BUCKET_MS
 
 if TYPE_CHECKING:
     from txlayer.console.app import Console
+    from txlayer.console.work import Job
 
 TICK_S = 2.0
 """Between two looks whether a page has changed."""
@@ -47,7 +48,10 @@ async def overview(request: Request) -> Response:
         groups=_by_group(counts, {each.producer_group: each for each in state.responders}),
         owners=owners,
         is_cut=console.view.rows.is_cut,
-        charts=[show.rate_chart(state.minutes, **size), show.latency_chart(state.minutes, **size)],
+        charts=[
+            show.rate_chart(state.minutes, since_ms=state.since_ms, **size),
+            show.latency_chart(state.minutes, **size),
+        ],
         consumers=console.jobs.newest(CONSUMERS),
         jobs=[console.jobs.newest(name) for name in WORK],
         job_names=list(WORK),
@@ -104,12 +108,21 @@ def look_at_consumers(console: Console) -> None:
     """Look at the consumer groups again if the last look is old; the page shows what was seen last."""
     newest = console.jobs.newest(CONSUMERS)
     if newest is None or (newest.ended_ms is not None and console.now_ms() - newest.ended_ms > CONSUMERS_MS):
-        console.jobs.start(CONSUMERS, lambda _note: _read_consumers(console), now_ms=console.now_ms)
+        before = None if newest is None else newest.result
+        console.jobs.start(CONSUMERS, lambda _note: _read_consumers(console), now_ms=console.now_ms, result=before)
 
 
-def _read_consumers(console: Console) -> list[ConsumedTopic]:
+class SeenConsumers(NamedTuple):
+    """The consumer groups, as they were seen last."""
+
+    at_ms: int
+    topics: list[ConsumedTopic]
+
+
+def _read_consumers(console: Console) -> SeenConsumers:
+    at_ms = console.now_ms()
     with closing(console.clients.admin(timeout_ms=10_000)) as admin:
-        return read_consumed(admin)
+        return SeenConsumers(at_ms, read_consumed(admin))
 
 
 WORK = {"doctor": _examine, "verify": _verify}
@@ -148,7 +161,8 @@ async def changes(console: Console) -> AsyncGenerator[str, None]:
 
 def _version(console: Console) -> tuple[object, ...]:
     state = console.view.state
-    return state.true_ms, state.problem, state.is_ready, state.group_ms, *map(id, console.jobs.named(""))
+    jobs: list[Job | None] = [console.jobs.newest(name) for name in (*WORK, CONSUMERS, "verdict")]
+    return state.true_ms, state.problem, state.is_ready, state.group_ms, *map(id, jobs)
 
 
 ROUTES = [

@@ -208,9 +208,12 @@ def _events(history: Json) -> Iterator[Event]:
         yield Event(refusal["appended_ms"], "refused", f"refused, and reported: {refusal['text']}", place)
     doubt = history["doubt"]
     if doubt is not None and doubt["moved_ms"]:
-        yield Event(
-            doubt["moved_ms"], "doubt", f"on doubt, {doubt['state']}", f"doubt {partition}", doubt["reason"] or ""
-        )
+        # The time of its state is that of a decision; of others, doubt says only when it came there.
+        is_undecided = doubt["state"] in (TxnState.OPEN.value, TxnState.PARKED.value)
+        what = "moved to doubt" if is_undecided else f"on doubt, {doubt['state']}"
+        now = f"now {doubt['state']}" if doubt["state"] == TxnState.PARKED.value else ""
+        detail = ": ".join(filter(None, [now, doubt["reason"]]))
+        yield Event(doubt["moved_ms"], "doubt", what, f"doubt {partition}", detail)
     for message in history["forwarded"]:
         place = f"{message['topic']} {message['partition']}:{message['offset']}"
         yield Event(message["at_ms"], "forwarded", f"forwarded to {message['topic']}", place)

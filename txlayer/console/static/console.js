@@ -26,6 +26,17 @@
     }
   };
 
+  // What was focused and scrolled in a part stays so in the part that takes its place.
+  const replace = (old, fresh, active) => {
+    const places = (part) => [part, ...part.querySelectorAll("a[href], [tabindex]")];
+    const scrolled = places(old).map((place) => place.scrollLeft);
+    const same = (place, at) => (active.href ? place.href === active.href : at === places(old).indexOf(active));
+    const focused = active && places(fresh).find(same);
+    old.replaceWith(fresh);
+    places(fresh).forEach((place, at) => { if (scrolled[at]) place.scrollLeft = scrolled[at]; });
+    focused?.focus({ preventScroll: true });
+  };
+
   let isPaused = false, isBusy = false, isBehind = false;
   const refresh = async () => {
     if (isPaused || isBusy || document.hidden || !document.querySelector("main [data-live]")) { isBehind = true; return; }
@@ -38,11 +49,12 @@
       for (const old of document.querySelectorAll("[data-live]")) {
         const fresh = page.getElementById(old.id);
         const selection = getSelection();
-        const isRead = old.contains(document.activeElement) ||
+        const active = old.contains(document.activeElement) ? document.activeElement : null;
+        const isRead = (active && active.matches("input, select, textarea, button")) ||
           (selection && !selection.isCollapsed && selection.containsNode(old, true));
         if (!fresh || isRead) continue;
         showTimes(fresh);
-        if (fresh.innerHTML !== old.innerHTML) old.replaceWith(document.adoptNode(fresh));
+        if (fresh.innerHTML !== old.innerHTML) replace(old, document.adoptNode(fresh), active);
       }
     } catch { /* the next event tries again */ } finally { isBusy = false; }
   };
