@@ -12,10 +12,12 @@ import pytest
 from tests.support.core_records import BORN_MS, FAR_AWAY, GROUP, op_line, options, txn_key
 from tests.support.onlooking import Onlooker, picture_of
 from tests.support.still_coordinator import StillCoordinator
+from txlayer.adapters.ports import GroupMember
 from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.core.messages import OrderMode, ParkReason, Source
 from txlayer.core.partitions import key_hash
 from txlayer.errors import UsageError
+from txlayer.operate.live import LiveState, PartitionNow
 from txlayer.operate.overall import remarks
 from txlayer.operate.rows import UNREADABLE, UnsettledRows, Wanted, doubt_row
 from txlayer.operate.tallies import Minutes
@@ -485,6 +487,30 @@ def test_a_group_without_a_responder_is_said() -> None:
     said = [each.sentence for each in view.remarks()]
     assert any(f"no responder answers check-backs for the group {GROUP}" in sentence for sentence in said)
     assert any("no coordinator runs" in sentence for sentence in said)
+
+
+def member(*partitions: int) -> GroupMember:
+    return GroupMember("m", "c", "h", tuple(("txlayer.half", p) for p in partitions))
+
+
+@pytest.mark.parametrize(
+    ("group_state", "members", "said"),
+    [
+        ("stable", (member(0, 1),), "transactions not settled"),
+        ("stable", (member(0),), "no coordinator owns 1 partition: 1"),
+        ("preparing_rebalancing", (member(),), "share the partitions anew"),
+        ("empty", (), "no coordinator runs"),
+    ],
+)
+def test_the_worst_of_the_coordinators_is_said_first(
+    group_state: str, members: tuple[GroupMember, ...], said: str
+) -> None:
+    partitions = tuple(PartitionNow(p, 1_000, "w", 0, 0, 0, 0) for p in range(2))
+    state = LiveState(
+        true_ms=1_000, is_ready=True, group_state=group_state, members=members, group_ms=1_000, partitions=partitions
+    )
+
+    assert said in remarks(state, [], now_ms=2_000)[0].sentence
 
 
 def test_before_anything_is_read_the_remarks_say_so() -> None:

@@ -48,7 +48,11 @@ logger = logging.getLogger("txlayer.operate")
 POLL_S = 1.0
 """Between two questions how far the coordinators are."""
 PRESENCE_S = 5.0
-"""Between two looks at the members of groups, and at the number of partitions."""
+"""Between two looks at the members of groups, and at the number of partitions; while coordinators share them anew, `POLL_S`."""
+STABLE = "stable"
+"""The state of a group whose members have their partitions."""
+GIVE_UP_S = 60.0
+"""How long the ends of one moment are waited for: an open Kafka transaction may hide them."""
 RETRY_S = 2.0
 """Pause after a failure."""
 REFOLD_S = 30.0
@@ -201,7 +205,8 @@ class LiveView:
 
     def _go_on(self) -> None:
         now = self._clock()
-        if now - self._looked_at >= PRESENCE_S:
+        is_settled = self.state.group_state == STABLE
+        if now - self._looked_at >= (PRESENCE_S if is_settled else POLL_S):
             self._look()
         stale = {p for p, each in self._followed.items() if each.is_stale}
         if not self._followed:
@@ -412,7 +417,7 @@ class LiveView:
             if all(self._positions[tp] >= poll.ends[tp] for tp in tps):
                 self._show(p, poll)
                 del poll.stored[p]
-        if not poll.stored or self._clock() - self._polled_at >= 10 * POLL_S:
+        if not poll.stored or self._clock() - self._polled_at >= GIVE_UP_S:
             self._poll = None
         partitions = tuple(
             each.now or PartitionNow(p, 0, each.stored.writer, 0, 0, 0, 0) for p, each in sorted(self._followed.items())

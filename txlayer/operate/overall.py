@@ -9,7 +9,7 @@ from typing import NamedTuple
 from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.operate import length_text
 from txlayer.operate.doctor import Level, counted
-from txlayer.operate.live import LiveState
+from txlayer.operate.live import STABLE, LiveState
 from txlayer.operate.rows import UNREADABLE, GroupCount
 from txlayer.operate.unsettled import PARKED
 
@@ -58,6 +58,8 @@ def _about_coordinators(state: LiveState) -> Iterator[Remark]:
         orphans = [p.partition for p in state.partitions if p.partition not in owned]
         if not state.members:
             yield Remark(Level.ERROR, "no coordinator runs: nothing is forwarded, and no check-back is sent")
+        elif state.group_state != STABLE:
+            yield Remark(Level.WARNING, "the coordinators share the partitions anew")
         elif orphans:
             yield Remark(Level.ERROR, f"no coordinator owns {counted(len(orphans), 'partition')}: {_few(orphans)}")
     late = [p for p in state.partitions if p.op_lag_ms > LAG_MS]
