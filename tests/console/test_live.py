@@ -266,8 +266,8 @@ def test_op_far_ahead_of_half_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert view.picture() == picture_of(stage)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_any_history_ends_with_the_coordinators_picture(seed: int) -> None:
+def play(seed: int) -> tuple[StillCoordinator, Onlooker]:
+    """A history of two dozen acts, seen by a view in whatever order it reads the topics."""
     dice = random.Random(seed)
     stage = StillCoordinator(**SOON)
     view = Onlooker(stage)
@@ -313,11 +313,29 @@ def test_any_history_ends_with_the_coordinators_picture(seed: int) -> None:
         if act is acts[-1] and len(acts) == 12:
             acts.pop()
         act()
+    return stage, view
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_history_ends_with_the_coordinators_picture(seed: int) -> None:
+    stage, view = play(seed)
     stage.work(seconds=8)
     stage.world.advance(ms=60_000)
 
     view.look()
     assert view.picture() == picture_of(stage)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_without_a_coordinator_the_same_transactions_are_undecided(seed: int) -> None:
+    stage, view = play(seed)
+    for _ in range(2):  # a line that names no half record is waited for
+        stage.world.advance(ms=60_000)
+        view.look()
+
+    undecided = {"open", "parked"}
+    expected = {key for key, (state, _, _) in picture_of(stage).items() if state in undecided}
+    assert expected == {key for key, (state, _, _) in view.picture().items() if state in undecided}
 
 
 def test_records_kept_aside_are_counted_once_and_followed() -> None:
@@ -406,7 +424,7 @@ def test_a_sort_that_there_is_none_of_is_refused() -> None:
 def test_the_number_of_rows_is_bounded() -> None:
     rows = UnsettledRows(row_count_max=10)
     for number in range(30):
-        rows.put_on_doubt(doubt_row(f"t-{number}/0000000a", b"9|new", partition=0, at_ms=1))
+        rows.put_on_doubt(doubt_row(f"t-{number}/0000000a", b"9|new", partition=0, at_ms=1)[0])
     rows.flush()
 
     assert rows.is_cut
@@ -418,7 +436,7 @@ def test_the_number_of_rows_is_bounded() -> None:
 
 def test_what_a_later_release_wrote_is_shown_as_such() -> None:
     rows = UnsettledRows()
-    rows.put_on_doubt(doubt_row("t/0000000a", b"9|new", partition=1, at_ms=7))
+    rows.put_on_doubt(doubt_row("t/0000000a", b"9|new", partition=1, at_ms=7)[0])
     rows.flush()
 
     (found,) = rows.page(Wanted(), now_ms=0).rows

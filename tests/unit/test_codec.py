@@ -205,7 +205,8 @@ def test_a_glance_at_a_summary_sees_what_its_decoder_sees(summary: DoubtSummary)
 
     seen = codec.glance_at_summary(raw)
 
-    assert (s.state, s.reason, s.producer_group, s.appended_ms, s.key_hash, ",".join(s.topics)) == seen
+    expected = (s.state, s.reason, s.producer_group, s.first_offset, s.appended_ms, s.key_hash, ",".join(s.topics))
+    assert expected == seen
 
 
 def test_a_summary_of_another_form_is_not_glanced_at() -> None:

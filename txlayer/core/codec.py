@@ -454,6 +454,7 @@ class SummaryGlance(NamedTuple):
     state: str
     reason: str
     producer_group: str
+    first_offset: int
     appended_ms: int
     key_hash: str | None
     topics: str  # separated by commas
@@ -465,7 +466,8 @@ def glance_at_summary(raw: bytes) -> SummaryGlance | None:
         fields = known_fields(raw.decode("ascii").split("|"), _SUMMARY_FIELDS)
         if fields is None:
             return None
-        return SummaryGlance(fields[1], fields[2], fields[3], whole(fields[8]), fields[10] or None, fields[15])
+        state, reason, group, first = fields[1:5]
+        return SummaryGlance(state, reason, group, whole(first), whole(fields[8]), fields[10] or None, fields[15])
     except ValueError:
         return None
 

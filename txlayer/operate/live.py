@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
@@ -33,6 +34,7 @@ from txlayer.coordinator.partition import count_partitions, latest_ms, ledger_se
 from txlayer.coordinator.recovery import Recovery, StoredPositions
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT, Batch
+from txlayer.core.ledger.misplaced_records import LinesAheadOfHalf
 from txlayer.core.ledger.transaction import OpPosition, Transaction
 from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.errors import TxLayerError
@@ -64,6 +66,10 @@ AHEAD_LINES_MAX = 50_000
 """Op lines of a partition that wait for half: above it, reading of its op pauses."""
 YOUNG_COUNT_MAX = 100_000
 """Transactions in all ledgers, about 60 MB: above it, reading of half pauses until doubt or op lines take some away."""
+DECIDED_MAX = 50_000
+"""Decisions of a partition that are remembered until they are carried out: doubt may say later what was before them."""
+RECALLED_MAX = 2_000
+"""Half records of a partition before the low-water mark that are read, to know second copies of them."""
 GROUPS_MAX = 200
 """Producer groups that are looked at for responders."""
 _MARKS_MAX = 5_000
@@ -118,11 +124,14 @@ class _Followed:
     shown: dict[str, tuple[TxnState, int]] = field(default_factory=dict)
     """The rows that are not on doubt: their state, and how many half records are there."""
     forwarded: deque[tuple[OpPosition, list[Transaction]]] = field(default_factory=deque)
-    """Committed by the lines before a position, and not known to be carried out."""
+    """Committed by the lines before a position, not known to be carried out, and not shown."""
+    decided: dict[str, tuple[str, OpPosition]] = field(default_factory=dict)
+    """What lines before a position made of transactions, by key, as long as that is not known to be carried out."""
     marks: list[tuple[int, int]] = field(default_factory=list)
     """Op offsets and their append times, a few a second: the records from one to the next are as old, or a little younger."""
     op_end: int = 0
     """Behind the last op record that was read."""
+    lines_ahead: LinesAheadOfHalf = field(default_factory=LinesAheadOfHalf)
     is_stale: bool = False
     now: PartitionNow | None = None
 
@@ -139,6 +148,12 @@ class _Followed:
         passed = sum(1 for offset, _ in self.marks[1:] if offset <= carried_out)
         del self.marks[: len(self.marks) if carried_out >= self.op_end else passed]
         return max(now_ms - self.marks[0][1], 0) if self.marks else 0
+
+
+def _before(position: OpPosition) -> OpPosition:
+    """The last position before another one."""
+    offset, line = position
+    return (offset, line - 1) if line else (offset - 1, NO_LIMIT)
 
 
 class LiveView:
@@ -255,17 +270,23 @@ class LiveView:
         for p in partitions:
             self.rows.clear(p)
         stored = read_stored(self._connections, self._topics, partitions)
-        # Half before the low-water mark shows only what a second copy is. The next picture shows that, too.
-        stored = {
-            p: each._replace(positions=each.positions._replace(copies_from=NO_LIMIT)) for p, each in stored.items()
-        }
+        for p, each in stored.items():
+            copies_from = max(each.positions.copies_from, each.positions.low_water - RECALLED_MAX)
+            stored[p] = each._replace(positions=each.positions._replace(copies_from=copies_from))
         ledgers = {p: YoungLedger(p, settings, self.rows) for p in stored}
         recovery = Recovery(
             self._config,
             self._connections,
             is_still_ours=lambda: None,
             environment=self._environment,
-            make_fold=lambda p, op_offset: RowsFold(self.rows, self._quarantine, p, op_offset=op_offset, now_ms=now_ms),
+            make_fold=lambda p, op_offset: RowsFold(
+                self.rows,
+                self._quarantine,
+                ledgers[p],
+                op_offset=op_offset,
+                half_next=stored[p].positions.half_next,
+                now_ms=now_ms,
+            ),
         )
         recovery.replay(dict(ledgers), stored)
         self.rows.flush()
@@ -371,20 +392,28 @@ class LiveView:
         key, index = parsed
         if index is not None:
             return
-        followed.ledger.leave(key)
         value = record.value()
         if value is None:
+            followed.ledger.leave(key)
             self.rows.end_on_doubt(key, record.partition())
         else:
-            row = doubt_row(key, value, partition=record.partition(), at_ms=record.timestamp()[1])
+            row, first_offset = doubt_row(key, value, partition=record.partition(), at_ms=record.timestamp()[1])
             self.rows.put_on_doubt(row)
+            followed.ledger.is_on_doubt(key, first_offset, half_next=followed.ledger.half_next)
+            if (decided := followed.decided.get(key)) is not None:
+                # Op was read sooner than doubt.
+                self.rows.flush()
+                self.rows.decide(key, record.partition(), decided[0], _before(decided[1]))
 
     def _advance(self, followed: _Followed) -> None:
         ledger = followed.ledger
         for batch in ledger.steps(2 * READ_COUNT_MAX):
             self._count(batch, ledger.committed)
+            followed.decided.update((key, (state, ledger.op_next)) for key, state in ledger.decided.items())
             if batch.forwards:
                 followed.forwarded.append((ledger.op_next, batch.forwards))
+        for key in list(islice(followed.decided, max(len(followed.decided) - DECIDED_MAX, 0))):
+            del followed.decided[key]
         if len(followed.forwarded) > READ_COUNT_MAX:
             self._show_committing(followed)
         ledger.forget_settled()
@@ -437,16 +466,15 @@ class LiveView:
         stored, ledger = followed.stored.positions, followed.ledger
         reached = (stored.op_offset, stored.op_line)
         is_back = reached < (before.op_offset, before.op_line)
-        if ledger.waits_for_half is not None and ledger.op_next < reached:
-            # Coordinators have given it up; what they did with it, doubt has said.
-            ledger.give_up_waiting_for_half(before=stored.op_offset)
-            self._advance(followed)
+        self._give_up_misplaced_lines(followed, poll, reached)
         is_apart = ledger.waits_for_half is None and ledger.oldest_offset() < stored.low_water
         if (is_back or is_apart) and self._clock() - followed.folded_at >= (0 if is_back else REFOLD_S):
             followed.is_stale = True
             return
         while followed.forwarded and followed.forwarded[0][0] <= reached:
             followed.forwarded.popleft()
+        while followed.decided and next(iter(followed.decided.values()))[1] <= reached:
+            del followed.decided[next(iter(followed.decided))]
         self.rows.carried_out(p, reached)
         now = {txn.key: (txn.state, txn.seen) for txn in ledger.transactions.values()}
         self.rows.remove_young(followed.shown.keys() - now.keys(), p)
@@ -466,10 +494,31 @@ class LiveView:
             poll.ends[topics.half, p] - stored.low_water,
         )
 
+    def _give_up_misplaced_lines(self, followed: _Followed, poll: _Poll, reached: OpPosition) -> None:
+        """Wait no longer for half where coordinators do not, or where they would not if they ran."""
+        ledger, half = followed.ledger, (self._topics.half, followed.ledger.partition)
+        if ledger.waits_for_half is None:
+            followed.lines_ahead.clear()
+            return
+        before: int | None = reached[0]
+        if ledger.op_next >= reached:
+            now = self._clock()
+            followed.lines_ahead.read_to(ledger.ops.read_to(ledger.op_next), now)
+            before = followed.lines_ahead.given_up_before(
+                op_next=ledger.op_next[0],
+                half_next=ledger.half_next,
+                half_end=lambda: poll.ends[half],
+                now=now,
+                patience_s=self._config.misplaced_after.total_seconds(),
+            )
+        if before is not None:
+            ledger.give_up_waiting_for_half(before=before)
+            self._advance(followed)
+
     def _show_committing(self, followed: _Followed) -> None:
         p = followed.ledger.partition
-        for (offset, line), forwards in followed.forwarded:
-            at = (offset, line - 1) if line else (offset - 1, NO_LIMIT)
+        for behind, forwards in followed.forwarded:
+            at = _before(behind)
             rows = (
                 young_row(txn, partition=p)._replace(decided=COMMITTING, op_offset=at[0], op_line=at[1])
                 for txn in forwards

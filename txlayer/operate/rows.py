@@ -84,15 +84,16 @@ class Row(NamedTuple):
     op_line: int | None = None
 
 
-def doubt_row(key: str, raw: bytes, *, partition: int, at_ms: int) -> Row:
-    """The row of a transaction on doubt; `at_ms` is its time if the summary says none that is readable."""
+def doubt_row(key: str, raw: bytes, *, partition: int, at_ms: int) -> tuple[Row, int]:
+    """(row, first half offset) of a transaction on doubt; `at_ms` is its time if the summary says none that is readable."""
     glance = codec.glance_at_summary(raw)
     if glance is None:
-        return Row(key, partition, True, "", UNREADABLE, "", "", None, at_ms, raw)  # noqa: FBT003 - as the columns
-    state, reason, group, appended_ms, key_hash, topics = glance
+        return Row(key, partition, True, "", UNREADABLE, "", "", None, at_ms, raw), 0  # noqa: FBT003 - as the columns
+    state, reason, group, first_offset, appended_ms, key_hash, topics = glance
     if (state, reason) not in _KNOWN:
         state = UNREADABLE
-    return Row(key, partition, True, group, state, reason, f",{topics},", key_hash, appended_ms, raw)  # noqa: FBT003 - as above
+    row = Row(key, partition, True, group, state, reason, f",{topics},", key_hash, appended_ms, raw)  # noqa: FBT003 - as above
+    return row, first_offset
 
 
 def young_row(txn: Transaction, *, partition: int) -> Row:

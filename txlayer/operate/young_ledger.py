@@ -31,12 +31,21 @@ class RowsFold(DoubtFold):
     """Folds doubt into rows. Of what a ledger must know for its replay it keeps the rest."""
 
     def __init__(
-        self, rows: UnsettledRows, quarantine: Quarantine, partition: int, *, op_offset: int, now_ms: int
+        self,
+        rows: UnsettledRows,
+        quarantine: Quarantine,
+        ledger: YoungLedger,
+        *,
+        op_offset: int,
+        half_next: int,
+        now_ms: int,
     ) -> None:
         super().__init__(op_offset=op_offset)
         self._rows = rows
         self._quarantine = quarantine
-        self._partition = partition
+        self._ledger = ledger
+        self._partition = ledger.partition
+        self._half_next = half_next
         self._now_ms = now_ms
 
     def fold(
@@ -60,9 +69,12 @@ class RowsFold(DoubtFold):
             if parsed[0] != self._with_content:
                 self.rolled_back.add(parsed[0])
         else:
-            self._rows.put_on_doubt(doubt_row(parsed[0], value, partition=self._partition, at_ms=self._now_ms))
+            row, first_offset = doubt_row(parsed[0], value, partition=self._partition, at_ms=self._now_ms)
+            self._rows.put_on_doubt(row)
+            self._ledger.is_on_doubt(parsed[0], first_offset, half_next=self._half_next)
 
 
+_AHEAD_MAX = 50_000
 _RECENT_MAX = 3_000
 """Settled transactions of a partition that are remembered, twice. A second copy that comes later is noticed with the next picture."""
 
@@ -76,6 +88,9 @@ class YoungLedger(ContentlessLedger):
         self._own_quarantined: deque[OpPosition] = deque(maxlen=_QUARANTINED_MAX)
         self.committed: list[int] = []
         """Append times of the transactions that the last op record committed."""
+        self.decided: dict[str, str] = {}
+        """What the last op record made of transactions that are not on doubt, by key."""
+        self._ahead: dict[str, None] = {}  # those on doubt whose half records are not read yet
         self._went: set[str] = set()
 
     def end_replay(self, positions: Positions) -> None:
@@ -83,11 +98,31 @@ class YoungLedger(ContentlessLedger):
         super().end_replay(positions)
         # Doubt was read later than the positions: it may say more of them.
         self._quarantined_lines = {at: of for at, of in given_up.items() if at >= positions.op_offset}
+        self._forget_step()
+
+    def _forget_step(self) -> None:
         self.committed.clear()
+        self.decided.clear()
         self._went.clear()
 
+    def is_on_doubt(self, key: str, first_offset: int, *, half_next: int) -> None:
+        """Doubt has this transaction now; half is read to `half_next`."""
+        self.leave(key)
+        if first_offset >= half_next:
+            self._ahead[key] = None
+            if len(self._ahead) > _AHEAD_MAX:
+                del self._ahead[next(iter(self._ahead))]
+
+    def fold_half(self, offset: int, appended_ms: int, header: bytes | None, record: Any) -> None:
+        super().fold_half(offset, appended_ms, header, record)
+        if self._ahead and header is not None:
+            key = header[2 : header.find(b"|", 2)].decode("ascii", "replace")
+            if key in self._ahead:
+                del self._ahead[key]
+                self.leave(key)
+
     def leave(self, key: str) -> None:
-        """Doubt has this transaction now, or has ended it."""
+        """Half and op say no more of this transaction: doubt has it, or has ended it."""
         txn = self.transactions.get(key)
         if txn is not None:
             txn.state = TxnState.COMMITTED  # in a final state, as far as half is concerned
@@ -110,14 +145,16 @@ class YoungLedger(ContentlessLedger):
         for _ in range(count_max):
             line_count = len(self.ops.records[0][2]) if self.ops.records else 1
             batch = self.advance(line_count_max=max(line_count, 1), byte_count_max=NO_LIMIT)
-            self.committed += [txn.appended_ms for txn in batch.forwards if txn.key not in self._went]
+            for txn in batch.forwards:
+                self.decided[txn.key] = COMMITTING
+                if txn.key not in self._went:
+                    self.committed.append(txn.appended_ms)
             for each in batch.quarantined:
                 if each.line is not None:
                     self._own_quarantined.append((each.origin.offset, each.number))
             yield batch
             self.forget_batch()
-            self.committed.clear()
-            self._went.clear()
+            self._forget_step()
             if not self.has_more:
                 return
 
@@ -152,9 +189,11 @@ class YoungLedger(ContentlessLedger):
         if effect is Effect.FORGET:
             self._rows.decide(op.key, self.partition, ROLLED_BACK, position)
             self.batch.rollback_count += 1
-        elif effect is Effect.TRY or (effect in _DECISIONS and txn.is_complete_at(op.last_offset)):
-            self._rows.decide(op.key, self.partition, COMMITTING, position)
-            self.committed.append(txn.appended_ms)
+        elif effect is Effect.TRY or effect in _DECISIONS:
+            is_complete = effect is Effect.TRY or txn.is_complete_at(op.last_offset)
+            state = COMMITTING if is_complete else TxnState.PARKED_COMMITTED.value
+            self._rows.decide(op.key, self.partition, state, position)
+            self.committed += [txn.appended_ms] if txn.state in _UNDECIDED else []
 
     def _carry_out(self, txn: Transaction, event: TxnEvent, **more: Any) -> None:
         if event is TxnEvent.GO:
@@ -162,6 +201,10 @@ class YoungLedger(ContentlessLedger):
         elif event is TxnEvent.COMMIT and txn.state in _UNDECIDED:
             self.committed.append(txn.appended_ms)
         super()._carry_out(txn, event, **more)
+        if txn.state is TxnState.ROLLED_BACK:
+            self.decided[txn.key] = ROLLED_BACK
+        elif event is TxnEvent.COMMIT and txn.state is TxnState.WAITING:
+            self.decided[txn.key] = COMMITTING
 
     def _quarantine_misplaced_line(self, op: OpMessage, line: str, position: OpPosition) -> None:
         found = self._rows.on_doubt(op.key, self.partition)
