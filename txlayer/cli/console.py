@@ -13,7 +13,7 @@ from txlayer.adapters.telemetry import set_up_logging
 from txlayer.cli.console_access import AccessOptions, needing_extra, user
 from txlayer.cli.options import Connection, administration, command, option, with_bundles
 from txlayer.cli.services import LOG_FORMAT, LOG_LEVEL, LogFormat, LogLevel
-from txlayer.config import CoordinatorConfig
+from txlayer.config import ConsumerConfig, CoordinatorConfig
 from txlayer.coordinator.workers import StopSignal
 from txlayer.errors import ConfigError
 from txlayer.operate.operators import check_operator_rights
@@ -54,7 +54,8 @@ def run(
     config = connection.config(CoordinatorConfig)
     if trace_address and not trace_address.startswith(("https://", "http://")):
         raise ConfigError("no address of a page", name="--trace-address", value=trace_address, expected="https://…")
-    console = make_console(config, access, host=host, trace_address=trace_address)
+    consumers = connection.config(ConsumerConfig)
+    console = make_console(config, consumers, access, host=host, trace_address=trace_address)
     tls = access.tls()
     if access.allow_writes:
         with administration(config) as admin:
@@ -62,7 +63,9 @@ def run(
     serve(console, host=host, port=port, tls=tls)
 
 
-def make_console(config: CoordinatorConfig, access: AccessOptions, *, host: str, trace_address: str) -> Console:
+def make_console(
+    config: CoordinatorConfig, consumers: ConsumerConfig, access: AccessOptions, *, host: str, trace_address: str
+) -> Console:
     """The console of a real cluster.
 
     Raises:
@@ -76,6 +79,7 @@ def make_console(config: CoordinatorConfig, access: AccessOptions, *, host: str,
         config,
         kafka_clients(config),
         inspect=partial(_inspect, config),
+        consumers=consumers,
         rules=access.rules(host),
         trace_address=trace_address,
     )

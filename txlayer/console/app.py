@@ -20,12 +20,14 @@ from starlette.types import ASGIApp
 
 from txlayer import __version__
 from txlayer.adapters.connect import Clients, CoordinatorConnections
-from txlayer.config import CoordinatorConfig
+from txlayer.config import ConsumerConfig, CoordinatorConfig
 from txlayer.console import show
 from txlayer.console.access import AccessRules, protected
+from txlayer.console.acting import Action
 from txlayer.console.limits import Connections, EventStreams
 from txlayer.console.pages import LOOKS, ROUTES, SECTIONS, problem
-from txlayer.console.work import Desk, Jobs
+from txlayer.console.people import SecondPerson
+from txlayer.console.work import Desk, Jobs, Looks
 from txlayer.errors import TxLayerError
 from txlayer.operate.live import LiveView
 from txlayer.runtime.environment import REAL, Environment
@@ -48,15 +50,21 @@ class Console:
     """Where a trace is shown; `{trace_id}` stands for its id."""
     desk: Desk = field(default_factory=Desk)
     jobs: Jobs = field(default_factory=Jobs)
+    consumers: ConsumerConfig | None = None
+    """The consumers' settings, for the leases; None: their defaults."""
+    second_person: SecondPerson[Action] = field(default_factory=SecondPerson)
+    """The actions that wait for another person; the event loop alone uses it."""
     connections: Connections = field(default_factory=Connections)
     """Those of the server, which the event streams end with."""
     streams: EventStreams = field(init=False)
+    looks: Looks = field(init=False)
     view: LiveView = field(init=False)
     templates: Templates = field(init=False)
 
     def __post_init__(self) -> None:
         """Make the view; nothing is asked yet."""
         self.streams = EventStreams(self.connections.ending)
+        self.looks = Looks(self.jobs, self.now_ms)
         self.view = LiveView(self.config, self.connect, environment=self.environment)
         # Undefined names are mistakes of ours; everything that is put into a page is escaped.
         self.templates = Templates(
@@ -73,6 +81,7 @@ class Console:
             sections=SECTIONS,
             is_writable=self.rules.is_writable,
             has_passwords=self.rules.has_passwords,
+            needs_second_person=self.rules.needs_second_person,
         )
 
     def connect(self) -> CoordinatorConnections:
@@ -88,6 +97,7 @@ class Console:
         text = self.templates.get_template(template).render(
             now_ms=self.now_ms(),
             live=self.view.state,
+            proposal_count=len(self.second_person.waiting(now_s=self.environment.clock())),
             path=request.url.path,
             person=getattr(state, "person", None),
             form_token=getattr(state, "form_token", lambda _action: ""),
@@ -109,6 +119,8 @@ def build_app(console: Console, *, is_following: bool = True) -> ASGIApp:
             thread.start()
         yield
         stop.set()
+        for job in console.jobs.named(""):
+            console.jobs.stop(job.name)
         console.desk.close()
         if is_following:
             thread.join(STOP_S)

@@ -144,12 +144,17 @@ class DeadLetterLog:
         """What was asked and answered about one dead letter, as far as the replay topic was read."""
         return self._states.get(position.partition, PartitionStates()).of(position.offset)
 
+    def pause(self, partition: int) -> DeadLetterEvent | None:
+        """The newest request to pause this partition or to resume it, as far as the replay topic was read."""
+        return self._states.get(partition, PartitionStates()).pause
+
     def letters(
-        self, *, since_ms: int | None = None, partitions: Collection[int] | None = None
+        self, *, since_ms: int | None = None, partitions: Collection[int] | None = None, count_max: int | None = None
     ) -> Iterator[FoundLetter]:
         """Every dead letter there is now, in offset order per partition.
 
-        `since_ms` leaves out those before it by their timestamps; some may be given all the same.
+        `since_ms` leaves out those before it by their timestamps; some may be given all the same. With `count_max`, about so many
+        of the newest, shared among the partitions.
         """
         numbers = range(self.partition_count) if partitions is None else sorted(partitions)
         tps = [(self.dead_letters, p) for p in numbers if p < self.partition_count]
@@ -157,6 +162,8 @@ class DeadLetterLog:
             return
         starts = self._admin.start_offsets(tps) if since_ms is None else self._admin.offsets_at(tps, at_ms=since_ms)
         ends = self._admin.end_offsets(tps)
+        if count_max is not None:
+            starts = {tp: max(starts[tp], ends[tp] - max(count_max // len(tps), 1)) for tp in tps}
         yield from map(self._found, self._records({tp: (starts[tp], ends[tp]) for tp in tps}))
 
     def at(self, partition: int, offset: int) -> FoundLetter | None:
@@ -391,10 +398,10 @@ def _add_parked(
     if not ours:
         return
     queues = log.queues()
-    in_one_order = _in_one_order(log, queues, {c.position.partition for c in ours})
+    whole = in_one_order(log, queues, {c.position.partition for c in ours})
 
     def chain_of(partition: int, key: bytes | None) -> tuple[int, bytes]:
-        return partition, NO_KEY if partition in in_one_order else hash_of_key(key)
+        return partition, NO_KEY if partition in whole else hash_of_key(key)
 
     keys = {chain_of(c.position.partition, c.key) for c in ours}
     parked = {chain for chain in keys if chain[1] in queues[chain[0]].parked}
@@ -431,7 +438,7 @@ def _add_parked(
             choice.unable.append((last.position, DeadLetterResult.LAST_OF_KEY, last.history))
 
 
-def _in_one_order(log: DeadLetterLog, queues: Mapping[int, QueueStatus], partitions: Collection[int]) -> set[int]:
+def in_one_order(log: DeadLetterLog, queues: Mapping[int, QueueStatus], partitions: Collection[int]) -> set[int]:
     """Partitions that are handled in one order whatever the keys: such a chain alone is parked, and keyed ones follow it."""
     found_in: set[int] = set()
     keyed: set[int] = set()  # an open dead letter has a key

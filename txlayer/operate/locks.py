@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from enum import Enum
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.lock_log import LockEntry, LockLog
+from txlayer.adapters.ports import Administration, LogReader, TopicPartition, partition_count_of
+from txlayer.adapters.readers import records_of
 from txlayer.config import SystemTopics
-from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease, parse_queue
+from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease, lock_partition, parse_queue
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate import Json
 
@@ -37,6 +41,7 @@ class LeaseStatus(NamedTuple):
     state: LockState
     age_ms: int  # since its last renewal
     expires_in_ms: int  # below 0: so long ago
+    claimed_ms: int | None = None  # append time of the claim; None: it is older than what was read
 
 
 class FoldedEntry(NamedTuple):
@@ -69,6 +74,9 @@ class LockAdmin:
         self._log = LockLog(connections, topic=topics.locks, expiry_ms=expiry_ms, clock=clock)
         self._table = LeaseTable(expiry_ms=expiry_ms)
         self._records: defaultdict[str, deque[FoldedEntry]] = defaultdict(lambda: deque(maxlen=HISTORY_COUNT_MAX))
+        self._claimed: dict[
+            str, tuple[int, int]
+        ] = {}  # by queue: the offset and append time of its newest claim that counted
         self._clock = clock
         self._wall_clock = wall_clock
 
@@ -118,6 +126,9 @@ class LockAdmin:
             for entry in self._log.read(timeout_s=0.1):
                 effect = self._table.apply(entry.record, offset=entry.offset, appended_ms=entry.appended_ms)
                 self._records[entry.record.queue].append(FoldedEntry(entry, effect))
+                lease = self._table.lease(entry.record.queue)
+                if lease is not None and lease.token == entry.offset:
+                    self._claimed[entry.record.queue] = entry.offset, entry.appended_ms
             self._give_up(give_up_at, "the lock log could not be read to its end")
 
     def _give_up(self, at: float, why: str) -> None:
@@ -132,7 +143,39 @@ class LockAdmin:
         elif not self._table.is_live_at(lease, now_ms):
             state = LockState.EXPIRED
         age_ms = now_ms - lease.renewed_ms
-        return LeaseStatus(lease, state, age_ms, self._table.expiry_ms - age_ms)
+        token, claimed_ms = self._claimed.get(lease.queue, (None, None))
+        return LeaseStatus(
+            lease, state, age_ms, self._table.expiry_ms - age_ms, claimed_ms if token == lease.token else None
+        )
+
+
+CLAIM_COUNT_MAX = 200
+"""Claims that are looked up one by one."""
+
+
+def claim_times(
+    admin: Administration, leases: Iterable[QueueLease], *, topic: str, make_reader: Callable[[], LogReader]
+) -> dict[str, int]:
+    """{queue: append time of the claim that won}, of the first `CLAIM_COUNT_MAX` leases, where the log still has it.
+
+    Raises:
+        BrokerUnavailableError, NotAuthorisedError, RetriableError: they cannot be read.
+    """
+    count = partition_count_of(admin, topic)
+    starts = admin.start_offsets([(topic, p) for p in range(count)])
+    claims: defaultdict[TopicPartition, list[QueueLease]] = defaultdict(list)
+    for lease in islice(leases, CLAIM_COUNT_MAX):
+        tp = (topic, lock_partition(lease.queue, partition_count=count))
+        if lease.token >= starts[tp]:
+            claims[tp].append(lease)
+    found: dict[str, int] = {}
+    with closing(make_reader()) as reader:
+        for turn in zip_longest(*claims.values()):
+            wanted = {tp: lease for tp, lease in zip(claims, turn, strict=True) if lease is not None}
+            ranges = {tp: (lease.token, lease.token + 1) for tp, lease in wanted.items()}
+            for record in records_of(reader, ranges, patience_s=PATIENCE_S):
+                found[wanted[record.topic(), record.partition()].queue] = record.timestamp()[1]
+    return found
 
 
 def lease_json(status: LeaseStatus) -> Json:

@@ -21,7 +21,6 @@ from txlayer.operate.tallies import BUCKET_COUNT, BUCKET_MS
 
 if TYPE_CHECKING:
     from txlayer.console.app import Console
-    from txlayer.console.work import Job
 
 TICK_S = 2.0
 """Between two looks whether a page has changed."""
@@ -161,8 +160,7 @@ async def changes(console: Console) -> AsyncGenerator[str, None]:
 
 def _version(console: Console) -> tuple[object, ...]:
     state = console.view.state
-    jobs: list[Job | None] = [console.jobs.newest(name) for name in (*WORK, CONSUMERS, "verdict")]
-    return state.true_ms, state.problem, state.is_ready, state.group_ms, *map(id, jobs)
+    return state.true_ms, state.problem, state.is_ready, state.group_ms, *map(id, console.jobs.named(""))
 
 
 ROUTES = [

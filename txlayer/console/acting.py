@@ -1,0 +1,75 @@
+"""Actions of people: each has an author and a reason, and waits for a second person where the console asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from txlayer.errors import UsageError
+from txlayer.operate.operators import REASON_LENGTH_MAX
+
+if TYPE_CHECKING:
+    from txlayer.console.app import Console
+
+WAITING = "/waiting"
+
+
+class Action(NamedTuple):
+    """What a person asks for."""
+
+    says: str
+    """One sentence for the second person: what happens."""
+    reason: str
+    carry_out: Callable[[str], str]
+    """Does it, in a thread, with the operator's name for the records; returns the address that shows what the log says of it."""
+
+
+async def act(request: Request, action: Action) -> Response:
+    """Carry it out and lead to what came of it; with `--second-person` keep it until another person confirms it.
+
+    Raises:
+        UsageError: without a reason, or of a person who may not settle. Nothing was done.
+    """
+    console: Console = request.app.state.console
+    person = request.state.person
+    if not person.may_settle:
+        raise UsageError(f"{person.name} may look, and not settle")
+    if not action.reason.strip() or len(action.reason) > REASON_LENGTH_MAX:
+        raise UsageError(f"say why in at most {REASON_LENGTH_MAX:,} characters; the record keeps it")
+    if console.rules.needs_second_person:
+        console.second_person.propose(action, by=person, now_s=console.environment.clock())
+        return RedirectResponse(WAITING, 303)
+    return RedirectResponse(await console.desk.call(action.carry_out, person.name), 303)
+
+
+async def waiting(request: Request) -> Response:
+    """What waits for a second person."""
+    console: Console = request.app.state.console
+    found = console.second_person.waiting(now_s=console.environment.clock())
+    return console.page(request, "waiting.html", proposals=found)
+
+
+async def confirm(request: Request) -> Response:
+    """A second person confirms an action: it is carried out with both names."""
+    console: Console = request.app.state.console
+    person, name = request.state.person, request.state.form.get("proposal", "")
+    found = console.second_person.confirm(name, by=person, now_s=console.environment.clock())
+    return RedirectResponse(await console.desk.call(found.action.carry_out, found.operator(person)), 303)
+
+
+async def withdraw(request: Request) -> Response:
+    """Drop an action that waits."""
+    console: Console = request.app.state.console
+    console.second_person.withdraw(request.state.form.get("proposal", ""), by=request.state.person)
+    return RedirectResponse(WAITING, 303)
+
+
+ROUTES = [
+    Route(WAITING, waiting, methods=["GET"]),
+    Route(f"{WAITING}/confirm", confirm, methods=["POST"]),
+    Route(f"{WAITING}/withdraw", withdraw, methods=["POST"]),
+]

@@ -1,0 +1,207 @@
+"""Queues and keys: who holds which queue, what is paused, which keys are parked; release, pause and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from txlayer.adapters.connect import LINGER_MS, ConsumerConnections
+from txlayer.config import ConsumerConfig, milliseconds
+from txlayer.console.acting import Action, act
+from txlayer.console.show import query
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord
+from txlayer.core.leases import parse_queue
+from txlayer.core.messages import check_group, is_topic_name
+from txlayer.errors import RetriableError, UsageError
+from txlayer.operate.dead_letters import DeadLetterLog, open_logs
+from txlayer.operate.locks import LockAdmin, LockState, claim_times, record_json
+from txlayer.operate.operators import signature_of
+from txlayer.operate.queues import Queues, read_queues
+from txlayer.operate.replay import ask_queues, author_of
+from txlayer.operate.requests import RequestWriter
+
+if TYPE_CHECKING:
+    from txlayer.console.app import Console
+
+QUEUES = "queues"
+AGE_MS = 15_000
+"""The picture is read again when it is older, and somebody asks for the page."""
+WRITE_MS = 30_000
+"""How long a record may wait for its acknowledgement."""
+WORDS = {"pause": ReplayKind.PAUSE, "resume": ReplayKind.RESUME}
+
+
+async def queues(request: Request) -> Response:
+    """All queues, or those of a group and topic."""
+    console: Console = request.app.state.console
+    look = console.looks.newest(QUEUES, lambda: _read(console), age_ms=AGE_MS)
+    asked = {name: request.query_params.get(name, "").strip()[:300] for name in ("group", "topic")}
+    found: Queues = look.result or Queues()
+    shown = [q for q in found.queues if asked["group"] in ("", q.group) and asked["topic"] in ("", q.topic)]
+    return console.page(
+        request,
+        "queues.html",
+        look=look,
+        queues=shown,
+        parked=[(q, key) for q in shown for key in q.parked],
+        pausable=sorted({(q.group, q.topic) for q in shown if q.is_paused is not None}),
+        found=found,
+        asked=asked,
+        is_pending=_is_pending,
+    )
+
+
+def _is_pending(asked: Any, *, is_paused: bool) -> bool:
+    """True if the newest request to pause or to resume is not carried out yet."""
+    return asked is not None and (asked.record.kind is ReplayKind.PAUSE) != is_paused
+
+
+def _read(console: Console) -> Queues:
+    clients, topics = console.clients, console.config.topics
+    with opened_locks(console) as locks, closing(clients.admin(timeout_ms=10_000)) as admin:
+        leases = locks.read()
+        old = (s.lease for s in leases if s.claimed_ms is None and s.state is LockState.HELD)
+        claimed = claim_times(admin, old, topic=topics.locks, make_reader=clients.reader)
+        leases = [s._replace(claimed_ms=s.claimed_ms or claimed.get(s.lease.queue)) for s in leases]
+        return read_queues(admin, leases, make_reader=clients.reader)
+
+
+@contextmanager
+def opened_locks(console: Console) -> Iterator[LockAdmin]:
+    """The lock log of the console's namespace, for one thread."""
+    own, clients = console.config, console.clients
+    config = console.consumers or ConsumerConfig(
+        bootstrap_servers=own.bootstrap_servers,
+        namespace=own.namespace,
+        client_settings=own.client_settings,
+        is_insecure_allowed=own.is_insecure_allowed,
+    )
+    with (
+        closing(ConsumerConnections(clients, config)) as connections,
+        closing(
+            LockAdmin(
+                connections,
+                topics=config.topics,
+                expiry_ms=milliseconds(config.lease_expiry),
+                clock=clients.clock,
+                wall_clock=clients.wall_clock,
+            )
+        ) as locks,
+    ):
+        yield locks
+
+
+@contextmanager
+def opened_letters(console: Console, group: str, *topics: str) -> Iterator[dict[str, DeadLetterLog]]:
+    """The dead letters of a group, for one thread.
+
+    Raises:
+        UsageError: no group or topic can have such a name.
+    """
+    check_group(group)
+    if unknown := [topic for topic in topics if not is_topic_name(topic)]:
+        raise UsageError(f"no topic can be called {unknown[0][:80]!r}")
+    with closing(console.clients.admin(timeout_ms=10_000)) as admin:
+        yield open_logs(admin, group, topics, make_reader=console.clients.reader)
+
+
+def request_writer(console: Console, group: str) -> RequestWriter:
+    """Writes requests to the replay topics of a group, for one thread."""
+
+    def make(batch_bytes: int) -> Any:
+        return console.clients.half_writer(
+            batch_bytes_max=batch_bytes, message_timeout_ms=WRITE_MS, linger_ms=LINGER_MS
+        )
+
+    return RequestWriter(make, group=group, clock=console.environment.clock, pause=console.environment.sleep)
+
+
+# --- one queue --------------------------------------------------------------------------------------------------------
+
+
+async def queue(request: Request) -> Response:
+    """A queue's lease, and its newest records in the lock log."""
+    console: Console = request.app.state.console
+    name = _queue_name(request.query_params.get("name", ""))
+
+    def read() -> tuple[Any, list[Any]]:
+        with opened_locks(console) as locks:
+            locks.read()
+            return locks.status(name), [record_json(folded) for folded in locks.history(name)]
+
+    status, records = await console.desk.call(read)
+    group, topic, partition = parse_queue(name)
+    return console.page(
+        request,
+        "queue.html",
+        status=200 if status is not None else 404,
+        name=name,
+        lease=status,
+        records=records[::-1],
+        group=group,
+        topic=topic,
+        partition=partition,
+    )
+
+
+def _queue_name(text: str) -> str:
+    try:
+        parse_queue(text)
+    except ValueError:
+        raise UsageError(f"{text[:80]!r} names no queue: GROUP/TOPIC/PARTITION") from None
+    return text
+
+
+async def release(request: Request) -> Response:
+    """End the lease that the page showed."""
+    console: Console = request.app.state.console
+    form = request.state.form
+    name, token, reason = _queue_name(form.get("queue", "")), form.get("token", ""), form.get("reason", "")
+
+    def carry_out(operator: str) -> str:
+        signature = signature_of("console", operator=operator, reason=reason)
+        with opened_locks(console) as locks:
+            locks.read()
+            status = locks.status(name)
+            if status is None or str(status.lease.token) != token or status.state is LockState.RELEASED:
+                raise RetriableError("the lease has changed meanwhile; nothing was released. Look at the queue again")
+            locks.release(status.lease, reason=signature)
+        console.looks.again(QUEUES, lambda: _read(console))
+        return "/queue?" + query({"name": name})
+
+    return await act(request, Action(f"release the lease {token[:20]} of {name}", reason, carry_out))
+
+
+async def pause(request: Request) -> Response:
+    """Ask the owners of partitions to pause, or to go on."""
+    console: Console = request.app.state.console
+    form = request.state.form
+    group, topic, number, word = (form.get(name, "").strip() for name in ("group", "topic", "partition", "act"))
+    reason = form.get("reason", "")
+    kind = WORDS.get(word)
+    if kind is None or (number and not (number.isascii() and number.isdigit() and len(number) < 10)):
+        raise UsageError("the form says neither pause nor resume, or no partition")
+    where = f"partition {number}" if number else "all partitions"
+
+    def carry_out(operator: str) -> str:
+        author = author_of("console", operator=operator, reason=reason, request_id=None)
+        record = ReplayRecord(kind, author.request_id, None, text=author.text)
+        with opened_letters(console, group, topic) as logs:
+            ask_queues(logs[topic], request_writer(console, group), record, partitions=[int(number)] if number else [])
+        console.looks.again(QUEUES, lambda: _read(console))
+        return "/queues?" + query({"group": group, "topic": topic})
+
+    return await act(request, Action(f"{word} {where} of {topic[:250]} for {group[:250]}", reason, carry_out))
+
+
+ROUTES = [
+    Route("/queues", queues, methods=["GET"]),
+    Route("/queues/release", release, methods=["POST"]),
+    Route("/queues/pause", pause, methods=["POST"]),
+    Route("/queue", queue, methods=["GET"]),
+]

@@ -1,0 +1,133 @@
+"""The queues of a namespace: who holds each, whether it is paused, and which of its keys are parked with how many messages behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from txlayer.adapters.ports import Administration, LogReader
+from txlayer.core.dead_letters import ENDED, DeadLetterEvent
+from txlayer.core.leases import parse_queue, queue_name
+from txlayer.core.messages import Undecodable
+from txlayer.core.progress import NO_KEY, hash_of_key
+from txlayer.errors import TxLayerError
+from txlayer.operate.consumers import COUNT_MAX, consumed_topics
+from txlayer.operate.dead_letters import DeadLetterLog, FoundLetter, in_one_order
+from txlayer.operate.locks import LeaseStatus
+
+QUEUE_COUNT_MAX = 5_000
+"""Queues that are looked at."""
+LETTER_COUNT_MAX = 50_000
+"""Dead letters of one group and topic that are read to count what waits behind parked keys, the newest."""
+
+
+class ParkedKey(NamedTuple):
+    """A parked key of one queue. Without order between keys the whole partition is one."""
+
+    key_hash: bytes
+    waiting_count: int  # dead letters that are not handled or dropped, the first one included
+    first: int | None  # offset of the oldest of them; None: none was read
+    oldest_ms: int | None
+    is_stuck: bool  # its replay failed
+
+    @property
+    def is_null(self) -> bool:
+        """True for messages without a key, and for a partition in one order."""
+        return self.key_hash == NO_KEY
+
+
+class QueueNow(NamedTuple):
+    """One queue."""
+
+    group: str
+    topic: str
+    partition: int
+    lease: LeaseStatus | None = None  # None: the lock log does not name it
+    is_paused: bool | None = None  # None: the group has no topics for dead letters and requests
+    asked: DeadLetterEvent | None = None  # the newest request to pause or to resume
+    parked: tuple[ParkedKey, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return queue_name(self.group, self.topic, self.partition)
+
+
+@dataclass(slots=True)
+class Queues:
+    """All of them, in the order of their names."""
+
+    queues: list[QueueNow] = field(default_factory=list)
+    problems: dict[str, str] = field(default_factory=dict)
+    """Why something is not known, by group and topic."""
+    is_cut: bool = False
+    """There are more."""
+
+
+def read_queues(
+    admin: Administration, leases: Iterable[LeaseStatus], *, make_reader: Callable[[], LogReader]
+) -> Queues:
+    """The queues that the lock log names, and those of groups with topics for dead letters.
+
+    Raises:
+        BrokerUnavailableError, NotAuthorisedError: the topics cannot be listed.
+    """
+    found = Queues()
+    by_place = {parse_queue(each.lease.queue): each for each in leases}
+    rows: dict[tuple[str, str, int], QueueNow] = {
+        place: QueueNow(*place, lease=lease) for place, lease in by_place.items()
+    }
+    for number, (group, topic) in enumerate(consumed_topics(admin.topic_names())):
+        if number >= COUNT_MAX:
+            found.is_cut = True
+            break
+        try:
+            log = DeadLetterLog(admin, group=group, topic=topic, make_reader=make_reader)
+            for row in _queues_of(log, by_place):
+                rows[row[:3]] = row
+        except TxLayerError as exc:  # the others may be readable
+            found.problems[f"{group} {topic}"] = str(exc)
+    ordered = [rows[place] for place in sorted(rows)]
+    found.is_cut |= len(ordered) > QUEUE_COUNT_MAX
+    found.queues = ordered[:QUEUE_COUNT_MAX]
+    return found
+
+
+def _queues_of(log: DeadLetterLog, leases: Mapping[tuple[str, str, int], LeaseStatus]) -> list[QueueNow]:
+    stored = log.queues()
+    parked = {partition: status.parked for partition, status in stored.items() if status.parked}
+    waiting = _waiting(log, parked)
+    rows = []
+    for partition, status in stored.items():
+        keys = []
+        for key_hash in sorted(status.parked):
+            behind = waiting.get((partition, key_hash), [])
+            first = min(behind, key=lambda each: each.position, default=None)
+            keys.append(
+                ParkedKey(
+                    key_hash,
+                    len(behind),
+                    None if first is None else first.position.offset,
+                    min((each.at_ms for each in behind), default=None),
+                    key_hash in status.stuck,
+                )
+            )
+        place = log.group, log.topic, partition
+        rows.append(QueueNow(*place, leases.get(place), status.is_paused, log.pause(partition), tuple(keys)))
+    return rows
+
+
+def _waiting(log: DeadLetterLog, parked: Mapping[int, Collection[bytes]]) -> dict[tuple[int, bytes], list[FoundLetter]]:
+    """The dead letters of parked keys that are not handled or dropped."""
+    if not parked:
+        return {}
+    whole = in_one_order(log, log.queues(), parked.keys())
+    found: dict[tuple[int, bytes], list[FoundLetter]] = {}
+    for each in log.letters(partitions=parked.keys(), count_max=LETTER_COUNT_MAX):
+        if isinstance(each.letter, Undecodable) or each.history.state in ENDED:
+            continue
+        partition = each.position.partition
+        key_hash = NO_KEY if partition in whole else hash_of_key(each.key)
+        if key_hash in parked[partition]:
+            found.setdefault((partition, key_hash), []).append(each._replace(record=None))
+    return found
