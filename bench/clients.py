@@ -1,6 +1,6 @@
 """txlayer's producers under load, as children of the benchmarks.
 
-    python bench/clients.py submit SERVERS NAMESPACE COUNT IN_FLIGHT [RATE]
+    python bench/clients.py submit SERVERS NAMESPACE COUNT IN_FLIGHT [RATE [VALUE_BYTES]]
     python bench/clients.py threads SERVERS NAMESPACE COUNT THREADS
     python bench/clients.py asyncio SERVERS NAMESPACE COUNT TASKS
 
@@ -29,6 +29,7 @@ def run_submit(
     count: int,
     in_flight_max: int,
     rate: int = 0,
+    value_bytes: int = len(VALUE),
     *,
     ordering_key: OrderingKey = OF_MESSAGES,
 ) -> dict[str, Any]:
@@ -40,10 +41,11 @@ def run_submit(
         started = time.time()
         submit = producer.submit
         pace = Pace(rate)
+        plain = VALUE[:value_bytes]
         for sent in range(count):
             while not pace.due(sent):
                 time.sleep(0.0005)
-            value = stamped_value() if rate else VALUE
+            value = stamped_value() if rate else plain
             message = Message(topic, key=KEYS[sent % 1_000], value=value)
             future = submit([message], None, ordering_key=ordering_key)
         future.result(60)
