@@ -17,7 +17,7 @@ def test_a_client_that_can_write_nothing_any_more_says_so_and_raises_nothing_of_
     with MockCluster() as cluster:
         cluster.create_topic("orders", partitions=1)
         config = ProducerConfig(bootstrap_servers=cluster.bootstrap_servers)
-        writer = KafkaHalfWriter(config, batch_bytes_max=1_000_000, message_timeout_ms=20_000)
+        writer = KafkaHalfWriter(config, batch_bytes_max=1_000_000, message_timeout_ms=20_000, linger_ms=1)
         reports: list[Any] = []
         cluster.refuse(PRODUCE, Code.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
