@@ -35,7 +35,8 @@ class StillWorld:
     def wait(self, is_ready: Callable[[], bool], *, timeout_s: float) -> bool:
         if is_ready():
             return True
-        self.passed_s += timeout_s
+        # A shorter time may be lost in rounding: then a loop that waits for the rest of a time-out never ends.
+        self.passed_s += timeout_s and max(timeout_s, 1e-6)
         return is_ready()
 
     def exchange(self, client: str, request: str, act: Callable[[], T]) -> T:

@@ -16,7 +16,7 @@ from txlayer.cli.options import AsJson, Connection, option, with_bundles
 from txlayer.config import CoordinatorConfig
 from txlayer.operate.doctor import ClusterFinding, Level, examine, findings_json, is_ill
 
-_STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan", Level.OK: "green"}
+LEVEL_STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.INFO: "cyan", Level.OK: "green"}
 _ORDER = list(Level)
 
 
@@ -89,7 +89,7 @@ def _together(found: Sequence[ClusterFinding]) -> list[tuple[ClusterFinding, str
 def _block(finding: ClusterFinding, about: str) -> Text:
     # Lines as they are, however narrow the terminal: what mends is there to be copied.
     lines = [finding.reason, f"mend it by: {finding.mend}" if finding.mend else ""]
-    block = Text(f"{finding.level.value:8} ", style=_STYLES[finding.level])
+    block = Text(f"{finding.level.value:8} ", style=LEVEL_STYLES[finding.level])
     block.append(printable(f"{finding.check}  {about}"), style="not bold default")
     for line in filter(None, lines):
         block.append(f"\n{'':9}{printable(line)}", style="not bold default")

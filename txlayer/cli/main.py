@@ -30,7 +30,7 @@ GROUPS = {
     "console": "txlayer.cli.console:app",
 }
 """Where the commands of a group are: a `typer.Typer` of a module."""
-SINGLE = {"doctor": "txlayer.cli.doctor:doctor", "verify": "txlayer.cli.verify:verify"}
+SINGLE = {"doctor": "txlayer.cli.doctor:doctor", "verify": "txlayer.cli.verify:verify", "top": "txlayer.cli.top:top"}
 """Commands without a group: a function of a module."""
 
 

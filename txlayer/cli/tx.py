@@ -39,11 +39,12 @@ from txlayer.core import codec
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import Origin, ParkReason, check_txn_id, txn_id_of
 from txlayer.errors import UsageError
-from txlayer.operate import unsettled
+from txlayer.operate import Json, time_text, unsettled
 from txlayer.operate.unsettled import PARKED, Filter
 
 if TYPE_CHECKING:
     from txlayer.core.history import TransactionHistory
+    from txlayer.operate.live import LiveView
     from txlayer.operate.overview import Overview
     from txlayer.operate.settle import (
         ManualSettlement,
@@ -124,6 +125,7 @@ def list_(
         bool, option("--kept-aside", "Show instead the records that cannot be read, or that were in the wrong place.")
     ] = False,
     limit: Annotated[int, option("--limit", "Show so many, the oldest first.", min=1)] = LIMIT,
+    watch: Annotated[bool, option("--watch", "Keep the list current until Ctrl-C.")] = False,
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:
@@ -134,6 +136,11 @@ def list_(
     from txlayer.cli import tx_rows
 
     wanted = filters.read()
+    if watch:
+        if kept_aside:
+            raise UsageError("--watch: it shows transactions; leave out --kept-aside")
+        _watch(connection.config(CoordinatorConfig), wanted, limit, as_json=as_json)
+        return
     if kept_aside and wanted != Filter(older_ms=wanted.older_ms):
         raise UsageError(
             "--kept-aside: such a record has neither group, topic, state nor reason code; of the filters it takes "
@@ -160,6 +167,30 @@ def list_(
         (0 if kept_aside else len(quarantined), "kept aside; --kept-aside shows what"),
         err=as_json,
     )
+
+
+def _watch(config: CoordinatorConfig, wanted: Filter, limit: int, *, as_json: bool) -> None:
+    from rich.console import Group, RenderableType
+    from rich.text import Text
+
+    from txlayer.cli import tx_rows
+    from txlayer.cli.top import WATCH_S, watch
+    from txlayer.operate.rows import Wanted
+
+    def look(view: LiveView) -> Json:
+        now_ms, state = current_ms(), view.state
+        page = view.rows.page(Wanted(wanted, limit=limit), now_ms=now_ms)
+        rows = [unsettled.unsettled_json(found, now_ms=now_ms) for found in page.rows]
+        return {"true_ms": state.true_ms, "problem": state.problem or None, "count": page.count, "transactions": rows}
+
+    def draw(body: Json) -> RenderableType:
+        shown, count = len(body["transactions"]), body["count"]
+        said = f"{count:,} not settled, true at {time_text(body['true_ms'])}"
+        said += f"; the oldest {shown:,}" if shown < count else ""
+        said += f"; not known now: {body['problem']}" if body["problem"] else ""
+        return Group(Text(printable(said)), tx_rows.list_table(body["transactions"]))
+
+    watch(config, look, draw, interval_s=WATCH_S, as_json=as_json)
 
 
 @command(app)

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from txlayer.adapters.ports import GroupMember
 from txlayer.adapters.telemetry import printable
 from txlayer.operate import length_text, time_text
-from txlayer.operate.tallies import Minute
+from txlayer.operate.tallies import Minute, quantile
 
 VALUE_BYTES_SHOWN = 16 * 1024
 
@@ -103,19 +103,10 @@ def rate_chart(minutes: Sequence[Minute], *, since_ms: int, bucket_ms: int, buck
 def latency_chart(minutes: Sequence[Minute], *, bucket_ms: int, bucket_count: int, now_ms: int) -> Markup:
     """Time from the first half record to the decision; upper bounds, each at most twice the true value."""
     series = [
-        (name, {m.at_ms: _quantile(m.latency_ms, share) / 1000 for m in minutes if m.latency_ms})
+        (name, {m.at_ms: quantile(m.latency_ms, share) / 1000 for m in minutes if m.latency_ms})
         for name, share in (("median", 0.5), ("99 of 100", 0.99))
     ]
     return _chart("Seconds to a decision", series, " s", bucket_ms=bucket_ms, bucket_count=bucket_count, now_ms=now_ms)
-
-
-def _quantile(bins: Mapping[int, int], share: float) -> int:
-    left = share * sum(bins.values())
-    for bound, number in sorted(bins.items()):
-        left -= number
-        if left <= 0:
-            return bound
-    return max(bins)
 
 
 def _chart(

@@ -86,6 +86,8 @@ class PartitionNow(NamedTuple):
     op_lag_ms: int  # age of the oldest op line that is not carried out
     half_lag: int  # offsets of half that are not read
     restart_count: int  # offsets of half that a restart would read again
+    op_end: int = 0
+    doubt_end: int = 0  # the rows show what op and doubt say before these offsets
 
 
 class LiveState(NamedTuple):
@@ -197,6 +199,11 @@ class LiveView:
                     should_stop.wait(RETRY_S)
         finally:
             self.close()
+
+    def catch_up(self) -> None:
+        """Read until every partition was read to its end once, and raise what cannot be read."""
+        while not self.state.is_ready:
+            self._go_on()
 
     def step(self) -> bool:
         """A bounded piece of work. False: it failed, and `state.problem` says why."""
@@ -492,6 +499,8 @@ class LiveView:
             followed.op_lag_ms(stored.op_offset, poll.at_ms),
             poll.ends[topics.half, p] - stored.half_next,
             poll.ends[topics.half, p] - stored.low_water,
+            poll.ends[topics.op, p],
+            poll.ends[topics.doubt, p],
         )
 
     def _give_up_misplaced_lines(self, followed: _Followed, poll: _Poll, reached: OpPosition) -> None:

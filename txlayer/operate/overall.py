@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from txlayer.core.ledger.transitions import COMMITTING, TxnState
-from txlayer.operate import length_text
+from txlayer.operate import Json, length_text
 from txlayer.operate.doctor import Level, counted
 from txlayer.operate.live import STABLE, LiveState
+from txlayer.operate.responders import GroupResponders
 from txlayer.operate.rows import UNREADABLE, GroupCount
+from txlayer.operate.tallies import rates_of
 from txlayer.operate.unsettled import PARKED
 
 STALE_MS = 15_000
@@ -97,6 +99,78 @@ def _about_transactions(state: LiveState, counts: Sequence[GroupCount], now_ms: 
         )
     if not state.members and numbers[COMMITTING]:
         yield Remark(Level.ERROR, f"{counted(numbers[COMMITTING], 'transaction')} committed and not forwarded")
+
+
+class GroupNow(NamedTuple):
+    """What is not settled of one producer group, and who answers for it."""
+
+    name: str
+    states: dict[str, int]
+    total: int
+    oldest_ms: int | None
+    responders: GroupResponders | None  # None: not looked at yet
+
+
+def groups_of(state: LiveState, counts: Sequence[GroupCount]) -> list[GroupNow]:
+    """One for each group, that with the oldest transaction first; then those that are known for their responders alone."""
+    responders = {each.producer_group: each for each in state.responders}
+    states: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    oldest_ms: dict[str, int] = {}
+    for each in counts:
+        states[each.producer_group][each.state] = each.count
+        oldest_ms[each.producer_group] = min(each.oldest_ms, oldest_ms.get(each.producer_group, each.oldest_ms))
+    names = [*sorted(states, key=lambda name: oldest_ms[name]), *sorted(responders.keys() - states.keys())]
+    return [
+        GroupNow(name, found, sum(found.values()), oldest_ms.get(name), responders.get(name))
+        for name in names
+        for found in [states.get(name, {})]
+    ]
+
+
+def overall_json(namespace: str, state: LiveState, counts: Sequence[GroupCount], *, now_ms: int) -> Json:
+    """What `txlayer top --json` prints."""
+    owners = {partition: member for member in state.members for _, partition in member.partitions}
+    rates = rates_of(state.minutes, since_ms=state.since_ms, now_ms=now_ms)
+    return {
+        "namespace": namespace,
+        "true_ms": state.true_ms,
+        "problem": state.problem or None,
+        "remarks": [
+            {"level": remark.level.value, "sentence": remark.sentence}
+            for remark in remarks(state, counts, now_ms=now_ms)
+        ],
+        "groups": [
+            {
+                "producer_group": group.name,
+                "states": group.states,
+                "count": group.total,
+                "oldest_age_ms": None if group.oldest_ms is None else max(now_ms - group.oldest_ms, 0),
+                "is_answered": None if group.responders is None else group.responders.is_answered,
+                "responders": []
+                if group.responders is None
+                else [f"{member.client_id} on {member.host}" for member in group.responders.members],
+            }
+            for group in groups_of(state, counts)
+        ],
+        "kept_aside_count": state.quarantined_count,
+        "rates": None if rates is None else rates._asdict(),
+        "group_state": state.group_state,
+        "member_count": len(state.members),
+        "partitions": [
+            {
+                "partition": each.partition,
+                "owner": None
+                if (owner := owners.get(each.partition)) is None
+                else f"{owner.client_id} on {owner.host}",
+                "op_lag": each.op_lag,
+                "op_lag_ms": each.op_lag_ms,
+                "half_lag": each.half_lag,
+                "restart_count": each.restart_count,
+                "true_ms": each.true_ms,
+            }
+            for each in state.partitions
+        ],
+    }
 
 
 def _few(numbers: list[int]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from txlayer.core import codec
@@ -56,6 +57,39 @@ class Minutes:
             if len(self._buckets) > BUCKET_COUNT:
                 del self._buckets[min(self._buckets)]
         return bucket
+
+
+class Rates(NamedTuple):
+    """The last full minute, by the brokers' clocks: transactions a second, and times to a decision, rounded up."""
+
+    prepared: float
+    committed: float
+    rolled_back: float
+    median_ms: int | None  # from the first half record to a commit; None: there was none
+    p99_ms: int | None
+
+
+def rates_of(minutes: Sequence[Minute], *, since_ms: int, now_ms: int) -> Rates | None:
+    """Those of the six full buckets before now; None: they were not counted whole, for counting began at `since_ms`."""
+    end = now_ms - now_ms % BUCKET_MS
+    if not since_ms or since_ms > end - 60_000:
+        return None
+    recent = [each for each in minutes if end - 60_000 <= each.at_ms < end]
+    bins: Counter[int] = Counter()
+    for each in recent:
+        bins.update(each.latency_ms)
+    counts = (sum(each[field] for each in recent) / 60 for field in (1, 2, 3))
+    return Rates(*counts, *((quantile(bins, share) if bins else None) for share in (0.5, 0.99)))
+
+
+def quantile(bins: Mapping[int, int], share: float) -> int:
+    """The upper bound of the bin at which so large a share of all is reached."""
+    left = share * sum(bins.values())
+    for bound, number in sorted(bins.items()):
+        left -= number
+        if left <= 0:
+            return bound
+    return max(bins)
 
 
 QUARANTINED_MAX = 10_000

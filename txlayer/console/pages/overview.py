@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,8 +14,7 @@ from starlette.routing import Route
 
 from txlayer.console import show
 from txlayer.operate.consumers import ConsumedTopic, read_consumed
-from txlayer.operate.overall import remarks
-from txlayer.operate.rows import GroupCount
+from txlayer.operate.overall import groups_of, remarks
 from txlayer.operate.tallies import BUCKET_COUNT, BUCKET_MS
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ async def overview(request: Request) -> Response:
         request,
         "overview.html",
         remarks=said,
-        groups=_by_group(counts, {each.producer_group: each for each in state.responders}),
+        groups=groups_of(state, counts),
         owners=owners,
         is_cut=console.view.rows.is_cut,
         charts=[
@@ -56,26 +54,6 @@ async def overview(request: Request) -> Response:
         job_names=list(WORK),
         can_inspect=console.inspect is not None,
     )
-
-
-def _by_group(counts: list[GroupCount], responders: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each producer group: its numbers by state, its oldest, who answers for it."""
-    states: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    oldest_ms: dict[str, int] = {}
-    for each in counts:
-        states[each.producer_group][each.state] = each.count
-        oldest_ms[each.producer_group] = min(each.oldest_ms, oldest_ms.get(each.producer_group, each.oldest_ms))
-    names = [*sorted(states, key=lambda name: oldest_ms[name]), *sorted(responders.keys() - states.keys())]
-    return [
-        {
-            "name": name,
-            "states": states.get(name, {}),
-            "total": sum(states.get(name, {}).values()),
-            "oldest_ms": oldest_ms.get(name),
-            "responders": responders.get(name),
-        }
-        for name in names
-    ]
 
 
 # --- what runs beside -------------------------------------------------------------------------------------------------

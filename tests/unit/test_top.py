@@ -1,0 +1,122 @@
+"""`txlayer top` shows on a terminal what the overview of the console shows, and the loop keeps it current."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.support.core_records import txn_key
+from tests.support.onlooking import Onlooker
+from tests.support.still_coordinator import StillCoordinator
+from txlayer.cli import top
+from txlayer.operate.live import LiveView
+from txlayer.operate.overall import overall_json
+from txlayer.operate.tallies import Minute, rates_of
+
+
+class Screen:
+    """A live view of a still world, and what is drawn of it."""
+
+    def __init__(self) -> None:
+        self.stage = StillCoordinator()
+        self.onlooker = Onlooker(self.stage)
+
+    def body(self, view: LiveView | None = None) -> Any:
+        view = view or self.onlooker.view
+        return overall_json("shop", view.state, view.rows.counts(), now_ms=self.stage.world.now_ms())
+
+    def drawn(self) -> str:
+        console = Console(width=200, color_system=None)
+        with console.capture() as caught:
+            console.print(top.overview(self.body()))
+        return caught.get()
+
+
+@pytest.fixture
+def screen() -> Screen:
+    return Screen()
+
+
+def test_what_is_wrong_comes_first_and_every_number_is_there(screen: Screen) -> None:
+    screen.stage.half(txn_key("a"))
+    screen.onlooker.look()
+    screen.stage.world.advance(ms=60_000)
+    screen.onlooker.look()
+
+    text = screen.drawn()
+    body = screen.body()
+
+    assert text.index("no coordinator runs") < text.index("1 transaction not settled")
+    assert "no responder" in text
+    assert ("shop", {"open": 1}, False) == tuple(
+        body["groups"][0][name] for name in ("producer_group", "states", "is_answered")
+    )
+    assert [0, 1] == sorted(row["partition"] for row in body["partitions"])
+    assert json.loads(json.dumps(body)) == body
+
+
+def test_before_the_logs_are_read_nothing_is_claimed(screen: Screen) -> None:
+    text = screen.drawn()
+
+    assert "the logs are being read" in text
+    assert "true at no time yet" in text
+    assert "the last minute: being counted" in text
+
+
+def test_what_others_wrote_moves_no_cursor(screen: Screen) -> None:
+    screen.stage.half(txn_key("a"), group="[red]x\x1b[2J")
+    screen.onlooker.look()
+
+    text = screen.drawn()
+
+    assert "[red]x\\x1b[2J" in text
+    assert "\x1b" not in text
+
+
+def test_rates_are_said_when_a_whole_minute_was_counted() -> None:
+    minutes = [Minute(50_000, 60, 30, 6, {1024: 29, 4096: 1}), Minute(110_000, 600, 0, 0, {})]
+
+    assert rates_of(minutes, since_ms=55_000, now_ms=112_000) is None
+    rates = rates_of(minutes, since_ms=50_000, now_ms=112_000)
+
+    assert rates is not None
+    assert [1.0, 0.5, 0.1, 1024, 4096] == list(rates)
+    assert "1.0/s prepared, 0.5/s committed, 0.1/s rolled back; half of the commits within 1 s" in top._rates(
+        rates._asdict()
+    )
+
+
+def test_the_loop_shows_each_interval_and_goes_on_after_a_failure(
+    screen: Screen, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits: list[float] = []
+    steps = iter(range(1_000))
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        screen.stage.world.advance(ms=round(seconds * 1000))
+        screen.stage.kafka.start()
+
+    screen.stage.half(txn_key("a"))
+    screen.onlooker.look()
+    screen.stage.kafka.stop()
+    begun_ms = screen.stage.world.now_ms()
+    top.follow(
+        screen.onlooker.view,
+        screen.body,
+        top.overview,
+        interval_s=2.0,
+        should_stop=lambda: next(steps) == 999 or screen.stage.world.now_ms() - begun_ms > 20_000,
+        wait=wait,
+        clock=screen.stage.world.monotonic,
+        as_json=True,
+    )
+
+    bodies = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert waits
+    assert any(body["problem"] for body in bodies)
+    assert bodies[-1]["problem"] is None
+    assert 2 < len(bodies) < 12

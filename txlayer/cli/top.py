@@ -1,0 +1,180 @@
+"""`txlayer top`: is it well, in a terminal and kept current; and the loop with which other commands keep a table current."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from typing import TYPE_CHECKING, Annotated
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from txlayer.adapters.telemetry import printable
+from txlayer.cli import output
+from txlayer.cli.doctor import LEVEL_STYLES
+from txlayer.cli.options import AsJson, Connection, current_ms, option, with_bundles
+from txlayer.config import CoordinatorConfig, parse_duration
+from txlayer.operate import Json, length_text, time_text
+from txlayer.operate.doctor import Level
+
+if TYPE_CHECKING:
+    from txlayer.operate.live import LiveView
+
+ROW_COUNT = 15
+"""Groups and partitions that are shown, those that need a look first; the overview fits into a screen."""
+WATCH_S = 2.0
+"""How often a list is shown anew."""
+RETRY_S = 2.0
+"""Pause after a failure."""
+
+Interval = Annotated[str, option("--interval", "How often to look.", "2s")]
+
+
+@with_bundles
+def top(
+    *,
+    once: Annotated[bool, option("--once", "Show it once and end.")] = False,
+    interval: Interval = "2s",
+    connection: Connection,
+    as_json: AsJson = False,
+) -> None:
+    """Show whether a namespace is well, and keep that current until Ctrl-C: transactions, responders, coordinators.
+
+    It reads the logs once and follows them from there. With --json each look is an object on a line of its own.
+    """
+    from txlayer.operate.overall import overall_json
+
+    config = connection.config(CoordinatorConfig)
+    interval_s = parse_duration("--interval", interval).total_seconds()
+
+    def look(view: LiveView) -> Json:
+        return overall_json(config.namespace, view.state, view.rows.counts(), now_ms=current_ms())
+
+    watch(config, look, overview, interval_s=interval_s, is_once=once, as_json=as_json)
+
+
+def watch(
+    config: CoordinatorConfig,
+    look: Callable[[LiveView], Json],
+    draw: Callable[[Json], RenderableType],
+    *,
+    interval_s: float,
+    is_once: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Show what `look` finds in a live view, again after each interval, until a signal.
+
+    Raises:
+        BrokerUnavailableError, NotAuthorisedError, UsageError: the first look failed. Later failures are in what `look` finds.
+    """
+    from txlayer.adapters.connect import CoordinatorConnections, kafka_clients
+    from txlayer.coordinator.workers import StopSignal
+    from txlayer.operate.live import LiveView
+
+    clients = kafka_clients(config)
+    view = LiveView(config, lambda: CoordinatorConnections(clients, config, is_sparing=True))
+    with closing(view):
+        view.catch_up()
+        if is_once:
+            output.show(look(view), draw, as_json=as_json)
+            return
+        stop = StopSignal()
+        stop.install()
+        follow(view, look, draw, interval_s=interval_s, should_stop=stop.is_set, wait=stop.wait, as_json=as_json)
+
+
+def follow(
+    view: LiveView,
+    look: Callable[[LiveView], Json],
+    draw: Callable[[Json], RenderableType],
+    *,
+    interval_s: float,
+    should_stop: Callable[[], bool],
+    wait: Callable[[float], object],
+    clock: Callable[[], float] = time.monotonic,
+    as_json: bool = False,
+) -> None:
+    """Step the view and show it after each interval: on the whole screen, or below the last look where there is no terminal."""
+    from rich.live import Live
+
+    is_screen = sys.stdout.isatty() and not as_json
+    with Live(console=output.console(), screen=True, auto_refresh=False) if is_screen else nullcontext() as shown:
+        due = clock()
+        while not should_stop():
+            is_well = view.step()
+            if clock() >= due:
+                due = clock() + interval_s
+                found = look(view)
+                if isinstance(shown, Live):
+                    shown.update(draw(found), refresh=True)
+                else:
+                    output.show(found, draw, as_json=as_json)
+                    sys.stdout.flush()
+            if not is_well:
+                wait(RETRY_S)
+
+
+# --- the overview -----------------------------------------------------------------------------------------------------
+
+
+def overview(body: Json) -> RenderableType:
+    """What `overall_json` says, on a screen."""
+    parts: list[RenderableType] = [Text(printable(f"namespace {body['namespace']}, true at {_time(body['true_ms'])}"))]
+    for remark in body["remarks"]:
+        line = Text(f"{remark['level']:8} ", style=LEVEL_STYLES[Level(remark["level"])])
+        parts.append(line.append(printable(remark["sentence"]), style="not bold default"))
+    if body["groups"]:
+        parts += [_cut(body["groups"], _GROUPS, ("not settled", "oldest"))]
+    parts.append(Text(f"\nthe last minute: {_rates(body['rates'])}"))
+    parts.append(Text(printable(f"\ncoordinators: {body['group_state'] or 'unknown'}, {body['member_count']} running")))
+    worst = sorted(body["partitions"], key=lambda row: (row["owner"] is not None, -row["op_lag_ms"], row["partition"]))
+    parts.append(_cut(worst, _PARTITIONS, ("partition", "not carried out", "waits for", "half not read")))
+    return Group(*parts)
+
+
+def _cut(rows: list[Json], columns: output.Columns, right: tuple[str, ...]) -> RenderableType:
+    table = output.rows_table(rows[:ROW_COUNT], columns, right=right)
+    more = len(rows) - ROW_COUNT
+    return Group(table, Text(f"and {more:,} more")) if more > 0 else table
+
+
+def _time(at_ms: int) -> str:
+    return time_text(at_ms) if at_ms else "no time yet"
+
+
+def _rates(rates: Json | None) -> str:
+    if rates is None:
+        return "being counted"
+    said = ", ".join(
+        f"{rates[name]:,.1f}/s {name.replace('_', ' ')}" for name in ("prepared", "committed", "rolled_back")
+    )
+    if rates["median_ms"] is not None:
+        said += f"; half of the commits within {length_text(rates['median_ms'])}, 99 of 100 within {length_text(rates['p99_ms'])}"
+    return said
+
+
+def _answers(row: Json) -> Text:
+    if row["is_answered"] is None:
+        return output.cell("not known")
+    if not row["is_answered"]:
+        return output.cell("no responder", "bold red")
+    return output.cell(", ".join(row["responders"][:3]) or "answered")
+
+
+_GROUPS: output.Columns = {
+    "group": "producer_group",
+    "not settled": lambda row: f"{row['count']:,}",
+    "states": lambda row: ", ".join(f"{state} {number:,}" for state, number in row["states"].items()),
+    "oldest": lambda row: "" if row["oldest_age_ms"] is None else length_text(row["oldest_age_ms"]),
+    "who answers check-backs": _answers,
+}
+_PARTITIONS: output.Columns = {
+    "partition": "partition",
+    "owner": lambda row: output.cell(row["owner"] or "none", "" if row["owner"] else "bold red"),
+    "not carried out": lambda row: f"{row['op_lag']:,}",
+    "waits for": lambda row: length_text(row["op_lag_ms"]) if row["op_lag_ms"] else "",
+    "half not read": lambda row: f"{row['half_lag']:,}",
+    "true at": lambda row: _time(row["true_ms"]),
+}
