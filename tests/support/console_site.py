@@ -18,6 +18,8 @@ from txlayer.console.app import Console, build_app
 from txlayer.core.partitions import half_partition
 
 ADDRESS = "http://127.0.0.1:8480"
+CLIENT = "10.0.0.5"
+"""Where the browser is."""
 
 
 class Site:
@@ -35,14 +37,14 @@ class Site:
         )
         self.onlooker = Onlooker(self.stage, view=self.console.view)
         app = build_app(self.console, is_following=False)
-        self.browser = TestClient(app, base_url=ADDRESS, raise_server_exceptions=False)
+        self.browser = TestClient(app, base_url=ADDRESS, raise_server_exceptions=False, client=(CLIENT, 50_000))
 
     def get(self, address: str, *, status: int = 200) -> str:
         answer = self.browser.get(address)
         assert status == answer.status_code, answer.text
         return answer.text
 
-    def post(self, page: str, action: str, **fields: Any) -> Any:
+    def post(self, page: str, action: str, /, **fields: Any) -> Any:
         """The answer to a form of this page with this address."""
         found = re.search(rf'action="{action}"><input type="hidden" name="form_token" value="([^"]+)"', page)
         assert found is not None, page

@@ -119,7 +119,7 @@ class AccessRules:
                 expected="--users FILE, or --proxy with --identity-header",
             )
         if header is None and any(user.password_hash is None for user in self.users.values()):
-            raise ConfigError("a user without a password", name="--users", expected="a hash, or --identity-header")
+            raise ConfigError("a user has no password", name="--users", expected="a hash, or --identity-header")
         settlers = sum(user.person.may_settle for user in self.users.values())
         if self.is_writable and self.knows_people and not settlers:
             raise ConfigError("nobody may settle", name="--allow-writes", expected="a line with settle in --users FILE")

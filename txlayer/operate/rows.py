@@ -271,6 +271,11 @@ class UnsettledRows:
         query = "SELECT producer_group FROM txn GROUP BY 1 ORDER BY count(*) DESC LIMIT ?"
         return [group for (group,) in self._ask(query, (limit,)) if group]
 
+    def states(self, wanted: Wanted, *, now_ms: int) -> dict[str, int]:
+        """{state: how many of the whole list}."""
+        where, values = _where(wanted, now_ms)
+        return dict(self._ask(f"SELECT {_STATE}, count(*) FROM txn WHERE {where} GROUP BY 1 ORDER BY 1", values))
+
     def page(self, wanted: Wanted, *, now_ms: int) -> Page:
         """The next rows of a list. Ages count from the append time of the first half record.
 

@@ -301,18 +301,27 @@ class ManualSettlement:
         return wanted.keys() - missing.keys()
 
     def outcomes(
-        self, action: OperatorAction, written: Sequence[WrittenLine], snapshot: Snapshot, *, reached: Collection[int]
+        self,
+        action: OperatorAction,
+        written: Sequence[WrittenLine],
+        snapshot: Snapshot,
+        *,
+        reached: Collection[int],
+        now: Mapping[str, UnsettledTransaction] | None = None,
     ) -> list[SettlementOutcome]:
-        """What became of each; of those in partitions that were not `reached`, that they are written."""
+        """What became of each; of those in partitions that were not `reached`, that they are written.
+
+        `now` are those of them that are not settled since the coordinators went past the lines; None: they are read.
+        """
         keys = {w.found.txn.key for w in written if w.found.partition in reached}
-        now: dict[str, UnsettledTransaction] = {}
         said: defaultdict[str, list[RecordedLine]] = defaultdict(list)
         abandoned: dict[str, bool] = {}
         doubt = self._config.topics.doubt
 
         if keys:
-            overview = Overview(self._config, self._connections)
-            now = {s.txn.key: s for s in overview.unsettled() if s.txn.key in keys}
+            if now is None:
+                overview = Overview(self._config, self._connections)
+                now = {s.txn.key: s for s in overview.unsettled() if s.txn.key in keys}
             starts = {(self._config.topics.op, p): snapshot.op_ends[p] for p in reached}
             starts |= {(doubt, p): snapshot.doubt_ends[p] for p in reached}
             ends = self._connections.end_offsets(list(starts))
@@ -323,7 +332,7 @@ class ManualSettlement:
                     if index is None and key in keys:
                         abandoned[key] = codec.is_abandoned(record.value(), record.headers())
                     continue
-                for line in _lines_of(record):
+                for line in lines_of(record):
                     if line.op.key in keys:
                         said[line.op.key].append(line)
         outcomes = []
@@ -332,7 +341,7 @@ class ManualSettlement:
             if key not in keys:
                 outcomes.append(outcome_of(found, SettlementResult.WRITTEN, reason="", written_at=position))
                 continue
-            found_now = now.get(key)
+            found_now = (now or {}).get(key)
             more = None if found_now is None else found_now.txn.more
             result, state, decision = result_of(
                 action, found, position, said=said[key], now=found_now, is_abandoned=abandoned.get(key, False)
@@ -355,11 +364,12 @@ class ManualSettlement:
         if self._connections.start_offsets([op])[op] > position[0]:
             return None
         records = committed_records(self._connections, {op: (position[0], position[0] + 1)})
-        lines = [line for record in records for line in _lines_of(record)]
+        lines = [line for record in records for line in lines_of(record)]
         return next((line for line in lines if line.position == position), None)
 
 
-def _lines_of(record: Any) -> Iterable[RecordedLine]:
+def lines_of(record: Any) -> Iterable[RecordedLine]:
+    """The lines of an op record that can be read."""
     lines = codec.split_ops(record.value())
     if isinstance(lines, Undecodable):
         return

@@ -5,12 +5,24 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from txlayer.console import acting
-from txlayer.console.pages import overview, queues, transaction, transactions
+from txlayer.console.pages import overview, queues, settle, transaction, transactions
 
-ROUTES: list[Route] = [*overview.ROUTES, *transactions.ROUTES, *transaction.ROUTES, *queues.ROUTES, *acting.ROUTES]
+ROUTES: list[Route] = [
+    *overview.ROUTES,
+    *transactions.ROUTES,
+    *transaction.ROUTES,
+    *settle.ROUTES,
+    *queues.ROUTES,
+    *acting.ROUTES,
+]
 
 LOOKS = ("/run/[a-z]+", "/transaction/values", "/transaction/verdict")
 """Patterns of the paths to which also a person who may only look can post: they change nothing."""
 
-SECTIONS: list[tuple[str, str]] = [("/", "Overview"), ("/transactions", "Transactions"), ("/queues", "Queues")]
+SECTIONS: list[tuple[str, str]] = [
+    ("/", "Overview"),
+    ("/transactions", "Transactions"),
+    ("/requests", "Requests"),
+    ("/queues", "Queues"),
+]
 """(address, name) of what the navigation shows."""

@@ -20,7 +20,7 @@ async def refused(request: Request, error: TxLayerError) -> Response:
         return await failed(request, error)
     status, title = 502, "The cluster did not answer this"
     if isinstance(error, UsageError):
-        status, title = 400, "This cannot be shown"
+        status, title = 400, "This cannot be done" if request.method == "POST" else "This cannot be shown"
     elif isinstance(error, NotAuthorisedError):
         status, title = 403, "The broker refuses these credentials"
     elif isinstance(error, RetriableError):

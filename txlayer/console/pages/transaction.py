@@ -23,6 +23,7 @@ from txlayer.errors import UsageError
 from txlayer.operate import Json, length_text
 from txlayer.operate.history import are_applied, histories_at, history_json, read_half_records
 from txlayer.operate.rows import Wanted
+from txlayer.operate.settle_requests import actions_for, rows_of
 from txlayer.operate.unsettled import unsettled_json
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ async def _answer(console: Console, request: Request, fields: dict[str, str], *,
         has_values=has_values,
         job=console.jobs.newest(VERDICT),
         trace_address=console.trace_address,
+        actions_for=actions_for,
     )
 
 
@@ -119,6 +121,8 @@ def _look_up(console: Console, what: str, *, since: str, has_values: bool) -> Fo
     since_ms = None
     if position is not None:
         histories, _ = histories_at(reader, int(position[1]), int(position[2]))
+        keys = [f"{history.txn_id}/{history.nonce}" for history in histories]
+        rows = list(rows_of(console.view, keys, now_ms=console.now_ms()).values())
     else:
         rows = console.view.rows.page(Wanted(txn_id=what), now_ms=console.now_ms()).rows
         since_ms = _since_ms(console, what, since, rows)

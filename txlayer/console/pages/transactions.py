@@ -15,6 +15,7 @@ from txlayer.core.messages import ParkReason
 from txlayer.core.partitions import key_hash
 from txlayer.errors import UsageError
 from txlayer.operate.rows import SORTS, UNREADABLE, Wanted
+from txlayer.operate.settle import OperatorAction
 from txlayer.operate.unsettled import Filter, unsettled_json
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ async def transactions(request: Request) -> Response:
         states=STATES,
         reasons=[reason.value for reason in ParkReason],
         is_cut=console.view.rows.is_cut,
+        actions=[action.value for action in OperatorAction],
         sorts={name: _sort_link(kept, name) for name in SORTS},
         next_link="?" + query(kept | {"after": page.after}) if page.after else "",
         first_link="?" + query(kept) if asked["after"] else "",

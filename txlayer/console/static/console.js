@@ -50,7 +50,7 @@
         const fresh = page.getElementById(old.id);
         const selection = getSelection();
         const active = old.contains(document.activeElement) ? document.activeElement : null;
-        const isRead = (active && active.matches("input, select, textarea, button")) ||
+        const isRead = old.querySelector("input:checked") || (active && active.matches("input, select, textarea, button")) ||
           (selection && !selection.isCollapsed && selection.containsNode(old, true));
         if (!fresh || isRead) continue;
         showTimes(fresh);

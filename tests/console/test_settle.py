@@ -1,0 +1,346 @@
+"""What people do in the console is in the op log with their names, and the pages say what the logs say became of it."""
+
+from __future__ import annotations
+
+import html
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.console_site import CLIENT, Site
+from tests.support.core_records import op_line, txn_key
+from txlayer.console.access import AccessRules, parse_proxy
+from txlayer.console.people import Person, Role, User
+from txlayer.core.messages import Source
+from txlayer.operate.settle_requests import request_id_of
+
+HOSTILE = '"><script>alert(1)</script>'
+
+
+class Desk:
+    """A console that may write, on a stage whose coordinator works while the console waits for it."""
+
+    def __init__(self, rules: AccessRules | None = None) -> None:
+        self.is_worked = True
+        self.on_wait: list[Any] = []
+        self._lock = threading.Lock()
+        rules = rules or AccessRules(is_writable=True, local_name="zoe")
+        self.site = Site(rules, environment={"sleep": self._wait})
+        self.stage, self.look, self.get = self.site.stage, self.site.onlooker.look, self.site.get
+
+    def _wait(self, seconds: float) -> None:
+        with self._lock:
+            if self.on_wait:
+                self.on_wait.pop(0)()
+            if self.is_worked:
+                self.stage.work(seconds=2)
+            else:
+                self.stage.world.advance(ms=round(seconds * 1000))
+            self.look()
+
+    def plan(self, page: str, action: str, *keys: str, **fields: str) -> str:
+        """The page that says what would happen."""
+        answer = self.site.post(page, "/settle/plan", action=action, key_of=list(keys), **fields)
+        assert 200 == answer.status_code, answer.text
+        return str(answer.text)
+
+    def ask(self, plan: str, *, why: str = "ticket 12", **more: str) -> Any:
+        """The answer to the form of such a page."""
+        form = plan.partition('action="/settle">')[2].partition("</form>")[0]
+        fields: dict[str, Any] = {}
+        for name, value in re.findall(r'name="([a-z_]+)" value="([^"]*)"', form):
+            fields.setdefault(name, []).append(html.unescape(value))
+        del fields["form_token"]
+        return self.site.post(plan, "/settle", **{**fields, "why": why, **more})
+
+    def settle(self, plan: str, **more: str) -> str:
+        """The page of the request, once it has ended."""
+        answer = self.ask(plan, **more)
+        assert 303 == answer.status_code, answer.text
+        address = answer.headers["location"]
+        self.site.wait_for("settle " + address.rpartition("=")[2])
+        return self.get(address)
+
+    def prepare(self, *names: str) -> list[str]:
+        keys = [txn_key(name) for name in names]
+        for key in keys:
+            self.stage.half(key)
+        self.look()
+        return keys
+
+    def operator_lines(self) -> list[str]:
+        return [line.decode() for line in self.stage.said() if b"|operator|" in line]
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    made = Desk()
+    with made.site.browser:
+        yield made
+
+
+def test_a_transaction_is_committed_with_a_name_and_a_reason_and_the_page_says_what_the_log_says(desk: Desk) -> None:
+    (key,) = desk.prepare("a")
+    txn_id = key.partition("/")[0]
+
+    plan = desk.plan(desk.get(f"/transaction?id={txn_id}"), "commit", key)
+    assert [] == desk.operator_lines()
+    page = desk.settle(plan)
+
+    (line,) = desk.operator_lines()
+    assert line.startswith(f"1|C|{key}|shop|")
+    assert "zoe%3A ticket 12 %5Brequest " in line
+    assert [txn_id] == desk.stage.visible()
+    assert "is committed and forwarded" in page
+    assert "<dt>done</dt><dd>1</dd>" in page
+
+
+@pytest.mark.parametrize(("action", "letter"), [("check-now", "U"), ("rollback", "R"), ("abandon", "A")])
+def test_each_action_writes_its_own_line(desk: Desk, action: str, letter: str) -> None:
+    (key,) = desk.prepare("a")
+
+    page = desk.settle(desk.plan(desk.get("/transactions"), action, key))
+
+    (line,) = desk.operator_lines()
+    assert line.startswith(f"1|{letter}|{key}|")
+    assert "<dt>done</dt><dd>1</dd>" in page
+    assert [] == desk.stage.visible()
+
+
+def test_of_two_people_the_first_line_wins_and_the_page_of_the_other_says_so(desk: Desk) -> None:
+    keys = desk.prepare("a", "b")
+    plan = desk.plan(desk.get("/transactions"), "commit", *keys)
+    # One is rolled back before the console writes, the other one between its look and its line.
+    desk.stage.op(op_line("R", keys[0], 0, source=Source.OPERATOR, reason="anna: she asked"))
+    desk.stage.work(seconds=2)
+    desk.look()
+    desk.stage.op(op_line("R", keys[1], 1, source=Source.OPERATOR, reason="anna: he asked"))
+
+    page = desk.settle(plan, confirm="2")
+
+    assert "<dt>refused</dt><dd>2</dd>" in page
+    assert "by operator anna (she asked)" in page
+    assert "by operator anna (he asked)" in page
+    assert [] == desk.stage.visible()
+
+
+def test_many_take_their_number_typed_and_are_written_in_steps(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.operate.settle_requests.STEP_COUNT", 3)
+    keys = desk.prepare(*(f"t{number}" for number in range(8)))
+    plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open", group="shop")
+    assert "<strong>8</strong>" in plan
+
+    refused = desk.ask(plan, confirm="7")
+    (later,) = desk.prepare("later")
+    page = desk.settle(plan, confirm="8")
+
+    assert 400 == refused.status_code
+    assert "type the number of transactions, 8" in refused.text
+    assert 8 == len(desk.operator_lines())
+    assert not any(later in line for line in desk.operator_lines())
+    assert "<dt>done</dt><dd>8</dd>" in page
+    assert all(key.partition("/")[0] in page for key in keys)
+
+
+def test_a_request_that_is_stopped_is_resumed_and_nothing_is_written_twice(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlayer.operate.settle_requests.STEP_COUNT", 3)
+    desk.prepare(*(f"t{number}" for number in range(8)))
+    plan = desk.plan(desk.get("/transactions"), "check-now", is_view="1", state="open")
+
+    def stop() -> None:
+        (job,) = desk.site.console.jobs.named("settle ")
+        desk.site.console.jobs.stop(job.name)
+
+    desk.on_wait.append(stop)
+    stopped = desk.settle(plan, confirm="8")
+    assert 3 == len(desk.operator_lines())
+    assert "before its end: it was stopped" in stopped
+
+    (job,) = desk.site.console.jobs.named("settle ")
+    desk.site.post(stopped, "/request/resume", id=job.subject)
+    desk.site.wait_for(job.name)
+    page = desk.get(f"/request?id={job.subject}")
+
+    lines = desk.operator_lines()
+    assert (8, 8) == (len(lines), len({line.split("|")[2] for line in lines}))
+    assert "3 of them written before it was resumed" in page
+
+
+def test_a_request_is_found_again_in_the_op_log_by_a_new_console(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.operate.settle_requests.STEP_COUNT", 2)
+    desk.prepare(*(f"t{number}" for number in range(5)))
+    plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1", state="open")
+    desk.is_worked = False
+    page = desk.settle(plan, confirm="5")
+    assert "no coordinator carries its lines out now" in page
+    assert "<dt>written</dt><dd>2</dd>" in page
+    (job,) = desk.site.console.jobs.named("settle ")
+
+    desk.site.console.jobs._jobs.clear()  # as after kill -9
+    desk.is_worked = True
+    listed = desk.get("/requests")
+    found = desk.get(f"/request?id={job.subject}")
+
+    assert job.subject in listed
+    assert "The op log has 2 of at most 5 lines" in found
+    assert "coordinators have gone past 0 of them" in found
+    desk.stage.op(op_line("C", desk.operator_lines()[0].split("|")[2], 0))
+    desk.site.post(found, "/request/resume", id=job.subject)
+    desk.site.wait_for(job.name)
+    assert 5 == len(desk.operator_lines())
+    assert [] == desk.stage.visible()
+    desk.site.console.jobs._jobs.clear()
+    assert "coordinators have gone past 5 of them" in desk.get(f"/request?id={job.subject}")
+
+
+def test_a_line_that_came_too_late_is_named_when_the_request_is_found_again(desk: Desk) -> None:
+    (key,) = desk.prepare("a")
+    plan = desk.plan(desk.get("/transactions"), "commit", key)
+    desk.stage.op(op_line("R", key, 0, source=Source.OPERATOR, reason="anna: she asked"))
+    desk.settle(plan)
+    (job,) = desk.site.console.jobs.named("settle ")
+    desk.site.console.jobs._jobs.clear()
+
+    assert "rollback by operator anna: she asked came first" in desk.get(f"/request?id={job.subject}")
+
+
+def test_the_same_form_sent_twice_is_one_request(desk: Desk) -> None:
+    (key,) = desk.prepare("a")
+    plan = desk.plan(desk.get("/transactions"), "check-now", key)
+
+    desk.settle(plan)
+    desk.settle(plan)
+
+    assert 1 == len(desk.operator_lines())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"why": "  "}, "say why"),
+        ({"why": 1_000 * "x"}, "a reason takes at most"),
+        ({"request": "x"}, "no such request"),
+        ({"request": request_id_of(1_600_000_000_000, 1)}, "looked at long ago"),
+        ({"count": "x"}, "the form has no count"),
+        ({"count": "0"}, "takes 1 to"),
+        ({"count": "2"}, "not that of the transactions"),
+        ({"action": "drop"}, "does not say what to do"),
+        ({"key_of": ""}, "no transaction is chosen"),
+        ({"key_of": [f"{number}/a" for number in range(101)]}, "choose at most 100"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_nothing_is_written(desk: Desk, change: Any, says: str) -> None:
+    (key,) = desk.prepare("a")
+    plan = desk.plan(desk.get("/transactions"), "commit", key)
+
+    answer = desk.ask(plan, **change)
+
+    assert 400 == answer.status_code
+    assert re.search(says, answer.text)
+    assert [] == desk.operator_lines()
+
+
+def test_what_is_decided_already_is_left_alone(desk: Desk) -> None:
+    open_one, held = txn_key("open"), txn_key("held")
+    desk.stage.commit(held, desk.stage.half(held, topic="missing"))
+    desk.stage.work(seconds=5)
+    desk.stage.half(open_one)
+    desk.look()
+
+    plan = desk.plan(desk.get("/transactions"), "rollback", open_one, held, "gone/0000000a")
+
+    assert "<strong>1</strong>" in plan
+    assert "left alone" in plan
+    assert "not waiting any more" in plan
+    assert "nothing" in plan
+
+
+def test_a_view_without_a_state_means_the_parked_ones(desk: Desk) -> None:
+    desk.prepare("a")
+
+    plan = desk.plan(desk.get("/transactions"), "rollback", is_view="1")
+
+    assert "There is nothing to do" in plan
+    assert "parked,parked-committed" in plan
+
+
+def test_an_unknown_request_is_said(desk: Desk) -> None:
+    assert "has no line of this request" in desk.get(f"/request?id={request_id_of(1_700_000_000_000, 1)}", status=404)
+    assert 400 == desk.site.browser.get("/request?id=../x").status_code
+    assert 400 == desk.site.browser.get("/requests?since=what").status_code
+
+
+def test_a_reason_is_text_and_nothing_else(desk: Desk) -> None:
+    (key,) = desk.prepare("a")
+
+    page = desk.settle(desk.plan(desk.get("/transactions"), "rollback", key), why=HOSTILE + " [request 1 of 2]\x1b")
+    pages = [page, desk.get("/requests"), desk.get("/transaction?id=" + key.partition("/")[0])]
+    (job,) = desk.site.console.jobs.named("settle ")
+    desk.site.console.jobs._jobs.clear()
+    pages.append(desk.get(f"/request?id={job.subject}"))
+
+    for each in pages:
+        assert "<script>alert" not in each
+        assert "&lt;script&gt;alert" in each
+        assert "\x1b" not in each
+
+
+def test_a_second_person_confirms_and_both_names_are_in_the_line() -> None:
+    people = [Person("alice", Role.SETTLE), Person("bob", Role.SETTLE)]
+    desk = Desk(
+        AccessRules(
+            proxies=(parse_proxy(CLIENT),),
+            identity_header="X-Remote-User",
+            users={person.name: User(person, None) for person in people},
+            is_writable=True,
+            needs_second_person=True,
+        )
+    )
+    browser = desk.site.browser
+    (key,) = desk.prepare("a")
+
+    browser.headers["X-Remote-User"] = "alice"
+    asked = desk.ask(desk.plan(desk.get("/transactions"), "commit", key))
+    assert "/waiting" == asked.headers["location"]
+    waiting = desk.get("/waiting")
+    (proposal,) = re.findall(r'name="proposal" value="([^"]+)"', waiting)[:1]
+    assert "commit 1 transaction: a-1/0000000a" in waiting
+    assert [] == desk.operator_lines()
+    browser.headers["X-Remote-User"] = "bob"
+    confirmed = desk.site.post(desk.get("/waiting"), "/waiting/confirm", proposal=proposal)
+    desk.site.wait_for(f"settle {confirmed.headers['location'].rpartition('=')[2]}")
+
+    (line,) = desk.operator_lines()
+    assert "alice with bob%3A ticket 12" in line
+
+
+def test_nothing_is_written_while_the_broker_is_away(desk: Desk) -> None:
+    (key,) = desk.prepare("a")
+    plan = desk.plan(desk.get("/transactions"), "commit", key)
+    desk.stage.kafka.stop()
+    desk.stage.world.advance(ms=30_000)
+    desk.site.console.view.step()
+
+    answer = desk.ask(plan)
+
+    assert 503 == answer.status_code
+    assert "nothing was written" in answer.text
+
+
+def test_a_console_that_only_shows_has_no_buttons_and_takes_no_action() -> None:
+    site = Site()
+    key = txn_key("a")
+    site.stage.half(key)
+    site.onlooker.look()
+
+    with site.browser:
+        pages = site.get("/transactions") + site.get("/transaction?id=" + key.partition("/")[0])
+        answer = site.browser.post("/settle/plan", data={"action": "commit", "key_of": key})
+
+    assert "/settle" not in pages
+    assert 403 == answer.status_code

@@ -1,0 +1,340 @@
+"""Settling transactions: what would happen, the request that coordinators work off, and what the logs say became of it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from txlayer.adapters.connect import ProducerConnections
+from txlayer.config import ClientConfig, ProducerConfig, milliseconds, parse_duration
+from txlayer.console.acting import Action, act
+from txlayer.console.pages.transactions import LENGTH_MAX, wanted_of
+from txlayer.console.show import query
+from txlayer.console.work import Job, Note
+from txlayer.errors import RetriableError, UsageError
+from txlayer.operate.operators import REASON_LENGTH_MAX
+from txlayer.operate.rows import Wanted
+from txlayer.operate.settle import ManualSettlement, OperatorAction, SettlementOutcome, SettlementResult
+from txlayer.operate.settle_requests import (
+    SELECTED_COUNT_MAX,
+    FoundLine,
+    FoundRequest,
+    RequestState,
+    SettlementRequest,
+    is_able,
+    read_requests,
+    request_id_of,
+    rows_of,
+    with_first_decisions,
+    work_off,
+)
+from txlayer.operate.settle_text import sentence
+from txlayer.operate.unsettled import PARKED, unsettled_json
+
+if TYPE_CHECKING:
+    from txlayer.console.app import Console
+
+FILTERS = ("group", "state", "topic", "reason", "key", "older")
+PLAN_MS = 60 * 60_000
+"""A person looks again at what would happen after this time."""
+RUNNING_MAX = 4
+"""Requests that are worked off at a time; each has a thread and a client."""
+WORDS = {
+    OperatorAction.CHECK_NOW: "Ask now",
+    OperatorAction.COMMIT: "Commit",
+    OperatorAction.ROLLBACK: "Roll back",
+    OperatorAction.ABANDON: "Abandon",
+}
+EFFECTS = {
+    OperatorAction.CHECK_NOW: "The coordinator asks the producer group at once what became of the local transaction. The answer decides.",
+    OperatorAction.COMMIT: "The messages are forwarded, once. What is committed already, and held or parked, is tried again. "
+    "It cannot be taken back.",
+    OperatorAction.ROLLBACK: "Consumers never see the messages. It cannot be taken back.",
+    OperatorAction.ABANDON: "The messages are gone for good, also those of a transaction that is committed and cannot be "
+    "forwarded: readers of its topics miss them. It cannot be taken back.",
+}
+
+
+# --- what would happen ------------------------------------------------------------------------------------------------
+
+
+async def plan(request: Request) -> Response:
+    """What would happen, and the form that asks for it; nothing is written."""
+    console: Console = request.app.state.console
+    form = request.state.form
+    action, now_ms = _action(form), console.now_ms()
+    keys = _keys(form)
+    asked = {name: form.get(name, "").strip() for name in FILTERS}
+    _check_current(console)
+    if keys:
+        found = await console.desk.call(rows_of, console.view, keys, now_ms=now_ms)
+        rows = [found[key] for key in keys if key in found]
+        states = dict[str, int]()
+        for row in rows:
+            states[row.state] = states.get(row.state, 0) + 1
+        gone = [key for key in keys if key not in found]
+    else:
+        asked["state"] = asked["state"] or ",".join(sorted(PARKED))
+        wanted = _wanted(asked)
+        states = await console.desk.call(console.view.rows.states, wanted, now_ms=now_ms)
+        page = await console.desk.call(console.view.rows.page, wanted, now_ms=now_ms)
+        rows, gone = page.rows, []
+    able = {state: number for state, number in states.items() if is_able(action, state)}
+    older = milliseconds(parse_duration("older", asked["older"])) if asked["older"] else 0
+    return console.page(
+        request,
+        "plan.html",
+        action=action,
+        word=WORDS[action],
+        effect=EFFECTS[action],
+        rows=[unsettled_json(row, now_ms=now_ms) | {"is_able": row.state in able} for row in rows],
+        able=able,
+        skipped={state: number for state, number in states.items() if state not in able},
+        count=sum(able.values()),
+        keys=[row.txn.key for row in rows if row.state in able] if keys else [],
+        gone=gone,
+        asked={} if keys else asked,
+        until_ms=now_ms - older,
+        request_id=request_id_of(now_ms, secrets.randbits(32)),
+        reason_max=REASON_LENGTH_MAX,
+    )
+
+
+def _action(form: Mapping[str, str]) -> OperatorAction:
+    try:
+        return OperatorAction(form.get("action", ""))
+    except ValueError:
+        raise UsageError("the form does not say what to do") from None
+
+
+def _keys(form: Any) -> tuple[str, ...]:
+    keys = tuple(dict.fromkeys(map(unquote, form.getlist("key_of"))))
+    if len(keys) > SELECTED_COUNT_MAX or any(len(key) > 140 for key in keys):
+        raise UsageError(f"choose at most {SELECTED_COUNT_MAX} transactions")
+    if (not keys and "is_view" not in form) or not all("/" in key for key in keys):
+        raise UsageError("no transaction is chosen")
+    return keys
+
+
+def _wanted(asked: dict[str, str]) -> Wanted:
+    if any(len(value) > LENGTH_MAX for value in asked.values()):
+        raise UsageError(f"a field has at most {LENGTH_MAX:,} characters")
+    return wanted_of(asked | {"sort": "age", "after": ""})
+
+
+def _check_current(console: Console) -> None:
+    state = console.view.state
+    if not state.is_ready or state.problem:
+        raise RetriableError("the console does not know the state of now; nothing was written; try again")
+
+
+# --- asking for it ----------------------------------------------------------------------------------------------------
+
+
+async def settle(request: Request) -> Response:
+    """Begin the request, or keep it for a second person; what came of it is on its own page."""
+    console: Console = request.app.state.console
+    form = request.state.form
+    action, keys = _action(form), _keys(form)
+    count, until_ms = _number(form, "count"), _number(form, "until")
+    now_ms = console.now_ms()
+    if not form.get("why", "").strip():
+        raise UsageError("say why; the op log keeps it")
+    # The person's name takes its place, and that of a second one, when it is carried out.
+    asked = SettlementRequest(
+        form.get("request", ""), action, request.state.person.name, form.get("why", "").strip(), count, keys
+    )
+    if not 0 <= now_ms - asked.begun_ms <= PLAN_MS or until_ms > now_ms:
+        raise UsageError("this was looked at long ago; look again at what would happen")
+    if not keys:
+        wanted = _wanted({name: form.get(name, "").strip() for name in FILTERS} | {"older": ""})
+        asked = replace(asked, wanted=wanted, until_ms=until_ms)
+    if count > 1 and form.get("confirm", "").strip().replace(",", "") != str(count):
+        raise UsageError(f"type the number of transactions, {count}, to confirm; nothing was written")
+    _check_current(console)
+    return await act(request, _as_action(console, asked))
+
+
+def _number(form: Mapping[str, str], name: str) -> int:
+    text = form.get(name, "")
+    if not text.isascii() or not text.isdigit() or len(text) > 15:
+        raise UsageError(f"the form has no {name}")
+    return int(text)
+
+
+def _as_action(console: Console, asked: SettlementRequest, *, is_resumed: bool = False) -> Action:
+    def carry_out(operator: str) -> str:
+        _begin(console, replace(asked, operator=operator), is_resumed=is_resumed)
+        return "/request?" + query({"id": asked.id})
+
+    them = "1 transaction" if asked.count == 1 else f"{asked.count:,} transactions"
+    says = f"{'resume: ' if is_resumed else ''}{WORDS[asked.action].lower()} {them}: {_which(asked)}"
+    return Action(says, asked.reason, carry_out)
+
+
+def _which(asked: SettlementRequest) -> str:
+    """What the request is about, in a few words."""
+    if not asked.is_filter:
+        return ", ".join(asked.keys[:3]) + (", …" if len(asked.keys) > 3 else "")
+    f = asked.wanted.filter
+    reasons = ",".join(sorted(reason.value for reason in f.reasons))
+    parts = {"group": f.group, "topic": f.topic, "state": ",".join(sorted(f.states)), "reason": reasons}
+    parts["ordering key"] = asked.wanted.key_hash
+    return ", ".join(f"{name} {value}" for name, value in parts.items() if value)
+
+
+def _begin(console: Console, asked: SettlementRequest, *, is_resumed: bool) -> None:
+    name = _job_name(asked.id)
+    if not is_resumed and console.jobs.newest(name) is not None:
+        return  # the same form once more
+    if sum(job.is_running for job in console.jobs.named(_job_name(""))) >= RUNNING_MAX:
+        raise RetriableError(f"{RUNNING_MAX} requests are being worked off; nothing was written; try again")
+
+    def work(note: Note) -> RequestState:
+        return _work_off(console, asked, note, is_resumed=is_resumed)
+
+    console.jobs.start(name, work, now_ms=console.now_ms, subject=asked.id)
+
+
+def _job_name(request_id: str) -> str:
+    return f"settle {request_id}"
+
+
+def _work_off(console: Console, asked: SettlementRequest, note: Note, *, is_resumed: bool) -> RequestState:
+    config, environment = console.config, console.environment
+    shared = {name: getattr(config, name) for name in ClientConfig.__dataclass_fields__}
+    producers = ProducerConnections(console.clients, ProducerConfig(**shared))
+    with closing(console.connect()) as connections, closing(producers):
+        return work_off(
+            asked,
+            console.view,
+            ManualSettlement(config, connections, producers, clock=environment.clock, pause=environment.sleep),
+            connections,
+            topics=config.topics,
+            now_ms=console.now_ms,
+            should_stop=lambda: note.should_stop,
+            on_step=lambda state: note("working", state.line_count, asked.count, state),
+            is_resumed=is_resumed,
+            clock=environment.clock,
+            pause=environment.sleep,
+        )
+
+
+# --- what became of it ------------------------------------------------------------------------------------------------
+
+
+async def one(request: Request) -> Response:
+    """One request: how far it is, and what the logs say became of its transactions."""
+    console: Console = request.app.state.console
+    request_id = request.query_params.get("id", "")
+    job = console.jobs.newest(_job_name(request_id[:40]))
+    state: RequestState | None = None if job is None else job.result
+    found, lines = None, list[FoundLine]()
+    if state is None and (job is None or not job.is_running):
+        found, lines = await console.desk.call(_find, console, request_id)
+    asked = state.request if state is not None else found.request if found is not None else None
+    topic = console.config.topics.op
+    return console.page(
+        request,
+        "request.html",
+        status=200 if asked is not None or job is not None else 404,
+        request_id=request_id,
+        job=job,
+        state=state,
+        asked=asked,
+        word="" if asked is None else WORDS[asked.action],
+        which="" if asked is None else _which(asked) if asked.is_filter or state is not None else "chosen one by one",
+        results=[] if state is None else sorted((each.value, number) for each, number in state.results.items()),
+        said=[]
+        if state is None
+        else [(o, _said(o, state.request.action, topic)) for o in [*state.others, *state.good]],
+        found=found,
+        lines=lines,
+        can_resume=_can_resume(job, state, found),
+    )
+
+
+def _said(outcome: SettlementOutcome, action: OperatorAction, topic: str) -> str:
+    if outcome.result is SettlementResult.NOT_FOUND or (outcome.result, outcome.state) == (
+        SettlementResult.REFUSED,
+        None,
+    ):
+        return f"{outcome.key} is not waiting any more; its page says what became of it"
+    return sentence(action, outcome, op_topic=topic)
+
+
+def _can_resume(job: Job | None, state: RequestState | None, found: FoundRequest | None) -> bool:
+    """True if lines may be missing, and it is known for which transactions."""
+    if job is not None and job.is_running:
+        return False
+    if state is not None:
+        return (bool(state.stopped) or bool(job is not None and job.problem)) and state.line_count < state.request.count
+    return found is not None and found.request.is_filter and len(found.keys) < found.request.count
+
+
+def _find(console: Console, request_id: str) -> tuple[FoundRequest | None, list[FoundLine]]:
+    SettlementRequest(request_id, OperatorAction.COMMIT, "-", "-", 1, ("-",))  # refuses what is no id
+    begun_ms = int(request_id.partition("-")[0], 16)
+    with closing(console.connect()) as connections:
+        topics = console.config.topics
+        found = read_requests(connections, topics, since_ms=begun_ms, request_id=request_id)
+        if not found:
+            return None, []
+        return found[0], with_first_decisions(found[0], connections, topics)
+
+
+async def all_of_them(request: Request) -> Response:
+    """The requests of this console, and those in the op log of the last hour or day."""
+    console: Console = request.app.state.console
+    since = request.query_params.get("since", "1h")
+    since_ms = console.now_ms() - milliseconds(parse_duration("since", since))
+
+    def read() -> list[FoundRequest]:
+        with closing(console.connect()) as connections:
+            return read_requests(connections, console.config.topics, since_ms=since_ms)
+
+    found = await console.desk.call(read)
+    running = [job for job in console.jobs.named(_job_name("")) if job.is_running]
+    return console.page(request, "requests.html", found=found, running=running, since=since, words=WORDS)
+
+
+async def stop(request: Request) -> Response:
+    """Stop a request after its step; what is written takes effect."""
+    console: Console = request.app.state.console
+    request_id = request.state.form.get("id", "")[:40]
+    console.jobs.stop(_job_name(request_id))
+    return RedirectResponse("/request?" + query({"id": request_id}), 303)
+
+
+async def resume(request: Request) -> Response:
+    """Write the lines that are missing, under the name of the person who resumes."""
+    console: Console = request.app.state.console
+    request_id = request.state.form.get("id", "")[:40]
+    job = console.jobs.newest(_job_name(request_id))
+    state: RequestState | None = None if job is None else job.result
+    found = None
+    if state is None:
+        found, _ = await console.desk.call(_find, console, request_id)
+    if not _can_resume(job, state, found):
+        raise UsageError("nothing is missing of this request, or it is not known of which transactions")
+    asked = state.request if state is not None else found.request if found is not None else None
+    assert asked is not None  # `_can_resume`
+    return await act(request, _as_action(console, asked, is_resumed=True))
+
+
+ROUTES = [
+    Route("/settle/plan", plan, methods=["POST"]),
+    Route("/settle", settle, methods=["POST"]),
+    Route("/request", one, methods=["GET"]),
+    Route("/requests", all_of_them, methods=["GET"]),
+    Route("/request/stop", stop, methods=["POST"]),
+    Route("/request/resume", resume, methods=["POST"]),
+]

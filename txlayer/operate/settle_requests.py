@@ -1,0 +1,469 @@
+"""A request to settle transactions: its op lines are written in bounded steps, and each line names the request.
+
+The op log is all that keeps a request. Coordinators work its lines off, and what became of each is read from the logs. A
+program that ends in between loses nothing: `read_requests` finds the request again, and `work_off` writes the lines that are missing.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urlencode
+
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.config import SystemTopics
+from txlayer.coordinator.partition import count_partitions
+from txlayer.core.history import split_operator_reason
+from txlayer.core.ledger.transitions import TxnState
+from txlayer.core.messages import ParkReason, Resolution, Source, txn_id_of
+from txlayer.errors import RetriableError, UsageError
+from txlayer.operate.live import LiveView
+from txlayer.operate.operators import REASON_LENGTH_MAX, signature_of
+from txlayer.operate.overview import UnsettledTransaction, committed_records, read_stored
+from txlayer.operate.rows import UNREADABLE, Wanted
+from txlayer.operate.settle import (
+    GOOD,
+    LOOK_AGAIN_S,
+    Line,
+    ManualSettlement,
+    OperatorAction,
+    RecordedLine,
+    SettlementOutcome,
+    SettlementResult,
+    Snapshot,
+    WrittenLine,
+    known_before,
+    line_of,
+    lines_of,
+    outcome_of,
+)
+from txlayer.operate.unsettled import Filter
+
+REQUEST_COUNT_MAX = 100_000
+"""Lines of one request."""
+SELECTED_COUNT_MAX = 100
+"""Transactions that a request may name one by one: a page of the list."""
+STEP_COUNT = 500
+"""Lines that are written at once; the next ones are written when coordinators have carried these out."""
+SHOWN_COUNT_MAX = 100
+"""Outcomes that are kept for a person; all are counted."""
+SCANNED_MAX = 1_000_000
+"""Op records that a search for a request reads: some seconds."""
+MARGIN_MS = 60_000
+"""Brokers' clocks may be so far behind ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettlementRequest:
+    """What a person asked for. Either `keys` names the transactions, or they are those of `wanted` prepared until `until_ms`."""
+
+    id: str
+    action: OperatorAction
+    operator: str
+    reason: str
+    count: int
+    """How many the person saw and confirmed: there will be no more lines than this."""
+    keys: tuple[str, ...] = ()  # "id/nonce"
+    wanted: Wanted = field(default_factory=Wanted)
+    until_ms: int = 0
+
+    def __post_init__(self) -> None:
+        """Check what a person can have got wrong."""
+        if _ID.fullmatch(self.id) is None:
+            raise UsageError("no such request")
+        if not 0 < self.count <= (REQUEST_COUNT_MAX if self.is_filter else SELECTED_COUNT_MAX):
+            raise UsageError(f"a request takes 1 to {REQUEST_COUNT_MAX:,} transactions, {SELECTED_COUNT_MAX} by name")
+        if not self.is_filter and len(self.keys) != self.count:
+            raise UsageError("the number is not that of the transactions that are named")
+        self.signature()
+
+    @property
+    def is_filter(self) -> bool:
+        """True if a filter chooses: what is missing can be found again from the op log alone."""
+        return not self.keys
+
+    @property
+    def begun_ms(self) -> int:
+        """When the person saw what would happen; its lines are younger."""
+        return int(self.id.partition("-")[0], 16)
+
+    def signature(self) -> str:
+        """The reason of its op lines, with the name of the person and that of the request."""
+        which = f": {_query_of(self)}" if self.is_filter else ""
+        mark = f" [request {self.id} of {self.count}{which}]"
+        room = REASON_LENGTH_MAX - len(mark)
+        if room < 100:
+            raise UsageError("the filter is too long for a request")
+        if len(self.reason) > room:
+            raise UsageError(f"a reason takes at most {room:,} characters here")
+        is_question = self.action is OperatorAction.CHECK_NOW
+        signature = signature_of("settle", operator=self.operator, reason=self.reason, may_be_silent=is_question)
+        return signature + mark
+
+
+_ID = re.compile(r"[0-9a-f]{11}-[0-9a-f]{8}")
+_MARK = re.compile(rf"(.*) \[request ({_ID.pattern}) of (\d{{1,6}})(?:: (\S+))?\]", re.DOTALL)
+
+
+def request_id_of(now_ms: int, draw: int) -> str:
+    """The id of a request that a person begins now; `draw` is any number that others do not draw."""
+    return f"{now_ms:011x}-{draw & 0xFFFFFFFF:08x}"
+
+
+def _query_of(request: SettlementRequest) -> str:
+    f = request.wanted.filter
+    fields = {
+        "group": f.group,
+        "topic": f.topic,
+        "state": ",".join(sorted(f.states)),
+        "reason": ",".join(sorted(reason.value for reason in f.reasons)),
+        "key": request.wanted.key_hash,
+        "until": request.until_ms,
+    }
+    return urlencode({name: value for name, value in fields.items() if value})
+
+
+def request_of(op_line: RecordedLine) -> SettlementRequest | None:
+    """The request that an op line names; None: it names none, or one that this release cannot read."""
+    op = op_line.op
+    found = _MARK.fullmatch(op.reason) if op.source is Source.OPERATOR else None
+    if found is None:
+        return None
+    operator, reason = split_operator_reason(found[1])
+    fields = dict(parse_qsl(found[4] or "", max_num_fields=20))
+    try:
+        wanted = Filter(
+            fields.get("group"),
+            fields.get("topic"),
+            frozenset(filter(None, fields.get("state", "").split(","))),
+            frozenset(ParkReason(name) for name in fields.get("reason", "").split(",") if name),
+        )
+        return SettlementRequest(
+            found[2],
+            _action_of(op_line),
+            operator,
+            reason,
+            int(found[3]),
+            () if found[4] else (op.key,) * min(int(found[3]), SELECTED_COUNT_MAX),  # the others are in other lines
+            Wanted(wanted, key_hash=fields.get("key")),
+            int(fields.get("until", "0")),
+        )
+    except (ValueError, UsageError):
+        return None
+
+
+def _action_of(line: RecordedLine) -> OperatorAction:
+    if line.op.is_abandon:
+        return OperatorAction.ABANDON
+    actions = {Resolution.COMMIT: OperatorAction.COMMIT, Resolution.ROLLBACK: OperatorAction.ROLLBACK}
+    return actions.get(line.op.resolution, OperatorAction.CHECK_NOW)
+
+
+# --- what would happen ------------------------------------------------------------------------------------------------
+
+
+def is_able(action: OperatorAction, state: str) -> bool:
+    """True if a line with this action says something about a transaction in this state."""
+    return state != UNREADABLE and known_before(action, state) is None
+
+
+def actions_for(state: str) -> list[OperatorAction]:
+    """What a person can order for a transaction in this state."""
+    return [action for action in OperatorAction if is_able(action, state)]
+
+
+def rows_of(view: LiveView, keys: Iterable[str], *, now_ms: int) -> dict[str, UnsettledTransaction]:
+    """Those of these "id/nonce" that are not settled."""
+    found = {}
+    for key in dict.fromkeys(keys):
+        page = view.rows.page(Wanted(txn_id=txn_id_of(key)), now_ms=now_ms)
+        found.update({row.txn.key: row for row in page.rows if row.txn.key == key})
+    return found
+
+
+def _pages(
+    view: LiveView, request: SettlementRequest, now_ms: Callable[[], int]
+) -> Iterator[list[UnsettledTransaction]]:
+    """What the request is about, the oldest first, in parts; each part as it is when it is asked for."""
+    if not request.is_filter:
+        yield list(rows_of(view, request.keys, now_ms=now_ms()).values())
+        return
+    after = ""
+    while True:
+        at_ms = now_ms()
+        f, key_hash = request.wanted.filter, request.wanted.key_hash
+        until = Filter(f.group, f.topic, f.states, f.reasons, older_ms=at_ms - request.until_ms)
+        page = view.rows.page(Wanted(until, key_hash=key_hash, after=after, limit=STEP_COUNT), now_ms=at_ms)
+        yield page.rows
+        after = page.after
+        if not after:
+            return
+
+
+# --- working it off ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RequestState:
+    """How far a request is: what the logs say of the lines that were written, never what was asked for."""
+
+    request: SettlementRequest
+    earlier_count: int = 0  # lines that were in the log before
+    written_count: int = 0
+    skipped_count: int = 0  # decided already: the action says nothing about them
+    results: Counter[SettlementResult] = field(default_factory=Counter)
+    good: list[SettlementOutcome] = field(default_factory=list)
+    others: list[SettlementOutcome] = field(default_factory=list)
+    stopped: str = ""  # why it ended before its end
+
+    @property
+    def line_count(self) -> int:
+        """Lines in the log."""
+        return self.earlier_count + self.written_count
+
+    def copy(self) -> RequestState:
+        """As it is now, for another thread."""
+        return replace(self, results=Counter(self.results), good=list(self.good), others=list(self.others))
+
+    def add(self, outcomes: Iterable[SettlementOutcome]) -> None:
+        """Count them, and keep the first."""
+        for outcome in outcomes:
+            self.results[outcome.result] += 1
+            kept = self.good if outcome.result in GOOD else self.others
+            if len(kept) < SHOWN_COUNT_MAX:
+                kept.append(outcome)
+
+
+def work_off(
+    request: SettlementRequest,
+    view: LiveView,
+    settlement: ManualSettlement,
+    connections: CoordinatorConnections,
+    *,
+    topics: SystemTopics,
+    now_ms: Callable[[], int],
+    should_stop: Callable[[], bool],
+    on_step: Callable[[RequestState], None] = lambda _state: None,
+    is_resumed: bool = False,
+    patience_s: float = 10.0,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> RequestState:
+    """Write the lines of a request that are missing, in steps; after each step wait for the coordinators.
+
+    It may be called any number of times, and by two at once: a second line for a transaction changes nothing. It ends early
+    when `should_stop`, and when the coordinators do not carry out a step for `patience_s`.
+
+    Raises:
+        BrokerUnavailableError, OutcomeUnknownError, NotAuthorisedError, RetriableError: some lines are stored. Call it again.
+    """
+    if not view.state.is_ready or view.state.problem:
+        raise RetriableError("the picture of the transactions is not that of now; nothing was written; try again")
+    state = RequestState(request)
+    on_step(state.copy())
+    done: set[str] = set()
+    if is_resumed:
+        found = read_requests(connections, topics, since_ms=request.begun_ms, request_id=request.id)
+        done = {key for each in found for key in each.keys}
+        state.earlier_count = len(done)
+    signature = request.signature()
+    snapshot = _snapshot(view)
+    seen: set[str] = set()
+    for rows in _pages(view, request, now_ms):
+        seen.update(row.txn.key for row in rows if not request.is_filter)
+        able = [row for row in rows if row.txn.key not in done and is_able(request.action, row.state)]
+        known = [row for row in rows if row.txn.key not in done and not is_able(request.action, row.state)]
+        state.skipped_count += len(known)
+        if not request.is_filter:
+            state.add(_known(request.action, row, settlement) for row in known if row.state != UNREADABLE)
+        lines = [Line(row, line_of(request.action, row, signature)) for row in able[: request.count - state.line_count]]
+        if lines:
+            written = settlement.write(lines)
+            state.written_count += len(written)
+            on_step(state.copy())
+            reached = settlement.wait(written, patience_s=patience_s)
+            now = _wait_for_view(view, written, reached, now_ms=now_ms, patience_s=patience_s, clock=clock, pause=pause)
+            state.add(settlement.outcomes(request.action, written, snapshot, reached=reached, now=now))
+            on_step(state.copy())
+            if any(each.found.partition not in reached for each in written):
+                state.stopped = "no coordinator carries its lines out now; they take effect when one does"
+        if should_stop():
+            state.stopped = state.stopped or "it was stopped"
+        if state.stopped or state.line_count >= request.count:
+            break
+        snapshot = _snapshot(view)
+    gone = [key for key in request.keys if key not in seen and key not in done]
+    state.add(_gone(request, gone, connections, topics))
+    return state
+
+
+def _snapshot(view: LiveView) -> Snapshot:
+    """Before the rows are read: they show at least what the logs say up to here."""
+    partitions = view.state.partitions
+    return Snapshot([], {p.partition: p.op_end for p in partitions}, {p.partition: p.doubt_end for p in partitions})
+
+
+def _known(action: OperatorAction, row: UnsettledTransaction, settlement: ManualSettlement) -> SettlementOutcome:
+    result = known_before(action, row.state)
+    assert result is not None  # it is not able
+    at = None if row.txn.more is None else row.txn.more.decided_at
+    return outcome_of(row, result, decision=None if at is None else settlement.said_at(row.partition, at))
+
+
+def _wait_for_view(
+    view: LiveView,
+    written: Iterable[WrittenLine],
+    reached: set[int],
+    *,
+    now_ms: Callable[[], int],
+    patience_s: float,
+    clock: Callable[[], float],
+    pause: Callable[[float], None],
+) -> dict[str, UnsettledTransaction] | None:
+    """Those of them that are not settled, once the view shows this moment; None: it does not in time."""
+    keys = [each.found.txn.key for each in written if each.found.partition in reached]
+    asked_ms, give_up_at = now_ms(), clock() + patience_s
+    while any(p.true_ms <= asked_ms for p in view.state.partitions if p.partition in reached):
+        if clock() >= give_up_at:
+            return None
+        pause(LOOK_AGAIN_S)
+    return rows_of(view, keys, now_ms=asked_ms)
+
+
+def _gone(
+    request: SettlementRequest, keys: list[str], connections: CoordinatorConnections, topics: SystemTopics
+) -> Iterator[SettlementOutcome]:
+    """What was settled between the look at it and the request: by which line, where that is known."""
+    if not keys:
+        return
+    wanted = set(keys)
+    decided = _first_decisions(
+        connections, topics, since_ms=request.begun_ms, is_wanted=lambda line: line.op.key in wanted
+    )
+    for key in keys:
+        partition, line = decided.get(key, (None, None))
+        if line is None:
+            yield SettlementOutcome(key, "", None, None, SettlementResult.NOT_FOUND)
+            continue
+        is_rolled_back = line.op.resolution is Resolution.ROLLBACK
+        state = TxnState.ROLLED_BACK if is_rolled_back else TxnState.COMMITTED
+        is_wanted = request.action is not OperatorAction.CHECK_NOW
+        is_wanted &= (request.action is OperatorAction.COMMIT) != is_rolled_back
+        result = SettlementResult.ALREADY if is_wanted else SettlementResult.REFUSED
+        yield SettlementOutcome(
+            key,
+            line.op.producer_group,
+            partition,
+            None,
+            result,
+            state.value,
+            decision=line,
+            decided_ms=line.appended_ms,
+        )
+
+
+# --- finding it again -------------------------------------------------------------------------------------------------
+
+
+class FoundLine(NamedTuple):
+    """A line of a request, as the op log has it."""
+
+    partition: int
+    line: RecordedLine
+    is_carried_out: bool  # coordinators have gone past it
+    first: RecordedLine | None = None  # the commit or rollback that came before it and decides; None: none did
+
+
+@dataclass(slots=True)
+class FoundRequest:
+    """A request, as the op log has it."""
+
+    request: SettlementRequest
+    first_ms: int
+    last_ms: int
+    keys: dict[str, None] = field(default_factory=dict)  # in the order of the log
+    carried_out_count: int = 0
+    lines: list[FoundLine] = field(default_factory=list)  # the first ones
+
+
+def read_requests(
+    connections: CoordinatorConnections, topics: SystemTopics, *, since_ms: int, request_id: str | None = None
+) -> list[FoundRequest]:
+    """The requests in the op log since then, or the one of this id, the newest first; bounded by `SCANNED_MAX`.
+
+    Raises:
+        BrokerUnavailableError, NotAuthorisedError, RetriableError: the log cannot be read.
+    """
+    count = count_partitions(connections, topics)
+    stored = {p: s.positions for p, s in read_stored(connections, topics, range(count)).items()}
+    found: dict[str, FoundRequest] = {}
+    mark = (request_id or "%5Brequest ").encode()  # as the codec writes it
+    for partition, line in _op_lines(connections, topics, since_ms=since_ms, with_bytes=mark):
+        request = request_of(line)
+        if request is None or request_id not in (None, request.id):
+            continue
+        each = found.setdefault(request.id, FoundRequest(request, line.appended_ms, line.appended_ms))
+        if line.op.key in each.keys:
+            continue
+        each.first_ms, each.last_ms = min(each.first_ms, line.appended_ms), max(each.last_ms, line.appended_ms)
+        each.keys[line.op.key] = None
+        is_carried_out = line.position < (stored[partition].op_offset, stored[partition].op_line)
+        each.carried_out_count += is_carried_out
+        if len(each.lines) < SHOWN_COUNT_MAX:
+            each.lines.append(FoundLine(partition, line, is_carried_out))
+    return sorted(found.values(), key=lambda each: each.first_ms, reverse=True)
+
+
+def with_first_decisions(
+    found: FoundRequest, connections: CoordinatorConnections, topics: SystemTopics
+) -> list[FoundLine]:
+    """Its first lines, each with the decision that came before it, as far back as the moment at which the request began."""
+    own = {each.line.op.key: each.line for each in found.lines}
+
+    def is_rival(line: RecordedLine) -> bool:
+        mine = own.get(line.op.key)
+        return mine is not None and (line.op.producer_group, line.op.last_offset) == (
+            mine.op.producer_group,
+            mine.op.last_offset,
+        )
+
+    first = _first_decisions(connections, topics, since_ms=found.request.begun_ms, is_wanted=is_rival)
+    lines = []
+    for each in found.lines:
+        _, line = first.get(each.line.op.key, (0, each.line))
+        lines.append(each._replace(first=line) if line.position < each.line.position else each)
+    return lines
+
+
+def _first_decisions(
+    connections: CoordinatorConnections,
+    topics: SystemTopics,
+    *,
+    since_ms: int,
+    is_wanted: Callable[[RecordedLine], bool],
+) -> dict[str, tuple[int, RecordedLine]]:
+    """{key: (partition, its first commit or rollback since then)}."""
+    found: dict[str, tuple[int, RecordedLine]] = {}
+    for partition, line in _op_lines(connections, topics, since_ms=since_ms):
+        if line.op.resolution is not Resolution.UNKNOWN and is_wanted(line):
+            found.setdefault(line.op.key, (partition, line))
+    return found
+
+
+def _op_lines(
+    connections: CoordinatorConnections, topics: SystemTopics, *, since_ms: int, with_bytes: bytes = b""
+) -> Iterator[tuple[int, RecordedLine]]:
+    """The lines since then of records with these bytes; at most so many records are looked at."""
+    tps = [(topics.op, p) for p in range(count_partitions(connections, topics))]
+    starts = connections.offsets_at(tps, at_ms=max(since_ms - MARGIN_MS, 0))
+    ends = connections.end_offsets(tps)
+    records = committed_records(connections, {tp: (starts[tp], ends[tp]) for tp in tps})
+    for record in islice(records, SCANNED_MAX):
+        if with_bytes in (record.value() or b""):
+            for line in lines_of(record):
+                yield record.partition(), line
