@@ -198,7 +198,7 @@ jars: setup
 # A stamp is written last: an interrupted set-up is done again.
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(MAKE_ENVIRONMENT)
-	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql,spark,metrics,otel,testing]" --group dev
+	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql,spark,pydantic,msgspec,metrics,otel,testing]" --group dev
 	@touch $(STAMP)
 
 .venv/.set-up-demo: pyproject.toml $(CONSTRAINTS)

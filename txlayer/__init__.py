@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from txlayer.adapters.bodies import JSON, Codec
     from txlayer.consumer.aio import AsyncOrderedConsumer
     from txlayer.consumer.consumer import ConcurrentConsumer, OrderedConsumer
     from txlayer.consumer.context import Context, ReceivedMessage
@@ -37,10 +38,12 @@ _MODULES = {
     "AsyncTransactionalProducer": "txlayer.producer.aio",
     "COMMIT": "txlayer.core.messages",
     "CheckRequest": "txlayer.producer.check_handlers",
+    "Codec": "txlayer.adapters.bodies",
     "ConcurrentConsumer": "txlayer.consumer.consumer",
     "ConsumerStats": "txlayer.consumer.metrics",
     "Context": "txlayer.consumer.context",
     "Interceptor": "txlayer.consumer.handlers",
+    "JSON": "txlayer.adapters.bodies",
     "Message": "txlayer.core.messages",
     "OrderMode": "txlayer.core.messages",
     "OrderedConsumer": "txlayer.consumer.consumer",
@@ -68,6 +71,7 @@ _MODULES = {
 
 __all__ = [
     "COMMIT",
+    "JSON",
     "ROLLBACK",
     "UNKNOWN",
     "Ack",
@@ -76,6 +80,7 @@ __all__ = [
     "AsyncTransaction",
     "AsyncTransactionalProducer",
     "CheckRequest",
+    "Codec",
     "ConcurrentConsumer",
     "ConsumerStats",
     "Context",

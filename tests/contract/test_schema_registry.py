@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tests.contract.conftest import LOGS
 from tests.support.schema_registry import Registry, schema_registry
-from txlayer import AsyncOrderedConsumer, Context, OrderedConsumer, ReceivedMessage, RetryPolicy
+from txlayer import AsyncOrderedConsumer, Codec, Context, OrderedConsumer, ReceivedMessage, RetryPolicy
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.core.dead_letters import dead_letter_topic
 from txlayer.testing import KafkaAccess, Stage, memory_access, real_access, wait_until
@@ -51,6 +52,14 @@ def message_type() -> Any:
 
 
 SALE = message_type()
+
+
+@dataclass
+class Sale:
+    """What a handler wants of a value in Avro."""
+
+    cents: int
+    shop: str
 
 
 class Format(NamedTuple):
@@ -209,6 +218,29 @@ def test_a_registry_that_does_not_answer_makes_no_dead_letters(shop: Shop, regis
         shop.wait_for((b"anna", made.value))
 
     assert [] == shop.letters()
+
+
+def test_a_codec_of_theirs_writes_and_its_plain_values_become_the_body_that_a_handler_wants(shop: Shop) -> None:
+    found: list[Sale] = []
+    client, made = shop.client(), FORMATS["avro"]
+    codec = Codec(made.serializer(client, None), made.deserializer(client))
+    with shop.stage.producer("shop", codec=codec).transaction() as tx:
+        tx.send(shop.orders, key="anna", value=made.value)
+        tx.prepare()
+    shop.stage.write(shop.orders, b"no schema", key="anna")
+
+    consumer = OrderedConsumer(
+        group=shop.group, topics=[shop.orders], start_at="earliest", codec=codec, **shop.stage.consumer_options
+    )
+
+    @consumer.handler
+    def note(sale: Sale) -> None:
+        found.append(sale)
+
+    with consumer:
+        shop.wait_for_letters(1)
+
+    assert [Sale(42, "corner")] == found
 
 
 def test_keys_are_read_too_and_order_goes_by_their_bytes(shop: Shop) -> None:

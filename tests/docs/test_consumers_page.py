@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from tests.support.waiting import wait_until
 from txlayer.adapters.memory import MemoryKafka
+from txlayer.config import CoordinatorConfig
 from txlayer.consumer.service import ConsumerService
+from txlayer.testing.running import RunningCoordinator
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "howto" / "consumers.md").read_text(encoding="utf-8")
@@ -20,12 +23,12 @@ PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 def names_of(program: str) -> dict[str, Any]:
     """What a program defines when it is imported."""
     names: dict[str, Any] = {"__name__": "loyalty"}
-    exec(compile(program, "loyalty.py", "exec"), names)
+    exec(compile(program, "loyalty.py", "exec", dont_inherit=True), names)
     return names
 
 
 def test_the_page_has_programs() -> None:
-    assert 4 == len(PROGRAMS)
+    assert 5 == len(PROGRAMS)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
@@ -50,3 +53,28 @@ def test_the_first_program_handles_messages(capsys: pytest.CaptureFixture[str]) 
         )
 
     assert "b'customer' b'7' 1\n" == capsys.readouterr().out
+
+
+def test_the_program_with_bodies_sends_and_handles_an_order(capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = [text for text in PROGRAMS if "codec=JSON" in text]
+    kafka = MemoryKafka()
+    kafka.create_namespace()
+    for topic in ("orders", "loyalty.orders.dlq", "loyalty.orders.replay"):
+        kafka.create_topic(topic)
+    config = CoordinatorConfig(bootstrap_servers=kafka.bootstrap_servers)
+    names = names_of(program)
+    names["producer"]._connect, names["consumer"]._connect = kafka.connect_producer, kafka.connect_consumer
+    stats = names["consumer"].stats
+
+    with ExitStack() as opened:
+        connections = opened.enter_context(closing(kafka.connect_coordinator(config)))
+        for running in (RunningCoordinator(config, connections), names["producer"], names["consumer"]):
+            opened.enter_context(running)
+        names["sell"]()
+        wait_until(
+            lambda: stats().topics.get("orders") and stats().topics["orders"].handled,
+            within=20,
+            what="the order handled",
+        )
+
+    assert capsys.readouterr().out.startswith("customer-7 42 ")

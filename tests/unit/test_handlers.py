@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,9 +15,19 @@ from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.retry import HandlerResult, Retry, RetryPolicy
 from txlayer.errors import ConfigError
 
+if TYPE_CHECKING:
+    from tests.unit.test_bodies import Line  # not there at run time, as in a user's module
+
 
 def consumer() -> OrderedConsumer:
     return OrderedConsumer(group="g", topics=["t"])
+
+
+@dataclass
+class Order:
+    """What a handler wants."""
+
+    cents: int
 
 
 class Handling:
@@ -93,6 +104,84 @@ def test_a_policy_that_would_not_park_is_refused() -> None:
         RetryPolicy(after_exhausted="park")  # type: ignore[arg-type]  # the word, not the member
 
 
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+def body_alone(order: Order) -> None:
+    """The least."""
+
+
+def body_and_message(order: Order, message: ReceivedMessage) -> None:
+    """The usual."""
+
+
+def all_three(order: Order | None, message: ReceivedMessage, context: Context, more: int = 0) -> None:
+    """The most."""
+
+
+def vague(order: Any, message: ReceivedMessage) -> None:
+    """Its body is said by the decorator."""
+
+
+def unknown(order: Line, message: ReceivedMessage) -> None:
+    """Its type is not there at run time."""
+
+
+class Listening:
+    """An object with a method that takes a body."""
+
+    def __call__(self, order: Order) -> None:
+        """A handler."""
+
+
+@pytest.mark.parametrize(
+    "function", [body_alone, body_and_message, all_three, Listening(), Listening().__call__, partial(all_three, more=1)]
+)
+def test_a_handler_may_take_a_body_of_its_own_type(function: Callable[..., Any]) -> None:
+    made = consumer()
+
+    assert function is made.handler(function)
+    assert function is made.handler("t")(function)
+    assert function is made.handler("t", body=Order)(function)
+    assert function is made.handler(body=Order, tags="a")(function)
+
+
+@pytest.mark.parametrize("function", [vague, unknown, lambda order: order, lambda order, *_: order])
+def test_the_decorator_says_the_body_of_a_function_that_does_not(function: Callable[..., Any]) -> None:
+    assert function is consumer().handler(body=Order)(function)
+
+
+@pytest.mark.parametrize(
+    ("function", "body", "why"),
+    [
+        (vague, None, "its parameter message gets the Context"),
+        (unknown, None, "its annotation of order is not known at run time: name 'Line' is not defined"),
+        (body_and_message, int, "its parameter order gets the int"),
+        (lambda: None, Order, "it cannot be called with one argument"),
+        (lambda _a, _b, _c, _d: None, Order, "it cannot be called with 3 arguments"),
+        (body_alone, Handling, "its parameter order gets the Handling"),
+        (vague, Handling, "Handling cannot be read from JSON"),
+        (with_more, Order, "its parameter message gets the Order"),
+    ],
+)
+def test_a_handler_that_contradicts_what_it_gets_is_refused_in_one_line(function: Any, body: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as raised:
+        consumer().handler(function) if body is None else consumer().handler(body=body)(function)
+
+    assert "\n" not in str(raised.value)
+
+
+def test_a_topic_that_is_not_read_or_is_named_twice_is_refused() -> None:
+    for name, topic in (("other", None), ("t", "t")):
+        with pytest.raises(ConfigError, match="no function and no topic"):
+            consumer().handler(name, topic=topic)
+
+
+def test_a_batch_handler_takes_no_body() -> None:
+    with pytest.raises(ConfigError, match="too many positional arguments"):
+        consumer().batch_handler(body_alone)  # type: ignore[arg-type]  # it takes no list of messages
+
+
 def test_mypy_checks_handlers() -> None:
     """The ignores below are the test: `mypy --strict` fails when one of them is not needed."""
     made, asynchronous = consumer(), AsyncOrderedConsumer(group="g", topics=["t"])
@@ -108,8 +197,10 @@ def test_mypy_checks_handlers() -> None:
     def wrong_result(_message: ReceivedMessage, _context: Context) -> str:
         return ""
 
-    @made.handler(tags="a")  # type: ignore[arg-type]  # its first argument is no message
-    def wrong_message(message: str, context: Context) -> None: ...
+    with pytest.raises(ConfigError, match="its parameter context gets the ReceivedMessage"):
+
+        @made.handler(tags="a")  # type: ignore[arg-type]  # its first argument is no message, and its second is none
+        def wrong_message(message: str, context: Context) -> None: ...
 
     @made.batch_handler
     def right_batch(messages: list[ReceivedMessage], context: Context) -> None: ...
@@ -127,3 +218,47 @@ def test_mypy_checks_handlers() -> None:
 
         @asynchronous.handler  # type: ignore[arg-type]  # it is no coroutine
         def wrong_plain(message: ReceivedMessage, context: Context) -> None: ...
+
+
+def test_mypy_checks_handlers_of_bodies() -> None:
+    """As above."""
+    made, asynchronous = consumer(), AsyncOrderedConsumer(group="g", topics=["t"])
+
+    @made.handler
+    def right_body(order: Order, message: ReceivedMessage) -> HandlerResult:
+        return Retry(reason=f"{order.cents} {message.topic}")
+
+    @made.handler("t", body=Order)
+    def right_body_alone(order: Order) -> None: ...
+
+    @made.handler(tags="a", body=Order)
+    def right_body_or_none(order: Order | None, message: ReceivedMessage, context: Context) -> None: ...
+
+    @made.handler("t", tags="a")
+    def right_body_of_a_topic(order: dict[str, int], message: ReceivedMessage) -> None: ...
+
+    @made.handler(body=Order)  # type: ignore[arg-type]  # it returns a text
+    def wrong_result_of_body(_order: Order) -> str:
+        return ""
+
+    @made.handler  # type: ignore[arg-type]  # it returns a number
+    def wrong_result_beside_body(_order: Order, _message: ReceivedMessage) -> int:
+        return 0
+
+    with pytest.raises(ConfigError):
+
+        @made.handler(body=Order)  # type: ignore[arg-type]  # its body is another one
+        def wrong_body(order: Handling) -> None: ...
+
+    with pytest.raises(ConfigError):
+
+        @made.handler(body=Order)  # type: ignore[arg-type]  # its second argument is no message
+        def wrong_second(order: Order, context: Context) -> None: ...
+
+    with pytest.raises(ConfigError):
+
+        @made.handler(body=Order)  # type: ignore[arg-type]  # it is a coroutine
+        async def wrong_coroutine(order: Order) -> None: ...
+
+    @asynchronous.handler("t", body=Order)
+    async def right_coroutine_of_body(order: Order, message: ReceivedMessage) -> None: ...

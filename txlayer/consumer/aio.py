@@ -7,21 +7,22 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, Unpack
 
+from txlayer.adapters.bodies import Codec, Deserializer
 from txlayer.adapters.connect import ConnectConsumer, connect_consumer
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.consumer import ConsumerSettings, order_of
-from txlayer.consumer.context import Deserializer, context_of
-from txlayer.consumer.handlers import AsyncBatchHandlerFunction, AsyncHandlerFunction, Interceptor
+from txlayer.consumer.context import context_of
+from txlayer.consumer.handlers import AsyncBatchHandlerFunction, Interceptor
 from txlayer.consumer.plan import StartAt
 from txlayer.consumer.pools import Caller, Chunk, Failed, HungHandlers, Job, JobOutcome, JobOutcomes, Pool, timed_out
 from txlayer.consumer.service import ConsumerService
-from txlayer.core.retry import Ack, RetryPolicy
+from txlayer.core.retry import Ack, HandlerResult, RetryPolicy
 from txlayer.errors import LifecycleError
 
 LOOK_S = 0.25
@@ -234,7 +235,7 @@ class AsyncPool:
             task.cancel("the consumer is closed")
 
 
-class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandlerFunction]):
+class AsyncOrderedConsumer(ConsumerService[Awaitable[HandlerResult], AsyncBatchHandlerFunction]):
     """`OrderedConsumer` for coroutine handlers: up to `in_flight_max` of them run as tasks of the running event loop.
 
     A handler that passes its deadline is cancelled, and its attempt has failed even if it ignores the cancellation.
@@ -254,6 +255,7 @@ class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandl
         start_at: StartAt | None = None,
         retry: RetryPolicy | None = None,
         interceptors: Iterable[Interceptor] = (),
+        codec: Codec | None = None,
         deserializer: Deserializer | None = None,
         key_deserializer: Deserializer | None = None,
         key_group: Callable[[bytes | None], str] | None = None,
@@ -271,6 +273,7 @@ class AsyncOrderedConsumer(ConsumerService[AsyncHandlerFunction, AsyncBatchHandl
             start_at=start_at,
             retry=retry,
             interceptors=interceptors,
+            codec=codec,
             deserializer=deserializer,
             key_deserializer=key_deserializer,
             key_group=key_group,

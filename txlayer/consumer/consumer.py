@@ -7,17 +7,17 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
 
+from txlayer.adapters.bodies import Codec, Deserializer
 from txlayer.adapters.connect import ConnectConsumer, connect_consumer
 from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ConsumerConfig
-from txlayer.consumer.context import Deserializer
-from txlayer.consumer.handlers import BatchHandlerFunction, HandlerFunction, Interceptor
+from txlayer.consumer.handlers import BatchHandlerFunction, Interceptor
 from txlayer.consumer.plan import StartAt
 from txlayer.consumer.pools import Caller, Pool, ThreadPool
 from txlayer.consumer.process_pool import ProcessPool
 from txlayer.consumer.service import LOOK_S, ConsumerService
 from txlayer.core.key_queue import QueueOrder
-from txlayer.core.retry import RetryPolicy
+from txlayer.core.retry import HandlerResult, RetryPolicy
 from txlayer.errors import ConfigError, LifecycleError
 
 
@@ -51,7 +51,7 @@ class ConsumerSettings(TypedDict, total=False):
 Workers = Literal["threads", "processes"]
 
 
-class _PlainConsumer(ConsumerService[HandlerFunction, BatchHandlerFunction]):
+class _PlainConsumer(ConsumerService[HandlerResult, BatchHandlerFunction]):
     """Workers, and waiting for the end on a thread; shared by both consumers."""
 
     _workers: Workers = "threads"
@@ -150,8 +150,11 @@ class OrderedConsumer(_PlainConsumer):
         workers: where handlers run: "threads", or "processes" for CPU-bound handlers; `worker_count` of them.
         retry: how often and when a failed message is tried again. None: `attempt_count_max` attempts with back-off.
         interceptors: code that runs around each attempt.
-        deserializer: any confluent-kafka deserializer for values, or a function (bytes, `SerializedField`). If it raises,
-            the message becomes a dead letter, or is retried if a service did not answer. None: values are bytes or None.
+        codec: what makes values of their bytes, such as `txlayer.JSON`. If it raises, the message becomes a dead letter, or is
+            retried if a service did not answer. None: values are bytes or None. A handler with a body of its own type needs
+            none, if the body is JSON.
+        deserializer: the same as `codec=Codec(deserializer=…)`: any confluent-kafka deserializer for values, or a function
+            (bytes, `SerializedField`).
         key_deserializer: the same for keys, called first. The order always goes by the bytes of the key.
         key_group: maps a key to the name it is counted under in the metrics.
         namespace: the namespace of the lock topic.
@@ -175,6 +178,7 @@ class OrderedConsumer(_PlainConsumer):
         workers: Workers = "threads",
         retry: RetryPolicy | None = None,
         interceptors: Iterable[Interceptor] = (),
+        codec: Codec | None = None,
         deserializer: Deserializer | None = None,
         key_deserializer: Deserializer | None = None,
         key_group: Callable[[bytes | None], str] | None = None,
@@ -192,6 +196,7 @@ class OrderedConsumer(_PlainConsumer):
             start_at=start_at,
             retry=retry,
             interceptors=interceptors,
+            codec=codec,
             deserializer=deserializer,
             key_deserializer=key_deserializer,
             key_group=key_group,
@@ -220,6 +225,7 @@ class ConcurrentConsumer(_PlainConsumer):
         workers: Workers = "threads",
         retry: RetryPolicy | None = None,
         interceptors: Iterable[Interceptor] = (),
+        codec: Codec | None = None,
         deserializer: Deserializer | None = None,
         key_deserializer: Deserializer | None = None,
         key_group: Callable[[bytes | None], str] | None = None,
@@ -237,6 +243,7 @@ class ConcurrentConsumer(_PlainConsumer):
             start_at=start_at,
             retry=retry,
             interceptors=interceptors,
+            codec=codec,
             deserializer=deserializer,
             key_deserializer=key_deserializer,
             key_group=key_group,

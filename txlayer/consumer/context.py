@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
+from txlayer.adapters.bodies import Deserializer
 from txlayer.adapters.tracing import trace_context_of
 from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
 from txlayer.core.messages import TAGS_HEADER, TXN_ID_LENGTH_MAX, Headers, Undecodable, user_headers
@@ -315,12 +316,6 @@ def context_of(record: Any, attempt: int, deadline: float, lease: Lease) -> Cont
     context._lease = lease  # noqa: SLF001 - likewise
     return context
 
-
-Deserializer = Callable[[bytes | None, Any], Any]
-"""Makes a message's key or value from its bytes: any of confluent-kafka, or a function (bytes, `SerializedField`).
-
-If it raises, the message becomes a dead letter, unless the same bytes may be readable later (`is_passing`).
-"""
 
 CAUSES_MAX = 20
 """Length of the chain of causes that is examined."""

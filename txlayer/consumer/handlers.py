@@ -1,26 +1,47 @@
-"""Registered handlers: which function handles which message, with its tags, retry policy and interceptors."""
+"""Registered handlers: which function handles which message, with its body, tags, retry policy and interceptors."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from types import SimpleNamespace, UnionType
+from typing import Any, Never, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from txlayer.adapters.bodies import Body, Deserializer
 from txlayer.consumer.context import Context, ReceivedMessage, header_of
 from txlayer.core.messages import TAGS_HEADER, TagFilter, parse_tags
 from txlayer.core.retry import HandlerResult, RetryPolicy
 from txlayer.errors import ConfigError, UsageError
 
-HandlerFunction = Callable[[ReceivedMessage, Context], HandlerResult]
-AsyncHandlerFunction = Callable[[ReceivedMessage, Context], Awaitable[HandlerResult]]
 BatchHandlerFunction = Callable[[list[ReceivedMessage], Context], HandlerResult]
 AsyncBatchHandlerFunction = Callable[[list[ReceivedMessage], Context], Awaitable[HandlerResult]]
+
+R = TypeVar("R")
+R_contra = TypeVar("R_contra", contravariant=True)
+T = TypeVar("T")
+Handling = (
+    Callable[[ReceivedMessage, Context], R]
+    | Callable[[Never], R]
+    | Callable[[Never, ReceivedMessage], R]
+    | Callable[[Never, ReceivedMessage, Context], R]
+)
+"""A handler of messages, or of bodies: of the type that its first parameter says, and Never is a subtype of each."""
+HandlingOf = Callable[[T], R] | Callable[[T, ReceivedMessage], R] | Callable[[T, ReceivedMessage, Context], R]
+"""A handler of bodies of type T."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 BATCH_COUNT_MAX = 100
 """Default `count_max` of a batch handler."""
+
+
+class Registration(Protocol[R_contra]):
+    """A decorator that registers a handler."""
+
+    def __call__(self, function: Handling[R_contra], /) -> Callable[..., Any]:
+        """Register the function and return it."""
 
 
 class Interceptor:
@@ -51,11 +72,19 @@ class Handler:
     retry: RetryPolicy | None
     batch_count_max: int  # 0: takes single messages
     is_async: bool
+    deserializer: Deserializer | None = None  # for its own body; None: the consumer's
+    takes_count: int = 0  # of body, message and context, how many it takes; 0: message and context
 
     @property
     def name(self) -> str:
         """Name of the function, for logs."""
         return name_of(self.function)
+
+    def call(self, message: ReceivedMessage, context: Context) -> Any:
+        """What the function returns for a single message."""
+        if not self.takes_count:
+            return self.function(message, context)
+        return self.function(*(message.value, message, context)[: self.takes_count])
 
     def accepts(self, record: Any) -> bool:
         """True if the handler's tags match the record; the caller has matched the topic."""
@@ -87,23 +116,37 @@ class Route:
 class HandlerSet:
     """All handlers of one consumer."""
 
-    def __init__(self, *, is_async: bool) -> None:
+    def __init__(self, *, is_async: bool, deserializer: Deserializer | None = None) -> None:
         self._is_async = is_async
+        self._deserializer = deserializer
         self._handlers: list[Handler] = []
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(self._handlers)
 
     def add(
-        self, function: F, *, topics: Sequence[str], tags: str, retry: RetryPolicy | None, batch_count_max: int = 0
+        self,
+        function: F,
+        *,
+        topics: Sequence[str],
+        tags: str,
+        retry: RetryPolicy | None,
+        batch_count_max: int = 0,
+        body: Any = None,
     ) -> F:
         """Register a function and return it unchanged.
 
         Raises:
-            ConfigError: the tags are not a valid expression, the function does not accept a message and a context, or
-                it is a coroutine function in a consumer for plain functions (or the reverse). Nothing was registered.
+            ConfigError: the tags are not a valid expression, the function does not accept what it would be given, its body
+                cannot be read, or it is a coroutine function in a consumer for plain functions (or the reverse). Nothing was
+                registered.
         """
-        check_signature(function)
+        check_function(function)
+        deserializer, takes_count = None, 0
+        if not batch_count_max:
+            kind, takes_count = body_of(function, body)
+            deserializer = Body(kind, self._deserializer) if takes_count else None
+        check_signature(function, takes_count)
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - asked what kind it is, not whether
         )
@@ -121,7 +164,18 @@ class HandlerSet:
                 value=name_of(function),
                 expected="a coroutine function, or an OrderedConsumer",
             )
-        self._handlers.append(Handler(function, frozenset(topics), parse_tags(tags), retry, batch_count_max, is_async))
+        self._handlers.append(
+            Handler(
+                function,
+                frozenset(topics),
+                parse_tags(tags),
+                retry,
+                batch_count_max,
+                is_async,
+                deserializer,
+                takes_count,
+            )
+        )
         return function
 
     def routes(self, topics: Sequence[str]) -> dict[str, Route]:
@@ -156,16 +210,16 @@ def name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
 
-def check_signature(function: Callable[..., Any]) -> None:
-    """Refuse a function that fails for every message.
+def check_function(function: Callable[..., Any]) -> None:
+    """Refuse what is no function.
 
     Raises:
-        ConfigError: it is not callable, does not accept (message, context), or is a generator.
+        ConfigError: it is not callable, or is a generator.
     """
     expected = "a function that takes (message, context)"
     if not callable(function) or inspect.isclass(function):
         raise ConfigError("no function", name="handler", value=name_of(function), expected=expected)
-    call = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004 - which kind
+    call = _routine(function)
     if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
         raise ConfigError(
             "a generator does nothing when it is called",
@@ -173,16 +227,112 @@ def check_signature(function: Callable[..., Any]) -> None:
             value=name_of(function),
             expected=f"{expected} and returns",
         )
+
+
+def check_signature(function: Callable[..., Any], takes_count: int) -> None:
+    """Refuse a function that fails for every message.
+
+    Raises:
+        ConfigError: it does not accept (message, context), or the first `takes_count` of body, message and context.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return  # written in C: it has no signature to inspect
+    count = takes_count or len(_OF_MESSAGES)
     try:
-        signature.bind(None, None)
+        signature.bind(*(None,) * count)
     except TypeError as exc:
+        number = {1: "one argument", 2: "two arguments"}.get(count, f"{count} arguments")
         raise ConfigError(
-            f"it cannot be called with two arguments: {exc}",
+            f"it cannot be called with {number}: {exc}",
             name="handler",
             value=f"{name_of(function)}{signature}",
-            expected=expected,
+            expected="a function that takes (body, message, context), or fewer from the left"
+            if takes_count
+            else "a function that takes (message, context)",
         ) from exc
+
+
+_OF_MESSAGES = (ReceivedMessage, Context)
+_OF_BODIES = (None, ReceivedMessage, Context)
+
+
+def body_of(function: Callable[..., Any], body: Any) -> tuple[Any, int]:
+    """(the type of the body that a handler takes, how many of body, message and context it takes); (None, 0): no body.
+
+    The body is the first parameter. Its type is `body`, or what the parameter is annotated with.
+
+    Raises:
+        ConfigError: an annotation contradicts what the parameter gets, or its name is not known when it is registered.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []  # written in C
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters if p.kind in kinds and p.default is p.empty]
+    said = [_annotation(function, p, is_known=body is not None and i == 0) for i, p in enumerate(needed)]
+    takes_body = body is not None or (bool(said) and _own(said[0]) is None and said[0] is not None)
+    gets = _OF_BODIES if takes_body else _OF_MESSAGES
+    for parameter, annotation, own in zip(needed, said, gets, strict=False):
+        fits = annotation is None or _own(annotation) is own
+        if own is None and body is not None and annotation is not None:
+            fits = annotation == body or _is_subclass(body, annotation) or body in _parts_of_union(annotation)
+        if not fits:
+            name = getattr(own or body, "__name__", str(own or body))
+            raise ConfigError(
+                f"its parameter {parameter.name} gets the {name}",
+                name="handler",
+                value=f"{name_of(function)}{inspect.signature(function)}",
+                expected="(message, context), or (body, message, context) with fewer from the left",
+            )
+    if not takes_body:
+        return None, 0
+    wide = said and body in _parts_of_union(said[0])  # `Order | None`: also messages without a value
+    return (said[0] if body is None or wide else body), min(max(len(needed), 1), len(gets))
+
+
+def _annotation(function: Callable[..., Any], parameter: inspect.Parameter, *, is_known: bool) -> Any:
+    """What the parameter is annotated with; None: nothing that names its type."""
+    found = parameter.annotation
+    if found is parameter.empty:
+        return None
+    if isinstance(found, str):
+        routine = _routine(function)
+        names = getattr(inspect.unwrap(routine), "__globals__", {})
+        try:
+            holder = SimpleNamespace(__annotations__={"it": found})
+            found = get_type_hints(holder, globalns=names, include_extras=True)["it"]
+        except (NameError, AttributeError) as exc:
+            own = {kind.__name__: kind for kind in _OF_MESSAGES}.get(found.rpartition(".")[2])
+            if own is not None or is_known:
+                return own
+            raise ConfigError(
+                f"its annotation of {parameter.name} is not known at run time: {exc}",
+                name="handler",
+                value=f"{name_of(function)}{inspect.signature(function)}",
+                expected="types that are imported in its module, or body=",
+            ) from exc
+    is_vague = found in (Any, object) or isinstance(found, TypeVar) or getattr(found, "_is_protocol", False)
+    return None if is_vague else found
+
+
+def _parts_of_union(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
+
+
+def _own(annotation: Any) -> type | None:
+    """`ReceivedMessage` or `Context`, whichever is annotated; None: neither is."""
+    return next((kind for kind in _OF_MESSAGES if _is_subclass(annotation, kind)), None)
+
+
+def _is_subclass(kind: Any, of: Any) -> bool:
+    return inspect.isclass(kind) and inspect.isclass(of) and issubclass(kind, of)
+
+
+def _routine(function: Callable[..., Any]) -> Any:
+    """The function that is called in the end, for a partial or an object."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004 - which kind

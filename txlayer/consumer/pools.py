@@ -17,15 +17,8 @@ from contextlib import AbstractContextManager, suppress
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
-from txlayer.consumer.context import (
-    Context,
-    Deserializer,
-    Deserializers,
-    Lease,
-    ReceivedMessage,
-    context_of,
-    is_passing,
-)
+from txlayer.adapters.bodies import Deserializer
+from txlayer.consumer.context import Context, Deserializers, Lease, ReceivedMessage, context_of, is_passing
 from txlayer.consumer.handlers import Handler, Interceptor, Route
 from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX
 from txlayer.core.key_queue import Item
@@ -169,6 +162,7 @@ class Caller:
         self._routes = routes
         self._interceptors = tuple(interceptors)
         self._deserializers = Deserializers(key_deserializer, deserializer)
+        self._key_deserializer = key_deserializer
         self._attempt_timeout_s = attempt_timeout_s
         self._clock = clock
         self._wall_clock = wall_clock
@@ -246,9 +240,9 @@ class Caller:
         route = self._routes[topic]
         if self._observer is not None or self._interceptors or self._deserializers.is_any:
             return None
-        if route.batch_count_max:
+        if route.batch_count_max or route.only is None or route.only.takes_count:
             return None
-        return None if route.only is None else route.only.function
+        return route.only.function
 
     # --- with everything around it ------------------------------------------------------------------------------------
 
@@ -268,7 +262,7 @@ class Caller:
             for interceptor in self._interceptors:
                 entered.append(interceptor)
                 interceptor.before(message, context)
-            result = handler.function(messages if handler.batch_count_max else message, context)
+            result = handler.function(messages, context) if handler.batch_count_max else handler.call(message, context)
             for interceptor in reversed(self._interceptors):
                 interceptor.after(message, context, result)
         except BaseException as exc:
@@ -286,7 +280,8 @@ class Caller:
             for interceptor in self._interceptors:
                 entered.append(interceptor)
                 await _awaited(interceptor.before(message, context))
-            result = await handler.function(messages if handler.batch_count_max else message, context)
+            call = handler.function(messages, context) if handler.batch_count_max else handler.call(message, context)
+            result = await call
             for interceptor in reversed(self._interceptors):
                 await _awaited(interceptor.after(message, context, result))
         except BaseException as exc:
@@ -310,12 +305,15 @@ class Caller:
         items = items_of(job)
         handler = route.handler_of(items[0].record)
         assert handler is not None  # a message without a handler is never queued
-        if not self._deserializers.is_any:
+        deserializers = self._deserializers
+        if handler.deserializer is not None:
+            deserializers = Deserializers(self._key_deserializer, handler.deserializer)
+        if not deserializers.is_any:
             return handler, [ReceivedMessage(item.record) for item in items], None
         messages: list[ReceivedMessage] = []
         for item in items:
             try:
-                messages.append(self._deserializers.read(item.record))
+                messages.append(deserializers.read(item.record))
             except Exception as exc:
                 unreadable = _UnreadableError(len(messages), exc)
                 chunk.given[id(job)] = max(len(messages), 1)

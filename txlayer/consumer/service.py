@@ -12,12 +12,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
+from txlayer.adapters.bodies import Codec, Deserializer, function_of
 from txlayer.adapters.connect import ConnectConsumer, ConsumerConnections
 from txlayer.adapters.tracing import Tracing
 from txlayer.config import ConsumerConfig, milliseconds
-from txlayer.consumer.context import Deserializer
 from txlayer.consumer.engine import Engine
-from txlayer.consumer.handlers import BATCH_COUNT_MAX, F, HandlerSet, Interceptor
+from txlayer.consumer.handlers import (
+    BATCH_COUNT_MAX,
+    F,
+    HandlerSet,
+    Handling,
+    HandlingOf,
+    Interceptor,
+    R,
+    Registration,
+    T,
+)
 from txlayer.consumer.lease_keeper import LeaseKeeper, LockRegistry, NoLeases
 from txlayer.consumer.metrics import ConsumerStats
 from txlayer.consumer.plan import ConsumerPlan, StartAt, check_start
@@ -35,11 +45,10 @@ LOOK_S = 0.1
 """How often a thread that waits for the end looks for signals."""
 
 
-H = TypeVar("H", bound=Callable[..., Any])
 B = TypeVar("B", bound=Callable[..., Any])
 
 
-class ConsumerService(ABC, Generic[H, B]):
+class ConsumerService(ABC, Generic[R, B]):
     """One consumer: handlers are registered, then it runs once. Its engine has a thread of its own."""
 
     is_async: ClassVar[bool] = False
@@ -56,6 +65,7 @@ class ConsumerService(ABC, Generic[H, B]):
         start_at: StartAt | None,
         retry: RetryPolicy | None,
         interceptors: Iterable[Interceptor],
+        codec: Codec | None,
         deserializer: Deserializer | None,
         key_deserializer: Deserializer | None,
         key_group: Callable[[bytes | None], str] | None,
@@ -77,12 +87,12 @@ class ConsumerService(ABC, Generic[H, B]):
         self._start_at = check_start(start_at)
         self._retry = retry
         self._interceptors = tuple(interceptors)
-        self._deserializer = deserializer
+        self._deserializer: Deserializer | None = function_of(codec, "deserializer", deserializer)
         self._key_deserializer = key_deserializer
         self._key_group = key_group
         self._connect = connect
         self._tracing = tracing
-        self._handlers = HandlerSet(is_async=self.is_async)
+        self._handlers = HandlerSet(is_async=self.is_async, deserializer=self._deserializer)
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._engine: Engine | None = None
@@ -93,39 +103,70 @@ class ConsumerService(ABC, Generic[H, B]):
     # --- handlers -----------------------------------------------------------------------------------------------------
 
     @overload
-    def handler(self, function: H, /) -> H: ...
+    def handler(self, function: Handling[R], /) -> Callable[..., R]: ...
 
     @overload
     def handler(
-        self, function: None = None, /, *, topic: str | None = None, tags: str = "*", retry: RetryPolicy | None = None
-    ) -> Callable[[H], H]: ...
+        self,
+        function: str | None = None,
+        /,
+        *,
+        body: type[T],
+        topic: str | None = None,
+        tags: str = "*",
+        retry: RetryPolicy | None = None,
+    ) -> Callable[[HandlingOf[T, R]], Callable[..., R]]: ...
 
+    @overload
     def handler(
         self,
-        function: H | None = None,
+        function: str | None = None,
         /,
         *,
         topic: str | None = None,
         tags: str = "*",
         retry: RetryPolicy | None = None,
-    ) -> H | Callable[[H], H]:
+    ) -> Registration[R]: ...
+
+    def handler(
+        self,
+        function: Handling[R] | str | None = None,
+        /,
+        *,
+        body: Any = None,
+        topic: str | None = None,
+        tags: str = "*",
+        retry: RetryPolicy | None = None,
+    ) -> Any:
         """Register a function that handles single messages; a decorator, with or without arguments.
 
         It is called with a `ReceivedMessage` and a `Context`, and returns nothing (or `Ack`), `Retry` or `Reject`; an exception
         is a `Retry`, and so is any other value, whose reason then says what was returned. Of several handlers of a topic the
         first whose tags accept a message gets it; a message that none accepts counts as handled.
 
+        With `body`, or if its first parameter is annotated with a type of your own, it is called with the body, the message and
+        the context instead, as many of them as it takes. A body that cannot be read as that type makes a dead letter at once.
+        The body is JSON, or what the consumer's codec makes of the value.
+
         Args:
-            function: what is decorated.
+            function: what is decorated, or the topic.
+            body: the type of the body: a dataclass, a model of pydantic or msgspec, or plain values of JSON such as
+                `dict[str, int]`. None: what the first parameter is annotated with.
             topic: only this one; None: every topic of the consumer.
             tags: "TagA || TagC", or "*".
             retry: instead of the consumer's own policy; the same for all handlers of a topic.
 
         Raises:
-            ConfigError: a wrong expression of tags, the wrong kind of function, or one that cannot be called with two arguments.
+            ConfigError: a wrong expression of tags, the wrong kind of function, one that cannot be called with what it would be
+                given, or a body that cannot be read.
             LifecycleError: it runs already.
         """
-        return self._registration(function, topic=topic, tags=tags, retry=retry, batch_count_max=0)
+        if isinstance(function, str):
+            if topic is not None or function not in self._topics:
+                expected = f"a function, or one of {', '.join(self._topics)}"
+                raise ConfigError("no function and no topic", name="handler", value=function, expected=expected)
+            function, topic = None, function
+        return self._registration(function, topic=topic, tags=tags, retry=retry, batch_count_max=0, body=body)
 
     @overload
     def batch_handler(self, function: B, /) -> B: ...

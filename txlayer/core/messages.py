@@ -170,7 +170,7 @@ class Message(NamedTuple):
 
     topic: str
     key: bytes | str | None = None
-    value: object = None  # bytes, str or None; other types need the producer's serializer
+    value: object = None  # bytes, str or None; other types need the producer's codec
     headers: UserHeaders | None = None
     tags: str | None = None  # becomes the header `tags`; consumers filter by it
     partition: int | None = None  # of the real topic; None: by the key, as Java producers do

@@ -264,5 +264,5 @@ def _text_or_bytes(value: Any, what: str) -> bytes:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     raise UsageError(
-        f"{what}: bytes, str or None, not {type(value).__name__} (values of other types need serializer=). Nothing was sent"
+        f"{what}: bytes, str or None, not {type(value).__name__} (values of other types need codec=). Nothing was sent"
     )

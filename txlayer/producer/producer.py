@@ -14,6 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
 
+from txlayer.adapters.bodies import Codec, function_of
 from txlayer.adapters.connect import LINGER_MS, LINGER_OF_TASKS_MS, ConnectProducer, connect_producer
 from txlayer.adapters.ports import Barrier
 from txlayer.adapters.tracing import NO_TRACING, Tracing
@@ -275,6 +276,7 @@ class ConfiguredProducer(Generic[CheckT]):
         barrier: Barrier | None = None,
         check: CheckT | None = None,
         on_refused: Callable[[RefusedResolution], object] | None = None,
+        codec: Codec | None = None,
         serializer: Any = None,
         connect: ConnectProducer = connect_producer,
         tracing: Tracing = NO_TRACING,
@@ -289,7 +291,7 @@ class ConfiguredProducer(Generic[CheckT]):
         handling = handling_of(check, barrier, worker_count=workers, is_async=self._is_async)
         self._handling = traced_handling(handling, tracing, check_topic=self._config.topics.check)
         self._on_refused = on_refused
-        self._serializer = serializer
+        self._serializer = function_of(codec, "serializer", serializer)
         self._connect = connect
         self._assemble = assemble_traced(tracing)
         self._metrics = metrics
@@ -328,7 +330,8 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
             open-transaction limit.
         on_refused: called when a resolution of the group arrived too late and was refused; needs `barrier` or `check`.
             It runs on the thread that receives check-backs and must return at once.
-        serializer: any confluent-kafka serializer for values; without one, values are bytes, str or None.
+        codec: what makes bytes of values, such as `txlayer.JSON`; without one, values are bytes, str or None.
+        serializer: the same as `codec=Codec(serializer=…)`: any confluent-kafka serializer for values.
         connect: makes the Kafka clients.
         tracing: makes spans (`txlayer.adapters.otel`), and adds a `traceparent` to messages that have none.
         metrics: counts the results of transactions; producers may share one.
