@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from txlayer.adapters.bodies import JSON, Codec
+    from txlayer.adapters.sql.aio import AsyncInbox as AsyncInbox
+    from txlayer.adapters.sql.aio import AsyncSqlBarrier as AsyncSqlBarrier
+    from txlayer.adapters.sql.barrier import SqlBarrier as SqlBarrier
+    from txlayer.adapters.sql.inbox import Inbox as Inbox
     from txlayer.consumer.aio import AsyncOrderedConsumer
     from txlayer.consumer.consumer import ConcurrentConsumer, OrderedConsumer
     from txlayer.consumer.context import Context, ReceivedMessage
@@ -19,6 +23,31 @@ if TYPE_CHECKING:
     from txlayer.core.history import TransactionHistory
     from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OrderMode, Resolution, user_headers
     from txlayer.core.retry import Ack, AfterExhausted, Reject, Retry, RetryPolicy
+    from txlayer.errors import (
+        BarrierRefusedError,
+        BrokerUnavailableError,
+        ConfigError,
+        FencedError,
+        ForbiddenTopicError,
+        InstanceFencedError,
+        InvalidTransitionError,
+        InvariantError,
+        LeaseLostError,
+        LifecycleError,
+        MemberFencedError,
+        NotAuthorisedError,
+        OpenTransactionLimitError,
+        OutcomeUnknownError,
+        PoisonMessageError,
+        ProducerFencedError,
+        RefusedRecordError,
+        ReservedHeaderError,
+        RetriableError,
+        RollbackRequiredError,
+        TopicMismatchError,
+        TxLayerError,
+        UsageError,
+    )
     from txlayer.producer.aio import AsyncTransaction, AsyncTransactionalProducer
     from txlayer.producer.check_handlers import CheckRequest
     from txlayer.producer.metrics import ProducerMetrics
@@ -30,34 +59,60 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# `__all__` leaves out what needs an extra, so that `from txlayer import *` works without it.
 _MODULES = {
     "Ack": "txlayer.core.retry",
     "AfterExhausted": "txlayer.core.retry",
+    "AsyncInbox": "txlayer.adapters.sql.aio",
     "AsyncOrderedConsumer": "txlayer.consumer.aio",
+    "AsyncSqlBarrier": "txlayer.adapters.sql.aio",
     "AsyncTransaction": "txlayer.producer.aio",
     "AsyncTransactionalProducer": "txlayer.producer.aio",
+    "BarrierRefusedError": "txlayer.errors",
+    "BrokerUnavailableError": "txlayer.errors",
     "COMMIT": "txlayer.core.messages",
     "CheckRequest": "txlayer.producer.check_handlers",
     "Codec": "txlayer.adapters.bodies",
     "ConcurrentConsumer": "txlayer.consumer.consumer",
+    "ConfigError": "txlayer.errors",
     "ConsumerStats": "txlayer.consumer.metrics",
     "Context": "txlayer.consumer.context",
+    "FencedError": "txlayer.errors",
+    "ForbiddenTopicError": "txlayer.errors",
+    "Inbox": "txlayer.adapters.sql.inbox",
+    "InstanceFencedError": "txlayer.errors",
     "Interceptor": "txlayer.consumer.handlers",
+    "InvalidTransitionError": "txlayer.errors",
+    "InvariantError": "txlayer.errors",
     "JSON": "txlayer.adapters.bodies",
+    "LeaseLostError": "txlayer.errors",
+    "LifecycleError": "txlayer.errors",
+    "MemberFencedError": "txlayer.errors",
     "Message": "txlayer.core.messages",
+    "NotAuthorisedError": "txlayer.errors",
+    "OpenTransactionLimitError": "txlayer.errors",
     "OrderMode": "txlayer.core.messages",
     "OrderedConsumer": "txlayer.consumer.consumer",
+    "OutcomeUnknownError": "txlayer.errors",
+    "PoisonMessageError": "txlayer.errors",
     "PreparedMessage": "txlayer.producer.rocketmq",
-    "ROLLBACK": "txlayer.core.messages",
+    "ProducerFencedError": "txlayer.errors",
     "ProducerMetrics": "txlayer.producer.metrics",
+    "ROLLBACK": "txlayer.core.messages",
     "ReceivedMessage": "txlayer.consumer.context",
+    "RefusedRecordError": "txlayer.errors",
     "RefusedResolution": "txlayer.producer.questions",
     "Reject": "txlayer.core.retry",
+    "ReservedHeaderError": "txlayer.errors",
     "Resolution": "txlayer.core.messages",
     "ResponderStats": "txlayer.producer.questions",
+    "RetriableError": "txlayer.errors",
     "Retry": "txlayer.core.retry",
     "RetryPolicy": "txlayer.core.retry",
+    "RollbackRequiredError": "txlayer.errors",
+    "SqlBarrier": "txlayer.adapters.sql.barrier",
     "SubmittedTransaction": "txlayer.producer.submitted",
+    "TopicMismatchError": "txlayer.errors",
     "TopicStats": "txlayer.consumer.metrics",
     "Transaction": "txlayer.producer.producer",
     "TransactionHistory": "txlayer.core.history",
@@ -65,7 +120,9 @@ _MODULES = {
     "TransactionMQProducer": "txlayer.producer.rocketmq",
     "TransactionSendResult": "txlayer.producer.pipeline",
     "TransactionalProducer": "txlayer.producer.producer",
+    "TxLayerError": "txlayer.errors",
     "UNKNOWN": "txlayer.core.messages",
+    "UsageError": "txlayer.errors",
     "user_headers": "txlayer.core.messages",
 }
 
@@ -79,25 +136,46 @@ __all__ = [
     "AsyncOrderedConsumer",
     "AsyncTransaction",
     "AsyncTransactionalProducer",
+    "BarrierRefusedError",
+    "BrokerUnavailableError",
     "CheckRequest",
     "Codec",
     "ConcurrentConsumer",
+    "ConfigError",
     "ConsumerStats",
     "Context",
+    "FencedError",
+    "ForbiddenTopicError",
+    "InstanceFencedError",
     "Interceptor",
+    "InvalidTransitionError",
+    "InvariantError",
+    "LeaseLostError",
+    "LifecycleError",
+    "MemberFencedError",
     "Message",
+    "NotAuthorisedError",
+    "OpenTransactionLimitError",
     "OrderMode",
     "OrderedConsumer",
+    "OutcomeUnknownError",
+    "PoisonMessageError",
     "PreparedMessage",
+    "ProducerFencedError",
     "ProducerMetrics",
     "ReceivedMessage",
+    "RefusedRecordError",
     "RefusedResolution",
     "Reject",
+    "ReservedHeaderError",
     "Resolution",
     "ResponderStats",
+    "RetriableError",
     "Retry",
     "RetryPolicy",
+    "RollbackRequiredError",
     "SubmittedTransaction",
+    "TopicMismatchError",
     "TopicStats",
     "Transaction",
     "TransactionHistory",
@@ -105,6 +183,8 @@ __all__ = [
     "TransactionMQProducer",
     "TransactionSendResult",
     "TransactionalProducer",
+    "TxLayerError",
+    "UsageError",
     "__version__",
     "user_headers",
 ]
@@ -114,10 +194,15 @@ def __getattr__(name: str) -> Any:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(module), name)
+    try:
+        value = getattr(import_module(module), name)
+    except ModuleNotFoundError as exc:
+        if exc.name != "sqlalchemy":
+            raise
+        raise ImportError(f'{name} needs SQLAlchemy: pip install "txlayer[sql]"') from exc
     globals()[name] = value  # the next use does not come here
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_MODULES})

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 from points import GROUP, MENDED_FILE, POINTS_FILE, Loyalty, open_points
@@ -21,7 +22,12 @@ from shop import ORDERS
 from txlayer import AfterExhausted, Context, OrderedConsumer, ReceivedMessage, RetryPolicy
 
 # The hiccups of this demo are over soon; the default waits for hours, as a real outage asks for.
-RETRY = RetryPolicy(attempt_count_max=4, backoff_first_ms=50, backoff_max_ms=400, after_exhausted=AfterExhausted.PARK)
+RETRY = RetryPolicy(
+    attempt_count_max=4,
+    backoff_first=timedelta(milliseconds=50),
+    backoff_max=timedelta(milliseconds=400),
+    after_exhausted=AfterExhausted.PARK,
+)
 TELL_S = 0.1
 
 

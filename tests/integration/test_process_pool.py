@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import hang, pause, wait_until
+from txlayer.adapters.bodies import Deserializer
 from txlayer.consumer import process_pool
-from txlayer.consumer.context import Context, Deserializer, Lease, ReceivedMessage
+from txlayer.consumer.context import Context, Lease, ReceivedMessage
 from txlayer.consumer.handlers import HandlerSet
 from txlayer.consumer.pools import Caller, Chunk, JobOutcome, without_reported
 from txlayer.consumer.process_pool import ProcessPool, SentRecord

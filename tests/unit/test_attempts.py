@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -31,6 +33,19 @@ from txlayer.errors import ConfigError
 POLICY = RetryPolicy(attempt_count_max=3, backoff_first_ms=100, backoff_max_ms=1_000)
 AGAIN = TryAgain(1_000 + 100)
 EXHAUSTED, REJECTED = (GiveUp(DeadLetterReason.ATTEMPTS_EXHAUSTED), GiveUp(DeadLetterReason.REJECTED))
+
+
+def test_a_policy_takes_lengths_of_time_as_well_as_milliseconds() -> None:
+    given = RetryPolicy(3, backoff_first=timedelta(seconds=0.1), backoff_max=timedelta(seconds=1))
+
+    assert POLICY == given
+    assert hash(POLICY) == hash(given)
+    assert given == pickle.loads(pickle.dumps(given))
+    assert 200 == replace(given, backoff_first=timedelta(milliseconds=200)).backoff_first_ms
+    with pytest.raises(ConfigError, match="a timedelta"):
+        RetryPolicy(backoff_first=100)  # type: ignore[arg-type]  # no unit
+    with pytest.raises(ConfigError, match="backoff_first_ms or more"):
+        RetryPolicy(backoff_first=timedelta(hours=1))
 
 
 @pytest.mark.parametrize(

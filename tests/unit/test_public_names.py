@@ -9,12 +9,14 @@ import sys
 import pytest
 
 import txlayer
+from txlayer import errors
+from txlayer.adapters import sql
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution, user_headers
 
 _LOADED = "import sys, json, txlayer; txlayer.{name}; print(json.dumps(sorted(sys.modules)))"
 
 
-@pytest.mark.parametrize("name", txlayer.__all__)
+@pytest.mark.parametrize("name", sorted({*txlayer.__all__, *dir(txlayer)}))
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(txlayer, name) is not None
     assert name in dir(txlayer)
@@ -29,8 +31,35 @@ def test_the_resolutions_have_plain_names() -> None:
     assert [COMMIT, ROLLBACK, UNKNOWN] == list(Resolution)
 
 
+def test_the_errors_and_the_tables_are_names_of_the_package() -> None:
+    assert {each for each in vars(errors) if each.endswith("Error")} <= set(txlayer.__all__)
+    assert (sql.SqlBarrier, sql.Inbox) == (txlayer.SqlBarrier, txlayer.Inbox)
+    assert (sql.AsyncSqlBarrier, sql.AsyncInbox) == (txlayer.AsyncSqlBarrier, txlayer.AsyncInbox)
+
+
+def test_a_table_without_its_extra_names_the_extra() -> None:
+    program = (
+        "import sys; sys.modules['sqlalchemy'] = None\n"  # as if it were not installed
+        "from txlayer import *\n"
+        "try:\n    from txlayer import SqlBarrier\nexcept ImportError as exc:\n    print(exc)"
+    )
+
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+
+    assert 'SqlBarrier needs SQLAlchemy: pip install "txlayer[sql]"\n' == answer.stdout
+
+
 @pytest.mark.parametrize(
-    "name", ["__version__", "TransactionalProducer", "Message", "OrderedConsumer", "AsyncOrderedConsumer"]
+    "name",
+    [
+        "__version__",
+        "TransactionalProducer",
+        "Message",
+        "OrderedConsumer",
+        "AsyncOrderedConsumer",
+        "JSON",
+        "RetriableError",
+    ],
 )
 def test_no_kafka_client_is_loaded_before_it_is_needed(name: str) -> None:
     answer = subprocess.run(
@@ -39,7 +68,7 @@ def test_no_kafka_client_is_loaded_before_it_is_needed(name: str) -> None:
     loaded = json.loads(answer.stdout)
 
     assert f"txlayer.{name}" != "txlayer.TransactionalProducer" or "txlayer.producer.producer" in loaded
-    for client in ("confluent_kafka", "sqlalchemy", "typer"):
+    for client in ("confluent_kafka", "sqlalchemy", "typer", "pydantic", "msgspec"):
         assert client not in loaded
 
 

@@ -18,6 +18,7 @@ from txlayer.config.reading import (
     parse_settings,
     parse_settings_file,
     parse_value,
+    seconds,
 )
 from txlayer.config.roles import (
     IMMUNITY_MAX,
@@ -52,4 +53,5 @@ __all__ = [
     "parse_settings",
     "parse_settings_file",
     "parse_value",
+    "seconds",
 ]

@@ -133,6 +133,11 @@ def milliseconds(length: timedelta) -> int:
     return length // timedelta(milliseconds=1)
 
 
+def seconds(length: timedelta | float) -> float:
+    """A length of time in seconds; a number is already one."""
+    return length.total_seconds() if isinstance(length, timedelta) else length
+
+
 def parse_value(name: str, field_name: str, text: str, role: type[Any]) -> object:
     """Convert the text of a role's setting.
 

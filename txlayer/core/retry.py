@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, final
 
@@ -36,7 +36,7 @@ class Retry:
     """Earliest next attempt, as a `timedelta` from now; None: after the policy's back-off."""
     reason: str = ""
     delay_ms: int | None = None
-    """The same in milliseconds, as an alternative to `delay`."""
+    """The older form of `delay`: milliseconds. This release takes both."""
 
 
 @final
@@ -131,6 +131,10 @@ _SPREAD, _SPREAD_END = 0x9E3779B1, 1 << 32
 class RetryPolicy:
     """How often a message is tried, how long to wait between attempts, and what happens to its key in the end.
 
+    Args:
+        backoff_first: back-off before the second attempt, as a `timedelta`; it wins over `backoff_first_ms`.
+        backoff_max: its upper limit, as a `timedelta`; it wins over `backoff_max_ms`.
+
     Raises:
         ConfigError: a value is out of range.
     """
@@ -138,14 +142,19 @@ class RetryPolicy:
     attempt_count_max: int = 16
     """Total attempts. With the default back-off they take about an hour, longer than most outages of a dependency."""
     backoff_first_ms: int = _SECOND_MS
-    """Back-off before the second attempt."""
+    """Back-off before the second attempt. To give it in milliseconds is the older form; this release takes both."""
     backoff_max_ms: int = 5 * _MINUTE_MS
-    """Upper limit, so that a dependency's recovery is noticed soon."""
+    """Upper limit, so that a dependency's recovery is noticed soon. The same."""
     backoff_factor: float = 2.0
     """Factor between a back-off and the next one."""
     after_exhausted: AfterExhausted = AfterExhausted.GO_ON
+    backoff_first: InitVar[Delay | None] = None
+    backoff_max: InitVar[Delay | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, backoff_first: Delay | None, backoff_max: Delay | None) -> None:
+        for name, length in (("backoff_first", backoff_first), ("backoff_max", backoff_max)):
+            if length is not None:
+                _set_ms(self, name, length)
         for name, is_right, expected in (
             ("attempt_count_max", self.attempt_count_max >= 1, "at least 1"),
             ("backoff_first_ms", self.backoff_first_ms >= 0, "at least 0"),
@@ -155,6 +164,14 @@ class RetryPolicy:
         ):
             if not is_right:
                 raise ConfigError(name=name, value=getattr(self, name), expected=expected)
+
+
+def _set_ms(policy: RetryPolicy, name: str, length: Delay) -> None:
+    try:
+        length_ms = round(length.total_seconds() * 1000)
+    except AttributeError:
+        raise ConfigError(name=name, value=length, expected="a timedelta") from None
+    object.__setattr__(policy, f"{name}_ms", length_ms)
 
 
 class Handled(NamedTuple):

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from txlayer.adapters.ports import Barrier
+from txlayer.config import seconds
 from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import UNKNOWN, Message, OrderMode, Resolution
 from txlayer.errors import LifecycleError
@@ -220,8 +221,11 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         """
         await self._started()
 
-    async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the same parameter as in producer.py
-        """Refuse new transactions, wait up to `timeout` seconds (`close_timeout`) for those in flight, and close.
+    async def close(
+        self,
+        timeout: timedelta | float | None = None,  # noqa: ASYNC109 - the same parameter as in producer.py
+    ) -> None:
+        """Refuse new transactions, wait up to `timeout` (`close_timeout`) for those in flight, and close.
 
         Raises:
             OutcomeUnknownError: some did not end in time. The producer is closed; check-backs settle the rest.
@@ -230,7 +234,7 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         self._is_closed = True
         opening, self._opening, self._ready = self._opening, None, None
         if opening is not None:
-            timeout_s = self._config.close_timeout.total_seconds() if timeout is None else timeout
+            timeout_s = seconds(self._config.close_timeout if timeout is None else timeout)
             self._closing = asyncio.ensure_future(self._close(opening, timeout_s))
         if self._closing is not None:
             await asyncio.shield(self._closing)
@@ -456,15 +460,15 @@ class AsyncTransaction(OpenTransaction):
 
     async def result(
         self,
-        timeout: float | None = None,  # noqa: ASYNC109 - the same parameter as in producer.py
+        timeout: timedelta | float | None = None,  # noqa: ASYNC109 - the same parameter as in producer.py
         *,
         with_decision: bool = False,
     ) -> TransactionSendResult:
         """Wait until the resolution is acknowledged; `with_decision` also reads the decision.
 
         Raises:
-            TimeoutError: not acknowledged within `timeout` seconds; the transaction goes on.
+            TimeoutError: not acknowledged within `timeout`; the transaction goes on.
             TxLayerError: what `Transaction.result` raises.
         """
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(None if timeout is None else seconds(timeout)):
             return await self._started.drive(self._result_steps(with_decision=with_decision))

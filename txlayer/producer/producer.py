@@ -18,7 +18,7 @@ from txlayer.adapters.bodies import Codec, function_of
 from txlayer.adapters.connect import LINGER_MS, LINGER_OF_TASKS_MS, ConnectProducer, connect_producer
 from txlayer.adapters.ports import Barrier
 from txlayer.adapters.tracing import NO_TRACING, Tracing
-from txlayer.config import ProducerConfig
+from txlayer.config import ProducerConfig, seconds
 from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import NONCE_LENGTH, Message, OrderMode, Resolution, UserHeaders, check_group
 from txlayer.errors import LifecycleError, UsageError
@@ -358,8 +358,8 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         """
         self._started()
 
-    def close(self, timeout: float | None = None) -> None:
-        """Refuse new transactions, wait up to `timeout` seconds (`close_timeout`) for those in flight, and close.
+    def close(self, timeout: timedelta | float | None = None) -> None:
+        """Refuse new transactions, wait up to `timeout` (`close_timeout`) for those in flight, and close.
 
         Everything that was acknowledged stays stored. In a forked process the call does nothing.
 
@@ -378,7 +378,7 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
             self._is_closed = True
             self._engine = None
         if engine is not None:
-            timeout_s = self._config.close_timeout.total_seconds() if timeout is None else timeout
+            timeout_s = seconds(self._config.close_timeout if timeout is None else timeout)
             try:
                 drive(steps.close(engine, timeout_s), engine.pipeline)
             finally:
@@ -576,7 +576,7 @@ class Transaction(OpenTransaction):
         """
         drive(self._join_steps(session), self._engine.pipeline)
 
-    def result(self, timeout: float | None = None, *, with_decision: bool = False) -> TransactionSendResult:
+    def result(self, timeout: timedelta | float | None = None, *, with_decision: bool = False) -> TransactionSendResult:
         """Wait until the resolution is acknowledged.
 
         With `with_decision`, also read the decision, which may differ from this resolution if another came first. It
@@ -584,13 +584,13 @@ class Transaction(OpenTransaction):
         of `timeout`, and needs the rights of the role reader. After a commit or a rollback the answer is final.
 
         Raises:
-            TimeoutError: not acknowledged within `timeout` seconds; the transaction goes on.
+            TimeoutError: not acknowledged within `timeout`; the transaction goes on.
             OutcomeUnknownError: the resolution may not be stored; a check-back settles it.
             LifecycleError: no resolution was given yet.
             BrokerUnavailableError, NotAuthorisedError: the resolution is stored, but the decision cannot be read.
         """
         run = self._result_steps(with_decision=with_decision)
-        return drive(run, self._engine.pipeline, timeout_s=timeout)
+        return drive(run, self._engine.pipeline, timeout_s=None if timeout is None else seconds(timeout))
 
 
 def drive(run: Steps[T], pipeline: Pipeline, *, timeout_s: float | None = None) -> T:

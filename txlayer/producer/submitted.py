@@ -9,9 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import Barrier
+from txlayer.config import seconds
 from txlayer.core.messages import COMMIT, UNKNOWN, Message, Resolution
 from txlayer.errors import LifecycleError, UsageError
 from txlayer.producer.barrier import LocalPart, joinable, part_of
@@ -199,11 +201,11 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
 
     # --- the future's side --------------------------------------------------------------------------------------------
 
-    def result(self, timeout: float | None = None) -> TransactionSendResult:
+    def result(self, timeout: timedelta | float | None = None) -> TransactionSendResult:
         """The result, once the op line is acknowledged.
 
         Raises:
-            TimeoutError: it is not, after `timeout` seconds; the transaction goes on.
+            TimeoutError: it is not, after `timeout`; the transaction goes on.
             OutcomeUnknownError, RollbackRequiredError, …: it failed; the message says what is known.
             Exception: the local transaction's own, as it was; the resolution is then UNKNOWN.
             LifecycleError: asked on the producer's thread, which would wait for itself.
@@ -216,13 +218,13 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
                 del error  # no cycle of exception, frame and exception
         return self.send_result()
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
+    def exception(self, timeout: timedelta | float | None = None) -> BaseException | None:
         """What `result` would raise, None when there is a result; waits like it."""
         if not self.is_over:
-            self._wait(timeout)
+            self._wait(None if timeout is None else seconds(timeout))
         return self._exception
 
-    def _wait(self, timeout: float | None) -> None:
+    def _wait(self, timeout_s: float | None) -> None:
         waiter = _Waiter()
         with self._condition:
             if self.is_over:
@@ -230,8 +232,8 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
             self._waiters.append(waiter)
         if self.queue.pipeline.is_own_thread:
             raise LifecycleError("result() on the producer's own thread would wait for itself", state="open")
-        if not waiter.lock.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
-            raise TimeoutError(f"{self.txn_id}: not acknowledged within {timeout} s")
+        if not waiter.lock.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0)):
+            raise TimeoutError(f"{self.txn_id}: not acknowledged within {timeout_s} s")
 
     def _announce(self) -> None:
         """Tell everybody who waits; the stage is final already."""

@@ -6,11 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from txlayer.adapters.connect import CoordinatorConnections, connect_coordinator
-from txlayer.config import CoordinatorConfig
+from txlayer.config import CoordinatorConfig, seconds
 from txlayer.coordinator.loop import Coordinator
 
 POLL_S = 0.02
@@ -18,15 +19,18 @@ POLL_S = 0.02
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], *, within: float, what: str, growing: Callable[[], int] | None = None) -> T:
-    """The first true value of `condition()`; fails after `within` seconds with the last value seen.
+def wait_until(
+    condition: Callable[[], T], *, within: timedelta | float, what: str, growing: Callable[[], int] | None = None
+) -> T:
+    """The first true value of `condition()`; fails after `within` (a number: seconds) with the last value seen.
 
     With `growing` the time begins anew whenever that number is greater than ever before: slow work on a busy machine is
     waited for, work that makes no progress is not. The number must have an end.
 
     An exception of `condition` is not caught: a state that is expected for a while belongs into its value.
     """
-    deadline = time.monotonic() + within
+    within_s = seconds(within)
+    deadline = time.monotonic() + within_s
     most: int | None = None
     while True:
         seen = condition()
@@ -34,10 +38,10 @@ def wait_until(condition: Callable[[], T], *, within: float, what: str, growing:
             return seen
         now, grown = time.monotonic(), growing() if growing else None
         if grown is not None and (most is None or grown > most):
-            most, deadline = grown, now + within
+            most, deadline = grown, now + within_s
         if now > deadline:
             progress = "" if most is None else f" since it got to {most}"
-            raise AssertionError(f"{what}: not within {within:g} s{progress}, last seen: {seen!r}")
+            raise AssertionError(f"{what}: not within {within_s:g} s{progress}, last seen: {seen!r}")
         time.sleep(POLL_S)
 
 
