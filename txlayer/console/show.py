@@ -68,11 +68,16 @@ def content(raw: bytes | None) -> str:
     part = raw[:VALUE_BYTES_SHOWN]
     try:
         shown = part.decode("utf-8") if len(part) == len(raw) else part.decode("utf-8", "ignore")
-        shown = "\n".join(map(printable, shown.split("\n")))
+        shown = lines(shown)
     except UnicodeDecodeError:
         shown = part.hex(" ")
     more = len(raw) - len(part)
     return shown + (f"\n… and {more:,} more bytes" if more else "")
+
+
+def lines(value: object) -> str:
+    """What others wrote, line by line."""
+    return "\n".join(map(text, str(value).split("\n")))
 
 
 def query(values: Mapping[str, object]) -> str:
@@ -157,4 +162,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "content": content,
     "span": length_text,
     "query": query,
+    "lines": lines,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -31,8 +32,9 @@ from txlayer.core.history import split_operator_reason
 from txlayer.core.key_queue import lone_request_key
 from txlayer.core.messages import Undecodable
 from txlayer.core.progress import NO_KEY, NOTHING, Foreign, Progress, decode, hash_of_key
-from txlayer.errors import TopicMismatchError
+from txlayer.errors import TopicMismatchError, TxLayerError
 from txlayer.operate import Json
+from txlayer.operate.consumers import COUNT_MAX, consumed_topics
 from txlayer.operate.history import bytes_json
 
 PATIENCE_S = 10.0
@@ -64,6 +66,13 @@ class FoundLetter(NamedTuple):
     def reason(self) -> DeadLetterReason | None:
         """None: it is no dead letter of the group."""
         return self.letter.reason if isinstance(self.letter, DeadLetter) else None
+
+    @property
+    def error(self) -> tuple[str, str]:
+        """The error's type, and the first line of its message."""
+        if not isinstance(self.letter, DeadLetter):
+            return "", ""
+        return self.letter.error_type, self.letter.error_message.lstrip().partition("\n")[0].strip()
 
 
 class QueueStatus(NamedTuple):
@@ -166,6 +175,13 @@ class DeadLetterLog:
             starts = {tp: max(starts[tp], ends[tp] - max(count_max // len(tps), 1)) for tp in tps}
         yield from map(self._found, self._records({tp: (starts[tp], ends[tp]) for tp in tps}))
 
+    def letter_count(self, partitions: Collection[int] | None = None) -> int:
+        """Offsets of the dead-letter topic, or of these partitions of it: those of markers, and of dead letters that ended, too."""
+        numbers = range(self.partition_count) if partitions is None else partitions
+        tps = [(self.dead_letters, p) for p in numbers if p < self.partition_count]
+        starts, ends = self._admin.start_offsets(tps), self._admin.end_offsets(tps)
+        return sum(ends[tp] - starts[tp] for tp in tps)
+
     def at(self, partition: int, offset: int) -> FoundLetter | None:
         """The dead letter at this position."""
         if not 0 <= partition < self.partition_count:
@@ -176,6 +192,13 @@ class DeadLetterLog:
             for record in self._records({tp: (offset, offset + 1)}):
                 return self._found(record)
         return None
+
+    def requested(self, request_id: str) -> Iterator[tuple[DeadLetterPosition, DeadLetterHistory]]:
+        """The dead letters for which a request of this name asked, as far as the replay topic was read."""
+        for partition, states in sorted(self._states.items()):
+            for offset, history in sorted(states.letters.items()):
+                if request_id in history.asked:
+                    yield DeadLetterPosition(self.topic, partition, offset), history
 
     def said_about(self, position: DeadLetterPosition) -> list[DeadLetterEvent]:
         """Everything that the replay topic says of one dead letter, in order."""
@@ -241,6 +264,7 @@ class DeadLetterResult(Enum):
     UNKNOWN = "unknown"  #: the group's consumers do not know such a request
     NOT_FOUND = "not-found"  #: there is no such record
     UNDECODABLE = "undecodable"  #: the record there is no dead letter of the group
+    LEFT = "left"  #: the request was stopped before its turn; nothing was asked for
     LAST_OF_KEY = "last-of-key"  #: its drop would release its parked key past earlier ones that are open
 
 
@@ -253,6 +277,10 @@ class DeadLetterFilter:
     since_ms: int | None = None  # written then or later
     until_ms: int | None = None  # written before
     states: frozenset[DeadLetterState] = frozenset()
+    partition: int | None = None
+    key_hash: bytes | None = None
+    error_type: str | None = None
+    first_line: str | None = None  # of the error's message
 
     @property
     def is_empty(self) -> bool:
@@ -266,6 +294,10 @@ class DeadLetterFilter:
             and (self.since_ms is None or found.at_ms >= self.since_ms)
             and (self.until_ms is None or found.at_ms < self.until_ms)
             and (not self.states or found.history.state in self.states)
+            and (self.partition is None or found.position.partition == self.partition)
+            and (self.key_hash is None or hash_of_key(found.key) == self.key_hash)
+            and (self.error_type is None or found.error[0] == self.error_type)
+            and (self.first_line is None or found.error[1] == self.first_line)
         )
 
 
@@ -508,6 +540,99 @@ def list_letters(logs: Mapping[str, DeadLetterLog], wanted: DeadLetterFilter, *,
 
 def _oldest(letters: Sequence[FoundLetter], limit: int) -> list[FoundLetter]:
     return heapq.nsmallest(limit, letters, key=lambda letter: letter.at_ms)
+
+
+SURVEY_COUNT_MAX = 50_000
+SURVEY_BYTES_MAX = 256 * 1024 * 1024
+"""Dead letters that a survey reads of each topic, the newest, and their values' bytes in all."""
+CLASS_COUNT_MAX = 500
+"""Kinds of failures that a survey tells apart."""
+
+
+class LetterClass(NamedTuple):
+    """What dead letters have in common."""
+
+    group: str
+    topic: str
+    reason: DeadLetterReason
+    error_type: str
+    first_line: str
+
+
+@dataclass(slots=True)
+class LetterCount:
+    """How many there are of one class, and when the oldest and the newest of them were given up."""
+
+    by_state: Counter[DeadLetterState] = field(default_factory=Counter)
+    oldest_ms: int = 0
+    newest_ms: int = 0
+
+    @property
+    def open_count(self) -> int:
+        """Those that are not handled or dropped."""
+        return self.by_state.total() - sum(self.by_state[state] for state in ENDED)
+
+
+@dataclass(slots=True)
+class Survey:
+    """Dead letters by what went wrong."""
+
+    classes: dict[LetterClass, LetterCount] = field(default_factory=dict)
+    letters: list[FoundLetter] = field(default_factory=list)  # the oldest, without their contents
+    count: int = 0  # let through by the filter
+    other_count: int = 0  # of classes beyond the limit
+    undecodable_count: int = 0
+    is_cut: bool = False  # older or further ones were not read
+    problems: dict[str, str] = field(default_factory=dict)  # by group and topic
+
+    def add(self, log: DeadLetterLog, wanted: DeadLetterFilter, *, limit: int = 0) -> None:
+        """Read one topic's; the `limit` oldest of all are kept."""
+        size_bytes = 0
+        partitions = None if wanted.partition is None else [wanted.partition]
+        self.is_cut |= log.letter_count(partitions) > SURVEY_COUNT_MAX
+        for found in log.letters(since_ms=wanted.since_ms, partitions=partitions, count_max=SURVEY_COUNT_MAX):
+            size_bytes += len(found.record)
+            if size_bytes > SURVEY_BYTES_MAX:
+                self.is_cut = True
+                break
+            if isinstance(found.letter, Undecodable):
+                self.undecodable_count += 1
+            elif wanted.lets_through(found):
+                self._count(log.group, found)
+                if limit:
+                    self.letters.append(found._replace(record=None))
+                if len(self.letters) >= 2 * max(limit, 1):
+                    self.letters[:] = _oldest(self.letters, limit)
+        self.letters[:] = _oldest(self.letters, limit)
+
+    def _count(self, group: str, found: FoundLetter) -> None:
+        self.count += 1
+        assert found.reason is not None
+        name = LetterClass(group, found.position.topic, found.reason, *found.error)
+        if name not in self.classes and len(self.classes) >= CLASS_COUNT_MAX:
+            self.other_count += 1
+            return
+        count = self.classes.setdefault(name, LetterCount(oldest_ms=found.at_ms))
+        count.by_state[found.history.state] += 1
+        count.oldest_ms, count.newest_ms = min(count.oldest_ms, found.at_ms), max(count.newest_ms, found.at_ms)
+
+
+def survey_all(admin: Administration, *, make_reader: Callable[[], LogReader]) -> Survey:
+    """The dead letters of every group and topic, as far as the names of topics say; the first `COUNT_MAX` by name.
+
+    Raises:
+        BrokerUnavailableError, NotAuthorisedError: the topics cannot be listed.
+    """
+    found = Survey()
+    for number, (group, topic) in enumerate(consumed_topics(admin.topic_names())):
+        if number >= COUNT_MAX:
+            found.is_cut = True
+            break
+        try:
+            found.add(DeadLetterLog(admin, group=group, topic=topic, make_reader=make_reader), DeadLetterFilter())
+        except TxLayerError as exc:  # the others may be readable
+            found.problems[f"{group} {topic}"] = str(exc)
+    return found
 
 
 KIND_WORDS = {"R": "replay", "D": "drop", "P": "pause", "U": "resume", "E": "result"}

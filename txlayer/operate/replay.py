@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -147,6 +148,55 @@ def planned(order: ReplayOrder, choice: DeadLetterSelection) -> list[DeadLetterO
     ]
 
 
+STEP_COUNT = 50
+STEP_S = 2.0
+"""A step of a watched order: so many dead letters, or those of so long at its rate."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Lets an order go on in steps. Each is asked for when the one before it is answered, unless something stops the order."""
+
+    should_stop: Callable[[], bool]
+    failed_count_max: int
+    """More replays than this that fail stop it."""
+    note: Callable[[int, int, int], None]
+    """Called with how many were asked for, were answered, and failed."""
+    stopped: str = ""
+    """Why it stopped; empty: it did not."""
+    _failed_before: int = 0
+
+    def begin(self, order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Sequence[FoundLetter]) -> None:
+        """Failures before this do not count."""
+        self._failed_before = self._results(order, logs, asked)[DeadLetterResult.FAILED]
+
+    def look(self, order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Sequence[FoundLetter]) -> None:
+        """Note how far it is, and stop it where that is due."""
+        results = self._results(order, logs, asked)
+        waiting, failed = results[DeadLetterResult.REQUESTED], results[DeadLetterResult.FAILED] - self._failed_before
+        self.note(len(asked), len(asked) - waiting, failed)
+        if self.should_stop():
+            self.stopped = "a person stopped it"
+        elif failed > self.failed_count_max:
+            self.stopped = f"{failed:,} failed again, and it was to go on after {self.failed_count_max:,} at most"
+        elif waiting and order.patience_s:
+            self.stopped = f"no consumer of the group answered for {order.patience_s:g} s"
+
+    def _results(
+        self, order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Sequence[FoundLetter]
+    ) -> Counter[DeadLetterResult]:
+        name = order.author.request_id
+        return Counter(answered(c.position, logs[c.position.topic].history(c.position), name).result for c in asked)
+
+
+def _steps(order: ReplayOrder, fresh: Sequence[FoundLetter], watch: Watch | None) -> list[Sequence[FoundLetter]]:
+    """All at once, or those of one step after the other; one empty step for none."""
+    if watch is None:
+        return [fresh]
+    count = STEP_COUNT if order.rate is None else max(1, min(STEP_COUNT, int(order.rate * STEP_S)))
+    return [fresh[start : start + count] for start in range(0, max(len(fresh), 1), count)]
+
+
 def ask(
     order: ReplayOrder,
     writer: RequestWriter,
@@ -155,8 +205,11 @@ def ask(
     *,
     say: Callable[[str], None],
     progress: Progress,
+    watch: Watch | None = None,
 ) -> list[DeadLetterOutcome]:
     """Ask the group's consumers for the chosen, wait for their answers, and return what became of each.
+
+    With a `watch` it goes on in steps, and may stop: then `watch.stopped` says why, and those behind are left.
 
     Raises:
         TxLayerError: it could not be done; the same order goes on where it was.
@@ -164,24 +217,34 @@ def ask(
     author = order.author
     # A person may have thought for long: another operator may have asked meanwhile.
     fresh, taken = still_able(logs, choice.in_turn, is_again=order.is_again)
-    followed = [*choice.asked_before, *fresh]
+    followed, left = [*choice.asked_before], list[FoundLetter]()
+    if watch is not None:
+        watch.begin(order, logs, followed)
     if fresh:
         say(f"request id {author.request_id}")  # the name to run it again with
     for _ in range(ROUND_COUNT_MAX):
-        with progress("asked for", len(fresh)) as on_progress:
-            requests = requests_for(fresh, logs, kind=order.kind, request_id=author.request_id, text=author.text)
-            writer.write(requests, rate_max=order.rate, on_progress=on_progress)
-        if order.patience_s:
-            with progress("answered", len(followed)) as on_progress:
-                _wait_for_answers(order, logs, followed, on_progress)
-        fresh = newcomers(logs, followed, request_id=author.request_id) if order.is_whole else []
+        for step in _steps(order, fresh, watch):
+            if watch is not None and watch.stopped:
+                left += step
+                continue
+            with progress("asked for", len(step)) as on_progress:
+                requests = requests_for(step, logs, kind=order.kind, request_id=author.request_id, text=author.text)
+                writer.write(requests, rate_max=order.rate, on_progress=on_progress)
+            followed += step
+            if order.patience_s:
+                with progress("answered", len(followed)) as on_progress:
+                    _wait_for_answers(order, logs, followed, on_progress, watch)
+            if watch is not None:
+                watch.look(order, logs, followed)
+        is_over = not order.is_whole or (watch is not None and watch.stopped)
+        fresh = [] if is_over else newcomers(logs, followed, request_id=author.request_id)
         if not fresh:
             break
         say(f"{len(fresh):,} more followed their parked keys meanwhile and are asked for too")
-        followed += fresh
     return [
         *(not_asked(*each) for each in choice.unable),
         *(not_asked(t.position, DeadLetterResult.REQUESTED_ALREADY, t.history) for t in taken),
+        *(not_asked(c.position, DeadLetterResult.LEFT, c.history) for c in left),
         *(answered(c.position, logs[c.position.topic].history(c.position), author.request_id) for c in followed),
     ]
 
@@ -195,8 +258,9 @@ def _wait_for_answers(
     logs: Mapping[str, DeadLetterLog],
     asked: Sequence[FoundLetter],
     on_progress: Callable[[int], None],
+    watch: Watch | None,
 ) -> None:
-    """Return when all have a result, or when for the order's patience none came."""
+    """Return when all have a result, when for the order's patience none came, or when the watch is to stop."""
     give_up_at, answered_before = time.monotonic() + order.patience_s, -1
     while True:
         for topic in {each.position.topic for each in asked}:
@@ -206,7 +270,7 @@ def _wait_for_answers(
         on_progress(answered)
         if answered > answered_before:
             give_up_at, answered_before = time.monotonic() + order.patience_s, answered
-        if answered >= len(asked) or time.monotonic() >= give_up_at:
+        if answered >= len(asked) or time.monotonic() >= give_up_at or (watch is not None and watch.should_stop()):
             return
         time.sleep(LOOK_AGAIN_S)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from txlayer.console import acting
-from txlayer.console.pages import overview, queues, settle, transaction, transactions
+from txlayer.console.pages import letters, overview, queues, settle, transaction, transactions
 
 ROUTES: list[Route] = [
     *overview.ROUTES,
@@ -13,10 +13,11 @@ ROUTES: list[Route] = [
     *transaction.ROUTES,
     *settle.ROUTES,
     *queues.ROUTES,
+    *letters.ROUTES,
     *acting.ROUTES,
 ]
 
-LOOKS = ("/run/[a-z]+", "/transaction/values", "/transaction/verdict")
+LOOKS = ("/run/[a-z]+", "/transaction/values", "/letter/values", "/transaction/verdict")
 """Patterns of the paths to which also a person who may only look can post: they change nothing."""
 
 SECTIONS: list[tuple[str, str]] = [
@@ -24,5 +25,6 @@ SECTIONS: list[tuple[str, str]] = [
     ("/transactions", "Transactions"),
     ("/requests", "Requests"),
     ("/queues", "Queues"),
+    ("/letters", "Dead letters"),
 ]
 """(address, name) of what the navigation shows."""

@@ -1,0 +1,398 @@
+"""Dead letters: by what went wrong, and one in full; replayed and dropped by a request that is worked off beside the pages."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from txlayer.config import milliseconds, parse_duration
+from txlayer.console.acting import Action, act
+from txlayer.console.pages.queues import opened_letters, request_writer
+from txlayer.console.show import query
+from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind, is_request_id, original_headers
+from txlayer.core.history import split_operator_reason
+from txlayer.core.progress import NO_KEY
+from txlayer.errors import RetriableError, UsageError
+from txlayer.operate import Json
+from txlayer.operate.dead_letters import (
+    DeadLetterFilter,
+    DeadLetterLog,
+    DeadLetterPosition,
+    DeadLetterResult,
+    FoundLetter,
+    Survey,
+    letter_json,
+    said_json,
+    survey_all,
+)
+from txlayer.operate.replay import ReplayOrder, Watch, ask, author_of, choose_for
+
+if TYPE_CHECKING:
+    from txlayer.console.app import Console
+    from txlayer.console.work import Note
+
+logger = logging.getLogger("txlayer.console")
+
+LETTERS = "letters"
+AGE_MS = 60_000
+"""The picture of all groups is read again when it is older, and somebody asks for the page."""
+LIST_COUNT = 100
+NAMED_COUNT_MAX = 100
+ORDER_COUNT_MAX = 10_000
+"""Dead letters of one request; those of parked keys beside them are added."""
+PATIENCE_S = 300.0
+"""A request stops when no answer came for so long. A handler may fail several times, with pauses, before it answers."""
+RATE, RATE_MAX = "10", 1_000.0
+FIELDS = ("group", "topic", "state", "reason", "error", "line", "partition", "hash", "since")
+FIELD_LENGTH_MAX = 1_000
+KINDS = {"replay": ReplayKind.REPLAY, "drop": ReplayKind.DROP}
+
+Fields = Mapping[str, str]
+
+
+def fields_of(given: Fields) -> dict[str, str]:
+    """The fields of an address or of a form that say which dead letters."""
+    found = {name: given.get(name, "").strip() for name in FIELDS}
+    if any(len(value) > FIELD_LENGTH_MAX for value in found.values()):
+        raise UsageError(f"a field has at most {FIELD_LENGTH_MAX:,} characters")
+    return found
+
+
+def wanted_of(asked: Fields, *, now_ms: int) -> DeadLetterFilter:
+    """The dead letters that the fields ask for.
+
+    Raises:
+        UsageError, ConfigError: a field says nothing that there is.
+    """
+    number, key = asked["partition"], asked["hash"]
+    if number and re.fullmatch(r"[0-9]{1,9}", number) is None:
+        raise UsageError("a partition is a number")
+    if key and key != "null" and re.fullmatch(r"[0-9a-f]{16}", key) is None:
+        raise UsageError("the hash of a key has 16 hexadecimal digits")
+    try:
+        states = frozenset(DeadLetterState(part) for part in asked["state"].split(",") if part)
+        reasons = frozenset(DeadLetterReason(part) for part in asked["reason"].split(",") if part)
+    except ValueError:
+        raise UsageError("no state or no reason has this name") from None
+    since = asked["since"]
+    return DeadLetterFilter(
+        reasons=reasons,
+        since_ms=max(now_ms - milliseconds(parse_duration("since", since)), 0) if since else None,
+        states=states,
+        partition=int(number) if number else None,
+        key_hash=None if not key else NO_KEY if key == "null" else bytes.fromhex(key),
+        error_type=asked["error"] or None,
+        first_line=asked["line"] or None,
+    )
+
+
+def parse_letter(text: str) -> DeadLetterPosition:
+    """`orders/3:17`."""
+    match = re.fullmatch(r"([A-Za-z0-9._-]{1,249})/([0-9]{1,9}):([0-9]{1,18})", text)
+    if match is None:
+        raise UsageError(f"{text[:80]!r} names no dead letter: TOPIC/PARTITION:OFFSET")
+    return DeadLetterPosition(match[1], int(match[2]), int(match[3]))
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+async def letters(request: Request) -> Response:
+    """What went wrong, in all groups or in one; of one group the oldest dead letters, too."""
+    console: Console = request.app.state.console
+    asked = fields_of(request.query_params)
+    now_ms = console.now_ms()
+    wanted = wanted_of(asked, now_ms=now_ms)
+    at_ms, problem, found = now_ms, "", Survey()
+    if asked["group"]:
+        found = await console.desk.call(_survey, console, asked, wanted)
+    else:
+        look = console.looks.newest(LETTERS, lambda: _survey_all(console), age_ms=AGE_MS)
+        at_ms, problem, found = look.at_ms, look.problem, look.result or found
+    classes = sorted(found.classes.items(), key=lambda each: (-each[1].open_count, -each[1].newest_ms))
+    return console.page(
+        request,
+        "letters.html",
+        asked=asked,
+        view=query(asked),
+        request_id=_request_id(request.query_params.get("request", "")),
+        at_ms=at_ms,
+        problem=problem,
+        found=found,
+        classes=classes,
+        rows=[letter_json(each, now_ms=now_ms, has_key=False) for each in found.letters],
+        states=list(DeadLetterState),
+        reasons=list(DeadLetterReason),
+        jobs=console.jobs.named(f"{LETTERS} "),
+    )
+
+
+def _survey(console: Console, asked: Fields, wanted: DeadLetterFilter) -> Survey:
+    found = Survey()
+    with opened_letters(console, asked["group"], *filter(None, [asked["topic"]])) as logs:
+        for log in logs.values():
+            found.add(log, wanted, limit=LIST_COUNT)
+    return found
+
+
+def _survey_all(console: Console) -> Survey:
+    with closing(console.clients.admin(timeout_ms=10_000)) as admin:
+        return survey_all(admin, make_reader=console.clients.reader)
+
+
+async def letter(request: Request) -> Response:
+    """One dead letter, without key and value."""
+    return await _letter(request, request.query_params, has_values=False)
+
+
+async def values(request: Request) -> Response:
+    """The same with key, value and headers. That somebody has seen them is logged."""
+    return await _letter(request, dict(parse_qsl(request.state.form.get("view", ""))), has_values=True)
+
+
+async def _letter(request: Request, given: Fields, *, has_values: bool) -> Response:
+    console: Console = request.app.state.console
+    group, position = given.get("group", ""), parse_letter(given.get("at", ""))
+    found, said, row = await console.desk.call(_read_letter, console, group, position)
+    if has_values and found is not None:
+        logger.info(
+            "console.values_shown", extra={"person": request.state.person.name, "dead_letters": [f"{group} {position}"]}
+        )
+    record = None if found is None else found.record
+    headers = [] if record is None else original_headers(record.headers())
+    return console.page(
+        request,
+        "letter.html",
+        status=200 if found is not None else 404,
+        group=group,
+        position=position,
+        view=query({"group": group, "at": position}),
+        row=row,
+        said=said,
+        headers=[(name, value if has_values else None, len(value or b"")) for name, value in headers[:100]],
+        key_bytes=None if record is None or record.key() is None else len(record.key()),
+        record=record if has_values else None,
+    )
+
+
+def _read_letter(
+    console: Console, group: str, position: DeadLetterPosition
+) -> tuple[FoundLetter | None, list[Json], Json]:
+    with opened_letters(console, group, position.topic) as logs:
+        log = logs[position.topic]
+        found = log.at(position.partition, position.offset)
+        if found is None:
+            return None, [], {}
+        said = [said_json(each) for each in log.said_about(position)]
+        return found, said, letter_json(found, now_ms=console.now_ms(), has_key=False)
+
+
+# --- a request ---------------------------------------------------------------------------------------------------------
+
+
+def _request_id(text: str) -> str:
+    if text and not is_request_id(text):
+        raise UsageError("a request id has 1 to 64 of A-Z a-z 0-9 . _ -")
+    return text
+
+
+def order_of(given: Mapping[str, str], names: Sequence[str], *, operator: str, reason: str, now_ms: int) -> ReplayOrder:
+    """What the fields of a form ask for: these dead letters, or all that the view has.
+
+    Raises:
+        UsageError, ConfigError: a field says nothing that there is.
+    """
+    asked = fields_of(dict(parse_qsl(given.get("view", ""))))
+    kind, rate = KINDS.get(given.get("act", "")), given.get("rate", RATE)
+    if kind is None:
+        raise UsageError("the form says neither replay nor drop")
+    if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", rate) is None or not 0 < float(rate) <= RATE_MAX:
+        raise UsageError(f"a rate is a number of dead letters a second, more than 0 and at most {RATE_MAX:g}")
+    if len(names) > NAMED_COUNT_MAX:
+        raise UsageError(f"at most {NAMED_COUNT_MAX} are chosen one by one")
+    positions = tuple(map(parse_letter, names))
+    if not asked["group"]:
+        raise UsageError("choose a consumer group first")
+    return ReplayOrder(
+        kind,
+        asked["group"],
+        tuple(filter(None, [asked["topic"]])) or tuple(dict.fromkeys(each.topic for each in positions)),
+        positions,
+        is_all=not positions,
+        wanted=DeadLetterFilter() if positions else wanted_of(asked, now_ms=now_ms),
+        limit=None if positions else ORDER_COUNT_MAX,
+        rate=float(rate),
+        author=author_of("console", operator=operator, reason=reason, request_id=given.get("request") or None),
+        patience_s=PATIENCE_S,
+    )
+
+
+async def plan(request: Request) -> Response:
+    """What a request would ask for; nothing is written."""
+    console: Console = request.app.state.console
+    given = dict(request.query_params)
+    names = request.query_params.getlist("letter")
+    given["request"] = _request_id(given.get("request", "")) or secrets.token_hex(6)
+    order = order_of(given, names, operator="plan", reason="plan", now_ms=console.now_ms())
+
+    def choose() -> Any:
+        with opened_letters(console, order.group, *order.topics) as logs:
+            return choose_for(order, logs)
+
+    choice = await console.desk.call(choose)
+    sample = [letter_json(each, now_ms=console.now_ms(), has_key=False) for each in choice.in_turn[:20]]
+    return console.page(
+        request,
+        "letters_plan.html",
+        act=given["act"],
+        order=order,
+        view=given.get("view", ""),
+        names=[str(name) for name in order.names],
+        choice=choice,
+        count=len(choice.chosen),
+        sample=sample,
+        unable=choice.unable[:20],
+        limit=ORDER_COUNT_MAX,
+        rate=RATE,
+    )
+
+
+async def start(request: Request) -> Response:
+    """Begin the request that the plan showed; a job works it off, and its page shows what the log says of it."""
+    console: Console = request.app.state.console
+    form = request.state.form
+    names, reason = form.get("letters", "").split(), form.get("reason", "")
+    count, most = form.get("count", ""), form.get("failures", "")
+    if not all(re.fullmatch(r"[0-9]{1,6}", number) for number in (count, most)):
+        raise UsageError("a number of the form is none")
+    if int(count) > 1 and form.get("confirm", "").strip() != count:
+        raise UsageError(f"type {count}, the number of dead letters, to confirm; nothing was asked for")
+    if not is_request_id(form.get("request", "")):
+        raise UsageError("the form has no request id")
+    order = order_of(form, names, operator="check", reason=reason or "-", now_ms=console.now_ms())
+
+    def carry_out(operator: str) -> str:
+        final = order_of(form, names, operator=operator, reason=reason, now_ms=console.now_ms())
+        name = f"{LETTERS} {final.group}"
+        is_begun = console.jobs.start(
+            name,
+            lambda note: _work_off(console, final, note, count_max=int(count), failed_count_max=int(most)),
+            now_ms=console.now_ms,
+            subject=final.author.request_id,
+        )
+        if not is_begun:
+            raise RetriableError("another request for this group is being worked off; wait for its end, or stop it")
+        return "/letters/request?" + query({"group": final.group, "id": final.author.request_id})
+
+    says = f"{form['act']} {int(count):,} dead letters of {order.group}"
+    return await act(request, Action(says, reason, carry_out))
+
+
+def _work_off(
+    console: Console, order: ReplayOrder, note: Note, *, count_max: int, failed_count_max: int
+) -> tuple[Counter[DeadLetterResult], str]:
+    """How many of each result, and why it stopped."""
+    note("choosing", 0, 0)
+    with opened_letters(console, order.group, *order.topics) as logs:
+        choice = choose_for(order, logs)
+        if len(choice.chosen) > count_max:
+            raise RetriableError(
+                f"{len(choice.chosen):,} dead letters are meant by now, and {count_max:,} were confirmed; look again"
+            )
+        total = len(choice.chosen) + len(choice.asked_before)
+        watch = Watch(
+            lambda: note.should_stop,
+            failed_count_max,
+            note=lambda asked, done, failed: note(f"{asked:,} asked for, {failed:,} failed;", done, max(total, asked)),
+        )
+        outcomes = ask(
+            order,
+            request_writer(console, order.group),
+            logs,
+            choice,
+            say=lambda _text: None,
+            progress=lambda _what, _total: nullcontext(lambda _count: None),
+            watch=watch,
+        )
+    return Counter(each.result for each in outcomes), watch.stopped
+
+
+async def asked_for(request: Request) -> Response:
+    """What the log says of a request: who asked for what, why, and what came of it."""
+    console: Console = request.app.state.console
+    group, name = request.query_params.get("group", ""), _request_id(request.query_params.get("id", ""))
+    rows = await console.desk.call(_request_rows, console, group, name)
+    job = console.jobs.newest(f"{LETTERS} {group}")
+    by_result = Counter((row["kind"], row["outcome"] or "no answer yet") for row in rows)
+    waiting = sum(row["outcome"] is None for row in rows)
+    return console.page(
+        request,
+        "letters_request.html",
+        status=200 if rows or job is not None else 404,
+        group=group,
+        name=name,
+        first=min(rows, key=lambda row: row["at_ms"], default=None),
+        last_ms=max((row["answered_ms"] or row["at_ms"] for row in rows), default=None),
+        by_result=sorted(by_result.items()),
+        waiting=waiting,
+        shown=[row for row in rows if row["outcome"] not in ("handled", "dropped")][:LIST_COUNT],
+        job=job if job is not None and job.subject == name else None,
+    )
+
+
+def _request_rows(console: Console, group: str, name: str) -> list[dict[str, Any]]:
+    with opened_letters(console, group) as logs:
+        return [row for log in logs.values() for row in _rows_of(log, name)]
+
+
+def _rows_of(log: DeadLetterLog, name: str) -> list[dict[str, Any]]:
+    rows = []
+    for position, history in log.requested(name):
+        asked, result = history.asked[name], history.results.get(name)
+        operator, reason = split_operator_reason(asked.record.text)
+        outcome = None if result is None or result.record.outcome is None else result.record.outcome.value
+        rows.append(
+            {
+                "at": str(position),
+                "at_ms": asked.at_ms,
+                "kind": "replay" if asked.record.kind is ReplayKind.REPLAY else "drop",
+                "operator": operator,
+                "reason": reason,
+                "outcome": outcome,
+                "answered_ms": None if result is None else result.at_ms,
+                "text": "" if result is None else result.record.text,
+            }
+        )
+    return rows
+
+
+async def stop(request: Request) -> Response:
+    """Stop the job of a request. What was asked for already is carried out."""
+    console: Console = request.app.state.console
+    form = request.state.form
+    group, name = form.get("group", ""), form.get("request", "")
+    job = console.jobs.newest(f"{LETTERS} {group}")
+    if job is not None and job.subject == name:
+        console.jobs.stop(job.name)
+    return RedirectResponse("/letters/request?" + query({"group": group, "id": name}), 303)
+
+
+ROUTES = [
+    Route("/letters", letters, methods=["GET"]),
+    Route("/letters/plan", plan, methods=["GET"]),
+    Route("/letters/start", start, methods=["POST"]),
+    Route("/letters/stop", stop, methods=["POST"]),
+    Route("/letters/request", asked_for, methods=["GET"]),
+    Route("/letter", letter, methods=["GET"]),
+    Route("/letter/values", values, methods=["POST"]),
+]
