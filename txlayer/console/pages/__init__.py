@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from txlayer.console import acting
-from txlayer.console.pages import letters, overview, queues, settle, transaction, transactions
+from txlayer.console.pages import audit, letters, overview, queues, settle, transaction, transactions
 
 ROUTES: list[Route] = [
     *overview.ROUTES,
@@ -14,6 +14,7 @@ ROUTES: list[Route] = [
     *settle.ROUTES,
     *queues.ROUTES,
     *letters.ROUTES,
+    *audit.ROUTES,
     *acting.ROUTES,
 ]
 
@@ -26,5 +27,6 @@ SECTIONS: list[tuple[str, str]] = [
     ("/requests", "Requests"),
     ("/queues", "Queues"),
     ("/letters", "Dead letters"),
+    ("/audit", "Audit"),
 ]
 """(address, name) of what the navigation shows."""

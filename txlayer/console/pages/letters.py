@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import re
 import secrets
@@ -17,7 +18,7 @@ from starlette.routing import Route
 
 from txlayer.config import milliseconds, parse_duration
 from txlayer.console.acting import Action, act
-from txlayer.console.pages.queues import opened_letters, request_writer
+from txlayer.console.pages.queues import log_writer, opened_letters, request_writer
 from txlayer.console.show import query
 from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind, is_request_id, original_headers
 from txlayer.core.history import split_operator_reason
@@ -35,6 +36,7 @@ from txlayer.operate.dead_letters import (
     said_json,
     survey_all,
 )
+from txlayer.operate.edited import replace, why_not
 from txlayer.operate.replay import ReplayOrder, Watch, ask, author_of, choose_for
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ ORDER_COUNT_MAX = 10_000
 PATIENCE_S = 300.0
 """A request stops when no answer came for so long. A handler may fail several times, with pauses, before it answers."""
 RATE, RATE_MAX = "10", 1_000.0
+EDIT_BYTES_MAX = 256 * 1024
+"""The largest value that is edited in a page."""
 FIELDS = ("group", "topic", "state", "reason", "error", "line", "partition", "hash", "since")
 FIELD_LENGTH_MAX = 1_000
 KINDS = {"replay": ReplayKind.REPLAY, "drop": ReplayKind.DROP}
@@ -163,7 +167,7 @@ async def values(request: Request) -> Response:
 async def _letter(request: Request, given: Fields, *, has_values: bool) -> Response:
     console: Console = request.app.state.console
     group, position = given.get("group", ""), parse_letter(given.get("at", ""))
-    found, said, row = await console.desk.call(_read_letter, console, group, position)
+    found, said, row, fixed = await console.desk.call(_read_letter, console, group, position)
     if has_values and found is not None:
         logger.info(
             "console.values_shown", extra={"person": request.state.person.name, "dead_letters": [f"{group} {position}"]}
@@ -182,19 +186,72 @@ async def _letter(request: Request, given: Fields, *, has_values: bool) -> Respo
         headers=[(name, value if has_values else None, len(value or b"")) for name, value in headers[:100]],
         key_bytes=None if record is None or record.key() is None else len(record.key()),
         record=record if has_values else None,
+        fixed=fixed,
+        editable=editable(record.value()) if has_values and record is not None and not fixed else None,
+        request_id=secrets.token_hex(6),
     )
 
 
 def _read_letter(
     console: Console, group: str, position: DeadLetterPosition
-) -> tuple[FoundLetter | None, list[Json], Json]:
+) -> tuple[FoundLetter | None, list[Json], Json, str]:
+    """The dead letter, what was said of it, its row, and why it cannot be edited."""
     with opened_letters(console, group, position.topic) as logs:
         log = logs[position.topic]
         found = log.at(position.partition, position.offset)
         if found is None:
-            return None, [], {}
+            return None, [], {}, ""
         said = [said_json(each) for each in log.said_about(position)]
-        return found, said, letter_json(found, now_ms=console.now_ms(), has_key=False)
+        return found, said, letter_json(found, now_ms=console.now_ms(), has_key=False), why_not(log, found)
+
+
+# --- an edit ----------------------------------------------------------------------------------------------------------
+
+
+def editable(value: bytes | None) -> tuple[str, str] | None:
+    """(text or base64, the value so): as text only where a browser gives back the same bytes. None: it is too large."""
+    raw = value or b""
+    if len(raw) > EDIT_BYTES_MAX:
+        return None
+    try:
+        shown = raw.decode()
+    except UnicodeDecodeError:
+        shown = "\0"
+    if all(letter.isprintable() or letter in "\n\t" for letter in shown):
+        return "text", shown
+    return "base64", base64.encodebytes(raw).decode()
+
+
+async def edit(request: Request) -> Response:
+    """Let a copy with another value take the place of a dead letter, and replay it."""
+    console: Console = request.app.state.console
+    form = request.state.form
+    view = dict(parse_qsl(form.get("view", "")))
+    group, position, reason = view.get("group", ""), parse_letter(view.get("at", "")), form.get("reason", "")
+    text, request_id = form.get("value", ""), form.get("request", "")
+    try:
+        # A browser sends each line's end as two characters.
+        lines = text.replace("\r\n", "\n")
+        is_text = form.get("format") == "text"
+        value = lines.encode() if is_text else base64.b64decode("".join(lines.split()), validate=True)
+    except ValueError:  # of which binascii's error is one, too
+        raise UsageError("the value is neither text nor base64; nothing was written") from None
+    if len(value) > EDIT_BYTES_MAX or not is_request_id(request_id):
+        raise UsageError(f"a value has at most {EDIT_BYTES_MAX:,} bytes here, and the form a request id")
+
+    def carry_out(operator: str) -> str:
+        author = author_of("console", operator=operator, reason=reason, request_id=request_id)
+        with opened_letters(console, group, position.topic) as logs:
+            log = logs[position.topic]
+            found = log.at(position.partition, position.offset)
+            if found is None:
+                raise UsageError(f"{position}: there is no record (any more)")
+            writer = request_writer(console, group)
+            replace(log, found, value, author=author, make_log_writer=log_writer(console), writer=writer)
+        return "/letters/request?" + query({"group": group, "id": request_id})
+
+    says = f"edit {position} of {group[:250]}: a copy with a value of {len(value):,} bytes replaces it and is replayed"
+    return await act(request, Action(says, reason, carry_out))
 
 
 # --- a request ---------------------------------------------------------------------------------------------------------
@@ -331,8 +388,11 @@ async def asked_for(request: Request) -> Response:
     """What the log says of a request: who asked for what, why, and what came of it."""
     console: Console = request.app.state.console
     group, name = request.query_params.get("group", ""), _request_id(request.query_params.get("id", ""))
-    rows = await console.desk.call(_request_rows, console, group, name)
     job = console.jobs.newest(f"{LETTERS} {group}")
+    job = job if job is not None and job.subject == name else None
+    # A page that follows a job must not read the whole topic each time.
+    is_running = job is not None and job.is_running
+    rows = [] if is_running else await console.desk.call(_request_rows, console, group, name)
     by_result = Counter((row["kind"], row["outcome"] or "no answer yet") for row in rows)
     waiting = sum(row["outcome"] is None for row in rows)
     return console.page(
@@ -346,7 +406,7 @@ async def asked_for(request: Request) -> Response:
         by_result=sorted(by_result.items()),
         waiting=waiting,
         shown=[row for row in rows if row["outcome"] not in ("handled", "dropped")][:LIST_COUNT],
-        job=job if job is not None and job.subject == name else None,
+        job=job,
     )
 
 
@@ -395,4 +455,5 @@ ROUTES = [
     Route("/letters/request", asked_for, methods=["GET"]),
     Route("/letter", letter, methods=["GET"]),
     Route("/letter/values", values, methods=["POST"]),
+    Route("/letter/edit", edit, methods=["POST"]),
 ]

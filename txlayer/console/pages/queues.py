@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from txlayer.adapters.connect import LINGER_MS, ConsumerConnections
+from txlayer.adapters.ports import HalfWriter
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.console.acting import Action, act
 from txlayer.console.show import query
@@ -110,15 +111,17 @@ def opened_letters(console: Console, group: str, *topics: str) -> Iterator[dict[
         yield open_logs(admin, group, topics, make_reader=console.clients.reader)
 
 
+def log_writer(console: Console) -> Callable[[int], HalfWriter]:
+    """Makes writers of single records, whose batches have at most so many bytes."""
+    return lambda batch_bytes: console.clients.half_writer(
+        batch_bytes_max=batch_bytes, message_timeout_ms=WRITE_MS, linger_ms=LINGER_MS
+    )
+
+
 def request_writer(console: Console, group: str) -> RequestWriter:
     """Writes requests to the replay topics of a group, for one thread."""
-
-    def make(batch_bytes: int) -> Any:
-        return console.clients.half_writer(
-            batch_bytes_max=batch_bytes, message_timeout_ms=WRITE_MS, linger_ms=LINGER_MS
-        )
-
-    return RequestWriter(make, group=group, clock=console.environment.clock, pause=console.environment.sleep)
+    environment = console.environment
+    return RequestWriter(log_writer(console), group=group, clock=environment.clock, pause=environment.sleep)
 
 
 # --- one queue --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,70 @@
+"""A dead letter whose value a person edits: its group's consumers handle the copy in its place, over both logs."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from tests.support.consumers import PATIENCE_S, Stage
+from tests.support.waiting import wait_until
+from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.core.dead_letters import DeadLetterState
+from txlayer.core.retry import AfterExhausted, RetryPolicy
+from txlayer.operate.dead_letters import DeadLetterLog
+from txlayer.operate.edited import replace
+from txlayer.operate.replay import author_of
+from txlayer.operate.requests import RequestWriter
+
+PARKING = RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK)
+
+
+def act(message: ReceivedMessage, _context: Context) -> None:
+    if message.value == b"bad":
+        raise ValueError("no total")
+
+
+def edit(stage: Stage, offset: int, value: bytes) -> int:
+    with closing(stage.lab.producer()) as connections, closing(stage.lab.admin()) as admin:
+        reading = stage.lab.consumer()
+        log = DeadLetterLog(
+            admin, group=stage.group, topic=stage.topic, make_reader=lambda: reading.make_reader("read_committed")
+        )
+        found = log.at(0, offset)
+        assert found is not None
+
+        def make(batch_bytes: int = 16_384) -> object:
+            return connections.make_half_writer(batch_bytes_max=batch_bytes)
+
+        copy = replace(
+            log,
+            found,
+            value,
+            author=author_of("a test", operator="zoe", reason="no total", request_id="r1"),
+            make_log_writer=make,  # type: ignore[arg-type]  # a writer of either log
+            writer=RequestWriter(make, group=stage.group),  # type: ignore[arg-type]  # the same
+        )
+
+        def states() -> list[DeadLetterState]:
+            log.follow()
+            return [log.history(found.position._replace(offset=at)).state for at in (offset, copy)]
+
+        wait_until(
+            lambda: states() == [DeadLetterState.DROPPED, DeadLetterState.HANDLED],
+            within=PATIENCE_S,
+            what=f"dropped and handled, not {states()}",
+        )
+    return copy
+
+
+@pytest.mark.promise("P9")
+def test_the_copy_is_handled_with_the_key_and_the_first_one_never_again(stage: Stage) -> None:
+    stage.write(b"bad", key=b"a")
+    with stage.consumer(act, retry=PARKING):
+        stage.wait_for_letters([b"bad"])
+        edit(stage, stage.lab.read(stage.letters)[0].offset, b"mended")
+        stage.write(b"later", key=b"a")
+        stage.wait_stored(2)
+
+    assert [b"bad", b"mended", b"later"] == stage.journal.values(b"a")
+    assert [b"bad", b"mended"] == stage.letter_values()

@@ -1,0 +1,219 @@
+"""What people did, when and why, as the logs have it: op lines of operators, requests to consumer groups, releases of leases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from txlayer.adapters.ports import Administration, LogReader, TopicPartition, partition_count_of
+from txlayer.adapters.readers import records_of
+from txlayer.config import SystemTopics
+from txlayer.core import codec
+from txlayer.core.dead_letters import ReplayKind, decode_replay, replay_topic
+from txlayer.core.history import split_operator_reason
+from txlayer.core.leases import LockKind, LockRecord, decode_lock
+from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable
+from txlayer.errors import RetriableError, TxLayerError
+from txlayer.operate.consumers import COUNT_MAX, consumed_topics
+from txlayer.operate.dead_letters import KIND_WORDS
+
+RECORD_COUNT_MAX = 100_000
+RECORD_BYTES_MAX = 256 * 1024 * 1024
+"""Records of one window, the newest, and their bytes."""
+ACT_COUNT_MAX = 20_000
+"""Acts of one window, the newest."""
+TOGETHER_MS = 10 * 60_000
+"""Acts that follow each other within this time, by one person for one reason, are one entry."""
+PATIENCE_S = 10.0
+
+
+class Act(NamedTuple):
+    """One record that a person wrote."""
+
+    at_ms: int
+    what: str  # commit, rollback, abandon, ask; replay, drop, pause, resume; release
+    operator: str
+    reason: str
+    about: str  # a producer group; "consumer group topic"; a queue
+    request_id: str  # of a request to a consumer group
+    example: (
+        str  # "partition:half offset" of a transaction, TOPIC/PARTITION:OFFSET of a dead letter, a queue or a partition
+    )
+    place: str  # of the record
+
+
+class Entry(NamedTuple):
+    """Acts of one person for one reason about one group."""
+
+    newest: Act
+    first_ms: int
+    act_count: int
+
+
+@dataclass(slots=True)
+class Audit:
+    """What people did from `since_ms` to before `until_ms`, the newest first."""
+
+    since_ms: int
+    until_ms: int
+    entries: list[Entry] = field(default_factory=list)
+    record_count: int = 0  # that were read
+    problems: dict[str, str] = field(default_factory=dict)
+    """What could not be read, and why."""
+
+
+def read_audit(
+    admin: Administration,
+    topics: SystemTopics,
+    *,
+    make_reader: Callable[[], LogReader],
+    until_ms: int,
+    span_ms: int,
+    record_count_max: int = RECORD_COUNT_MAX,
+) -> Audit:
+    """The acts of a window. If it has more records than are read, it is made shorter, and begins at `since_ms`.
+
+    Raises:
+        RetriableError: the records of the window are too large; ask for a shorter one.
+        BrokerUnavailableError, NotAuthorisedError, TopicMismatchError: op cannot be read.
+    """
+    audit = Audit(max(until_ms - span_ms, 0), until_ms)
+    wanted = [(topics.op, p) for p in range(partition_count_of(admin, topics.op))]
+    groups: dict[str, tuple[str, str]] = {}
+    others = [topics.locks]
+    for group, topic in list(consumed_topics(admin.topic_names()))[:COUNT_MAX]:
+        groups[replay_topic(group, topic)] = group, topic
+    others += groups
+    ranges = _ranges(admin, wanted, audit)
+    for name in others:
+        try:
+            tps = [(name, p) for p in range(partition_count_of(admin, name))]
+            ranges |= _ranges(admin, tps, audit)
+        except TxLayerError as exc:  # the others may be readable
+            audit.problems[name] = str(exc)
+    acts: list[Act] = []
+    cut = _shorten(ranges, record_count_max)
+    first_ms: dict[TopicPartition, int] = {}
+    size_bytes = 0
+    with closing(make_reader()) as reader:
+        for record in records_of(reader, ranges, patience_s=PATIENCE_S):
+            audit.record_count += 1
+            size_bytes += len(record)
+            if size_bytes > RECORD_BYTES_MAX:
+                raise RetriableError(
+                    "the records of this time are too large to be read at once; ask for a shorter time"
+                )
+            first_ms.setdefault((record.topic(), record.partition()), record.timestamp()[1])
+            acts += _acts_of(record, topics, groups)
+            if len(acts) >= 2 * ACT_COUNT_MAX:
+                acts = _newest(acts, audit)
+    audit.since_ms = max([audit.since_ms, *(first_ms[tp] for tp in cut if tp in first_ms)])
+    acts = _newest(acts, audit)
+    audit.entries = list(_together(act for act in acts if audit.since_ms <= act.at_ms < until_ms))
+    return audit
+
+
+def _ranges(
+    admin: Administration, tps: Collection[TopicPartition], audit: Audit
+) -> dict[TopicPartition, tuple[int, int]]:
+    starts, ends = admin.offsets_at(tps, at_ms=audit.since_ms), admin.offsets_at(tps, at_ms=audit.until_ms)
+    return {tp: (starts[tp], ends[tp]) for tp in tps}
+
+
+def _shorten(ranges: dict[TopicPartition, tuple[int, int]], total: int) -> list[TopicPartition]:
+    """Keep so many of the newest offsets in all; the partitions of which older ones are left out."""
+    left, share, count = total, 0, len(ranges)
+    for size in sorted(end - start for start, end in ranges.values()):
+        if size * count > left:
+            share = max(left // count, 1)
+            break
+        left, count = left - size, count - 1
+    else:
+        return []
+    cut = [tp for tp, (start, end) in ranges.items() if end - start > share]
+    for tp in cut:
+        ranges[tp] = ranges[tp][1] - share, ranges[tp][1]
+    return cut
+
+
+def _newest(acts: list[Act], audit: Audit) -> list[Act]:
+    """The newest of them, the newest first; what is left out shortens the window."""
+    acts = sorted(acts, key=lambda act: act.at_ms, reverse=True)
+    if len(acts) > ACT_COUNT_MAX:
+        audit.since_ms = max(audit.since_ms, acts[ACT_COUNT_MAX].at_ms + 1)
+    return acts[:ACT_COUNT_MAX]
+
+
+def _together(acts: Iterable[Act]) -> Iterator[Entry]:
+    """Fold acts, the newest first."""
+    found: dict[tuple[str, ...], Entry] = {}
+    for act in acts:
+        name = act.what, act.operator, act.reason, act.about, act.request_id
+        entry = found.get(name)
+        if entry is not None and entry.first_ms - act.at_ms > TOGETHER_MS:
+            found[(*name, act.place)] = found.pop(name)
+            entry = None
+        found[name] = Entry(act, act.at_ms, 1) if entry is None else Entry(entry.newest, act.at_ms, entry.act_count + 1)
+    yield from sorted(found.values(), key=lambda entry: entry.newest.at_ms, reverse=True)
+
+
+def _acts_of(record: Any, topics: SystemTopics, groups: Mapping[str, tuple[str, str]]) -> Iterator[Act]:
+    topic, value = record.topic(), record.value() or b""
+    where = record.partition(), record.offset(), record.timestamp()[1]
+    if topic == topics.op:
+        # Of a million lines a day few are an operator's.
+        if b"|operator|" in value:
+            yield from _of_op(value, *where)
+    elif topic == topics.locks:
+        found = decode_lock(record.key(), value)
+        if isinstance(found, LockRecord) and found.kind is LockKind.RELEASE and found.reason:
+            yield Act(
+                where[2],
+                "release",
+                *split_operator_reason(found.reason),
+                found.queue,
+                "",
+                found.queue,
+                f"locks {where[0]}:{where[1]}",
+            )
+    else:
+        request = decode_replay(value)
+        if isinstance(request, Undecodable) or request.kind is ReplayKind.RESULT:
+            return
+        group, source = groups[topic]
+        example = f"{source}/{where[0]}"
+        if request.dead_letter_offset is not None:
+            example += f":{request.dead_letter_offset}"
+        yield Act(
+            where[2],
+            KIND_WORDS[request.kind.value],
+            *split_operator_reason(request.text),
+            f"{group} {source}",
+            request.request_id,
+            example,
+            f"{topic} {where[0]}:{where[1]}",
+        )
+
+
+def _of_op(value: bytes, partition: int, offset: int, at_ms: int) -> Iterator[Act]:
+    lines = codec.split_ops(value)
+    if isinstance(lines, Undecodable):
+        return
+    for number, line in enumerate(lines):
+        op = codec.decode_op(line) if "|operator|" in line else None
+        if not isinstance(op, OpMessage) or op.source is not Source.OPERATOR:
+            continue
+        what = (
+            "abandon" if op.is_abandon else "ask" if op.resolution is Resolution.UNKNOWN else op.resolution.name.lower()
+        )
+        yield Act(
+            at_ms,
+            what,
+            *split_operator_reason(op.reason),
+            op.producer_group,
+            "",
+            f"{partition}:{op.last_offset}",
+            f"op {partition}:{offset}, line {number}",
+        )
