@@ -44,7 +44,7 @@ ASK_FASTAPI = """
 from httpx import ASGITransport, AsyncClient
 
 async def ask():
-    async with lifespan(app), AsyncClient(transport=ASGITransport(app), base_url="http://shop") as client:
+    async with app.router.lifespan_context(app), AsyncClient(transport=ASGITransport(app), base_url="http://shop") as client:
         order = {"reference": "a-1", "customer": "customer-7", "cents": 42}
         return [(await client.post("/orders", json=order)).status_code for _ in range(2)]
 
@@ -86,20 +86,29 @@ settings.configure(
 )
 django.setup()
 from django.core.management import call_command
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.test import Client
-from shop import selling, views
+from shop import views
 
 call_command("migrate", verbosity=0)
 asked = Client().post("/purchases", {"customer": "customer-7"}, content_type="application/json")
+with transaction.atomic():
+    views.buy("customer-8")
 try:
     with transaction.atomic():
-        selling.buy("customer-8")
-except RuntimeError as exc:
+        views.buy("customer-9")
+        views.buy(None)
+except IntegrityError as exc:
     refused = str(exc)
-print(json.dumps([asked.status_code, refused]))
-print(json.dumps(visible("orders", 1)))
-selling.producer.close()
+try:
+    with views.join(views.producer):
+        pass
+except views.UsageError as exc:
+    outside = str(exc)
+print(json.dumps([asked.status_code, refused, outside]))
+print(json.dumps(visible("orders", 2)))
+views.producer.close()
+call_command("migrate", "shop", "0001", verbosity=0)
 connection.close()
 opened.close()
 """
@@ -193,22 +202,22 @@ def test_a_message_that_is_read_twice_gives_its_points_once(tmp_path: Path) -> N
     assert [(42,)] == rows(tmp_path / "loyalty.db", "SELECT points FROM account")
 
 
-def test_a_purchase_through_django_is_told_and_one_inside_another_transaction_is_refused(tmp_path: Path) -> None:
+def test_purchases_through_django_are_told_with_its_own_commits(tmp_path: Path) -> None:
     view, migration = programs("django.md")
-    (selling,) = [text for text in programs("barrier.md") if "from django.db" in text]
     shop = tmp_path / "shop"
     (shop / "migrations").mkdir(parents=True)
     initial = (
         "from django.db import migrations\n\n\nclass Migration(migrations.Migration):\n"
-        "    operations = [migrations.RunSQL('CREATE TABLE purchase (customer TEXT NOT NULL)')]\n"
+        "    operations = [migrations.RunSQL('CREATE TABLE purchase (customer TEXT NOT NULL)', 'DROP TABLE purchase')]\n"
     )
     for name, text in {
         "__init__.py": "",
-        "selling.py": in_memory(selling).replace("producer =", "from __main__ import kafka\nproducer ="),
-        "views.py": view,
+        "views.py": in_memory(view).replace(
+            "producer =", "from __main__ import kafka\nfrom txlayer import UsageError\nproducer =", 1
+        ),
         "migrations/__init__.py": "",
         "migrations/0001_initial.py": initial,
-        "migrations/0002_barrier.py": migration.replace("postgresql", "sqlite"),
+        "migrations/0002_barrier.py": migration,
     }.items():
         (shop / name).write_text(text, encoding="utf-8")
     (tmp_path / "urls.py").write_text(
@@ -216,12 +225,14 @@ def test_a_purchase_through_django_is_told_and_one_inside_another_transaction_is
         encoding="utf-8",
     )
 
-    (status, refused), told = run(STAGE + ASK_DJANGO, tmp_path)
+    (status, refused, outside), told = run(STAGE + ASK_DJANGO, tmp_path)
 
     assert 201 == status
-    assert "durable" in refused
-    assert [["customer-7", "42 cents"]] == told
-    assert [("customer-7",)] == rows(tmp_path / "shop.db", "SELECT customer FROM purchase")
+    assert "NOT NULL" in refused
+    assert "needs an open transaction.atomic()" in outside
+    assert [["customer-7", "42 cents"], ["customer-8", "42 cents"]] == sorted(told)
+    assert [("customer-7",), ("customer-8",)] == rows(tmp_path / "shop.db", "SELECT customer FROM purchase")
+    assert [] == rows(tmp_path / "shop.db", "SELECT name FROM sqlite_master WHERE name = 'txlayer_barrier'")
 
 
 def test_a_purchase_goes_either_by_the_outbox_or_by_txlayer(tmp_path: Path) -> None:

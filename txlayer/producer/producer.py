@@ -297,6 +297,16 @@ class ConfiguredProducer(Generic[CheckT]):
         self._metrics = metrics
         self._set_up()
 
+    @property
+    def group(self) -> str:
+        """The producer group."""
+        return self._group
+
+    @property
+    def barrier(self) -> Barrier | None:
+        """The barrier that it was made with."""
+        return self._barrier
+
     def _set_up(self) -> None:
         raise NotImplementedError
 

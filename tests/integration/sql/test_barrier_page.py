@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.sql]
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "howto" / "barrier.md").read_text(encoding="utf-8")
-USE, ANSWER, ALEMBIC, PSYCOPG, DJANGO = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+USE, ANSWER, ALEMBIC, PSYCOPG = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 (DDL,) = re.findall(r"^```sql\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 KAFKA = """
@@ -46,24 +46,6 @@ with psycopg.connect(sys.argv[1]) as opened:
     opened.rollback()
 producer.close()
 print(sum(record.value().count(b"1|C|") for record in kafka.records("txlayer.op")), "commit")
-"""
-
-RUN_DJANGO = """
-print(buy("customer-7"))
-try:
-    buy(None)
-except Exception as exc:
-    print(type(exc).__name__)
-producer.close()
-connection.close()
-"""
-
-SET_UP_DJANGO = """
-import sys
-import django
-from django.conf import settings
-settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": sys.argv[1]}})
-django.setup()
 """
 
 
@@ -134,17 +116,6 @@ def test_the_psycopg_example_runs(postgresql_url: str) -> None:
         ).scalar_one()
     assert COMMIT is SqlBarrier(engine).resolve(txn_id, nonce, group="orders")
     engine.dispose()
-
-
-def test_the_django_example_runs(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'shop.db'}"
-    make_tables(url)
-
-    txn_id, refused = run(SET_UP_DJANGO + DJANGO + RUN_DJANGO, str(tmp_path / "shop.db"))
-
-    assert "IntegrityError" == refused
-    assert ["customer-7"] == customers(url)
-    assert txn_id
 
 
 @pytest.mark.parametrize("database_url", ["sqlite", "postgresql", "mariadb"], indirect=True)

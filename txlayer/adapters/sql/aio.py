@@ -13,7 +13,7 @@ from sqlalchemy.sql.dml import Delete, Update
 from sqlalchemy.util import greenlet_spawn
 
 from txlayer.adapters.sql.barrier import LOCK_WAIT, TRANSACTION_AGE_MAX, Doubtful, SqlBarrier
-from txlayer.adapters.sql.inbox import INBOX_NAME, Fence, Inbox, InboxMessage, MessageKey, execute_fenced, message_key
+from txlayer.adapters.sql.inbox import INBOX_NAME, Fence, Inbox, MessageKey, execute_fenced, message_key
 from txlayer.adapters.sql.joined import JoinedTransaction
 from txlayer.adapters.sql.tables import DEFAULT_NAME, OwnTable, Purged
 from txlayer.core.messages import Resolution
@@ -141,7 +141,7 @@ class AsyncInbox(AsyncOwnTable):
         self._plain = Inbox(engine.sync_engine, group=group, table=table, schema=schema, key=key)
 
     @asynccontextmanager
-    async def once(self, session: Any, message: InboxMessage) -> AsyncIterator[bool]:
+    async def once(self, session: Any, message: Any) -> AsyncIterator[bool]:
         """As `Inbox.once`, with `async with`."""
         seen = await greenlet_spawn(self._plain.see, plain_of(session), message)
         try:

@@ -157,8 +157,10 @@ class Inbox(OwnTable):
         self._left: weakref.WeakKeyDictionary[Connection, dict[str, JoinedTransaction]] = weakref.WeakKeyDictionary()
 
     @contextmanager
-    def once(self, session: Any, message: InboxMessage) -> Iterator[bool]:
+    def once(self, session: Any, message: Any) -> Iterator[bool]:
         """True if this group has not handled the message: then handle it, in the local transaction of `session`.
+
+        `message` is what `key` takes: a `ReceivedMessage`, or another `InboxMessage`, unless the inbox has a `key` of its own.
 
         A concurrent second call waits until the local transaction of the first has ended. If the block raises, the
         message counts as not handled, even if the local transaction goes on; roll it back, because it still contains
@@ -205,7 +207,7 @@ class Inbox(OwnTable):
 
     # --- the steps of `once` ------------------------------------------------------------------------------------------
 
-    def key_of(self, message: InboxMessage) -> str:
+    def key_of(self, message: Any) -> str:
         """The message's key as it is stored in the table."""
         key = self._key(message)
         is_plain = len(key) <= KEY_LENGTH_MAX and key.isascii() and key.isprintable()
@@ -213,7 +215,7 @@ class Inbox(OwnTable):
             return key
         return f"hash:{blake2b(key.encode(errors='surrogatepass'), digest_size=32).hexdigest()}"
 
-    def see(self, session: Any, message: InboxMessage) -> Seen | None:
+    def see(self, session: Any, message: Any) -> Seen | None:
         """Write the row; None if it exists."""
         session = own_session(session, of_asyncio="AsyncInbox")
         connection = self._connection_of(session)

@@ -37,6 +37,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, NoSuchT
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
+from sqlalchemy.schema import CreateTable
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import Insert
 from sqlalchemy.sql.functions import FunctionElement
@@ -450,6 +451,18 @@ def barrier_table(name: str = DEFAULT_NAME, *, schema: str | None = None, metada
         Column("source", exact_text(SOURCE_LENGTH_MAX), nullable=False),
         Column("created_at", instant(), nullable=False, server_default=DatabaseNow()),
     )
+
+
+def create_statement(name: str, database: str) -> str:
+    """`CREATE TABLE` of the barrier's table in "sqlite", "postgresql" or "mysql", for migration tools without SQLAlchemy.
+
+    Raises:
+        UsageError: `name` is not a plain name of a table, or it is another kind of database.
+    """
+    dialects = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect, "mysql": mysql.dialect}
+    if database not in dialects:
+        raise UsageError(f"the barrier knows {', '.join(dialects)}, not {database!r}")
+    return str(CreateTable(barrier_table(name)).compile(dialect=dialects[database]()))
 
 
 def made_table(name: str, schema: str | None, metadata: MetaData | None, *columns: Column[Any]) -> Table:

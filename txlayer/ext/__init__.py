@@ -1,0 +1,1 @@
+"""txlayer in web frameworks: what a service would otherwise copy. Each module needs its framework, which the service has."""
