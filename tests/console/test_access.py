@@ -116,7 +116,7 @@ def test_without_options_only_this_machine_reaches_the_console_and_changes_nothi
         ({"identity_header": "X-User"}, "every client could send it"),
         ({"proxies": PROXIES, "identity_header": "Host"}, "not a header of a proxy"),
         ({"proxies": PROXIES, "identity_header": "X User"}, "not a header of a proxy"),
-        ({"users": parse_users("carol look -", name="")}, "without a password"),
+        ({"users": parse_users("carol look -", name="")}, "has no password"),
         ({"users": parse_users(user_line(Person("e", Role.LOOK), PASSWORD), name=""), "is_writable": True}, "nobody"),
         ({"proxies": PROXIES, "identity_header": "X-User", "is_writable": True}, "nobody may settle"),
         ({"needs_second_person": True, "is_writable": True}, "no second person"),

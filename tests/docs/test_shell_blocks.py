@@ -113,6 +113,10 @@ NOT_RUN = {
         f"{HOWTO}console.md",
         'pip install "txlayer[console]"',
     ): "serves until it is stopped; tests/integration/kafka/test_console_command.py starts it",
+    (
+        f"{HOWTO}console.md",
+        "txlayer console user alice --role settle >> users",
+    ): "asks for passwords, and serves until it is stopped; tests/console/test_access_options.py makes such lines",
     (f"{HOWTO}django.md", 'pip install "txlayer[sql]" django'): BY_PIP,
     (f"{HOWTO}fastapi.md", 'pip install "txlayer[sql]" fastapi uvicorn aiosqlite'): BY_PIP,
     (

@@ -204,6 +204,7 @@ class LiveView:
         """Read until every partition was read to its end once, and raise what cannot be read."""
         while not self.state.is_ready:
             self._go_on()
+        self._look()  # now the groups are known whose responders matter
 
     def step(self) -> bool:
         """A bounded piece of work. False: it failed, and `state.problem` says why."""

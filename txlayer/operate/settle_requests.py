@@ -48,12 +48,14 @@ REQUEST_COUNT_MAX = 100_000
 """Lines of one request."""
 SELECTED_COUNT_MAX = 100
 """Transactions that a request may name one by one: a page of the list."""
-STEP_COUNT = 500
+STEP_COUNT = 1_000
 """Lines that are written at once; the next ones are written when coordinators have carried these out."""
 SHOWN_COUNT_MAX = 100
 """Outcomes that are kept for a person; all are counted."""
 SCANNED_MAX = 1_000_000
 """Op records that a search for a request reads: some seconds."""
+REQUESTS_MAX = 200
+"""Requests that a search finds."""
 MARGIN_MS = 60_000
 """Brokers' clocks may be so far behind ours."""
 
@@ -386,8 +388,9 @@ class FoundRequest:
     request: SettlementRequest
     first_ms: int
     last_ms: int
-    keys: dict[str, None] = field(default_factory=dict)  # in the order of the log
+    line_count: int = 0
     carried_out_count: int = 0
+    keys: set[str] = field(default_factory=set)  # only of a request that was looked for
     lines: list[FoundLine] = field(default_factory=list)  # the first ones
 
 
@@ -404,16 +407,23 @@ def read_requests(
     found: dict[str, FoundRequest] = {}
     mark = (request_id or "%5Brequest ").encode()  # as the codec writes it
     for partition, line in _op_lines(connections, topics, since_ms=since_ms, with_bytes=mark):
-        request = request_of(line)
-        if request is None or request_id not in (None, request.id):
+        match = _MARK.fullmatch(line.op.reason)
+        if match is None or request_id not in (None, match[2]):
             continue
-        each = found.setdefault(request.id, FoundRequest(request, line.appended_ms, line.appended_ms))
+        each = found.get(match[2])
+        if each is None:
+            request = request_of(line)
+            if request is None or len(found) >= REQUESTS_MAX:
+                continue
+            each = found[match[2]] = FoundRequest(request, line.appended_ms, line.appended_ms)
         if line.op.key in each.keys:
             continue
         each.first_ms, each.last_ms = min(each.first_ms, line.appended_ms), max(each.last_ms, line.appended_ms)
-        each.keys[line.op.key] = None
         is_carried_out = line.position < (stored[partition].op_offset, stored[partition].op_line)
+        each.line_count += 1
         each.carried_out_count += is_carried_out
+        if request_id is not None and len(each.keys) < REQUEST_COUNT_MAX:
+            each.keys.add(line.op.key)
         if len(each.lines) < SHOWN_COUNT_MAX:
             each.lines.append(FoundLine(partition, line, is_carried_out))
     return sorted(found.values(), key=lambda each: each.first_ms, reverse=True)

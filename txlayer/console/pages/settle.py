@@ -24,6 +24,7 @@ from txlayer.operate.operators import REASON_LENGTH_MAX
 from txlayer.operate.rows import Wanted
 from txlayer.operate.settle import ManualSettlement, OperatorAction, SettlementOutcome, SettlementResult
 from txlayer.operate.settle_requests import (
+    REQUEST_COUNT_MAX,
     SELECTED_COUNT_MAX,
     FoundLine,
     FoundRequest,
@@ -98,7 +99,7 @@ async def plan(request: Request) -> Response:
         rows=[unsettled_json(row, now_ms=now_ms) | {"is_able": row.state in able} for row in rows],
         able=able,
         skipped={state: number for state, number in states.items() if state not in able},
-        count=sum(able.values()),
+        count=min(sum(able.values()), REQUEST_COUNT_MAX),
         keys=[row.txn.key for row in rows if row.state in able] if keys else [],
         gone=gone,
         asked={} if keys else asked,
@@ -277,7 +278,7 @@ def _can_resume(job: Job | None, state: RequestState | None, found: FoundRequest
         return False
     if state is not None:
         return (bool(state.stopped) or bool(job is not None and job.problem)) and state.line_count < state.request.count
-    return found is not None and found.request.is_filter and len(found.keys) < found.request.count
+    return found is not None and found.request.is_filter and found.line_count < found.request.count
 
 
 def _find(console: Console, request_id: str) -> tuple[FoundRequest | None, list[FoundLine]]:
