@@ -119,22 +119,14 @@ class Jobs:
             found = [job for name, job in self._jobs.items() if name.startswith(prefix)]
         return sorted(found, key=lambda job: job.started_ms, reverse=True)
 
-    def start(
-        self,
-        name: str,
-        work: Callable[[Note], Any],
-        *,
-        now_ms: Callable[[], int],
-        subject: str = "",
-        result: Any = None,
-    ) -> bool:
-        """Begin it in a thread; it has this result until it has one of its own. False: it runs already."""
+    def start(self, name: str, work: Callable[[Note], Any], *, now_ms: Callable[[], int], subject: str = "") -> bool:
+        """Begin it in a thread. False: it runs already."""
         with self._lock:
             before = self._jobs.pop(name, None)
             if before is not None and before.is_running:
                 self._jobs[name] = before
                 return False
-            self._jobs[name] = Job(name, now_ms(), subject, result=result)
+            self._jobs[name] = Job(name, now_ms(), subject)
             ended = [each.name for each in self._jobs.values() if not each.is_running]
             for each in ended[: max(len(ended) - ENDED_COUNT_MAX, 0)]:
                 del self._jobs[each]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -33,7 +33,7 @@ async def overview(request: Request) -> Response:
     """Is it well? In one line, and in numbers."""
     console: Console = request.app.state.console
     counts = await console.desk.call(console.view.rows.counts)
-    look_at_consumers(console)
+    consumers = console.looks.newest(CONSUMERS, lambda: _read_consumers(console), age_ms=CONSUMERS_MS)
     state, now_ms = console.view.state, console.now_ms()
     said = remarks(state, counts, now_ms=now_ms)
     size: dict[str, Any] = {"bucket_ms": BUCKET_MS, "bucket_count": BUCKET_COUNT, "now_ms": now_ms}
@@ -49,7 +49,7 @@ async def overview(request: Request) -> Response:
             show.rate_chart(state.minutes, since_ms=state.since_ms, **size),
             show.latency_chart(state.minutes, **size),
         ],
-        consumers=console.jobs.newest(CONSUMERS),
+        consumers=consumers,
         jobs=[console.jobs.newest(name) for name in WORK],
         job_names=list(WORK),
         can_inspect=console.inspect is not None,
@@ -81,25 +81,9 @@ def _verify(console: Console, note: Any) -> Any:
     )
 
 
-def look_at_consumers(console: Console) -> None:
-    """Look at the consumer groups again if the last look is old; the page shows what was seen last."""
-    newest = console.jobs.newest(CONSUMERS)
-    if newest is None or (newest.ended_ms is not None and console.now_ms() - newest.ended_ms > CONSUMERS_MS):
-        before = None if newest is None else newest.result
-        console.jobs.start(CONSUMERS, lambda _note: _read_consumers(console), now_ms=console.now_ms, result=before)
-
-
-class SeenConsumers(NamedTuple):
-    """The consumer groups, as they were seen last."""
-
-    at_ms: int
-    topics: list[ConsumedTopic]
-
-
-def _read_consumers(console: Console) -> SeenConsumers:
-    at_ms = console.now_ms()
+def _read_consumers(console: Console) -> list[ConsumedTopic]:
     with closing(console.clients.admin(timeout_ms=10_000)) as admin:
-        return SeenConsumers(at_ms, read_consumed(admin))
+        return read_consumed(admin)
 
 
 WORK = {"doctor": _examine, "verify": _verify}
