@@ -36,10 +36,11 @@ VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
 .PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas container mysql bench images docs setup lint jars rights kills audit sbom clean
 
+# CONSOLE=1 shows the day in a browser, and leaves it open at the end.
 demo: $(DEMO_STAMP)
 	@$(BIN)/python -m txlayer broker fetch
 	@$(BIN)/txlayer-spark jars
-	$(BIN)/python examples/shop/demo.py
+	$(BIN)/python examples/shop/demo.py $(if $(CONSOLE),--console)
 
 # One pytest at the end, so that the last lines are its summary. NIGHTLY=3/60 runs the third of sixty shares of the nightly tests, too.
 test: setup lint jars
@@ -198,12 +199,12 @@ jars: setup
 # A stamp is written last: an interrupted set-up is done again.
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(MAKE_ENVIRONMENT)
-	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql,spark,pydantic,msgspec,metrics,otel,testing]" --group dev
+	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql,spark,pydantic,msgspec,metrics,console,otel,testing]" --group dev
 	@touch $(STAMP)
 
 .venv/.set-up-demo: pyproject.toml $(CONSTRAINTS)
 	$(MAKE_ENVIRONMENT)
-	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql,spark]"
+	$(PIP) --build-constraint $(CONSTRAINTS) --editable ".[local,sql,spark,console]"
 	@touch $@
 
 define MAKE_ENVIRONMENT

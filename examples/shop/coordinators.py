@@ -164,6 +164,48 @@ def apply_topics(bootstrap_servers: str) -> None:
         raise CoordinatorTroubleError(answer.stderr.decode())
 
 
+class Console:
+    """`txlayer console`, if it is opened. It ends with the block."""
+
+    def __init__(self, *, bootstrap_servers: str, log_folder: Path) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._log_file = log_folder / "console.log"
+        self._process: subprocess.Popen[str] | None = None
+        self.address = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    def open(self) -> str:
+        """Open it; its address.
+
+        Raises:
+            CoordinatorTroubleError: it ended at once; its log says why.
+        """
+        with self._log_file.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program
+                [*PROGRAM, "console", "--port", "0", "--bootstrap-servers", self._bootstrap_servers],
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        if self._process.stdout is not None:
+            self.address = self._process.stdout.readline().strip()
+        if not self.address:
+            raise CoordinatorTroubleError(f"the console did not open: {self._log_file}")
+        return self.address
+
+
 def environment() -> dict[str, str]:
     """For the processes of this demo."""
     # Somebody's own settings for txlayer are not meant for this demo.

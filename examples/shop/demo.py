@@ -19,8 +19,10 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from audit import PAGE_FILE, Auditor, AuditTroubleError
@@ -29,7 +31,7 @@ from child import ShopTroubleError
 from compare import compare, stored_purchases
 from compare_points import compare_points
 from confluent_kafka import KafkaException
-from coordinators import Coordinators, CoordinatorTroubleError, apply_topics
+from coordinators import COORDINATOR_COUNT, Console, Coordinators, CoordinatorTroubleError, apply_topics
 from points import POINTS_FILE
 from reading import Watcher, create_topics, read_checks
 from rewarding import RewardingService, apply_group_topics, most_faithful
@@ -58,8 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = wishes.keep or Path(tempfile.mkdtemp(prefix="txlayer-demo-"))
     is_wanted = wishes.keep is not None
     try:
-        report = run(purchases, folder=folder, seed=wishes.seed, show=show)
-        show.result(report)
+        report = run(purchases, folder=folder, seed=wishes.seed, show=show, has_console=wishes.console)
         is_wanted = is_wanted or not report.is_good
     except (
         TxLayerError,
@@ -101,6 +102,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="an empty or new folder for database, logs and Kafka's data"
     )
+    parser.add_argument(
+        "--console",
+        action="store_true",
+        help="show the day in a browser, too, and leave it open at the end until Ctrl-C",
+    )
     wishes = parser.parse_args(arguments)
     if wishes.purchases is not None and wishes.purchases < PURCHASES_MIN:
         parser.error(f"--purchases: at least {PURCHASES_MIN}, or they are over before anything can be killed")
@@ -124,7 +130,7 @@ def clear(folder: Path) -> None:
 
 
 def run(  # the whole day from morning to evening, in one piece
-    purchases: list[Purchase], *, folder: Path, seed: int, show: Show
+    purchases: list[Purchase], *, folder: Path, seed: int, show: Show, has_console: bool
 ) -> Report:
     """The whole demo; everything that it starts has ended when it returns or raises."""
     database_file = folder / DATABASE_FILE
@@ -142,7 +148,10 @@ def run(  # the whole day from morning to evening, in one piece
             ) as shop,
             RewardingService(bootstrap_servers=servers, folder=folder, broken=most_faithful(purchases)) as loyalty,
             Auditor(bootstrap_servers=servers, folder=folder) as auditor,
+            Console(bootstrap_servers=servers, log_folder=folder) as console,
         ):
+            if has_console:
+                show.tell(f"the console shows it at {console.open()}")
             bad_day = BadDay(coordinators, shop, loyalty, purchase_count=len(purchases), seed=seed, tell=show.tell)
             opened = time.monotonic()
             bad_day.open_shop()
@@ -172,20 +181,28 @@ def run(  # the whole day from morning to evening, in one piece
             whole_s = show.elapsed_s
             with show.working("Spark reads the rest of all topics and judges each transaction"):
                 judged = auditor.judge()
-    return Report(
-        purchase_count=len(purchases),
-        seed=seed,
-        kills=bad_day.kills,
-        checks=checks,
-        selling_s=closed - opened,
-        settling_s=settling_s,
-        whole_s=whole_s,
-        buying=Percentiles.of(shop.took_ms),
-        forwarding=Percentiles.of(comparison.forward_ms),
-        comparison=comparison,
-        rewards=rewards,
-        audit=judged,
-    )
+            report = Report(
+                purchase_count=len(purchases),
+                seed=seed,
+                kills=bad_day.kills,
+                checks=checks,
+                selling_s=closed - opened,
+                settling_s=settling_s,
+                whole_s=whole_s,
+                buying=Percentiles.of(shop.took_ms),
+                forwarding=Percentiles.of(comparison.forward_ms),
+                comparison=comparison,
+                rewards=rewards,
+                audit=judged,
+            )
+            show.result(report)
+            if has_console:
+                for number in range(COORDINATOR_COUNT):
+                    coordinators.restart(number)
+                show.tell(f"all of it is still open at {console.address}; Ctrl-C ends it")
+                with suppress(KeyboardInterrupt):
+                    threading.Event().wait()
+    return report
 
 
 def reward(loyalty: RewardingService, *, tick: Callable[[], None], folder: Path, show: Show) -> Rewards:

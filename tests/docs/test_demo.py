@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import Producer
 
@@ -40,6 +42,8 @@ class Run:
     progress: str
     programs: list[str]
     """Command lines of this machine's processes when it had ended."""
+    console_page: str
+    """The list of transactions in the console, when all was over."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         sys.executable,
         str(SHOP / "demo.py"),
         "--json",
+        "--console",
         "--keep",
         str(folder),
         "--purchases",
@@ -79,12 +84,37 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "--seed",
         "7",
     ]
-    ended = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False, timeout=900)
-    assert ended.stdout, ended.stderr
+    page, progress = "", folder.parent / "progress"
+
+    def is_over() -> bool:
+        return demo.poll() is not None or "still open at" in progress.read_text()
+
+    with (
+        progress.open("w") as said,
+        subprocess.Popen(line, env=environment(), stdout=subprocess.PIPE, stderr=said, text=True) as demo,
+    ):
+        try:
+            wait_until(is_over, within=900, what="the end of the day")
+            if (address := re.search(r"still open at (\S+)/;", progress.read_text())) is not None:
+                page = wait_until(
+                    lambda: text if "true at <time" in (text := get(f"{address[1]}/transactions")) else "",
+                    within=60,
+                    what="the console has read the logs",
+                )
+            demo.send_signal(signal.SIGINT)
+            result, _ = demo.communicate(timeout=60)
+        finally:
+            demo.kill()
+    assert result, progress.read_text()
     programs = subprocess.run(
         ["ps", "-eo", "command"], capture_output=True, text=True, check=True, timeout=30
     ).stdout.splitlines()
-    return Run(ended.returncode, json.loads(ended.stdout), folder, ended.stderr, programs)
+    return Run(demo.returncode, json.loads(result), folder, progress.read_text(), programs, page)
+
+
+def get(address: str) -> str:
+    """A page."""
+    return httpx.get(address, timeout=30).text
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +161,10 @@ def test_the_demo_ends_with_an_equal_database_and_topics(run: Run) -> None:
     assert comparison["refused_count"] > 0
     accepted_count = comparison["accepted_count"]
     assert {"orders": accepted_count, "loyalty": accepted_count} == comparison["record_counts"]
+
+
+def test_the_console_is_open_until_ctrl_c_and_shows_that_nothing_is_left(run: Run) -> None:
+    assert "0 not settled" in run.console_page
 
 
 def test_the_demo_kills_each_coordinator_and_the_shop_in_the_middle_of_the_purchases(run: Run) -> None:
