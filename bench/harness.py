@@ -211,6 +211,19 @@ def warm(kafka: LocalBroker, *, transaction_count: int = 600_000) -> None:
     drop_namespace(servers, namespace)
 
 
+def publish_and_read(servers: str, namespace: str, count: int, *, in_flight: int = 5_000) -> None:
+    """Publish so many transactions of 1 KB to a running coordinator, until a reader has seen all of them."""
+    with ExitStack() as stack:
+        consumer = Child("consumer", ["bench/bare.py", "consumer", servers, namespace, str(count)])
+        stack.callback(consumer.end)
+        consumer.line()
+        arguments = [servers, namespace, str(count), str(in_flight)]
+        producer = Child("producer", ["bench/clients.py", "submit", *arguments])
+        stack.callback(producer.end)
+        producer.result(600)
+        consumer.result(600)
+
+
 def has_taken_over(servers: str, namespace: str) -> bool:
     """True when the coordinator's name stands in the stored offsets."""
     return bool(stored_metadata(servers, namespace)[0])

@@ -16,13 +16,13 @@ from harness import (
     broker,
     drop_namespace,
     make_namespace,
+    publish_and_read,
     settings_line,
     show_figures,
     working_coordinator,
 )
 
 MEMORY_GROWTH_MAX = 1.2
-IN_FLIGHT = 5_000
 
 
 class Run(NamedTuple):
@@ -38,15 +38,8 @@ def verify(servers: str, namespace: str, count: int) -> Run:
     """Publish so many transactions of 1 KB through a coordinator, and prove them."""
     make_namespace(servers, namespace)
     with ExitStack() as stack:
-        consumer = Child("consumer", ["bench/bare.py", "consumer", servers, namespace, str(count)])
-        stack.callback(consumer.end)
-        consumer.line()
         working_coordinator(stack, servers, namespace)
-        arguments = [servers, namespace, str(count), str(IN_FLIGHT)]
-        producer = Child("producer", ["bench/clients.py", "submit", *arguments])
-        stack.callback(producer.end)
-        producer.result(600)
-        consumer.result(600)
+        publish_and_read(servers, namespace, count)
     most = 0
     command = ["verify", "-b", servers, "-n", namespace, "--since", "1h", "--grace", "0ms", "--json"]
     child = Child("verify", ["-m", "txlayer", *command])
