@@ -73,10 +73,8 @@ def test_dead_letters_are_found_replayed_edited_and_audited(arena: Arena, capsys
         fields = {"form_token": token[1], "view": at}
         editor = browser.post("/letter/values", data=fields, headers={"Origin": ADDRESS}).text
         post(browser, editor, "/letter/edit", value="mended", reason="no total")
-        copy = planted.seen(planted.dead_letters)[-1]
         edited = [each for each in planted.seen(planted.dead_letters) if each.value == b"mended"]
         assert (b"other", b"mended") == (edited[0].key, edited[0].value)
-        assert copy is not None
         wait_until(
             lambda: "handled" in page("/letter", group=planted.group, at=f"{planted.topic}/0:{edited[0].offset}"),
             within=30,
