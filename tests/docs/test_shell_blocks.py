@@ -310,7 +310,7 @@ def test_settling_by_hand_and_looking(terminal: Terminal, servers: str, monkeypa
 @pytest.mark.slow
 def test_coordinators_start(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, servers: str) -> None:
     plan, run, _ = here(f"{HOWTO}run-a-coordinator.md")
-    terminal.words["--partitions 8"] = "--partitions 2"  # as the namespace was made
+    terminal.words["--partitions 4"] = "--partitions 2"  # as the namespace was made
     terminal.type_block(plan)
     terminal.type_block(run)
     for block in here(f"{HOWTO}secure.md"):
