@@ -53,7 +53,7 @@ def test_what_is_not_published_is_told_with_what_is_there_and_what_is_open(stage
         tx.send(orders, value="never")
         tx.prepare()
         with pytest.raises(AssertionError) as said:
-            stage.assert_published(orders, value="expected", within=SOON_S)
+            stage.assert_published(orders, value="expected", within=timedelta(seconds=SOON_S))
         tx.rollback()
 
     text = str(said.value)
@@ -213,7 +213,7 @@ def test_what_the_coordinator_could_not_forward_is_told_by_its_own_words() -> No
             kafka.deny(orders)
         wait_until(lambda: producer.status("order-1")[0].state is TxnState.HELD, within=30, what="held")
         with pytest.raises(AssertionError) as said:
-            stage.wait_until_settled(within=SOON_S)
+            stage.wait_until_settled(within=timedelta(seconds=SOON_S))
         kafka.deny(orders, is_denied=False)
 
         assert "order-1: held, committed, and its topic refuses it" in str(said.value)

@@ -34,11 +34,13 @@ def join(
         options: those of `TransactionalProducer.transaction`.
 
     Raises:
-        UsageError: no atomic block is open, or the producer has a barrier. Nothing was sent.
+        UsageError: no atomic block is open, or the producer has a barrier or is one for asyncio. Nothing was sent.
         TxLayerError: what `Transaction.prepare` raises; the atomic block goes on without a row.
         BarrierRefusedError: a check-back came first. The atomic block is marked for rollback.
         django.db.Error: the database's own error, unchanged. The atomic block is marked for rollback.
     """
+    if not isinstance(producer, TransactionalProducer):
+        raise UsageError(f"join needs a TransactionalProducer, not {type(producer).__name__}. Nothing was sent")
     connection = connections[using]
     if not connection.in_atomic_block:
         raise UsageError(f"join needs an open transaction.atomic() of the database {using!r}. Nothing was sent")

@@ -45,9 +45,9 @@ def wait_until(
         time.sleep(POLL_S)
 
 
-def comes_true(condition: Callable[[], bool], *, within: float, poll_s: float = POLL_S) -> bool:
-    """Whether `condition()` became true within so many seconds; it is called at least once."""
-    deadline = time.monotonic() + within
+def comes_true(condition: Callable[[], bool], *, within: timedelta | float, poll_s: float = POLL_S) -> bool:
+    """Whether `condition()` became true `within` so long (a number: seconds); it is called at least once."""
+    deadline = time.monotonic() + seconds(within)
     while not condition():
         if time.monotonic() > deadline:
             return False
@@ -79,11 +79,15 @@ class RunningCoordinator:
     Args:
         config: its settings.
         connections: its cluster; None: the real one that `config` names. They are closed with it.
-        within: seconds that it may take to own partitions.
+        within: how long it may take to own partitions; a number: seconds.
     """
 
     def __init__(
-        self, config: CoordinatorConfig, connections: CoordinatorConnections | None = None, *, within: float = START_S
+        self,
+        config: CoordinatorConfig,
+        connections: CoordinatorConnections | None = None,
+        *,
+        within: timedelta | float = START_S,
     ) -> None:
         self._within = within
         self.coordinator = Coordinator(config, connections or connect_coordinator(config))
@@ -122,7 +126,7 @@ class RunningCoordinator:
         found = [{"event": record.getMessage(), **record.__dict__} for record in self._log.records]
         return [event for event in found if name in (None, event["event"])]
 
-    def wait_for(self, name: str, *, within: float = 30) -> None:
+    def wait_for(self, name: str, *, within: timedelta | float = 30) -> None:
         """Wait until it logged this."""
 
         def logged() -> bool:

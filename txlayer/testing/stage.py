@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import EllipsisType, TracebackType
 from typing import Any, Self
 
@@ -13,7 +14,7 @@ from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.adapters.ports import TopicPartition, TransactionalWriter
 from txlayer.adapters.readers import records_of
-from txlayer.config import CoordinatorConfig
+from txlayer.config import CoordinatorConfig, seconds
 from txlayer.consumer.context import ReceivedMessage
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import Headers, txn_id_of
@@ -367,9 +368,9 @@ class Stage:
         txn_id: str | None = None,
         where: Callable[[ReceivedMessage], bool] | None = None,
         count: int = 1,
-        within: float = WITHIN_S,
+        within: timedelta | float = WITHIN_S,
     ) -> list[ReceivedMessage]:
-        """Assert that exactly `count` messages of this description become visible within so many seconds, and return them.
+        """Assert that exactly `count` messages of this description become visible `within` so long (a number: seconds), and return them.
 
         More than `count` fail at once. What comes after this returned is not seen; `wait_until_settled` before it makes
         sure that nothing does.
@@ -394,7 +395,7 @@ class Stage:
         is_enough = comes_true(is_there, within=within, poll_s=POLL_S)
         if len(found) == count and is_enough:
             return found
-        late = "" if is_enough else f" within {within:g} s"
+        late = "" if is_enough else f" within {seconds(within):g} s"
         raise AssertionError(
             f"published {len(found)} times{late}, not {count}: {expected}\n"
             f"visible on {topic}:\n{shown(view.messages())}{self._why_not()}"
@@ -408,13 +409,13 @@ class Stage:
         headers: Mapping[str, Text | None] | None = None,
         txn_id: str | None = None,
         where: Callable[[ReceivedMessage], bool] | None = None,
-        within: float = WITHIN_S,
+        within: timedelta | float = WITHIN_S,
     ) -> None:
         """Assert that no message of this description is visible, or will become visible from what is prepared so far.
 
         It waits until every transaction of the namespace is settled (or parked) and carried out, and until no open Kafka
         transaction hides anything, and looks then: no length of time is guessed. When something stays undecided for
-        `within` seconds it fails, because the outcome is not known. What your code has not prepared yet it cannot know either:
+        `within` it fails, because the outcome is not known. What your code has not prepared yet it cannot know either:
         call it when your code has returned. Without `topics` it looks at all that `topic` created; what else describes a
         message is as in `assert_published`.
         """
@@ -432,7 +433,7 @@ class Stage:
             if found:
                 raise AssertionError(f"published on {topic}, though nothing should be: {expected}\n{shown(found)}")
 
-    def wait_until_settled(self, *, within: float = WITHIN_S) -> None:
+    def wait_until_settled(self, *, within: timedelta | float = WITHIN_S) -> None:
         """Wait until every transaction that is prepared by now is settled or parked, and the coordinator has stored that."""
         __tracebackhide__ = True
 
@@ -441,7 +442,7 @@ class Stage:
             return not unsettled(self._config, self._looking)
 
         if not comes_true(is_settled, within=within, poll_s=POLL_S):
-            raise AssertionError(f"not settled within {within:g} s{self._why_not()}")
+            raise AssertionError(f"not settled within {seconds(within):g} s{self._why_not()}")
 
     def _why_not(self) -> str:
         said = ""

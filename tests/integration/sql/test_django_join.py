@@ -15,7 +15,14 @@ from django.db.transaction import TransactionManagementError
 from sqlalchemy import create_engine, make_url
 
 from tests.support.waiting import wait_until
-from txlayer import BarrierRefusedError, SqlBarrier, Transaction, TransactionalProducer, UsageError
+from txlayer import (
+    AsyncTransactionalProducer,
+    BarrierRefusedError,
+    SqlBarrier,
+    Transaction,
+    TransactionalProducer,
+    UsageError,
+)
 from txlayer.adapters.memory import MemoryKafka
 from txlayer.ext.django import create_barrier_table, join
 from txlayer.testing import Stage, memory_access
@@ -191,6 +198,8 @@ def test_what_cannot_be_joined_is_refused_and_nothing_is_sent(shop: Shop) -> Non
         shop.send(shop.fail)
     with_barrier = TransactionalProducer(group="shop", barrier=shop.barrier, **shop.stage.producer_options)
     with shop.atomic():
+        with pytest.raises(UsageError, match="not AsyncTransactionalProducer"):
+            shop.send(shop.fail, producer=AsyncTransactionalProducer(group="shop", **shop.stage.producer_options))
         with pytest.raises(UsageError, match="without barrier="):
             shop.send(shop.fail, producer=with_barrier)
         with pytest.raises(TransactionManagementError):
