@@ -78,8 +78,13 @@ def rates_of(minutes: Sequence[Minute], *, since_ms: int, now_ms: int) -> Rates 
     bins: Counter[int] = Counter()
     for each in recent:
         bins.update(each.latency_ms)
-    counts = (sum(each[field] for each in recent) / 60 for field in (1, 2, 3))
-    return Rates(*counts, *((quantile(bins, share) if bins else None) for share in (0.5, 0.99)))
+    return Rates(
+        sum(each.prepared for each in recent) / 60,
+        sum(each.committed for each in recent) / 60,
+        sum(each.rolled_back for each in recent) / 60,
+        quantile(bins, 0.5) if bins else None,
+        quantile(bins, 0.99) if bins else None,
+    )
 
 
 def quantile(bins: Mapping[int, int], share: float) -> int:
