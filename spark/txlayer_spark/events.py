@@ -32,8 +32,9 @@ INCARNATIONS_MAX = 31
 """Topics of one name that are told apart; further ones share the last number."""
 SOURCES = tuple(source.value for source in Source)
 LATER = "unknown"
-STATES = ("", *(state.value for state in TxnState), LATER)
-"""Of a doubt summary, by number; 0 is its end, and the last one is any state of a later release."""
+_KNOWN_STATES = tuple(state for state in TxnState if state is not TxnState.SCHEDULED)
+STATES = ("", *(state.value for state in _KNOWN_STATES), LATER)
+"""Of a doubt summary, by number; 0 is its end, and the last one is any state of a later release. A scheduled one is not judged here."""
 REASONS = ("", *(reason.value for reason in ParkReason))
 
 
@@ -194,8 +195,12 @@ def events(bronze: DataFrame, names: Names, *, kinds: Sequence[TopicKind] = EVEN
     return reduce(DataFrame.union, (_MAKERS[kind](bronze.where(F.col("kind") == kind.value), names) for kind in kinds))
 
 
+DUE_BIT = 1 << 61
+"""Higher than any immunity."""
+
+
 def _half(records: DataFrame, names: Names) -> DataFrame:
-    """pos: offset; n: count; a: group; b: number of the topic; c: immunity and mode; key: hash of the ordering key;
+    """pos: offset; n: count; a: group; b: number of the topic; c: immunity and mode, and whether it has a time before which nobody may see it; key: hash of the ordering key;
     hash: of everything that a forwarded record repeats; g: of group and partition; w: of the partition that it names;
     d: of the content; t: the timestamp that it names.
     """
@@ -212,6 +217,7 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
             "_wanted": lines.option_or_empty(options, "n"),
             "_timed": lines.option_or_empty(options, "t"),
             "_murmur": lines.option_or_empty(options, "m"),
+            "_due": lines.option_or_empty(options, "d"),
         }
     )
     digits = [F.when(F.col("_key") != "", F.substring("_key", at, 8)) for at in (1, 9)]
@@ -233,7 +239,9 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
         hash=claimed(content, F.col("partition"), F.col("offset"), count, born_ms),
         a=F.col("_group"),
         b=F.col("_topic"),
-        c=F.shiftleft(immunity, 1).bitwiseOR(prepare.cast("bigint")),
+        c=F.shiftleft(immunity, 1)
+        .bitwiseOR(prepare.cast("bigint"))
+        .bitwiseOR(F.when(F.col("_due") != "", DUE_BIT).otherwise(0)),
         ordering=F.shiftleft(halves[0], 32).bitwiseOR(halves[1]),
         g=F.xxhash64(_field(2), "partition"),
         w=F.when(F.isnotnull(wanted), F.xxhash64(index, wanted)),
@@ -243,7 +251,7 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
         is_misplaced=_is_misplaced(names, halves[0])
         | ~F.coalesce(index < count, F.lit(False))
         | F.isnull(born_ms)
-        | reduce(Column.__or__, map(_is_beyond, ("_immunity", "_wanted", "_timed", "_murmur")))
+        | reduce(Column.__or__, map(_is_beyond, ("_immunity", "_wanted", "_timed", "_murmur", "_due")))
         | F.coalesce(wanted > PARTITION_MAX, F.lit(False)),
     )
 
@@ -355,7 +363,7 @@ def _summaries(records: DataFrame, names: Names) -> DataFrame:
     rows = rows.withColumn("_f", lines.fields(F.col("_line"))).withColumn("_name", _field(3))
     rows = names.number(rows, names.groups, "_group")
     found = F.array_position(F.array(*map(F.lit, STATES[1:])), _field(1))
-    is_known = _field(1).isin(*(state.value for state in TxnState if state not in SETTLED))
+    is_known = _field(1).isin(*(state.value for state in _KNOWN_STATES if state not in SETTLED))
     reason = F.array_position(F.array(*map(F.lit, REASONS)), _field(2)) - 1
     state = F.when(F.isnull("_line"), 0).when(is_known, found).otherwise(STATES.index(LATER))
     return _row(

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from txlayer_spark.events import (
     COLUMNS,
+    DUE_BIT,
     LATER,
     LINE_BITS,
     OFFSET_BITS,
@@ -747,7 +748,12 @@ def doubt_state(last: str = "d_last") -> Column:
 
 def immunity_ms() -> Column:
     """The immunity that the producer asked for."""
-    return F.shiftright(F.coalesce("h_options", F.lit(0)), 1)
+    return F.shiftright(F.coalesce("h_options", F.lit(0)).bitwiseAND(DUE_BIT - 1), 1)
+
+
+def has_times() -> Column:
+    """Whether a message of it has a time before which nobody may see it: what follows from times is not judged here."""
+    return F.coalesce(F.col("h_options"), F.lit(0)).bitwiseAND(DUE_BIT) != 0
 
 
 def is_prepare_order() -> Column:

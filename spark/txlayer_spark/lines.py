@@ -11,7 +11,7 @@ from functools import reduce
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from txlayer.core.codec import NEXT_VERSION, PARTITION_MAX, VERSION
+from txlayer.core.codec import NEXT_VERSION, PARTITION_MAX, TIMED_VERSION, VERSION
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome
 from txlayer.core.leases import LockKind
 from txlayer.core.messages import GROUP_LENGTH_MAX, RESERVED_HEADER_PREFIX, Resolution, Source
@@ -43,23 +43,28 @@ KEY = rf"{_at_most(128, _KEY_PART)}/{_KEY_PART}{{8}}"
 _TOPIC = rf"(?!\.{{1,2}}\|){_at_most(249, '[A-Za-z0-9._-]')}"
 KEY_HASH = r"[0-9a-f]{16}"
 _GROUP, _LINE_GROUP = _at_most(GROUP_LENGTH_MAX, _FIELD), _at_most(GROUP_LENGTH_MAX, _LINE_FIELD)
-_OPTION = rf"(?:k{KEY_HASH}|[intm]{_NUMBER}|(?:[^kintm,|\n][^,|\n]*)?)"
+_OPTION = rf"(?:k{KEY_HASH}|[intmd]{_NUMBER}|(?:[^kintmd,|\n][^,|\n]*)?)"
 _OPTIONS = rf"(?:{_OPTION}(?:,{_OPTION})*)"
 _REQUEST_ID = r"[A-Za-z0-9._-]{1,64}"
 _SOURCES = "|".join(source.value for source in Source)
 _LETTERS = "".join(resolution.value for resolution in Resolution) + "A"
 
 
-def _record(fields: str, *, further: str = _ASCII) -> str:
-    """A line of those fields; the next release's may have further ones behind, of `further`, which are passed over."""
+def _record(fields: str, *, further: str = _ASCII, timed: str = "") -> str:
+    """A line of those fields; the next release's may have further ones behind, of `further`, which are passed over.
+
+    `timed`: what is ahead of it in a line with a time, whose version is another one.
+    """
     # The empty group is there when that version is, and only then can it be named again.
-    return rf"\A(?:{VERSION}|{NEXT_VERSION}())\|{fields}(?:\1\|{further}*)?\z"
+    versions = rf"{VERSION}|{NEXT_VERSION}()" + (rf"|{TIMED_VERSION}{timed}" if timed else "")
+    return rf"\A(?:{versions})\|{fields}(?:\1\|{further}*)?\z"
 
 
 ASCII = rf"\A{_ASCII}*\z"
 HALF = _record(
     rf"{KEY}\|{_LINE_GROUP}\|{_TOPIC}\|{_NUMBER}/{_NUMBER}\|{_NUMBER}\|(?={_ASCII}*\z){_OPTIONS}",
     further=_ascii_but("\n"),
+    timed=rf"(?=.*[|,]d{_NUMBER}(?:,|\z))",
 )
 OP = _record(rf"[{_LETTERS}]\|{KEY}\|{_GROUP}\|{_NUMBER}\|{_NUMBER}\|(?:{_SOURCES})\|(?:{_NUMBER})?\|{_FIELD}*")
 CHECK = _record(rf"(?:[QX]\|{KEY}|L\|(?:{KEY})?)\|{_GROUP}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_NUMBER}\|{_FIELD}*")

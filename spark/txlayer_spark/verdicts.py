@@ -21,6 +21,7 @@ from txlayer_spark.ledger import (
     decision,
     decision_offset,
     doubt_state,
+    has_times,
     immunity_ms,
     is_abandoned,
     is_committed,
@@ -68,7 +69,7 @@ VERDICTS = (
     Verdict(
         "out_of_window",
         _WARNING,
-        "not judged: one of its half records was gone before it could be read, or one of its topics was not read",
+        "not judged: one of its half records was gone before it could be read, one of its topics was not read, or a message of it has a time",
     ),
     Verdict("orphan", _FAULT, "visible, but there is no half record of it, or txlayer's headers on it are broken"),
     Verdict(
@@ -181,7 +182,7 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     forgotten = undecided & F.isnotnull("d_last") & (state == "") & ~young
     contradicted = undecided & state.isin("held", "waiting", "parked-committed") & ~young
     contrary = (committed & F.isnotnull("o_rollback")) | (rolled_back & F.isnotnull("o_commit"))
-    cut_off = is_known & is_cut_off()
+    cut_off = (is_known & is_cut_off()) | has_times()
     faults = {
         "orphan": visible & ~is_known & ~(F.coalesce("v_gone", F.lit(0)) >= F.col("v_n")),
         "leaked": visible & is_known & ~unknown & (~released | early),

@@ -105,6 +105,17 @@ def test_the_page_of_errors_catches_those_that_it_names(error: TxLayerError | No
         assert not comes_out
 
 
+def test_the_page_of_scheduled_messages_cancels_a_reminder(arena: Arena) -> None:
+    (program,) = programs("scheduled-messages")
+    for topic in ("reminders", "mails"):
+        program = program.replace(f'"{topic}"', f'"{arena.targets[1]}"')
+
+    made = run(placed(program, arena), {})
+
+    assert made["is_cancelled"]
+    assert [b"bought"] == [record.value for record in arena.wait_until_visible("order-4711")]
+
+
 def test_the_producer_of_rocketmqs_page_runs_its_local_transaction_and_commits(arena: Arena) -> None:
     first, _ = programs("from-rocketmq")
     engine = create_engine("sqlite://")

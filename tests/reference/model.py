@@ -19,6 +19,8 @@ What the model decides where the page is silent:
 * Visible before its decision: judged by append times alone, less the difference of two brokers' clocks.
 * Two attempts of one id that are both visible are told, and break nothing. A certain fault goes before what is out of the window.
 * What was parked, or was incomplete, gave up its place in the order of its key, and is not held to any.
+* Of what an abandon gave up, the records do not tell whether it had been forwarded: released messages may be visible then, or not.
+* The parts of a transaction that follow its first one may have gone with an earlier part: they are held to no order.
 * One in the order of decisions and one in the order of half have no order by their decisions: only half's is kept.
 """
 
@@ -112,6 +114,10 @@ class Reading:
     released: Line | None = None
     #: An abandon after the commit.
     abandoned: Line | None = None
+    #: By index of the message, the line from which on it may be visible.
+    released_by: dict[int, Line] = field(default_factory=dict)
+    #: The times that are left, after the lines that were read.
+    times: list[int] = field(default_factory=list)
     effects: list[tuple[Line, str]] = field(default_factory=list)
     state: str = "unknown"
     findings: list[Finding] = field(default_factory=list)
@@ -204,10 +210,15 @@ class Transaction:
         return 0 not in here or (reading.released is not None and len(here) < self.count)
 
     @property
+    def is_timed(self) -> bool:
+        return any("d" in message.options for message in self.messages.values())
+
+    @property
     def may_have_no_place(self) -> bool:
         """Whether it may have given up its place in the order of its key: it was parked, or its first commit was incomplete."""
         reading = self.reading
-        return self.may_have_been_parked or (reading.is_commit and reading.released is not reading.decision)
+        is_late = reading.is_commit and (self.is_timed or reading.released is not reading.decision)
+        return self.may_have_been_parked or is_late
 
     @property
     def left_ms(self) -> list[int]:
@@ -525,6 +536,8 @@ def decide(world: World, txn: Transaction, *, is_counting_maybe: bool) -> Readin
     for line, counts in txn.lines:
         if counts != "counts" and not (counts == "maybe" and is_counting_maybe):
             effect = f"does not count: {counts}"
+        elif line.time_ms is not None:
+            effect = take_time(txn, reading, line)
         elif line.resolution == "U":
             effect = "asks"
         elif reading.decision is None:
@@ -541,9 +554,34 @@ def decide(world: World, txn: Transaction, *, is_counting_maybe: bool) -> Readin
         is_ready = is_allowed and is_complete(world, txn, line.last_offset)
         if is_commit_now and is_ready and reading.released is None:
             reading.released = line
+            reading.times = sorted({message.time_ms for message in txn.messages.values()})
+            if reading.times[:1] == [0]:
+                release(txn, reading, line)
             effect += " and releases"
         reading.effects.append((line, effect))
     return reading
+
+
+def take_time(txn: Transaction, reading: Reading, line: Line) -> str:
+    """What a line with a time does."""
+    assert line.time_ms is not None
+    if reading.released is None or reading.abandoned is not None or not reading.times:
+        return "has no effect"
+    if line.resolution == "U":
+        reading.times = [line.time_ms]
+        return "sets another time"
+    if line.resolution != "C" or line.time_ms != reading.times[0] or line.record.timestamp_ms < line.time_ms:
+        return "has no effect"
+    release(txn, reading, line)
+    return "releases"
+
+
+def release(txn: Transaction, reading: Reading, line: Line) -> None:
+    """From this line on the messages with the first time that is left may be visible; with the last time, all that are left."""
+    time_ms, *reading.times = reading.times
+    for index, message in txn.messages.items():
+        if message.time_ms <= time_ms or not reading.times:
+            reading.released_by.setdefault(index, line)
 
 
 def is_complete(world: World, txn: Transaction, offset: int) -> bool:
@@ -705,10 +743,13 @@ def judge_visibility(world: World, txn: Transaction, reading: Reading) -> None:
     for record, index in txn.shown:
         if released is None:
             reading.find(Kind.LEAKED, record.place, detail=record.kafka, index=index)
+        elif index not in reading.released_by:
+            reading.find(Kind.EARLY, record.place, detail="its time has not come", index=index)
         elif record.is_append_time:
-            earliest_ms = released.record.timestamp_ms - world.settings.clock_error_ms
+            line = reading.released_by[index]
+            earliest_ms = line.record.timestamp_ms - world.settings.clock_error_ms
             if record.timestamp_ms < earliest_ms:
-                reading.find(Kind.EARLY, record.place, released.place, index=index)
+                reading.find(Kind.EARLY, record.place, line.place, index=index)
 
 
 def judge_fate(world: World, txn: Transaction, reading: Reading, queue: KeyQueue) -> None:
@@ -754,6 +795,8 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
         reading.state = "abandoned"
         if reading.released:
             reading.find(Kind.ABANDONED_LATE, reading.abandoned.place)
+    elif txn.is_timed and reading.released and (reading.abandoned or reading.times or len(shown) < txn.count):
+        judge_times(world, txn, reading, shown, doubt_state)
     elif reading.released and len(shown) == txn.count:
         seen = {index for record, index in txn.shown if world.is_readable(record)}
         hidden = [(r, i) for r, i in txn.shown if r.kafka != "aborted" and i not in seen]
@@ -770,6 +813,40 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
         reading.state = "waiting"
     elif may_wait and queue.has_unknown:
         reading.find(Kind.NOT_JUDGED, detail="what it waits for is not known")
+    else:
+        judge_missing(world, txn, reading, shown)
+        if doubt_state is not None and reading.state == "lost":
+            reading.find(Kind.CONTRADICTED, detail=f"{doubt_state}, although it was committed")
+
+
+def judge_times(world: World, txn: Transaction, reading: Reading, shown: set[int], doubt_state: str | None) -> None:
+    """Say where a committed transaction is of which not every message is visible, and messages have times."""
+    released = set(reading.released_by)
+    parts: dict[tuple[int, int], set[int]] = {}
+    for index, line in reading.released_by.items():
+        parts.setdefault(line.position, set()).add(index)
+    for part in parts.values():
+        missing = part - shown
+        is_gone = any(may_be_gone(world, txn, index, reading.released_by[index]) for index in missing)
+        if not missing or missing == part or is_gone:
+            continue
+        reading.find(Kind.TORN, *(record.place for record, _ in txn.shown))
+    kept = {"held", "waiting", "parked-committed"} if released - shown else {"scheduled"}
+    if reading.abandoned:
+        reading.state = "committed"
+        reading.find(Kind.ABANDONED_LATE, reading.abandoned.place)
+    elif doubt_state is not None and (doubt_state in kept or doubt_state not in STATES):
+        reading.state = doubt_state if doubt_state in STATES else "held"
+        now_ms, overdue_after_ms = world.settings.now_ms, world.settings.overdue_after_ms
+        is_late = (
+            now_ms is not None and overdue_after_ms is not None and reading.times[:1] < [now_ms - overdue_after_ms]
+        )
+        if reading.state == "scheduled" and is_late:
+            reading.find(Kind.OVERDUE, detail=reading.state)
+        elif reading.state == "held":
+            judge_age(world, txn, reading)
+    elif world.is_young(written_ms(txn, reading)):
+        reading.state = "committing"
     else:
         judge_missing(world, txn, reading, shown)
         if doubt_state is not None and reading.state == "lost":
@@ -870,7 +947,10 @@ def acquire_slot(txn: Transaction, queue: KeyQueue) -> None:
     is_at_once = reading.released is not None and reading.released is reading.decision
     if is_at_once and not txn.is_prepare_order and not txn.may_have_been_parked:
         assert reading.released is not None
-        queue.goes_at[txn.key] = reading.released.position
+        if not txn.is_timed:
+            queue.goes_at[txn.key] = reading.released.position
+        elif reading.released_by:
+            queue.goes_at[txn.key] = min(line.position for line in reading.released_by.values())
     if is_in_place and reading.decision is None:
         queue.undecided.append(txn)
     if txn.is_first_known:
@@ -879,27 +959,27 @@ def acquire_slot(txn: Transaction, queue: KeyQueue) -> None:
 
 def judge_order(world: World, queue: KeyQueue) -> None:
     """Find messages of one ordering key that overtook others in a partition (P6)."""
-    entries: list[tuple[tuple[str, int], float, str, Transaction]] = []
+    entries: list[tuple[tuple[str, int], float, str, Transaction, int]] = []
     for txn in (t for t in queue.transactions if not t.is_cut_off):
         firsts: dict[int, Record] = {}
         for record, index in sorted(txn.committed_shown, key=lambda s: s[0].log_order):
             firsts.setdefault(index, record)
-        entries += [((r.topic, r.partition), r.offset, r.place, txn) for r in firsts.values()]
+        entries += [((r.topic, r.partition), r.offset, r.place, txn, index) for index, r in firsts.items()]
         if txn.state == "held":  # it will come behind everything that is there
             lanes = {
                 (message.topic, partition)
                 for message in txn.messages.values()
                 for partition in wanted_partitions(world, message)
             }
-            entries += [(lane, math.inf, "doubt", txn) for lane in lanes]
+            entries += [(lane, math.inf, "doubt", txn, -1) for lane in lanes]
     highest: dict[tuple[str, int], tuple[tuple[int, int], str]] = {}
     furthest: dict[tuple[str, int], tuple[int, str]] = {}
     never = (NUMBER_MAX, 0)  # of those that are held, the first decided one will come first
-    for lane, _, place, txn in sorted(
+    for lane, _, place, txn, index in sorted(
         entries, key=lambda entry: (entry[0], entry[1], queue.goes_at.get(entry[3].key, never))
     ):
         goes_at = queue.goes_at.get(txn.key)
-        if goes_at is not None:
+        if goes_at is not None and is_first_part(txn, index, goes_at):
             latest, witness = highest.get(lane, (goes_at, place))
             if goes_at < latest:
                 txn.reading.find(Kind.OUT_OF_ORDER, place, witness, detail="order of decisions")
@@ -911,6 +991,12 @@ def judge_order(world: World, queue: KeyQueue) -> None:
                 txn.reading.find(Kind.OUT_OF_ORDER, place, witness, detail="order of half")
             if txn.is_prepare_order and txn.first_offset > first:
                 furthest[lane] = (txn.first_offset, place)
+
+
+def is_first_part(txn: Transaction, index: int, goes_at: tuple[int, int]) -> bool:
+    """Whether a message goes with the first line that releases messages of its transaction."""
+    line = txn.reading.released_by.get(index)
+    return not txn.is_timed or (line is not None and line.position == goes_at)
 
 
 def judge_attempts(world: World) -> None:

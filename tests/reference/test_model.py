@@ -54,7 +54,8 @@ class Log:
     def half(
         self, txn_key: str = KEY, numbers: str = "0/1", *, topic: str = "shop", options: str = "", **fields: Any
     ) -> Record:
-        txl = f"1|{txn_key}|orders|{topic}|{numbers}|1700000000000|{options}".encode()
+        version = "3" if options.startswith("d") else "1"
+        txl = f"{version}|{txn_key}|orders|{topic}|{numbers}|1700000000000|{options}".encode()
         headers = [("trace", b"t"), ("txl", txl)]
         return self.add(HALF, **{"key": b"k", "value": numbers.encode(), "headers": headers} | fields)
 
@@ -76,11 +77,12 @@ class Log:
         count: int = 0,
         order: str = "commit",
         key_hash: str = "",
+        due: str = "",
     ) -> Record:
         first, last = halves[0].offset, halves[-1].offset
         value = (
-            f"1|{state}|{reason}|orders|{first}|{last}|{len(halves)}|{count or len(halves)}|{halves[0].timestamp_ms}"
-            f"|1700000000000|{key_hash}|{order}|||{halves[0].timestamp_ms}|shop|0/0/0/0"
+            f"{3 if due else 1}|{state}|{reason}|orders|{first}|{last}|{len(halves)}|{count or len(halves)}|{halves[0].timestamp_ms}"
+            f"|1700000000000|{key_hash}|{order}|||{halves[0].timestamp_ms}|shop|0/0/0/0{'|' if due else ''}{due}"
         )
         return self.add(DOUBT, key=key.encode(), value=value.encode())
 

@@ -98,6 +98,11 @@ class HalfMessage:
     origin_offset: int | None = None  # where it was in half, as a content on doubt says
 
     @property
+    def time_ms(self) -> int:
+        """Before it no consumer may see the message; 0: with the decision."""
+        return int(self.options.get("d", "0"))
+
+    @property
     def claim(self) -> tuple[str, int, int, int]:
         """What the forwarded record says of it, beside its half offset."""
         return self.txn_key.split("/")[0], self.index, self.count, self.born_ms
@@ -122,6 +127,7 @@ class Line:
     source: str
     record: Record
     number: int
+    time_ms: int | None = None  # of a release, or of another time
 
     @property
     def position(self) -> tuple[int, int]:
@@ -170,9 +176,9 @@ _GROUP = r"[^|\n]{1,200}"
 _TOPIC = r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}"
 NUMBER_MAX = 2**63 - 1
 HALF_HEADER_BYTES_MAX = 2_048
-_OPTIONS = {"k": r"[0-9a-f]{16}", "o": ".*", "i": r"\d+", "n": r"\d+", "t": r"\d+", "m": r"\d+"}
+_OPTIONS = {"k": r"[0-9a-f]{16}", "o": ".*", "i": r"\d+", "n": r"\d+", "t": r"\d+", "m": r"\d+", "d": r"\d+"}
 PARTITION_MAX = 2**31 - 1
-STATES = ("open", "waiting", "held", "parked", "parked-committed")
+STATES = ("open", "waiting", "scheduled", "held", "parked", "parked-committed")
 
 
 def _fits(pattern: str, text: str) -> bool:
@@ -183,12 +189,14 @@ def _are_numbers(*texts: str) -> bool:
     return all(_fits(r"\d+", text) and int(text) <= NUMBER_MAX for text in texts)
 
 
-def _fields(value: bytes | None, count: int) -> list[str] | None:
-    """The fields of a line; a line of version 2 may have more, which are passed over."""
+def _fields(value: bytes | None, count: int, *, timed_count: int = 0) -> list[str] | None:
+    """The fields of a line; a line of version 2 may have more, which are passed over. Version 3 has `timed_count`."""
     try:
         fields = (value or b"").decode("ascii").split("|")
     except UnicodeDecodeError:
         return None
+    if timed_count and fields[0] == "3":
+        return fields if len(fields) == timed_count and "\n" not in "".join(fields) else None
     is_in_form = len(fields) == count if fields[0] == "1" else fields[0] == "2" and len(fields) > count - 1
     return fields[:count] if is_in_form and "\n" not in "".join(fields[:count]) else None
 
@@ -197,7 +205,7 @@ def _options(text: str) -> dict[str, str] | None:
     options: dict[str, str] = {}
     for item in text.split(","):
         if item[:1] in _OPTIONS:
-            if not _fits(_OPTIONS[item[0]], item[1:]) or (item[0] in "intm" and not _are_numbers(item[1:])):
+            if not _fits(_OPTIONS[item[0]], item[1:]) or (item[0] in "intmd" and not _are_numbers(item[1:])):
                 return None
             if item[0] == "n" and int(item[1:]) > PARTITION_MAX:
                 return None
@@ -212,12 +220,14 @@ def parse_half(record: Record) -> HalfMessage | None:
     ours = [value for name, value in record.headers if name == "txl"]
     if not ours:
         return None
-    fields = _fields(ours[-1], 7)
+    fields = _fields(ours[-1], 7, timed_count=7)
     if fields is None or len(ours[-1] or b"") > HALF_HEADER_BYTES_MAX or b"\n" in (ours[-1] or b""):
         return None
     _, key, group, topic, numbers, born, option_text = fields
     index, slash, count = numbers.partition("/")
     options = _options(option_text)
+    if options is not None and fields[0] == "3" and "d" not in options:
+        return None
     if options is None or not slash or not _are_numbers(index, count, born) or int(index) >= int(count):
         return None
     if not (_fits(_KEY, key) and _fits(_GROUP, group) and _fits(_TOPIC, topic)):
@@ -251,11 +261,16 @@ def parse_line(text: bytes, record: Record, number: int) -> Line | None:
         return None
     if source not in ("producer", "check", "barrier", "policy", "operator"):
         return None
-    return Line(resolution, key, group, int(offset), source, record, number)
+    *_, time = [*text.decode("ascii").split("|"), ""][:10]
+    is_timed = text[:1] == b"2" and _fits(r"\d+", time)
+    if is_timed and not _are_numbers(time):
+        return None
+    time_ms = int(time) if is_timed else None
+    return Line(resolution, key, group, int(offset), source, record, number, time_ms)
 
 
 def parse_summary(value: bytes | None) -> Summary | None:
-    fields = _fields(value, 17)
+    fields = _fields(value, 17, timed_count=18)
     if fields is None:
         return None
     _, state, reason, group, first, last, seen, count, appended, born, key_hash, order, *more = fields

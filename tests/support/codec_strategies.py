@@ -57,9 +57,10 @@ OPTIONS = st.builds(
     partition=st.none() | NUMBER,
     timestamp_ms=st.none() | WHOLE,
     key_murmur=st.none() | NUMBER,
+    deliver_at_ms=st.none() | WHOLE,
 )
 
-SUMMARIES = st.builds(
+_PLAIN_SUMMARIES = st.builds(
     DoubtSummary,
     key=KEY,
     state=st.sampled_from([s.value for s in TxnState]),
@@ -82,7 +83,21 @@ SUMMARIES = st.builds(
     asked_ms=WHOLE,
     answered_number=WHOLE,
     twin_offsets=st.lists(WHOLE, max_size=3).map(tuple),
+    sent_to=st.just(0),
+    released_to=st.just(0),
+    times=st.just(()),
+    committed_at=st.none(),
 )
+SUMMARIES = _PLAIN_SUMMARIES | st.builds(
+    lambda summary, sent_to, times, committed_at: summary._replace(
+        sent_to=sent_to, released_to=sent_to, times=tuple(times), committed_at=committed_at
+    ),
+    _PLAIN_SUMMARIES,
+    WHOLE,
+    st.lists(WHOLE, min_size=1, max_size=3),
+    st.none() | st.tuples(WHOLE, WHOLE),
+)
+"""Also of transactions with times."""
 
 
 @st.composite
@@ -108,6 +123,7 @@ def ops(draw: st.DrawFn) -> OpMessage:
         draw(st.none() | WHOLE),
         is_abandon,
         draw(st.text(st.characters(codec="utf-8"), max_size=20)),
+        draw(st.none() | WHOLE),
     )
 
 

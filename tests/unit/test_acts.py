@@ -10,7 +10,7 @@ from txlayer.adapters.ports import StoredOffset
 from txlayer.config import SystemTopics
 from txlayer.core import codec
 from txlayer.core.history import HistoryFold, operator_reason
-from txlayer.core.ledger.transaction import Transaction
+from txlayer.core.ledger.transaction import DueTimes, Transaction
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import OpMessage, ParkReason, Resolution, Source
 from txlayer.operate.history import are_applied
@@ -64,11 +64,13 @@ def test_every_act_on_every_state_that_is_not_settled_has_its_answer_before_writ
     told = {act: {state: known_before(act, state) for state in states} for act in OperatorAction}
 
     nothing = dict.fromkeys(states)
-    decided = {"waiting", "held", "parked-committed", COMMITTING}
+    decided = {"waiting", "scheduled", "held", "parked-committed", COMMITTING}
     assert {s: refused if s in decided else None for s in states} == told[OperatorAction.CHECK_NOW]
     assert {s: refused if s in decided else None for s in states} == told[OperatorAction.ROLLBACK]
-    assert nothing | {"waiting": already, COMMITTING: already} == told[OperatorAction.COMMIT]
+    assert nothing | {"waiting": already, "scheduled": already, COMMITTING: already} == told[OperatorAction.COMMIT]
     assert nothing | {COMMITTING: refused} == told[OperatorAction.ABANDON]
+    for act in (OperatorAction.CANCEL, OperatorAction.RESCHEDULE):
+        assert dict.fromkeys(states, SettlementResult.NOT_SCHEDULED) | {"scheduled": None} == told[act]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +234,7 @@ def test_what_was_abandoned_after_its_commit_was_ended_by_the_abandon(
     act: OperatorAction, expected: SettlementResult
 ) -> None:
     fold = committed_and_abandoned()
-    fold.doubt(partition=3, appended_ms=23_000, key=KEY.encode(), value=None, headers=codec.ABANDONED)
+    fold.doubt(partition=3, appended_ms=23_000, key=KEY.encode(), value=None, headers=codec.abandoned_headers())
     (history,) = fold.histories()
 
     outcome = of_settled(act, history)
@@ -256,3 +258,45 @@ def test_an_abandon_is_carried_out_when_the_coordinators_are_beyond_it(*, op_nex
     admin: Any = Offsets()
 
     assert [is_applied] == list(are_applied(admin, SystemTopics("txlayer"), fold.histories()))
+
+
+# --- scheduled ones ---------------------------------------------------------------------------------------------------
+
+
+def scheduled(*times: int) -> UnsettledTransaction:
+    """One whose messages wait for these times."""
+    found = standing("scheduled")
+    found.txn.extra().due = DueTimes(1, 1, times, (1, 0))
+    return found
+
+
+def timed(resolution: Resolution, time_ms: int, at: tuple[int, int]) -> RecordedLine:
+    """A line with a time; one second per op offset."""
+    op = OpMessage(resolution, KEY, "orders", 7, 900, Source.POLICY, time_ms=time_ms)
+    return RecordedLine(at, at[0] * 1_000, op)
+
+
+@pytest.mark.parametrize(
+    ("before_it", "result"),
+    [
+        ([], SettlementResult.DONE),
+        ([timed(Resolution.COMMIT, 2_000, (2, 0))], SettlementResult.DONE),
+        (
+            [timed(Resolution.COMMIT, 2_000, (2, 0)), timed(Resolution.COMMIT, 3_000, (3, 0))],
+            SettlementResult.NOT_SCHEDULED,
+        ),
+        ([timed(Resolution.COMMIT, 3_000, (3, 0))], SettlementResult.DONE),
+        ([timed(Resolution.COMMIT, 2_000, (1, 0))], SettlementResult.DONE),
+        (
+            [timed(Resolution.UNKNOWN, 2_500, (2, 0)), timed(Resolution.COMMIT, 2_500, (3, 0))],
+            SettlementResult.NOT_SCHEDULED,
+        ),
+        ([said(Resolution.ROLLBACK, (2, 0), abandon=True)], SettlementResult.NOT_SCHEDULED),
+    ],
+)
+def test_another_time_counts_while_one_is_left(before_it: list[RecordedLine], result: SettlementResult) -> None:
+    lines = [*before_it, timed(Resolution.UNKNOWN, 90_000, OWN)]
+
+    told = result_of(OperatorAction.RESCHEDULE, scheduled(2_000, 3_000), OWN, said=lines, now=None, is_abandoned=False)
+
+    assert result is told[0]

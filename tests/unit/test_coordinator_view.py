@@ -135,7 +135,7 @@ def test_committed_ones_that_cannot_go_are_counted_by_state() -> None:
 
     found = values(view(shard(driver.ledger), now_ms=driver.now_ms), f.STANDING)
 
-    assert {("waiting",): 0, ("held",): 1, ("parked",): 0, ("parked-committed",): 0} == found
+    assert {("waiting",): 0, ("scheduled",): 0, ("held",): 1, ("parked",): 0, ("parked-committed",): 0} == found
 
 
 def test_of_very_many_an_even_sample_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,11 @@ SUMMARIES = st.builds(
     asked_ms=st.integers(0, 1 << 40),
     answered_number=st.integers(0, 99),
     twin_offsets=st.lists(st.integers(21, 40), max_size=2).map(tuple),
-)
+    sent_to=st.integers(0, 9),
+    released_to=st.integers(10, 1 << 40),
+    times=st.lists(st.integers(1 << 41, 1 << 42), max_size=3).map(tuple),
+    committed_at=st.one_of(st.none(), st.tuples(st.integers(0, 99), st.integers(0, 99))),
+) | st.just(plain().summary())
 
 
 @given(SUMMARIES)

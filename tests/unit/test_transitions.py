@@ -7,26 +7,38 @@ import pytest
 from txlayer.core.ledger.transitions import SETTLED, TRANSITIONS, Effect, TxnEvent, TxnState, transition
 from txlayer.errors import InvalidTransitionError
 
-OP_KINDS = (TxnEvent.COMMIT, TxnEvent.ROLLBACK, TxnEvent.UNKNOWN, TxnEvent.ABANDON)
+OP_KINDS = (
+    TxnEvent.COMMIT,
+    TxnEvent.ROLLBACK,
+    TxnEvent.UNKNOWN,
+    TxnEvent.ABANDON,
+    TxnEvent.RELEASE,
+    TxnEvent.RESCHEDULE,
+)
 EVERY_PAIR = [(state, kind) for state in TxnState for kind in TxnEvent]
 UNDECIDED = frozenset({TxnState.OPEN, TxnState.PARKED})
-DECIDED = frozenset({TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED, TxnState.COMMITTED})
+DECIDED = frozenset(
+    {TxnState.WAITING, TxnState.SCHEDULED, TxnState.HELD, TxnState.PARKED_COMMITTED, TxnState.COMMITTED}
+)
 
 # The effects, written down a second time: a slip in the table must meet one here. The states are drawn in the diagram.
 OF_OTHERS = """
-                  half    commit    rollback  unknown  abandon
-open              join    decide    forget    count    forget
-waiting           join    repeat    conflict  repeat   forget
-held              join    try       conflict  repeat   forget
-parked            join    return    forget    count    forget
-parked-committed  join    return    conflict  repeat   forget
-committed         report  repeat    conflict  repeat   conflict
-rolled-back       report  conflict  repeat    repeat   repeat
+                  half    commit    rollback  unknown  abandon   release  reschedule
+open              join    decide    forget    count    forget    repeat   repeat
+waiting           join    repeat    conflict  repeat   forget    extend   reschedule
+scheduled         join    repeat    conflict  repeat   forget    return   reschedule
+held              join    try       conflict  repeat   forget    extend   reschedule
+parked            join    return    forget    count    forget    repeat   repeat
+parked-committed  join    return    conflict  repeat   forget    extend   reschedule
+committed         report  repeat    conflict  repeat   conflict  repeat   repeat
+rolled-back       report  conflict  repeat    repeat   repeat    repeat   repeat
 """
 OF_THE_LEDGER = {
     "move": "keep",
     "park": "park",
     "go": "forward",
+    "part": "forward-part",
+    "not-due": "schedule",
     "blocked": "wait",
     "incomplete": "park",
     "target-refuses": "hold",

@@ -150,6 +150,7 @@ def test_a_transaction_on_doubt_shows_its_reason_its_messages_and_its_checks() -
         "checked_count": 3,
         "answered_count": 1,
         "asked_ms": 1_500,
+        "due_ms": None,
         "key_hash": "028c7948712c936a",
         "order": "prepare",
         "immunity_ms": 60_000,

@@ -38,7 +38,7 @@ from txlayer.config import CoordinatorConfig, ProducerConfig, milliseconds, pars
 from txlayer.core import codec
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import Origin, ParkReason, check_txn_id, txn_id_of
-from txlayer.errors import UsageError
+from txlayer.errors import ConfigError, UsageError
 from txlayer.operate import Json, time_text, unsettled
 from txlayer.operate.unsettled import PARKED, Filter
 
@@ -73,6 +73,7 @@ class TransactionFilters(Bundle):
         False
     )
     is_held: Annotated[bool, option("--held", "Only held ones, as --state held.")] = False
+    is_scheduled: Annotated[bool, option("--scheduled", "Only scheduled ones, as --state scheduled.")] = False
     group: Annotated[str | None, option("--group", "Only this producer group.", "GROUP")] = None
     topic: Annotated[str | None, option("--topic", "Only those with a message for it.", "TOPIC")] = None
     state: Annotated[list[ListedState] | None, option("--state", "Only this state; may be repeated.")] = None
@@ -88,6 +89,7 @@ class TransactionFilters(Bundle):
         states |= {TxnState.OPEN.value} if self.is_open else set()
         states |= PARKED if self.is_parked else set()
         states |= {TxnState.HELD.value} if self.is_held else set()
+        states |= {TxnState.SCHEDULED.value} if self.is_scheduled else set()
         return Filter(
             self.group,
             self.topic,
@@ -361,7 +363,12 @@ HELP = {
     "abandon": """Give transactions up, also those that are committed and cannot be forwarded.
 
     Their messages are gone for good: `txlayer tx export` keeps them in a file.""",
+    "cancel": """Cancel scheduled transactions: consumers never see the messages whose time has not come.
+
+    With --all: scheduled ones alone. `txlayer tx export --scheduled` keeps them in a file.""",
+    "reschedule": """Give scheduled transactions another time: all of their messages that are left become visible then.""",
 }
+_RESCHEDULE = "reschedule"
 
 
 _EXITS = """
@@ -388,7 +395,7 @@ class Settling(TransactionFilters):
     ] = "10s"
     since: Annotated[str, option("--since", "How far back to look for a transaction that is settled.", "1h")] = "1h"
 
-    def order(self, action: str, txn_ids: Sequence[str] | None) -> SettlementOrder:
+    def order(self, action: str, txn_ids: Sequence[str] | None, time_ms: int | None = None) -> SettlementOrder:
         from txlayer.operate.operators import signature_of
         from txlayer.operate.settle import OperatorAction, SettlementOrder
 
@@ -400,7 +407,14 @@ class Settling(TransactionFilters):
             may_be_silent=action == OperatorAction.CHECK_NOW.value,
         )
         order = SettlementOrder(
-            OperatorAction(action), tuple(txn_ids or ()), self.nonce, self.is_all, self.read(), self.limit, signature
+            OperatorAction(action),
+            tuple(txn_ids or ()),
+            self.nonce,
+            self.is_all,
+            self.read(),
+            self.limit,
+            signature,
+            time_ms,
         )
         order.check()
         return order
@@ -417,34 +431,60 @@ def _add(action: str) -> None:
         connection: Connection,
         as_json: AsJson = False,
     ) -> None:
-        from txlayer.operate.settle import GOOD, SettlementResult, outcome_json
-        from txlayer.operate.settle_text import sentence
-
-        order = settling.order(action, txn_ids)
-        patience_s = parse_duration("--wait", settling.wait).total_seconds()
-        since_ms = milliseconds(parse_duration("--since", settling.since))
-        config = connection.config(CoordinatorConfig)
-        with _by_hand(config, connection.config(ProducerConfig)) as settlement:
-            plan = _plan(order, settlement, config, since_ms=since_ms)
-            outcomes = _carry_out(order, settlement, plan, settling, patience_s=patience_s)
-        decided = (
-            f"skipped: they are decided already, and {action} says nothing about them; `txlayer tx list` shows them"
-        )
-        output.note_counts((plan.skipped_count, decided))
-        # Without --wait it is no finding that no coordinator has come to the line yet.
-        good = GOOD if patience_s else GOOD | {SettlementResult.WRITTEN}
-        output.report(
-            outcomes,
-            is_good=lambda o: o.result in good,
-            sentence=lambda o: sentence(order.action, o, op_topic=config.topics.op),
-            to_json=lambda o: outcome_json(order.action, o),
-            nothing="no transaction is as the filters say; nothing was written",
-            as_json=as_json,
-        )
+        _settle(settling.order(action, txn_ids), settling, connection, as_json=as_json)
 
 
-for _word in HELP:
+for _word in [word for word in HELP if word != _RESCHEDULE]:
     _add(_word)
+
+
+@command(app, _RESCHEDULE, help=HELP[_RESCHEDULE] + _EXITS)
+def reschedule(
+    txn_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID…", help="Transaction ids.", show_default=False)
+    ] = None,
+    *,
+    to: Annotated[str, option("--to", "The new time; or how long from now.", "TIME|2h")],
+    settling: Settling,
+    connection: Connection,
+    as_json: AsJson = False,
+) -> None:
+    _settle(settling.order(_RESCHEDULE, txn_ids, _time_to_come(to)), settling, connection, as_json=as_json)
+
+
+def _time_to_come(text: str) -> int:
+    """Milliseconds since 1970 of `2h` (from now on), or of an ISO 8601 time."""
+    try:
+        return current_ms() + milliseconds(parse_duration("--to", text))
+    except ConfigError:
+        return parse_instant("--to", text, now_ms=current_ms())
+
+
+def _settle(order: SettlementOrder, settling: Settling, connection: Connection, *, as_json: bool) -> None:
+    from txlayer.operate.settle import GOOD, SettlementResult, outcome_json
+    from txlayer.operate.settle_text import sentence
+
+    patience_s = parse_duration("--wait", settling.wait).total_seconds()
+    since_ms = milliseconds(parse_duration("--since", settling.since))
+    config = connection.config(CoordinatorConfig)
+    with _by_hand(config, connection.config(ProducerConfig)) as settlement:
+        plan = _plan(order, settlement, config, since_ms=since_ms)
+        outcomes = _carry_out(order, settlement, plan, settling, patience_s=patience_s)
+    decided = (
+        f"skipped: they are decided already, and {order.action.value} says nothing about them; "
+        "`txlayer tx list` shows them"
+    )
+    output.note_counts((plan.skipped_count, decided))
+    # Without --wait it is no finding that no coordinator has come to the line yet.
+    good = GOOD if patience_s else GOOD | {SettlementResult.WRITTEN}
+    output.report(
+        outcomes,
+        is_good=lambda o: o.result in good,
+        sentence=lambda o: sentence(order.action, o, op_topic=config.topics.op),
+        to_json=lambda o: outcome_json(order.action, o),
+        nothing="no transaction is as the filters say; nothing was written",
+        as_json=as_json,
+    )
 
 
 def _plan(

@@ -43,6 +43,8 @@ def list_table(rows: Sequence[Json]) -> Table:
         "checks": lambda row: f"{row['answered_count']}/{row['checked_count']}",
         "last asked": output.times("asked_ms"),
     }
+    if any(row["due_ms"] is not None for row in rows):
+        columns = {**columns, "due": output.times("due_ms")}
     right = ("age", "messages", "half", "checks")
     return output.rows_table(rows, columns, right=right, whole=("nonce",))
 

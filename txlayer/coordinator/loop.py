@@ -71,6 +71,10 @@ CLOCKS_WARN_S = 60.0
 """Interval of the log line about clocks that differ."""
 TICK_S = 0.5
 """How often the loop checks what is due by time."""
+PROBE_S = 60.0
+"""Interval in which a partition's time is probed while scheduled messages are due by this machine's clock alone."""
+RELEASE_TICK_S = 0.1
+"""The same while the time of a scheduled transaction has come."""
 
 
 class Coordinator:
@@ -313,7 +317,7 @@ class Coordinator:
 
     def _publish_what_follows(self, publisher: Publisher, *, is_idle: bool) -> None:
         now = self._clock()
-        is_tick = now - self._ticked_at >= TICK_S
+        is_tick = now - self._ticked_at >= (RELEASE_TICK_S if self._is_release_due() else TICK_S)
         is_peak_tick = now - self._peak_ticked_at >= TICK_S
         if is_peak_tick:
             self._peak_ticked_at = now
@@ -342,6 +346,9 @@ class Coordinator:
             self._on_tick(batches, is_idle=is_idle)
         if batches or self._is_time_to_store(now):
             self._publish(publisher, batches)
+
+    def _is_release_due(self) -> bool:
+        return any(shard.ledger.is_release_due(shard.time.peek_ms()) for shard in self._shards.values())
 
     def _learn_topics(self) -> None:
         """Ask about topics that ledgers do not know, for `LOOK_TIME_S` a turn, whatever the number of partitions and names."""
@@ -415,6 +422,9 @@ class Coordinator:
                 shard.is_caught_up |= not shard.is_half_paused
                 now_ms = shard.time.now_ms()
                 ledger.due(now_ms=now_ms, move_count_max=moves_max, present=self._present)
+                wall_ms = round(self._environment.wall_clock() * 1000)
+                if now - shard.probed_at >= PROBE_S and ledger.probe_time(now_ms=now_ms, wall_ms=wall_ms):
+                    shard.probed_at = now
                 self._has_more |= len(ledger.batch.keeps) >= moves_max or ledger.batch.byte_count >= self._bytes_max
                 if ledger.batch.is_empty and ledger.waits_for_half is None:
                     self._refusals.is_quiet(p, now)

@@ -130,7 +130,7 @@ OPEN = gauge(
 OLDEST_OPEN = gauge("txlayer_oldest_open_transaction_seconds", "Age of the oldest undecided transaction.")
 STANDING = gauge(
     "txlayer_standing_transactions",
-    "Transactions that wait for their key, are held for their topic, or are parked for a person, by state.",
+    "Transactions that wait for their key or their time, are held for their topic, or are parked for a person, by state.",
     "state",
 )
 ON_DOUBT = gauge("txlayer_doubt_transactions", "Transactions on the doubt topic.")
@@ -292,7 +292,7 @@ AGES = (("10s", 10), ("1m", 60), ("10m", 600), ("1h", 3_600), ("1d", 86_400))
 """(label, upper limit of the age in seconds)."""
 OLDER = "older"
 
-_STANDING = (TxnState.WAITING, TxnState.HELD, TxnState.PARKED, TxnState.PARKED_COMMITTED)
+_STANDING = (TxnState.WAITING, TxnState.SCHEDULED, TxnState.HELD, TxnState.PARKED, TxnState.PARKED_COMMITTED)
 
 
 class CoordinatorView(NamedTuple):

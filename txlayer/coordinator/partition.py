@@ -143,6 +143,7 @@ class Shard:
     is_op_paused: bool = False
     is_half_paused: bool = False  # too many unsettled transactions
     is_caught_up: bool = False  # both ends have been reached once
+    probed_at: float = float("-inf")  # when its time was asked for last, by a line that releases scheduled messages
     lines_ahead: LinesAheadOfHalf = field(default_factory=LinesAheadOfHalf)
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from txlayer.coordinator.metrics import PublishStats
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT, Batch, RecordToQuarantine
-from txlayer.core.ledger.transaction import FORWARD_OVERHEAD_BYTES, Content, Transaction
+from txlayer.core.ledger.transaction import FORWARD_OVERHEAD_BYTES, Content, Transaction, due_contents
 from txlayer.core.messages import NONCE_LENGTH, CheckRecord, txn_id_of, user_headers
 from txlayer.core.partitions import target_partition
 from txlayer.errors import (
@@ -391,7 +391,11 @@ class _Records:
         for txn in batch.ends:
             for index in range(txn.seen):
                 self._put_doubt(codec.content_key(txn.key, index), None)
-            self._put_doubt(txn.key.encode("ascii"), None, [*codec.ABANDONED] if txn.is_abandoned else None)
+            self._put_doubt(
+                txn.key.encode("ascii"),
+                None,
+                codec.abandoned_headers(0 if txn.due is None else txn.due.sent_to) if txn.is_abandoned else None,
+            )
         for quarantined in batch.quarantined:
             self._put_quarantined(quarantined)
 
@@ -432,7 +436,7 @@ class _Records:
         for txn in transactions:
             record = txn.content
             if type(record) is list or is_watched:
-                contents = contents_of(txn)
+                contents = due_contents(txn)
                 self.further_count += len(contents) - 1
                 for content in contents:
                     self._forward(txn, content, answers)
@@ -457,8 +461,9 @@ class _Records:
         """One transaction at a time, so that a refusal names the one that it is about."""
         for txn in transactions:
             report, topics = _FirstError(self.answers), set[str]()
-            self.further_count += len(contents_of(txn)) - 1
-            for content in contents_of(txn):
+            contents = due_contents(txn)
+            self.further_count += len(contents) - 1
+            for content in contents:
                 is_first = content.topic not in topics
                 if is_first and topics:
                     self._raise_refusal(report, txn)

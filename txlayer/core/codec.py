@@ -43,6 +43,9 @@ So old and new processes can read each other's records during a rolling upgrade.
 the new format; only the release after it writes it.
 """
 
+TIMED_VERSION = "3"
+"""Version of half records and summaries that hold a time: a release that does not know times keeps them, and forwards nothing early."""
+
 PARTITION_MAX = 2**31 - 1
 """Kafka's maximum for a partition number; the client raises for a higher one."""
 
@@ -123,7 +126,8 @@ CUT_HEADER = "txl-cut"
 WHY_HEADER = "txl-why"
 """On a doubt record that holds a quarantined record: the reason and the explanation."""
 END_HEADER = "txl-end"
-"""On the null value of a summary whose transaction was abandoned after its commit: A, as in the op line."""
+"""On the null value of a summary whose transaction was abandoned after its commit: A, as in the op line. If messages were forwarded
+before, the time follows below which they all are."""
 
 _ORIGIN = "origin"
 _RESOLUTIONS = {r.value: r for r in Resolution}
@@ -131,16 +135,17 @@ _ABANDON = "A"
 _SOURCES = {s.value: s for s in Source}
 _ORDERS = {o.value: o for o in OrderMode}
 _HALF_FIELDS = 7
-_OP_FIELDS = 9
+_OP_FIELDS, _TIMED_OP_FIELDS = 9, 10
 _CHECK_FIELDS = 9
 _CHECK_KINDS = {k.value: k for k in CheckKind}
-_SUMMARY_FIELDS = 17
+_SUMMARY_FIELDS, _TIMED_SUMMARY_FIELDS = 17, 18
 _N, _T = r"([0-9]{1,18})", r"([^|]*)"  # the class `\d` takes twice as long
 # A restart reads a million of these, nearly all undecided and without an ordering key: one match instead of seventeen fields.
 _PLAIN_SUMMARY = re.compile(
     rf"1\|{_T}\|{_T}\|{_T}\|{_N}\|{_N}\|{_N}\|{_N}\|{_N}\|{_N}\|\|commit\|\|\|{_N}\|{_T}\|{_N}/{_N}/{_N}/{_N}", re.ASCII
 )
 _WHY_LENGTH_MAX = 500
+_END = re.compile(rb"A[0-9]{0,19}")
 _CUT_BYTES = re.compile(rb" ([0-9]{1,18}) bytes")
 
 
@@ -149,7 +154,8 @@ _CUT_BYTES = re.compile(rb" ([0-9]{1,18}) bytes")
 
 def encode_options(options: HalfOptions) -> str:
     """Encode options as one letter and a value each, separated by commas; "" if none is set."""
-    parts = []
+    # First: `half_header` looks for it.
+    parts = [] if options.deliver_at_ms is None else [f"d{options.deliver_at_ms}"]
     if options.key_hash is not None:
         parts.append("k" + options.key_hash)
     if options.order is OrderMode.PREPARE:
@@ -180,7 +186,8 @@ def encode_half_header(header: HalfHeader) -> bytes:
 
 def half_header(key: str, group: str, topic: str, index: int, count: int, born_ms: int, options: str) -> bytes:
     """`encode_half_header` without a `HalfHeader`, for the producer, which calls it once per message."""
-    return f"{VERSION}|{key}|{group}|{topic}|{index}/{count}|{born_ms}|{options}".encode("ascii")
+    version = TIMED_VERSION if options[:1] == "d" else VERSION
+    return f"{version}|{key}|{group}|{topic}|{index}/{count}|{born_ms}|{options}".encode("ascii")
 
 
 def decode_options(text: str) -> HalfOptions:
@@ -200,11 +207,13 @@ def decode_options(text: str) -> HalfOptions:
             key_hash = checked_key_hash(value)
         elif letter == "o":
             order = OrderMode.PREPARE if value == "p" else OrderMode.COMMIT
-        elif letter in ("i", "n", "t", "m"):
+        elif letter in ("i", "n", "t", "m", "d"):
             numbers[letter] = whole(value)
     if numbers.get("n", 0) > PARTITION_MAX:
         raise ValueError("no such partition")
-    return HalfOptions(key_hash, order, numbers.get("i"), numbers.get("n"), numbers.get("t"), numbers.get("m"))
+    return HalfOptions(
+        key_hash, order, numbers.get("i"), numbers.get("n"), numbers.get("t"), numbers.get("m"), numbers.get("d")
+    )
 
 
 def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
@@ -215,6 +224,8 @@ def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
         text = raw.decode("ascii")
         fields = text.split("|")
         known = known_fields(fields, _HALF_FIELDS)
+        if fields[0] == TIMED_VERSION and len(fields) == _HALF_FIELDS:
+            known = fields
         if known is None:
             return malformed("half", fields, _HALF_FIELDS)
         # An op record that repeats an id or group with a line feed would contain an additional line.
@@ -225,6 +236,8 @@ def decode_half_header(raw: bytes) -> HalfHeader | Undecodable:
         header = HalfHeader(key, group, topic, whole(index), whole(count), whole(born), decode_options(options))
     except (ValueError, AttributeError) as exc:
         return Undecodable(f"half header: {exc}")
+    if fields[0] == TIMED_VERSION and header.options.deliver_at_ms is None:
+        return malformed("half", fields, _HALF_FIELDS)
     # A topic name that Kafka refuses would stop every caller that asks the broker about it.
     if not (is_key(key) and _is_group(group) and is_topic_name(topic) and 0 <= header.index < header.count):
         return Undecodable("half header: id, group, topic or index out of form")
@@ -321,13 +334,14 @@ def begins_transaction(raw: bytes) -> bool:
 
 
 def encode_op(op: OpMessage) -> str:
-    """Encode one line: version|resolution|id/nonce|group|last half offset|born|source|check number|reason, ASCII."""
+    """Encode one line: version|resolution|id/nonce|group|last half offset|born|source|check number|reason, ASCII; a time behind them."""
     letter = _ABANDON if op.is_abandon else op.resolution.value
     check = "" if op.check_number is None else str(op.check_number)
     reason = quote(op.reason, safe=" ", errors="replace") if op.reason else ""
+    version, time = (VERSION, "") if op.time_ms is None else (NEXT_VERSION, f"|{op.time_ms}")
     return (
-        f"{VERSION}|{letter}|{op.key}|{op.producer_group}|{op.last_offset}|{op.born_ms}|{op.source.value}|"
-        f"{check}|{reason}"
+        f"{version}|{letter}|{op.key}|{op.producer_group}|{op.last_offset}|{op.born_ms}|{op.source.value}|"
+        f"{check}|{reason}{time}"
     )
 
 
@@ -364,6 +378,7 @@ def decode_op(line: str) -> OpMessage | Undecodable:
     if known is None:
         return malformed("op", fields, _OP_FIELDS)
     _, letter, key, group, last, born, source, check, reason = known
+    time = fields[_OP_FIELDS] if len(fields) >= _TIMED_OP_FIELDS else ""
     is_abandon = letter == _ABANDON
     resolution = Resolution.ROLLBACK if is_abandon else _RESOLUTIONS.get(letter)
     who = _SOURCES.get(source)
@@ -380,6 +395,7 @@ def decode_op(line: str) -> OpMessage | Undecodable:
             whole(check) if check else None,
             is_abandon,
             unquote(reason),
+            whole(time) if time.isdigit() else None,
         )
     except ValueError as exc:
         return Undecodable(f"op line: {exc}")
@@ -428,14 +444,27 @@ def decode_check(raw: bytes | None) -> CheckRecord | Undecodable:
 def encode_summary(summary: DoubtSummary) -> bytes:
     """The value of the doubt record `id/nonce`: the version, then the fields in the order of `DoubtSummary`."""
     s = summary
-    decided = "" if s.decided_at is None else f"{s.decided_at[0]}:{s.decided_at[1]}"
+    decided = _position(s.decided_at)
     immunity = "" if s.immunity_ms is None else str(s.immunity_ms)
     last = "+".join(map(str, (s.last_offset, *s.twin_offsets)))
+    version, times = VERSION, ""
+    if s.is_timed:
+        version, times = TIMED_VERSION, f"|{s.sent_to}/{s.released_to}/{'+'.join(map(str, s.times))}/"
+        times += _position(s.committed_at)
     return (
-        f"{VERSION}|{s.state}|{s.reason}|{s.producer_group}|{s.first_offset}|{last}|{s.seen}|{s.count}|"
+        f"{version}|{s.state}|{s.reason}|{s.producer_group}|{s.first_offset}|{last}|{s.seen}|{s.count}|"
         f"{s.appended_ms}|{s.born_ms}|{s.key_hash or ''}|{s.order.value}|{immunity}|{decided}|{s.moved_ms}|"
-        f"{','.join(s.topics)}|{s.checked_count}/{s.answered_count}/{s.asked_ms}/{s.answered_number}"
+        f"{','.join(s.topics)}|{s.checked_count}/{s.answered_count}/{s.asked_ms}/{s.answered_number}{times}"
     ).encode("ascii")
+
+
+def _position(position: tuple[int, int] | None) -> str:
+    return "" if position is None else f"{position[0]}:{position[1]}"
+
+
+def _decode_position(text: str) -> tuple[int, int] | None:
+    offset, _, number = text.partition(":")
+    return (whole(offset), whole(number)) if text else None
 
 
 def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
@@ -463,13 +492,19 @@ class SummaryGlance(NamedTuple):
 def glance_at_summary(raw: bytes) -> SummaryGlance | None:
     """Some fields of a summary, without a check of the others; None: it has another form. A fifth of the time of `decode_summary`."""
     try:
-        fields = known_fields(raw.decode("ascii").split("|"), _SUMMARY_FIELDS)
+        fields = _summary_fields(raw.decode("ascii").split("|"))
         if fields is None:
             return None
         state, reason, group, first = fields[1:5]
         return SummaryGlance(state, reason, group, whole(first), whole(fields[8]), fields[10] or None, fields[15])
     except ValueError:
         return None
+
+
+def _summary_fields(fields: list[str]) -> list[str] | None:
+    if fields[0] == TIMED_VERSION and len(fields) == _TIMED_SUMMARY_FIELDS:
+        return fields
+    return known_fields(fields, _SUMMARY_FIELDS)
 
 
 def _plain_summary(key: str, plain: re.Match[str]) -> DoubtSummary:
@@ -502,15 +537,15 @@ def _plain_summary(key: str, plain: re.Match[str]) -> DoubtSummary:
 
 def _any_summary(key: str, text: str) -> DoubtSummary | Undecodable:
     fields = text.split("|")
-    known = known_fields(fields, _SUMMARY_FIELDS)
+    known = _summary_fields(fields)
     if known is None:
         return malformed("doubt", fields, _SUMMARY_FIELDS)
-    _, state, reason, group, first, last, *numbers, key_hash, order, immunity, decided, moved, topics, checks = known
+    state, reason, group, first, last, *numbers, key_hash, order, immunity, decided, moved, topics, checks = known[
+        1:_SUMMARY_FIELDS
+    ]
+    due = known[_SUMMARY_FIELDS] if len(known) > _SUMMARY_FIELDS else "0/0//"
+    sent_to, released_to, times, committed = due.split("/")
     seen, count, appended, born = map(whole, numbers)
-    position = None
-    if decided:
-        offset, _, number = decided.partition(":")
-        position = (whole(offset), whole(number))
     checks_asked, unknowns, asked_ms, newest = map(whole, checks.split("/"))
     last_offset, *twins = map(whole, last.split("+"))
     return DoubtSummary(
@@ -527,7 +562,7 @@ def _any_summary(key: str, text: str) -> DoubtSummary | Undecodable:
         checked_key_hash(key_hash) if key_hash else None,
         _ORDERS[order],
         whole(immunity) if immunity else None,
-        position,
+        _decode_position(decided),
         whole(moved),
         tuple(topics.split(",")) if topics else (),
         checks_asked,
@@ -535,6 +570,10 @@ def _any_summary(key: str, text: str) -> DoubtSummary | Undecodable:
         asked_ms,
         newest,
         tuple(twins),
+        whole(sent_to),
+        whole(released_to),
+        tuple(map(whole, times.split("+"))) if times else (),
+        _decode_position(committed),
     )
 
 
@@ -656,13 +695,25 @@ def decode_why(raw: bytes | None) -> tuple[str, str]:
     return reason, why
 
 
-ABANDONED: Headers = [(END_HEADER, _ABANDON.encode())]
-"""Headers of that null value."""
+def abandoned_headers(sent_to: int = 0) -> list[tuple[str, bytes | None]]:
+    """Headers of that null value; messages with an earlier time than `sent_to` were forwarded."""
+    return [(END_HEADER, f"{_ABANDON}{sent_to or ''}".encode())]
 
 
 def is_abandoned(value: bytes | None, headers: Headers | None) -> bool:
-    """True for the null value of a summary whose transaction was abandoned after its commit: nothing of it was forwarded."""
-    return value is None and ABANDONED[0] in (headers or ())
+    """True for the null value of a summary whose transaction was abandoned after its commit."""
+    return value is None and any(_is_end(header) for header in headers or ())
+
+
+def abandoned_from(headers: Headers | None) -> int:
+    """The time below which all messages of an abandoned transaction were forwarded; 0: none was."""
+    text = next((header[1] or b"" for header in reversed(headers or ()) if _is_end(header)), b"")[len(_ABANDON) :]
+    return int(text) if text else 0
+
+
+def _is_end(header: tuple[str, bytes | None]) -> bool:
+    name, value = header
+    return name == END_HEADER and _END.fullmatch(value or b"") is not None
 
 
 # --- forwarded --------------------------------------------------------------------------------------------------------

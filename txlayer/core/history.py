@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from txlayer.core import codec
-from txlayer.core.codec import NEXT_VERSION, VERSION
+from txlayer.core.codec import NEXT_VERSION, TIMED_VERSION, VERSION
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import (
     CheckKind,
@@ -28,7 +28,7 @@ from txlayer.core.messages import (
 
 _STATES = {state.value: state for state in TxnState}
 _DECISIONS = (Resolution.COMMIT, Resolution.ROLLBACK)
-_AFTER_A_COMMIT = (TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED)
+_AFTER_A_COMMIT = (TxnState.WAITING, TxnState.SCHEDULED, TxnState.HELD, TxnState.PARKED_COMMITTED)
 _BETWEEN = ": "
 
 
@@ -124,6 +124,36 @@ class TransactionHistory:
         return line
 
     @property
+    def last_half_offset(self) -> int:
+        """Offset of its last half record; 0: it is not known."""
+        if self.half_records:
+            return self.half_records[-1].offset
+        return 0 if self.summary is None else self.summary.last_offset
+
+    @property
+    def may_be_scheduled(self) -> bool:
+        """True if it is committed, and messages of it may wait for their time."""
+        is_timed = any(half.options.deliver_at_ms is not None for half in self.half_records)
+        is_timed |= self.summary is not None and self.summary.is_timed
+        is_settled = self.left_doubt_ms is not None and self.summary is None
+        return is_timed and not is_settled and self.decision is Resolution.COMMIT
+
+    def times_left(self, *, before: int) -> tuple[int, ...]:
+        """The times of its messages for which no line is in the op log before this offset that releases them."""
+        times = {half.options.deliver_at_ms or 0 for half in self.half_records} - {0}
+        if len(self.half_records) < (self.message_count or 0) and self.summary is not None:
+            times = set(self.summary.times)
+        left = sorted(times)
+        for line in self.op_lines:
+            if line.offset >= before or not line.is_counted:
+                continue
+            if line.op.is_reschedule and line.op.time_ms is not None and left:
+                left = [line.op.time_ms]
+            elif line.op.is_release and left[:1] == [line.op.time_ms] and line.appended_ms >= left[0]:
+                del left[0]
+        return tuple(left)
+
+    @property
     def is_decided(self) -> bool:
         """True if the op log contains a commit or a rollback."""
         return self.state not in (TxnState.OPEN, TxnState.PARKED)
@@ -147,7 +177,7 @@ class HistoryFold:
 
     def __init__(self, txn_id: str) -> None:
         self._prefix = f"{txn_id}/"
-        self._half_prefixes = tuple(f"{v}|{txn_id}/".encode() for v in (VERSION, NEXT_VERSION))
+        self._half_prefixes = tuple(f"{v}|{txn_id}/".encode() for v in (VERSION, NEXT_VERSION, TIMED_VERSION))
         self._op_part = f"|{txn_id}/".encode("ascii")
         self._doubt_prefix = self._prefix.encode("ascii")
         self._traces: dict[str, _Traces] = {}

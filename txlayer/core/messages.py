@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, NewType
+from typing import Any, NamedTuple, NewType
 
 from txlayer.errors import ConfigError, UsageError
 
@@ -175,6 +175,8 @@ class Message(NamedTuple):
     tags: str | None = None  # becomes the header `tags`; consumers filter by it
     partition: int | None = None  # of the real topic; None: by the key, as Java producers do
     timestamp: int | None = None  # milliseconds, of the forwarded record; None: when it is forwarded
+    deliver_at: Any = None  # datetime with a time zone: no consumer sees it before; None: with the decision
+    delay: Any = None  # timedelta: the same, from the time of `prepare` on
 
 
 class HalfHeader(NamedTuple):
@@ -198,6 +200,7 @@ class HalfOptions(NamedTuple):
     partition: int | None = None  # of the real topic
     timestamp_ms: int | None = None  # of the forwarded record
     key_murmur: int | None = None  # murmur2 of the ordering key, if the message has no key of its own
+    deliver_at_ms: int | None = None  # no consumer sees the message before
 
 
 NO_OPTIONS = HalfOptions()
@@ -213,8 +216,19 @@ class OpMessage(NamedTuple):
     born_ms: int
     source: Source = Source.PRODUCER
     check_number: int | None = None
-    is_abandon: bool = False  # an operator's resolution after a commit; `resolution` is then ROLLBACK
+    is_abandon: bool = False  # a resolution after a commit; `resolution` is then ROLLBACK
     reason: str = ""
+    time_ms: int | None = None  # of a COMMIT: the time that has come; of an UNKNOWN: the new time
+
+    @property
+    def is_release(self) -> bool:
+        """True if it says that the time of a scheduled transaction has come. Any other commit says nothing about time."""
+        return self.time_ms is not None and self.resolution is Resolution.COMMIT
+
+    @property
+    def is_reschedule(self) -> bool:
+        """True if it gives a scheduled transaction another time."""
+        return self.time_ms is not None and self.resolution is Resolution.UNKNOWN
 
 
 class CheckKind(Enum):
@@ -280,6 +294,15 @@ class DoubtSummary(NamedTuple):
     answered_number: int = 0  # the newest check-back that was answered
     # Second copies that the broker stored; an op line may name one.
     twin_offsets: tuple[int, ...] = ()
+    sent_to: int = 0  # messages with an earlier time are forwarded
+    released_to: int = 0  # those from there on with an earlier time than this are released
+    times: tuple[int, ...] = ()  # of the others, the earliest first; 0: with the decision
+    committed_at: tuple[int, int] | None = None  # of one with times: op position of its commit
+
+    @property
+    def is_timed(self) -> bool:
+        """True if a message of it has, or had, a time."""
+        return bool(self.times or self.released_to)
 
 
 def user_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:

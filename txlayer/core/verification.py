@@ -89,13 +89,14 @@ def broken_promises(verdict: Verdict, *, is_rolled_back: bool) -> tuple[Promise,
     return (*broken, Promise.P4) if verdict is Verdict.LEAKED and is_rolled_back else broken
 
 
-COMMIT, ROLLBACK, ABANDON = "C", "R", "A"
-"""Content of an op line that counts. UNKNOWN lines decide nothing and are left out."""
+COMMIT, ROLLBACK, ABANDON, RESCHEDULE = "C", "R", "A", "U"
+"""Content of an op line that counts. UNKNOWN lines without a time decide nothing and are left out."""
 
 _PARKED = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
 _WAITS = frozenset({TxnState.HELD.value, TxnState.WAITING.value})
+_SCHEDULED = TxnState.SCHEDULED.value
 _UNDECIDED = frozenset({"", TxnState.OPEN.value, TxnState.PARKED.value})
-_KNOWN = _UNDECIDED | _WAITS | _PARKED
+_KNOWN = _UNDECIDED | _WAITS | _PARKED | {_SCHEDULED}
 """States of a summary. Of another one, of a later release, only this is certain: the transaction is not settled."""
 
 UNBOUND = -1
@@ -123,6 +124,8 @@ class HalfTrace(NamedTuple):
     wanted_ms: int = UNBOUND  # timestamp for the forwarded record
     wanted_partition: int = UNBOUND  # partition of the real topic
     murmur: int = UNBOUND  # of the bytes that determine the partition
+    due_ms: int = 0  # no consumer may see the message before
+    is_timed: bool = False  # `due_ms` is set
 
 
 class OpTrace(NamedTuple):
@@ -133,9 +136,10 @@ class OpTrace(NamedTuple):
     offset: int
     line: int
     at_ms: int
-    said: str  # COMMIT, ROLLBACK or ABANDON
+    said: str  # COMMIT, ROLLBACK, ABANDON or RESCHEDULE
     last_offset: int
     group: str = ""
+    due_ms: int = UNBOUND  # of a line that releases messages, or gives them another time
 
 
 class DoubtTrace(NamedTuple):
@@ -319,6 +323,10 @@ class _Attempt:
     lines: list[tuple[OpTrace, bool]] = field(default_factory=list)
 
     @property
+    def is_timed(self) -> bool:
+        return any(half.is_timed for half in self.halves.values())
+
+    @property
     def first(self) -> HalfTrace:
         return next(iter(self.halves.values()))  # they are added in the order of the log
 
@@ -374,6 +382,10 @@ class _Reading:
     released: OpTrace | None = None  # the first commit that is complete: it may be visible from here
     is_abandoned: bool = False
     is_contradicted: bool = False
+    released_by: dict[int, OpTrace] = field(default_factory=dict)
+    """By index of a message with a time: the line from which on it may be visible."""
+    times: list[int] = field(default_factory=list)
+    """Those that are left."""
     faults: list[_Fault] = field(default_factory=list)
     missing: list[_Fault] = field(default_factory=list)  # unless it waits for others of its key
     verdict: Verdict = Verdict.OUT_OF_WINDOW  # without its faults
@@ -601,6 +613,9 @@ def _read(attempt: _Attempt, window: Window, *, is_counting_all: bool) -> _Readi
 
 
 def _apply(attempt: _Attempt, reading: _Reading, op: OpTrace, window: Window) -> None:
+    if op.due_ms != UNBOUND:
+        _take_time(attempt, reading, op)
+        return
     if reading.decision is None:
         reading.decision = op
     elif not reading.is_commit or reading.is_abandoned:
@@ -613,6 +628,28 @@ def _apply(attempt: _Attempt, reading: _Reading, op: OpTrace, window: Window) ->
     is_first = reading.released is None and op.said == COMMIT
     if is_first and _is_complete(attempt, op.last_offset, window):
         reading.released = op
+        if attempt.is_timed:
+            reading.times = sorted({half.due_ms for half in attempt.halves.values()})
+            if reading.times[0] == 0:
+                _release(attempt, reading, op)
+
+
+def _take_time(attempt: _Attempt, reading: _Reading, op: OpTrace) -> None:
+    """A line that releases messages, or gives them another time; without effect where no time is left."""
+    if reading.released is None or reading.is_abandoned or not reading.times:
+        return
+    if op.said == RESCHEDULE:
+        reading.times = [op.due_ms]
+    elif op.said == COMMIT and op.due_ms == reading.times[0] and op.at_ms >= op.due_ms:
+        _release(attempt, reading, op)
+
+
+def _release(attempt: _Attempt, reading: _Reading, op: OpTrace) -> None:
+    """Release the messages with the first time that is left; with the last time, all that are left."""
+    due_ms, *reading.times = reading.times
+    for index, half in attempt.halves.items():
+        if half.due_ms <= due_ms or not reading.times:
+            reading.released_by.setdefault(index, op)
 
 
 def _is_complete(attempt: _Attempt, offset: int, window: Window) -> bool:
@@ -684,14 +721,19 @@ def _partitions(half: HalfTrace, window: Window) -> set[int] | None:
 def _judge_visibility(attempt: _Attempt, reading: _Reading, window: Window) -> None:
     """Find records that were in the log without a commit, or before it, aborted or not."""
     released, decision = reading.released, reading.decision
-    for _, forward in attempt.shown:
+    for index, forward in attempt.shown:
         hidden = "" if forward.is_committed else "; hidden from read_committed readers alone"
         if released is None:
             why = "not decided" if decision is None else "rolled back" if not reading.is_commit else "incomplete"
             where = f" at op {decision.offset}, line {decision.line}" if decision else ""
             reading.find(Verdict.LEAKED, forward.origin, f"{why}{where}{hidden}")
-        elif forward.is_append_time and forward.at_ms < released.at_ms - window.clock_error_ms:
-            detail = f"before its commit at op {released.offset}, line {released.line}{hidden}"
+            continue
+        line = reading.released_by.get(index) if attempt.is_timed else released
+        if line is None:
+            detail = f"early: its time had not come{hidden}"
+            reading.find(Verdict.LEAKED, forward.origin, detail)
+        elif forward.is_append_time and forward.at_ms < line.at_ms - window.clock_error_ms:
+            detail = f"before its commit at op {line.offset}, line {line.line}{hidden}"
             reading.find(Verdict.LEAKED, forward.origin, detail)
 
 
@@ -725,6 +767,8 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
     if reading.is_abandoned and (not seen or reading.released is None):
         reading.verdict = Verdict.CONFLICTING if reading.is_contradicted else Verdict.ROLLED_BACK
         return True
+    if attempt.is_timed and reading.released and (reading.is_abandoned or reading.times or missing_count):
+        return _judge_times(attempt, reading, window, seen)
     if reading.released and not missing_count:
         visible = {index for index, _ in attempt.visible}
         if seen <= visible:
@@ -734,6 +778,37 @@ def _judge_fate(attempt: _Attempt, reading: _Reading, window: Window) -> bool:
         is_parked = state in _PARKED
         reading.verdict = Verdict.PARKED if is_parked else _by_age(attempt, window)
     elif is_young:
+        reading.is_on_its_way = True
+    else:
+        _judge_missing(attempt, reading, window, seen)
+    return False
+
+
+def _judge_times(attempt: _Attempt, reading: _Reading, window: Window, seen: Collection[int]) -> bool:
+    """As `_judge_fate`, for a committed attempt with times of which not every message is visible."""
+    parts: dict[tuple[int, int], set[int]] = {}
+    for index, line in reading.released_by.items():
+        parts.setdefault((line.offset, line.line), set()).add(index)
+    for part in parts.values():
+        missing = part.difference(seen)
+        is_gone = any(_may_be_gone(attempt, index, reading.released_by[index].at_ms, window) for index in missing)
+        if missing and len(missing) < len(part) and not is_gone:
+            origin = next((forward.origin for _, forward in attempt.shown), None)
+            reading.find(Verdict.TORN, origin, f"messages {_few(sorted(missing))} are not visible")
+    if reading.is_abandoned:  # what was released and is not visible was given up
+        reading.verdict = Verdict.CONFLICTING if reading.is_contradicted else Verdict.OK
+        return True
+    state, is_behind = attempt.state, not reading.released_by.keys() <= set(seen)
+    kept = _WAITS | {TxnState.PARKED_COMMITTED.value} if is_behind else {_SCHEDULED}
+    if state in kept or state not in _KNOWN:
+        is_late = bool(reading.times) and reading.times[0] < window.cut_ms - window.overdue_ms
+        if state in _PARKED:
+            reading.verdict = Verdict.PARKED
+        elif state == _SCHEDULED:
+            reading.verdict = Verdict.OVERDUE if is_late else Verdict.OPEN
+        else:
+            reading.verdict = _by_age(attempt, window)
+    elif attempt.seen_ms >= window.cut_ms - window.grace_ms:
         reading.is_on_its_way = True
     else:
         _judge_missing(attempt, reading, window, seen)
@@ -818,18 +893,23 @@ def _order_marks(
     may_have_been_parked = attempt.was_parked or (attempt.was_on_doubt and first.at_ms < window.doubt_from_ms)
     released, decision = reading.released, reading.decision
     # As an incomplete commit gives up its place, also if doubt does not show it.
-    is_incomplete = reading.is_commit and released is not decision
+    is_incomplete = reading.is_commit and (released is not decision or attempt.is_timed)
     is_in_half_order = attempt.is_first_known and not may_have_been_parked and not is_incomplete
     # Doubt may have forgotten that it was parked. One that was parked after its commit goes on by another commit.
     is_forgotten = first.at_ms < window.doubt_gone_ms
     is_committed_again = sum(op.said == COMMIT for op, _ in attempt.lines) > 1
     may_have_left = may_have_been_parked or (is_forgotten and is_committed_again)
     is_in_turn = released is decision and not first.is_prepare and not may_have_left
-    decided_at = (released.offset, released.line) if released and is_in_turn else None
+    first_part = min((line.offset, line.line) for line in reading.released_by.values()) if reading.released_by else None
+    goes_at = first_part if attempt.is_timed else (released.offset, released.line) if released else None
+    decided_at = goes_at if is_in_turn else None
     kinds = {verdict for verdict, _, _ in faults}
     visible: dict[int, tuple[Origin, int]] = {}
     for index, forward in attempt.visible:
-        visible.setdefault(index, (forward.origin, VISIBLE))
+        line = reading.released_by.get(index)
+        # A later part may have gone with an earlier one: it is held to no order.
+        if not attempt.is_timed or (line is not None and (line.offset, line.line) == first_part):
+            visible.setdefault(index, (forward.origin, VISIBLE))
     marked = list(visible.values())
     if released and not may_wait and attempt.state == TxnState.HELD.value and not attempt.visible:
         # It will come behind everything that is in the log.

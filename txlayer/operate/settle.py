@@ -33,6 +33,8 @@ class OperatorAction(Enum):
     COMMIT = "commit"  #: forward it; of what is committed and refused: try again
     ROLLBACK = "rollback"  #: consumers never see it
     ABANDON = "abandon"  #: the same, also of what is committed and cannot be forwarded
+    CANCEL = "cancel"  #: of a scheduled one: consumers never see the messages whose time has not come
+    RESCHEDULE = "reschedule"  #: of a scheduled one: all messages that are left get another time
 
 
 class SettlementResult(Enum):
@@ -44,6 +46,7 @@ class SettlementResult(Enum):
     REFUSED = "refused"  #: the contrary decision came first and counts
     IGNORED = "ignored"  #: the line has no effect: half records came meanwhile; repeat the command
     WRITTEN = "written"  #: the line is stored, and no coordinator has come to it yet
+    NOT_SCHEDULED = "not-scheduled"  #: it is not scheduled, or not any more: nothing of it waits for its time
     PLANNED = "planned"  #: a dry run: nothing was written
     NOT_FOUND = "not-found"  #: nothing is stored under this id, and nothing was read about it
 
@@ -59,7 +62,12 @@ _RESOLUTIONS = {
     OperatorAction.COMMIT: Resolution.COMMIT,
     OperatorAction.ROLLBACK: Resolution.ROLLBACK,
     OperatorAction.ABANDON: Resolution.ROLLBACK,
+    OperatorAction.CANCEL: Resolution.ROLLBACK,
+    OperatorAction.RESCHEDULE: Resolution.UNKNOWN,
 }
+_GIVE_UP = frozenset({OperatorAction.ABANDON, OperatorAction.CANCEL})
+_OF_SCHEDULED = frozenset({OperatorAction.CANCEL, OperatorAction.RESCHEDULE})
+_SCHEDULED = TxnState.SCHEDULED.value
 
 
 class RecordedLine(NamedTuple):
@@ -101,7 +109,9 @@ def _reason_of(found: UnsettledTransaction) -> str:
     return "" if more is None or more.reason is None else more.reason.value
 
 
-def line_of(action: OperatorAction, found: UnsettledTransaction, signature: str) -> OpMessage:
+def line_of(
+    action: OperatorAction, found: UnsettledTransaction, signature: str, time_ms: int | None = None
+) -> OpMessage:
     txn = found.txn
     return OpMessage(
         _RESOLUTIONS[action],
@@ -110,13 +120,16 @@ def line_of(action: OperatorAction, found: UnsettledTransaction, signature: str)
         max(txn.last_offset, 0),  # unknown when no half record came
         txn.summary().born_ms,
         Source.OPERATOR,
-        is_abandon=action is OperatorAction.ABANDON,
+        is_abandon=action in _GIVE_UP,
         reason=signature,
+        time_ms=time_ms,
     )
 
 
 def known_before(action: OperatorAction, state: str) -> SettlementResult | None:
     """What is known without writing, because the decision is in the log; None: the line must be written."""
+    if action in _OF_SCHEDULED:
+        return None if state == _SCHEDULED else SettlementResult.NOT_SCHEDULED
     if state in UNDECIDED:
         return None
     if action is OperatorAction.COMMIT:
@@ -134,12 +147,15 @@ def of_settled(action: OperatorAction, history: TransactionHistory) -> Settlemen
     wanted = {OperatorAction.CHECK_NOW: "", OperatorAction.COMMIT: _COMMITTED}.get(action, _ROLLED_BACK)
     line = h.ending
     decision = None if line is None else RecordedLine((line.offset, line.line), line.appended_ms, line.op)
+    result = SettlementResult.ALREADY if state == wanted else SettlementResult.REFUSED
+    if action is OperatorAction.RESCHEDULE or (action is OperatorAction.CANCEL and state != wanted):
+        result = SettlementResult.NOT_SCHEDULED
     return SettlementOutcome(
         f"{h.txn_id}/{h.nonce}",
         h.producer_group,
         h.partition,
         None,
-        SettlementResult.ALREADY if state == wanted else SettlementResult.REFUSED,
+        result,
         state,
         decision=decision,
         decided_ms=h.left_doubt_ms if decision is None else decision.appended_ms,
@@ -161,6 +177,8 @@ def result_of(
     doubt topic says that it was abandoned after its commit.
     """
     txn = before.txn
+    if action is OperatorAction.RESCHEDULE:
+        return _result_of_reschedule(before, own, said=said, now=now)
     counted = [s for s in said if _names_half_of(txn, s.op.last_offset) and txn.is_of_group(s.op.producer_group)]
     decision = None
     if now is None and is_abandoned:
@@ -177,7 +195,7 @@ def result_of(
         result = SettlementResult.ALREADY
     elif action is OperatorAction.COMMIT and state in _STUCK:
         result = SettlementResult.NOT_FORWARDED
-    elif action is OperatorAction.ABANDON and now is not None and not is_rolled_back:
+    elif action in _GIVE_UP and now is not None and not is_rolled_back:
         result = SettlementResult.IGNORED
     elif (action is OperatorAction.COMMIT) == is_rolled_back:
         result = SettlementResult.REFUSED
@@ -185,6 +203,25 @@ def result_of(
         is_own = decision is None or decision.position == own
         result = SettlementResult.DONE if is_own else SettlementResult.ALREADY
     return result, state, decision
+
+
+def _result_of_reschedule(
+    before: UnsettledTransaction, own: OpPosition, *, said: Sequence[RecordedLine], now: UnsettledTransaction | None
+) -> tuple[SettlementResult, str, RecordedLine | None]:
+    """Whether a time was left at the operator's line; the messages may be visible at the new time already."""
+    due = before.txn.due
+    left = [] if due is None else list(due.left)
+    for line in said:
+        if line.position >= own:
+            break
+        if line.op.is_abandon:
+            left = []
+        elif line.op.is_reschedule and left:
+            left = [line.op.time_ms or 0]
+        elif line.op.is_release and left[:1] == [line.op.time_ms] and line.appended_ms >= left[0]:
+            del left[0]
+    state = _COMMITTED if now is None else now.state
+    return (SettlementResult.DONE if left else SettlementResult.NOT_SCHEDULED), state, None
 
 
 def _names_half_of(txn: Transaction, offset: int) -> bool:
@@ -393,6 +430,7 @@ class SettlementOrder:
     wanted: Filter
     limit: int | None
     signature: str
+    time_ms: int | None = None  # of a reschedule
 
     def check(self) -> None:
         command = f"txlayer tx {self.action.value}"
@@ -428,7 +466,7 @@ def plan_of(
     """What the order comes to, as the topics are now; nothing is written."""
     if not order.is_all:
         return _plan_of_named(order, settlement, read_histories)
-    states = order.wanted.states or PARKED
+    states = order.wanted.states or (frozenset({_SCHEDULED}) if order.action in _OF_SCHEDULED else PARKED)
     snapshot = settlement.find(lambda each: each.state in states and order.wanted.lets_through(each, now_ms=now_ms))
     able = [each for each in snapshot.found if known_before(order.action, each.state) is None]
     oldest = unsettled.oldest(able, order.limit)
@@ -464,7 +502,7 @@ def _plan_of_named(
 
 
 def _line(order: SettlementOrder, found: UnsettledTransaction) -> Line:
-    return Line(found, line_of(order.action, found, order.signature))
+    return Line(found, line_of(order.action, found, order.signature, order.time_ms))
 
 
 def _decided(found: UnsettledTransaction, result: SettlementResult, settlement: ManualSettlement) -> SettlementOutcome:

@@ -16,10 +16,12 @@ _SAID_OF = {
     TxnState.WAITING.value: "committed",
     TxnState.HELD.value: "committed",
     TxnState.PARKED_COMMITTED.value: "committed",
+    TxnState.SCHEDULED.value: "committed",
     COMMITTING: "committed",
 }
 _NOT_CARRIED_OUT = {
     TxnState.WAITING.value: "it waits for an earlier one of its ordering key",
+    TxnState.SCHEDULED.value: "it is scheduled, and its time has not come",
     COMMITTING: "a coordinator has still to carry it out",
 }
 _GIVE_UP = "`txlayer tx abandon` gives up what is committed and cannot be forwarded"
@@ -67,6 +69,8 @@ def _said(action: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
                 f"has its line, {op_topic}-{o.partition}@{offset}:{line}, but no coordinator has come to it yet; it takes "
                 "effect when one does, and `txlayer coordinator status` says whether one runs"
             )
+        case SettlementResult.NOT_SCHEDULED:
+            return f"is {o.state or 'settled'}: none of its messages waits for a time, so there is nothing to {action.value}"
         case SettlementResult.PLANNED:
             return f"is {o.before}; to {op_topic}-{o.partition} would go: {o.line}"
         case SettlementResult.NOT_FOUND:
@@ -89,6 +93,10 @@ def _done(action: OperatorAction, o: SettlementOutcome) -> str:
             return "is rolled back"
         case OperatorAction.ABANDON:
             return "is abandoned: consumers never see it"
+        case OperatorAction.CANCEL:
+            return "is cancelled: consumers never see the messages whose time had not come"
+        case OperatorAction.RESCHEDULE:
+            return "is scheduled for the new time"
 
 
 def _refused(action: OperatorAction, o: SettlementOutcome) -> str:

@@ -74,6 +74,9 @@ def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
         "checked_count": more.checked_count if more is not None else 0,
         "answered_count": more.answered_count if more is not None else 0,
         "asked_ms": (more.asked_ms or None) if more is not None else None,
+        "due_ms": next(iter(txn.due.left), None)
+        if txn.due is not None and found.state == TxnState.SCHEDULED.value
+        else None,
         **options_json(txn.options),
     }
 

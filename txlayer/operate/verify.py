@@ -44,6 +44,7 @@ from txlayer.core.verification import (
     CUT,
     FOREVER,
     MISSING,
+    RESCHEDULE,
     ROLLBACK,
     UNBOUND,
     ContentTrace,
@@ -231,6 +232,8 @@ class TraceRecords:
             _or_unbound(options.timestamp_ms),
             _or_unbound(options.partition),
             _or_unbound(options.key_murmur) if key is None else murmur2(key),
+            options.deliver_at_ms or 0,
+            options.deliver_at_ms is not None,
         )
         self._trace_index.keep(txn_id, trace)
 
@@ -253,10 +256,10 @@ class TraceRecords:
             op = codec.decode_op(line)
             if isinstance(op, Undecodable):
                 self.strange_count += 1
-            elif op.resolution is not Resolution.UNKNOWN:
-                said = COMMIT if op.resolution is Resolution.COMMIT else ABANDON if op.is_abandon else ROLLBACK
+            elif op.resolution is not Resolution.UNKNOWN or op.is_reschedule:
                 at = (partition, offset, number, at_ms)
-                trace = OpTrace(nonce_of(op.key), *at, said, op.last_offset, op.producer_group)
+                due_ms = _or_unbound(op.time_ms)
+                trace = OpTrace(nonce_of(op.key), *at, _said(op), op.last_offset, op.producer_group, due_ms)
                 self._trace_index.keep(txn_id_of(op.key), trace)
 
     def doubt(self, record: Record) -> None:
@@ -401,6 +404,12 @@ def _half_offset_of(content: Record) -> int:
     found = [value for name, value in content.headers() or () if name == codec.ORIGIN_HEADER]
     origin = codec.decode_origin(found[-1] or b"") if found else None
     return UNBOUND if origin is None or isinstance(origin, Undecodable) else origin[1]
+
+
+def _said(op: OpMessage) -> str:
+    if op.is_abandon:
+        return ABANDON
+    return {Resolution.COMMIT: COMMIT, Resolution.ROLLBACK: ROLLBACK, Resolution.UNKNOWN: RESCHEDULE}[op.resolution]
 
 
 def _or_unbound(number: int | None) -> int:

@@ -364,6 +364,17 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         ask = partial(started.engine.status, txn_id, since=since, ordering_key=ordering_key)
         return await asyncio.get_running_loop().run_in_executor(None, ask)
 
+    async def cancel(self, txn_id: str, *, since: timedelta = SINCE, ordering_key: bytes | str | None = None) -> bool:
+        """End a scheduled transaction: no consumer ever sees those of its messages whose time has not come.
+
+        Returns True if there are such messages; False: it has none, all are released already, or it is not committed.
+
+        Raises:
+            TxLayerError: what `TransactionalProducer.cancel` raises.
+        """
+        started = self._ready or await self._started()
+        return await started.drive(steps.cancel(started.engine, txn_id, since=since, ordering_key=ordering_key))
+
     def responder_stats(self) -> ResponderStats | None:
         """Counts of the check-backs this producer answered; None if it answers none or is not started."""
         started = self._ready

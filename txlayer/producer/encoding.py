@@ -7,21 +7,25 @@ refused later only if its topic changes; a message that fits only when compresse
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import TopicLimits
-from txlayer.config import ProducerConfig
+from txlayer.config import ProducerConfig, milliseconds
 from txlayer.core.codec import HEADER_BYTES, WHOLE_MAX
 from txlayer.core.ledger.ledger import TOPICS_BYTES_MAX
+from txlayer.core.ledger.transaction import TIMES_MAX
 from txlayer.core.messages import RESERVED_HEADER_PREFIX, TAGS_HEADER, TOPIC_NAME, TXN_ID_LENGTH_MAX, Message
 from txlayer.errors import ForbiddenTopicError, RefusedRecordError, ReservedHeaderError, UsageError
-from txlayer.producer.identity import Placement
+from txlayer.producer.identity import Placement, now_ms
 
 HalfRecord = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]] | None, str]
 """(real topic, key, value, the user's headers, options): the arguments of `Pipeline.store`."""
 
 Serialize = Callable[..., bytes | None]
 """`ProducerConnections.serialize` with the user's serializer: (value, topic=…, headers=…) → bytes."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 BATCH_OVERHEAD_BYTES = 61
 """Overhead of a record batch of format 2; the smallest batch holds one record."""
@@ -115,7 +119,7 @@ class Encoder:
 
     def plain_record(self, message: Message, placement: Placement) -> HalfRecord | None:
         """The half record of a plain message: bytes, a known topic, no options; None if it is not plain."""
-        topic, key, value, headers, tags, partition, timestamp = message
+        topic, key, value, headers, tags, partition, timestamp, deliver_at, delay = message
         known = self._known.get(topic)
         if (
             known is not None
@@ -125,6 +129,8 @@ class Encoder:
             and tags is None
             and partition is None
             and timestamp is None
+            and deliver_at is None
+            and delay is None
             and self._serialize is None
             and len(value) + len(key or b"") <= known.message_bytes_max
         ):
@@ -152,10 +158,15 @@ class Encoder:
                 f"the names of the transaction's topics have {names_bytes} bytes; together they may have "
                 f"{TOPICS_BYTES_MAX}. Nothing was sent"
             )
+        times = [_deliver_at_ms(message) for message in messages]
+        if len(set(times)) > TIMES_MAX:
+            raise UsageError(
+                f"{len(set(times))} different times in one transaction; it may have {TIMES_MAX}. Nothing was sent"
+            )
         records = []
         byte_count = 0
-        for message in messages:
-            record, size = self._record(message, placement)
+        for message, deliver_at_ms in zip(messages, times, strict=True):
+            record, size = self._record(message, placement, deliver_at_ms)
             records.append(record)
             byte_count += size
         if byte_count > self._config.transaction_bytes_max:
@@ -164,7 +175,7 @@ class Encoder:
             )
         return records
 
-    def _record(self, message: Message, placement: Placement) -> tuple[HalfRecord, int]:
+    def _record(self, message: Message, placement: Placement, deliver_at_ms: int | None) -> tuple[HalfRecord, int]:
         topic = message.topic
         headers = headers_of(message.headers)
         if message.tags is not None:
@@ -191,12 +202,16 @@ class Encoder:
         if (
             message.partition is None
             and message.timestamp is None
+            and deliver_at_ms is None
             and (key is not None or placement.ordering_key is None)
         ):
             options = placement.options
         else:
             options = placement.options_of(
-                has_key=key is not None, partition=message.partition, timestamp_ms=message.timestamp
+                has_key=key is not None,
+                partition=message.partition,
+                timestamp_ms=message.timestamp,
+                deliver_at_ms=deliver_at_ms,
             )
         return (topic, key, value, headers or None, options), size
 
@@ -247,6 +262,26 @@ def _check_partition_and_timestamp(message: Message, known: KnownTopic) -> None:
         raise UsageError(
             f"a timestamp is whole milliseconds since 1970, at most {WHOLE_MAX}, not {timestamp!r}. Nothing was sent"
         )
+
+
+def _deliver_at_ms(message: Message) -> int | None:
+    """The time before which no consumer sees the message, by the producer's clock if it is a delay; None: it has none.
+
+    Raises:
+        UsageError: it is not a time, or both are given. Nothing was sent.
+    """
+    at, delay = message.deliver_at, message.delay
+    if at is None and delay is None:
+        return None
+    if at is not None and delay is not None:
+        raise UsageError("a message has deliver_at or delay, not both. Nothing was sent")
+    if delay is not None:
+        if not isinstance(delay, timedelta) or delay < timedelta(0):
+            raise UsageError(f"delay is a timedelta of 0 or more, not {delay!r}. Nothing was sent")
+        return now_ms() + milliseconds(delay)
+    if not isinstance(at, datetime) or at.utcoffset() is None:
+        raise UsageError(f"deliver_at is a datetime with a time zone, not {at!r}. Nothing was sent")
+    return max((at - _EPOCH) // timedelta(milliseconds=1), 1)  # 0 is that of messages without a time
 
 
 def _bytes_or_none(value: Any, what: str) -> bytes | None:

@@ -65,11 +65,14 @@ class Placement(NamedTuple):
     open_wish: tuple[str | OrderMode, timedelta | None] | None = None
     """Order and immunity of a placement that the messages' own key will decide."""
 
-    def options_of(self, *, has_key: bool, partition: int | None, timestamp_ms: int | None) -> str:
+    def options_of(
+        self, *, has_key: bool, partition: int | None, timestamp_ms: int | None, deliver_at_ms: int | None = None
+    ) -> str:
         """The options of one message's half header, encoded."""
         murmur = key_murmur_of(self.ordering_key, has_key=has_key, partition=partition)
         own = codec.encode_options(HalfOptions(partition=partition, timestamp_ms=timestamp_ms, key_murmur=murmur))
-        return ",".join(filter(None, (self.options, own)))
+        timed = codec.encode_options(HalfOptions(deliver_at_ms=deliver_at_ms))  # first: see `codec.half_header`
+        return ",".join(filter(None, (timed, self.options, own)))
 
 
 ANYWHERE = Placement(None, "", None)

@@ -8,7 +8,7 @@ import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from functools import partial
 from types import TracebackType
@@ -94,8 +94,13 @@ class OpenTransaction:
         tags: str | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
+        deliver_at: datetime | None = None,
+        delay: timedelta | None = None,
     ) -> None:
         """Add a message; `prepare` sends it. Text is encoded as UTF-8; a null key or value is forwarded as null.
+
+        With `deliver_at` (a datetime with a time zone) or `delay` (from `prepare` on) no consumer sees it before that
+        time, although the transaction is committed.
 
         Raises:
             LifecycleError: the transaction is prepared already. It goes on without this message.
@@ -110,7 +115,7 @@ class OpenTransaction:
         limit = self._engine.config.transaction_messages_max
         if len(self._messages) >= limit:
             raise UsageError(f"transaction_messages_max={limit} messages are in this transaction already")
-        self._messages.append(Message(topic, key, value, headers, tags, partition, timestamp))
+        self._messages.append(Message(topic, key, value, headers, tags, partition, timestamp, deliver_at, delay))
 
     def commit(self) -> None:
         """Commit now instead of at the end of the block. Queues the resolution and returns at once.
@@ -515,6 +520,21 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
             BrokerUnavailableError: the topics cannot be read.
         """
         return self._started().status(txn_id, since=since, ordering_key=ordering_key)
+
+    def cancel(self, txn_id: str, *, since: timedelta = SINCE, ordering_key: bytes | str | None = None) -> bool:
+        """End a scheduled transaction: no consumer ever sees those of its messages whose time has not come.
+
+        Returns True if there are such messages; False: it has none, all are released already, or it is not committed.
+
+        It reads like `status`, writes a line into the op log, and reads what was there first. The first word wins.
+
+        Raises:
+            UsageError: `txn_id` is not a valid transaction id.
+            OutcomeUnknownError: the line may be stored, or not. Call it again.
+            BrokerUnavailableError: the topics cannot be read.
+        """
+        engine = self._started()
+        return drive(steps.cancel(engine, txn_id, since=since, ordering_key=ordering_key), engine.pipeline)
 
     def responder_stats(self) -> ResponderStats | None:
         """Counts of the check-backs this producer answered; None if it answers none or is not started."""

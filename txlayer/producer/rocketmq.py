@@ -12,6 +12,21 @@ from txlayer.producer.identity import OF_MESSAGES, OrderingKey
 from txlayer.producer.pipeline import TransactionSendResult
 from txlayer.producer.producer import TransactionalProducer
 
+_MINUTES = (*range(1, 11), 20, 30, 60, 120)
+DELAYS = (*(timedelta(seconds=s) for s in (1, 5, 10, 30)), *(timedelta(minutes=m) for m in _MINUTES))
+"""The delays of RocketMQ's levels, as its brokers have them unless `messageDelayLevel` is set."""
+
+
+def delay_of(level: int) -> timedelta:
+    """The delay of one of RocketMQ's levels.
+
+    Raises:
+        UsageError: it is not 1 to 18.
+    """
+    if isinstance(level, bool) or not isinstance(level, int) or not 1 <= level <= len(DELAYS):
+        raise UsageError(f"a delay level is 1 to {len(DELAYS)}, not {level!r}")
+    return DELAYS[level - 1]
+
 
 class PreparedMessage(NamedTuple):
     """A message whose half is stored, as `execute_local_transaction` receives it."""
@@ -63,8 +78,12 @@ class TransactionMQProducer(TransactionalProducer):
         ordering_key: OrderingKey = OF_MESSAGES,
         order: str | OrderMode = "commit",
         immunity: timedelta | None = None,
+        delay_level: int | None = None,
     ) -> TransactionSendResult:
         """Store the half message, run the local transaction on this thread, and return when its resolution is acknowledged.
+
+        With `delay_level` (1 to 18, RocketMQ's own: 1s 5s 10s 30s 1m … 10m 20m 30m 1h 2h), or the message's `deliver_at` or
+        `delay`, consumers see it that much later.
 
         Raises:
             What `transaction`, `prepare` and `result` raise: the local transaction did not run, or a check settles it.
@@ -81,6 +100,8 @@ class TransactionMQProducer(TransactionalProducer):
                 tags=message.tags,
                 partition=message.partition,
                 timestamp=message.timestamp,
+                deliver_at=message.deliver_at,
+                delay=message.delay if delay_level is None else delay_of(delay_level),
             )
             tx.prepare()
             prepared = PreparedMessage(tx.txn_id, tx.nonce, message)

@@ -13,9 +13,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
+from typing import Any
 
-from txlayer.core.messages import Message, Resolution
+from txlayer.core import codec
+from txlayer.core.history import TransactionHistory
+from txlayer.core.messages import Message, OpMessage, Resolution, Source
 from txlayer.errors import OutcomeUnknownError, RefusedRecordError, RetriableError
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.engine import Engine, MakePending
@@ -136,6 +140,52 @@ def result(engine: Engine, txn: PendingTransaction, *, with_decision: bool = Fal
         # Any earlier decision is before this line in op: the answer is final, unless this resolution was UNKNOWN.
         found = found._replace(decision=(yield Blocking(partial(engine.decision, txn))))
     return found
+
+
+def cancel(engine: Engine, txn_id: str, *, since: timedelta, ordering_key: bytes | str | None) -> Steps[bool]:
+    """Write a line that gives up what is scheduled of a transaction, and read whether it came first.
+
+    Raises:
+        TxLayerError: what `TransactionalProducer.cancel` raises.
+    """
+    read = Blocking(partial(engine.status, txn_id, since=since, ordering_key=ordering_key))
+    written: dict[str, int] = {}
+    for history in (yield read):
+        if history.may_be_scheduled and history.producer_group == engine.pipeline.group:
+            written[history.nonce] = yield from _give_up(engine, history)
+    if not written:
+        return False
+    return any(history.times_left(before=written.get(history.nonce, -1)) for history in (yield read))
+
+
+def _give_up(engine: Engine, history: TransactionHistory) -> Steps[int]:
+    """Write the line; returns its offset once it is acknowledged."""
+    pipeline = engine.pipeline
+    line = codec.encode_op(
+        OpMessage(
+            Resolution.ROLLBACK,
+            f"{history.txn_id}/{history.nonce}",
+            history.producer_group,
+            history.last_half_offset,
+            history.born_ms or 0,
+            Source.PRODUCER,
+            is_abandon=True,
+        )
+    )
+    reports: list[tuple[Any, int]] = []
+    pipeline.produce(
+        pipeline.op_topic,
+        codec.encode_ops([line]),
+        None,
+        history.partition,
+        lambda error, record: reports.append((error, -1 if error is not None else record.offset())),
+    )
+    deadline = time.monotonic() + engine.config.resolution_timeout.total_seconds()
+    while not reports and pipeline.is_alive and time.monotonic() < deadline:
+        yield pipeline.round_bell.subscribe
+    if not reports or reports[0][0] is not None:
+        raise OutcomeUnknownError("the line may not be stored; cancel again", txn_id=history.txn_id, step="op")
+    return reports[0][1]
 
 
 def close(engine: Engine, timeout_s: float) -> Steps[None]:

@@ -53,6 +53,7 @@ WORDS = {
     OperatorAction.COMMIT: "Commit",
     OperatorAction.ROLLBACK: "Roll back",
     OperatorAction.ABANDON: "Abandon",
+    OperatorAction.CANCEL: "Cancel",
 }
 EFFECTS = {
     OperatorAction.CHECK_NOW: "The coordinator asks the producer group at once what became of the local transaction. The answer decides.",
@@ -61,6 +62,7 @@ EFFECTS = {
     OperatorAction.ROLLBACK: "Consumers never see the messages. It cannot be taken back.",
     OperatorAction.ABANDON: "The messages are gone for good, also those of a transaction that is committed and cannot be "
     "forwarded: readers of its topics miss them. It cannot be taken back.",
+    OperatorAction.CANCEL: "Of scheduled ones, consumers never see the messages whose time has not come. It cannot be taken back.",
 }
 
 
@@ -110,10 +112,10 @@ async def plan(request: Request) -> Response:
 
 
 def _action(form: Mapping[str, str]) -> OperatorAction:
-    try:
-        return OperatorAction(form.get("action", ""))
-    except ValueError:
-        raise UsageError("the form does not say what to do") from None
+    action = next((action for action in WORDS if action.value == form.get("action", "")), None)
+    if action is None:
+        raise UsageError("the form does not say what to do")
+    return action
 
 
 def _keys(form: Any) -> tuple[str, ...]:

@@ -18,8 +18,9 @@ import zlib
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from txlayer.core import codec
 from txlayer.core.checks import CheckPolicies, CheckSchedule, OpenLimits, UnresolvedAction
@@ -51,8 +52,10 @@ from txlayer.core.ledger.misplaced_records import NAMES_NO_HALF, own_partition, 
 from txlayer.core.ledger.second_copies import HalfMarks, RecentlySettled
 from txlayer.core.ledger.transaction import (
     RECORD_BYTES,
+    TIMES_MAX,
     UNKNOWN_TARGET,
     Content,
+    DueTimes,
     HalfRecordFit,
     OpPosition,
     Target,
@@ -130,18 +133,36 @@ ONLY_NAMED_COUNT_MAX = 1_000
 name any number of them, and each would stay in memory until a person settles it."""
 
 
+RELEASE_LINES_MAX = 1_000
+"""Lines that one batch writes to release scheduled transactions."""
+
+RELEASES_AHEAD_MAX = 2_000
+"""Such lines of a partition that are written and not applied. An op line of another transaction waits behind no more of them."""
+
+
 ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
 """Sources of op lines that answer a check-back."""
 
 
 _OPEN, _COMMITTED = TxnState.OPEN, TxnState.COMMITTED
 _PARKED = frozenset({TxnState.PARKED, TxnState.PARKED_COMMITTED})
+_DECIDES = frozenset({Effect.DECIDE, Effect.RETURN})
+_GOES = frozenset({TxnEvent.GO, TxnEvent.PART})
+_BY_TIME = frozenset({Effect.FORWARD_PART, Effect.SCHEDULE, Effect.RESCHEDULE, Effect.EXTEND})
 
 _EVENTS = {
     Resolution.COMMIT: TxnEvent.COMMIT,
     Resolution.ROLLBACK: TxnEvent.ROLLBACK,
     Resolution.UNKNOWN: TxnEvent.UNKNOWN,
 }
+
+
+class DueEntry(NamedTuple):
+    """A time of a scheduled transaction: what is due first comes first, and of that what was decided first."""
+
+    time_ms: int
+    committed_at: OpPosition
+    key: str
 
 
 class Ledger:
@@ -203,6 +224,8 @@ class Ledger:
         self._keys_to_try: dict[str, None] = {}  # ordered; a waiting transaction may be free now
         self._keys_to_go_on_with: dict[str, None] = {}  # the same, beyond the limit of one batch
         self._mended: deque[Transaction] = deque()  # held until now, in the order of decisions
+        self.due_times: list[DueEntry] = []  # a heap; the times of scheduled transactions, some of them obsolete
+        self._releases_ahead = 0  # lines that release some, written and not applied
 
     @property
     def _has_room(self) -> bool:
@@ -296,12 +319,13 @@ class Ledger:
         txn.state, effect = transition(txn.state, event, txn_id=txn.key)
         if effect is Effect.TRY:
             self._try(txn)
-        elif effect is Effect.DECIDE or effect is Effect.RETURN:
+        elif effect in _DECIDES:
             assert op is not None
             more = txn.extra()
             more.decided_at = position
             if txn.is_in_doubt:
                 more.moved_ms = self.times.at_least(txn.appended_ms)
+            _note_release(txn, op, position)
             if effect is Effect.RETURN:
                 self.order.put_back(txn)
                 if not self.is_replaying:
@@ -312,6 +336,8 @@ class Ledger:
             self.batch.forwards.append(txn)
             self.batch.byte_count += txn.size
             self._settle(txn)
+        elif effect in _BY_TIME:
+            self._carry_out_by_time(txn, effect, op)
         elif effect is Effect.WAIT:
             self._wait(txn)
         elif effect is Effect.HOLD:
@@ -327,13 +353,7 @@ class Ledger:
             self._report(ReportKind.PARKED, txn.key, reason.value if reason else "")
             self._keep(txn)
         elif effect is Effect.FORGET:
-            if not txn.seen:
-                self._remember_on_doubt(txn, position)
-            elif txn.is_abandoned and not txn.is_in_doubt:
-                self._end_on_doubt(txn)  # the null values tell that the commit before the abandon forwarded nothing
-            self._settle(txn)
-            txn.content = None
-            self.batch.rollback_count += 1
+            self._forget(txn, position)
         elif effect is Effect.KEEP:
             self._keep(txn)
         elif effect is Effect.COUNT:
@@ -349,6 +369,8 @@ class Ledger:
         event, reason = self._next_event(txn, is_complete=is_complete)
         if event is TxnEvent.TARGET_REFUSES and not was_held:  # independent of the time that it waited before
             txn.extra().moved_ms = self.times.at_least(txn.appended_ms)
+        if event in _GOES and txn.due is not None:
+            txn.due.take_part()
         self._carry_out(txn, event, reason=reason)
         if was_held and txn.state is TxnState.WAITING:  # it blocks no other any more: the next free one may go first
             self._try_next(txn.key_hash)
@@ -367,6 +389,13 @@ class Ledger:
         """What a committed transaction does now: it goes, waits for its key, is held until its topics accept, or is parked."""
         if not is_complete:
             return TxnEvent.INCOMPLETE, ParkReason.INCOMPLETE
+        due = txn.due
+        if due is not None and not due.is_due and not self.is_replaying:
+            # Half may have lost it before its time, so it is decided now whether doubt can keep it.
+            is_too_large = txn.count > self.settings.transaction_messages_max or self.is_beyond_limit(txn)
+            return (TxnEvent.RECORD_REFUSED, ParkReason.LIMIT) if is_too_large else (TxnEvent.NOT_DUE, None)
+        if due is not None and not due.is_due:  # it was scheduled before the restart: it is on doubt or settled
+            return TxnEvent.GO, None
         if not self.order.is_free(txn):
             return TxnEvent.BLOCKED, None
         if self.is_replaying:  # what was refused before the restart is on doubt or settled
@@ -382,6 +411,8 @@ class Ledger:
             unknown = dict.fromkeys(topic for topic in txn.topics if topic not in self.targets)
             self.unknown_topics.update(unknown)
             self.committed_topics.update(unknown)
+        if event is TxnEvent.GO and due is not None and due.left:
+            event = TxnEvent.PART
         return event, reason
 
     def is_beyond_limit(self, txn: Transaction) -> bool:
@@ -415,9 +446,92 @@ class Ledger:
 
     def _leave_order(self, txn: Transaction) -> None:
         self.order.remove(txn)
-        if txn.state in _PARKED and txn.key_hash is not None:
+        if txn.state is TxnState.SCHEDULED or (txn.state in _PARKED and txn.key_hash is not None):
             self.batch.parked.add(txn.key)
         self._try_next(txn.key_hash)
+
+    def _forget(self, txn: Transaction, position: OpPosition) -> None:
+        if not txn.seen:
+            self._remember_on_doubt(txn, position)
+        elif txn.is_abandoned and not txn.is_in_doubt:
+            self._end_on_doubt(txn)  # the null values tell that the commit before the abandon forwarded nothing
+        self._settle(txn)
+        txn.content = None
+        self.batch.rollback_count += 1
+
+    def _carry_out_by_time(self, txn: Transaction, effect: Effect, op: OpMessage | None) -> None:
+        due = txn.due
+        assert due is not None
+        if effect is Effect.EXTEND:
+            assert op is not None
+            _note_release(txn, op, (0, 0))
+            self._keep(txn)
+            return
+        if effect is Effect.FORWARD_PART:
+            self.batch.forwards.append(txn)
+            self.batch.byte_count += txn.size
+        elif effect is Effect.RESCHEDULE:
+            assert op is not None
+            assert op.time_ms is not None
+            due.left, due.said_ms = (op.time_ms,), -1
+            if txn.state is not TxnState.SCHEDULED:  # an earlier part of it waits for its key or its topic
+                self._await_release(txn)
+                self._keep(txn)
+                return
+        self._schedule(txn)
+
+    def _schedule(self, txn: Transaction) -> None:
+        """Keep it on doubt until its next time; it holds back no other of its key meanwhile."""
+        due = txn.due
+        assert due is not None
+        self._leave_order(txn)
+        self._await_release(txn)
+        self._keep(txn)
+
+    def _await_release(self, txn: Transaction) -> None:
+        """Note the next time of its messages for which no line was written yet."""
+        due = txn.due
+        if due is None or self.is_replaying:
+            return
+        time_ms = next((at_ms for at_ms in due.left if at_ms > due.said_ms), None)
+        if time_ms is not None:
+            heappush(self.due_times, DueEntry(time_ms, due.committed_at or (0, 0), txn.key))
+
+    def _release_those_due(self, now_ms: int) -> None:
+        """Write a line for each time that has come, in the order of the times. Each takes effect when it is read from the op log."""
+        left = min(RELEASE_LINES_MAX, RELEASES_AHEAD_MAX - self._releases_ahead)
+        while left > 0 and self.due_times and self.due_times[0].time_ms <= now_ms and self._has_room:
+            left -= self._write_release()
+
+    def _write_release(self) -> bool:
+        """Write a line for the first time that is left. False: it is not awaited any more."""
+        time_ms, _, key = heappop(self.due_times)
+        txn = self.transactions.get(key)
+        if txn is None or txn.due is None or time_ms not in txn.due.left or time_ms <= txn.due.said_ms:
+            return False  # it was settled or rescheduled meanwhile
+        txn.due.said_ms = time_ms
+        op = OpMessage(
+            Resolution.COMMIT, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY, time_ms=time_ms
+        )
+        line = codec.encode_op(op)
+        self.batch.policy_lines[f"{key}@{time_ms}"] = line
+        self.batch.byte_count += RECORD_BYTES + len(line)
+        self._releases_ahead += 1
+        self._await_release(txn)
+        return True
+
+    def probe_time(self, *, now_ms: int, wall_ms: int) -> bool:
+        """Write one line that releases messages, if a time has come by this machine's clock alone. Its append time tells whether it has.
+
+        The partition's time stands still while it has no owner and no new record. False: no line was written.
+        """
+        return bool(self.due_times) and now_ms < self.due_times[0].time_ms <= wall_ms and self._write_release()
+
+    def is_release_due(self, now_ms: int) -> bool:
+        """True if lines can be written now that release scheduled transactions."""
+        return (
+            bool(self.due_times) and self.due_times[0].time_ms <= now_ms and self._releases_ahead < RELEASES_AHEAD_MAX
+        )
 
     def _try_next(self, key_hash: str | None) -> None:
         if key_hash is not None:
@@ -700,6 +814,8 @@ class Ledger:
         txn.count = header.count
         if header.count > 1:
             txn.extra().offsets = [offset]
+        if header.options.deliver_at_ms is not None:
+            txn.extra().due = DueTimes(left=(header.options.deliver_at_ms,))
         if header.count > 1 or header.options != HalfOptions(header.options.key_hash):
             txn.content = [Content(0, header.topic, offset, header.options, str(header.born_ms), record)]
         self.content_bytes += size
@@ -746,6 +862,9 @@ class Ledger:
                 f"more real topics than a transaction may have ({TOPICS_BYTES_MAX} bytes of names)", ParkReason.LIMIT
             )
             self._quarantine(self.settings.half_topic, offset, why, record=record)
+            return
+        if (too_many := _add_time(txn, header.options.deliver_at_ms)) is not None:
+            self._quarantine(self.settings.half_topic, offset, too_many, record=record)
             return
         txn.seen += 1
         if txn.seen > 1:
@@ -1061,6 +1180,11 @@ class Ledger:
             answers = self.batch.answers
             answers[op.resolution] = answers.get(op.resolution, 0) + 1
         event = TxnEvent.ABANDON if op.is_abandon else _EVENTS[op.resolution]
+        if op.is_release:
+            event = TxnEvent.RELEASE
+            self._releases_ahead = max(self._releases_ahead - 1, 0)
+        elif op.is_reschedule:
+            event = TxnEvent.RESCHEDULE
         txn = self.transactions.get(op.key)
         if self.is_replaying and (op.key in self.dormant.summaries if txn is None else txn.is_in_doubt):
             return  # applied before: doubt holds the result
@@ -1076,9 +1200,25 @@ class Ledger:
         elif not txn.is_of_group(op.producer_group):
             detail = f"{event.value} names producer group {op.producer_group}"
             self._report(ReportKind.WRONG_GROUP, op.key, detail)
+        elif op.time_ms is not None and not self._is_about_time(txn, op):
+            self._report_without_effect(op, Effect.REPEAT)
         else:
             self._carry_out(txn, event, op=op, position=position)
         self._try_those_behind()
+
+    def _is_about_time(self, txn: Transaction, op: OpMessage) -> bool:
+        """True if a line with a time counts: one that releases messages names the time that they wait for, and was appended when it had come.
+
+        So nothing is early by the clock of the broker, whatever clock its writer has.
+        """
+        due, time_ms = txn.due, op.time_ms
+        if due is None or time_ms is None or not txn.may_be_released or (op.is_release and due.left[0] != time_ms):
+            return False
+        if op.is_reschedule or self.ops.records[0][1] >= time_ms:
+            return True
+        due.said_ms = time_ms - 1  # it is written again
+        self._await_release(txn)
+        return False
 
     def _remember_on_doubt(self, txn: Transaction, position: OpPosition) -> None:
         """Only doubt can tell a restart that this line ended `txn`: the restart may read a half record that arrives later."""
@@ -1139,6 +1279,7 @@ class Ledger:
         self.times.now_ms = max(self.times.now_ms, now_ms)
         if now_ms:
             self._ask_those_due(now_ms=now_ms, present=present, count_max=move_count_max)
+            self._release_those_due(now_ms)
         born_before_ms = now_ms - self.settings.doubt_after_ms
         for txn in self._unsettled_in_half() if now_ms else ():
             # A transaction with an append time in the future must not hold back half and those behind it until then.
@@ -1241,6 +1382,8 @@ class Ledger:
             txn.forget_content()
             self.doubt_index.put(txn, doubt_offset)
         for txn in self.batch.forwards:
+            if txn.content is not None and txn.key in self.transactions:  # a part of it: the rest is on doubt
+                self.content_bytes -= txn.size
             txn.content = None  # other references to the transaction need not hold its content
         self.batch = Batch()
 
@@ -1282,7 +1425,10 @@ class Ledger:
                 self.committed_topics.update(dict.fromkeys(unknown))
             else:
                 others.update(unknown)
+            if txn.due is not None and txn.may_be_released:
+                self.due_times.append(DueEntry(txn.due.left[0], txn.due.committed_at or (0, 0), txn.key))
             self.times.saw(txn.extra().moved_ms)
+        heapify(self.due_times)
         self.schedule.restore(self.transactions.values())
         self.dormant.fill(kept.dormant, self.settings.checks)
         self.doubt_index.put_dormant(self.dormant.summaries, loaded=self.transactions)
@@ -1326,3 +1472,29 @@ class Ledger:
     def _unsettled_in_half(self) -> Iterator[Transaction]:
         """The unsettled transactions in half, oldest first."""
         return self.in_half.unsettled(count=self.open_count - self.doubt_index.count)
+
+
+def _add_time(txn: Transaction, time_ms: int | None) -> Undecodable | None:
+    """Note the time of a further message of `txn`, None or a time. Returns why it has too many."""
+    due = txn.due
+    if due is None and time_ms is None:
+        return None
+    if due is None:  # those before it have none
+        due = txn.extra().due = DueTimes(left=(0,) if txn.seen else ())
+    if (time_ms or 0) not in due.left and len(due.left) >= TIMES_MAX:
+        return Undecodable(f"more different times than a transaction may have ({TIMES_MAX})", ParkReason.LIMIT)
+    due.add(time_ms or 0)
+    return None
+
+
+def _note_release(txn: Transaction, op: OpMessage, position: OpPosition) -> None:
+    """A line that counts was applied: its time has come, or with the decision that of the messages without a time."""
+    due = txn.due
+    if due is None:
+        return
+    if op.is_release and op.time_ms is not None:
+        due.release(op.time_ms)
+    elif due.committed_at is None and txn.is_complete_at(op.last_offset):
+        due.committed_at = position
+        if due.left[:1] == (0,):
+            due.release(0)

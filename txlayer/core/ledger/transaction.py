@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, NamedTuple
 
+from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import NO_OPTIONS, DoubtSummary, HalfHeader, HalfOptions, OrderMode, ParkReason, user_headers
 
@@ -39,6 +40,54 @@ class Content(NamedTuple):
     record: Any  # opaque to the core: key(), value(), headers()
 
 
+HAS_TIMES = frozenset({TxnState.WAITING, TxnState.SCHEDULED, TxnState.HELD, TxnState.PARKED_COMMITTED})
+"""States of a committed transaction in which some of its messages may still wait for their time."""
+
+
+class DueTimes:
+    """Which messages of a transaction are due when. Their times only grow, so two bounds say what became of the earlier ones."""
+
+    __slots__ = ("committed_at", "left", "part", "released_to", "said_ms", "sent_to")
+
+    def __init__(
+        self, sent_to: int = 0, released_to: int = 0, left: tuple[int, ...] = (), committed_at: OpPosition | None = None
+    ) -> None:
+        self.sent_to = sent_to  # messages with an earlier time are forwarded, or go with this batch
+        self.released_to = released_to  # those from there on with an earlier time than this are released
+        self.left = left  # times of the others, the earliest first; 0: with the decision
+        # Op position of its complete commit; `TransactionExtras.decided_at` is that of its last release.
+        self.committed_at = committed_at
+        self.part = (0, 0)  # times of those that go with this batch: from, to
+        self.said_ms = -1  # since the last restart, lines were written that release all times up to here
+
+    def add(self, time_ms: int) -> None:
+        """A message with this time belongs to the transaction."""
+        if time_ms >= self.released_to and time_ms not in self.left:
+            self.left = tuple(sorted((*self.left, time_ms)))
+
+    def release(self, time_ms: int) -> None:
+        """The first of the times that are left has come; with the last one, all that is left is released."""
+        self.left = self.left[1:]
+        self.released_to = time_ms + 1 if self.left else ANY_TIME
+
+    def take_part(self) -> None:
+        """What is released goes with this batch."""
+        self.part = self.sent_to, self.released_to
+        self.sent_to = self.released_to
+
+    @property
+    def is_due(self) -> bool:
+        """True if messages are released and not forwarded."""
+        return self.sent_to < self.released_to
+
+
+TIMES_MAX = 64
+"""Different times of one transaction's messages. Not a setting: every reader must agree on which records belong to it."""
+
+ANY_TIME = WHOLE_MAX
+"""Later than the time of any message."""
+
+
 class TransactionExtras:
     """Fields that only some transactions need: several messages, an offset on the doubt topic, check-backs, a decision that waits."""
 
@@ -49,6 +98,7 @@ class TransactionExtras:
         "checked_count",
         "decided_at",
         "doubt_offset",
+        "due",
         "joined",
         "lag_ms",
         "moved_ms",
@@ -63,6 +113,7 @@ class TransactionExtras:
         self.twins: list[int] | None = None  # offsets of records that the broker stored twice (librdkafka #4953)
         self.topics: tuple[str, ...] | None = None  # all real topics; None: only `Transaction.topic`
         self.doubt_offset = NOT_IN_DOUBT
+        self.due: DueTimes | None = None  # None: all of its messages go with the decision
         self.joined: list[Content] | None = None  # joined after the move to doubt; written there with the next batch
         self.lag_ms = 0  # from birth to append, if `Transaction.born` was dropped
         self.moved_ms = 0  # when it moved to doubt, or was decided there
@@ -150,6 +201,11 @@ class Transaction:
         return self.more is not None and self.more.doubt_offset != NOT_IN_DOUBT
 
     @property
+    def due(self) -> DueTimes | None:
+        """When its messages are due; None: with the decision."""
+        return None if self.more is None else self.more.due
+
+    @property
     def is_abandoned(self) -> bool:
         """True if it was abandoned after its commit."""
         is_decided = self.more is not None and self.more.decided_at is not None
@@ -167,6 +223,12 @@ class Transaction:
         if self.more is None:
             self.more = TransactionExtras()
         return self.more
+
+    @property
+    def may_be_released(self) -> bool:
+        """True if it is committed, and messages of it wait for their time."""
+        due = self.due
+        return due is not None and due.committed_at is not None and bool(due.left) and self.state in HAS_TIMES
 
     def fit_of(self, header: HalfHeader, offset: int) -> HalfRecordFit:
         """How the half record at `offset` relates to this transaction, both when half is folded and when it is read again.
@@ -241,6 +303,10 @@ class Transaction:
             asked_ms=more.asked_ms,
             answered_number=more.answered_number,
             twin_offsets=tuple(more.twins or ()),
+            sent_to=0 if more.due is None else more.due.sent_to,
+            released_to=0 if more.due is None else more.due.released_to,
+            times=() if more.due is None else more.due.left,
+            committed_at=None if more.due is None else more.due.committed_at,
         )
 
 
@@ -286,13 +352,16 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0) -> 
     more.asked_ms = summary.asked_ms
     more.answered_number = summary.answered_number
     more.twins = list(summary.twin_offsets) or None
+    if summary.is_timed:
+        more.due = DueTimes(summary.sent_to, summary.released_to, summary.times, summary.committed_at)
     return txn
 
 
 def summary_bytes(txn: Transaction) -> int:
     """Size that a transaction's summary or a question about it counts for in a batch: both name its real topics."""
-    twins = None if txn.more is None else txn.more.twins
-    return RECORD_BYTES + sum(map(len, txn.topics)) + 20 * len(twins or ())
+    twins, due = (None, None) if txn.more is None else (txn.more.twins, txn.more.due)
+    numbers = len(twins or ()) + (0 if due is None else 2 + len(due.left))
+    return RECORD_BYTES + sum(map(len, txn.topics)) + 20 * numbers
 
 
 def record_size(record: Any) -> int:
@@ -317,6 +386,18 @@ def records_of(txn: Transaction) -> Iterator[tuple[str, Any]]:
     if isinstance(txn.content, list):
         return ((c.topic, c.record) for c in txn.content)
     return iter(()) if txn.content is None else iter(((txn.topic, txn.content),))
+
+
+def due_contents(txn: Transaction) -> list[Content]:
+    """The contents in memory that a batch forwards: all, or those of its part."""
+    if txn.content is None:
+        return []
+    if not isinstance(txn.content, list):
+        return [Content(0, txn.topic, txn.first_offset, txn.options, txn.born, txn.content)]
+    if (due := txn.due) is None:
+        return txn.content
+    start, end = due.part
+    return [content for content in txn.content if start <= (content.options.deliver_at_ms or 0) < end]
 
 
 FORWARD_OVERHEAD_BYTES = 512

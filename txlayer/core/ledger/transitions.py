@@ -16,6 +16,7 @@ class TxnState(Enum):
 
     OPEN = "open"  #: prepared (or being prepared), no decision
     WAITING = "waiting"  #: committed; an earlier one of its ordering key goes first
+    SCHEDULED = "scheduled"  #: committed; the time of its next messages has not come; its key does not wait
     HELD = "held"  #: committed; its target refuses for now; its key waits with it
     PARKED = "parked"  #: no decision, and asking has ended; content kept for an operator
     PARKED_COMMITTED = "parked-committed"  #: committed, but cannot be forwarded; only a commit or an abandon acts
@@ -31,9 +32,13 @@ class TxnEvent(Enum):
     ROLLBACK = "rollback"  #: an op line
     UNKNOWN = "unknown"  #: an op line
     ABANDON = "abandon"  #: an operator's op line: give up what was committed but cannot be forwarded
+    RELEASE = "release"  #: the coordinator's op line: a time of it has come
+    RESCHEDULE = "reschedule"  #: an op line: all that is left has another time
     MOVE = "move"  #: old enough for the doubt topic
     PARK = "park"  #: a policy, or an op line that named an offset beyond half's end
     GO = "go"  #: committed, complete, its key is free and its targets accept
+    PART = "part"  #: as GO, and other messages of it have later times
+    NOT_DUE = "not-due"  #: committed, and the time of its next messages has not come
     BLOCKED = "blocked"  #: an earlier one of its key goes first
     INCOMPLETE = "incomplete"  #: not all of its half records are there
     TARGET_REFUSES = "target-refuses"  #: a target topic is missing, denied or unreachable
@@ -50,6 +55,10 @@ class Effect(Enum):
     RETURN = "return"  #: it takes part in the order of its key again; then as DECIDE
     TRY = "try"  #: determine whether it may go (GO, BLOCKED, INCOMPLETE, TARGET_REFUSES, RECORD_REFUSED)
     FORWARD = "forward"  #: its messages go to their real topics, its doubt records end
+    FORWARD_PART = "forward-part"  #: its released messages go to their real topics; then as SCHEDULE
+    SCHEDULE = "schedule"  #: it leaves the order of its key until it is released; kept as with KEEP
+    RESCHEDULE = "reschedule"  #: its new time is noted; kept as with KEEP
+    EXTEND = "extend"  #: more of its messages are released; kept as with KEEP
     WAIT = "wait"  #: it is tried again when its key is free
     HOLD = "hold"  #: it blocks its key until its topics accept; kept as with KEEP, and reported
     PARK = "park"  #: it blocks its key no more; kept as with KEEP, and reported
@@ -69,6 +78,8 @@ TRANSITIONS: dict[tuple[TxnState, TxnEvent], tuple[TxnState, Effect]] = {
     (_S.OPEN, _K.ROLLBACK): (_S.ROLLED_BACK, _E.FORGET),
     (_S.OPEN, _K.UNKNOWN): (_S.OPEN, _E.COUNT),
     (_S.OPEN, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
+    (_S.OPEN, _K.RELEASE): (_S.OPEN, _E.REPEAT),
+    (_S.OPEN, _K.RESCHEDULE): (_S.OPEN, _E.REPEAT),
     (_S.OPEN, _K.MOVE): (_S.OPEN, _E.KEEP),
     (_S.OPEN, _K.PARK): (_S.PARKED, _E.PARK),
     #
@@ -77,18 +88,32 @@ TRANSITIONS: dict[tuple[TxnState, TxnEvent], tuple[TxnState, Effect]] = {
     (_S.WAITING, _K.ROLLBACK): (_S.WAITING, _E.CONFLICT),
     (_S.WAITING, _K.UNKNOWN): (_S.WAITING, _E.REPEAT),
     (_S.WAITING, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
+    (_S.WAITING, _K.RELEASE): (_S.WAITING, _E.EXTEND),
+    (_S.WAITING, _K.RESCHEDULE): (_S.WAITING, _E.RESCHEDULE),
     (_S.WAITING, _K.MOVE): (_S.WAITING, _E.KEEP),
     (_S.WAITING, _K.GO): (_S.COMMITTED, _E.FORWARD),
+    (_S.WAITING, _K.PART): (_S.SCHEDULED, _E.FORWARD_PART),
+    (_S.WAITING, _K.NOT_DUE): (_S.SCHEDULED, _E.SCHEDULE),
     (_S.WAITING, _K.BLOCKED): (_S.WAITING, _E.WAIT),
     (_S.WAITING, _K.INCOMPLETE): (_S.PARKED_COMMITTED, _E.PARK),
     (_S.WAITING, _K.TARGET_REFUSES): (_S.HELD, _E.HOLD),
     (_S.WAITING, _K.RECORD_REFUSED): (_S.PARKED_COMMITTED, _E.PARK),
+    #
+    (_S.SCHEDULED, _K.HALF): (_S.SCHEDULED, _E.JOIN),
+    (_S.SCHEDULED, _K.COMMIT): (_S.SCHEDULED, _E.REPEAT),
+    (_S.SCHEDULED, _K.ROLLBACK): (_S.SCHEDULED, _E.CONFLICT),
+    (_S.SCHEDULED, _K.UNKNOWN): (_S.SCHEDULED, _E.REPEAT),
+    (_S.SCHEDULED, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
+    (_S.SCHEDULED, _K.RELEASE): (_S.WAITING, _E.RETURN),
+    (_S.SCHEDULED, _K.RESCHEDULE): (_S.SCHEDULED, _E.RESCHEDULE),
     #
     (_S.HELD, _K.HALF): (_S.HELD, _E.JOIN),
     (_S.HELD, _K.COMMIT): (_S.WAITING, _E.TRY),
     (_S.HELD, _K.ROLLBACK): (_S.HELD, _E.CONFLICT),
     (_S.HELD, _K.UNKNOWN): (_S.HELD, _E.REPEAT),
     (_S.HELD, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
+    (_S.HELD, _K.RELEASE): (_S.HELD, _E.EXTEND),
+    (_S.HELD, _K.RESCHEDULE): (_S.HELD, _E.RESCHEDULE),
     (_S.HELD, _K.MENDED): (_S.WAITING, _E.TRY),
     (_S.HELD, _K.EXPIRED): (_S.PARKED_COMMITTED, _E.PARK),
     #
@@ -97,24 +122,32 @@ TRANSITIONS: dict[tuple[TxnState, TxnEvent], tuple[TxnState, Effect]] = {
     (_S.PARKED, _K.ROLLBACK): (_S.ROLLED_BACK, _E.FORGET),
     (_S.PARKED, _K.UNKNOWN): (_S.PARKED, _E.COUNT),
     (_S.PARKED, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
+    (_S.PARKED, _K.RELEASE): (_S.PARKED, _E.REPEAT),
+    (_S.PARKED, _K.RESCHEDULE): (_S.PARKED, _E.REPEAT),
     #
     (_S.PARKED_COMMITTED, _K.HALF): (_S.PARKED_COMMITTED, _E.JOIN),
     (_S.PARKED_COMMITTED, _K.COMMIT): (_S.WAITING, _E.RETURN),
     (_S.PARKED_COMMITTED, _K.ROLLBACK): (_S.PARKED_COMMITTED, _E.CONFLICT),
     (_S.PARKED_COMMITTED, _K.UNKNOWN): (_S.PARKED_COMMITTED, _E.REPEAT),
     (_S.PARKED_COMMITTED, _K.ABANDON): (_S.ROLLED_BACK, _E.FORGET),
+    (_S.PARKED_COMMITTED, _K.RELEASE): (_S.PARKED_COMMITTED, _E.EXTEND),
+    (_S.PARKED_COMMITTED, _K.RESCHEDULE): (_S.PARKED_COMMITTED, _E.RESCHEDULE),
     #
     (_S.COMMITTED, _K.HALF): (_S.COMMITTED, _E.REPORT),
     (_S.COMMITTED, _K.COMMIT): (_S.COMMITTED, _E.REPEAT),
     (_S.COMMITTED, _K.ROLLBACK): (_S.COMMITTED, _E.CONFLICT),
     (_S.COMMITTED, _K.UNKNOWN): (_S.COMMITTED, _E.REPEAT),
     (_S.COMMITTED, _K.ABANDON): (_S.COMMITTED, _E.CONFLICT),
+    (_S.COMMITTED, _K.RELEASE): (_S.COMMITTED, _E.REPEAT),
+    (_S.COMMITTED, _K.RESCHEDULE): (_S.COMMITTED, _E.REPEAT),
     #
     (_S.ROLLED_BACK, _K.HALF): (_S.ROLLED_BACK, _E.REPORT),
     (_S.ROLLED_BACK, _K.COMMIT): (_S.ROLLED_BACK, _E.CONFLICT),
     (_S.ROLLED_BACK, _K.ROLLBACK): (_S.ROLLED_BACK, _E.REPEAT),
     (_S.ROLLED_BACK, _K.UNKNOWN): (_S.ROLLED_BACK, _E.REPEAT),
     (_S.ROLLED_BACK, _K.ABANDON): (_S.ROLLED_BACK, _E.REPEAT),
+    (_S.ROLLED_BACK, _K.RELEASE): (_S.ROLLED_BACK, _E.REPEAT),
+    (_S.ROLLED_BACK, _K.RESCHEDULE): (_S.ROLLED_BACK, _E.REPEAT),
 }
 
 COMMITTING = "committing"

@@ -1,0 +1,217 @@
+"""Transactions with times: what the model and `txlayer verify` say of early, late and cancelled messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.reference.differential import NOW_MS
+from tests.reference.model import judge, verdict
+from tests.reference.test_model import HASH, KEY, Log
+from tests.reference.verified import verified
+from tests.reference.wire import Record
+
+MINUTE = 60_000
+OTHER = "other/0000000c"
+
+
+@dataclass
+class Timed:
+    """A log with one committed transaction of three messages: at once, after a minute, after two minutes."""
+
+    log: Log = field(default_factory=Log)
+    halves: list[Record] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        begin_ms = self.log.now_ms
+        self.times = [begin_ms + MINUTE, begin_ms + 2 * MINUTE]
+        options = ["", *(f"d{time_ms}" for time_ms in self.times)]
+        self.halves = [self.log.half(numbers=f"{i}/3", options=given) for i, given in enumerate(options)]
+        self.log.op(("C", self.halves[-1]))
+
+    def line(self, letter: str, time_ms: int | None, *, at_ms: int = 0) -> None:
+        """A line with a time, or an abandon, appended at that time."""
+        self.log.now_ms = max(self.log.now_ms, at_ms)
+        offset = self.halves[-1].offset
+        end = "" if time_ms is None else f"|{time_ms}"
+        version = 1 if time_ms is None else 2
+        self.log.op(f"{version}|{letter}|{KEY}|orders|{offset}|1700000000000|policy||{end}".encode())
+
+    def release(self, number: int) -> None:
+        """The line that releases the messages of that time, in time."""
+        self.line("C", self.times[number], at_ms=self.times[number])
+
+    def show(self, *indexes: int) -> None:
+        for index in indexes:
+            self.log.show(self.halves[index])
+
+    def on_doubt(self, state: str, due: str) -> None:
+        self.log.summary(state, *self.halves, due=due)
+        for index, half in enumerate(self.halves):
+            self.log.content(half, index)
+
+    def words(self) -> set[str]:
+        """What both say."""
+        history = self.log.history()
+        model = verdict(judge(history).of(KEY))
+        told = verified(history, now_ms=NOW_MS).words[KEY]
+        assert model == told
+        return {model}
+
+
+def test_one_that_waits_for_its_time_is_open() -> None:
+    timed = Timed()
+    timed.show(0)
+    timed.on_doubt("scheduled", f"1/1/{timed.times[0]}+{timed.times[1]}/0:0")
+
+    assert timed.words() <= {"open", "overdue"}
+
+
+def test_one_that_was_released_and_shown_at_its_times_is_ok() -> None:
+    timed = Timed()
+    timed.show(0)
+    timed.release(0)
+    timed.show(1)
+    timed.release(1)
+    timed.show(2)
+
+    assert {"ok"} == timed.words()
+
+
+@pytest.mark.promise("P3")
+@pytest.mark.parametrize("index", [1, 2])
+def test_a_message_that_is_visible_before_it_was_released_is_leaked(index: int) -> None:
+    timed = Timed()
+    timed.show(0)
+    if index == 2:
+        timed.release(0)
+        timed.show(1)
+    timed.show(index)
+
+    assert {"leaked"} == timed.words()
+
+
+@pytest.mark.promise("P3")
+def test_a_line_that_was_appended_before_the_time_releases_nothing() -> None:
+    timed = Timed()
+    timed.show(0)
+    timed.line("C", timed.times[0], at_ms=timed.times[0] - 1_000)
+    timed.show(1)
+
+    assert {"leaked"} == timed.words()
+
+
+def test_a_line_with_a_later_time_releases_nothing() -> None:
+    timed = Timed()
+    timed.show(0)
+    timed.line("C", timed.times[1], at_ms=timed.times[1])
+    timed.show(2)
+
+    assert {"leaked"} == timed.words()
+
+
+@pytest.mark.promise("P1")
+def test_a_released_message_that_is_nowhere_is_lost() -> None:
+    timed = Timed()
+    timed.show(0)
+    timed.release(0)
+    timed.release(1)
+    timed.show(2)
+
+    assert timed.words() <= {"lost", "torn"}
+
+
+@pytest.mark.promise("P1")
+def test_one_that_waits_for_its_time_and_is_not_on_doubt_is_lost() -> None:
+    timed = Timed()
+    timed.show(0)
+
+    assert timed.words() <= {"lost", "torn"}
+
+
+@pytest.mark.promise("P5")
+def test_what_is_released_together_is_visible_together() -> None:
+    log = Log()
+    time_ms = log.now_ms + MINUTE
+    timed = Timed.__new__(Timed)
+    timed.log, timed.times = log, [time_ms]
+    timed.halves = [log.half(numbers=f"{i}/2", options=f"d{time_ms}") for i in range(2)]
+    log.op(("C", timed.halves[-1]))
+    timed.release(0)
+    timed.show(0)
+
+    assert {"torn"} == timed.words()
+
+
+def test_what_was_cancelled_is_not_missing() -> None:
+    timed = Timed()
+    timed.show(0)
+    timed.line("A", None)
+
+    assert {"ok"} == timed.words()
+
+
+def test_one_that_was_cancelled_as_a_whole_is_rolled_back() -> None:
+    log = Log()
+    time_ms = log.now_ms + MINUTE
+    half = log.half(options=f"d{time_ms}")
+    log.op(("C", half), ("A", half))
+
+    assert "rolled_back" == verdict(judge(log.history()).of(KEY))
+    assert {KEY: "rolled_back"} == verified(log.history(), now_ms=NOW_MS).words
+
+
+def test_a_cancelled_message_that_is_visible_is_leaked() -> None:
+    timed = Timed()
+    timed.show(0)
+    timed.line("A", None)
+    timed.release(0)
+    timed.show(1)
+
+    assert {"leaked"} == timed.words()
+
+
+def test_another_time_counts_for_all_that_is_left() -> None:
+    timed = Timed()
+    timed.show(0)
+    later_ms = timed.times[1] + MINUTE
+    timed.line("U", later_ms)
+    timed.line("C", later_ms, at_ms=later_ms)
+    timed.show(1, 2)
+
+    assert {"ok"} == timed.words()
+
+
+def test_the_old_time_releases_nothing_any_more() -> None:
+    timed = Timed()
+    timed.show(0)
+    timed.line("U", timed.times[1] + MINUTE)
+    timed.release(0)
+    timed.show(1)
+
+    assert {"leaked"} == timed.words()
+
+
+@pytest.mark.promise("P6")
+@pytest.mark.parametrize("is_in_order", [True, False])
+def test_a_release_has_its_place_among_the_decisions_of_its_key(is_in_order: bool) -> None:
+    log = Log()
+    time_ms = log.now_ms + MINUTE
+    half = log.half(options=f"d{time_ms},k{HASH}")
+    other = log.half(OTHER, options=f"k{HASH}")
+    log.op(("C", half))
+    log.op(("C", other), key=OTHER)
+    log.now_ms = time_ms
+    log.op(f"2|C|{KEY}|orders|{half.offset}|1700000000000|policy|||{time_ms}".encode())
+    shown = (other, half) if is_in_order else (half, other)
+    for each in shown:
+        log.show(each)
+    history = log.history()
+
+    words = {verdict(txn) for txn in judge(history).transactions.values()}
+    told = verified(history, now_ms=NOW_MS).words
+
+    assert ("out_of_order" not in words) is is_in_order
+    assert ("out_of_order" not in told.values()) is is_in_order

@@ -1,0 +1,100 @@
+"""A coordinator releases scheduled messages at their times, by the clock of the broker, over restarts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.support.core_records import GROUP, txn_key
+from tests.support.still_coordinator import StillCoordinator
+from txlayer.core import codec
+from txlayer.core.messages import HalfOptions, OpMessage, Resolution, Source, txn_id_of
+
+A, B = txn_key("a"), txn_key("b")
+LATE_MS = 1_000
+"""How late a message may become visible."""
+
+
+def scheduled(stage: StillCoordinator, key: str, *, after_ms: int) -> tuple[int, int]:
+    """Commit a message that is due so much later; the offset of its half record, and its time."""
+    at_ms = stage.world.now_ms() + after_ms
+    offset = stage.half(key, options=HalfOptions(deliver_at_ms=at_ms))
+    stage.commit(key, offset)
+    return offset, at_ms
+
+
+def visible_at(stage: StillCoordinator) -> list[int]:
+    """When the messages became visible, by the broker's clock."""
+    return [record.timestamp()[1] for record in stage.kafka.records("orders")]
+
+
+@pytest.mark.promise("P3")
+@pytest.mark.parametrize("after_ms", [0, 999, 60_000, 30 * 24 * 3_600_000])
+def test_a_message_becomes_visible_at_its_time_and_not_before(after_ms: int) -> None:
+    stage = StillCoordinator()
+    _, at_ms = scheduled(stage, A, after_ms=after_ms)
+    stage.work(seconds=2)
+    if after_ms > 10_000:
+        stage.world.advance(ms=after_ms - 5_000)
+        stage.work(seconds=2)
+        assert [] == stage.visible()
+    stage.work(seconds=10)
+
+    [seen_ms] = visible_at(stage)
+    assert at_ms <= seen_ms <= at_ms + LATE_MS
+
+
+@pytest.mark.promise("P2")
+def test_a_successor_releases_what_the_one_before_it_kept() -> None:
+    stage = StillCoordinator()
+    scheduled(stage, A, after_ms=20_000)
+    for _ in range(15):
+        stage.work(seconds=2)
+
+    assert [txn_id_of(A)] == stage.visible()
+    assert {} == stage.on_doubt()
+
+
+@pytest.mark.promise("P3")
+@pytest.mark.parametrize("skew_s", [-30.0, 30.0, 3_600.0])
+def test_the_time_is_that_of_the_broker(skew_s: float) -> None:
+    stage = StillCoordinator(wall_skew_s=skew_s)
+    _, at_ms = scheduled(stage, A, after_ms=10_000)
+    stage.work(seconds=15)
+
+    [seen_ms] = visible_at(stage)
+    assert at_ms <= seen_ms <= at_ms + LATE_MS
+
+
+def test_it_moves_out_of_half_at_its_commit_and_holds_nothing_back() -> None:
+    stage = StillCoordinator(doubt_after=timedelta(hours=1))
+    scheduled(stage, A, after_ms=60_000)
+    stage.commit(B, stage.half(B))
+    stage.work(seconds=3)
+
+    assert [txn_id_of(B)] == stage.visible()
+    assert ["scheduled"] == [summary.state for summary in stage.on_doubt().values()]
+
+
+@pytest.mark.promise("P4")
+def test_a_cancelled_one_is_never_visible() -> None:
+    stage = StillCoordinator()
+    offset, _ = scheduled(stage, A, after_ms=5_000)
+    stage.work(seconds=2)
+    stage.op(codec.encode_op(OpMessage(Resolution.ROLLBACK, A, GROUP, offset, 0, Source.PRODUCER, is_abandon=True)))
+    stage.work(seconds=10)
+
+    assert [] == stage.visible()
+    assert {} == stage.on_doubt()
+
+
+def test_very_many_that_are_due_at_once_are_released_in_pieces() -> None:
+    stage, count = StillCoordinator(), 2_500
+    at_ms = stage.world.now_ms() + 5_000
+    keys = [txn_key(f"t{number}") for number in range(count)]
+    for key in keys:
+        stage.commit(key, stage.half(key, options=HalfOptions(deliver_at_ms=at_ms)))
+    stage.work(seconds=20)
+
+    assert sorted(map(txn_id_of, keys)) == sorted(stage.visible())

@@ -1,0 +1,375 @@
+"""Scheduled messages: a transaction waits on doubt until the coordinator's line releases it, at its time and not before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.core_records import GROUP, op_line, options, txn_key
+from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
+from tests.support.partition_log import Entry
+from txlayer.core import codec
+from txlayer.core.ledger.ledger import RELEASE_LINES_MAX, RELEASES_AHEAD_MAX
+from txlayer.core.ledger.transaction import TIMES_MAX
+from txlayer.core.ledger.transitions import TxnState
+from txlayer.core.messages import HalfOptions, OpMessage, OrderMode, Resolution, Source
+
+A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
+RED = options("red")
+MINUTE = 60_000
+
+
+def timed(at_ms: int | None, others: HalfOptions = RED) -> HalfOptions:
+    return others._replace(deliver_at_ms=at_ms)
+
+
+def line_with_time(
+    resolution: Resolution, key: str, offset: int, time_ms: int, source: Source = Source.OPERATOR
+) -> str:
+    return codec.encode_op(OpMessage(resolution, key, GROUP, offset, 0, source, time_ms=time_ms))
+
+
+def let_pass(driver: PartitionDriver, ms: int) -> None:
+    """Time passes; the lines that release are written, read and applied."""
+    driver.tick(after_ms=ms)
+    driver.publish()
+    driver.turn()
+
+
+def scheduled(driver: PartitionDriver, key: str, *times: int | None, others: HalfOptions = RED) -> int:
+    """Prepare messages at these times and commit; the offset of the last half record."""
+    for index, at_ms in enumerate(times):
+        last = driver.half(key, index=index, count=len(times), options=timed(at_ms, others))
+    driver.op("C", key, last)
+    driver.turn()
+    return last
+
+
+def visible(driver: PartitionDriver) -> list[tuple[str, int]]:
+    return [(message.txn_key[0], message.index) for message in driver.log.visible]
+
+
+@pytest.mark.promise("P3")
+def test_a_message_with_a_time_waits_on_doubt_until_then() -> None:
+    driver = PartitionDriver()
+    scheduled(driver, A, driver.now_ms + MINUTE)
+
+    assert TxnState.SCHEDULED is driver.state(A)
+    assert "scheduled" == driver.log.on_doubt()[A].summary().state
+    let_pass(driver, MINUTE - 1)
+    assert [] == driver.log.forwarded
+    let_pass(driver, 1)
+
+    assert [A] == driver.log.forwarded
+    assert {} == driver.log.on_doubt()
+    assert 0 == driver.ledger.open_count == driver.ledger.content_bytes
+
+
+def test_a_time_that_is_over_is_due_at_once() -> None:
+    driver = PartitionDriver()
+    scheduled(driver, A, 5)
+
+    let_pass(driver, 0)
+
+    assert [A] == driver.log.forwarded
+
+
+def test_it_holds_back_no_later_message_of_its_key() -> None:
+    driver = PartitionDriver()
+    scheduled(driver, A, driver.now_ms + MINUTE)
+    driver.op("C", B, driver.half(B, options=RED))
+    driver.turn()
+
+    let_pass(driver, MINUTE)
+
+    assert [B, A] == driver.log.forwarded
+
+
+@pytest.mark.parametrize("mode", OrderMode)
+def test_it_holds_back_none_in_either_order(mode: OrderMode) -> None:
+    driver, others = PartitionDriver(), options("red", order=mode)
+    scheduled(driver, A, driver.now_ms + MINUTE, others=others)
+    scheduled(driver, B, None, others=others)
+
+    assert [B] == driver.log.forwarded
+
+
+@pytest.mark.promise("P5")
+def test_messages_of_one_transaction_may_have_times_of_their_own() -> None:
+    driver = PartitionDriver()
+    now_ms = driver.now_ms
+    scheduled(driver, A, now_ms + 2 * MINUTE, None, now_ms + MINUTE, now_ms + MINUTE)
+
+    assert [("a", 1)] == visible(driver)
+    let_pass(driver, MINUTE)
+    assert [("a", 1), ("a", 2), ("a", 3)] == visible(driver)
+    assert TxnState.SCHEDULED is driver.state(A)
+    let_pass(driver, MINUTE)
+
+    assert [("a", 1), ("a", 2), ("a", 3), ("a", 0)] == visible(driver)
+    assert 0 == driver.ledger.open_count == driver.ledger.content_bytes
+
+
+@pytest.mark.promise("P6")
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_of_one_key_the_order_is_by_time_and_then_by_decision(is_new_process: bool) -> None:
+    driver = PartitionDriver()
+    first_ms, second_ms = driver.now_ms + MINUTE, driver.now_ms + 2 * MINUTE
+    scheduled(driver, A, second_ms)
+    scheduled(driver, B, first_ms, second_ms)
+    scheduled(driver, C, second_ms)
+    let_pass(driver, MINUTE)
+    if is_new_process:
+        driver.crash(is_new_process=True)
+
+    let_pass(driver, 5 * MINUTE)
+    driver.turn()
+
+    assert [("b", 0), ("a", 0), ("b", 1), ("c", 0)] == visible(driver)
+
+
+@pytest.mark.promise("P6")
+def test_of_several_that_are_overdue_the_order_is_by_time() -> None:
+    driver = PartitionDriver()
+    now_ms = driver.now_ms
+    scheduled(driver, A, now_ms + 1, now_ms + 2, now_ms + 4)
+    scheduled(driver, B, now_ms + 3)
+
+    for _ in range(5):
+        let_pass(driver, MINUTE)
+
+    assert [("a", 0), ("a", 1), ("b", 0), ("a", 2)] == visible(driver)
+
+
+@pytest.mark.promise("P6")
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_one_that_is_due_waits_for_a_held_one_of_its_key_and_later_ones_wait_for_it(is_new_process: bool) -> None:
+    driver = PartitionDriver(targets={"orders": ACCEPTS, "gone": MISSING})
+    scheduled(driver, A, driver.now_ms + MINUTE, driver.now_ms + 5 * MINUTE)
+    driver.op("C", B, driver.half(B, topic="gone", options=RED))
+    driver.turn()
+    let_pass(driver, MINUTE)
+    driver.op("C", C, driver.half(C, options=RED))
+    driver.turn()
+
+    assert [TxnState.WAITING, TxnState.HELD, TxnState.WAITING] == [driver.state(key) for key in (A, B, C)]
+    if is_new_process:
+        driver.crash(is_new_process=True)
+        driver.turn()
+    driver.set_target("gone", ACCEPTS)
+    driver.turn()
+    assert [("b", 0), ("a", 0), ("c", 0)] == visible(driver)
+    let_pass(driver, 5 * MINUTE)
+
+    assert [("b", 0), ("a", 0), ("c", 0), ("a", 1)] == visible(driver)
+
+
+@pytest.mark.promise("P2")
+@pytest.mark.parametrize("at", ["scheduled", "part", "line", "answer"])
+def test_a_restart_repeats_nothing_and_loses_nothing(at: str) -> None:
+    driver = PartitionDriver()
+    now_ms = driver.now_ms
+    scheduled(driver, A, None, now_ms + MINUTE, now_ms + 2 * MINUTE)
+    if at == "scheduled":
+        driver.crash(is_new_process=True)
+    driver.tick(after_ms=MINUTE)
+    driver.publish(is_answered=at != "answer")
+    if at == "line":
+        driver.crash(is_new_process=True)
+        driver.tick()  # it does not know that the line is there, and writes it again
+        driver.publish()
+    driver.turn()
+    if at == "part":
+        driver.crash(is_new_process=True)
+
+    let_pass(driver, MINUTE)
+    driver.crash(is_new_process=True)
+    let_pass(driver, MINUTE)
+
+    assert [("a", 0), ("a", 1), ("a", 2)] == visible(driver)
+    assert 0 == driver.ledger.open_count
+    assert {} == driver.log.on_doubt()
+
+
+@pytest.mark.promise("P3")
+def test_a_line_that_was_appended_before_the_time_releases_nothing() -> None:
+    driver = PartitionDriver()
+    at_ms = driver.now_ms + MINUTE
+    last = scheduled(driver, A, at_ms)
+    driver.op_lines(line_with_time(Resolution.COMMIT, A, last, at_ms, Source.POLICY))
+    driver.turn()
+
+    assert TxnState.SCHEDULED is driver.state(A)
+    let_pass(driver, MINUTE)
+
+    assert [A] == driver.log.forwarded
+
+
+def test_a_line_with_another_time_releases_nothing() -> None:
+    driver = PartitionDriver()
+    at_ms = driver.now_ms + MINUTE
+    last = scheduled(driver, A, at_ms)
+    for wrong_ms in (0, at_ms - 1, at_ms + 1):
+        driver.op_lines(line_with_time(Resolution.COMMIT, A, last, wrong_ms, Source.POLICY))
+    driver.op("C", A, last)
+    driver.turn()
+
+    assert [] == driver.log.forwarded
+
+
+@pytest.mark.promise("P4")
+def test_one_that_is_abandoned_before_its_time_is_never_visible() -> None:
+    driver = PartitionDriver()
+    last = scheduled(driver, A, driver.now_ms + MINUTE)
+    driver.op("A", A, last)
+    driver.turn()
+
+    let_pass(driver, 2 * MINUTE)
+    driver.crash(is_new_process=True)
+    let_pass(driver, 2 * MINUTE)
+
+    assert [] == driver.log.forwarded
+    assert 0 == driver.ledger.open_count
+    assert [0] == [codec.abandoned_from(e.record.headers()) for e in ends_of(driver, A)]
+
+
+def test_what_is_forwarded_stays_when_the_rest_is_abandoned() -> None:
+    driver = PartitionDriver()
+    last = scheduled(driver, A, None, driver.now_ms + MINUTE)
+    driver.op("A", A, last)
+    driver.turn()
+
+    let_pass(driver, 2 * MINUTE)
+
+    assert [("a", 0)] == visible(driver)
+    assert [1] == [codec.abandoned_from(e.record.headers()) for e in ends_of(driver, A)]
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("is_abandon_first", [True, False])
+def test_the_first_word_wins(is_abandon_first: bool) -> None:
+    driver = PartitionDriver()
+    last = scheduled(driver, A, driver.now_ms + MINUTE)
+    if is_abandon_first:
+        driver.op("A", A, last)
+    driver.tick(after_ms=MINUTE)
+    driver.publish()
+    if not is_abandon_first:
+        driver.op("A", A, last)
+    driver.turn()
+
+    assert ([] if is_abandon_first else [A]) == driver.log.forwarded
+
+
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_another_time_counts_for_all_that_is_left(is_new_process: bool) -> None:
+    driver = PartitionDriver()
+    now_ms = driver.now_ms
+    last = scheduled(driver, A, None, now_ms + MINUTE, now_ms + 9 * MINUTE)
+    driver.op_lines(line_with_time(Resolution.UNKNOWN, A, last, now_ms + 3 * MINUTE))
+    driver.turn()
+    if is_new_process:
+        driver.crash(is_new_process=True)
+
+    let_pass(driver, 2 * MINUTE)
+    assert [("a", 0)] == visible(driver)
+    let_pass(driver, MINUTE)
+
+    assert [("a", 0), ("a", 1), ("a", 2)] == visible(driver)
+    assert 0 == driver.ledger.open_count
+
+
+def test_another_time_does_not_count_before_the_commit() -> None:
+    driver = PartitionDriver()
+    at_ms = driver.now_ms + MINUTE
+    last = driver.half(A, options=timed(at_ms))
+    driver.op_lines(line_with_time(Resolution.UNKNOWN, A, last, at_ms + MINUTE))
+    driver.op("C", A, last)
+    driver.turn()
+
+    let_pass(driver, MINUTE)
+
+    assert [A] == driver.log.forwarded
+
+
+def test_a_rollback_ends_it_as_any_other() -> None:
+    driver = PartitionDriver()
+    driver.op("R", A, driver.half(A, options=timed(driver.now_ms + MINUTE)))
+    driver.turn()
+
+    let_pass(driver, 2 * MINUTE)
+
+    assert [] == driver.log.forwarded
+    assert 0 == driver.ledger.open_count
+
+
+def test_one_that_doubt_cannot_keep_whole_is_parked_at_its_decision() -> None:
+    driver = PartitionDriver()
+    driver.log.settings = driver.ledger.settings = driver.ledger.settings.__class__(
+        **{
+            **{f: getattr(driver.ledger.settings, f) for f in driver.ledger.settings.__slots__},
+            "transaction_bytes_max": 10,
+        }
+    )
+    scheduled(driver, A, driver.now_ms + MINUTE)
+
+    assert {A: "limit"} == driver.reasons()
+
+
+def test_a_part_that_comes_after_an_incomplete_commit_keeps_its_time() -> None:
+    driver = PartitionDriver()
+    at_ms = driver.now_ms + MINUTE
+    first = driver.half(A, count=2)
+    driver.op("C", A, first)
+    driver.turn()
+    second = driver.half(A, index=1, count=2, options=timed(at_ms, HalfOptions()))
+    driver.op("C", A, second)
+    driver.turn()
+
+    assert [("a", 0)] == visible(driver)
+    let_pass(driver, MINUTE)
+
+    assert [("a", 0), ("a", 1)] == visible(driver)
+
+
+def test_a_transaction_has_a_bounded_number_of_times() -> None:
+    driver = PartitionDriver()
+    count = TIMES_MAX + 1
+    for index in range(count):
+        last = driver.half(A, index=index, count=count, options=timed(1_000 + index))
+    driver.turn()
+
+    assert 1 == len(driver.log.kept_aside)
+    assert last == driver.log.kept_aside[0].offset
+
+
+def test_lines_that_release_are_bounded_in_a_batch_and_ahead_of_the_log() -> None:
+    driver = PartitionDriver()
+    count = RELEASES_AHEAD_MAX + 500
+    for number in range(count):
+        key = f"t{number}/0000000a"
+        driver.op("C", key, driver.half(key, options=timed(driver.now_ms + MINUTE)))
+    driver.turn()
+    lines = []
+    for _ in range(4):
+        driver.tick(after_ms=MINUTE)
+        lines.append(len(driver.ledger.batch.policy_lines))
+        driver.publish()
+
+    assert [RELEASE_LINES_MAX, RELEASE_LINES_MAX, 0, 0] == lines
+    while driver.ledger.open_count:
+        let_pass(driver, 1)
+
+    assert [f"t{number}/0000000a" for number in range(count)] == driver.log.forwarded
+
+
+def ends_of(driver: PartitionDriver, key: str) -> list[Entry]:
+    return [e for e in driver.log.doubt if e.record.key() == key.encode() and e.record.value() is None]
+
+
+def test_an_op_line_of_an_operator_is_as_before() -> None:
+    driver = PartitionDriver()
+    last = scheduled(driver, A, driver.now_ms + MINUTE)
+    driver.op_lines(op_line("U", A, last), op_line("R", A, last))
+    driver.turn()
+
+    assert TxnState.SCHEDULED is driver.state(A)

@@ -1,0 +1,105 @@
+"""`deliver_at` and `delay`: what a producer writes for them, and what it refuses."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from tests.support.producer_stage import HALF, ProducerStage
+from txlayer.core import codec
+from txlayer.core.ledger.transaction import TIMES_MAX
+from txlayer.core.messages import HalfHeader, Message
+from txlayer.errors import UsageError
+from txlayer.producer.identity import now_ms
+from txlayer.producer.rocketmq import DELAYS, delay_of
+
+AT = datetime(2031, 2, 3, 4, 5, 6, 789_000, tzinfo=UTC)
+AT_MS = 1_927_857_906_789
+
+
+def headers(stage: ProducerStage) -> list[HalfHeader]:
+    found = [codec.decode_half_header(codec.half_header_of(r.headers()) or b"") for r in stage.writer.of(HALF)]
+    return [each for each in found if isinstance(each, HalfHeader)]
+
+
+def test_a_time_is_an_option_of_its_half_record(stage: ProducerStage) -> None:
+    with stage.producer() as producer, producer.transaction() as tx:
+        tx.send("orders", key=b"k", value=b"v", deliver_at=AT, partition=1)
+        tx.send("orders", key=b"k", value=b"v")
+        tx.prepare()
+
+    first, second = headers(stage)
+    assert [AT_MS, None] == [first.options.deliver_at_ms, second.options.deliver_at_ms]
+    assert (1, first.options.key_hash) == (first.options.partition, second.options.key_hash)
+
+
+def test_a_release_that_knows_no_times_cannot_read_it(stage: ProducerStage) -> None:
+    with stage.producer() as producer:
+        producer.publish([Message("orders", b"k", b"v", deliver_at=AT), Message("orders", b"k", b"v")])
+
+    raws = [codec.half_header_of(record.headers()) or b"" for record in stage.writer.of(HALF)]
+    assert [b"3|", b"1|"] == [raw[:2] for raw in raws]
+
+
+def test_a_delay_counts_from_prepare_on(stage: ProducerStage) -> None:
+    begin_ms = now_ms()
+    with stage.producer() as producer:
+        producer.submit(Message("orders", b"k", b"v", delay=timedelta(minutes=5))).result()
+
+    [header] = headers(stage)
+    assert begin_ms <= (header.options.deliver_at_ms or 0) - 300_000 <= now_ms()
+
+
+@pytest.mark.parametrize(
+    ("at", "wanted_ms"),
+    [
+        (datetime(1970, 1, 1, tzinfo=UTC), 1),
+        (datetime(1969, 1, 1, tzinfo=UTC), 1),
+        (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 1),
+        (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), 253_402_300_799_000),
+    ],
+)
+def test_any_time_may_be_named(stage: ProducerStage, at: datetime, wanted_ms: int) -> None:
+    with stage.producer() as producer:
+        producer.publish(Message("orders", b"k", b"v", deliver_at=at))
+
+    assert [wanted_ms] == [header.options.deliver_at_ms for header in headers(stage)]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"deliver_at": datetime(2031, 1, 1)},  # noqa: DTZ001 - the fault: it names no zone
+        {"deliver_at": 5},
+        {"delay": 5},
+        {"delay": timedelta(seconds=-1)},
+        {"deliver_at": AT, "delay": timedelta(0)},
+    ],
+)
+def test_what_is_no_time_is_refused(stage: ProducerStage, given: dict[str, Any]) -> None:
+    with stage.producer() as producer, pytest.raises(UsageError, match="Nothing was sent"):
+        producer.publish(Message("orders", b"k", b"v", **given))
+
+    assert [] == headers(stage)
+
+
+def test_a_transaction_has_a_bounded_number_of_times(stage: ProducerStage) -> None:
+    messages = [Message("orders", b"k", b"v", deliver_at=AT + timedelta(seconds=n)) for n in range(TIMES_MAX + 1)]
+    with stage.producer() as producer, pytest.raises(UsageError, match="65 different times"):
+        producer.publish(messages)
+
+    assert [] == headers(stage)
+
+
+@pytest.mark.parametrize(("level", "wanted"), [(1, 1), (5, 60), (14, 600), (16, 1_800), (18, 7_200)])
+def test_a_delay_level_is_that_of_rocketmq(level: int, wanted: int) -> None:
+    assert timedelta(seconds=wanted) == delay_of(level)
+    assert 18 == len(DELAYS)
+
+
+@pytest.mark.parametrize("level", [0, 19, True, "1"])
+def test_no_other_level_is_known(level: Any) -> None:
+    with pytest.raises(UsageError, match="1 to 18"):
+        delay_of(level)
