@@ -10,12 +10,16 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, Literal
+from uuid import UUID
 
 import typer
 
 from tests.fuzz.dead_letters import check_dead_letter, check_letter, check_replay, check_time
 from tests.fuzz.partition import check_partition
+from txlayer.adapters.bodies import Body, write_json
 from txlayer.adapters.ports import StoredOffset
 from txlayer.cli.main import build_app
 from txlayer.cli.options import parse_instant, parse_start
@@ -321,6 +325,40 @@ def check_command(raw: bytes) -> bool:
         return False
 
 
+@dataclass(frozen=True)
+class Order:
+    """A body with every type that JSON holds as text or in another form."""
+
+    id: UUID
+    cents: int | None
+    total: Decimal
+    share: float
+    at: datetime
+    days: list[date]
+    opens: time | str
+    kind: Literal["new", "old"]
+    tags: frozenset[str]
+    place: tuple[int, bool]
+    more: dict[str, Any]
+    parent: Order | None = None
+
+
+_ORDER, _PLAIN = Body(Order), Body(Any)
+
+
+def check_body(raw: bytes) -> bool:
+    """The body of a message, as a handler of orders and one of plain values want it."""
+    is_accepted = False
+    for body in (_ORDER, _PLAIN):
+        try:
+            found = body(raw, None)
+        except ValueError:
+            continue
+        assert found == body(write_json(found), None)
+        is_accepted = True
+    return is_accepted
+
+
 TARGETS: tuple[Target, ...] = (
     Target("half-header", check_half_header),
     Target("half-options", check_options),
@@ -333,6 +371,7 @@ TARGETS: tuple[Target, ...] = (
     Target("stored", check_stored),
     Target("dead-letter", check_dead_letter),
     Target("replay", check_replay),
+    Target("body", check_body),
     Target("duration", check_duration),
     Target("place", check_place, 5),
     Target("position", check_position, 5),

@@ -88,6 +88,13 @@ class Parcel:
     others: list[Sale]
 
 
+@dataclass
+class Chain:
+    """One inside another."""
+
+    next: Chain | None = None
+
+
 ORDER = Order(
     id=UUID(int=7),
     lines=[Line("a", Cents(1)), Line("b", Cents(2), frozenset({"x"}))],
@@ -177,6 +184,9 @@ def test_bytes_that_are_no_order_are_a_value_error_and_nothing_else(raw: bytes) 
         (tuple[int, str], [1], "a list of 2 is needed, not of 1"),
         (datetime, "noon", "datetime is needed"),
         (Decimal, "much", "Decimal is needed"),
+        (Decimal, "sNaN", "Decimal is needed"),
+        (float, 10**400, "float is needed"),
+        (set[Any], [[]], "a set holds no lists and no objects"),
         (Currency, "USD", "a value of Currency is needed"),
         (Literal["a"], "b", "one of"),
         (float, "1", "float is needed, not str"),
@@ -196,10 +206,21 @@ def test_what_does_not_fit_is_said_with_its_place_and_without_its_value(kind: An
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b"\xef\xbb\xbf{}", b"NaN", b"[" * 100_000, "{}".encode("utf-16")])
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"\xff", b"\xef\xbb\xbf{}", b"NaN", b"1e999", b'["\\uD800"]', b"[" * 100_000, "{}".encode("utf-16")],
+)
 def test_what_is_no_json_in_utf_8_is_not_readable(raw: bytes) -> None:
     with pytest.raises(ValueError, match="not readable as dict: no JSON"):
         Body(dict)(raw, None)
+
+
+def test_an_order_inside_too_many_orders_is_not_readable() -> None:
+    depth = 600  # JSON is read that deep, and the reader makes two calls for each
+    raw = b'{"next":' * depth + b"{}" + b"}" * depth
+
+    with pytest.raises(ValueError, match="not readable as Chain: nested too deeply"):
+        Body(Chain)(raw, None)
 
 
 def test_a_message_without_a_value_is_read_by_a_type_that_allows_it() -> None:

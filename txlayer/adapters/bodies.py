@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +67,13 @@ def write_json(value: Any, _context: Any = None) -> bytes | None:
 
 def read_json(raw: bytes | None, _context: Any = None) -> Any:
     """Plain values of UTF-8 JSON; null stays None. ValueError: it is no JSON."""
-    return None if raw is None else json.loads(raw.decode(), parse_constant=_no_constant)
+    if raw is None:
+        return None
+    text = raw.decode()
+    value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+    if "\\ud" in text.lower():  # half of a character, which no UTF-8 can hold
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 JSON = Codec(write_json, read_json)
@@ -123,6 +130,8 @@ class Body:
             return self._from_value(None) if raw is None else self._from_text(raw)
         except _UnfitError as exc:
             raise ValueError(f"not readable as {_name(self._kind)}: {exc}") from None
+        except RecursionError:
+            raise ValueError(f"not readable as {_name(self._kind)}: nested too deeply") from None
 
 
 class _UnfitError(ValueError):
@@ -156,6 +165,13 @@ def _parsed(raw: bytes) -> Any:
         return read_json(raw)
     except (ValueError, RecursionError) as exc:
         raise _UnfitError(f"no JSON: {exc}") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError("a number is larger than a float can be")
+    return value
 
 
 def _no_constant(name: str) -> Any:
@@ -234,7 +250,7 @@ _FROM_TEXT: Mapping[Any, Callable[[str], Any]] = {
     datetime: datetime.fromisoformat,
     date: date.fromisoformat,
     time: time.fromisoformat,
-    Decimal: Decimal,
+    Decimal: lambda text: _finite_decimal(Decimal(text)),
     UUID: UUID,
 }
 _LISTS: Mapping[Any, Callable[[list[Any]], Any]] = {
@@ -244,6 +260,12 @@ _LISTS: Mapping[Any, Callable[[list[Any]], Any]] = {
     set: set,
     frozenset: frozenset,
 }
+
+
+def _finite_decimal(value: Decimal) -> Decimal:
+    if not value.is_finite():
+        raise ValueError("no number")
+    return value
 
 
 def _name(kind: Any) -> str:
@@ -290,7 +312,8 @@ def _reader(kind: Any, known: dict[Any, Reader]) -> Reader:
     if kind is None or kind is type(None):
         return _checked(lambda value: value is None, "null")
     if kind is float:
-        return lambda value: float(value) if type(value) is int else _float(value)
+        whole = _called(float, "float")
+        return lambda value: whole(value) if type(value) is int else _float(value)
     if kind in (bool, int, str):
         return _checked(lambda value: type(value) is kind, kind.__name__)
     if kind in _FROM_TEXT:
@@ -378,7 +401,10 @@ def _list(kind: Any, parts: Sequence[Any], known: dict[Any, Reader]) -> Reader:
                 found.append(readers[index if is_fixed else 0](one))
             except _UnfitError as exc:
                 raise exc.inside(str(index)) from None
-        return make(found)
+        try:
+            return make(found)
+        except TypeError:
+            raise _UnfitError("a set holds no lists and no objects") from None
 
     return read
 
