@@ -676,7 +676,7 @@ def judge_lines(txn: Transaction, reading: Reading) -> None:
 
 def judge_shown(world: World, txn: Transaction, reading: Reading) -> None:
     """Find doubles, reversals and what differs from the half messages, whatever was decided."""
-    last: dict[tuple[str, int, bytes | None], tuple[int, Record]] = {}
+    last: dict[tuple[str, int, bytes | None, int], tuple[int, Record]] = {}
     seen: dict[int, Record] = {}
     for record, index in sorted(txn.committed_shown, key=lambda s: s[0].log_order):
         message = txn.messages[index]
@@ -691,7 +691,7 @@ def judge_shown(world: World, txn: Transaction, reading: Reading) -> None:
         if not txn.key_hash and record.key is None:
             seen.setdefault(index, record)
             continue  # nothing orders it
-        lane = (record.topic, record.partition, None if txn.key_hash else record.key)
+        lane = (record.topic, record.partition, None if txn.key_hash else record.key, message.time_ms)
         highest, witness = last.get(lane, (-1, record))
         if index in seen or index > highest:
             last[lane] = max((highest, witness), (index, record), key=lambda pair: pair[0])

@@ -215,3 +215,18 @@ def test_a_release_has_its_place_among_the_decisions_of_its_key(is_in_order: boo
 
     assert ("out_of_order" not in words) is is_in_order
     assert ("out_of_order" not in told.values()) is is_in_order
+
+
+@pytest.mark.promise("P6")
+def test_a_message_with_a_later_time_may_come_behind_later_ones_of_its_transaction() -> None:
+    log = Log()
+    time_ms = log.now_ms + MINUTE
+    halves = [log.half(numbers="0/2", options=f"d{time_ms},k{HASH}"), log.half(numbers="1/2", options=f"k{HASH}")]
+    log.op(("C", halves[1]))
+    log.show(halves[1])
+    log.now_ms = time_ms
+    log.op(f"2|C|{KEY}|orders|{halves[1].offset}|1700000000000|policy|||{time_ms}".encode())
+    log.show(halves[0])
+
+    assert "ok" == verdict(judge(log.history()).of(KEY))
+    assert {KEY: "ok"} == verified(log.history(), now_ms=NOW_MS).words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -162,7 +162,7 @@ class ProducerProcess:
         key = self._begin(planned)
         immunity = None if planned.immunity_s is None else timedelta(seconds=planned.immunity_s)
         placement = engine.identity.placement(planned.ordering_key, planned.order, immunity)
-        messages = _messages(planned, key)
+        messages = _messages(planned, key, now_s=self._world.now_ms() / 1000)
         try:
             txn = yield from steps.launch(engine, self._make_flight, messages, placement, key)
             if planned.end is End.SENT:
@@ -285,8 +285,13 @@ class ProducerProcess:
         self._begun.clear()
 
 
-def _messages(planned: PlannedTransaction, key: str) -> list[Message]:
-    return [
+def _messages(planned: PlannedTransaction, key: str, *, now_s: float) -> list[Message]:
+    """Its messages; those with a time count it from `now_s`, by the clock of the brokers."""
+    made = [
         Message(topic, (planned.ordering_key or planned.txn_id) if has_key else None, f"{key}#{index}".ljust(size, "x"))
         for index, (topic, size, has_key) in enumerate(planned.messages)
     ]
+    for index, delay_s in enumerate(planned.delays_s):
+        if delay_s is not None:
+            made[index] = made[index]._replace(deliver_at=datetime.fromtimestamp(now_s + delay_s, UTC))
+    return made

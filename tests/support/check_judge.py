@@ -228,7 +228,7 @@ class _CheckBack:
     def _by_policy(self) -> Iterable[Finding]:
         for op, record, position in self._lines:
             txn = self._judge.expected.get(op.key)
-            if op.source is Source.POLICY and txn is not None:
+            if op.source is Source.POLICY and txn is not None and not op.is_release:
                 answers = self._answers.get(op.key, {}).values()
                 count = sum(answered_at < position for answered_at in answers)
                 yield from self._given_up(txn, op.reason, record, count, UnresolvedAction.ROLLBACK)

@@ -26,8 +26,8 @@ from txlayer.core.messages import (
 )
 
 _OPEN, _PARKED = TxnState.OPEN.value, TxnState.PARKED.value
-_WAITING, _HELD = TxnState.WAITING.value, TxnState.HELD.value
-_DECIDED_STATES = frozenset({_WAITING, _HELD, TxnState.PARKED_COMMITTED.value})
+_WAITING, _HELD, _SCHEDULED = TxnState.WAITING.value, TxnState.HELD.value, TxnState.SCHEDULED.value
+_DECIDED_STATES = frozenset({_WAITING, _SCHEDULED, _HELD, TxnState.PARKED_COMMITTED.value})
 
 Stored = tuple[tuple[int, int], int, str]
 """(op position, next half offset, writer)."""
@@ -232,6 +232,8 @@ def _doubt_of_another_mind(judge: Judge) -> Iterable[Finding]:
             yield Finding(kind, key, f"{summary.state} on doubt, {txn.decision} in op")
         elif summary.state == _HELD:
             yield Finding(Kind.RESTLESS, key, f"held for {summary.reason}")
+        elif summary.state == _SCHEDULED:
+            yield Finding(Kind.RESTLESS, key, "scheduled, and nobody releases it")
         elif summary.state == _WAITING and not _is_blocked(summary, judge):
             yield Finding(Kind.RESTLESS, key, "waits, and nobody goes before it")
         elif is_decided and summary.state != _WAITING and not summary.reason:

@@ -674,7 +674,7 @@ def _may_lack_lines(attempt: _Attempt, window: Window) -> bool:
 def _compare_visible(attempt: _Attempt, reading: _Reading, window: Window) -> None:
     """Find duplicates, reversals and differences from the half messages, whatever the decision."""
     seen: dict[int, ForwardTrace] = {}
-    highest: dict[tuple[str, int, int | None], int] = {}
+    highest: dict[tuple[str, int, int | None, int], int] = {}
     is_ordered = bool(attempt.first.key_hash)
     for index, forward in attempt.visible:  # in the order of topic, partition, offset
         half = attempt.halves[index]
@@ -687,7 +687,8 @@ def _compare_visible(attempt: _Attempt, reading: _Reading, window: Window) -> No
             detail = f"{difference} half message {half.partition}:{half.offset}"
             reading.find(Verdict.CORRUPT, forward.origin, detail)
         if is_ordered or forward.key is not None:
-            lane = (forward.topic, forward.partition, None if is_ordered else forward.key)
+            # Messages that are due later may come behind later ones.
+            lane = (forward.topic, forward.partition, None if is_ordered else forward.key, half.due_ms)
             if index not in seen and index < highest.get(lane, -1):
                 detail = f"message {index} behind message {highest[lane]} of its transaction"
                 reading.find(Verdict.OUT_OF_ORDER, forward.origin, detail)

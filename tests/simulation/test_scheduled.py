@@ -1,0 +1,31 @@
+"""Worlds with faults in which many messages have a time: every promise that can be judged must hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.plan import make_plan
+from tests.simulation.play import play
+from tests.simulation.timed import with_times
+
+COUNT = 40
+"""A world takes a tenth of a second."""
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P2")
+@pytest.mark.promise("P3")
+@pytest.mark.promise("P5")
+@pytest.mark.promise("P6")
+def test_promises_hold_in_worlds_with_scheduled_messages() -> None:
+    red, counts = dict[int, list[str]](), Counter[str]()
+    for seed in range(COUNT):
+        played = play(with_times(make_plan(seed), seed))
+        counts += played.counts
+        if played.findings:
+            red[seed] = [str(finding) for finding in played.findings[:3]]
+
+    assert {} == red
+    assert counts["visible"] > COUNT

@@ -1,0 +1,25 @@
+"""Adds times to the plan of a world: messages that no consumer may see before. Never: the rest of the plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from tests.simulation.plan import Plan, PlannedTransaction
+
+_SALT = 0x71E5_0C4E
+_DELAYS_S = (0.0, 0.2, 0.2, 1.0, 3.0)
+
+
+def with_times(plan: Plan, seed: int) -> Plan:
+    """The plan in which many messages have a time; its own dice, so that the rest stays as it is."""
+    dice = Random(seed ^ _SALT)
+    producers = tuple(tuple(_timed(dice, each) for each in transactions) for transactions in plan.producers)
+    return replace(plan, producers=producers)
+
+
+def _timed(dice: Random, transaction: PlannedTransaction) -> PlannedTransaction:
+    if dice.random() < 0.4:
+        return transaction
+    delays = tuple(None if dice.random() < 0.3 else dice.choice(_DELAYS_S) for _ in transaction.messages)
+    return replace(transaction, delays_s=delays)
