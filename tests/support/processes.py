@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -153,3 +154,31 @@ class CoordinatorProcess(TxlayerProcess):
     def wait_until_listening(self) -> None:
         """Wait until it handles signals; before that a SIGTERM ends it as it would end any program."""
         wait_until(lambda: "--target-topic" in self.output(), within=30, what="it has begun")
+
+
+class ConsoleProcess(TxlayerProcess):
+    """One `txlayer console`."""
+
+    def __init__(
+        self,
+        servers: str,
+        namespace: str,
+        *,
+        log_file: Path,
+        arguments: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`settings` as in `TxlayerProcess`."""
+        command = ["console", "--port", "0", "-b", servers, "-n", namespace, *arguments]
+        super().__init__(command, log_file=log_file, settings=settings)
+
+    @property
+    def address(self) -> str:
+        """Where it listens; waits until it does."""
+
+        def said() -> str:
+            assert self.is_running, self.output()
+            found = re.search(r"https?://127\.0\.0\.1:\d+", self.output())
+            return "" if found is None else found[0]
+
+        return wait_until(said, within=30, what="the console's address")

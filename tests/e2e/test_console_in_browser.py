@@ -1,0 +1,288 @@
+"""A bad night, seen and settled by an operator in a real browser; each page holds what the topics hold, read by plain clients."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import NARROW, WIDE, Visitor, chromium, is_wider_than_its_window, picture, serious, table
+from tests.support.console_world import (
+    BILLING,
+    CHECKOUT,
+    LETTERS_OF,
+    LOYALTY,
+    PARTITION_COUNT,
+    REFUNDS,
+    ConsoleWorld,
+    bad_night,
+)
+from tests.support.logs import ends
+from tests.support.waiting import TimedOutError, wait_until
+from txlayer.adapters.kafka.local import LocalConfig
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+PICTURES = os.environ.get("E2E_CONSOLE_PICTURES")
+"""A folder: each page is kept there as a picture, light and dark, wide and narrow."""
+
+
+@pytest.fixture
+def world(tmp_path: Path, local_config: LocalConfig) -> Iterator[ConsoleWorld]:
+    with bad_night(tmp_path, local_config) as made:
+        yield made
+
+
+def test_a_bad_night_is_seen_and_settled(world: ConsoleWorld) -> None:
+    with chromium() as browser, world.console() as console, world.console("--allow-writes", name="writing") as writing:
+        visitor, person = Visitor(browser, console.address), Visitor(browser, writing.address)
+        the_overview_is_what_the_topics_hold(visitor, world)
+        each_row_of_the_list_is_a_transaction_of_the_topics(visitor, world)
+        one_transaction_names_every_record_that_speaks_of_it(visitor, world)
+        the_queues_and_the_parked_key_are_those_of_the_topics(visitor, world)
+        the_letters_of_one_error_are_those_of_the_topic(visitor, world)
+        nothing_on_a_page_keeps_people_from_using_it(visitor, PAGES)
+        a_keyboard_and_no_script_are_enough(visitor)
+        a_person_commits_one_and_rolls_one_back(person, world)
+        a_person_replays_the_parked_key(person, world)
+        the_audit_names_what_people_did(visitor, world)
+        nothing_on_a_page_keeps_people_from_using_it(visitor, {"audit": "/audit"})
+        the_pages_follow_while_a_responder_settles_the_checkout(visitor, world)
+        # No script failed, and no rule of a page was broken.
+        assert [] == visitor.complaints + person.complaints
+
+
+def shows(page: Page, seen: Callable[[Page], object], said: Callable[[], object], what: str) -> None:
+    """The page shows what the topics say; both move for a moment, and the page follows by itself."""
+    pairs: list[tuple[object, object]] = []
+
+    def is_so() -> bool:
+        pairs[:] = [(seen(page), said())]
+        return pairs[0][0] == pairs[0][1]
+
+    try:
+        wait_until(is_so, within=30, what=what)
+    except TimedOutError as exc:
+        raise TimedOutError(f"{exc}: {pairs}") from exc
+
+
+def groups_of(page: Page) -> dict[str, dict[str, int]]:
+    """The overview's table of producer groups; the sums of its rows are right."""
+    found: dict[str, dict[str, int]] = {}
+    for name, total, states, *_ in table(page, "#groups"):
+        counted = {state: int(number) for state, number in re.findall(r"([a-z-]+)\s+([\d,]+)", states)}
+        assert int(total) == sum(counted.values())
+        if counted:
+            found[name] = counted
+    return found
+
+
+def lags_of(page: Page) -> dict[int, tuple[int, int]]:
+    number = {p: row for p, *row in table(page, "#coordinators")}
+    return {int(p): (int(row[1].replace(",", "")), int(row[4].replace(",", ""))) for p, row in number.items()}
+
+
+def the_overview_is_what_the_topics_hold(visitor: Visitor, world: ConsoleWorld) -> None:
+    with visitor.page() as page:
+        shows(page, groups_of, world.by_group, "not settled, by group and state")
+        shows(page, lags_of, world.op_lags, "how far the coordinators are")
+
+        assert {CHECKOUT: {"open": 6}, REFUNDS: {"held": 1}, BILLING: {"parked": 1}} == groups_of(page)
+        answering = {row[0]: row[4] for row in table(page, "#groups")}
+        assert "no responder" == answering[CHECKOUT]
+        assert answering[BILLING].startswith("1: ")
+        # The first line says it when the orders are old enough not to be under way.
+        expect(page.locator(".headline.error")).to_contain_text(f"group {CHECKOUT}: 6 trans", timeout=60_000)
+        owners = {row[1] for row in table(page, "#coordinators")}
+        assert 2 == len(owners)
+        assert PARTITION_COUNT == len(table(page, "#coordinators"))
+        letters = f"{LOYALTY}.orders.dlq"
+        (consumers,) = table(page, "#consumers")
+        # Offsets, markers of Kafka transactions among them: an upper bound, as the head of the column says.
+        most = sum(ends(world.servers, [letters], isolation="read_uncommitted").values())
+        assert 0 < len(world.records(letters)) < most
+        assert [LOYALTY, "orders", "1", "0", str(most)] == consumers
+
+
+def each_row_of_the_list_is_a_transaction_of_the_topics(visitor: Visitor, world: ConsoleWorld) -> None:
+    with visitor.page("/transactions?sort=id") as page:
+        known = world.unsettled()
+        page.wait_for_selector("#list tbody tr")
+        rows = table(page, "#list")
+
+        assert sorted(known) == [row[0].replace(" ", "/") for row in rows]
+        for txn_id, group, state, reason, _, messages, topics, half, *_ in rows:
+            said = known[txn_id.replace(" ", "/")]
+            assert (said.group, said.state, said.reason) == (group, state, reason)
+            assert f"{len(said.offsets)}/{said.count}" == messages
+            assert said.topics == set(topics.split(", "))
+            assert f"{said.partition}:{min(said.offsets)}" == half
+
+        page.select_option("select[name=state]", "held")
+        page.click(".filters button")
+        expect(page.locator("#list tbody tr")).to_have_count(1)
+        assert ["refund-1"] == [row[0].split()[0] for row in table(page, "#list")]
+        page.click("text=refund-1")
+        expect(page.locator("h1")).to_contain_text("refund-1")
+
+
+def one_transaction_names_every_record_that_speaks_of_it(visitor: Visitor, world: ConsoleWorld) -> None:
+    (key,) = [key for key in world.unsettled() if key.startswith("invoice-1/")]
+    halves = [f"half {half.partition}:{half.offset}" for half in world.halves() if half.txn_key == key]
+    asked = [
+        f"check {record.partition}:{record.offset}"
+        for record in world.records(world.arena.topics.check)
+        if key.encode() in (record.value or b"")
+    ]
+    lines = [
+        f"op {line.record.partition}:{line.record.offset}, line {line.number}"
+        for line in world.lines()
+        if line.txn_key == key
+    ]
+
+    with visitor.page("/transaction?id=invoice-1") as page:
+        places = page.locator(".timeline .place").all_inner_texts()
+
+    assert 1 == len(halves)
+    assert 3 <= len(asked)
+    assert sorted(halves + asked + lines) == sorted(place for place in places if not place.startswith("doubt"))
+
+
+def the_queues_and_the_parked_key_are_those_of_the_topics(visitor: Visitor, world: ConsoleWorld) -> None:
+    waiting = [record for record in world.records(f"{LOYALTY}.orders.dlq") if record.key == LETTERS_OF.encode()]
+    with visitor.page("/queues") as page:
+        expect(page.locator("#leases tbody tr")).to_have_count(4)
+        assert {(LOYALTY, "orders", str(p), "held") for p in range(4)} == {
+            tuple(row[:4]) for row in table(page, "#leases")
+        }
+        (parked,) = table(page, "#parked")
+        assert [LOYALTY, "orders", str(waiting[0].partition)] == parked[:3]
+        assert str(len(waiting)) == parked[4]
+
+
+def the_letters_of_one_error_are_those_of_the_topic(visitor: Visitor, world: ConsoleWorld) -> None:
+    letters = world.records(f"{LOYALTY}.orders.dlq")
+    with visitor.page(f"/letters?group={LOYALTY}") as page:
+        expect(page.locator("#classes")).to_contain_text("LookupError", timeout=30_000)
+        assert len(letters) == sum(int(row[5]) for row in table(page, "#classes"))
+        names = {f"orders/{record.partition}:{record.offset}" for record in letters}
+        assert names == {row[1] for row in table(page, "form[action='/letters/plan']")}
+
+
+PAGES = {
+    "overview": "/",
+    "transactions": "/transactions",
+    "transaction": "/transaction?id=invoice-1",
+    "queues": "/queues",
+}
+
+
+def nothing_on_a_page_keeps_people_from_using_it(visitor: Visitor, pages: dict[str, str]) -> None:
+    for name, path in pages.items():
+        for looks, is_dark in (("light", False), ("dark", True)):
+            for width, size in (("wide", WIDE), ("narrow", NARROW)):
+                with visitor.page(path, size=size, is_dark=is_dark) as page:
+                    page.wait_for_selector("main table")
+                    if PICTURES:
+                        picture(page, Path(PICTURES) / f"console-{name}-{width}-{looks}.png")
+                    assert [] == serious(page)
+                    assert not is_wider_than_its_window(page)
+
+
+def a_keyboard_and_no_script_are_enough(visitor: Visitor) -> None:
+    with visitor.page("/", has_scripts=False) as page:
+        page.keyboard.press("Tab")
+        expect(page.locator(":focus")).to_have_text("Skip to the content")
+        page.fill("#what", "order-2000")
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_contain_text("order-2000")
+        page.click("text=checkout")
+        expect(page.locator("#list tbody tr")).to_have_count(6)
+        page.goto("/")
+        page.click("#verify button")
+        wait_until(lambda: page.reload() and "Ended" in page.inner_text("#verify"), within=60, what="the end of verify")
+        expect(page.locator("#verify")).to_contain_text("proved")
+        assert page.locator(".switches").is_hidden()
+
+
+def a_person_commits_one_and_rolls_one_back(visitor: Visitor, world: ConsoleWorld) -> None:
+    """What two people do at once: the first line in the op log counts, the page of the other says so."""
+    with visitor.page("/transaction?id=order-2004") as first, visitor.page("/transaction?id=order-2004") as other:
+        for page, word in ((first, "Commit…"), (other, "Roll back…")):
+            page.click(f"text={word}")
+            expect(page.locator("h1")).to_contain_text("what would happen")
+            page.fill("input[name=why]", "ticket 12: the bank says that it is paid")
+        assert {"open": 6} == world.by_group()[CHECKOUT]
+        first.click("text=Commit 1")
+        expect(first.locator("#request")).to_contain_text("It ended", timeout=60_000)
+        expect(first.locator("#request .remarks")).to_contain_text("done")
+        other.click("text=Roll back 1")
+        expect(other.locator("#request")).to_contain_text("It ended", timeout=60_000)
+        expect(other.locator("#request .remarks")).to_contain_text("refused")
+    with visitor.page("/transaction?id=order-2005") as page:
+        page.click("text=Roll back…")
+        page.fill("input[name=why]", "ticket 13: the bank knows nothing of it")
+        page.click("text=Roll back 1")
+        expect(page.locator("#request .remarks")).to_contain_text("done", timeout=60_000)
+
+    said = {line.txn_key.split("/")[0]: line for line in world.lines() if line.source == "operator"}
+    assert {"order-2004": "C", "order-2005": "R"} == {txn_id: line.resolution for txn_id, line in said.items()}
+    assert [2, 0] == [len(world.arena.visible(txn_id)) for txn_id in ("order-2004", "order-2005")]
+    with visitor.page("/transaction?id=order-2004") as page:
+        decided = page.locator(".timeline .decided")
+        expect(decided).to_contain_text("commit by operator")
+        expect(decided).to_contain_text("ticket 12")
+        line = said["order-2004"]
+        expect(decided).to_contain_text(f"op {line.record.partition}:{line.record.offset}, line {line.number}")
+
+
+def a_person_replays_the_parked_key(visitor: Visitor, world: ConsoleWorld) -> None:
+    count = len(world.records(f"{LOYALTY}.orders.dlq"))
+    (world.folder / "mended").touch()
+    with visitor.page(f"/letters?group={LOYALTY}") as page:
+        page.click("text=Plan a replay")
+        expect(page.locator("h1")).to_contain_text("nothing is written yet")
+        page.fill("input[name=reason]", "ticket 14: customer 7 has an account again")
+        if count > 1:
+            page.fill("input[name=confirm]", str(count))
+        page.click(f"text=Replay {count}")
+        expect(page.locator("#job")).to_contain_text(f"handled {count}", timeout=60_000)
+    with visitor.page("/queues") as page:
+        expect(page.locator("#parked")).to_contain_text("No key is parked", timeout=60_000)
+
+
+def the_audit_names_what_people_did(visitor: Visitor, world: ConsoleWorld) -> None:
+    places = [
+        f"op {line.record.partition}:{line.record.offset}, line {line.number}"
+        for line in world.lines()
+        if line.source == "operator"
+    ]
+    with visitor.page("/audit") as page:
+        said = " ".join(" ".join(row) for row in table(page, "main"))
+        assert 2 == len(places)
+        for word in ("ticket 12", "ticket 13", "ticket 14", *places):
+            assert word in said
+
+
+def the_pages_follow_while_a_responder_settles_the_checkout(visitor: Visitor, world: ConsoleWorld) -> None:
+    with visitor.page("/") as overview, visitor.page(f"/transactions?group={CHECKOUT}&sort=id") as page:
+        expect(page.locator("#list tbody tr")).to_have_count(4, timeout=30_000)
+        world.responder(CHECKOUT, "paid")
+
+        expect(page.locator("#list")).to_contain_text("Nothing of this kind is waiting", timeout=60_000)
+        expect(page.locator("#count")).to_contain_text("0 not settled")
+        shows(overview, groups_of, world.by_group, "not settled, by group and state")
+        assert CHECKOUT not in groups_of(overview)
+        expect(overview.locator(".headline.error")).to_have_count(0)
+
+    forwarded = {order: len(world.arena.visible(order)) for order in [f"order-{n}" for n in range(2000, 2006)]}
+    assert [2, 2, 2, 2, 2, 0] == list(forwarded.values())
+    with visitor.page("/transaction?id=order-2000") as page:
+        places = page.locator(".timeline .forwarded .place").all_inner_texts()
+        real = [f"{seen.topic} {seen.partition}:{seen.offset}" for seen in world.arena.visible("order-2000")]
+        assert sorted(real) == sorted(places)
+        expect(page.locator(".timeline .decided")).to_contain_text("commit by check")
