@@ -1,9 +1,9 @@
-"""Spark beside bare reads of the same data: bronze, ledger with verdicts, a day's increment, cost against size.
+"""Spark beside its own bare work on the same data: bronze, ledger with verdicts, a day's increment, cost against size.
 
     python bench/spark.py [--only bronze ledger increment size] [--count 2000000] [--page FOLDER] [--events FOLDER]
 
-`local[2]`, one session with the settings of `txlayer-spark`. The bare loops are Spark's own: a `count` over the same Kafka read, and a `groupBy(id).count()` over
-the same Parquet. Bronze for the ledger is made by Spark itself: half, op and forwarded record of each transaction, a fifth
+`local[2]`, one session with the settings of `txlayer-spark`. The bare loops are Spark's own: over the same Kafka read a `count`, and a flat `write.parquet` of the
+same columns; over the same Parquet a `groupBy(id).count()`. What reads from Kafka is measured in turns, as CPU seconds of Java. Bronze for the ledger is made by Spark itself: half, op and forwarded record of each transaction, a fifth
 of them with an ordering key. Memory is the peak of the JVM (VmHWM), Python's beside it.
 """
 
@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 from txlayer.cli.spark.main import spark_session
 from txlayer.core.messages import uuid7
 from txlayer_spark.catalog import BatchFolder, Catalog, Reader, ReadState
-from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.bronze import BronzeSettings, read_new, to_bronze
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.schemas import BRONZE, system_topics
 from txlayer_spark.session import source_options
@@ -100,27 +100,64 @@ def write_topics(servers: str, count: int) -> None:
     producer.flush(60)
 
 
-def bronze_figures(spark: SparkSession, folder: Path, *, count: int) -> list[Figure]:
-    """Bronze from the real broker, of a bare count over the same read; medians of three pairs."""
+class Spent(NamedTuple):
+    """What a piece of work took."""
+
+    wall_s: float
+    cpu_s: float
+    """Of Java: steadier than the wall where other work goes on."""
+
+
+def spent(work: Callable[[], Any]) -> Spent:
+    """Seconds of both kinds."""
+    before, began = cpu_s(), time.monotonic()
+    work()
+    return Spent(time.monotonic() - began, cpu_s() - before)
+
+
+def bronze_figures(spark: SparkSession, folder: Path, *, count: int, rounds: int) -> list[Figure]:
+    """Bronze from the real broker, in turns with a bare count and with Spark's own Parquet over the same read; medians of CPU.
+
+    Spark's own Parquet has the columns of bronze, in one folder, with the options that Spark gives it in the same session.
+    """
     with broker() as running:
         servers = running.bootstrap_servers
-        make_namespace(servers, NAMESPACE)
+        make_namespace(servers, NAMESPACE, partition_count=PARTITIONS)
         admin = AdminClient({"bootstrap.servers": servers})
         admin.create_topics([NewTopic(f"{NAMESPACE}.locks", 4, 1)])[f"{NAMESPACE}.locks"].result()
         write_topics(servers, count)
         options = source_options(bootstrap_servers=servers, topics=[*system_topics(NAMESPACE), TOPIC])
-        bare = lambda: spark.read.format("kafka").options(**options).load().count()  # noqa: E731 - named for what it is
-        bare()
-        ratios = []
-        for number in range(4):
-            settings = BronzeSettings(
-                root=str(folder / f"bronze-{number}"), namespace=NAMESPACE, bootstrap_servers=servers, topics=(TOPIC,)
-            )
-            bare_s = timed(bare)
-            ours_s = timed(lambda s=settings: read_new(spark, s, now_ms=lambda: BORN_MS))
-            print(f"bronze: {3 * count / ours_s:,.0f}/s, bare {3 * count / bare_s:,.0f}/s", flush=True)
-            ratios.append(bare_s / ours_s)
-    return [Figure("bronze, of a bare count over the same read", statistics.median(ratios[1:]), 0.7)]
+        target = folder / "written"
+
+        def read() -> DataFrame:
+            return spark.read.format("kafka").options(**options).load()
+
+        def bronze() -> None:
+            settings = BronzeSettings(root=str(target), namespace=NAMESPACE, bootstrap_servers=servers, topics=(TOPIC,))
+            read_new(spark, settings, now_ms=lambda: BORN_MS)
+
+        works: dict[str, Callable[[], Any]] = {
+            "bare count": lambda: read().count(),
+            "Spark's own Parquet": lambda: (
+                to_bronze(read(), namespace=NAMESPACE, batch=0).drop("kind", "day").write.parquet(str(target))
+            ),
+            "bronze": bronze,
+        }
+        found: dict[str, list[Spent]] = {name: [] for name in works}
+        for number in range(rounds + 2):
+            for name, work in list(works.items())[:: -1 if number % 2 else 1]:
+                found[name].append(spent(work))
+                shutil.rmtree(target, ignore_errors=True)
+                took = found[name][-1]
+                load = f"{os.getloadavg()[0]:.1f}"
+                print(f"{name}: {3 * count / took.wall_s:,.0f}/s, CPU {took.cpu_s:.1f} s, load {load}", flush=True)
+
+    def ratio(name: str, beside: str) -> float:
+        # The first two rounds are for Java's compiler.
+        pairs = zip(found[beside][2:], found[name][2:], strict=True)
+        return statistics.median(bare.cpu_s / ours.cpu_s for bare, ours in pairs)
+
+    return [Figure("bronze, of Spark's own Parquet of the same read", ratio("bronze", "Spark's own Parquet"), 1.0)]
 
 
 # --- ledger over made bronze ------------------------------------------------------------------------------------------
@@ -136,6 +173,7 @@ def _record(kind: str, topic: str, **columns: Column) -> list[Column]:
         "timestamp": F.timestamp_millis(F.lit(BORN_MS) + F.col("id") / 10),
         "batch": F.lit(0),
         "kind": F.lit(kind),
+        "is_append_time": F.expr("true"),
     }
     every = {**common, **columns}
     every["timestamp"] = F.timestamp_millis((F.lit(BORN_MS) + F.col("id") / 10).cast("bigint"))
@@ -220,10 +258,22 @@ def bare_s(spark: SparkSession, bronze: Path) -> float:
     return timed(lambda: bare_scan(spark, bronze).write.format("noop").mode("overwrite").save())
 
 
+def jvm() -> psutil.Process:
+    """Spark's JVM: the broker has one of its own."""
+    children = psutil.Process().children(recursive=True)
+    (java,) = [p for p in children if "java" in p.name() and "org.apache.spark.deploy.SparkSubmit" in p.cmdline()]
+    return java
+
+
+def cpu_s() -> float:
+    """CPU seconds of Spark's JVM so far."""
+    times = jvm().cpu_times()
+    return float(times.user + times.system)
+
+
 def jvm_peak_bytes() -> int:
     """Peak resident memory of Spark's JVM."""
-    (java,) = [p for p in psutil.Process().children(recursive=True) if "java" in p.name()]
-    status = Path(f"/proc/{java.pid}/status").read_text("ascii")
+    status = Path(f"/proc/{jvm().pid}/status").read_text("ascii")
     return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
@@ -317,6 +367,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=2_000_000)
     parser.add_argument("--increment", type=int, default=100_000)
     parser.add_argument("--records", type=int, default=1_000_000, help="transactions in the broker")
+    parser.add_argument("--rounds", type=int, default=3, help="of bronze, after two for Java's compiler")
     parser.add_argument("--page", type=Path, help="a folder for the plot of cost against size")
     parser.add_argument("--events", type=Path, help="an empty folder for Spark's event log: every stage with its time")
     given = parser.parse_args()
@@ -328,7 +379,7 @@ def main() -> int:
         if parts & {"ledger", "increment"}:
             figures += ledger_figures(spark, folder, count=given.count, increment=given.increment, parts=parts)
         if "bronze" in parts:
-            figures += bronze_figures(spark, folder, count=given.records)
+            figures += bronze_figures(spark, folder, count=given.records, rounds=given.rounds)
         if "size" in parts:
             figures += size_figures(spark, folder, given.page)
     return show_figures(figures)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.core import codec
@@ -244,21 +244,15 @@ class _Reading:
         def write(records: DataFrame, batch: int) -> None:
             folder = BatchFolder(reader.number, batch, batch)
             rows = to_bronze(records, namespace=self._settings.namespace, batch=batch)
-            names = Observation()
-            if reader.is_system:
-                known = {"groups": self._state.groups, "topics": self._state.topics}
-                # Made before it is looked at, where it is compiled.
-                found = rows.withColumn("_named", named(rows, **known))
-                found = found.observe(names, F.array_join(F.collect_set("_named"), "\n").alias("named"))
-                rows = found.drop("_named")
             writer = rows.write.mode("overwrite").options(**_WRITING).partitionBy("kind", "day")
             # In place of one that Spark has noted for another run nothing may be written, nor may this one be noted beside it.
             self._turn.go_on()
             writer.parquet(self._catalog.path_of(folder))
             self._turn.go_on()
-            if reader.is_system:
-                # Before Spark notes the batch: after a kill it would not be looked at again.
-                self._note(names.get["named"])
+            if TopicKind.HALF in self._catalog.kinds([folder]):
+                # Before Spark notes the batch: after a kill it would not be looked at again. And behind the write: looked at on
+                # its way each record would be copied once more.
+                self._note(self._catalog.records([folder], kinds=[TopicKind.HALF]))
 
         query = (
             stream.load()
@@ -308,11 +302,11 @@ class _Reading:
         but = self._state.earlier_topics(reader)
         return [t for t in brokers.topics() if is_subscribed(t, reader.topics, but=but)]
 
-    def _note(self, said: str) -> None:
-        """Keep what half records name (lines of `group|topic`); stored when something of it is new."""
-        # The only character that ends a line here: others may stand in the name of a group.
-        pairs = [pair.split("|") for pair in said.split("\n") if pair]
+    def _note(self, halves: DataFrame) -> None:
+        """Keep what half records name; stored when something of it is new."""
         state = self._state
+        new = named(halves, groups=state.groups, topics=state.topics)
+        pairs = [each.split("|") for row in halves.agg(F.collect_set(new)).collect() for each in row[0]]
         groups = sorted({group for group, _ in pairs} - set(state.groups))
         topics = sorted({topic for _, topic in pairs if self._is_real(topic)} - set(state.topics))
         if groups or topics:
@@ -404,16 +398,15 @@ def to_bronze(raw: DataFrame, *, namespace: str, batch: int) -> DataFrame:
     )
 
 
-def named(rows: DataFrame, *, groups: Sequence[str], topics: Sequence[str]) -> Column:
-    """Of a row of bronze that is a half record: `group|topic` as it names them; null when both are known, and for others."""
-    line = lines.text(lines.header(rows["headers"], codec.HALF_HEADER))
+def named(halves: DataFrame, *, groups: Sequence[str], topics: Sequence[str]) -> Column:
+    """Of a half record: `group|topic` as it names them; null when both are known."""
+    line = lines.text(lines.header(halves["headers"], codec.HALF_HEADER))
     both = F.substring_index(F.substring_index(line, "|", 4), "|", -2)
     is_known = F.lit(False)
     if groups and topics:
         is_known = lines.before(both, "|").isin(*groups) & lines.after(both, "|").isin(*topics)
-    is_half = rows["kind"] == TopicKind.HALF.value
     # Only what is new is held against the pattern, which costs more than all else here.
-    return F.when(is_half & ~is_known & line.rlike(lines.HALF), both)
+    return F.when(~is_known & line.rlike(lines.HALF), both)
 
 
 def subscription(real_topics: Sequence[str], *, but: Sequence[str] = ()) -> str:
