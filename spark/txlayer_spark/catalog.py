@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.errors import UsageError
-from txlayer_spark.schemas import BRONZE, SCHEMA_VERSION, TopicKind
+from txlayer_spark.schemas import BRONZE, SCHEMA_VERSION, TopicKind, Values
 
 WRITING = {
     # Done again, a write takes the place of all that is there; a session may say otherwise.
@@ -304,21 +304,32 @@ class Catalog:
         self._spark = spark
         self.folder = Folder(spark, f"{root.rstrip('/')}/v{SCHEMA_VERSION}")
 
-    def claim(self, namespace: str) -> None:
-        """Make this the bronze of a namespace.
+    def claim(self, namespace: str, values: Values = Values.FULL) -> None:
+        """Make this the bronze of a namespace, with those values.
 
         Raises:
-            UsageError: it is another one's. Nothing was changed.
+            UsageError: it is another one's, or it holds the other values. Nothing was changed.
         """
         if not self.folder.has(_ABOUT):
-            self.folder.write_json({"namespace": namespace, "id": uuid4().hex}, _ABOUT)
+            self.folder.write_json({"namespace": namespace, "id": uuid4().hex, "values": values.value}, _ABOUT)
         self.check(namespace)
+        if self.values is not values:
+            raise UsageError(
+                f"{self.folder.path} was begun with --values {self.values.value}: say so again, or name another folder"
+            )
 
     @property
     def bronze_id(self) -> str:
         """Another one for each bronze that is begun; "" for one of an earlier release."""
-        about = self.folder.read_json(_ABOUT) if self.folder.has(_ABOUT) else {}
-        return str(about.get("id", ""))
+        return str(self._about().get("id", ""))
+
+    @property
+    def values(self) -> Values:
+        """What it keeps of what users sent."""
+        return Values(self._about().get("values", Values.FULL.value))
+
+    def _about(self) -> dict[str, Any]:
+        return dict(self.folder.read_json(_ABOUT)) if self.folder.has(_ABOUT) else {}
 
     def check(self, namespace: str) -> None:
         """Raise if this is the bronze of another namespace.
@@ -326,9 +337,7 @@ class Catalog:
         Raises:
             UsageError: it is. Nothing was changed.
         """
-        if not self.folder.has(_ABOUT):
-            return
-        owner = self.folder.read_json(_ABOUT)["namespace"]
+        owner = self._about().get("namespace", namespace)
         if owner != namespace:
             raise UsageError(
                 f"{self.folder.path} holds the records of namespace {owner!r}, not of {namespace!r}: "

@@ -397,8 +397,6 @@ def _twins(records: DataFrame) -> DataFrame:
 def _contents(records: DataFrame) -> DataFrame:
     """pos: offset; n: count; idx: of the message; a: what it is (`Held`); b: number of the topic, unknown; d: hash of the content."""
     name, headers = lines.text(F.col("key")), F.col("headers")
-    is_null = lines.text(lines.header(headers, codec.NULL_HEADER)) == "1"
-    value = F.when(~F.coalesce(is_null, F.lit(False)), F.col("value"))
     is_cut = F.exists(headers, lambda each: each["key"] == codec.CUT_HEADER)
     rows = records.where(name.rlike(lines.CONTENT_KEY)).select(
         "partition",
@@ -408,7 +406,7 @@ def _contents(records: DataFrame) -> DataFrame:
         F.isnull("value").alias("_is_end"),
         F.coalesce(is_cut, F.lit(False)).alias("_is_cut"),
         lines.text(lines.header(headers, codec.HALF_HEADER)).alias("_line"),
-        _hash_of(lines.header(headers, codec.KEY_HEADER), value, lines.of_user(headers)).alias("_content"),
+        F.coalesce("content_hash", _hash_of(*held_on_doubt(), lines.of_user(headers))).alias("_content"),
     )
     rows = rows.withColumn("_f", F.when(F.col("_line").rlike(lines.HALF), lines.fields(F.col("_line"))))
     part, key = _field(4), F.substring_index("_key", "/", 2)
@@ -448,7 +446,7 @@ def _forwarded(records: DataFrame, names: Names) -> DataFrame:
         _line=lines.text(lines.header(headers, codec.ORIGIN_HEADER)),
         _at_ms=F.when(of_broker, F.unix_millis("timestamp")),
         _timed=F.when(~F.col("is_append_time"), F.unix_millis("timestamp")),
-        _lane=F.when(F.isnotnull("key"), F.xxhash64("key")),
+        _lane=F.coalesce("key_hash", key_hash()),
         _lane_number=names.lane(),
     )
     # Neither header: somebody else's record, which is no fault.
@@ -492,7 +490,7 @@ def _narrow(records: DataFrame, **columns: Column) -> DataFrame:
     """
     # Apart, or Spark would walk through the headers for each use.
     records = records.withColumn("_user", lines.of_user(F.col("headers")))
-    content = _hash_of(F.col("key"), F.col("value"), F.col("_user")).alias("_content")
+    content = F.coalesce("content_hash", _hash_of(F.col("key"), F.col("value"), F.col("_user"))).alias("_content")
     ours = (F.size("headers") - F.size("_user")).alias("_ours")
     named = [column.alias(name) for name, column in columns.items()]
     return records.select("topic", "partition", "offset", "timestamp", *named, content, ours)
@@ -503,6 +501,59 @@ def _hash_of(key: Column, value: Column, headers: Column) -> Column:
     count = F.size(headers)
     are_null = F.when(count > 0, F.transform(headers, lambda each: each["value"].isNull()))
     return F.xxhash64(key.isNull(), key, value.isNull(), value, count, headers, are_null)
+
+
+def held_on_doubt() -> tuple[Column, Column]:
+    """The user's key and value in a content that doubt holds."""
+    is_null = lines.text(lines.header(F.col("headers"), codec.NULL_HEADER)) == "1"
+    return lines.header(F.col("headers"), codec.KEY_HEADER), F.when(~F.coalesce(is_null, F.lit(False)), F.col("value"))
+
+
+def key_hash() -> Column:
+    """Of the key of a row of bronze; null without one."""
+    return F.when(F.isnotnull("key"), F.xxhash64("key"))
+
+
+_NOT_OURS = (codec.KEY_HEADER, codec.WHY_HEADER)
+"""Headers on doubt that repeat what a user sent."""
+
+
+def hashed(rows: DataFrame) -> DataFrame:
+    """Rows of bronze as they are with hashes in place of keys, values and headers of users: `events` makes the same of both.
+
+    A value that was there is empty. What txlayer itself writes stays: headers `txl…`, lines of op, check, locks and replay,
+    and summaries on doubt; but not what a dead letter says of a handler's error.
+    """
+    kind = F.col("kind")
+    is_doubt, is_letter = kind == TopicKind.DOUBT.value, kind == TopicKind.DLQ.value
+    is_message = is_letter | kind.isin(TopicKind.HALF.value, TopicKind.FORWARDED.value)
+    name, value = lines.text(F.col("key")), lines.text(F.col("value"))
+    is_summary = name.rlike(lines.SUMMARY_KEY) & value.rlike(lines.SUMMARY)
+    is_line = name.rlike(lines.QUARANTINE_OF_TXN_KEY) & value.rlike(lines.OP)
+    is_content = is_message | (is_doubt & ~F.coalesce(is_summary | is_line, F.lit(False)))
+    held_key, held_value = held_on_doubt()
+    rows = rows.withColumns({"_user": lines.of_user(F.col("headers")), "_ours": lines.of_txlayer(F.col("headers"))})
+    content = _hash_of(
+        F.when(is_doubt, held_key).otherwise(F.col("key")),
+        F.when(is_doubt, held_value).otherwise(F.col("value")),
+        F.col("_user"),
+    )
+    nothing = F.lit(b"")
+    blank = F.transform(
+        "_ours",
+        lambda each: F.struct(
+            each["key"], F.when(each["key"].isin(*_NOT_OURS), nothing).otherwise(each["value"]).alias("value")
+        ),
+    )
+    return rows.withColumns(
+        {
+            "key": F.when(~is_message, F.col("key")),
+            "value": F.when(is_content & F.isnotnull("value"), nothing).otherwise(F.col("value")),
+            "headers": F.when(is_doubt, blank).when(~is_letter, F.col("_ours")),
+            "key_hash": F.when(is_message, key_hash()),
+            "content_hash": F.when(is_content, content),
+        }
+    ).drop("_user", "_ours")
 
 
 def _split(rows: DataFrame, form: str) -> DataFrame:

@@ -192,6 +192,11 @@ def of_user(headers: Column) -> Column:
     return F.filter(headers, lambda each: ~each["key"].startswith(RESERVED_HEADER_PREFIX))
 
 
+def of_txlayer(headers: Column) -> Column:
+    """The others, which are; null stays null."""
+    return F.filter(headers, lambda each: each["key"].startswith(RESERVED_HEADER_PREFIX))
+
+
 def option(options: Column, letter: str, form: str = _NUMBER) -> Column:
     """The value of the last option of that letter; null without one."""
     found = option_or_empty(options, letter, form)

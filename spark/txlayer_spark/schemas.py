@@ -23,6 +23,13 @@ SCHEMA_VERSION = 1
 """Part of every path of ours: files of another form are never mixed."""
 
 
+class Values(Enum):
+    """What bronze keeps of keys, values and headers of users."""
+
+    FULL = "full"  #: all of it
+    HASH = "hash"  #: hashes, which are enough for every verdict
+
+
 class TopicKind(Enum):
     """What a topic holds."""
 
@@ -242,9 +249,11 @@ BRONZE = _struct(
     *_columns(
         batch=NUMBER,  # of its reader
         is_append_time=BooleanType(),  # False: the timestamp is a producer's; null in folders of earlier releases
+        key_hash=NUMBER,  # in place of a user's key; this and the next one are null where bronze holds the content
+        content_hash=NUMBER,  # in place of a user's key, value and headers
         folder=TEXT,  # partition columns from here on
         kind=TEXT,
         day=DateType(),
     ),
 )
-"""One row per record of Kafka, as it was found: key, value and headers with ours among them."""
+"""One row per record of Kafka, as it was found: key, value and headers with ours among them. Or hashes in place of what users sent."""

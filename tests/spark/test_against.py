@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from pyspark.sql import SparkSession
 
 from tests.conftest import Broker
 from tests.support.planted import Field, Message
+from txlayer.errors import UsageError
 from txlayer_spark.jobs.against import AgainstSettings, compare
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.schemas import Values
 
 
 @pytest.mark.kafka
@@ -44,3 +47,19 @@ def test_ids_that_one_side_lacks_are_named_and_the_others_are_not(
         ("unknown", "1", 0, 0),
         ("unknown", None, 0, 3),
     } == {tuple(row) for row in found.collect()}
+
+
+@pytest.mark.kafka
+def test_of_hashes_only_the_transactions_id_can_be_compared(spark: SparkSession, field: Field, tmp_path: Path) -> None:
+    txn = field.whole(Message(field.orders, value=b'{"order": 1}'))
+    bronze = BronzeSettings(
+        root=str(tmp_path / "bronze"), namespace=field.namespace, bootstrap_servers=field.servers, values=Values.HASH
+    )
+    read_new(spark, bronze, now_ms=lambda: 1)
+    spark.createDataFrame([(txn.txn_id,)], "id string").write.parquet(str(tmp_path / "orders"))
+    settings = AgainstSettings(bronze=bronze.root, topic=field.orders, source=str(tmp_path / "orders"))
+
+    assert [] == compare(spark, settings).collect()
+    with pytest.raises(UsageError, match="holds hashes") as refused:
+        compare(spark, replace(settings, published_id="get_json_object(value, '$.order')"))
+    assert "\n" not in str(refused.value)

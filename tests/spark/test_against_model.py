@@ -15,6 +15,7 @@ from tests.reference.wire import History, Settings
 from tests.support.seed import say
 from tests.support.spark_histories import Judged, TogetherJudged
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
+from txlayer_spark.schemas import Values
 
 SEEDS = (
     770004,
@@ -68,9 +69,9 @@ def judge_together(spark: SparkSession, histories: dict[str, History], root: Pat
     return together, ledger_of(spark, together, root)
 
 
-def ledger_of(spark: SparkSession, together: TogetherJudged, root: Path) -> list[Row]:
+def ledger_of(spark: SparkSession, together: TogetherJudged, root: Path, values: Values = Values.FULL) -> list[Row]:
     """The rows of one run."""
-    together.write(spark, str(root / "bronze"))
+    together.write(spark, str(root / "bronze"), values)
     update_ledger(spark, LedgerSettings(bronze=str(root / "bronze"), root=str(root / "ledger"), clock_error_ms=0))
     return read_ledger(spark, str(root / "ledger")).collect()
 
@@ -96,6 +97,18 @@ def test_a_row_says_what_lines_of_the_producer_group_decided(name: str, together
     (row,) = (row for row in rows if row.txn_id == new_id)
     wanted = "ROLLBACK" if "contrary" in name else "COMMIT"
     assert wanted == row.resolution
+
+
+def test_over_hashes_of_what_users_sent_each_row_is_the_same(
+    spark: SparkSession, together: Together, tmp_path: Path
+) -> None:
+    """All cases and random histories: contents that were changed, cut, or kept on doubt are among them."""
+    both, rows = together
+
+    found = ledger_of(spark, both, tmp_path, Values.HASH)
+
+    assert {"ok", "corrupt", "lost", "parked"} <= {row.verdict for row in rows}
+    assert sorted(map(str, rows)) == sorted(map(str, found))
 
 
 @pytest.mark.nightly

@@ -33,6 +33,7 @@ from txlayer_spark.jobs.bronze import BronzeSettings, is_subscribed, read_new, s
 from txlayer_spark.jobs.compaction import compact, expire
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.report import write_report
+from txlayer_spark.schemas import Values
 from txlayer_spark.session import failures_as_ours
 
 Place = tuple[str, int, int]
@@ -126,6 +127,42 @@ def test_rows_are_the_records_byte_for_byte(spark: SparkSession, field: Field, t
     assert txn.partition == rows["half"].partition
     written = tmp_path / "v1" / "records"
     assert list(written.glob(f"folder=*/kind=half/day={found.day}/*.parquet"))
+
+
+@pytest.mark.kafka
+def test_a_bronze_of_hashes_holds_nothing_that_a_user_sent_and_its_ledger_says_the_same(
+    spark: SparkSession, field: Field, tmp_path: Path
+) -> None:
+    person = b"a-person"
+    message = Message(field.orders, key=person, value=person, headers=[("who", person), ("none", None)])
+    good, changed, held = field.whole(message), field.prepare(message), field.prepare(message)
+    field.commit(changed)
+    field.forward(field.moved(changed, value=b"a-person or another"))
+    field.doubt(held, "parked", "too-old")
+    letters = create_topic(field.servers, f"g.{field.orders}.dlq")
+    aside = f"origin/{field.topic('half')}/0/99".encode()
+    others = [
+        Record(letters, person, person, [("who", person), ("txl-dlq", b"of a-person")]),
+        Record(field.topic("doubt"), person, aside, [("txl-key", person), ("txl-why", person)]),
+        Record(field.orders, person, person, [("who", person)]),
+    ]
+    write_records(field.servers, others)
+    roots = {values: tmp_path / values.value for values in Values}
+    verdicts = {}
+
+    for values, root in roots.items():
+        read_new(spark, settings_of(field, root, values=values), now_ms=running)
+        update_ledger(spark, LedgerSettings(bronze=str(root), root=str(root / "ledger")))
+        verdicts[values] = {row.txn_id: row.verdict for row in read_ledger(spark, str(root / "ledger")).collect()}
+
+    assert places(spark, roots[Values.FULL]) == places(spark, roots[Values.HASH])
+    assert {"ok", "corrupt", "parked"} == {verdicts[Values.FULL][txn.txn_id] for txn in (good, changed, held)}
+    assert verdicts[Values.FULL] == verdicts[Values.HASH]
+    catalog = Catalog(spark, str(roots[Values.HASH]))
+    rows = catalog.records(catalog.complete()).collect()
+    assert [] == [row for row in rows if "person" in str(row)]
+    with pytest.raises(UsageError, match="--values hash"):
+        read_new(spark, settings_of(field, roots[Values.HASH]), now_ms=clock)
 
 
 @pytest.mark.kafka

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from tests.reference.model import Kind, Report, Transaction, judge, verdict
 from tests.reference.wire import Bounds, History, Record, parse_half
 from txlayer_spark.catalog import BatchFolder, Catalog, Gap, Reader, ReadState
-from txlayer_spark.schemas import BRONZE, TopicKind
+from txlayer_spark.events import hashed
+from txlayer_spark.schemas import BRONZE, TopicKind, Values
 
 NAMESPACE = "all"
 DAY_MS = 86_400_000
@@ -199,10 +200,10 @@ class TogetherJudged:
         newest = max((r.timestamp_ms for r in self.records), default=0)
         self.cut_ms = newest + CUT_AFTER_MS
 
-    def write(self, spark: SparkSession, root: str) -> None:
+    def write(self, spark: SparkSession, root: str, values: Values = Values.FULL) -> None:
         """Bronze as `read_new` would have made it."""
         catalog = Catalog(spark, root)
-        catalog.claim(NAMESPACE)
+        catalog.claim(NAMESPACE, values)
         system = [r for r in self.records if is_system(r.topic)]
         real = [r for r in self.records if not is_system(r.topic)]
         for number, records in enumerate((system, real)):
@@ -210,6 +211,8 @@ class TogetherJudged:
             rows = [row_of(record, cut_ms=self.cut_ms) for record in records]
             frame = spark.createDataFrame(rows, BRONZE)
             frame = frame.drop("folder").coalesce(1)
+            if values is Values.HASH:
+                frame = hashed(frame)
             frame.write.partitionBy("kind", "day").parquet(catalog.path_of(folder))
         halves = [parse_half(r) for r in system if r.topic.endswith(".half")]
         named = sorted({(half.producer_group, half.topic) for half in halves if half})
@@ -362,6 +365,8 @@ def row_of(record: Record, *, cut_ms: int, batch: int = 0) -> tuple[Any, ...]:
         "headers": list(record.headers),
         "batch": batch,
         "is_append_time": record.is_append_time,
+        "key_hash": None,
+        "content_hash": None,
         "folder": "",
         "kind": kind,
         "day": at.date(),

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from txlayer.errors import UsageError
 from txlayer_spark.catalog import Catalog
 from txlayer_spark.parse import parse
-from txlayer_spark.schemas import TopicKind
+from txlayer_spark.schemas import TopicKind, Values
 
 
-def published(records: DataFrame, *, topic: str, expression: str) -> DataFrame:
+def published(records: DataFrame, *, topic: str, expression: str, hidden: Sequence[str] = ()) -> DataFrame:
     """Bronze → `id` and where it is visible, one row per forwarded message of a topic.
 
-    `expression` is SQL over `txn_id`, `key` and `value` (both as text), for example `get_json_object(value, '$.order')`.
+    `expression` is SQL over `txn_id`, `key` and `value` (both as text), for example `get_json_object(value, '$.order')`; `hidden`
+    are columns that the records do not hold.
     """
     rows = parse(records.where(F.col("topic") == topic), TopicKind.FORWARDED)
     texts = {name: F.col(name).cast("string") for name in ("key", "value")}
     return (
         rows.where(F.isnotnull("txn_id"))
         .withColumns(texts)
+        .drop(*hidden)
         .select(F.expr(expression).cast("string").alias("id"), "partition", "offset")
     )
 
@@ -61,10 +66,21 @@ def compare(spark: SparkSession, settings: AgainstSettings) -> DataFrame:
     """What differs: `finding` (missing or unknown), `id`, `partition`, `offset`.
 
     The database should be read later than bronze, and its newest rows left out: what was written since is `missing`.
+
+    Raises:
+        UsageError: the id is made of a key or a value, and bronze holds hashes.
     """
     catalog = Catalog(spark, settings.bronze)
     records = catalog.records(catalog.cut(catalog.state()), kinds=[TopicKind.FORWARDED])
-    ours = published(records, topic=settings.topic, expression=settings.published_id)
+    hidden = () if catalog.values is Values.FULL else ("key", "value", "headers")
+    try:
+        ours = published(records, topic=settings.topic, expression=settings.published_id, hidden=hidden)
+    except AnalysisException as exc:
+        if not hidden:
+            raise
+        raise UsageError(
+            f"{catalog.folder.path} holds hashes of keys and values: an id can be made of txn_id alone, not of {settings.published_id}"
+        ) from exc
     if settings.source.startswith("jdbc:"):
         theirs = spark.read.format("jdbc").options(url=settings.source, dbtable=settings.table).load()
     else:

@@ -15,20 +15,21 @@ from txlayer.errors import UsageError
 from txlayer_spark import lines
 from txlayer_spark.brokers import Brokers, NamespaceAddress
 from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, EndOffsets, Gap, Reader, ReadState, Turn
-from txlayer_spark.schemas import TopicKind, is_never_forwarded, kind_column, system_topics
+from txlayer_spark.events import hashed
+from txlayer_spark.schemas import TopicKind, Values, is_never_forwarded, kind_column, system_topics
 from txlayer_spark.session import is_data_loss, source_options
 
 _FOLLOWERS_MAX = 5
 """How often one call begins again behind what retention took meanwhile."""
 _HIDDEN_AFTER_MS = 60_000
 """A coordinator's own Kafka transactions end sooner."""
-_CONTENT = ("key", "value", "headers.list.element.key", "headers.list.element.value")
+_CONTENT = ("key", "value", "headers.list.element.key", "headers.list.element.value", "key_hash", "content_hash")
 _WRITING = {
     **WRITING,
     # What hardly ever comes twice: a dictionary of it is filled, and then thrown away.
     **{
         f"parquet.enable.dictionary#{column}": "false"
-        for column in ("offset", "timestamp", "key", "value", "headers.list.element.value")
+        for column in ("offset", "timestamp", "key", "value", "headers.list.element.value", "key_hash", "content_hash")
     },
     # No reader looks for records by the smallest and largest of these.
     **{f"parquet.column.statistics.enabled#{column}": "false" for column in _CONTENT},
@@ -46,6 +47,8 @@ class BronzeSettings:
     """Real topics; without any, those that half records name."""
     kafka_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Settings of Kafka's Java client."""
+    values: Values = Values.FULL
+    """What is kept of what users sent; the same from run to run."""
     batch_offsets_max: int = 4_000_000
     """Offsets of one batch: bounds what a killed job reads again, and the memory of its tasks."""
 
@@ -56,8 +59,8 @@ def read_new(spark: SparkSession, settings: BronzeSettings, *, now_ms: Callable[
     Killed at any point and called again, it goes on, and no record is there twice.
 
     Raises:
-        UsageError: the folder holds another namespace's records, or those of a system topic that was made anew since: nothing of
-            it was read. Or another run began in this folder meanwhile: this one wrote nothing further.
+        UsageError: the folder holds another namespace's records, or other `values`, or records of a system topic that was made
+            anew since: nothing of it was read. Or another run began in this folder meanwhile: this one wrote nothing further.
     """
     return _Reading(spark, settings, now_ms).run()
 
@@ -75,7 +78,7 @@ class _Reading:
         self._hidden: set[str] = set()
 
     def run(self) -> ReadState:
-        self._catalog.claim(self._settings.namespace)
+        self._catalog.claim(self._settings.namespace, self._settings.values)
         self._turn.begin()
         self._state = self._catalog.state()
         if self._state.system is None:
@@ -244,6 +247,8 @@ class _Reading:
         def write(records: DataFrame, batch: int) -> None:
             folder = BatchFolder(reader.number, batch, batch)
             rows = to_bronze(records, namespace=self._settings.namespace, batch=batch)
+            if self._settings.values is Values.HASH:
+                rows = hashed(rows)
             writer = rows.write.mode("overwrite").options(**_WRITING).partitionBy("kind", "day")
             # In place of one that Spark has noted for another run nothing may be written, nor may this one be noted beside it.
             self._turn.go_on()

@@ -43,6 +43,7 @@ from txlayer_spark.jobs.against import AgainstSettings
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.report import write_report
+from txlayer_spark.schemas import Values
 from txlayer_spark.session import build_session, failures_as_ours
 from txlayer_spark.summary import Summary
 from txlayer_spark.verdicts import exit_code
@@ -82,6 +83,12 @@ class SourceOptions(Bundle):
             "NAME=VALUE",
         ),
     ] = None
+    values: Annotated[
+        Values,
+        option(
+            "--values", "What is kept of keys, values and headers: all of it, or hashes, which are enough for verdicts."
+        ),
+    ] = Values.FULL
     insecure: Insecure = False
 
     def settings(self, data: str) -> BronzeSettings:
@@ -102,6 +109,7 @@ class SourceOptions(Bundle):
             bootstrap_servers=config.bootstrap_servers,
             topics=named,
             kafka_options=options,
+            values=self.values,
         )
 
 
