@@ -220,6 +220,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
         Kind.PHANTOM,
         lambda: logs(op=[], real=[], doubt=doubt("held", reason="topic-missing")),
     ),
+    "scheduled at rest": (Kind.RESTLESS, lambda: logs(real=[], doubt=doubt("scheduled", decided_at=(0, 0)))),
     "held at rest": (
         Kind.RESTLESS,
         lambda: logs(real=[], doubt=doubt("held", reason="topic-missing", decided_at=(0, 0))),

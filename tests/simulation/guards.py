@@ -15,6 +15,7 @@ from tests.simulation import unasked as ua
 from tests.simulation import unguarded as un
 from tests.simulation.plan import Plan, make_plan
 from tests.simulation.society import Variant
+from tests.simulation.timed import make_timed_plan
 from tests.simulation.unguarded import coordinator_with, wrapped
 from tests.simulation.unkind import make_unkind_plan
 from tests.support.checker import Kind
@@ -376,6 +377,15 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=coordinator_with(ledger=ua.HighHandedLedger)),
         1703,
         _LOSS | {_K.CONTRARY, _K.LEFT_ON_DOUBT},
+    ),
+    Guard(
+        "a line that was appended before its time releases nothing",
+        "P3",
+        "ledger.py",
+        Variant(make=coordinator_with(ledger=un.UntimelyLedger)),
+        11,
+        frozenset({_K.EARLY}),
+        plan=make_timed_plan,
     ),
 )
 

@@ -6,9 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.plan import make_plan
 from tests.simulation.play import play
-from tests.simulation.timed import with_times
+from tests.simulation.timed import make_timed_plan
 
 COUNT = 40
 """A world takes a tenth of a second."""
@@ -22,7 +21,7 @@ COUNT = 40
 def test_promises_hold_in_worlds_with_scheduled_messages() -> None:
     red, counts = dict[int, list[str]](), Counter[str]()
     for seed in range(COUNT):
-        played = play(with_times(make_plan(seed), seed))
+        played = play(make_timed_plan(seed))
         counts += played.counts
         if played.findings:
             red[seed] = [str(finding) for finding in played.findings[:3]]

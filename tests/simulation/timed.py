@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from tests.simulation.plan import Plan, PlannedTransaction
+from tests.simulation.plan import Plan, PlannedTransaction, make_plan
 
 _SALT = 0x71E5_0C4E
 _DELAYS_S = (0.0, 0.2, 0.2, 1.0, 3.0)
@@ -23,3 +23,8 @@ def _timed(dice: Random, transaction: PlannedTransaction) -> PlannedTransaction:
         return transaction
     delays = tuple(None if dice.random() < 0.3 else dice.choice(_DELAYS_S) for _ in transaction.messages)
     return replace(transaction, delays_s=delays)
+
+
+def make_timed_plan(seed: int) -> Plan:
+    """The plan of a seed, with times."""
+    return with_times(make_plan(seed), seed)

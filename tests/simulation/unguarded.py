@@ -227,6 +227,14 @@ class HastyLedger(Ledger):
             self.half_next = half_next
 
 
+class UntimelyLedger(Ledger):
+    """Releases scheduled messages by a line that was appended before their time."""
+
+    def _is_about_time(self, txn: Transaction, op: OpMessage) -> bool:
+        due = txn.due
+        return due is not None and txn.may_be_released and (op.is_reschedule or due.left[0] == op.time_ms)
+
+
 class EchoingLedger(Ledger):
     """Does again what a replay shows."""
 

@@ -155,7 +155,9 @@ class _CheckBack:
 
     def _over_ms(self, txn: Expected) -> int | None:
         ends = [r.timestamp_ms for r, s in self._summaries.get(txn.key, ()) if s is None]
-        if all(head.options.timestamp_ms is None for head in txn.heads.values()):
+        # A part of a transaction with times is visible with its decision, and a question may be in that Kafka transaction.
+        options = [head.options for head in txn.heads.values()]
+        if all(each.timestamp_ms is None and each.deliver_at_ms is None for each in options):
             visible = self._judge.visible.get(txn.key, {})
             ends += [record.timestamp_ms for record in visible.values()]
         return min(ends, default=None)

@@ -10,10 +10,10 @@ import pytest
 from tests.support.producer_stage import HALF, ProducerStage
 from txlayer.core import codec
 from txlayer.core.ledger.transaction import TIMES_MAX
-from txlayer.core.messages import HalfHeader, Message
+from txlayer.core.messages import COMMIT, HalfHeader, Message, Resolution
 from txlayer.errors import UsageError
 from txlayer.producer.identity import now_ms
-from txlayer.producer.rocketmq import DELAYS, delay_of
+from txlayer.producer.rocketmq import DELAYS, TransactionMQProducer, delay_of
 
 AT = datetime(2031, 2, 3, 4, 5, 6, 789_000, tzinfo=UTC)
 AT_MS = 1_927_857_906_789
@@ -103,3 +103,29 @@ def test_a_delay_level_is_that_of_rocketmq(level: int, wanted: int) -> None:
 def test_no_other_level_is_known(level: Any) -> None:
     with pytest.raises(UsageError, match="1 to 18"):
         delay_of(level)
+
+
+class Listener:
+    """Commits whatever it is asked."""
+
+    def execute_local_transaction(self, _prepared: Any, _arg: Any) -> Resolution:
+        return COMMIT
+
+    def check_local_transaction(self, _request: Any) -> Resolution:
+        return COMMIT
+
+
+@pytest.mark.parametrize(
+    ("message", "level"),
+    [(Message("orders", b"k", b"v"), 5), (Message("orders", b"k", b"v", delay=timedelta(minutes=1)), None)],
+)
+def test_rocketmqs_producer_takes_levels_and_times(stage: ProducerStage, message: Message, level: int | None) -> None:
+    begin_ms = now_ms()
+    producer = TransactionMQProducer(
+        listener=Listener(), bootstrap_servers="127.0.0.1:9", group="g", connect=stage.connect
+    )
+    with producer:
+        producer.send_message_in_transaction(message, delay_level=level)
+
+    [header] = headers(stage)
+    assert begin_ms <= (header.options.deliver_at_ms or 0) - 60_000 <= now_ms()
