@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from tests.support.console_world import (
 )
 from tests.support.logs import ends
 from tests.support.waiting import TimedOutError, wait_until
-from txlayer.adapters.kafka.local import LocalConfig
+from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -178,6 +179,7 @@ PAGES = {
     "transactions": "/transactions",
     "transaction": "/transaction?id=invoice-1",
     "queues": "/queues",
+    "letters": f"/letters?group={LOYALTY}",
 }
 
 
@@ -286,3 +288,49 @@ def the_pages_follow_while_a_responder_settles_the_checkout(visitor: Visitor, wo
         real = [f"{seen.topic} {seen.partition}:{seen.offset}" for seen in world.arena.visible("order-2000")]
         assert sorted(real) == sorted(places)
         expect(page.locator(".timeline .decided")).to_contain_text("commit by check")
+
+
+MANY = 1_200
+"""More than two of the steps in which a request is worked off."""
+
+
+def test_a_console_killed_in_a_bulk_action_loses_nothing_and_does_nothing_twice(
+    tmp_path: Path, local_config: LocalConfig
+) -> None:
+    with (
+        LocalBroker(config=local_config, data=tmp_path / "broker") as broker,
+        ExitStack() as stack,
+        chromium() as browser,
+    ):
+        world = ConsoleWorld(broker.bootstrap_servers, tmp_path, stack)
+        coordinator = world.coordinator(1)
+        coordinator.wait_for("partitions.taken_over", within=60)
+        world.sell(CHECKOUT, *[(f"order-{number}", ["orders"], None) for number in range(MANY)], dies=True)
+        first = stack.enter_context(world.console("--allow-writes"))
+        with Visitor(browser, first.address).page(f"/transactions?group={CHECKOUT}&state=open") as page:
+            expect(page.locator("#count")).to_contain_text(f"{MANY:,} not settled", timeout=60_000)
+            page.locator("form:has(input[name=is_view]) >> text=Roll back…").click()
+            page.fill("input[name=why]", "ticket 15: a test of the checkout")
+            page.fill("input[name=confirm]", str(MANY))
+            coordinator.freeze()  # the first step waits for it
+            page.click(f"text=Roll back {MANY:,}")
+            expect(page.locator("#request")).to_contain_text(f" of {MANY:,} lines", timeout=60_000)
+            wait_until(lambda: len(by_hand(world)) > 0, within=60, what="the first step")
+            address = page.url.removeprefix(first.address)
+            first.kill()
+        written = len(by_hand(world))
+        assert 0 < written < MANY
+        second = stack.enter_context(world.console("--allow-writes", name="second"))
+        with Visitor(browser, second.address).page(address) as page:
+            expect(page.locator("#request")).to_contain_text(f"{written:,} of at most {MANY:,}", timeout=60_000)
+            coordinator.thaw()
+            expect(page.locator("#truth")).to_contain_text("were true at", timeout=60_000)
+            page.click("text=Resume")
+            expect(page.locator("#request")).to_contain_text("It ended", timeout=120_000)
+        assert MANY == len(by_hand(world)) == len(set(by_hand(world)))
+        wait_until(lambda: not world.unsettled(), within=60, what="all are rolled back")
+
+
+def by_hand(world: ConsoleWorld) -> list[str]:
+    """The transactions of the lines that people wrote."""
+    return [line.txn_key for line in world.lines() if line.source == "operator"]

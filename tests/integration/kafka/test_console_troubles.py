@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests.conftest import Broker
 from tests.support.arena import Arena, make_arena
@@ -112,6 +113,11 @@ def test_topics_that_are_missing_are_named_until_they_are_there(broker: Broker, 
         Namespace(admin, topics=topics, files=read_topic_files()).apply(partition_count=2, replication_factor=1)
         pages.wait_for("/", "0 transactions not settled")
         pages.wait_until_silent("/", "ot known now")
+
+        plain = AdminClient({"bootstrap.servers": config.bootstrap_servers})
+        plain.delete_topics([topics.op])[topics.op].result(30)
+        pages.wait_for("/", "not known now", topics.op)
+        pages.wait_for("/transactions", "Not known now")
 
 
 def test_a_namespace_is_looked_at_by_any_number_at_a_time(arena: Arena, tmp_path: Path) -> None:

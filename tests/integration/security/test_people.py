@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import httpx
 import pytest
 
 from tests.support.commands import run_command
+from tests.support.processes import ConsoleProcess
 from tests.support.raw import RawWriter
 from tests.support.role_acts import Stage, make_stage
 from tests.support.tls_broker import TlsBroker, User
+from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.cli.main import build_app
 from txlayer.config import ClientConfig
@@ -116,3 +121,25 @@ def test_without_any_right_every_command_says_so_with_code_5(person: Person) -> 
         code, said = person.run(*words)
 
         assert (5, True) == (code, "AUTHORIZATION_FAILED" in said), said
+
+
+def test_a_console_names_the_right_that_is_missing_and_shows_the_rest(stage: Stage, user: User, tmp_path: Path) -> None:
+    open_one = RawWriter(stage.arena).prepare((stage.topics[0], b"k", b"v"))
+    secrets = {"client_settings": ";".join(f"{n}={v}" for n, v in stage.broker.scram(user).items())}
+    with ConsoleProcess(
+        stage.broker.sasl_servers, stage.arena.namespace, log_file=tmp_path / "console.log", settings=secrets
+    ) as process:
+
+        def page(path: str) -> str:
+            return httpx.get(process.address + path, timeout=60).text
+
+        refused = wait_until(
+            lambda: text if "not known now" in (text := page("/")) else "", within=60, what="what is refused"
+        )
+        assert stage.arena.topics.half in refused
+        assert str(stage.broker.scram(user)["sasl.password"]) not in refused + process.output()
+
+        allow(stage, "reader", user)
+        wait_until(lambda: open_one.txn_id in page("/transactions"), within=60, what="the transaction")
+        assert "ot known now" not in page("/")
+        assert process.is_running
