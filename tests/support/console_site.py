@@ -55,7 +55,8 @@ class Site:
         page = self.browser.get("/transaction", params={"id": txn_id, "since": "1h"})
         answer = self.post(page.text, "/transaction/values", id=txn_id, since="1h")
         assert 200 == answer.status_code, answer.text
-        return answer.text
+        text: str = answer.text
+        return text
 
     def place(self, key: str) -> int:
         """The partition of a transaction without an ordering key."""
