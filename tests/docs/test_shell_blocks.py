@@ -49,6 +49,7 @@ TYPED_HERE = {
 """How many blocks of a page this file types."""
 
 RUN_ELSEWHERE = {
+    (f"{HOWTO}scheduled-messages.md", "txlayer tx list --scheduled"): "tests/integration/kafka/test_scheduled.py",
     ("README.md", "txlayer broker start"): "tests/docs/test_readme.py",
     (
         f"{HOWTO}doctor.md",
