@@ -294,7 +294,7 @@ def test_a_union_of_dataclasses_is_read_through_a_field_that_says_which() -> Non
     assert Refund(kind="refund", cents=1) == read(kind, {"kind": "refund", "cents": 1})
 
 
-@pytest.mark.parametrize("value", [float("nan"), b"bytes", Node(), [Node()], {1: 2, (1,): 3}, "\ud800"], ids=repr)
+@pytest.mark.parametrize("value", [float("nan"), b"bytes", Node(), [Node()], {1: 2, (1,): 3}, "\ud800"])
 def test_what_is_no_json_is_refused_before_anything_is_sent(value: Any) -> None:
     with pytest.raises(UsageError, match="Nothing was sent"):
         write_json(value)
