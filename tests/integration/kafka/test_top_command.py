@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.arena import Arena
+from tests.conftest import Broker
+from tests.support.arena import Arena, make_arena
 from tests.support.commands import run_command
 from tests.support.raw import RawWriter
 from tests.support.waiting import wait_until
@@ -19,6 +20,12 @@ from txlayer.cli.main import build_app
 pytestmark = pytest.mark.kafka
 
 PROGRAM = (sys.executable, "-m", "txlayer")
+
+
+@pytest.fixture
+def arena(broker: Broker) -> Arena:
+    """A namespace of its own for each test: they count what is open."""
+    return make_arena(broker.bootstrap_servers)
 
 
 def where(arena: Arena) -> list[str]:

@@ -69,7 +69,7 @@ def test_apply_creates_every_topic_and_a_second_one_changes_nothing(
     assert ([], []) == (second.done, second.left)
     assert [] == namespace.plan()
     states = admin.describe_topics(config.topics.all)
-    assert [8, 8, 8, 4, 4] == [
+    assert [4, 4, 4, 4, 4] == [
         states[f"{config.namespace}.{role}"].partition_count for role in ("half", "op", "doubt", "check", "locks")
     ]
     assert "LogAppendTime" == states[config.topics.half].settings["message.timestamp.type"]

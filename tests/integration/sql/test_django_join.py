@@ -57,6 +57,7 @@ class Shop:
         self.topic = stage.topic("orders")
         self.producer = stage.producer("shop", check=self._check, in_flight_max=2)
         self.table = create_barrier_table()
+        self.execute("DROP TABLE IF EXISTS txlayer_barrier")  # of other tests on the same server
         self.migrate()
         self.execute("CREATE TABLE purchase (customer VARCHAR(20) NOT NULL)")
 
