@@ -17,11 +17,11 @@ from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.coordinator.loop import QUICK_REBUILD_COUNT, Coordinator
 from txlayer.coordinator.presence import GroupPresence
-from txlayer.coordinator.publish import Publisher, contents_of
+from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.targets import LOOK_TIME_S, TARGETS_MAX
 from txlayer.core.codec import encode_check, encode_summary
 from txlayer.core.ledger.batch import Batch
-from txlayer.core.ledger.transaction import held_bytes
+from txlayer.core.ledger.transaction import contents_of, held_bytes
 from txlayer.core.messages import NONCE_LENGTH, Message, Source
 from txlayer.core.partitions import half_partition
 from txlayer.errors import BrokerUnavailableError

@@ -24,7 +24,7 @@ from txlayer.coordinator.metrics import PublishStats
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT, Batch, RecordToQuarantine
-from txlayer.core.ledger.transaction import FORWARD_OVERHEAD_BYTES, Content, Transaction, due_contents
+from txlayer.core.ledger.transaction import FORWARD_OVERHEAD_BYTES, Content, Transaction, contents_of, due_contents
 from txlayer.core.messages import NONCE_LENGTH, CheckRecord, txn_id_of, user_headers
 from txlayer.core.partitions import target_partition
 from txlayer.errors import (
@@ -674,15 +674,6 @@ def _named(error: TxLayerError, txn: Transaction, topic: str) -> TxLayerError:
 def _size(value: bytes, headers: Sequence[tuple[str, bytes | None]]) -> int:
     """Bytes of a record of ours, less its key; a header costs some for its lengths."""
     return len(value) + sum(len(name) + len(head or b"") + 10 for name, head in headers)
-
-
-def contents_of(txn: Transaction) -> list[Content]:
-    """The contents of a transaction that are in memory, in order."""
-    if txn.content is None:
-        return []
-    if isinstance(txn.content, list):
-        return txn.content
-    return [Content(0, txn.topic, txn.first_offset, txn.options, txn.born, txn.content)]
 
 
 def _origin_of(partition: int, txn: Transaction, content: Content) -> str:

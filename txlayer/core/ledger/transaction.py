@@ -388,16 +388,22 @@ def records_of(txn: Transaction) -> Iterator[tuple[str, Any]]:
     return iter(()) if txn.content is None else iter(((txn.topic, txn.content),))
 
 
-def due_contents(txn: Transaction) -> list[Content]:
-    """The contents in memory that a batch forwards: all, or those of its part."""
+def contents_of(txn: Transaction) -> list[Content]:
+    """The contents of a transaction that are in memory, in order."""
     if txn.content is None:
         return []
-    if not isinstance(txn.content, list):
-        return [Content(0, txn.topic, txn.first_offset, txn.options, txn.born, txn.content)]
-    if (due := txn.due) is None:
+    if isinstance(txn.content, list):
         return txn.content
+    return [Content(0, txn.topic, txn.first_offset, txn.options, txn.born, txn.content)]
+
+
+def due_contents(txn: Transaction) -> list[Content]:
+    """The contents in memory that a batch forwards: all, or those of its part."""
+    contents = contents_of(txn)
+    if (due := txn.due) is None or not isinstance(txn.content, list):
+        return contents
     start, end = due.part
-    return [content for content in txn.content if start <= (content.options.deliver_at_ms or 0) < end]
+    return [content for content in contents if start <= (content.options.deliver_at_ms or 0) < end]
 
 
 FORWARD_OVERHEAD_BYTES = 512
