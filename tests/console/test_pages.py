@@ -478,13 +478,19 @@ def test_consumer_groups_are_shown_as_seen_last_while_they_are_read_again(
     assert "Not known now: no answer" in afterwards
 
 
-def test_a_transaction_says_where_it_was_forwarded_and_who_has_handled_it(site: Site) -> None:
+def forwarded_message(site: Site) -> tuple[str, Any]:
+    """The key of a transaction, and its message on `orders`, which the group loyalty reads."""
     for name in ("loyalty.orders.dlq", "loyalty.orders.replay"):
         site.stage.kafka.create_topic(name)
     key = txn_key("order-1")
     site.stage.commit(key, site.stage.half(key))
     site.stage.work(seconds=3)
     (message,) = site.stage.kafka.records("orders")
+    return key, message
+
+
+def test_a_transaction_says_where_it_was_forwarded_and_who_has_handled_it(site: Site) -> None:
+    key, message = forwarded_message(site)
     site.stage.kafka.admin().store_offsets("loyalty", {("orders", 0): StoredOffset(message.offset() + 1, "")})
     site.onlooker.look()
 
@@ -497,12 +503,7 @@ def test_a_transaction_says_where_it_was_forwarded_and_who_has_handled_it(site: 
 
 
 def test_a_dead_letter_of_a_transaction_is_named(site: Site) -> None:
-    for name in ("loyalty.orders.dlq", "loyalty.orders.replay"):
-        site.stage.kafka.create_topic(name)
-    key = txn_key("order-1")
-    site.stage.commit(key, site.stage.half(key))
-    site.stage.work(seconds=3)
-    (message,) = site.stage.kafka.records("orders")
+    key, message = forwarded_message(site)
     letter = DeadLetter(
         DeadLetterReason.REJECTED, Origin("orders", 0, message.offset()), 0, 3, 1, 2, "ValueError", "no such", "loyalty"
     )

@@ -26,6 +26,7 @@ from txlayer.console.access import AccessRules, protected
 from txlayer.console.acting import Action
 from txlayer.console.limits import Connections, EventStreams
 from txlayer.console.pages import LOOKS, ROUTES, SECTIONS, problem
+from txlayer.console.pages.settle import WORDS
 from txlayer.console.people import SecondPerson
 from txlayer.console.work import Desk, Jobs, Looks
 from txlayer.errors import TxLayerError
@@ -79,6 +80,7 @@ class Console:
             version=__version__,
             namespace=self.config.namespace,
             sections=SECTIONS,
+            words=WORDS,
             is_writable=self.rules.is_writable,
             has_passwords=self.rules.has_passwords,
             needs_second_person=self.rules.needs_second_person,

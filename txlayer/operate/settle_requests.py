@@ -76,8 +76,7 @@ class SettlementRequest:
 
     def __post_init__(self) -> None:
         """Check what a person can have got wrong."""
-        if _ID.fullmatch(self.id) is None:
-            raise UsageError("no such request")
+        begun_ms_of(self.id)
         if not 0 < self.count <= (REQUEST_COUNT_MAX if self.is_filter else SELECTED_COUNT_MAX):
             raise UsageError(f"a request takes 1 to {REQUEST_COUNT_MAX:,} transactions, {SELECTED_COUNT_MAX} by name")
         if not self.is_filter and len(self.keys) != self.count:
@@ -92,7 +91,7 @@ class SettlementRequest:
     @property
     def begun_ms(self) -> int:
         """When the person saw what would happen; its lines are younger."""
-        return int(self.id.partition("-")[0], 16)
+        return begun_ms_of(self.id)
 
     def signature(self) -> str:
         """The reason of its op lines, with the name of the person and that of the request."""
@@ -115,6 +114,17 @@ _MARK = re.compile(rf"(.*) \[request ({_ID.pattern}) of (\d{{1,6}})(?:: (\S+))?\
 def request_id_of(now_ms: int, draw: int) -> str:
     """The id of a request that a person begins now; `draw` is any number that others do not draw."""
     return f"{now_ms:011x}-{draw & 0xFFFFFFFF:08x}"
+
+
+def begun_ms_of(request_id: str) -> int:
+    """When the person saw what would happen.
+
+    Raises:
+        UsageError: it is not the id of a request.
+    """
+    if _ID.fullmatch(request_id) is None:
+        raise UsageError("no such request")
+    return int(request_id.partition("-")[0], 16)
 
 
 def _query_of(request: SettlementRequest) -> str:

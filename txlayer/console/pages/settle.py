@@ -30,6 +30,7 @@ from txlayer.operate.settle_requests import (
     FoundRequest,
     RequestState,
     SettlementRequest,
+    begun_ms_of,
     is_able,
     read_requests,
     request_id_of,
@@ -238,11 +239,7 @@ async def one(request: Request) -> Response:
     """One request: how far it is, and what the logs say became of its transactions."""
     console: Console = request.app.state.console
     request_id = request.query_params.get("id", "")
-    job = console.jobs.newest(_job_name(request_id[:40]))
-    state: RequestState | None = None if job is None else job.result
-    found, lines = None, list[FoundLine]()
-    if state is None and (job is None or not job.is_running):
-        found, lines = await console.desk.call(_find, console, request_id)
+    job, state, found, lines = await _look_at(console, request_id)
     asked = state.request if state is not None else found.request if found is not None else None
     topic = console.config.topics.op
     return console.page(
@@ -283,9 +280,19 @@ def _can_resume(job: Job | None, state: RequestState | None, found: FoundRequest
     return found is not None and found.request.is_filter and found.line_count < found.request.count
 
 
+async def _look_at(
+    console: Console, request_id: str
+) -> tuple[Job | None, RequestState | None, FoundRequest | None, list[FoundLine]]:
+    """What this console knows of a request; where it knows nothing, what the op log says."""
+    job = console.jobs.newest(_job_name(request_id[:40]))
+    state: RequestState | None = None if job is None else job.result
+    if state is not None or (job is not None and job.is_running):
+        return job, state, None, []
+    return job, None, *await console.desk.call(_find, console, request_id)
+
+
 def _find(console: Console, request_id: str) -> tuple[FoundRequest | None, list[FoundLine]]:
-    SettlementRequest(request_id, OperatorAction.COMMIT, "-", "-", 1, ("-",))  # refuses what is no id
-    begun_ms = int(request_id.partition("-")[0], 16)
+    begun_ms = begun_ms_of(request_id)
     with closing(console.connect()) as connections:
         topics = console.config.topics
         found = read_requests(connections, topics, since_ms=begun_ms, request_id=request_id)
@@ -306,7 +313,7 @@ async def all_of_them(request: Request) -> Response:
 
     found = await console.desk.call(read)
     running = [job for job in console.jobs.named(_job_name("")) if job.is_running]
-    return console.page(request, "requests.html", found=found, running=running, since=since, words=WORDS)
+    return console.page(request, "requests.html", found=found, running=running, since=since)
 
 
 async def stop(request: Request) -> Response:
@@ -321,11 +328,7 @@ async def resume(request: Request) -> Response:
     """Write the lines that are missing, under the name of the person who resumes."""
     console: Console = request.app.state.console
     request_id = request.state.form.get("id", "")[:40]
-    job = console.jobs.newest(_job_name(request_id))
-    state: RequestState | None = None if job is None else job.result
-    found = None
-    if state is None:
-        found, _ = await console.desk.call(_find, console, request_id)
+    job, state, found, _ = await _look_at(console, request_id)
     if not _can_resume(job, state, found):
         raise UsageError("nothing is missing of this request, or it is not known of which transactions")
     asked = state.request if state is not None else found.request if found is not None else None
