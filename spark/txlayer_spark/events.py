@@ -200,7 +200,7 @@ DUE_BIT = 1 << 61
 
 
 def _half(records: DataFrame, names: Names) -> DataFrame:
-    """pos: offset; n: count; a: group; b: number of the topic; c: immunity and mode, and whether it has a time before which nobody may see it; key: hash of the ordering key;
+    """pos: offset; n: count; a: group; b: number of the topic; c: immunity and mode, and whether it has a time before which no consumer may see it; key: hash of the ordering key;
     hash: of everything that a forwarded record repeats; g: of group and partition; w: of the partition that it names;
     d: of the content; t: the timestamp that it names.
     """

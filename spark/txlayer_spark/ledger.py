@@ -752,7 +752,7 @@ def immunity_ms() -> Column:
 
 
 def has_times() -> Column:
-    """Whether a message of it has a time before which nobody may see it: what follows from times is not judged here."""
+    """Whether a message of it has a time before which no consumer may see it: what follows from times is not judged here."""
     return F.coalesce(F.col("h_options"), F.lit(0)).bitwiseAND(DUE_BIT) != 0
 
 
