@@ -130,6 +130,7 @@ def test_rows_are_the_records_byte_for_byte(spark: SparkSession, field: Field, t
 
 
 @pytest.mark.kafka
+@pytest.mark.nightly
 def test_a_bronze_of_hashes_holds_nothing_that_a_user_sent_and_its_ledger_says_the_same(
     spark: SparkSession, field: Field, tmp_path: Path
 ) -> None:

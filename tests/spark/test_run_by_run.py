@@ -648,7 +648,7 @@ def test_of_two_runs_at_once_the_one_that_began_last_counts(
     assert at_the_end == last
 
 
-HISTORIES = 100
+HISTORIES = 40
 # Read when the file is: while a test runs nothing of TXLAYER_ is set.
 FIRST = int(os.environ.get("TXLAYER_DIFFERENTIAL_SEED", "0"))
 COUNT = int(os.environ.get("TXLAYER_DIFFERENTIAL_COUNT", str(HISTORIES)))

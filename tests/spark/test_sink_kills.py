@@ -162,6 +162,7 @@ def test_a_run_killed_at_a_step_and_started_again_publishes_its_epoch_once(
 
 
 @pytest.mark.fault("Spark: a job that publishes is killed at any step")
+@pytest.mark.nightly
 def test_a_stream_that_lost_its_note_of_a_batch_publishes_it_once(
     spark: SparkSession, arena: Arena, tmp_path: Path
 ) -> None:
