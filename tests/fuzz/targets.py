@@ -7,7 +7,6 @@ encoder as it went in.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time
@@ -40,7 +39,6 @@ from txlayer.core import codec
 from txlayer.core.ledger.transaction import from_summary
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, OpMessage, Undecodable, check_group, check_txn_id
 from txlayer.core.partitions import half_partition, partition_of_key_hash
-from txlayer.core.topics import TopicSpec, plan
 from txlayer.errors import ConfigError, UsageError
 
 TOPICS = SystemTopics("txlayer")
@@ -278,20 +276,6 @@ def check_id(raw: bytes) -> bool:
     return is_accepted
 
 
-def check_topic_file(raw: bytes) -> bool:
-    """A file of topics/."""
-    try:
-        spec = TopicSpec.parse(tomllib.loads(raw.decode("utf-8", "replace")))
-    except (tomllib.TOMLDecodeError, ConfigError):
-        return False
-    try:
-        desired = spec.desired(names={"namespace": "n", "group": "g", "topic": "t"}, partition_count=8)
-    except ConfigError:
-        return False
-    assert plan([desired], {})
-    return True
-
-
 _COMMANDS: dict[tuple[str, ...], Any] = {}
 
 
@@ -381,7 +365,6 @@ TARGETS: tuple[Target, ...] = (
     Target("bootstrap", check_bootstrap, 5),
     Target("environment", check_environment, 3),
     Target("id", check_id, 5),
-    Target("topic-file", check_topic_file, 2),
     Target("command", check_command, 1),
     Target("partition", check_partition, 3),
 )

@@ -60,7 +60,7 @@ class Namespace:
     ) -> None:
         self._admin = admin
         self._topics = topics
-        self._specs = [TopicSpec.parse(files[role], origin=f"topics/{role}.toml") for role in NAMESPACE_ROLES]
+        self._specs = [TopicSpec.parse(files[role]) for role in NAMESPACE_ROLES]
 
     def plan(self, *, partition_count: int | None = None, replication_factor: int | None = None) -> list[Change]:
         """The changes that are missing; empty if coordinators can start.

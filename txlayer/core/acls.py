@@ -9,8 +9,9 @@ import string
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
-from txlayer.errors import ConfigError, UsageError
+from txlayer.errors import UsageError
 
 
 class AclResource(Enum):
@@ -89,35 +90,17 @@ class Entry:
         return frozenset(field for _, field, _, _ in string.Formatter().parse(self.name) if field)
 
 
-_PLACEHOLDERS = frozenset({"namespace", "group", "topic"})
-_RESOURCES = {r.value: r for r in AclResource if r is not AclResource.OTHER}
-_PATTERNS = {p.value: p for p in AclPattern}
-_OPERATIONS = {o.value: o for o in Operation if o is not Operation.OTHER}
-
-
 @dataclass(frozen=True, slots=True)
 class RoleSpec:
-    """One file of topics/acl/: what a role does, and the rights that it needs."""
+    """One file of topics/acl/: the rights that a role needs."""
 
     role: str
-    does: str
     entries: tuple[Entry, ...]
 
     @staticmethod
-    def parse(role: str, mapping: Mapping[str, object]) -> RoleSpec:
-        """Parse the content of a role's file.
-
-        Raises:
-            ConfigError: a key is missing, unknown or of another type.
-        """
-        origin = f"topics/acl/{role}.toml"
-        entries = mapping.get("entry")
-        does = mapping.get("does")
-        if set(mapping) != {"does", "entry"} or not isinstance(does, str):
-            raise _misfit(origin, "keys", sorted(mapping), "does and [[entry]]")
-        if not isinstance(entries, Sequence) or not entries:
-            raise _misfit(origin, "entry", entries, "[[entry]]")
-        return RoleSpec(role, does, tuple(_entry(entry, origin) for entry in entries))
+    def parse(role: str, content: Mapping[str, Any]) -> RoleSpec:
+        """The content of a role's file. The files are a part of txlayer: a test checks their form."""
+        return RoleSpec(role, tuple(_entry(**entry) for entry in content["entry"]))
 
     def _joins(self, group: str) -> bool:
         # In every namespace: the cluster may have others beside the namespace of this call.
@@ -245,40 +228,6 @@ def _filled(entry: Entry, *, namespace: str, group: str, topic: str) -> tuple[st
     return entry.name.format(namespace=namespace, group=group, topic=topic), pattern
 
 
-def _entry(value: object, origin: str) -> Entry:
-    if not isinstance(value, Mapping):
-        raise _misfit(origin, "entry", value, "a table")
-    named = [key for key in value if key in _RESOURCES]
-    if len(named) != 1 or not set(value) <= {*named, "pattern", "operation", "why"}:
-        raise _misfit(origin, "entry", sorted(value), f"one of {', '.join(_RESOURCES)}; operation; why")
-    texts = {key: text for key, text in value.items() if isinstance(text, str) and text.strip()}
-    if set(texts) != set(value) or not {"operation", "why"} <= set(texts):
-        raise _misfit(origin, "entry", sorted(value), "texts, with an operation and a why")
-    pattern, operation = texts.get("pattern", "literal"), texts["operation"]
-    if pattern not in _PATTERNS:
-        raise _misfit(origin, "pattern", pattern, " or ".join(_PATTERNS))
-    if operation not in _OPERATIONS:
-        raise _misfit(origin, "operation", operation, ", ".join(_OPERATIONS))
-    entry = Entry(_RESOURCES[named[0]], texts[named[0]], _PATTERNS[pattern], _OPERATIONS[operation], texts["why"])
-    if not entry.placeholders <= _PLACEHOLDERS:
-        raise _misfit(origin, named[0], entry.name, "{namespace}, {group}, {topic}")
-    return entry
-
-
-def _misfit(origin: str, name: str, value: object, expected: str) -> ConfigError:
-    return ConfigError(origin, name=name, value=str(value), expected=expected)
-
-
-__all__ = [
-    "Acl",
-    "AclChange",
-    "AclPattern",
-    "AclResource",
-    "CreateAcl",
-    "Entry",
-    "Operation",
-    "OtherAcl",
-    "RoleSpec",
-    "WantedAcl",
-    "plan",
-]
+def _entry(*, operation: str, why: str, pattern: str = AclPattern.LITERAL.value, **resource: str) -> Entry:
+    ((kind, name),) = resource.items()
+    return Entry(AclResource(kind), name, AclPattern(pattern), Operation(operation), why)

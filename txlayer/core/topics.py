@@ -1,24 +1,18 @@
 """The required state of topics (`TopicSpec`), and the changes that bring a cluster to it (`plan`).
 
-`plan` contains no change that deletes or shrinks. A topic file may only contain settings that are in `SETTING_RULES`, so
-that no setting is altered without a rule.
+`plan` contains no change that deletes or shrinks. Each setting of a topic file has a rule in `SETTING_RULES`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-
-from txlayer.errors import ConfigError
+from typing import Any
 
 PARTITION_COUNT = 4
 """Partitions of half, op and doubt in a new namespace. They keep two coordinators on four cores busy. Clients send a request per
 partition, so that each further partition costs the brokers CPU."""
-
-
-_NAME = re.compile(r"([A-Za-z0-9._-]|\{(namespace|group|topic)\})+")
 
 
 class SettingRule(Enum):
@@ -54,7 +48,7 @@ class FollowsSetting:
     """A setting that follows the same setting of another topic."""
 
     topic: str
-    times: int
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,36 +68,21 @@ class TopicSpec:
     """One file of topics/. `name` and `above.topic` may contain {namespace}, {group}, {topic}."""
 
     name: str
-    holds: str
     partitions: int | PartitionSource
     partitions_why: str
     settings: tuple[Setting, ...]
 
     @staticmethod
-    def parse(mapping: Mapping[str, object], *, origin: str = "topic file") -> TopicSpec:
-        """Parse the content of a topic file; `origin` names the file in errors.
-
-        Raises:
-            ConfigError: a key is missing, unknown or of another type, or a setting has no rule.
-        """
-        table = _Table(mapping, origin)
-        partitions = table.table("partitions")
-        count = partitions.value("count")
-        spec = TopicSpec(
-            name=table.text("name"),
-            holds=table.text("holds"),
-            partitions=_partitions(count, partitions),
-            partitions_why=partitions.text("why"),
-            settings=tuple(_setting(name, table.table("settings")) for name in table.table("settings").names()),
+    def parse(content: Mapping[str, Any]) -> TopicSpec:
+        """The content of a file of topics/. The files are a part of txlayer: a test checks their form."""
+        partitions = content["partitions"]
+        count = partitions["count"]
+        return TopicSpec(
+            name=content["name"],
+            partitions=count if isinstance(count, int) else PartitionSource(count),
+            partitions_why=partitions["why"],
+            settings=tuple(_setting(name, **given) for name, given in content["settings"].items()),
         )
-        partitions.refuse_others("count", "why")
-        table.refuse_others("name", "holds", "partitions", "settings")
-        for text in (spec.name, *(s.above.topic for s in spec.settings if s.above is not None)):
-            if _NAME.fullmatch(text) is None:
-                raise ConfigError(
-                    origin, name="name", value=text, expected="letters, digits, . _ - and {namespace}, {group}, {topic}"
-                )
-        return spec
 
     def desired(
         self, *, names: Mapping[str, str], partition_count: int, replication_factor: int | None = None
@@ -305,71 +284,7 @@ def _number(text: str) -> int | None:
     return int(text) if digits.isascii() and digits.isdigit() else None
 
 
-# --- reading topic files ----------------------------------------------------------------------------------------------
-
-
-class _Table:
-    """A mapping whose errors name the file and the key."""
-
-    def __init__(self, mapping: Mapping[str, object], origin: str) -> None:
-        self._mapping = mapping
-        self.origin = origin
-
-    def names(self) -> list[str]:
-        return list(self._mapping)
-
-    def value(self, name: str) -> object:
-        return self._mapping.get(name)
-
-    def text(self, name: str) -> str:
-        value = self.value(name)
-        if not isinstance(value, str) or not value.strip():
-            raise self.error(name, "a text")
-        return value
-
-    def whole(self, name: str, *, default: int) -> int:
-        value = self._mapping.get(name, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.error(name, "a whole number above 0")
-        return value
-
-    def table(self, name: str) -> _Table:
-        value = self.value(name)
-        if not isinstance(value, Mapping):
-            raise self.error(name, "a table")
-        return _Table(value, f"{self.origin}: {name}")
-
-    def refuse_others(self, *known: str) -> None:
-        for name in self.names():
-            if name not in known:
-                raise self.error(name, f"one of {', '.join(known)}")
-
-    def error(self, name: str, expected: str) -> ConfigError:
-        return ConfigError(self.origin, name=name, value=self.value(name), expected=expected)
-
-
-def _partitions(count: object, table: _Table) -> int | PartitionSource:
-    if isinstance(count, str) and count in {source.value for source in PartitionSource}:
-        return PartitionSource(count)
-    if isinstance(count, int) and not isinstance(count, bool) and count > 0:
-        return count
-    raise table.error("count", '"namespace", "source" or a whole number above 0')
-
-
-def _setting(name: str, settings: _Table) -> Setting:
-    table = settings.table(name)
-    if name not in SETTING_RULES:
-        raise settings.error(name, f"one of {', '.join(SETTING_RULES)}")
-    table.refuse_others("value", "why", "replication_min", "above")
-    value = table.text("value")
-    is_number = SETTING_RULES[name] in (SettingRule.AT_LEAST, SettingRule.AT_LEAST_OR_UNLIMITED)
-    if is_number and _number(value) is None:
-        raise table.error("value", "a number as text")
-    above = None
-    if table.value("above") is not None:
-        followed = table.table("above")
-        followed.refuse_others("topic", "times")
-        above = FollowsSetting(followed.text("topic"), followed.whole("times", default=1))
-        if SETTING_RULES[name] is not SettingRule.AT_LEAST:
-            raise table.error("above", "nothing: only a number can follow another topic's")
-    return Setting(name, value, table.text("why"), table.whole("replication_min", default=1), above)
+def _setting(
+    name: str, *, value: str, why: str, replication_min: int = 1, above: Mapping[str, Any] | None = None
+) -> Setting:
+    return Setting(name, value, why, replication_min, None if above is None else FollowsSetting(**above))

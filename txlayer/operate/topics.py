@@ -41,7 +41,7 @@ class GroupTopics:
         self._admin = admin
         self._group = group
         self._topics = tuple(dict.fromkeys(topics))
-        self._specs = [TopicSpec.parse(files[role], origin=f"topics/{role}.toml") for role in GROUP_ROLES]
+        self._specs = [TopicSpec.parse(files[role]) for role in GROUP_ROLES]
 
     def plan(self, *, replication_factor: int | None = None) -> list[Change]:
         """What is missing or different; each topic has as many partitions as the one that it belongs to.
