@@ -702,18 +702,9 @@ def abandoned_headers(sent_to: int = 0) -> list[tuple[str, bytes | None]]:
 
 def is_abandoned(value: bytes | None, headers: Headers | None) -> bool:
     """True for the null value of a summary whose transaction was abandoned after its commit."""
-    return value is None and any(_is_end(header) for header in headers or ())
-
-
-def abandoned_from(headers: Headers | None) -> int:
-    """The time below which all messages of an abandoned transaction were forwarded; 0: none was."""
-    text = next((header[1] or b"" for header in reversed(headers or ()) if _is_end(header)), b"")[len(_ABANDON) :]
-    return int(text) if text else 0
-
-
-def _is_end(header: tuple[str, bytes | None]) -> bool:
-    name, value = header
-    return name == END_HEADER and _END.fullmatch(value or b"") is not None
+    return value is None and any(
+        name == END_HEADER and _END.fullmatch(said or b"") is not None for name, said in headers or ()
+    )
 
 
 # --- forwarded --------------------------------------------------------------------------------------------------------

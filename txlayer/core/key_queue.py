@@ -343,18 +343,6 @@ class ParkedKeys:
             return None
         return self._stuck.get(self.key_hash(chain))
 
-    def stuck_after(self, ended: Iterable[Item[R]], parked: Mapping[bytes, int]) -> dict[bytes, int]:
-        """The stuck keys after the ends of these items are written, if `parked` are the parked keys then."""
-        stuck = {key_hash: at for key_hash, at in self._stuck.items() if key_hash in parked}
-        for item in ended if stuck else ():
-            more = item.more
-            if more is None or more.request is None or isinstance(item.chain, int):
-                continue
-            key_hash = self.key_hash(item.chain)
-            if more.end in _FREEING and stuck.get(key_hash) == more.request.dead_letter_offset:
-                del stuck[key_hash]
-        return stuck
-
     @property
     def has_room(self) -> bool:
         """True if one more key can be parked."""
@@ -377,13 +365,14 @@ class ParkedKeys:
             self._coming.add(key_hash)
         return True
 
-    def after(self, ends: Iterable[tuple[Item[R], int]], *, is_parking: bool) -> dict[bytes, int]:
-        """The parked keys after the ends of these items are written, each at its offset.
+    def after(
+        self, ends: Iterable[tuple[Item[R], int]], *, is_parking: bool
+    ) -> tuple[dict[bytes, int], dict[bytes, int]]:
+        """The parked keys, and the stuck ones, after the ends of these items are written, each at its offset.
 
         The end of its last dead letter releases a key. If the key is stuck at an earlier one, the end of that one releases it.
         """
-        parked = dict(self._parked)
-        stuck = dict(self._stuck)
+        parked, stuck = dict(self._parked), dict(self._stuck)
         for item, offset in ends:
             more = item.more
             if more is None or isinstance(item.chain, int):
@@ -403,10 +392,10 @@ class ParkedKeys:
                     del parked[key_hash]
                 else:
                     parked[key_hash] = stuck_at
-        return parked
+        return parked, {key_hash: at for key_hash, at in stuck.items() if key_hash in parked}
 
     def become(self, parked: dict[bytes, int], stuck: dict[bytes, int]) -> None:
-        """Apply the results of `after` and `stuck_after`, which are stored now."""
+        """Apply the result of `after`, which is stored now."""
         self._parked = parked
         self._stuck = stuck
         self._coming -= parked.keys()
@@ -602,8 +591,7 @@ class Chains(Generic[R]):
 
     def written(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> None:
         """The ends of these items, taken by `take_due`, are written at these offsets."""
-        parked = self.parked_after(items, offsets)
-        self._parked.become(parked, self._parked.stuck_after(items, parked))
+        self._parked.become(*self.parked_after(items, offsets))
         self._use_room()
         self.go_on(items)
 
@@ -625,8 +613,10 @@ class Chains(Generic[R]):
             if not index or items[index - 1].follower is not item:
                 (self._answers if item.is_replay else self._due).appendleft(item)
 
-    def parked_after(self, items: Sequence[Item[R]], offsets: Sequence[int]) -> dict[bytes, int]:
-        """The parked keys after these ends are written."""
+    def parked_after(
+        self, items: Sequence[Item[R]], offsets: Sequence[int]
+    ) -> tuple[dict[bytes, int], dict[bytes, int]]:
+        """The parked and the stuck keys after these ends are written."""
         return self._parked.after(zip(items, offsets, strict=True), is_parking=self._is_parking)
 
     def drop_due(self) -> None:
@@ -1040,8 +1030,7 @@ class PartitionQueue(Generic[R]):
 
         The queue does not change until `written`.
         """
-        parked = self._chains.parked_after(items, offsets)
-        stuck = self._parked.stuck_after(items, parked)
+        parked, stuck = self._chains.parked_after(items, offsets)
         is_paused = self._is_paused_after(items)
         topic, replays = (
             self._snapshot(
