@@ -145,8 +145,8 @@ def test_questions_change_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
     view.look()
 
     (found,) = view.page().rows
-    assert found.txn.more is not None
-    assert found.txn.more.checked_count > 0
+    assert found.txn.extras is not None
+    assert found.txn.extras.checked_count > 0
     assert view.picture() == picture_of(stage)
 
 

@@ -192,7 +192,7 @@ GUARDS: tuple[Guard, ...] = (
         "a half record that is there twice is recognised as a duplicate copy",
         "P2",
         "ledger.py",
-        Variant(make=coordinator_with(ledger=un.TwinLedger)),
+        Variant(make=coordinator_with(ledger=un.CopyBlindLedger)),
         669,
         frozenset({_K.DUPLICATE, _K.LEFT_ON_DOUBT}),
     ),

@@ -69,7 +69,7 @@ class HastyAskingLedger(Ledger):
         for key in list(self.dormant.summaries):
             self.find(key)
         for txn in list(self.transactions.values()):
-            is_first = txn.more is None or not txn.more.checked_count
+            is_first = txn.extras is None or not txn.extras.checked_count
             if txn.state is TxnState.OPEN and txn.group in present and is_first:
                 self._ask(txn, now_ms)
         super()._ask_those_due(now_ms=now_ms, present=present, count_max=count_max)
@@ -79,9 +79,9 @@ class GullibleLedger(Ledger):
     """Counts every answer, also to a question of yesterday, and also a second time."""
 
     def _answered_unknown(self, txn: Transaction, op: OpMessage) -> None:
-        if op.source is not Source.OPERATOR and txn.more is not None:
-            op = op._replace(source=Source.CHECK, check_number=txn.more.checked_count)
-            txn.more.answered_number = min(txn.more.answered_number, txn.more.checked_count - 1)
+        if op.source is not Source.OPERATOR and txn.extras is not None:
+            op = op._replace(source=Source.CHECK, check_number=txn.extras.checked_count)
+            txn.extras.answered_number = min(txn.extras.answered_number, txn.extras.checked_count - 1)
         super()._answered_unknown(txn, op)
 
 
@@ -90,8 +90,8 @@ class ImpatientLedger(Ledger):
 
     def _ask(self, txn: Transaction, now_ms: int) -> None:
         super()._ask(txn, now_ms)
-        if txn.more is not None:
-            txn.more.answered_count = max(0, txn.more.checked_count - 1)
+        if txn.extras is not None:
+            txn.extras.answered_count = max(0, txn.extras.checked_count - 1)
 
 
 class ForgetfulLedger(Ledger):
@@ -100,8 +100,8 @@ class ForgetfulLedger(Ledger):
     def start_replay(self, positions: Any, kept: DoubtFold, *, doubt_next: int, time_ms: int = 0) -> None:
         kept.transactions, kept.dormant = kept.all_unsettled(), {}
         for txn in kept.transactions.values():
-            more = txn.extra()
-            more.checked_count = more.answered_count = more.answered_number = 0
+            extras = txn.ensure_extras()
+            extras.checked_count = extras.answered_count = extras.answered_number = 0
         super().start_replay(positions, kept, doubt_next=doubt_next, time_ms=time_ms)
 
 

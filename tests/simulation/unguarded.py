@@ -89,7 +89,7 @@ class LateDoubtPublisher(Publisher):
         member: Any,
         precautions: Precautions = NO_PRECAUTIONS,
     ) -> dict[int, dict[str, int]]:
-        first = [(p, replace(batch, keeps={}, ends=[], quarantined=[])) for p, batch in batches]
+        first = [(p, replace(batch, to_doubt={}, ends=[], quarantined=[])) for p, batch in batches]
         super().publish(first, offsets, member, precautions)
         rest = [(p, replace(batch, forwards=[])) for p, batch in batches]
         return super().publish(rest, offsets, member, precautions)
@@ -255,7 +255,7 @@ class CarelessLedger(Ledger):
         return p._replace(low_water=p.half_next, replay_offset=p.op_offset, replay_line=p.op_line)
 
 
-class TwinLedger(Ledger):
+class CopyBlindLedger(Ledger):
     """Takes the second copy of a half record for a new one."""
 
     def fold_half(self, offset: int, appended_ms: int, header: bytes | None, record: Any) -> None:
@@ -264,7 +264,7 @@ class TwinLedger(Ledger):
         super().fold_half(offset, appended_ms, header, record)
 
     def positions(self) -> Positions:
-        self._twins.clear()
+        self._second_copies.clear()
         return super().positions()
 
 

@@ -30,7 +30,7 @@ def _picture(found: Any) -> Picture:
 
 
 def _seen(found: UnsettledTransaction) -> tuple[str, str | None, str]:
-    more = found.txn.more
+    more = found.txn.extras
     reason = None if more is None or more.reason is None else more.reason.value
     return found.state, reason, "doubt" if found.txn.is_in_doubt else "half"
 

@@ -351,7 +351,7 @@ def _size(txn: Transaction) -> int:
 
 
 def _standing(txn: Transaction) -> tuple[str, int, int, Any]:
-    more = txn.more
+    more = txn.extras
     if more is None:
         return txn.state.value, 0, 0, None
     return txn.state.value, more.checked_count, more.answered_count, more.decided_at

@@ -33,7 +33,7 @@ COMMIT, ROLLBACK, UNKNOWN = Resolution
 def standing(state: str, *, reason: ParkReason | None = None) -> UnsettledTransaction:
     """The transaction in this state; its one half record is at 7."""
     txn = Transaction(KEY, "orders", "shop", 7, 1_000, "900", (0, 0), None)
-    txn.extra().reason = reason
+    txn.ensure_extras().reason = reason
     return UnsettledTransaction(3, state, txn)
 
 
@@ -266,7 +266,7 @@ def test_an_abandon_is_carried_out_when_the_coordinators_are_beyond_it(*, op_nex
 def scheduled(*times: int) -> UnsettledTransaction:
     """One whose messages wait for these times."""
     found = standing("scheduled")
-    found.txn.extra().due = DueTimes(1, 1, times, (1, 0))
+    found.txn.ensure_extras().due = DueTimes(1, 1, times, (1, 0))
     return found
 
 

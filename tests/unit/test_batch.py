@@ -34,7 +34,7 @@ def test_a_fresh_batch_is_empty() -> None:
     "batch",
     [
         Batch(forwards=[TXN]),
-        Batch(keeps={TXN.key: MoveToDoubt(TXN, is_whole=True)}),
+        Batch(to_doubt={TXN.key: MoveToDoubt(TXN, is_whole=True)}),
         Batch(ends=[TXN]),
         Batch(quarantined=[ASIDE]),
     ],

@@ -272,7 +272,7 @@ class MeasuringPublisher(Publisher):
         needed = [
             txn
             for _, batch in batches
-            for txn in (*batch.forwards, *(k.txn for k in batch.keeps.values() if k.is_whole))
+            for txn in (*batch.forwards, *(k.txn for k in batch.to_doubt.values() if k.is_whole))
         ]
         size = sum(held_bytes(content.record) for txn in needed for content in contents_of(txn))
         MeasuringPublisher.most_bytes = max(MeasuringPublisher.most_bytes, size)
@@ -435,7 +435,7 @@ def test_summaries_and_questions_count_in_a_kafka_transaction(monkeypatch: pytes
             nonlocal most
             size = 0
             for _, batch in batches:
-                keeps = batch.keeps.values()
+                keeps = batch.to_doubt.values()
                 size += sum(len(encode_summary(keep.txn.summary())) for keep in keeps)
                 size += sum(len(encode_check(check)) for check in batch.checks.values())
             most = max(most, size)

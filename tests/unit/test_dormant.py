@@ -49,7 +49,7 @@ def test_the_plain_sleep_and_come_back_as_they_were() -> None:
     woken = transaction_of(A, with_doubt_offset(raw, 41))
 
     assert may_be_dormant(raw)
-    assert (PLAIN, 41) == (woken.summary(), woken.extra().doubt_offset)
+    assert (PLAIN, 41) == (woken.summary(), woken.ensure_extras().doubt_offset)
     assert 41 == doubt_offset_of(with_doubt_offset(raw, 41))
 
 
@@ -81,7 +81,7 @@ def test_a_summary_out_of_form_hides_a_dormant_transaction_until_one_in_form_fol
     fold.fold(8, A.encode(), codec.encode_summary(PLAIN))
 
     [txn] = fold.all_unsettled().values()
-    assert ({}, PLAIN, 5) == (fold.unreadable, txn.summary(), txn.extra().doubt_offset)
+    assert ({}, PLAIN, 5) == (fold.unreadable, txn.summary(), txn.ensure_extras().doubt_offset)
     assert txn.size
 
 
@@ -91,7 +91,7 @@ def test_a_sleeper_that_becomes_special_stands_once_and_keeps_its_place() -> Non
     fold.fold(6, A.encode(), codec.encode_summary(PLAIN))
 
     fold.fold(7, A.encode(), codec.encode_summary(PLAIN._replace(twin_offsets=(9,))))
-    special = (set(fold.dormant), fold.transactions[A].extra().doubt_offset)
+    special = (set(fold.dormant), fold.transactions[A].ensure_extras().doubt_offset)
     fold.fold(8, A.encode(), codec.encode_summary(PLAIN))
 
     assert (set(), 5) == special
@@ -274,7 +274,7 @@ def test_sleepers_are_written_again_when_they_keep_too_much_readable() -> None:
     driver.ledger.doubt_index.next_offset = 1_000_000
 
     driver.tick(after_ms=1)
-    keeps = {key: keep.is_whole for key, keep in driver.ledger.batch.keeps.items()}
+    keeps = {key: keep.is_whole for key, keep in driver.ledger.batch.to_doubt.items()}
 
     assert {A: True, B: True} == keeps
 

@@ -78,7 +78,7 @@ def whole(key: str, at: int, *, state: str = "open") -> list[tuple[int, bytes, b
 def test_a_transaction_stands_where_its_first_content_is() -> None:
     fold = folded(*whole(A, 10), *whole(B, 12))
 
-    assert [(A, 10), (B, 12)] == [(txn.key, txn.extra().doubt_offset) for txn in fold.all_unsettled().values()]
+    assert [(A, 10), (B, 12)] == [(txn.key, txn.ensure_extras().doubt_offset) for txn in fold.all_unsettled().values()]
 
 
 def test_a_tombstone_ends_it() -> None:
@@ -93,27 +93,27 @@ def test_the_newest_summary_wins_and_the_content_stays_where_it_is() -> None:
 
     (found,) = fold.in_offset_order()
 
-    assert (TxnState.PARKED, 10) == (found.state, found.extra().doubt_offset)
+    assert (TxnState.PARKED, 10) == (found.state, found.ensure_extras().doubt_offset)
 
 
 def test_what_was_written_again_stands_at_the_new_place() -> None:
     fold = folded(*whole(A, 10), *whole(B, 12), *whole(A, 30))
 
-    assert {A: 30, B: 12} == {txn.key: txn.extra().doubt_offset for txn in fold.all_unsettled().values()}
-    assert 30 == fold.all_unsettled()[A].extra().doubt_offset
+    assert {A: 30, B: 12} == {txn.key: txn.ensure_extras().doubt_offset for txn in fold.all_unsettled().values()}
+    assert 30 == fold.all_unsettled()[A].ensure_extras().doubt_offset
 
 
 def test_a_content_that_was_ended_is_no_place() -> None:
     # Its summary and its tombstone are gone by compaction; a content's tombstone says nothing about another one.
     fold = folded((9, content_key(A, 0), None), *whole(A, 10)[1:])
 
-    assert 11 == fold.all_unsettled()[A].extra().doubt_offset
+    assert 11 == fold.all_unsettled()[A].ensure_extras().doubt_offset
 
 
 def test_further_contents_are_passed_over() -> None:
     fold = folded((9, content_key(A, 0), b"v"), (10, content_key(A, 1), b"w"), *whole(A, 10)[1:])
 
-    assert 9 == fold.all_unsettled()[A].extra().doubt_offset
+    assert 9 == fold.all_unsettled()[A].ensure_extras().doubt_offset
 
 
 def test_records_kept_aside_are_passed_over() -> None:

@@ -35,13 +35,13 @@ def test_what_is_cut_on_doubt_can_be_written_again_when_half_has_it_no_more(monk
     monkeypatch.setattr("txlayer.core.ledger.doubt.REWRITE_LAG_MIN", 1)
     driver.ledger.doubt_index.next_offset += 10
 
-    before = driver.log.on_doubt()[A].extra().doubt_offset
+    before = driver.log.on_doubt()[A].ensure_extras().doubt_offset
 
     driver.tick(after_ms=1_000)
-    assert driver.ledger.batch.keeps[A].is_whole
+    assert driver.ledger.batch.to_doubt[A].is_whole
     driver.publish()
 
-    assert driver.log.on_doubt()[A].extra().doubt_offset > before
+    assert driver.log.on_doubt()[A].ensure_extras().doubt_offset > before
     assert codec.is_cut(driver.log.contents_on_doubt(A)[0].headers())
     assert [half_header(A)] == [codec.half_header_of(driver.log.contents_on_doubt(A)[0].headers())]
 
@@ -81,4 +81,4 @@ def test_a_second_copy_of_one_on_doubt_moves_as_many_as_a_batch_takes() -> None:
     driver.read()
     driver.advance(byte_count=4_000)
 
-    assert len(driver.ledger.batch.keeps) <= 5
+    assert len(driver.ledger.batch.to_doubt) <= 5

@@ -84,7 +84,7 @@ def doubtful() -> Transaction:
     txn = transaction(0)
     txn.count = txn.seen = 2
     txn.last_offset = 1
-    txn.extra().doubt_offset = 0
+    txn.ensure_extras().doubt_offset = 0
     return txn
 
 

@@ -29,7 +29,7 @@ def transaction(
     name = txn_key(f"t{offset}")
     txn = Transaction(name, GROUP, "orders", offset, 0, "0", (0, 0), plain_record())
     txn.state = state
-    txn.options, more = options(key, order=order), txn.extra()
+    txn.options, more = options(key, order=order), txn.ensure_extras()
     more.decided_at = None if decided is None else (decided, 0)
     more.doubt_offset = doubt_offset
     return txn
@@ -226,12 +226,12 @@ MEMBERS = st.lists(
 
 def may_go(txn: Transaction, others: list[Transaction]) -> bool:
     """The rule as the docstring says it."""
-    decided = txn.extra().decided_at
+    decided = txn.ensure_extras().decided_at
     if txn.waits_for_undecided:
         return not any(other.first_offset < txn.first_offset for other in others)
     return not any(
         (other.state is HELD or (other.state is WAITING and not other.waits_for_undecided))
-        and (other.extra().decided_at or (0, 0)) < (decided or (0, 0))
+        and (other.ensure_extras().decided_at or (0, 0)) < (decided or (0, 0))
         for other in others
     )
 
@@ -248,7 +248,7 @@ def test_who_may_go_is_what_the_rule_says(members: list[tuple[TxnState, OrderMod
 
     assert free == [t for t in txns if t.state is WAITING and order.is_free(t)]
     if txns:
-        first = min(free, key=lambda t: t.extra().decided_at or (0, 0), default=None)
+        first = min(free, key=lambda t: t.ensure_extras().decided_at or (0, 0), default=None)
         assert first is order.next_free(txns[0].key_hash or "")
 
 

@@ -37,7 +37,7 @@ def test_what_is_rolled_back_or_undecided_is_not_seen(letter: str) -> None:
     driver.turn()
 
     assert [] == driver.log.visible
-    left = {key: (txn.state, txn.more) for key, txn in driver.ledger.transactions.items()}
+    left = {key: (txn.state, txn.extras) for key, txn in driver.ledger.transactions.items()}
     assert ({A: (TxnState.OPEN, None)} if letter == "U" else {}) == left
 
 

@@ -94,7 +94,7 @@ def test_moves_are_bounded(*, is_dropped: bool, is_present: bool) -> None:
     for _ in KEYS:
         driver.advance(byte_count=ROOM)
         driver.tick(is_present=is_present)
-        moved.append(len(driver.ledger.batch.keeps))
+        moved.append(len(driver.ledger.batch.to_doubt))
         driver.publish()
         driver.now_ms += 1_000 if is_present else 0
 
@@ -171,7 +171,7 @@ def test_what_a_second_copy_drives_out_of_half_is_bounded() -> None:
     moved = []
     while driver.ledger.has_more:
         driver.advance(byte_count=ROOM)
-        moved.append(sum(keep.is_whole for keep in driver.ledger.batch.keeps.values()))
+        moved.append(sum(keep.is_whole for keep in driver.ledger.batch.to_doubt.values()))
         driver.publish()
 
     assert [4, 4, 4] == [count for count in moved if count]

@@ -268,7 +268,7 @@ def test_unanswered_questions_never_count() -> None:
     for _ in range(20):
         ask(driver, after_ms=600_000)
 
-    assert (TxnState.OPEN, 20) == (driver.state(A), driver.ledger.transactions[A].extra().checked_count)
+    assert (TxnState.OPEN, 20) == (driver.state(A), driver.ledger.transactions[A].ensure_extras().checked_count)
 
 
 @pytest.mark.parametrize("is_present", [True, False])

@@ -77,7 +77,7 @@ def test_what_the_batch_keeps_already_counts_among_its_moves() -> None:
 
     driver.tick(moves=2)
 
-    assert {A, C} == set(driver.ledger.batch.keeps)
+    assert {A, C} == set(driver.ledger.batch.to_doubt)
 
 
 def test_a_batch_that_is_full_of_moves_lets_a_mended_topic_go_on() -> None:
@@ -99,7 +99,7 @@ def test_a_full_batch_gives_up_nothing_that_is_held_too_long() -> None:
     assert driver.ledger.batch.is_empty
     driver.tick(moves=1)
 
-    assert [A] == list(driver.ledger.batch.keeps)
+    assert [A] == list(driver.ledger.batch.to_doubt)
 
 
 def test_a_full_batch_writes_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_a_full_batch_writes_nothing_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert driver.ledger.batch.is_empty
     driver.tick(moves=1)
 
-    assert [A] == list(driver.ledger.batch.keeps)
+    assert [A] == list(driver.ledger.batch.to_doubt)
 
 
 # --- who is still known -----------------------------------------------------------------------------------------------

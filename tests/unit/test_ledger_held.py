@@ -289,7 +289,7 @@ def test_parking_what_was_held_too_long_is_limited_per_batch() -> None:
 
     driver.tick(after_ms=8 * DAY_MS, moves=2)
 
-    assert 2 == len(driver.ledger.batch.keeps)
+    assert 2 == len(driver.ledger.batch.to_doubt)
 
 
 # --- many -------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from tests.support.partition_log import SETTINGS
 from txlayer.core.history import HistoryFold
 from txlayer.core.ledger.batch import ReportKind
-from txlayer.core.ledger.ledger import DUPLICATE_COPIES_MAX
+from txlayer.core.ledger.ledger import SECOND_COPIES_MAX
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import OrderMode, Source, txn_id_of
 
@@ -131,7 +131,7 @@ def test_a_line_counts_alike_live_and_in_a_replay_with_many_second_copies() -> N
     copy = driver.half(A)
     driver.op("C", A, copy)
     driver.turn()
-    for _ in range(DUPLICATE_COPIES_MAX + 1):
+    for _ in range(SECOND_COPIES_MAX + 1):
         driver.half(A)
     driver.turn()
     assert [A] == driver.log.forwarded
@@ -163,7 +163,7 @@ def test_a_second_copy_of_what_a_replay_could_not_settle_is_not_taken_for_new() 
 @pytest.mark.promise("P2")
 def test_the_line_that_names_the_copy_of_a_last_record_counts_behind_many_other_copies() -> None:
     driver = PartitionDriver()
-    count = DUPLICATE_COPIES_MAX + 2
+    count = SECOND_COPIES_MAX + 2
     for _ in range(2):
         last = [driver.half(A, index=index, count=count) for index in range(count)][-1]
     driver.op("C", A, last)

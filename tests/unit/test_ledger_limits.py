@@ -117,7 +117,7 @@ def test_a_group_whose_checks_do_not_work_is_told_although_no_rate_asks_about_al
 
     told = [limits(driver, after_ms=1_000) for _ in range(60)]
 
-    undecided = [t for t in driver.ledger.all_unsettled() if t.more and t.more.checked_count]
+    undecided = [t for t in driver.ledger.all_unsettled() if t.extras and t.extras.checked_count]
     assert len(undecided) < 30
     assert [(GROUP, "on", 60)] in told
 

@@ -281,7 +281,7 @@ def test_what_only_a_later_release_can_read_on_doubt_is_not_forwarded(*, is_olde
     txn = driver.ledger.find(key)
     assert txn is not None
     txn.state = TxnState.PARKED
-    txn.extra().reason = ParkReason.TOO_OLD
+    txn.ensure_extras().reason = ParkReason.TOO_OLD
     driver.ledger._keep(txn)
     driver.publish()
     entry = next(e for e in driver.log.doubt if e.record.key() == key.encode())

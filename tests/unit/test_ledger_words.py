@@ -69,7 +69,7 @@ def test_a_line_beyond_half_is_kept_with_its_number_and_its_transaction_is_all_t
     batch = driver.ledger.batch
     why = Undecodable("names a half record that does not exist", ParkReason.MISPLACED)
     assert [RecordToQuarantine(aside_at(1), None, line, 1, why)] == batch.quarantined
-    txn = batch.keeps[B].txn
+    txn = batch.to_doubt[B].txn
     summary = txn.summary()
     assert (TxnState.PARKED, "", []) == (txn.state, txn.topic, txn.content)
     assert ("people", 0, 0, 0, 0) == (
@@ -187,13 +187,13 @@ def test_what_is_written_again_shares_the_limit_of_a_batch_and_is_written_whole(
     driver.turn()
     ledger = driver.ledger
     ledger.doubt_index.next_offset += 100
-    ledger.doubt_index.held[A].extra().moved_ms -= 8 * DAY_MS
+    ledger.doubt_index.held[A].ensure_extras().moved_ms -= 8 * DAY_MS
 
     ledger.due(now_ms=driver.now_ms, move_count_max=3)
 
     # One of three places is taken by the one that was held too long.
     assert [A] == [report.key for report in ledger.batch.reports]
-    assert {A: True, B: True} == {key: k.is_whole for key, k in ledger.batch.keeps.items()}
+    assert {A: True, B: True} == {key: k.is_whole for key, k in ledger.batch.to_doubt.items()}
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_a_restored_transaction_of_one_topic_has_no_list_of_topics() -> None:
     driver.move_to_doubt(A)
     summary = driver.log.on_doubt()[A].summary()
 
-    assert from_summary(summary, doubt_offset=1).extra().topics is None
+    assert from_summary(summary, doubt_offset=1).ensure_extras().topics is None
 
 
 def test_going_to_doubt_twice_is_going_once() -> None:

@@ -123,4 +123,4 @@ def test_once_it_can_be_read_again_it_stands_where_its_content_is() -> None:
 
     fold.fold(9, KEY.encode(), next_form(DOUBT).encode())
 
-    assert ({}, 7) == (fold.unreadable, fold.all_unsettled()[KEY].extra().doubt_offset)
+    assert ({}, 7) == (fold.unreadable, fold.all_unsettled()[KEY].ensure_extras().doubt_offset)

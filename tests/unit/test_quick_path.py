@@ -65,7 +65,7 @@ def outcome(
     driver.read()
     if is_slow:
         for txn in driver.ledger.transactions.values():
-            txn.extra()  # what only some have, and the quick way takes none of them
+            txn.ensure_extras()  # what only some have, and the quick way takes none of them
     if is_dropped:
         driver.ledger.drop_content(1)
     driver.op_lines(*lines)
@@ -124,7 +124,7 @@ def test_the_quick_way_is_taken(asked_for: HalfOptions) -> None:
     driver.advance()
     driver.ledger.unknown_topics.clear()
 
-    assert (TxnState.COMMITTED, None) == (txn.state, txn.more)
+    assert (TxnState.COMMITTED, None) == (txn.state, txn.extras)
 
 
 def test_neighbours_of_one_known_topic_are_committed_together_and_in_order() -> None:

@@ -72,7 +72,7 @@ class SlowForMoves(Publisher):
     """A broker that takes no more than three moves to doubt within the time-out."""
 
     def publish(self, batches: Any, *rest: Any, **named: Any) -> dict[int, dict[str, int]]:
-        moves = [keep for _, batch in batches for keep in batch.keeps.values() if keep.is_whole]
+        moves = [keep for _, batch in batches for keep in batch.to_doubt.values() if keep.is_whole]
         if len(moves) > AT_ONCE_MAX:
             raise BrokerUnavailableError("not acknowledged in time")
         return super().publish(batches, *rest, **named)

@@ -25,7 +25,7 @@ def of_three(*offsets: int) -> Transaction:
     txn = plain(offset=offsets[0])
     txn.count, txn.seen, txn.last_offset = 3, len(offsets), offsets[-1]
     txn.options = options("red", order=OrderMode.PREPARE)
-    txn.extra().offsets = list(offsets)
+    txn.ensure_extras().offsets = list(offsets)
     txn.content = [
         Content(n, "orders", o, NO_OPTIONS, str(BORN_MS), plain_record(value=b"x" * n)) for n, o in enumerate(offsets)
     ]
@@ -50,14 +50,14 @@ def test_a_line_speaks_of_a_plain_one_by_its_one_offset() -> None:
 
 def test_a_line_speaks_of_a_transaction_by_any_of_its_offsets() -> None:
     txn = of_three(4, 7, 12)
-    txn.extra().twins = [14]
+    txn.ensure_extras().second_copies = [14]
 
     assert [4, 7, 12, 14] == [offset for offset in range(20) if txn.has_half_at(offset)]
 
 
 def test_what_doubt_holds_is_named_by_its_ends_and_second_copies_before_and_after_a_restart() -> None:
     txn = of_three(4, 7, 12)
-    txn.extra().twins = [14]
+    txn.ensure_extras().second_copies = [14]
     txn.forget_content()
     again = from_summary(txn.summary(), doubt_offset=5)
 

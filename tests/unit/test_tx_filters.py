@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 def standing(*, state: str = "open", age_ms: int = 5_000, reason: ParkReason | None = None) -> UnsettledTransaction:
     """One transaction of the group orders, for the topics shop and loyalty."""
     txn = Transaction("order-1/00000001", "orders", "shop", 7, NOW_MS - age_ms, "900", (0, 0), None)
-    more = txn.extra()
+    more = txn.ensure_extras()
     more.topics = ("shop", "loyalty")
     more.reason = reason
     return UnsettledTransaction(3, state, txn)

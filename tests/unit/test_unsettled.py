@@ -158,7 +158,7 @@ def test_a_commit_finds_its_transaction_in_either_table(driver: PartitionDriver,
 
     driver.advance()
 
-    assert (TxnState.COMMITTED, None) == (txn.state, txn.more), "the quick way was taken"
+    assert (TxnState.COMMITTED, None) == (txn.state, txn.extras), "the quick way was taken"
     assert key not in driver.ledger.transactions
     assert 3 == len(driver.ledger.transactions)
 

@@ -98,7 +98,7 @@ def fetch_contents(
         if (
             txn is not None
             and txn.is_in_doubt is is_doubt
-            and (not is_doubt or record.offset() >= txn.extra().doubt_offset)
+            and (not is_doubt or record.offset() >= txn.ensure_extras().doubt_offset)
             and txn.fit_of(header, offset) is HalfRecordFit.OWN
         ):
             born = str(header.born_ms)
@@ -163,7 +163,7 @@ def _starts(reader: LogReader, topic: str, partitions: Collection[int], *, patie
 
 
 def _span_of(txn: Transaction, count: int) -> Range:
-    start = txn.extra().doubt_offset if txn.is_in_doubt else txn.first_offset
+    start = txn.ensure_extras().doubt_offset if txn.is_in_doubt else txn.first_offset
     return start, start + count if txn.is_in_doubt else txn.last_offset + 1
 
 

@@ -425,7 +425,7 @@ class Coordinator:
                 wall_ms = round(self._environment.wall_clock() * 1000)
                 if now - shard.probed_at >= PROBE_S and ledger.probe_time(now_ms=now_ms, wall_ms=wall_ms):
                     shard.probed_at = now
-                self._has_more |= len(ledger.batch.keeps) >= moves_max or ledger.batch.byte_count >= self._bytes_max
+                self._has_more |= len(ledger.batch.to_doubt) >= moves_max or ledger.batch.byte_count >= self._bytes_max
                 if ledger.batch.is_empty and ledger.waits_for_half is None:
                     self._refusals.is_quiet(p, now)
             if not ledger.batch.is_empty and p not in seen:
@@ -498,8 +498,8 @@ class Coordinator:
         topics = {
             topic
             for _, batch in batches
-            for keep in batch.keeps.values()
-            if keep.txn.more is not None and keep.txn.more.reason is ParkReason.TOO_LARGE
+            for keep in batch.to_doubt.values()
+            if keep.txn.extras is not None and keep.txn.extras.reason is ParkReason.TOO_LARGE
             for topic in keep.txn.topics
             if topic in self._targets.targets
         }

@@ -65,7 +65,7 @@ HELD = counter(
     "Times a committed transaction had to wait for its real topic, by reason.",
     "reason",
 )
-KEPT_ASIDE = counter(
+QUARANTINED = counter(
     "txlayer_records_kept_aside_total", "Records and op lines that were kept aside because they are not txlayer's."
 )
 LATE_HALF = counter(
@@ -152,7 +152,7 @@ OF_REPORTS = {
     MOVED: ReportKind.MOVED,
     CHECKS_SENT: ReportKind.CHECKED,
     POLICY: ReportKind.POLICY,
-    KEPT_ASIDE: ReportKind.KEPT_ASIDE,
+    QUARANTINED: ReportKind.QUARANTINED,
     LATE_HALF: ReportKind.LATE_HALF,
     LIMITED: ReportKind.LIMITED,
 }
@@ -271,10 +271,10 @@ class CoordinatorCounts:
 
 def _decided_ms(txn: Transaction, number: int, batch: Batch, first_op: tuple[int, int]) -> int:
     """Append time of the decision behind forward `number` of the batch."""
-    more = txn.more
+    extras = txn.extras
     # If it was decided before this batch, it was held or waited for its key, and doubt has the time.
-    if more is not None and more.moved_ms and more.decided_at is not None and more.decided_at < first_op:
-        return more.moved_ms
+    if extras is not None and extras.moved_ms and extras.decided_at is not None and extras.decided_at < first_op:
+        return extras.moved_ms
     index = bisect_right(batch.marks, (number, _NEVER)) - 1
     return batch.marks[index][1] if index >= 0 else txn.appended_ms
 

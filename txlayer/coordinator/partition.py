@@ -392,7 +392,7 @@ def fill_contents(
     """
     wanted: list[tuple[int, Transaction, int]] = []
     for p, batch in batches:
-        needed = [*batch.forwards, *(k.txn for k in batch.keeps.values() if k.is_whole)]
+        needed = [*batch.forwards, *(k.txn for k in batch.to_doubt.values() if k.is_whole)]
         wanted.extend((p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t))
     if not wanted:
         return
@@ -422,7 +422,7 @@ def fill_contents(
 
 
 def _joined(txn: Transaction) -> list[Any]:
-    return (txn.more.joined if txn.more is not None else None) or []
+    return (txn.extras.joined if txn.extras is not None else None) or []
 
 
 LEVELS = {
@@ -436,7 +436,7 @@ LEVELS = {
     ReportKind.WRONG_OFFSET: logging.WARNING,
     ReportKind.WRONG_GROUP: logging.WARNING,
     ReportKind.CONFLICT: logging.WARNING,
-    ReportKind.KEPT_ASIDE: logging.ERROR,
+    ReportKind.QUARANTINED: logging.ERROR,
     ReportKind.HELD: logging.ERROR,
     ReportKind.PARKED: logging.ERROR,
 }
@@ -482,7 +482,7 @@ def _ids(batch: Batch, key: str, known: Mapping[str, TraceContext]) -> dict[str,
     """The transaction's id, and its trace id if known."""
     if not key:
         return {}
-    keep = batch.keeps.get(key)
+    keep = batch.to_doubt.get(key)
     context = (None if keep is None else trace_of(keep.txn)) or known.get(key)
     ids = {"txn_id": txn_id_of(key)}
     return ids if context is None else {**ids, "trace_id": context.trace_id}

@@ -374,7 +374,7 @@ class _Records:
         raise_if_unacknowledged(self._writer.flush(timeout_s=self._timeout_s), waited_s=self._timeout_s)
 
     def _write_doubt(self, batch: Batch, kept: dict[str, int]) -> None:
-        for keep in batch.keeps.values():
+        for keep in batch.to_doubt.values():
             note = _NoteOffset(kept, keep.txn.key) if keep.is_whole else None
             contents = contents_of(keep.txn) if keep.is_whole else []
             if contents and self._may_be_too_slow(keep.txn.size):
@@ -410,7 +410,7 @@ class _Records:
                 continue  # the question cannot be asked: the transaction grows old as one without an answer
             headers = None
             if observer is not None:
-                keep = batch.keeps.get(check.key)
+                keep = batch.to_doubt.get(check.key)
                 headers = observer.asked(self._partition, check, None if keep is None else keep.txn)
             if _size(line, headers or ()) > bytes_max:
                 line = short

@@ -122,7 +122,7 @@ class Refusals:
             bisection.passed(max(batch.suspect_count, 1))
             if not bisection.is_active:
                 del self._bisections[partition]
-        for keep in batch.keeps.values():
+        for keep in batch.to_doubt.values():
             self.reasons.pop(keep.txn.key, None)
         if self.doubt_keys:
             self.doubt_keys -= _doubt_keys_of(batch)
@@ -140,7 +140,7 @@ class Refusals:
         sizes = {
             partition: max(
                 (
-                    *(txn.size for txn in (*batch.forwards, *(keep.txn for keep in batch.keeps.values()))),
+                    *(txn.size for txn in (*batch.forwards, *(keep.txn for keep in batch.to_doubt.values()))),
                     *(held_bytes(each.record) for each in batch.quarantined if each.record is not None),
                 ),
                 default=0,
@@ -282,5 +282,5 @@ def _doubt_keys_of(batch: Batch) -> set[bytes]:
     quarantined = {
         codec.quarantine_key(each.origin, None if each.line is None else each.number) for each in batch.quarantined
     }
-    kept = [keep.txn for keep in batch.keeps.values() if keep.is_whole]
+    kept = [keep.txn for keep in batch.to_doubt.values() if keep.is_whole]
     return quarantined | {codec.content_key(t.key, index) for t in kept for index in range(t.seen)}

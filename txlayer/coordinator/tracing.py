@@ -47,7 +47,7 @@ class CoordinatorSpans:
         for span in self._questions:
             span.end()
         for partition, batch in batches:
-            for keep in batch.keeps.values():
+            for keep in batch.to_doubt.values():
                 if keep.is_whole and (context := trace_of(keep.txn)) is not None:
                     self._remember(keep.txn.key, context)
             for txn in batch.forwards:

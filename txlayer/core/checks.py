@@ -194,7 +194,7 @@ class CheckSchedule:
 
     def is_out_of_answers(self, txn: Transaction) -> bool:
         """True if so many check-backs were answered with unknown that no further one is sent."""
-        answered_count = 0 if txn.more is None else txn.more.answered_count
+        answered_count = 0 if txn.extras is None else txn.extras.answered_count
         return answered_count >= self.policies.of(txn.group).check_max
 
     def tidy(self, open_count: int) -> None:
@@ -216,8 +216,8 @@ class CheckSchedule:
 
     def _is_ordinary(self, txn: Transaction) -> bool:
         """True if it waits for its first check-back with the default immunity."""
-        more = txn.more
-        if txn.options.immunity_ms is not None or (more is not None and more.checked_count):
+        extras = txn.extras
+        if txn.options.immunity_ms is not None or (extras is not None and extras.checked_count):
             return False
         return not self.policies.groups or txn.group not in self.policies.groups
 
@@ -225,11 +225,11 @@ class CheckSchedule:
         return self._due_ms(txn), txn.first_offset, txn
 
     def _due_ms(self, txn: Transaction) -> int:
-        policy, more = self.policies.of(txn.group), txn.more
+        policy, extras = self.policies.of(txn.group), txn.extras
         immune_ms = immune_until_ms(txn, policy)
-        if more is None or not more.checked_count:
+        if extras is None or not extras.checked_count:
             return immune_ms
-        due_ms = more.asked_ms + pause_after(more.checked_count, policy)
+        due_ms = extras.asked_ms + pause_after(extras.checked_count, policy)
         # When its age ends it is due, too, asked or not.
         return min(due_ms, immune_ms + policy.transaction_age_max_ms)
 
@@ -295,11 +295,11 @@ def pause_after(checked_count: int, policy: CheckPolicy) -> int:
 
 def is_undecided(txn: Transaction, policy: CheckPolicy, now_ms: int) -> bool:
     """True if members of its group were asked and did not decide: they answered unknown, or not in time."""
-    more = txn.more
-    if more is None or not more.checked_count or txn.state is not _OPEN:
+    extras = txn.extras
+    if extras is None or not extras.checked_count or txn.state is not _OPEN:
         return False
-    is_old = more.checked_count > 1 or more.answered_count > 0
-    return is_old or now_ms - more.asked_ms >= policy.check_interval_ms
+    is_old = extras.checked_count > 1 or extras.answered_count > 0
+    return is_old or now_ms - extras.asked_ms >= policy.check_interval_ms
 
 
 LIMIT_LOOK_MS = 10_000

@@ -163,7 +163,7 @@ FORMAT = 1
 
 
 def export_json(found: UnsettledTransaction, contents: list[Content], *, now_ms: int) -> Json:
-    more = found.txn.more
+    more = found.txn.extras
     return {
         "format": FORMAT,
         **unsettled_json(found, now_ms=now_ms),

@@ -105,7 +105,7 @@ def outcome_of(found: UnsettledTransaction, result: SettlementResult, **more: An
 
 
 def _reason_of(found: UnsettledTransaction) -> str:
-    more = found.txn.more
+    more = found.txn.extras
     return "" if more is None or more.reason is None else more.reason.value
 
 
@@ -379,7 +379,7 @@ class ManualSettlement:
                 outcomes.append(outcome_of(found, SettlementResult.WRITTEN, reason="", written_at=position))
                 continue
             found_now = (now or {}).get(key)
-            more = None if found_now is None else found_now.txn.more
+            more = None if found_now is None else found_now.txn.extras
             result, state, decision = result_of(
                 action, found, position, said=said[key], now=found_now, is_abandoned=abandoned.get(key, False)
             )
@@ -506,7 +506,7 @@ def _line(order: SettlementOrder, found: UnsettledTransaction) -> Line:
 
 
 def _decided(found: UnsettledTransaction, result: SettlementResult, settlement: ManualSettlement) -> SettlementOutcome:
-    position = None if found.txn.more is None else found.txn.more.decided_at
+    position = None if found.txn.extras is None else found.txn.extras.decided_at
     decision = None if position is None else settlement.said_at(found.partition, position)
     return outcome_of(found, result, decision=decision)
 

@@ -323,7 +323,7 @@ def _snapshot(view: LiveView) -> Snapshot:
 def _known(action: OperatorAction, row: UnsettledTransaction, settlement: ManualSettlement) -> SettlementOutcome:
     result = known_before(action, row.state)
     assert result is not None  # it is not able
-    at = None if row.txn.more is None else row.txn.more.decided_at
+    at = None if row.txn.extras is None else row.txn.extras.decided_at
     return outcome_of(row, result, decision=None if at is None else settlement.said_at(row.partition, at))
 
 

@@ -38,7 +38,7 @@ class Filter:
     def lets_through(self, found: UnsettledTransaction, *, now_ms: int) -> bool:
         """True for a transaction that is meant; ages count from the append time of its first half message."""
         txn, age_ms = found.txn, now_ms - found.txn.appended_ms
-        reason = None if txn.more is None else txn.more.reason
+        reason = None if txn.extras is None else txn.extras.reason
         return (
             (self.group is None or txn.group == self.group)
             and (self.topic is None or self.topic in txn.topics)
@@ -55,7 +55,7 @@ def oldest(found: Iterable[UnsettledTransaction], limit: int | None) -> list[Uns
 
 
 def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
-    txn, more = found.txn, found.txn.more
+    txn, more = found.txn, found.txn.extras
     return {
         "txn_id": txn_id_of(txn.key),
         "nonce": nonce_of(txn.key),

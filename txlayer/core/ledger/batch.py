@@ -22,7 +22,7 @@ class ReportKind(Enum):
     WRONG_OFFSET = "wrong-offset"  #: an op line that names no half record of its transaction
     WRONG_GROUP = "wrong-group"  #: an op line that names another producer group than its transaction's
     LATE_HALF = "late-half"  #: a half record of a transaction that is settled
-    KEPT_ASIDE = "kept-aside"  #: a malformed record or line, or one in the wrong partition
+    QUARANTINED = "kept-aside"  #: a malformed record or line, or one in the wrong partition
     PARKED = "parked"  #: a transaction was parked on the doubt topic for an operator
     HELD = "held"  #: a transaction waits for its target topic
     CHECKED = "checked"  #: a check-back was sent to a producer group
@@ -74,7 +74,7 @@ class Batch:
     """What follows from the lines that were applied since the last batch."""
 
     forwards: list[Transaction] = field(default_factory=list)
-    keeps: dict[str, MoveToDoubt] = field(default_factory=dict)
+    to_doubt: dict[str, MoveToDoubt] = field(default_factory=dict)
     ends: list[Transaction] = field(default_factory=list)
     quarantined: list[RecordToQuarantine] = field(default_factory=list)
     checks: dict[str, CheckRecord] = field(default_factory=dict)
@@ -92,14 +92,14 @@ class Batch:
     @property
     def is_empty(self) -> bool:
         """True if nothing has to be written."""
-        return not (self.forwards or self.keeps or self.ends or self.quarantined or self.checks or self.policy_lines)
+        return not (self.forwards or self.to_doubt or self.ends or self.quarantined or self.checks or self.policy_lines)
 
     @property
     def doubt_record_count(self) -> int:
         """Number of records for the doubt topic, as the publisher writes them."""
-        contents = sum(keep.txn.seen for keep in self.keeps.values() if keep.is_whole)
+        contents = sum(keep.txn.seen for keep in self.to_doubt.values() if keep.is_whole)
         ends = sum(txn.seen + 1 for txn in self.ends)
-        return contents + len(self.keeps) + ends + len(self.quarantined)
+        return contents + len(self.to_doubt) + ends + len(self.quarantined)
 
     @property
     def suspect_count(self) -> int:
@@ -107,7 +107,7 @@ class Batch:
         return max(
             self.line_count,
             len(self.quarantined),
-            len(self.keeps),
+            len(self.to_doubt),
             len(self.checks),
             len(self.policy_lines),
             len(self.ends),

@@ -139,7 +139,7 @@ class DormantTransactions:
         self.byte_count -= len(encoded)
         txn = transaction_of(key, encoded)
         count, asked_count = self.counts[txn.group]
-        self.counts[txn.group] = count - 1, asked_count - (txn.extra().checked_count > 0)
+        self.counts[txn.group] = count - 1, asked_count - (txn.ensure_extras().checked_count > 0)
         return txn
 
     def all_unsettled(self) -> Iterator[Transaction]:
@@ -229,10 +229,10 @@ class DoubtIndex:
 
     def put(self, txn: Transaction, doubt_offset: int) -> None:
         """`txn` is at `doubt_offset` now (moved there, or written again)."""
-        more = txn.extra()
+        extras = txn.ensure_extras()
         if not txn.is_in_doubt:
             self.count += 1
-        more.doubt_offset = doubt_offset
+        extras.doubt_offset = doubt_offset
         self._offsets.append(doubt_offset)
         self._transactions.append(txn)
         self.next_offset = max(self.next_offset, doubt_offset + 1)
@@ -242,7 +242,7 @@ class DoubtIndex:
     def put_restored(self, txn: Transaction) -> None:
         """Add a transaction that a restart found on doubt. Call it in offset order."""
         self.count += 1
-        self._offsets.append(txn.extra().doubt_offset)
+        self._offsets.append(txn.ensure_extras().doubt_offset)
         self._transactions.append(txn)
         if txn.state is TxnState.HELD:
             self.held[txn.key] = txn
@@ -336,16 +336,16 @@ class DoubtIndex:
 
     def held_too_long(self, *, now_ms: int, age_max_ms: int, targets: Mapping[str, Target]) -> list[Transaction]:
         """Held transactions older than `age_max_ms` of which a topic is known to refuse. The others are tried first."""
-        old = (t for t in self.held.values() if now_ms - t.extra().moved_ms >= age_max_ms)
+        old = (t for t in self.held.values() if now_ms - t.ensure_extras().moved_ms >= age_max_ms)
         return [t for t in old if any(topic in targets and targets[topic].refusal_of(t) for topic in t.topics)]
 
 
 def _by_decision(transactions: Iterable[Transaction]) -> list[Transaction]:
-    return sorted(transactions, key=lambda t: t.extra().decided_at or (0, 0))
+    return sorted(transactions, key=lambda t: t.ensure_extras().decided_at or (0, 0))
 
 
 def _is_at(offset: int, txn: Transaction) -> bool:
-    return txn.state not in SETTLED and txn.more is not None and txn.more.doubt_offset == offset
+    return txn.state not in SETTLED and txn.extras is not None and txn.extras.doubt_offset == offset
 
 
 LINES_MAX = 1 << 24
@@ -424,7 +424,7 @@ class DoubtFold:
 
     def in_offset_order(self) -> list[Transaction]:
         """The transactions on doubt that are not dormant, by offset."""
-        return sorted(self.transactions.values(), key=lambda t: t.extra().doubt_offset)
+        return sorted(self.transactions.values(), key=lambda t: t.ensure_extras().doubt_offset)
 
     def all_unsettled(self) -> dict[str, Transaction]:
         """All transactions on doubt, the dormant ones decoded."""
@@ -455,7 +455,7 @@ class DoubtFold:
         if (encoded := self.dormant.get(key)) is not None:
             return doubt_offset_of(encoded), bytes_of(encoded)
         before = self.transactions.get(key)
-        return (offset, 0) if before is None else (before.extra().doubt_offset, before.size)
+        return (offset, 0) if before is None else (before.ensure_extras().doubt_offset, before.size)
 
 
 def _size(value: bytes, headers: Callable[[], Headers | None]) -> int:

@@ -216,4 +216,4 @@ def _sort(others: dict[str, Transaction], *, by: Callable[[Transaction], OpPosit
 
 
 def _decided_at(txn: Transaction) -> OpPosition:
-    return (txn.more.decided_at if txn.more is not None else None) or _FIRST
+    return (txn.extras.decided_at if txn.extras is not None else None) or _FIRST

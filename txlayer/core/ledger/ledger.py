@@ -123,7 +123,7 @@ TOPICS_BYTES_MAX = 256 * 1024
 TOPICS_MAX = 10_000
 """Real topics of one transaction. Not a setting: every reader must agree on which records belong to a transaction."""
 
-DUPLICATE_COPIES_MAX = 64
+SECOND_COPIES_MAX = 64
 """Second copies of a transaction's half records that the ledger remembers, and as many again of its last half record, which a
 producer's line names. The first copies are kept: a line that names one of them must count in a replay, too."""
 
@@ -211,7 +211,7 @@ class Ledger:
         self.open_limits = OpenLimits()
         self._further_count = 0  # half records beyond a first
         self._only_named_count = 0  # known from an op line only
-        self._twins: deque[tuple[int, int, OpPosition]] = deque()  # offset of a copy, of the first
+        self._second_copies: deque[tuple[int, int, OpPosition]] = deque()  # offset of a copy, of the first
         # Half records that are read but not folded: the batch has no room for what they add to doubt.
         self._behind: list[tuple[int, int, bytes | None, Any]] = []
         self.ops = UnappliedOps()
@@ -237,7 +237,7 @@ class Ledger:
 
     @property
     def _has_room_for_moves(self) -> bool:
-        count = len(self.batch.keeps) + len(self.batch.quarantined)
+        count = len(self.batch.to_doubt) + len(self.batch.quarantined)
         return count < self.batch_size.of(RELEASE_COUNT_MAX) and self._has_room
 
     @property
@@ -280,7 +280,7 @@ class Ledger:
             + DORMANT_BYTES * len(self.dormant)
             + self.dormant.byte_count
             + GROUP_BYTES * (self.schedule.group_count + 2 * self.dormant.group_count)
-            + FURTHER_BYTES * (self._further_count + len(self._twins))
+            + FURTHER_BYTES * (self._further_count + len(self._second_copies))
         )
 
     def topics_needed(self) -> set[str]:
@@ -321,10 +321,10 @@ class Ledger:
             self._try(txn)
         elif effect in _DECIDES:
             assert op is not None
-            more = txn.extra()
-            more.decided_at = position
+            extras = txn.ensure_extras()
+            extras.decided_at = position
             if txn.is_in_doubt:
-                more.moved_ms = self.times.at_least(txn.appended_ms)
+                extras.moved_ms = self.times.at_least(txn.appended_ms)
             _note_release(txn, op, position)
             if effect is Effect.RETURN:
                 self.order.put_back(txn)
@@ -341,13 +341,13 @@ class Ledger:
         elif effect is Effect.WAIT:
             self._wait(txn)
         elif effect is Effect.HOLD:
-            txn.extra().reason = reason
+            txn.ensure_extras().reason = reason
             self.order.stuck(txn)
             self.doubt_index.held[txn.key] = txn
             self._report(ReportKind.HELD, txn.key, reason.value if reason else "")
             self._keep(txn)
         elif effect is Effect.PARK:
-            txn.extra().reason = reason
+            txn.ensure_extras().reason = reason
             self.doubt_index.held.pop(txn.key, None)
             self._leave_order(txn)
             self._report(ReportKind.PARKED, txn.key, reason.value if reason else "")
@@ -368,7 +368,7 @@ class Ledger:
         was_held = self.doubt_index.held.pop(txn.key, None) is not None
         event, reason = self._next_event(txn, is_complete=is_complete)
         if event is TxnEvent.TARGET_REFUSES and not was_held:  # independent of the time that it waited before
-            txn.extra().moved_ms = self.times.at_least(txn.appended_ms)
+            txn.ensure_extras().moved_ms = self.times.at_least(txn.appended_ms)
         if event in _GOES and txn.due is not None:
             txn.due.take_part()
         self._carry_out(txn, event, reason=reason)
@@ -434,7 +434,7 @@ class Ledger:
         self.settled.add(txn.key, txn.state, first_offset=max(txn.first_offset, 0))
         if txn.content is not None:
             self.content_bytes -= txn.size
-        self.batch.keeps.pop(txn.key, None)
+        self.batch.to_doubt.pop(txn.key, None)
         self.batch.checks.pop(txn.key, None)
         self.batch.policy_lines.pop(txn.key, None)
         self.doubt_index.held.pop(txn.key, None)
@@ -570,7 +570,7 @@ class Ledger:
         for txn in self.in_half:
             if txn.first_offset >= self._leave_before:
                 break
-            if txn.state in SETTLED or txn.is_in_doubt or txn.key in self.batch.keeps:
+            if txn.state in SETTLED or txn.is_in_doubt or txn.key in self.batch.to_doubt:
                 continue
             if not self._has_room_for_moves or not self._has_room_for_key(txn):
                 return
@@ -598,21 +598,21 @@ class Ledger:
         """Write the transaction, or its summary again, to doubt. Transactions that wait for it move too."""
         if self.is_replaying:
             return  # it was written before the restart
-        before = self.batch.keeps.get(txn.key)
+        before = self.batch.to_doubt.get(txn.key)
         if txn.is_in_doubt or before is not None:
             self.batch.byte_count += summary_bytes(txn)
-            self.batch.keeps[txn.key] = MoveToDoubt(txn, is_whole=before is not None and before.is_whole)
+            self.batch.to_doubt[txn.key] = MoveToDoubt(txn, is_whole=before is not None and before.is_whole)
         else:
             self._move(txn)
             self._take_along(txn)
 
     def _move(self, txn: Transaction) -> None:
-        self.batch.keeps[txn.key] = MoveToDoubt(txn, is_whole=True)
+        self.batch.to_doubt[txn.key] = MoveToDoubt(txn, is_whole=True)
         self.batch.byte_count += txn.size + summary_bytes(txn)
         if self.is_beyond_limit(txn) and txn.content is not None:
             self.content_bytes -= txn.size
             txn.content = None
-        txn.extra().moved_ms = self.times.at_least(txn.appended_ms)
+        txn.ensure_extras().moved_ms = self.times.at_least(txn.appended_ms)
         self.order.goes_to_doubt(txn)
 
     def _take_along(self, txn: Transaction) -> None:
@@ -630,7 +630,7 @@ class Ledger:
         self.batch.quarantined.append(
             RecordToQuarantine(Origin(topic, self.partition, offset), record, line, number, why)
         )
-        self._report(ReportKind.KEPT_ASIDE, "", f"{topic}-{self.partition}@{offset}: {why.why}")
+        self._report(ReportKind.QUARANTINED, "", f"{topic}-{self.partition}@{offset}: {why.why}")
 
     def _report(self, kind: ReportKind, key: str, detail: str) -> None:
         if not self.is_replaying:
@@ -765,10 +765,10 @@ class Ledger:
             self._begin(header, offset, appended_ms, record, size)
         elif self.is_replaying and txn.is_in_doubt:
             # Of a transaction's records, only a copy of the first could be taken for the beginning of another.
-            is_twin = header.index == 0 and offset != txn.first_offset
-            if is_twin and txn.first_offset >= self._replay_low:
-                self._twins.append((offset, txn.first_offset, self.op_next))
-            elif is_twin:  # earlier batches had no room for some of the older ones
+            is_second_copy = header.index == 0 and offset != txn.first_offset
+            if is_second_copy and txn.first_offset >= self._replay_low:
+                self._second_copies.append((offset, txn.first_offset, self.op_next))
+            elif is_second_copy:  # earlier batches had no room for some of the older ones
                 self._leave_before = max(self._leave_before, offset)
         elif not self._has_room_for_moves:
             self._fold_later(offset, appended_ms, raw, record, size)
@@ -813,9 +813,9 @@ class Ledger:
         )
         txn.count = header.count
         if header.count > 1:
-            txn.extra().offsets = [offset]
+            txn.ensure_extras().offsets = [offset]
         if header.options.deliver_at_ms is not None:
-            txn.extra().due = DueTimes(left=(header.options.deliver_at_ms,))
+            txn.ensure_extras().due = DueTimes(left=(header.options.deliver_at_ms,))
         if header.count > 1 or header.options != HalfOptions(header.options.key_hash):
             txn.content = [Content(0, header.topic, offset, header.options, str(header.born_ms), record)]
         self.content_bytes += size
@@ -834,7 +834,7 @@ class Ledger:
     def _join(
         self, txn: Transaction, header: HalfHeader, offset: int, appended_ms: int, record: Any, size: int
     ) -> None:
-        more = txn.extra()
+        extras = txn.ensure_extras()
         if txn.count == 0 and header.index == 0:  # so far known from an op line only; now its half record arrives
             txn.count, txn.group, txn.topic, txn.options = (
                 header.count,
@@ -845,7 +845,7 @@ class Ledger:
             txn.first_offset, txn.appended_ms, txn.born = offset, appended_ms, str(header.born_ms)
             self.order.keyed_count += txn.key_hash is not None
             self._only_named_count -= 1
-            more.offsets = []
+            extras.offsets = []
         # Avoids a call in most cases.
         is_next = header.index == txn.seen and header.count == txn.count
         fit = HalfRecordFit.NEXT if is_next else txn.fit_of(header, offset)
@@ -871,29 +871,29 @@ class Ledger:
             self._further_count += 1
         txn.size += size
         txn.last_offset = offset
-        assert more.offsets is not None  # more than one half record: set
-        more.offsets.append(offset)
+        assert extras.offsets is not None  # more than one half record: set
+        extras.offsets.append(offset)
         if is_new_topic:
-            more.topics = (*txn.topics, header.topic)
+            extras.topics = (*txn.topics, header.topic)
         content = Content(header.index, header.topic, offset, header.options, str(header.born_ms), record)
         if txn.is_in_doubt:
-            more.joined = [*(more.joined or ()), content]
-            before = self.batch.keeps.get(txn.key)
-            self.batch.keeps[txn.key] = MoveToDoubt(txn, is_whole=True)
+            extras.joined = [*(extras.joined or ()), content]
+            before = self.batch.to_doubt.get(txn.key)
+            self.batch.to_doubt[txn.key] = MoveToDoubt(txn, is_whole=True)
             self.batch.byte_count += size if before is not None and before.is_whole else txn.size
         elif txn.content is not None:  # else it was dropped, and is fetched whole when needed
             txn.content.append(content)
             self.content_bytes += size
 
     def _join_copy(self, txn: Transaction, offset: int, *, is_last: bool) -> None:
-        more = txn.extra()
-        if len(more.twins or ()) < DUPLICATE_COPIES_MAX + DUPLICATE_COPIES_MAX * is_last:
-            more.twins = [*(more.twins or ()), offset]
+        extras = txn.ensure_extras()
+        if len(extras.second_copies or ()) < SECOND_COPIES_MAX + SECOND_COPIES_MAX * is_last:
+            extras.second_copies = [*(extras.second_copies or ()), offset]
         if txn.is_in_doubt:
             self._keep(txn)  # an op line may name any copy: the summary must list them
             self._leave_half(before=offset)
         else:
-            self._twins.append((offset, txn.first_offset, txn.replay_from))
+            self._second_copies.append((offset, txn.first_offset, txn.replay_from))
 
     # --- questions and age -------------------------------------------------------------------------
 
@@ -902,18 +902,18 @@ class Ledger:
         if op.source is Source.OPERATOR:
             self._ask(txn, self.times.newest_ms)
             return
-        more = txn.more
+        extras = txn.extras
         if (
             op.source not in ANSWERING
-            or more is None
-            or op.check_number != more.checked_count
-            or op.check_number <= more.answered_number
+            or extras is None
+            or op.check_number != extras.checked_count
+            or op.check_number <= extras.answered_number
         ):
             # The producer's own line, an answer to an older check-back, or a repeated answer: not counted.
             self._report_without_effect(op, Effect.REPEAT)
             return
-        more.answered_count += 1
-        more.answered_number = op.check_number
+        extras.answered_count += 1
+        extras.answered_number = op.check_number
         if txn.state is TxnState.OPEN and self.schedule.is_out_of_answers(txn):
             self._give_up(txn, ParkReason.CHECKS_EXHAUSTED, self.times.newest_ms)
         self._keep(txn)
@@ -986,9 +986,9 @@ class Ledger:
             return
         if txn.key in self.batch.checks:  # one at a time, or its number would be skipped
             return
-        more = txn.extra()
-        more.checked_count += 1
-        more.asked_ms = now_ms
+        extras = txn.ensure_extras()
+        extras.checked_count += 1
+        extras.asked_ms = now_ms
         self.batch.byte_count += summary_bytes(txn)
         self.batch.checks[txn.key] = CheckRecord(
             CheckKind.QUESTION,
@@ -997,13 +997,13 @@ class Ledger:
             self.partition,
             txn.last_offset,
             txn.born_ms,
-            more.checked_count,
+            extras.checked_count,
             ",".join(topic for topic in txn.topics if topic),
         )
         self._keep(txn)
         if txn.state is TxnState.OPEN:
             self.schedule.add(txn)
-        self._report(ReportKind.CHECKED, txn.key, f"question {more.checked_count}")
+        self._report(ReportKind.CHECKED, txn.key, f"question {extras.checked_count}")
 
     def _give_up(self, txn: Transaction, reason: ParkReason, now_ms: int) -> None:
         """Stop asking: roll back by policy, or park."""
@@ -1102,7 +1102,7 @@ class Ledger:
                 table = fresh if key in fresh else rest
                 if (
                     (txn := table.get(key)) is not None
-                    and txn.more is None
+                    and txn.extras is None
                     and txn.state is _OPEN
                     and line == f"{begins}{key}|{txn.group}|{txn.last_offset}|{txn.born}{ends}"
                     and (not refusals or key not in refusals)
@@ -1223,7 +1223,7 @@ class Ledger:
     def _remember_on_doubt(self, txn: Transaction, position: OpPosition) -> None:
         """Only doubt can tell a restart that this line ended `txn`: the restart may read a half record that arrives later."""
         if txn.is_in_doubt:
-            self._hold_back_doubt(position, min(self.doubt_index.low, txn.extra().doubt_offset))
+            self._hold_back_doubt(position, min(self.doubt_index.low, txn.ensure_extras().doubt_offset))
         else:  # its summary is part of this batch, and is left out: the null value says enough
             self._hold_back_doubt(position, self.doubt_index.low)
             self._end_on_doubt(txn)
@@ -1284,14 +1284,14 @@ class Ledger:
         for txn in self._unsettled_in_half() if now_ms else ():
             # A transaction with an append time in the future must not hold back half and those behind it until then.
             is_young = born_before_ms < txn.appended_ms <= max(now_ms, self.times.newest_ms)
-            if is_young or len(self.batch.keeps) >= move_count_max or not self._has_room:
+            if is_young or len(self.batch.to_doubt) >= move_count_max or not self._has_room:
                 break
-            if txn.key not in self.batch.keeps:
+            if txn.key not in self.batch.to_doubt:
                 if not self._has_room_for_key(txn):
                     break
                 self._carry_out(txn, TxnEvent.MOVE)
                 self._report(ReportKind.MOVED, txn.key, "")
-        left = move_count_max - len(self.batch.keeps)
+        left = move_count_max - len(self.batch.to_doubt)
         # Ask again which topics accept: a caller that learned of a mended topic may be gone.
         if not self._mended:  # otherwise they are in it already; each may be there once
             self._mended.extend(self.doubt_index.held_in_vain(self.targets))
@@ -1306,7 +1306,7 @@ class Ledger:
             assert oldest is not None  # it is on doubt
             if not self._has_room:
                 break
-            self.batch.keeps[key] = MoveToDoubt(oldest, is_whole=True)
+            self.batch.to_doubt[key] = MoveToDoubt(oldest, is_whole=True)
             self.batch.byte_count += oldest.size + summary_bytes(oldest)
         self._try_those_behind()
 
@@ -1353,18 +1353,18 @@ class Ledger:
 
     def positions(self) -> Positions:
         """Positions at which a successor begins once the batch is appended."""
-        oldest = next((t for t in self._unsettled_in_half() if t.key not in self.batch.keeps), None)
+        oldest = next((t for t in self._unsettled_in_half() if t.key not in self.batch.to_doubt), None)
         low_water, replay = (
             (self.half_next, self.op_next) if oldest is None else (oldest.first_offset, oldest.replay_from)
         )
-        for twin_offset, first_offset, replay_from in reversed(self._twins):
+        for copy_offset, first_offset, replay_from in reversed(self._second_copies):
             # A replay that meets the second copy of a half record must meet the first one too, or it would take the copy for new.
-            if twin_offset < low_water:
+            if copy_offset < low_water:
                 break
             if first_offset < low_water:
                 low_water, replay = first_offset, replay_from
-        while self._twins and self._twins[0][0] < low_water:
-            self._twins.popleft()
+        while self._second_copies and self._second_copies[0][0] < low_water:
+            self._second_copies.popleft()
         held_back = self._doubt_held_back
         while held_back and held_back[0][0] < replay:
             held_back.popleft()
@@ -1377,7 +1377,7 @@ class Ledger:
         """The batch is in the log. `doubt_offsets` contains the first doubt offset of each transaction that was written whole."""
         self.doubt_index.wrote(self.batch.doubt_record_count)
         for key, doubt_offset in doubt_offsets.items():
-            txn = self.batch.keeps[key].txn
+            txn = self.batch.to_doubt[key].txn
             self.content_bytes -= txn.size
             txn.forget_content()
             self.doubt_index.put(txn, doubt_offset)
@@ -1389,7 +1389,7 @@ class Ledger:
 
     def drop_content(self, byte_count: int) -> None:
         """Drop the oldest content until `byte_count` bytes are free. It is fetched again when it is needed."""
-        self.content_bytes -= self.in_half.drop_content(byte_count, needed=self.batch.keeps)
+        self.content_bytes -= self.in_half.drop_content(byte_count, needed=self.batch.to_doubt)
 
     def start_replay(self, positions: Positions, kept: DoubtFold, *, doubt_next: int, time_ms: int = 0) -> None:
         """Begin again at stored positions, with the contents of the doubt topic. Then fold half and op, and call `end_replay`.
@@ -1427,7 +1427,7 @@ class Ledger:
                 others.update(unknown)
             if txn.due is not None and txn.may_be_released:
                 self.due_times.append(DueEntry(txn.due.left[0], txn.due.committed_at or (0, 0), txn.key))
-            self.times.saw(txn.extra().moved_ms)
+            self.times.saw(txn.ensure_extras().moved_ms)
         heapify(self.due_times)
         self.schedule.restore(self.transactions.values())
         self.dormant.fill(kept.dormant, self.settings.checks)
@@ -1480,7 +1480,7 @@ def _add_time(txn: Transaction, time_ms: int | None) -> Undecodable | None:
     if due is None and time_ms is None:
         return None
     if due is None:  # those before it have none
-        due = txn.extra().due = DueTimes(left=(0,) if txn.seen else ())
+        due = txn.ensure_extras().due = DueTimes(left=(0,) if txn.seen else ())
     if (time_ms or 0) not in due.left and len(due.left) >= TIMES_MAX:
         return Undecodable(f"more different times than a transaction may have ({TIMES_MAX})", ParkReason.LIMIT)
     due.add(time_ms or 0)

@@ -39,7 +39,7 @@ def parked_by_line(op: OpMessage, position: OpPosition, *, appended_ms: int) -> 
     txn = Transaction(op.key, op.producer_group, "", -1, appended_ms, str(op.born_ms), position, [])
     txn.count = txn.seen = 0
     txn.state = TxnState.PARKED
-    txn.extra().reason = ParkReason.MISPLACED
+    txn.ensure_extras().reason = ParkReason.MISPLACED
     return txn
 
 

@@ -104,13 +104,14 @@ class TransactionExtras:
         "moved_ms",
         "offsets",
         "reason",
+        "second_copies",
         "topics",
-        "twins",
     )
 
     def __init__(self) -> None:
         self.offsets: list[int] | None = None  # of the half records 0, 1, …; None: only `first_offset`
-        self.twins: list[int] | None = None  # offsets of records that the broker stored twice (librdkafka #4953)
+        # Offsets of records that the broker stored twice (librdkafka #4953).
+        self.second_copies: list[int] | None = None
         self.topics: tuple[str, ...] | None = None  # all real topics; None: only `Transaction.topic`
         self.doubt_offset = NOT_IN_DOUBT
         self.due: DueTimes | None = None  # None: all of its messages go with the decision
@@ -126,7 +127,7 @@ class TransactionExtras:
 
 
 class Transaction:
-    """A transaction that is not settled, or was settled just now. `more` is None for a single message in half.
+    """A transaction that is not settled, or was settled just now. `extras` is None for a single message in half.
 
     The content of a single message whose options contain at most an ordering key is its record; otherwise it is a list.
     """
@@ -136,11 +137,11 @@ class Transaction:
         "born",
         "content",
         "count",
+        "extras",
         "first_offset",
         "group",
         "key",
         "last_offset",
-        "more",
         "options",
         "replay_from",
         "seen",
@@ -176,7 +177,7 @@ class Transaction:
         self.content = content
         self.size = size  # bytes of its records, in memory or not
         self.options = options  # the producer's options; equal ones share an object
-        self.more: TransactionExtras | None = None
+        self.extras: TransactionExtras | None = None
 
     @property
     def key_hash(self) -> str | None:
@@ -191,24 +192,24 @@ class Transaction:
     @property
     def topics(self) -> tuple[str, ...]:
         """All its real topics."""
-        if self.more is None or self.more.topics is None:
+        if self.extras is None or self.extras.topics is None:
             return (self.topic,)
-        return self.more.topics
+        return self.extras.topics
 
     @property
     def is_in_doubt(self) -> bool:
         """True if it is on the doubt topic."""
-        return self.more is not None and self.more.doubt_offset != NOT_IN_DOUBT
+        return self.extras is not None and self.extras.doubt_offset != NOT_IN_DOUBT
 
     @property
     def due(self) -> DueTimes | None:
         """When its messages are due; None: with the decision."""
-        return None if self.more is None else self.more.due
+        return None if self.extras is None else self.extras.due
 
     @property
     def is_abandoned(self) -> bool:
         """True if it was abandoned after its commit."""
-        is_decided = self.more is not None and self.more.decided_at is not None
+        is_decided = self.extras is not None and self.extras.decided_at is not None
         return is_decided and self.state is TxnState.ROLLED_BACK
 
     @property
@@ -216,13 +217,13 @@ class Transaction:
         """The producer's clock at the transaction's birth."""
         if self.born:
             return int(self.born)
-        return self.appended_ms - (0 if self.more is None else self.more.lag_ms)
+        return self.appended_ms - (0 if self.extras is None else self.extras.lag_ms)
 
-    def extra(self) -> TransactionExtras:
-        """Return `more`; create it if needed."""
-        if self.more is None:
-            self.more = TransactionExtras()
-        return self.more
+    def ensure_extras(self) -> TransactionExtras:
+        """Return `extras`; create them if needed."""
+        if self.extras is None:
+            self.extras = TransactionExtras()
+        return self.extras
 
     @property
     def may_be_released(self) -> bool:
@@ -235,25 +236,25 @@ class Transaction:
 
         For a transaction on doubt the offset is not compared: only coordinators write there, and only the transaction's own records.
         """
-        index, more = header.index, self.more
+        index, extras = header.index, self.extras
         if header.key != self.key or header.count != self.count or index > self.seen:
             return HalfRecordFit.NONE
         if index == self.seen:
             return HalfRecordFit.NEXT
         if self.is_in_doubt:
             return HalfRecordFit.OWN if header.topic in self.topics else HalfRecordFit.COPY
-        offsets = None if more is None else more.offsets
+        offsets = None if extras is None else extras.offsets
         own = self.first_offset if offsets is None else offsets[index]
         return HalfRecordFit.OWN if offset == own else HalfRecordFit.COPY
 
     def has_half_at(self, offset: int) -> bool:
         """True if an op line that names `offset` can belong to this transaction."""
-        more = self.more
+        extras = self.extras
         return (
             offset == self.last_offset
             or self.seen == 0  # known from an op line only: no offset to compare
-            or (more is not None and more.offsets is not None and offset in more.offsets)
-            or (more is not None and more.twins is not None and offset in more.twins)
+            or (extras is not None and extras.offsets is not None and offset in extras.offsets)
+            or (extras is not None and extras.second_copies is not None and offset in extras.second_copies)
         )
 
     def is_of_group(self, producer_group: str) -> bool:
@@ -269,22 +270,22 @@ class Transaction:
 
     def forget_content(self) -> None:
         """The doubt topic has it whole: keep exactly the fields that its summary has."""
-        more = self.extra()
-        more.joined = None
-        if more.offsets is not None:
-            more.offsets = [self.first_offset, self.last_offset]
+        extras = self.ensure_extras()
+        extras.joined = None
+        if extras.offsets is not None:
+            extras.offsets = [self.first_offset, self.last_offset]
         if self.born:
-            more.lag_ms = self.appended_ms - int(self.born)
+            extras.lag_ms = self.appended_ms - int(self.born)
             self.born = ""
         self.content = None
 
     def summary(self) -> DoubtSummary:
         """The summary for the doubt topic. The transaction stays as it is, and as small."""
-        more = self.more or TransactionExtras()
+        extras = self.extras or TransactionExtras()
         return DoubtSummary(
             key=self.key,
             state=self.state.value,
-            reason="" if more.reason is None else more.reason.value,
+            reason="" if extras.reason is None else extras.reason.value,
             producer_group=self.group,
             first_offset=max(self.first_offset, 0),
             last_offset=max(self.last_offset, 0),
@@ -295,18 +296,18 @@ class Transaction:
             key_hash=self.options.key_hash,
             order=self.options.order,
             immunity_ms=self.options.immunity_ms,
-            decided_at=more.decided_at,
-            moved_ms=more.moved_ms,
+            decided_at=extras.decided_at,
+            moved_ms=extras.moved_ms,
             topics=tuple(t for t in self.topics if t),
-            checked_count=more.checked_count,
-            answered_count=more.answered_count,
-            asked_ms=more.asked_ms,
-            answered_number=more.answered_number,
-            twin_offsets=tuple(more.twins or ()),
-            sent_to=0 if more.due is None else more.due.sent_to,
-            released_to=0 if more.due is None else more.due.released_to,
-            times=() if more.due is None else more.due.left,
-            committed_at=None if more.due is None else more.due.committed_at,
+            checked_count=extras.checked_count,
+            answered_count=extras.answered_count,
+            asked_ms=extras.asked_ms,
+            answered_number=extras.answered_number,
+            twin_offsets=tuple(extras.second_copies or ()),
+            sent_to=0 if extras.due is None else extras.due.sent_to,
+            released_to=0 if extras.due is None else extras.due.released_to,
+            times=() if extras.due is None else extras.due.left,
+            committed_at=None if extras.due is None else extras.due.committed_at,
         )
 
 
@@ -333,34 +334,34 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0) -> 
         raise ValueError(f"no summary says {summary.state}")
     txn.seen = summary.seen
     txn.count = summary.count
-    more = txn.extra()
+    extras = txn.ensure_extras()
     options = HalfOptions(summary.key_hash, summary.order, summary.immunity_ms)
     if options != NO_OPTIONS:  # else the shared one: there may be a million of them
         txn.options = options
     if summary.last_offset != summary.first_offset:
         txn.last_offset = summary.last_offset
     if summary.count != 1:
-        more.offsets = [txn.first_offset, txn.last_offset]
-    more.topics = topics if len(topics) > 1 else None
-    more.doubt_offset = doubt_offset
-    more.lag_ms = summary.appended_ms - summary.born_ms
-    more.moved_ms = summary.moved_ms
-    more.reason = ParkReason(summary.reason) if summary.reason else None
-    more.decided_at = summary.decided_at
-    more.checked_count = summary.checked_count
-    more.answered_count = summary.answered_count
-    more.asked_ms = summary.asked_ms
-    more.answered_number = summary.answered_number
-    more.twins = list(summary.twin_offsets) or None
+        extras.offsets = [txn.first_offset, txn.last_offset]
+    extras.topics = topics if len(topics) > 1 else None
+    extras.doubt_offset = doubt_offset
+    extras.lag_ms = summary.appended_ms - summary.born_ms
+    extras.moved_ms = summary.moved_ms
+    extras.reason = ParkReason(summary.reason) if summary.reason else None
+    extras.decided_at = summary.decided_at
+    extras.checked_count = summary.checked_count
+    extras.answered_count = summary.answered_count
+    extras.asked_ms = summary.asked_ms
+    extras.answered_number = summary.answered_number
+    extras.second_copies = list(summary.twin_offsets) or None
     if summary.is_timed:
-        more.due = DueTimes(summary.sent_to, summary.released_to, summary.times, summary.committed_at)
+        extras.due = DueTimes(summary.sent_to, summary.released_to, summary.times, summary.committed_at)
     return txn
 
 
 def summary_bytes(txn: Transaction) -> int:
     """Size that a transaction's summary or a question about it counts for in a batch: both name its real topics."""
-    twins, due = (None, None) if txn.more is None else (txn.more.twins, txn.more.due)
-    numbers = len(twins or ()) + (0 if due is None else 2 + len(due.left))
+    second_copies, due = (None, None) if txn.extras is None else (txn.extras.second_copies, txn.extras.due)
+    numbers = len(second_copies or ()) + (0 if due is None else 2 + len(due.left))
     return RECORD_BYTES + sum(map(len, txn.topics)) + 20 * numbers
 
 

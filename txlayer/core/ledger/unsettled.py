@@ -128,7 +128,7 @@ class UnsettledInHalf:
     def _schedule_open(self, txn: Transaction) -> None:
         """Schedule an open transaction that leaves `immune`, because of its age or because it moved to doubt."""
         # By an operator: it is scheduled already.
-        was_asked = txn.more is not None and txn.more.checked_count > 0
+        was_asked = txn.extras is not None and txn.extras.checked_count > 0
         if txn.state is TxnState.OPEN and txn.options.immunity_ms is None and not was_asked:
             self._schedule.add(txn)
 
