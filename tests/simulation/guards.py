@@ -215,7 +215,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "a line that names nothing is given up",
         "P11",
-        "partition.py",
+        "shard.py",
         Variant(make=coordinator_with(ledger=un.PatientLedger)),
         8,
         _STUCK,
@@ -266,7 +266,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         "content beyond its limit leaves memory",
         "P11",
-        "partition.py",
+        "shard.py",
         Variant(make=coordinator_with(ledger=un.HoardingLedger)),
         66,
         frozenset({_K.HOARDED}),

@@ -23,7 +23,7 @@ from txlayer.adapters.namespace import Namespace, read_topic_files
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.partition import check_policies
+from txlayer.coordinator.setup import check_policies
 from txlayer.core import codec
 from txlayer.core.messages import ROLLBACK, HalfHeader, Resolution
 from txlayer.core.topics import CreateTopic

@@ -13,10 +13,10 @@ from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.ports import Assignment, LogReader, StoredOffset, TopicPartition, TransactionalWriter
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.partition import Shard
 from txlayer.coordinator.publish import NO_PRECAUTIONS, Precautions, Publisher
 from txlayer.coordinator.recovery import Recovery
 from txlayer.coordinator.refusals import Refusals
+from txlayer.coordinator.shard import Shard
 from txlayer.coordinator.targets import Targets
 from txlayer.core.ledger.batch import NO_LIMIT, Batch, Positions
 from txlayer.core.ledger.forward_order import ForwardOrder

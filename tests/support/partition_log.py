@@ -16,7 +16,7 @@ from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.memory.world import ClientError
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.partition import LogTime, Shard, fill_contents
+from txlayer.coordinator.contents import fill_contents
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_stored, encode_stored
 from txlayer.coordinator.refusals import Refusals
@@ -248,8 +248,7 @@ class PartitionLog:
 
     def fill(self, ledger: Ledger) -> None:
         """Fetch the content that the batch needs and that is not in memory."""
-        shard = Shard(ledger, self.stored, half_end=0, op_end=0, time=LogTime(lambda: 0.0))
-        fill_contents([(PARTITION, ledger.batch)], {PARTITION: shard}, config=CONFIG, connections=self.connections)
+        fill_contents([(PARTITION, ledger.batch)], {PARTITION: ledger}, config=CONFIG, connections=self.connections)
 
     # --- restart ------------------------------------------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ from txlayer.adapters.memory import NoAnswerError, RefusedError
 from txlayer.adapters.memory.groups import MemberMetadata
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.partition import empty_ledgers, ledger_settings
 from txlayer.coordinator.publish import Publisher
 from txlayer.coordinator.recovery import Recovery, encode_stored
+from txlayer.coordinator.setup import empty_ledgers, ledger_settings
 from txlayer.core import codec
 from txlayer.core.ledger.batch import Positions
 from txlayer.core.messages import NONCE_LENGTH

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txlayer.coordinator.partition import WINDOW_S, LogTime
+from txlayer.coordinator.log_time import WINDOW_S, LogTime
 
 
 class Clock:

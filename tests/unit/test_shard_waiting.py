@@ -10,7 +10,8 @@ import pytest
 from tests.support.core_records import FAR_AWAY, op_line, txn_key
 from tests.support.partition_driver import PartitionDriver
 from txlayer.config import SystemTopics
-from txlayer.coordinator.partition import LogTime, Shard
+from txlayer.coordinator.log_time import LogTime
+from txlayer.coordinator.shard import Shard
 
 PATIENCE_S = 10.0
 

@@ -11,7 +11,7 @@ from tests.support.core_records import half_header, half_record, op_line, option
 from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_log import SETTINGS
 from tests.support.still_coordinator import StillCoordinator
-from txlayer.coordinator.partition import Shard
+from txlayer.coordinator.shard import Shard
 from txlayer.core.ledger.ledger import DORMANT_BYTES, FURTHER_BYTES, GROUP_BYTES, KEYED_BYTES, UNSETTLED_BYTES, Ledger
 from txlayer.core.ledger.transaction import accepting_target
 from txlayer.core.messages import NO_OPTIONS, NONCE_LENGTH, HalfOptions, OrderMode

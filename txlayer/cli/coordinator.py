@@ -29,7 +29,7 @@ from txlayer.cli.options import (
 from txlayer.cli.services import GC_THRESHOLD, Observing, StartTimeout, WatchParent, Workers, observed, run_workers
 from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.coordinator.metrics import ObservedCoordinator
-from txlayer.coordinator.partition import check_policies
+from txlayer.coordinator.setup import check_policies
 from txlayer.coordinator.tracing import make_coordinator
 from txlayer.coordinator.workers import StopSignal
 from txlayer.operate.doctor import counted

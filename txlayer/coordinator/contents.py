@@ -7,9 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import LogReader, TopicPartition
 from txlayer.adapters.readers import RUN_GAP_MAX, Range, read_ranges, runs_of
+from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
+from txlayer.core.ledger.batch import Batch
+from txlayer.core.ledger.ledger import Ledger
 from txlayer.core.ledger.transaction import Content, HalfRecordFit, Transaction
 from txlayer.core.messages import HalfHeader, Headers, ParkReason, Undecodable
 from txlayer.errors import InvariantError, RefusedRecordError
@@ -46,6 +50,55 @@ class DoubtRecord:
 def is_cut(record: Any) -> bool:
     """True for content that doubt did not take whole: half has the rest."""
     return isinstance(record, DoubtRecord) and codec.is_cut(record.headers())
+
+
+def fill_contents(
+    batches: list[tuple[int, Batch]],
+    ledgers: Mapping[int, Ledger],
+    *,
+    config: CoordinatorConfig,
+    connections: CoordinatorConnections,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Fetch the contents that the batches need and that are not in memory.
+
+    Raises:
+        InvariantError: a content is not where it must be.
+        BrokerUnavailableError: no broker answered; nothing was changed.
+    """
+    wanted: list[tuple[int, Transaction, int]] = []
+    for p, batch in batches:
+        needed = [*batch.forwards, *(k.txn for k in batch.to_doubt.values() if k.is_whole)]
+        wanted.extend((p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t))
+    if not wanted:
+        return
+    # A transaction that is only rewritten on doubt stays as it is there: half may no longer have the rest of it.
+    forwarded = {(p, txn.key) for p, batch in batches for txn in batch.forwards}
+    as_cut = {(p, txn.key) for p, txn, _ in wanted} - forwarded
+    to_cut = {(p, txn.key) for p, txn, _ in wanted if ledgers[p].is_beyond_limit(txn)}
+    reader = connections.make_reader("read_committed")
+    try:
+        found = fetch_contents(
+            reader,
+            wanted,
+            half_topic=config.topics.half,
+            doubt_topic=config.topics.doubt,
+            patience_s=config.kafka_transaction_timeout.total_seconds(),
+            clock=clock,
+            as_cut=as_cut,
+            to_cut=to_cut,
+        )
+    finally:
+        reader.close()
+    for p, txn, _ in wanted:
+        joined = _joined(txn)
+        if (p, txn.key) in to_cut:
+            joined = [cut_whole(content, partition=p, count=txn.count) for content in joined]
+        ledgers[p].filled(txn, [*found[p, txn.key], *joined])
+
+
+def _joined(txn: Transaction) -> list[Any]:
+    return (txn.extras.joined if txn.extras is not None else None) or []
 
 
 def fetch_contents(

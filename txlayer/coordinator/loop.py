@@ -17,25 +17,16 @@ from typing import Any
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import LOG_APPEND_TIME, Assignment
 from txlayer.config import CoordinatorConfig
+from txlayer.coordinator.contents import fill_contents
+from txlayer.coordinator.log_time import LogTime, latest_ms
 from txlayer.coordinator.metrics import CoordinatorCounts, CoordinatorView
-from txlayer.coordinator.partition import (
-    LogTime,
-    Shard,
-    assigned_partitions,
-    empty_ledgers,
-    fill_contents,
-    first_partition_count,
-    keep_within_memory,
-    known_ends,
-    latest_ms,
-    ledger_settings,
-    log_reports,
-    pause_those_too_full,
-)
 from txlayer.coordinator.presence import GroupPresence
 from txlayer.coordinator.publish import Publisher, PublishObserver
 from txlayer.coordinator.recovery import Recovery, encode_stored
 from txlayer.coordinator.refusals import Refusals
+from txlayer.coordinator.reports import log_reports
+from txlayer.coordinator.setup import assigned_partitions, empty_ledgers, first_partition_count, ledger_settings
+from txlayer.coordinator.shard import Shard, keep_within_memory, known_ends, pause_those_too_full
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.ledger.batch import Batch, BatchSize
@@ -468,7 +459,8 @@ class Coordinator:
         precautions = self._refusals.precautions(included, is_watched=self._targets.is_doubtful, times=self._times)
         began = self._clock()
         try:
-            fill_contents(batches, self._shards, config=self._config, connections=self._connections, clock=self._clock)
+            ledgers = {p: shard.ledger for p, shard in self._shards.items()}
+            fill_contents(batches, ledgers, config=self._config, connections=self._connections, clock=self._clock)
             kept = publisher.publish(batches, offsets, self._assignment.member, precautions)
         except TxLayerError as exc:
             if batches and (isinstance(exc, BrokerUnavailableError) or self._took_long(began)):

@@ -31,7 +31,7 @@ from txlayer.adapters.metrics import (
 )
 from txlayer.adapters.ports import Assignment, TopicPartition
 from txlayer.config import SystemTopics
-from txlayer.coordinator.partition import Shard
+from txlayer.coordinator.shard import Shard
 from txlayer.core.ledger.batch import Batch, Positions, ReportKind
 from txlayer.core.ledger.doubt import transaction_of
 from txlayer.core.ledger.ledger import Ledger

@@ -22,7 +22,7 @@ from txlayer.adapters.errors import COORDINATOR_ADVICE
 from txlayer.adapters.ports import StoredOffset, TopicPartition, append_time_of
 from txlayer.adapters.readers import Range, read_ranges
 from txlayer.config import CoordinatorConfig, SystemTopics
-from txlayer.coordinator.partition import latest_ms
+from txlayer.coordinator.log_time import latest_ms
 from txlayer.core import codec
 from txlayer.core.codec import NEXT_VERSION, VERSION, known_fields, whole
 from txlayer.core.ledger.batch import NO_LIMIT, Positions

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from txlayer.adapters.errors import REFUSED_RECORD_CODES, Code
-from txlayer.coordinator.partition import LogTime, trace_of
+from txlayer.coordinator.log_time import LogTime
 from txlayer.coordinator.publish import SLOW_BYTES_MIN, TOO_SLOW, Precautions
+from txlayer.coordinator.reports import trace_of
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT, Batch, Bisection

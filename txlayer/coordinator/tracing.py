@@ -18,7 +18,7 @@ from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.tracing import LINKS_MAX, Span, SpanRole, TraceContext, Tracing, trace_context_of
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
-from txlayer.coordinator.partition import trace_of
+from txlayer.coordinator.reports import trace_of
 from txlayer.core.ledger.batch import Batch
 from txlayer.core.ledger.transaction import Transaction, records_of
 from txlayer.core.messages import CheckKind, CheckRecord, txn_id_of

@@ -30,8 +30,9 @@ from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import GroupMember, LogReader, TopicPartition, append_time_of
 from txlayer.adapters.readers import check_end
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.partition import count_partitions, latest_ms, ledger_settings
+from txlayer.coordinator.log_time import latest_ms
 from txlayer.coordinator.recovery import Recovery, StoredPositions
+from txlayer.coordinator.setup import count_partitions, ledger_settings
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT, Batch
 from txlayer.core.ledger.misplaced_records import LinesAheadOfHalf

@@ -13,8 +13,8 @@ from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import LogReader, TopicPartition
 from txlayer.adapters.readers import Range, records_of
 from txlayer.config import CoordinatorConfig, SystemTopics
-from txlayer.coordinator.partition import count_partitions, ledger_settings
 from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_stored
+from txlayer.coordinator.setup import count_partitions, ledger_settings
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT
 from txlayer.core.ledger.doubt import QuarantinedRecord, QuarantineFold

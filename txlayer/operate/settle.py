@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from txlayer.adapters.connect import CoordinatorConnections, ProducerConnections
 from txlayer.adapters.ports import no_such_topic
 from txlayer.config import CoordinatorConfig
-from txlayer.coordinator.partition import count_partitions
+from txlayer.coordinator.setup import count_partitions
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ledger.transaction import OpPosition, Transaction

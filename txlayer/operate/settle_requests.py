@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.config import SystemTopics
-from txlayer.coordinator.partition import count_partitions
+from txlayer.coordinator.setup import count_partitions
 from txlayer.core.history import split_operator_reason
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import ParkReason, Resolution, Source, txn_id_of

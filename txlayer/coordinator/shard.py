@@ -1,0 +1,175 @@
+"""One assigned partition: its ledger, its stored positions, and when it stops reading."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from txlayer.adapters.connect import CoordinatorConnections
+from txlayer.adapters.ports import GroupReader, TopicPartition
+from txlayer.config import SystemTopics
+from txlayer.coordinator.log_time import LogTime
+from txlayer.core.ledger.batch import Positions
+from txlayer.core.ledger.ledger import Ledger
+from txlayer.core.ledger.misplaced_records import LinesAheadOfHalf
+
+logger = logging.getLogger("txlayer.coordinator")
+
+PAUSED_TIMES = 1.1
+"""A paused partition resumes when there would be room for a tenth more."""
+
+
+@dataclass(slots=True)
+class Shard:
+    """One assigned partition."""
+
+    ledger: Ledger
+    stored: Positions
+    half_end: int  # at assignment: nothing that depends on time happens before both ends are reached
+    op_end: int
+    time: LogTime  # per partition: a broker with a wrong clock affects no other
+    heard_ms: int = field(init=False)  # the newest append time that `time` has seen
+    is_op_paused: bool = False
+    is_half_paused: bool = False  # too many unsettled transactions
+    is_caught_up: bool = False  # both ends have been reached once
+    probed_at: float = float("-inf")  # when its time was asked for last, by a line that releases scheduled messages
+    lines_ahead: LinesAheadOfHalf = field(default_factory=LinesAheadOfHalf)
+
+    def __post_init__(self) -> None:
+        """Start with the stored time, unless this process has seen a later one: only newer append times add information."""
+        self.heard_ms = self.time.peek_ms()
+        self.hear()
+
+    def hear(self) -> None:
+        """Pass newer append times to the clock."""
+        if self.ledger.times.newest_ms > self.heard_ms:
+            self.heard_ms = self.ledger.times.newest_ms
+            self.time.see(self.heard_ms)
+
+    @property
+    def is_busy(self) -> bool:
+        """True if there is something left to apply or to append."""
+        return self.ledger.has_more or not self.ledger.batch.is_empty
+
+    def pass_markers(self, group: GroupReader, topics: SystemTopics) -> None:
+        """Take what no record reports at the ends as read; call it after the records of a read are folded."""
+        partition = self.ledger.partition
+        self.ledger.pass_markers(
+            half_to=group.read_to((topics.half, partition)), op_to=group.read_to((topics.op, partition))
+        )
+
+    def is_read_to_the_ends(self, group: GroupReader, topics: SystemTopics, *, is_idle: bool) -> bool:
+        """True if everything that existed at the assignment is folded.
+
+        A line that waits for half blocks the lines behind it, but not what depends on time: such lines may arrive
+        all the time.
+        """
+        return not self.ledger.has_more and self._has_reached_the_ends(group, topics, is_idle=is_idle)
+
+    def _has_reached_the_ends(self, group: GroupReader, topics: SystemTopics, *, is_idle: bool) -> bool:
+        ledger = self.ledger
+        # While half is paused, time goes on: check-backs for what was read must continue, or the pause would never end.
+        is_half_read = self.is_half_paused or ledger.half_next >= self.half_end
+        return is_half_read and (
+            ledger.op_next[0] >= self.op_end
+            # Lines that wait for half are not applied, and a marker behind them is not passed.
+            or (is_idle and group.read_to((topics.op, ledger.partition)) >= self.op_end)
+        )
+
+    def peak_ms(self, group: GroupReader, topics: SystemTopics) -> int | None:
+        """The time that counts while more is read than batches have room for: that of the first record without effect yet.
+
+        None: nothing is left over from the batch before, or the ends at the assignment are not reached.
+        """
+        unapplied_ms = self.ledger.unapplied_ms
+        if unapplied_ms is None or not self._has_reached_the_ends(group, topics, is_idle=False):
+            return None
+        return max(self.ledger.times.now_ms, unapplied_ms)
+
+    def pause_op_far_ahead(
+        self, group: GroupReader, topics: SystemTopics, *, line_count_max: int, byte_count_max: int
+    ) -> None:
+        """Stop reading op while it is far ahead of half, and resume when half is closer.
+
+        Call it after every `advance`: with op paused and half read to its end, no record would arrive to trigger it.
+        """
+        ledger, op = self.ledger, [(topics.op, self.ledger.partition)]
+        # 1.0 is the limit, of lines or of bytes.
+        share = max(ledger.ops.line_count / max(1, line_count_max), ledger.ops.byte_count / byte_count_max)
+        if not self.is_op_paused and share > 1:
+            group.pause(op)
+            self.is_op_paused = True
+        elif self.is_op_paused and share <= 1 / 2:
+            group.resume(op)
+            self.is_op_paused = False
+
+    def pause_half(self, group: GroupReader, topics: SystemTopics, *, is_full: bool) -> None:
+        """Stop reading half while there is no memory for more transactions, and resume when there is."""
+        if is_full is self.is_half_paused:
+            return
+        half = (topics.half, self.ledger.partition)
+        self.is_half_paused = is_full
+        if is_full:
+            group.pause([half])
+            logger.error("half.paused", extra={"partition": half[1], "open_count": self.ledger.open_count})
+        else:
+            group.resume([half])
+            logger.warning("half.resumed", extra={"partition": half[1]})
+
+    def give_up_misplaced_lines(
+        self, topics: SystemTopics, *, connections: CoordinatorConnections, now: float, patience_s: float
+    ) -> None:
+        """Give up op lines that have named offsets without a record for `patience_s`, according to the broker."""
+        ledger = self.ledger
+        if ledger.waits_for_half is None:
+            self.lines_ahead.clear()
+            return
+        self.lines_ahead.read_to(ledger.ops.read_to(ledger.op_next), now)
+        half = (topics.half, ledger.partition)
+        before = self.lines_ahead.given_up_before(
+            op_next=ledger.op_next[0],
+            half_next=ledger.half_next,
+            half_end=lambda: connections.end_offsets([half], is_committed=False)[half],
+            now=now,
+            patience_s=patience_s,
+        )
+        if before is not None:
+            ledger.give_up_waiting_for_half(before=before)
+
+
+def pause_those_too_full(
+    shards: Mapping[int, Shard], group: GroupReader, topics: SystemTopics, *, bytes_max: int
+) -> None:
+    """Limit the memory of unsettled transactions: pause half for partitions with too many of them, or for all.
+
+    A partition with more than half of its share stops first: at half of the memory while no op line waits for half, else at
+    three quarters. So it leaves room for the others. At the limit, all stop. Call it after every `advance`.
+    """
+    sizes = {p: shard.ledger.unsettled_bytes for p, shard in shards.items()}
+    total = sum(sizes.values())
+    for p, shard in shards.items():
+        times = PAUSED_TIMES if shard.is_half_paused else 1.0
+        size, taken = sizes[p] * times, total * times
+        is_full = taken >= bytes_max
+        if not is_full and size * 2 * len(shards) >= bytes_max:
+            is_needed = shard.ledger.waits_for_half is not None
+            is_full = taken >= bytes_max * 3 / 4 or (taken >= bytes_max / 2 and not is_needed)
+        shard.pause_half(group, topics, is_full=is_full)
+
+
+def keep_within_memory(ledgers: Collection[Ledger], content_bytes_max: int) -> None:
+    """Drop the oldest content if the total is too large; it is fetched again when it is needed."""
+    total = sum(ledger.content_bytes for ledger in ledgers)
+    if total > content_bytes_max:
+        # Down to three quarters, so that not every read drops some; each partition drops its share.
+        too_much = total - content_bytes_max * 3 // 4
+        for ledger in ledgers:
+            ledger.drop_content(ledger.content_bytes * too_much // total + 1)
+
+
+def known_ends(group: GroupReader, shards: Mapping[int, Shard], topics: SystemTopics) -> dict[TopicPartition, int]:
+    """Ends of half and op according to the last fetches, without a request; unknown ones are missing."""
+    tps = [(topic, p) for p in shards for topic in (topics.half, topics.op)]
+    found = {tp: group.known_end(tp) for tp in tps}
+    return {tp: end for tp, end in found.items() if end is not None}
