@@ -164,7 +164,12 @@ def fetch_contents(
     read = partial(read_ranges, reader, on_record=take, is_still_ours=lambda: None, patience_s=patience_s, clock=clock)
     while any(rounds.values()):
         read({partition: runs.pop(0) for partition, runs in rounds.items() if runs})
-    _read_further(reader, read, found, missing, ends, patience_s=patience_s)
+    _read_further(
+        reader,
+        read,
+        lambda: [end for which, end in ends.items() if len(found[which]) < missing[which]],
+        patience_s=patience_s,
+    )
     for (partition, key), count in missing.items():
         if len(found[partition, key]) < count:
             raise InvariantError(f"{len(found[partition, key])} of {count} contents of {key} are where they must be")
@@ -223,38 +228,26 @@ def _span_of(txn: Transaction, count: int) -> Range:
 def _read_further(
     reader: LogReader,
     read: Callable[[dict[TopicPartition, Range]], None],
-    found: Mapping[PartitionAndKey, Mapping[int, Content]],
-    missing: Mapping[PartitionAndKey, int],
-    ends: dict[PartitionAndKey, tuple[TopicPartition, int]],
+    short: Callable[[], list[tuple[TopicPartition, int]]],
     *,
     patience_s: float,
 ) -> None:
-    """Read on behind `ends` until every content on doubt is found, or the topic ends."""
-    while short := {which: ends[which] for which in ends if len(found[which]) < missing[which]}:
-        further = _further(reader, short.values(), patience_s=patience_s)
-        if not further:
-            break
-        read(further)
-        for which, (tp, end) in short.items():
-            ends[which] = (tp, max(end, further[tp][1]) if tp in further else end)
-
-
-def _further(
-    reader: LogReader, short: Iterable[tuple[TopicPartition, int]], *, patience_s: float
-) -> dict[TopicPartition, Range]:
-    """The ranges to read next, if contents on doubt are at higher offsets than their number implies.
+    """Read on until every content on doubt is found, or the topic ends. `short`: behind which offsets some are missing.
 
     Transaction markers that were written between the batches of their Kafka transaction took offsets.
     """
-    starts: dict[TopicPartition, int] = {}
-    for tp, end in short:
-        starts[tp] = min(starts.get(tp, end), end)
-    ranges = {}
-    for tp, start in starts.items():
-        stable = reader.watermarks(tp, timeout_s=patience_s)[1]
-        if start < stable:
-            ranges[tp] = (start, min(start + RUN_GAP_MAX, stable))
-    return ranges
+    read_to: dict[TopicPartition, int] = {}
+    while True:
+        ranges: dict[TopicPartition, Range] = {}
+        missing = short()
+        for tp in {tp for tp, _ in missing}:
+            start = max(read_to.get(tp, 0), min(end for other, end in missing if other == tp))
+            read_to[tp] = min(start + RUN_GAP_MAX, reader.watermarks(tp, timeout_s=patience_s)[1])
+            if start < read_to[tp]:
+                ranges[tp] = start, read_to[tp]
+        if not ranges:
+            return
+        read(ranges)
 
 
 def cut_whole(content: Content, *, partition: int, count: int) -> Content:
