@@ -229,7 +229,7 @@ def test_one_that_is_abandoned_before_its_time_is_never_visible() -> None:
 
     assert [] == driver.log.forwarded
     assert 0 == driver.ledger.open_count
-    assert [b"A"] == [dict(e.record.headers())[codec.END_HEADER] for e in ends_of(driver, A)]
+    assert [b"A"] == [dict(e.record.headers() or ())[codec.END_HEADER] for e in ends_of(driver, A)]
 
 
 def test_what_is_forwarded_stays_when_the_rest_is_abandoned() -> None:
@@ -241,7 +241,7 @@ def test_what_is_forwarded_stays_when_the_rest_is_abandoned() -> None:
     let_pass(driver, 2 * MINUTE)
 
     assert [("a", 0)] == visible(driver)
-    assert [b"A1"] == [dict(e.record.headers())[codec.END_HEADER] for e in ends_of(driver, A)]
+    assert [b"A1"] == [dict(e.record.headers() or ())[codec.END_HEADER] for e in ends_of(driver, A)]
 
 
 @pytest.mark.promise("P4")
