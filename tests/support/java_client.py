@@ -1,4 +1,4 @@
-"""Kafka's own client for Java, run as a program: `java/JavaClient.java` says how it is spoken to."""
+"""Programs that use Kafka's own client for Java; the sources in `java/` say how they are spoken to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.debian import program
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.runtime import prepare_runtime
 
-SOURCE = Path(__file__).parent / "java" / "JavaClient.java"
+SOURCES = Path(__file__).parent / "java"
 TIMEOUT_S = 120
 NULL = "~"
 
@@ -33,25 +33,26 @@ def write_with_java(
         "\t".join([_text(r.key), _text(r.value), *(f"{name}={_text(value)}" for name, value in r.headers)])
         for r in records
     )
-    _run(config, "write", servers, topic, codec, told="\n".join(lines))
+    run_java(config, "JavaClient.java", "write", servers, topic, codec, told="\n".join(lines))
 
 
 def read_with_java(config: LocalConfig, servers: str, topic: str, count: int) -> list[JavaRecord]:
     """The first records of partition 0 that a reader of committed records sees; fewer where no more come."""
     found = []
-    for line in _run(config, "read", servers, topic, str(count)).splitlines():
+    for line in run_java(config, "JavaClient.java", "read", servers, topic, str(count)).splitlines():
         key, value, *headers = line.split("\t")
         pairs = (header.split("=", 1) for header in headers)
         found.append(JavaRecord(_bytes(key), _bytes(value), tuple((name, _bytes(text)) for name, text in pairs)))
     return found
 
 
-def _run(config: LocalConfig, *arguments: str, told: str = "") -> str:
+def run_java(config: LocalConfig, source: str, *arguments: str, told: str = "") -> str:
+    """What the program `source` prints."""
     runtime = prepare_runtime(config)
     java = program("javac", package="default-jdk-headless").resolve().parent / "java"
-    line = [str(java), "-XX:TieredStopAtLevel=1", "-cp", f"{runtime.jar_folder}/*", str(SOURCE), *arguments]
+    line = [str(java), "-XX:TieredStopAtLevel=1", "-cp", f"{runtime.jar_folder}/*", str(SOURCES / source), *arguments]
     ended = subprocess.run(line, input=told, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
 

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from txlayer.core.messages import CheckKind, OrderMode, Resolution, Source
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "protocol.md"
 
 
@@ -22,3 +24,12 @@ def vectors(name: str) -> list[dict[str, Any]]:
 def page() -> str:
     """The whole page."""
     return PAGE.read_text(encoding="utf-8")
+
+
+def with_enums(vector: dict[str, Any], **enums: type[OrderMode | Resolution | Source | CheckKind]) -> dict[str, Any]:
+    """A vector's fields with names turned into members; what it is on the wire taken out."""
+    fields = {name: value for name, value in vector.items() if name not in ("bytes", "line")}
+    for name, enum in enums.items():
+        if name in fields:
+            fields[name] = enum[fields[name].upper()]
+    return fields

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.codec_strategies import CHECKS, HEADERS, KEY, SUMMARIES, TOPIC, WHOLE, half_headers, ops
-from tests.support.protocol_page import page, vectors
+from tests.support.protocol_page import page, vectors, with_enums
 from txlayer.core import codec
 from txlayer.core.messages import (
     CheckKind,
@@ -26,15 +24,6 @@ from txlayer.core.messages import (
 )
 
 # --- the page ---------------------------------------------------------------------------------------------------------
-
-
-def with_enums(vector: dict[str, Any], **enums: type[OrderMode | Resolution | Source | CheckKind]) -> dict[str, Any]:
-    """A vector's fields with names turned into members; what it is on the wire taken out."""
-    fields = {name: value for name, value in vector.items() if name not in ("bytes", "line")}
-    for name, enum in enums.items():
-        if name in fields:
-            fields[name] = enum[fields[name].upper()]
-    return fields
 
 
 def test_a_half_header_is_the_one_on_the_protocol_page() -> None:
