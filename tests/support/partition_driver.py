@@ -91,6 +91,7 @@ class PartitionDriver:
         on_append: Callable[[list[Fact], Appended], None] = lambda _facts, _appended: None,
     ) -> None:
         self.now_ms = 1_800_000_000_000
+        self.op_behind_ms = 0  # how far the clock of the broker that has op is behind
         self.truth: dict[str, Target] = {"orders": ACCEPTS} if targets is None else dict(targets)
         self.book: dict[str, Target] = {}  # what the coordinator knows of it
         self.log = PartitionLog(
@@ -222,7 +223,7 @@ class PartitionDriver:
         self.log.fill(ledger)
         positions, batch = ledger.positions(), ledger.batch
         try:
-            kept = self.log.append(batch, positions, now_ms=self.now_ms)
+            kept = self.log.append(batch, positions, now_ms=self.now_ms - self.op_behind_ms)
         except RefusedRecordError as exc:
             self._refusals.learn(exc, {PARTITION: batch}, self.log.book)
             self.crash()

@@ -8,6 +8,7 @@ from tests.support.core_records import GROUP, op_line, options, txn_key
 from tests.support.partition_driver import ACCEPTS, MISSING, PartitionDriver
 from tests.support.partition_log import Entry
 from txlayer.core import codec
+from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.ledger.ledger import RELEASE_LINES_MAX, RELEASES_AHEAD_MAX
 from txlayer.core.ledger.transaction import TIMES_MAX
 from txlayer.core.ledger.transitions import TxnState
@@ -360,6 +361,87 @@ def test_lines_that_release_are_bounded_in_a_batch_and_ahead_of_the_log() -> Non
         let_pass(driver, 1)
 
     assert [f"t{number}/0000000a" for number in range(count)] == driver.log.forwarded
+
+
+def test_one_batch_has_a_bounded_number_of_them_however_often_time_goes_on_before_it() -> None:
+    driver = PartitionDriver()
+    for number in range(RELEASE_LINES_MAX + 500):
+        key = f"t{number}/0000000a"
+        driver.op("C", key, driver.half(key, options=timed(driver.now_ms + MINUTE)))
+    driver.turn()
+    driver.tick(after_ms=MINUTE)
+    driver.tick()
+
+    assert RELEASE_LINES_MAX == len(driver.ledger.batch.policy_lines)
+
+
+@pytest.mark.promise("P1")
+def test_a_message_with_the_latest_time_is_forwarded_when_it_is_given_another_one() -> None:
+    driver = PartitionDriver()
+    now_ms = driver.now_ms
+    last = scheduled(driver, A, now_ms + MINUTE, WHOLE_MAX)
+    driver.op_lines(line_with_time(Resolution.UNKNOWN, A, last, now_ms + 2 * MINUTE))
+    driver.turn()
+
+    let_pass(driver, 3 * MINUTE)
+
+    assert [("a", 0), ("a", 1)] == visible(driver)
+    assert 0 == driver.ledger.open_count
+
+
+@pytest.mark.promise("P11")
+def test_times_that_are_not_awaited_any_more_leave_memory() -> None:
+    driver, far_ms = PartitionDriver(), 30 * 24 * 60 * MINUTE
+    last = scheduled(driver, A, driver.now_ms + far_ms)
+    for number in range(30):
+        keys = [f"t{number}-{n}/0000000a" for n in range(100)]
+        offsets = [driver.half(key, options=timed(driver.now_ms + far_ms)) for key in keys]
+        driver.op_lines(*(op_line("C", key, offset) for key, offset in zip(keys, offsets, strict=True)))
+        driver.turn()
+        driver.op_lines(
+            line_with_time(Resolution.UNKNOWN, A, last, driver.now_ms + far_ms + number),
+            *(op_line("A", key, offset) for key, offset in zip(keys, offsets, strict=True)),
+        )
+        driver.turn()
+
+    assert 1 == driver.ledger.open_count
+    assert len(driver.ledger.due_times) < 2_500
+    let_pass(driver, far_ms + MINUTE)
+    assert [A] == driver.log.forwarded
+
+
+@pytest.mark.promise("P11")
+def test_where_the_clock_of_op_is_behind_a_line_is_written_once_more_and_not_again_and_again() -> None:
+    driver, behind_ms = PartitionDriver(), 20_000
+    at_ms = driver.now_ms + MINUTE
+    scheduled(driver, A, at_ms)
+    scheduled(driver, B, at_ms + 10_000)
+    written, driver.op_behind_ms = 0, behind_ms
+    driver.tick(after_ms=MINUTE)
+    for _ in range(400):
+        written += len(driver.ledger.batch.policy_lines)
+        driver.publish()
+        driver.turn()
+        driver.tick(after_ms=100)
+    driver.turn()
+
+    assert [A, B] == driver.log.forwarded
+    assert written < 10
+
+
+@pytest.mark.promise("P11")
+def test_a_line_of_another_writer_before_the_time_delays_nothing() -> None:
+    driver = PartitionDriver()
+    far_ms, soon_ms = driver.now_ms + 100 * MINUTE, driver.now_ms + MINUTE
+    last = scheduled(driver, A, far_ms)
+    scheduled(driver, B, soon_ms)
+    for _ in range(10):
+        driver.op_lines(line_with_time(Resolution.COMMIT, A, last, far_ms, Source.POLICY))
+    driver.turn()
+
+    assert len(driver.ledger.due_times) == 2
+    let_pass(driver, MINUTE)
+    assert [B] == driver.log.forwarded
 
 
 def ends_of(driver: PartitionDriver, key: str) -> list[Entry]:

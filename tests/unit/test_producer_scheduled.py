@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.support.producer_stage import HALF, ProducerStage
+from txlayer.config import ProducerConfig
 from txlayer.core import codec
-from txlayer.core.ledger.transaction import TIMES_MAX
-from txlayer.core.messages import COMMIT, HalfHeader, Message, Resolution
+from txlayer.core.history import HistoryFold
+from txlayer.core.ledger.transaction import TIMES_MAX, DueTimes, Transaction
+from txlayer.core.ledger.transitions import TxnState
+from txlayer.core.messages import COMMIT, HalfHeader, Message, OpMessage, Resolution, Source
 from txlayer.errors import UsageError
 from txlayer.producer.identity import now_ms
 from txlayer.producer.rocketmq import DELAYS, TransactionMQProducer, delay_of
+from txlayer.producer.steps import cancel
 
 AT = datetime(2031, 2, 3, 4, 5, 6, 789_000, tzinfo=UTC)
 AT_MS = 1_927_857_906_789
@@ -59,6 +65,7 @@ def test_a_delay_counts_from_prepare_on(stage: ProducerStage) -> None:
         (datetime(1969, 1, 1, tzinfo=UTC), 1),
         (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 1),
         (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), 253_402_300_799_000),
+        (datetime(2031, 2, 3, 4, 5, 6, 789_001, tzinfo=UTC), AT_MS + 1),  # not before it
     ],
 )
 def test_any_time_may_be_named(stage: ProducerStage, at: datetime, wanted_ms: int) -> None:
@@ -129,3 +136,37 @@ def test_rocketmqs_producer_takes_levels_and_times(stage: ProducerStage, message
 
     [header] = headers(stage)
     assert begin_ms <= (header.options.deliver_at_ms or 0) - 60_000 <= now_ms()
+
+
+@pytest.mark.parametrize("is_released_first", [False, True])
+def test_a_cancellation_says_whether_it_came_first_when_half_is_older_than_what_is_read(
+    is_released_first: bool,
+) -> None:
+    key, due_ms, looks = "order-1/00000001", 5_000, [HistoryFold("order-1"), HistoryFold("order-1")]
+    waiting = Transaction(key, "shop", "mails", 3, 1_000, "900", (0, 0), None)
+    waiting.state = TxnState.SCHEDULED
+    waiting.extra().due = DueTimes(left=(due_ms,), committed_at=(0, 0))
+    waiting.extra().decided_at = (0, 0)
+    summary = codec.encode_summary(waiting.summary())
+    looks[0].doubt(partition=1, appended_ms=2_000, key=key.encode(), value=summary)
+    looks[1].doubt(partition=1, appended_ms=6_000, key=key.encode(), value=None)
+    if is_released_first:
+        release = OpMessage(Resolution.COMMIT, key, "shop", 3, 900, Source.POLICY, time_ms=due_ms)
+        looks[1].op(partition=1, offset=16, appended_ms=due_ms, value=codec.encode_op(release).encode())
+    written: list[bytes] = []
+
+    def produce(_topic: str, value: bytes, _key: None, partition: int, done: Callable[..., None]) -> None:
+        written.append(value)
+        looks[1].op(partition=partition, offset=17, appended_ms=due_ms, value=value)
+        done(None, SimpleNamespace(offset=lambda: 17))
+
+    pipeline = SimpleNamespace(group="shop", op_topic="op", produce=produce, is_alive=True)
+    engine: Any = SimpleNamespace(pipeline=pipeline, config=ProducerConfig(), status=dict)
+    steps = cancel(engine, "order-1", since=timedelta(hours=1), ordering_key=None)
+    next(steps)
+    steps.send(looks[0].histories())
+    with pytest.raises(StopIteration) as end:
+        steps.send(looks[1].histories())
+
+    assert [b"1|A|order-1/00000001|shop|3|900|producer||"] == written
+    assert (not is_released_first) is end.value.value

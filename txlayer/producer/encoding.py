@@ -281,7 +281,7 @@ def _deliver_at_ms(message: Message) -> int | None:
         return now_ms() + milliseconds(delay)
     if not isinstance(at, datetime) or at.utcoffset() is None:
         raise UsageError(f"deliver_at is a datetime with a time zone, not {at!r}. Nothing was sent")
-    return max((at - _EPOCH) // timedelta(milliseconds=1), 1)  # 0 is that of messages without a time
+    return max(-((_EPOCH - at) // timedelta(milliseconds=1)), 1)  # not earlier; 0 is that of messages without a time
 
 
 def _bytes_or_none(value: Any, what: str) -> bytes | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -149,13 +150,18 @@ def cancel(engine: Engine, txn_id: str, *, since: timedelta, ordering_key: bytes
         TxLayerError: what `TransactionalProducer.cancel` raises.
     """
     read = Blocking(partial(engine.status, txn_id, since=since, ordering_key=ordering_key))
-    written: dict[str, int] = {}
+    written: dict[str, tuple[TransactionHistory, int]] = {}
     for history in (yield read):
         if history.may_be_scheduled and history.producer_group == engine.pipeline.group:
-            written[history.nonce] = yield from _give_up(engine, history)
+            written[history.nonce] = history, (yield from _give_up(engine, history))
     if not written:
         return False
-    return any(history.times_left(before=written.get(history.nonce, -1)) for history in (yield read))
+    op_lines = {history.nonce: history.op_lines for history in (yield read)}
+    # Its times are those of the first look: doubt may have ended it by now, and its half records may be older than what is read.
+    return any(
+        replace(history, op_lines=op_lines.get(nonce, ())).times_left(before=offset)
+        for nonce, (history, offset) in written.items()
+    )
 
 
 def _give_up(engine: Engine, history: TransactionHistory) -> Steps[int]:

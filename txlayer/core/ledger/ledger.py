@@ -23,7 +23,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from txlayer.core import codec
-from txlayer.core.checks import CheckPolicies, CheckSchedule, OpenLimits, UnresolvedAction
+from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckSchedule, OpenLimits, UnresolvedAction
 from txlayer.core.codec import (
     KEY_INDEX,
     PLAIN_OPTIONS_LENGTH,
@@ -136,6 +136,9 @@ name any number of them, and each would stay in memory until a person settles it
 RELEASE_LINES_MAX = 1_000
 """Lines that one batch writes to release scheduled transactions."""
 
+DUE_TIMES_MIN = 1_000
+"""Times of scheduled transactions among which obsolete ones may stay; of more, as many as there are others."""
+
 RELEASES_AHEAD_MAX = 2_000
 """Such lines of a partition that are written and not applied. An op line of another transaction waits behind no more of them."""
 
@@ -225,7 +228,10 @@ class Ledger:
         self._keys_to_go_on_with: dict[str, None] = {}  # the same, beyond the limit of one batch
         self._mended: deque[Transaction] = deque()  # held until now, in the order of decisions
         self.due_times: list[DueEntry] = []  # a heap; the times of scheduled transactions, some of them obsolete
+        self._due_times_max = DUE_TIMES_MIN  # above this number the obsolete ones are left out
         self._releases_ahead = 0  # lines that release some, written and not applied
+        # By how much op's append times are behind this partition's time, and how many lines were written before it was known.
+        self._op_behind_ms = self._releases_before = 0
 
     @property
     def _has_room(self) -> bool:
@@ -496,19 +502,32 @@ class Ledger:
         time_ms = next((at_ms for at_ms in due.left if at_ms > due.said_ms), None)
         if time_ms is not None:
             heappush(self.due_times, DueEntry(time_ms, due.committed_at or (0, 0), txn.key))
+        if len(self.due_times) > self._due_times_max:
+            self.due_times = [entry for entry in set(self.due_times) if self._is_awaited(entry)]
+            heapify(self.due_times)
+            self._due_times_max = max(2 * len(self.due_times), DUE_TIMES_MIN)
+
+    def _is_awaited(self, entry: DueEntry) -> bool:
+        """False if the transaction was settled or rescheduled meanwhile, or a line was written for this time."""
+        txn = self.transactions.get(entry.key)
+        due = None if txn is None else txn.due
+        return due is not None and entry.time_ms in due.left and entry.time_ms > due.said_ms
 
     def _release_those_due(self, now_ms: int) -> None:
         """Write a line for each time that has come, in the order of the times. Each takes effect when it is read from the op log."""
-        left = min(RELEASE_LINES_MAX, RELEASES_AHEAD_MAX - self._releases_ahead)
-        while left > 0 and self.due_times and self.due_times[0].time_ms <= now_ms and self._has_room:
+        left = min(RELEASE_LINES_MAX - len(self.batch.policy_lines), RELEASES_AHEAD_MAX - self._releases_ahead)
+        op_ms = now_ms - self._op_behind_ms
+        while left > 0 and self.due_times and self.due_times[0].time_ms <= op_ms and self._has_room:
             left -= self._write_release()
 
     def _write_release(self) -> bool:
         """Write a line for the first time that is left. False: it is not awaited any more."""
-        time_ms, _, key = heappop(self.due_times)
-        txn = self.transactions.get(key)
-        if txn is None or txn.due is None or time_ms not in txn.due.left or time_ms <= txn.due.said_ms:
-            return False  # it was settled or rescheduled meanwhile
+        entry = heappop(self.due_times)
+        if not self._is_awaited(entry):
+            return False
+        time_ms, _, key = entry
+        txn = self.transactions[key]
+        assert txn.due is not None
         txn.due.said_ms = time_ms
         op = OpMessage(
             Resolution.COMMIT, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY, time_ms=time_ms
@@ -529,9 +548,8 @@ class Ledger:
 
     def is_release_due(self, now_ms: int) -> bool:
         """True if lines can be written now that release scheduled transactions."""
-        return (
-            bool(self.due_times) and self.due_times[0].time_ms <= now_ms and self._releases_ahead < RELEASES_AHEAD_MAX
-        )
+        is_due = bool(self.due_times) and self.due_times[0].time_ms <= now_ms - self._op_behind_ms
+        return is_due and self._releases_ahead < RELEASES_AHEAD_MAX
 
     def _try_next(self, key_hash: str | None) -> None:
         if key_hash is not None:
@@ -1183,6 +1201,7 @@ class Ledger:
         if op.is_release:
             event = TxnEvent.RELEASE
             self._releases_ahead = max(self._releases_ahead - 1, 0)
+            self._releases_before = max(self._releases_before - 1, 0)
         elif op.is_reschedule:
             event = TxnEvent.RESCHEDULE
         txn = self.transactions.get(op.key)
@@ -1214,11 +1233,23 @@ class Ledger:
         due, time_ms = txn.due, op.time_ms
         if due is None or time_ms is None or not txn.may_be_released or (op.is_release and due.left[0] != time_ms):
             return False
-        if op.is_reschedule or self.ops.records[0][1] >= time_ms:
+        if op.is_reschedule:
             return True
-        due.said_ms = time_ms - 1  # it is written again
-        self._await_release(txn)
-        return False
+        early_ms = time_ms - self.ops.records[0][1]
+        if time_ms <= due.said_ms:  # this ledger wrote it
+            self._learn_how_far_op_is_behind(early_ms)
+            if early_ms > 0:
+                due.said_ms = time_ms - 1  # it is written again
+                self._await_release(txn)
+        return early_ms <= 0
+
+    def _learn_how_far_op_is_behind(self, early_ms: int) -> None:
+        """The clock of op's broker may be behind: then lines are written later, or they would be written again and again without effect."""
+        if self._releases_before:
+            return
+        behind_ms = min(max(self._op_behind_ms + early_ms, 0), CLOCK_ERROR_MS)
+        if behind_ms != self._op_behind_ms:
+            self._op_behind_ms, self._releases_before = behind_ms, self._releases_ahead
 
     def _remember_on_doubt(self, txn: Transaction, position: OpPosition) -> None:
         """Only doubt can tell a restart that this line ended `txn`: the restart may read a half record that arrives later."""

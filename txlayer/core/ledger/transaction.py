@@ -85,7 +85,7 @@ TIMES_MAX = 64
 """Different times of one transaction's messages. Not a setting: every reader must agree on which records belong to it."""
 
 ANY_TIME = WHOLE_MAX
-"""Later than the time of any message."""
+"""The latest time that a message can have."""
 
 
 class TransactionExtras:
@@ -404,6 +404,7 @@ def due_contents(txn: Transaction) -> list[Content]:
     if (due := txn.due) is None or not isinstance(txn.content, list):
         return contents
     start, end = due.part
+    end += end == ANY_TIME  # no message has a later one
     return [content for content in contents if start <= (content.options.deliver_at_ms or 0) < end]
 
 
