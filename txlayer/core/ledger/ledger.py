@@ -544,7 +544,10 @@ class Ledger:
 
         The partition's time stands still while it has no owner and no new record. False: no line was written.
         """
-        return bool(self.due_times) and now_ms < self.due_times[0].time_ms <= wall_ms and self._write_release()
+        is_probed = bool(self.due_times) and now_ms < self.due_times[0].time_ms <= wall_ms and self._write_release()
+        if is_probed:  # such a line may well come early, and says nothing of op's clock
+            self._releases_before = self._releases_ahead
+        return is_probed
 
     def is_release_due(self, now_ms: int) -> bool:
         """True if lines can be written now that release scheduled transactions."""
