@@ -11,7 +11,7 @@ import typer
 from tests.support.certificates import Authority
 from tests.support.commands import run_command
 from txlayer.adapters.ports import TopicLimits
-from txlayer.cli.console_access import AccessOptions, user
+from txlayer.cli.console import AccessOptions, user
 from txlayer.config import SystemTopics
 from txlayer.console.people import Passwords, Person, Role, parse_users
 from txlayer.errors import ConfigError, NotAuthorisedError, TopicMismatchError, UsageError

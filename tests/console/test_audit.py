@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -28,10 +27,8 @@ def site() -> Iterator[Site]:
 
 
 def read(site: Site, **wanted: Any) -> Audit:
-    clients = site.console.clients
     asked = {"until_ms": site.stage.world.now_ms() + 1, "span_ms": 86_400_000, **wanted}
-    with closing(clients.admin(timeout_ms=10_000)) as admin:
-        return read_audit(admin, site.stage.topics, make_reader=clients.reader, **asked)
+    return read_audit(site.console.clients, **asked)
 
 
 def operator_line(site: Site, key: str, letter: str = "C", reason: str = "zoe@desk: ticket 12") -> int:

@@ -441,7 +441,7 @@ def test_what_followed_its_key_meanwhile_ends_the_copy(site: Site, monkeypatch: 
     at = group.letter(key=b"a")
     group.store(parked={b"a": at})
     page = editor(site, at)
-    monkeypatch.setattr("txlayer.operate.edited.why_not", lambda _log, _found: "")
+    monkeypatch.setattr("txlayer.operate.replay.why_not", lambda _log, _found: "")
     group.letter(key=b"a", reason=DeadLetterReason.KEY_PARKED, error=("", ""))
 
     answer = edit(site, page, "new")

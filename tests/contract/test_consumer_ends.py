@@ -24,8 +24,7 @@ from txlayer.core.retry import Reject, Retry
 from txlayer.errors import BrokerUnavailableError, FencedError, MemberFencedError
 from txlayer.operate.dead_letters import DeadLetterLog
 from txlayer.operate.offsets import plan_reset
-from txlayer.operate.replay import wait_until_taken
-from txlayer.operate.requests import Request, WrittenRequest
+from txlayer.operate.replay import Request, WrittenRequest, wait_until_taken
 
 # --- rebalances and ends ----------------------------------------------------------------------------------------------
 

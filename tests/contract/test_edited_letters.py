@@ -12,9 +12,7 @@ from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import DeadLetterState
 from txlayer.core.retry import AfterExhausted, RetryPolicy
 from txlayer.operate.dead_letters import DeadLetterLog
-from txlayer.operate.edited import replace
-from txlayer.operate.replay import author_of
-from txlayer.operate.requests import RequestWriter
+from txlayer.operate.replay import RequestWriter, author_of, replace_value
 
 PARKING = RetryPolicy(attempt_count_max=1, after_exhausted=AfterExhausted.PARK)
 
@@ -36,13 +34,12 @@ def edit(stage: Stage, offset: int, value: bytes) -> int:
         def make(batch_bytes: int = 16_384) -> object:
             return connections.make_half_writer(batch_bytes_max=batch_bytes)
 
-        copy = replace(
+        copy = replace_value(
             log,
             found,
             value,
             author=author_of("a test", operator="zoe", reason="no total", request_id="r1"),
-            make_log_writer=make,  # type: ignore[arg-type]  # a writer of either log
-            writer=RequestWriter(make, group=stage.group),  # type: ignore[arg-type]  # the same
+            writer=RequestWriter(make, group=stage.group),  # type: ignore[arg-type]  # a writer of either log
         )
 
         def states() -> list[DeadLetterState]:

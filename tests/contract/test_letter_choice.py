@@ -17,17 +17,10 @@ from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayK
 from txlayer.core.progress import KEY_HASH_BYTES, encode, fixed_part
 from txlayer.core.topics import CreateTopic
 from txlayer.errors import TopicMismatchError
-from txlayer.operate.dead_letters import (
-    DeadLetterFilter,
-    DeadLetterLog,
-    DeadLetterPosition,
-    DeadLetterResult,
-    DeadLetterSelection,
-    choose,
-    still_able,
-    topics_of,
-)
+from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, DeadLetterPosition, topics_of
+from txlayer.operate.replay import Author, DeadLetterResult, DeadLetterSelection, ReplayOrder, choose, still_able
 
+AUTHOR = Author("zoe: mended", "r")
 REJECTED, PARKED = DeadLetterReason.REJECTED, DeadLetterReason.KEY_PARKED
 NO_KEY = bytes(KEY_HASH_BYTES)
 
@@ -91,16 +84,17 @@ class Field:
         is_dropping: bool = False,
     ) -> DeadLetterSelection:
         """What the request `r` would be about."""
-        return choose(
-            {self.stage.topic: self.log()},
-            wanted=wanted or DeadLetterFilter(),
+        order = ReplayOrder(
+            ReplayKind.DROP if is_dropping else ReplayKind.REPLAY,
+            self.stage.group,
+            AUTHOR,
             names=names,
-            request_id="r",
+            wanted=wanted or DeadLetterFilter(),
             limit=limit,
             is_again=is_again,
-            is_whole=is_whole,
-            is_dropping=is_dropping,
+            is_only=not is_whole,
         )
+        return choose(order, {self.stage.topic: self.log()})
 
     def close(self) -> None:
         """Leave."""
@@ -164,7 +158,7 @@ def test_what_is_named_is_chosen_or_said_to_be_unable(field: Field) -> None:
         (asked, DeadLetterResult.REQUESTED_ALREADY),
         (nowhere, DeadLetterResult.NOT_FOUND),
         (elsewhere, DeadLetterResult.NOT_FOUND),
-    ] == [(position, why) for position, why, _ in choice.unable]
+    ] == [(position, why) for position, why, *_ in choice.unable]
     assert sorted([handled, asked]) == positions(again)
 
 
@@ -190,7 +184,7 @@ def test_the_last_of_a_parked_key_is_not_dropped_while_an_earlier_one_is_open(fi
 
     assert ([], [(second, DeadLetterResult.LAST_OF_KEY)]) == (
         positions(last_alone),
-        [(position, why) for position, why, _ in last_alone.unable],
+        [(position, why) for position, why, *_ in last_alone.unable],
     )
     assert ([first], [first, second]) == (positions(first_alone), positions(both))
 
@@ -213,7 +207,7 @@ def test_the_last_of_a_parked_key_is_not_dropped_while_the_replay_of_an_earlier_
     for choice in (before, all_before):
         assert ([], [(third, DeadLetterResult.LAST_OF_KEY)]) == (
             positions(choice),
-            [(position, why) for position, why, _ in choice.unable],
+            [(position, why) for position, why, *_ in choice.unable],
         )
     assert [third] == positions(behind_drops)
 
@@ -230,7 +224,7 @@ def test_the_last_of_a_parked_partition_is_not_dropped_while_one_of_another_key_
 
     assert ([], [(second, DeadLetterResult.LAST_OF_KEY)]) == (
         positions(last_alone),
-        [(position, why) for position, why, _ in last_alone.unable],
+        [(position, why) for position, why, *_ in last_alone.unable],
     )
     assert [first, second] == positions(both)
 
@@ -274,7 +268,7 @@ def test_what_somebody_asked_for_meanwhile_is_not_asked_for_again(field: Field) 
     first, second = field.plant((b"k1", REJECTED), (b"k2", REJECTED))
     log = field.log()
     logs = {field.stage.topic: log}
-    chosen = choose(logs, wanted=DeadLetterFilter(), request_id="r").in_turn
+    chosen = choose(ReplayOrder(ReplayKind.REPLAY, field.stage.group, AUTHOR), logs).in_turn
     field.say(ask(first, request_id="a"))
 
     able, taken = still_able(logs, chosen, is_again=False)

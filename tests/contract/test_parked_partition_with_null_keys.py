@@ -15,7 +15,8 @@ from tests.support.waiting import wait_until
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, encode_replay
 from txlayer.core.retry import AfterExhausted, HandlerResult, Reject, RetryPolicy
-from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, DeadLetterPosition, DeadLetterResult, choose
+from txlayer.operate.dead_letters import DeadLetterLog, DeadLetterPosition
+from txlayer.operate.replay import Author, DeadLetterResult, ReplayOrder, choose
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_the_last_of_a_parked_partition_is_not_dropped_although_it_has_no_key(fi
 
     assert ([], [(second, DeadLetterResult.LAST_OF_KEY)]) == (
         positions(last_alone),
-        [(position, why) for position, why, _ in last_alone.unable],
+        [(position, why) for position, why, *_ in last_alone.unable],
     )
     assert first
 
@@ -87,11 +88,7 @@ def _chosen_for_replay(stage: Stage, connections: Any, *, offset: int) -> list[t
         topic=stage.topic,
         make_reader=lambda: connections.make_reader("read_committed"),
     )
-    choice = choose(
-        {stage.topic: log},
-        wanted=DeadLetterFilter(),
-        names=[DeadLetterPosition(stage.topic, 0, offset)],
-        request_id="ticket-1",
-        is_whole=True,
-    )
+    names = (DeadLetterPosition(stage.topic, 0, offset),)
+    order = ReplayOrder(ReplayKind.REPLAY, stage.group, Author("zoe: mended", "ticket-1"), names=names)
+    choice = choose(order, {stage.topic: log})
     return [(each.position.offset, each.key) for each in choice.in_turn]

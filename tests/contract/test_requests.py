@@ -13,7 +13,7 @@ from txlayer.adapters.ports import HalfWriter
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord, decode_replay
 from txlayer.errors import OutcomeUnknownError, TxLayerError
 from txlayer.operate.operators import IN_FLIGHT_MAX
-from txlayer.operate.requests import Request, RequestWriter
+from txlayer.operate.replay import Request, RequestWriter
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from txlayer.cli.dlq import parse_letter
 from txlayer.cli.options import parse_instant
 from txlayer.core.dead_letters import decode_dead_letter, decode_replay, encode_dead_letter, encode_replay
 from txlayer.core.messages import Undecodable
 from txlayer.errors import ConfigError, UsageError
+from txlayer.operate.dead_letters import parse_letter
 
 NOW_MS = 1_700_000_000_000
 

@@ -22,7 +22,6 @@ from txlayer.adapters.bodies import Body, write_json
 from txlayer.adapters.ports import StoredOffset
 from txlayer.cli.main import build_app
 from txlayer.cli.options import parse_instant, parse_start
-from txlayer.cli.tx import parse_position
 from txlayer.config import (
     KNOWN_NAMES,
     ClientConfig,
@@ -40,6 +39,7 @@ from txlayer.core.ledger.transaction import from_summary
 from txlayer.core.messages import NO_OPTIONS, HalfHeader, OpMessage, Undecodable, check_group, check_txn_id
 from txlayer.core.partitions import half_partition, partition_of_key_hash
 from txlayer.errors import ConfigError, UsageError
+from txlayer.operate.history import parse_position
 
 TOPICS = SystemTopics("txlayer")
 NOW_MS = 1_700_000_000_000

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from tests.reference.wire import Bounds, History, Record
-from txlayer.adapters.ports import Administration, LogReader
+from txlayer.adapters.connect import Clients
 from txlayer.config import ClientConfig
 from txlayer.core.topics import TopicState
 from txlayer.core.verification import Verdict
@@ -31,12 +32,13 @@ class Told:
 def verified(history: History, *, now_ms: int, since_ms: int = 0, tombstones_ms: int = 1 << 60) -> Told:
     """Read and judge what was stored since then, as `txlayer verify --since` does; compaction keeps null values for so long."""
     cluster = Cluster(history, tombstones_ms=tombstones_ms)
-    reader = WindowReader(
-        ClientConfig(bootstrap_servers="localhost:1", namespace=history.settings.namespace),
-        make_admin=lambda: cast("Administration", Admin(cluster)),
-        make_reader=lambda isolation: cast("LogReader", Reader(cluster, is_committed=isolation == "read_committed")),
+    clients = SimpleNamespace(
+        config=ClientConfig(bootstrap_servers="localhost:1", namespace=history.settings.namespace),
+        admin=lambda: Admin(cluster),
+        reader=lambda *, isolation, is_sparing: Reader(cluster, is_committed=isolation == "read_committed"),  # noqa: ARG005 - as the port
         wall_clock=lambda: now_ms / 1000,
     )
+    reader = WindowReader(cast("Clients", clients))
     topics = tuple(cluster.topics - {f"{history.settings.namespace}.{t}" for t in ("half", "op", "doubt")})
     asked = WantedWindow(
         since_ms=since_ms, topics=topics, overdue_ms=1 << 62, clock_error_ms=history.settings.clock_error_ms

@@ -22,7 +22,7 @@ Picture = dict[str, tuple[str, str | None, str]]
 def picture_of(stage: StillCoordinator) -> Picture:
     """What is not settled, folded anew."""
     with closing(stage.kafka.connect_coordinator(stage.config, client="overview")) as connections:
-        return _picture(Overview(stage.config, connections).unsettled())
+        return _picture(Overview(connections).unsettled())
 
 
 def _picture(found: Any) -> Picture:

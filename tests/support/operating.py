@@ -87,11 +87,7 @@ def by_hand(arena: Arena) -> Iterator[ManualSettlement]:
     connections = connect_coordinator(CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace))
     producers = connect_producer(ProducerConfig(bootstrap_servers=arena.servers, namespace=arena.namespace))
     try:
-        yield ManualSettlement(
-            connections=connections,
-            producers=producers,
-            config=CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace),
-        )
+        yield ManualSettlement(connections=connections, producers=producers)
     finally:
         producers.close()
         connections.close()

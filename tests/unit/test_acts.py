@@ -83,7 +83,7 @@ def test_every_act_on_every_state_that_is_not_settled_has_its_answer_before_writ
     ],
 )
 def test_a_line_names_the_last_half_record_and_says_who_and_why(act: OperatorAction, letter: str) -> None:
-    op = line_of(act, standing("parked"), operator_reason("zoe@desk", "ticket 12|3"))
+    _, op = line_of(act, standing("parked"), operator_reason("zoe@desk", "ticket 12|3"))
 
     line = codec.encode_op(op)
 
@@ -94,7 +94,7 @@ def test_a_line_names_the_last_half_record_and_says_who_and_why(act: OperatorAct
 def test_a_transaction_without_half_records_is_named_with_offset_0() -> None:
     txn = Transaction(KEY, "orders", "", -1, 1_000, "900", (0, 0), [])
 
-    op = line_of(OperatorAction.ROLLBACK, UnsettledTransaction(3, "parked", txn), operator_reason("zoe", "gone"))
+    _, op = line_of(OperatorAction.ROLLBACK, UnsettledTransaction(3, "parked", txn), operator_reason("zoe", "gone"))
 
     assert 0 == op.last_offset
 

@@ -32,12 +32,13 @@ def standing(number: int, *, partition: int = 0) -> UnsettledTransaction:
 
 def line(number: int, *, partition: int = 0, reason: str = "ticket 12") -> Line:
     """A commit of it."""
-    found = standing(number, partition=partition)
-    return Line(found, line_of(OperatorAction.COMMIT, found, operator_reason("zoe", reason)))
+    return line_of(OperatorAction.COMMIT, standing(number, partition=partition), operator_reason("zoe", reason))
 
 
 class Coordinators:
     """Op positions that coordinators store, one answer per question; the last one stays. The clock moves with each pause."""
+
+    config = CoordinatorConfig()
 
     def __init__(self, *answers: dict[int, int]) -> None:
         self._answers = list(answers)
@@ -65,11 +66,7 @@ def hands(coordinators: Any = None, producers: Any = None) -> ManualSettlement:
     """A session on fakes."""
     moving: Any = coordinators or Coordinators({})
     return ManualSettlement(
-        CoordinatorConfig(),
-        moving,
-        producers or producer_stage(),
-        clock=lambda: moving.now_ms / 1000,
-        pause=moving.pause,
+        moving, producers or producer_stage(), clock=lambda: moving.now_ms / 1000, pause=moving.pause
     )
 
 
@@ -144,13 +141,13 @@ def test_a_line_that_its_transaction_outgrew_on_doubt_is_ignored(action: Operato
         still.half(key, index=index, count=3)
     still.work(seconds=30)
     connections = still.kafka.connect_coordinator(still.config, client="operator")
-    settlement = ManualSettlement(still.config, connections, still.kafka.connect_producer(ProducerConfig()))
+    settlement = ManualSettlement(connections, still.kafka.connect_producer(ProducerConfig()))
     snapshot = settlement.find(lambda each: each.txn.key == key)
     (found,) = snapshot.found
 
     still.half(key, index=2, count=3)
     still.work(seconds=5)
-    written = settlement.write([Line(found, line_of(action, found, operator_reason("zoe", "ticket 12")))])
+    written = settlement.write([line_of(action, found, operator_reason("zoe", "ticket 12"))])
     still.work(seconds=5)
     (outcome,) = settlement.outcomes(action, written, snapshot, reached={0})
 
@@ -163,13 +160,13 @@ def test_a_line_behind_a_commit_of_what_was_just_being_prepared_is_refused() -> 
     still, key = StillCoordinator(), txn_key("young")
     still.half(key, index=0, count=2)
     connections = still.kafka.connect_coordinator(still.config, client="operator")
-    settlement = ManualSettlement(still.config, connections, still.kafka.connect_producer(ProducerConfig()))
+    settlement = ManualSettlement(connections, still.kafka.connect_producer(ProducerConfig()))
     snapshot = settlement.find(lambda each: each.txn.key == key)
     (found,) = snapshot.found
 
     still.commit(key, still.half(key, index=1, count=2))
     line = line_of(OperatorAction.ROLLBACK, found, operator_reason("zoe", "ticket 12"))
-    written = settlement.write([Line(found, line)])
+    written = settlement.write([line])
     still.work(seconds=5)
     (outcome,) = settlement.outcomes(OperatorAction.ROLLBACK, written, snapshot, reached={0})
 

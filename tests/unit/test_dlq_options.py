@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from txlayer.cli.dlq import DeadLetterFilters, parse_letter
+from txlayer.cli.dlq import DeadLetterFilters
 from txlayer.cli.options import parse_instant
 from txlayer.core.dead_letters import DeadLetterReason
 from txlayer.errors import ConfigError, UsageError
-from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterPosition
+from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterPosition, parse_letter
 from txlayer.operate.replay import author_of
 
 NOW_MS = 1_700_000_000_000

@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.memory_stage import Stage
 from txlayer.cli import tx
-from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import HalfHeader, HalfOptions
@@ -31,7 +30,7 @@ def test_a_young_transaction_is_exported_with_all_bytes_of_its_message() -> None
     writer.close(1)
     found = UnsettledTransaction(0, "open", Transaction(KEY, "orders", "shop", 0, 1_000, "900", (0, 0), None))
 
-    ((each, contents),) = read_with_contents(CoordinatorConfig(), stage.connections(), [found])
+    ((each, contents),) = read_with_contents(stage.connections(), [found])
     row: dict[str, Any] = json.loads(json.dumps(export_json(each, contents, now_ms=2_000)))
 
     assert (1, "order-1", "open", 900) == tuple(row[name] for name in ("format", "txn_id", "state", "born_ms"))
@@ -52,9 +51,7 @@ def test_a_transaction_without_half_records_has_no_messages() -> None:
     txn = Transaction(KEY, "orders", "", -1, 1_000, "900", (0, 0), [])
     txn.seen = txn.count = 0
 
-    ((_, contents),) = read_with_contents(
-        CoordinatorConfig(), Stage().connections(), [UnsettledTransaction(0, "parked", txn)]
-    )
+    ((_, contents),) = read_with_contents(Stage().connections(), [UnsettledTransaction(0, "parked", txn)])
 
     assert [] == contents
 

@@ -31,7 +31,7 @@ def test_a_look_ends_where_a_second_copy_drives_more_out_of_half_than_a_batch_ta
     limit_turns(monkeypatch)
     connections = stage.kafka.connect_coordinator(stage.config, client="onlooker")
 
-    found = [found.txn.key for found in Overview(stage.config, connections).unsettled()]
+    found = [found.txn.key for found in Overview(connections).unsettled()]
 
     assert sorted([held, *others]) == sorted(found)
 
@@ -48,7 +48,7 @@ def test_a_look_ends_where_more_of_one_ordering_key_wait_than_a_batch_takes(monk
     limit_turns(monkeypatch)
     connections = stage.kafka.connect_coordinator(stage.config, client="onlooker")
 
-    found = {found.txn.key: found.state for found in Overview(stage.config, connections).unsettled()}
+    found = {found.txn.key: found.state for found in Overview(connections).unsettled()}
 
     assert dict.fromkeys([first, *others], COMMITTING) == found
 

@@ -26,8 +26,8 @@ from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import COMMIT, ROLLBACK, HalfHeader, Message, OpMessage
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, RetriableError
 from txlayer.operate.overview import UnsettledTransaction
-from txlayer.operate.requests import Request, RequestWriter
-from txlayer.operate.settle import Line, ManualSettlement, OperatorAction, line_of
+from txlayer.operate.replay import Request, RequestWriter
+from txlayer.operate.settle import ManualSettlement, OperatorAction, line_of
 from txlayer.runtime.kafka_transactions import Entry, KafkaTransactions
 
 ORDER = Message("orders", b"k", b"v")
@@ -263,9 +263,9 @@ def test_a_coordinator_rebuilds_and_keeps_a_transaction_on_doubt_once(kafka: Mem
 def test_an_operators_lines_without_a_place_are_stored_and_unknown(kafka: MemoryKafka) -> None:
     txn = Transaction("order-1/00000001", "orders", "shop", 1, 1_000, "900", (0, 0), None)
     found = UnsettledTransaction(0, "parked", txn)
-    line = Line(found, line_of(OperatorAction.COMMIT, found, operator_reason("zoe", "ticket 12")))
-    config = CoordinatorConfig()
-    hands = ManualSettlement(config, kafka.connect_coordinator(config), kafka.connect_producer(ProducerConfig()))
+    line = line_of(OperatorAction.COMMIT, found, operator_reason("zoe", "ticket 12"))
+    coordinators = kafka.connect_coordinator(CoordinatorConfig())
+    hands = ManualSettlement(coordinators, kafka.connect_producer(ProducerConfig()))
     tell_no_place(kafka)
 
     with pytest.raises(OutcomeUnknownError, match="1 lines are stored"):

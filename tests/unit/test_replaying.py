@@ -9,7 +9,7 @@ import pytest
 from txlayer.core.dead_letters import ReplayKind
 from txlayer.core.progress import hash_of_key
 from txlayer.operate.dead_letters import DeadLetterPosition, FoundLetter, QueueStatus
-from txlayer.operate.requests import requests_for
+from txlayer.operate.replay import requests_for
 
 A = b"customer-7"
 

@@ -16,6 +16,7 @@ from txlayer.core.ledger.transaction import Transaction, from_summary
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import Origin
 from txlayer.operate import length_text, time_text, unsettled
+from txlayer.operate.history import parse_position
 from txlayer.operate.overview import UnsettledTransaction
 
 
@@ -45,7 +46,7 @@ def young(*, state: TxnState = TxnState.OPEN, group: str = "orders") -> Transact
     ],
 )
 def test_a_place_is_told_from_an_id(text: str, place: tuple[int, int] | None) -> None:
-    assert place == tx.parse_position(text)
+    assert place == parse_position(text)
 
 
 def test_every_state_that_is_not_settled_may_be_asked_for() -> None:

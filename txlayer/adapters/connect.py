@@ -130,6 +130,7 @@ class _Connected:
         timeout_ms: int = ANSWER_MS,
         **reading: Any,
     ) -> None:
+        self.config = config
         self._clients = clients
         self._transaction_timeout_ms = milliseconds(config.kafka_transaction_timeout)
         self._reading = reading
@@ -187,13 +188,14 @@ class _Connected:
 class CoordinatorConnections(_Connected):
     """The calls to a cluster that a coordinator needs; those of `_aside` for another thread than its own."""
 
+    config: CoordinatorConfig
+
     def __init__(
         self, clients: Clients, config: CoordinatorConfig, *, timeout_ms: int = ANSWER_MS, is_sparing: bool = False
     ) -> None:
         """With `is_sparing`, readers take more requests and less memory."""
         super().__init__(clients, config, timeout_ms=timeout_ms, **({"is_sparing": True} if is_sparing else {}))
         self._compression = config.compression
-        self._config = config
         self._aside = clients.shared_questions(timeout_ms=timeout_ms)
         self.groups_with_members = self._aside.groups_with_members
         self.topic_limits_in_background = self._aside.topic_limits
@@ -201,8 +203,8 @@ class CoordinatorConnections(_Connected):
     def make_group_reader(self) -> GroupReader:
         """A member of the coordinator group, not started yet."""
         return self._clients.group_reader(
-            group=self._config.topics.coordinator_group,
-            session_timeout_ms=milliseconds(self._config.session_timeout),
+            group=self.config.topics.coordinator_group,
+            session_timeout_ms=milliseconds(self.config.session_timeout),
             tells_end=True,
             prefetches=False,
         )
@@ -215,24 +217,25 @@ class CoordinatorConnections(_Connected):
 class ConsumerConnections(_Connected):
     """The calls to a cluster that a consumer needs. Not thread-safe."""
 
+    config: ConsumerConfig
+
     def __init__(self, clients: Clients, config: ConsumerConfig) -> None:
         super().__init__(clients, config, fetch_wait_ms=FETCH_WAIT_MS)
-        self._config = config
 
     def make_group_reader(self, group: str) -> StoringGroupReader:
         """A member of the consumer group, not started yet."""
         return self._clients.storing_group_reader(
             group=group,
-            session_timeout_ms=milliseconds(self._config.session_timeout),
+            session_timeout_ms=milliseconds(self.config.session_timeout),
             fetch_wait_ms=FETCH_WAIT_MS,
-            instance_id=self._config.instance_id,
+            instance_id=self.config.instance_id,
         )
 
     def make_log_writer(self, *, batch_bytes_max: int) -> HalfWriter:
         """An idempotent writer of single records (locks, requests); the caller names their partition."""
         return self._clients.half_writer(
             batch_bytes_max=batch_bytes_max,
-            message_timeout_ms=milliseconds(self._config.store_timeout),
+            message_timeout_ms=milliseconds(self.config.store_timeout),
             linger_ms=LINGER_MS,
         )
 

@@ -1,18 +1,23 @@
-"""`txlayer console`: what is in doubt, in a browser."""
+"""`txlayer console`: what is in doubt, in a browser; who may use it, and from where.
+
+What needs the extra `console` is imported when a command runs.
+"""
 
 from __future__ import annotations
 
-import os
 import socket
+import ssl
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from txlayer.adapters.telemetry import set_up_logging
-from txlayer.cli.console_access import AccessOptions, needing_extra, user
-from txlayer.cli.options import Connection, administration, command, option, with_bundles
-from txlayer.cli.services import LOG_FORMAT, LOG_LEVEL, LogFormat, LogLevel
+from txlayer.cli.options import Bundle, Connection, administration, command, option, read_secret, with_bundles
+from txlayer.cli.services import Logging
 from txlayer.config import ConsumerConfig, CoordinatorConfig
 from txlayer.coordinator.workers import StopSignal
 from txlayer.errors import ConfigError
@@ -20,10 +25,94 @@ from txlayer.operate.operators import check_operator_rights
 
 if TYPE_CHECKING:
     from txlayer.adapters.ports import ClusterFacts
+    from txlayer.console.access import AccessRules
     from txlayer.console.app import Console
 
 app = typer.Typer(help="Show what is in doubt, in a browser.")
-command(app)(user)
+
+access_option = partial(option, rich_help_panel="Access")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessOptions(Bundle):
+    """Who may use the console, and from where."""
+
+    allow_writes: Annotated[
+        bool, access_option("--allow-writes", "Let people with the role settle act; needs an operator's rights.")
+    ] = False
+    users: Annotated[
+        str | None,
+        access_option("--users", "Who may log in: lines that `txlayer console user` makes. Read at the start.", "FILE"),
+    ] = None
+    second_person: Annotated[bool, access_option("--second-person", "Another person confirms each action.")] = False
+    tls_cert: Annotated[
+        str | None, access_option("--tls-cert", "Certificate and its chain, as PEM: listen with TLS.", "FILE")
+    ] = None
+    tls_key: Annotated[str | None, access_option("--tls-key", "Its key, as PEM without a passphrase.", "FILE")] = None
+    proxy: Annotated[
+        list[str] | None,
+        access_option(
+            "--proxy",
+            "The address (or network) of a proxy with TLS before the console; may be repeated. Without --tls-cert others get nothing.",
+            "ADDRESS",
+        ),
+    ] = None
+    identity_header: Annotated[
+        str | None,
+        access_option(
+            "--identity-header",
+            "The header in which the proxy names the person; it must remove the client's own.",
+            "NAME",
+        ),
+    ] = None
+    public_name: Annotated[
+        list[str] | None,
+        access_option(
+            "--public-name",
+            "A host name under which browsers reach the console; may be repeated. Others than these and localhost are refused.",
+            "HOST",
+        ),
+    ] = None
+
+    def rules(self, host: str) -> AccessRules:
+        """What these options say together.
+
+        Raises:
+            ConfigError: the console would not be safe.
+        """
+        from txlayer.console.access import AccessRules, parse_proxy
+        from txlayer.console.people import parse_users
+        from txlayer.operate.operators import this_user
+
+        return AccessRules(
+            host=host,
+            public_names=frozenset(name.lower() for name in self.public_name or ()),
+            is_tls=bool(self.tls()),
+            proxies=tuple(map(parse_proxy, self.proxy or ())),
+            identity_header=self.identity_header,
+            users=parse_users(read_secret("--users", self.users), name="--users") if self.users is not None else {},
+            local_name=this_user(),
+            is_writable=self.allow_writes,
+            needs_second_person=self.second_person,
+        )
+
+    def tls(self) -> dict[str, str]:
+        """What the server must be given for TLS; nothing without it.
+
+        Raises:
+            ConfigError: it cannot be used.
+        """
+        if self.tls_cert is None and self.tls_key is None:
+            return {}
+        try:
+            if self.tls_cert is None or self.tls_key is None:
+                raise OSError(None, "both are needed")
+            # A passphrase would be asked for at the terminal.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key, lambda: "")
+        except OSError as exc:  # of which SSLError is one
+            why = f"cannot be used: {exc.strerror}"
+            raise ConfigError(why, name="--tls-cert, --tls-key", expected="PEM files that belong together") from None
+        return {"ssl_certfile": self.tls_cert, "ssl_keyfile": self.tls_key}
 
 
 @app.callback(invoke_without_command=True)
@@ -36,8 +125,7 @@ def run(
     trace_address: Annotated[
         str, option("--trace-address", "Where a trace is shown; {trace_id} in it stands for the id.", "https://…")
     ] = "",
-    log_format: LogFormat = None,
-    log_level: LogLevel = None,
+    logs: Logging,
     access: AccessOptions,
     connection: Connection,
 ) -> None:
@@ -47,10 +135,7 @@ def run(
     """
     if context.invoked_subcommand is not None:
         return
-    set_up_logging(
-        log_format=log_format or os.environ.get(LOG_FORMAT, "text"),
-        level=log_level or os.environ.get(LOG_LEVEL, "INFO"),
-    )
+    logs.set_up_logging()
     config = connection.config(CoordinatorConfig)
     if trace_address and not trace_address.startswith(("https://", "http://")):
         raise ConfigError("no address of a page", name="--trace-address", value=trace_address, expected="https://…")
@@ -117,3 +202,39 @@ def serve(console: Console, *, host: str, port: int, tls: dict[str, str]) -> Non
         settings: dict[str, Any] = {**server_settings(console.connections), **tls}
         server = uvicorn.Server(uvicorn.Config(build_app(console), **settings))
         server.run(sockets=[listening])
+
+
+@contextmanager
+def needing_extra() -> Iterator[None]:
+    """Say which extra is missing, if an import within the block fails.
+
+    Raises:
+        ConfigError: the extra `console` is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        if exc.name is None or exc.name.startswith("txlayer"):
+            raise
+        raise ConfigError(
+            'the console needs its extra: pip install "txlayer[console]"', name=exc.name, expected="installed"
+        ) from exc
+
+
+@command(app)
+def user(
+    name: Annotated[str, typer.Argument(help="The person's name, as the op lines of its actions will have it.")],
+    *,
+    role: Annotated[
+        Literal["look", "settle"], option("--role", "Whether the person only sees, or also acts.")
+    ] = "look",
+) -> None:
+    """Print a line for the file --users; the password comes from a prompt, or from the first line of standard input."""
+    with needing_extra():
+        from txlayer.console.people import PASSWORD_BYTES_MAX, Person, Role, user_line
+
+    if sys.stdin.isatty():
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline(PASSWORD_BYTES_MAX + 2).rstrip("\r\n")
+    typer.echo(user_line(Person(name, Role(role)), password))

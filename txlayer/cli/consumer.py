@@ -16,7 +16,7 @@ import typer
 from txlayer import __version__
 from txlayer.cli import output
 from txlayer.cli.coordinator import store_reset
-from txlayer.cli.dlq import RequestId, check_names, open_logs, request_writer
+from txlayer.cli.dlq import RequestId, open_logs, request_writer
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     AsJson,
@@ -41,9 +41,9 @@ from txlayer.coordinator.workers import StopSignal
 from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.messages import check_group
+from txlayer.operate.dead_letters import check_names
 from txlayer.operate.offsets import plan_reset
-from txlayer.operate.replay import ask_queues, author_of, wait_until_taken
-from txlayer.operate.requests import WrittenRequest
+from txlayer.operate.replay import WrittenRequest, ask_queues, author_of, wait_until_taken
 
 app = typer.Typer(no_args_is_help=True, help="Run consumers; pause and resume what they handle.")
 
@@ -142,8 +142,6 @@ def _stop_when(consumer: ConsumerService[Any, Any], stop: StopSignal) -> None:
 
 # --- pause and resume --------------------------------------------------------------------------------------------------
 
-WORDS = {ReplayKind.PAUSE: "pause", ReplayKind.RESUME: "resume"}
-
 HELP = {
     ReplayKind.PAUSE: """Stop all consumers of a group from handling a topic until it is resumed.
 
@@ -157,7 +155,7 @@ _EXITS = """
 
 
 def _add(kind: ReplayKind) -> None:
-    @command(app, WORDS[kind], help=HELP[kind] + _EXITS)
+    @command(app, kind.name.lower(), help=HELP[kind] + _EXITS)
     def ask(
         group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.")],
         topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that it consumes.")],
@@ -175,7 +173,9 @@ def _add(kind: ReplayKind) -> None:
         as_json: AsJson = False,
     ) -> None:
         check_names(group, [topic])
-        author = author_of(f"txlayer consumer {WORDS[kind]}", operator=operator, reason=reason, request_id=request_id)
+        author = author_of(
+            f"txlayer consumer {kind.name.lower()}", operator=operator, reason=reason, request_id=request_id
+        )
         patience_s = parse_duration("--wait", wait).total_seconds()
         config = cluster.config(ProducerConfig)
         record = ReplayRecord(kind, author.request_id, None, text=author.text)
@@ -189,7 +189,7 @@ def _add(kind: ReplayKind) -> None:
             raise typer.Exit(ExitCode.FINDING)
 
 
-for _kind in WORDS:
+for _kind in HELP:
     _add(_kind)
 
 
@@ -199,7 +199,7 @@ def _show(kind: ReplayKind, group: str, written: Sequence[WrittenRequest], taken
             "group": group,
             "topic": w.request.topic,
             "partition": w.request.partition,
-            "act": WORDS[kind],
+            "act": kind.name.lower(),
             "request_id": w.request.record.request_id,
             "written_at": w.offset,
             "result": "taken" if w.request.partition in taken else "requested",
@@ -209,7 +209,7 @@ def _show(kind: ReplayKind, group: str, written: Sequence[WrittenRequest], taken
     if as_json:
         output.print_json(rows)
         return
-    word = f"{WORDS[kind]}d"
+    word = f"{kind.name.lower()}d"
     for row in rows:
         name = f"{row['topic']}-{row['partition']}"
         if row["result"] == "taken":

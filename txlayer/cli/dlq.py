@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -32,20 +31,18 @@ from txlayer.cli.options import (
 )
 from txlayer.config import ClientConfig, ProducerConfig, parse_duration
 from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind
-from txlayer.core.messages import check_group, is_topic_name
 from txlayer.errors import ConfigError, UsageError
 from txlayer.operate import Json, dead_letters, time_text
 from txlayer.operate import replay as replaying
-from txlayer.operate.dead_letters import (
-    KIND_WORDS,
-    DeadLetterFilter,
-    DeadLetterLog,
-    DeadLetterPosition,
+from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, check_names, parse_letter
+from txlayer.operate.replay import (
+    DeadLetterOutcome,
     DeadLetterResult,
     DeadLetterSelection,
+    ReplayOrder,
+    RequestWriter,
+    author_of,
 )
-from txlayer.operate.replay import DeadLetterOutcome, ReplayOrder, author_of
-from txlayer.operate.requests import RequestWriter
 
 app = typer.Typer(no_args_is_help=True, help="Look at what consumers gave up, have it handled again, or drop it.")
 
@@ -121,25 +118,6 @@ class DeadLetterFilters(Bundle):
         )
 
 
-def parse_letter(text: str, *, topics: Sequence[str]) -> DeadLetterPosition:
-    """`orders/3:17`, or `3:17` where `topics` has one."""
-    match = re.fullmatch(r"(?:([^/]+)/)?(\d{1,9}):(\d{1,18})", text, re.ASCII)
-    topic = None if match is None else match[1] or (topics[0] if len(topics) == 1 else None)
-    if match is None or topic is None or not is_topic_name(topic):
-        raise UsageError(
-            f"{text[:80]!r} names no dead letter: TOPIC/PARTITION:OFFSET is asked for, as `txlayer dlq list` shows it, or "
-            "PARTITION:OFFSET with one --topic"
-        )
-    return DeadLetterPosition(topic, int(match[2]), int(match[3]))
-
-
-def check_names(group: str, topics: Sequence[str] | None) -> None:
-    check_group(group)
-    for topic in topics or ():
-        if not is_topic_name(topic):
-            raise UsageError(f"--topic {topic[:80]!r}: no topic can have this name")
-
-
 # --- looking -----------------------------------------------------------------------------------------------------------
 
 
@@ -157,7 +135,7 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List a group's dead letters, the oldest first; those that were handled or dropped only when asked for."""
-    check_names(group, topic)
+    check_names(group, topic or ())
     now_ms = current_ms()
     wanted = filters.read(states=state or (), now_ms=now_ms)
     with open_logs(cluster.config(ClientConfig), group, topic or ()) as logs:
@@ -189,7 +167,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one dead letter: where it came from, what went wrong, who asked for what, and what became of it."""
-    check_names(group, topic)
+    check_names(group, topic or ())
     position = parse_letter(letter, topics=topic or ())
     with open_logs(cluster.config(ClientConfig), group, [position.topic]) as logs:
         log = logs[position.topic]
@@ -243,22 +221,20 @@ class Asking(DeadLetterFilters):
     def order(self, kind: ReplayKind, group: str, letters: Sequence[str] | None, **more: Any) -> ReplayOrder:
         topics = tuple(self.topic or ())
         check_names(group, topics)
+        author = author_of(
+            f"txlayer dlq {kind.name.lower()}", operator=self.operator, reason=self.reason, request_id=self.request_id
+        )
         order = ReplayOrder(
             kind,
             group,
-            topics,
-            tuple(parse_letter(text, topics=topics) for text in letters or ()),
-            self.is_all,
-            self.read(now_ms=current_ms()),
-            self.limit,
-            self.rate,
-            author_of(
-                f"txlayer dlq {KIND_WORDS[kind.value]}",
-                operator=self.operator,
-                reason=self.reason,
-                request_id=self.request_id,
-            ),
-            parse_duration("--wait", self.wait).total_seconds(),
+            author,
+            topics=topics,
+            names=tuple(parse_letter(text, topics=topics) for text in letters or ()),
+            is_all=self.is_all,
+            wanted=self.read(now_ms=current_ms()),
+            limit=self.limit,
+            rate=self.rate,
+            patience_s=parse_duration("--wait", self.wait).total_seconds(),
             **more,
         )
         order.check()
@@ -324,7 +300,7 @@ def _carry_out(order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, a
 
 def _confirmed(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: Asking) -> DeadLetterSelection:
     """The dead letters that the order is about; many are asked for only when a person says so."""
-    choice = replaying.choose_for(order, logs)
+    choice = replaying.choose(order, logs)
     keys = f"{choice.parked_key_count:,} parked keys"
     kept = f"more dead letters of {keys} go with them, so that their order is kept; --only leaves them out"
     foreign = "records are no dead letters of the group and left out; `txlayer dlq show` says why"
@@ -338,7 +314,7 @@ def _confirmed(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: As
         sample = [dead_letters.letter_json(c, now_ms=current_ms(), has_key=False) for c in first]
         output.confirm(
             f"{order.command} --all: {count:,} dead letters",
-            f"{KIND_WORDS[order.kind.value]} these {count:,} dead letters?",
+            f"{order.kind.name.lower()} these {count:,} dead letters?",
             sample=list_table(sample, has_key=False),
             more_count=count - len(sample),
         )

@@ -18,10 +18,9 @@ from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, Operator, Reason, command, duration, option
 from txlayer.cli.output import cell
 from txlayer.config import ConsumerConfig, milliseconds
-from txlayer.core.leases import LeaseEffect, parse_queue
-from txlayer.errors import UsageError
+from txlayer.core.leases import LeaseEffect
 from txlayer.operate import Json, length_text
-from txlayer.operate.locks import LeaseStatus, LockAdmin, LockState, lease_json, record_json
+from txlayer.operate.locks import LeaseStatus, LockAdmin, LockState, check_queue, lease_json, record_json
 from txlayer.operate.operators import signature_of
 
 app = typer.Typer(
@@ -83,7 +82,7 @@ def show(queue: Queue, *, connection: LockConnection, as_json: AsJson = False) -
 
     Exit code 1: the log does not name this queue.
     """
-    _check_queue(queue)
+    check_queue(queue)
     config = connection.consumer_config()
     with _opened(config) as locks:
         locks.read()
@@ -111,7 +110,7 @@ def release(
     group still gives the queue to claims it again, under a new token, after a renewal's time. Exit codes: 0 it is
     free (also when it was before), 1 another consumer holds it by now, or the log does not name the queue.
     """
-    _check_queue(queue)
+    check_queue(queue)
     signature = signature_of("txlayer locks release", operator=operator, reason=reason)
     config = connection.consumer_config()
     with _opened(config) as locks:
@@ -139,13 +138,6 @@ def release(
         typer.echo(f"not released: {sentence(status)} by now", err=True)
     if effect is not LeaseEffect.RELEASED:
         raise typer.Exit(ExitCode.FINDING)
-
-
-def _check_queue(queue: str) -> None:
-    try:
-        parse_queue(queue)
-    except ValueError as exc:
-        raise UsageError(f"{queue[:80]!r} names no queue: GROUP/TOPIC/PARTITION") from exc
 
 
 def _end_unknown(queue: str, *, as_json: bool) -> NoReturn:

@@ -51,11 +51,24 @@ WatchParent = Annotated[bool, option("--watch-parent", "Stop when standard input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observing(Bundle):
-    """How a running service is looked at."""
+class Logging(Bundle):
+    """How log lines look, and which there are."""
 
     log_format: LogFormat = None
     log_level: LogLevel = None
+
+    def set_up_logging(self) -> None:
+        """Send log lines to standard error as the command line says, else the environment."""
+        set_up_logging(
+            log_format=self.log_format or os.environ.get(LOG_FORMAT, "text"),
+            level=self.log_level or os.environ.get(LOG_LEVEL, "INFO"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observing(Logging):
+    """How a running service is looked at."""
+
     metrics_port: Annotated[
         int | None,
         option(
@@ -77,13 +90,6 @@ class Observing(Bundle):
             "`opentelemetry-instrument`, which sets up the SDK.",
         ),
     ] = None
-
-    def set_up_logging(self) -> None:
-        """Send log lines to standard error as the command line says, else the environment."""
-        set_up_logging(
-            log_format=self.log_format or os.environ.get(LOG_FORMAT, "text"),
-            level=self.log_level or os.environ.get(LOG_LEVEL, "INFO"),
-        )
 
     def metrics(self) -> MetricsConfig:
         return from_environ(MetricsConfig, os.environ, metrics_port=self.metrics_port, metrics_host=self.metrics_host)

@@ -294,7 +294,7 @@ def widen(
     """
     config = connection.config(CoordinatorConfig)
     with administration(config) as admin, closing(connect_coordinator(config, is_one_shot=True)) as connections:
-        found = topics_.plan_widening(admin, config, connections, partition_count=partitions)
+        found = topics_.plan_widening(admin, connections, partition_count=partitions)
         if found.left is not None:
             show_drain(config.namespace, found.left, is_growing=False, as_json=as_json)
             raise typer.Exit(ExitCode.FINDING)
@@ -309,7 +309,7 @@ def widen(
 def _look(config: CoordinatorConfig) -> Drain:
     with administration(config) as admin, closing(connect_coordinator(config, is_one_shot=True)) as connections:
         count = partition_counts(admin, config.topics)[config.topics.half]
-        return topics_.look(config, connections, partition_count=count)
+        return topics_.look(connections, partition_count=count)
 
 
 def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool) -> None:

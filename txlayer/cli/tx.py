@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -43,9 +42,9 @@ from txlayer.operate import Json, time_text, unsettled
 from txlayer.operate.unsettled import PARKED, Filter
 
 if TYPE_CHECKING:
+    from txlayer.adapters.connect import CoordinatorConnections
     from txlayer.core.history import TransactionHistory
     from txlayer.operate.live import LiveView
-    from txlayer.operate.overview import Overview
     from txlayer.operate.settle import (
         ManualSettlement,
         OperatorAction,
@@ -136,6 +135,7 @@ def list_(
     They are read from the low-water mark on. Ages count from the broker's append time of the first half message.
     """
     from txlayer.cli import tx_rows
+    from txlayer.operate.overview import Overview, read_quarantined
 
     wanted = filters.read()
     if watch:
@@ -150,15 +150,15 @@ def list_(
         )
     config = connection.config(CoordinatorConfig)
     now_ms = current_ms()
-    with _overview(config) as overview:
-        quarantined = overview.kept_aside()
+    with _connected(config) as connections:
+        quarantined = read_quarantined(connections)
         if kept_aside:
             found = [a for a in quarantined if now_ms - a.kept_ms >= (wanted.older_ms or 0)]
             oldest = sorted(found, key=lambda a: (a.kept_ms, a.doubt_origin))[:limit]
             rows = [unsettled.quarantined_json(a, now_ms=now_ms) for a in oldest]
             count, kind, draw = len(found), "kept aside", tx_rows.quarantined_list
         else:
-            found_open = [s for s in overview.unsettled() if wanted.lets_through(s, now_ms=now_ms)]
+            found_open = [s for s in Overview(connections).unsettled() if wanted.lets_through(s, now_ms=now_ms)]
             rows = [unsettled.unsettled_json(s, now_ms=now_ms) for s in unsettled.oldest(found_open, limit)]
             count, kind, draw = len(found_open), "open", tx_rows.list_table
     those = "" if kept_aside or wanted.is_empty else " of this kind"
@@ -200,9 +200,8 @@ def stats(*, connection: Connection, as_json: AsJson = False) -> None:
     """Count what is not settled, by group and state, and what was kept aside; name groups that no responder answers for."""
     from txlayer.cli import tx_rows
 
-    config = connection.config(CoordinatorConfig)
-    with _overview(config) as overview:
-        body = unsettled.stats_json(config.namespace, overview, now_ms=current_ms())
+    with _connected(connection.config(CoordinatorConfig)) as connections:
+        body = unsettled.stats_json(connections, now_ms=current_ms())
     output.show(body, tx_rows.stats_table, as_json=as_json)
     for group in (found["producer_group"] for found in body["responders"] if found["is_answered"] is False):
         typer.echo(f"no responder answers check-backs for the group {printable(group)}", err=as_json)
@@ -227,7 +226,7 @@ def show(
     from txlayer.operate import history as histories
 
     config = connection.config(CoordinatorConfig)
-    position = None if is_id else parse_position(what)
+    position = None if is_id else histories.parse_position(what)
     wanted = codec.parse_quarantine_key(what.encode(errors="replace"))
     if position is not None:
         wanted = Origin(config.topics.half, *position), None
@@ -255,18 +254,13 @@ def show(
     output.show(rows, tx_rows.histories_tables, as_json=as_json)
 
 
-def parse_position(text: str) -> tuple[int, int] | None:
-    """(partition, offset) of `7:16`, or of a whole header `txl-origin`; None: it is neither."""
-    match = re.fullmatch(r"(\d{1,9}):(\d{1,18})(\|.*)?", text, re.ASCII)
-    return None if match is None else (int(match[1]), int(match[2]))
-
-
 def _show_quarantined(config: CoordinatorConfig, wanted: tuple[Origin, int | None], *, as_json: bool) -> bool:
     """Print the record kept aside that was there; False: there is none."""
     from txlayer.cli import tx_rows
+    from txlayer.operate.overview import read_quarantined
 
-    with _overview(config) as overview:
-        quarantined = overview.kept_aside([wanted[0].partition])
+    with _connected(config) as connections:
+        quarantined = read_quarantined(connections, [wanted[0].partition])
     found = next((a for a in quarantined if (a.origin, a.line) == wanted), None)
     if found is None:
         return False
@@ -293,7 +287,6 @@ def export(
 
     Keys, values and headers of users are in it. Nothing is changed: what is exported stays where it is.
     """
-    from txlayer.adapters.connect import connect_coordinator
     from txlayer.operate import history as histories
     from txlayer.operate.overview import Overview
 
@@ -304,15 +297,15 @@ def export(
         _check_path(path, is_forced=force)
     config = connection.config(CoordinatorConfig)
     now_ms = current_ms()
-    with closing(connect_coordinator(config, is_one_shot=True)) as connections:
+    with _connected(config) as connections:
         found = (
             each
-            for each in Overview(config, connections).unsettled()
+            for each in Overview(connections).unsettled()
             if each.state in states and wanted.lets_through(each, now_ms=now_ms)
         )
         oldest = unsettled.oldest(found, limit)
         with _opened(path, is_forced=force) as file:
-            for each, contents in histories.read_with_contents(config, connections, oldest):
+            for each, contents in histories.read_with_contents(connections, oldest):
                 file.write(json.dumps(histories.export_json(each, contents, now_ms=now_ms)) + "\n")
     where = "standard output" if path is None else str(path)
     typer.echo(f"{len(oldest):,} transactions written to {where}", err=True)
@@ -461,8 +454,7 @@ def _time_to_come(text: str) -> int:
 
 
 def _settle(order: SettlementOrder, settling: Settling, connection: Connection, *, as_json: bool) -> None:
-    from txlayer.operate.settle import GOOD, SettlementResult, outcome_json
-    from txlayer.operate.settle_text import sentence
+    from txlayer.operate.settle import GOOD, SettlementResult, outcome_json, sentence
 
     patience_s = parse_duration("--wait", settling.wait).total_seconds()
     since_ms = milliseconds(parse_duration("--since", settling.since))
@@ -492,8 +484,7 @@ def _plan(
 ) -> SettlementPlan:
     from txlayer.adapters.connect import connect_history
     from txlayer.adapters.ports import HistoryStart
-    from txlayer.operate.settle import plan_of
-    from txlayer.operate.settle_text import candidates
+    from txlayer.operate.settle import candidates, plan_of
 
     def read_histories(txn_id: str) -> list[TransactionHistory]:
         start = HistoryStart(current_ms() - since_ms)
@@ -548,20 +539,16 @@ def _confirm(action: OperatorAction, plan: SettlementPlan) -> None:
 
 @contextmanager
 def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[ManualSettlement]:
-    from txlayer.adapters.connect import connect_coordinator, connect_producer
+    from txlayer.adapters.connect import connect_producer
     from txlayer.operate.settle import ManualSettlement
 
-    with (
-        closing(connect_coordinator(config, is_one_shot=True)) as connections,
-        closing(connect_producer(writer)) as producers,
-    ):
-        yield ManualSettlement(config, connections, producers)
+    with _connected(config) as connections, closing(connect_producer(writer)) as producers:
+        yield ManualSettlement(connections, producers)
 
 
 @contextmanager
-def _overview(config: CoordinatorConfig) -> Iterator[Overview]:
+def _connected(config: CoordinatorConfig) -> Iterator[CoordinatorConnections]:
     from txlayer.adapters.connect import connect_coordinator
-    from txlayer.operate.overview import Overview
 
     with closing(connect_coordinator(config, is_one_shot=True)) as connections:
-        yield Overview(config, connections)
+        yield connections

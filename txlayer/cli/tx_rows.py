@@ -11,7 +11,8 @@ from rich.text import Text
 from txlayer.cli import output
 from txlayer.cli.output import cell
 from txlayer.core.ledger.transitions import SETTLED, TxnState
-from txlayer.operate import Json, length_text, time_text
+from txlayer.operate import Json, time_text
+from txlayer.operate.history import timeline
 
 _STYLES = {
     TxnState.HELD.value: "yellow",
@@ -84,69 +85,13 @@ def histories_tables(rows: Sequence[Json]) -> RenderableType:
 
 
 def history_tables(row: Json) -> RenderableType:
-    parts: list[RenderableType] = [output.grid(_head(row))]
-    for rows, columns, title in (
-        (row["half_records"], _half_columns(row), "half"),
-        (_answers(row), _CHECK_COLUMNS, "check"),
-        (row["refusals"], _REFUSAL_COLUMNS, "refused"),
-        (row["op_lines"], _op_columns(row), "op"),
-    ):
-        if rows:
-            parts.append(output.rows_table(rows, columns, title=title))
-    return Group(*parts)
-
-
-def _half_columns(row: Json) -> output.Columns:
-    return {
-        "offset": "offset",
-        "appended": output.times("appended_ms"),
-        "real topic": "topic",
-        "message": lambda half: f"{half['index'] + 1} of {row['message_count']}",
-        "options": _options_text,
+    columns: output.Columns = {
+        "when": lambda event: time_text(event.at_ms),
+        "what": lambda event: event.what,
+        "where": lambda event: event.place,
+        "more": lambda event: event.detail,
     }
-
-
-def _op_columns(row: Json) -> output.Columns:
-    def source(line: Json) -> str:
-        number = line["check_number"]
-        return str(line["source"]) + ("" if number is None else f" {number}")
-
-    def counts(line: Json) -> str:
-        if line["is_counted"]:
-            return "yes"
-        if line["producer_group"] != row["producer_group"]:
-            return f"no: names group {line['producer_group']}"
-        return f"no: names half offset {line['last_half_offset']}"
-
-    return {
-        "position": lambda line: f"{line['offset']}:{line['line']}",
-        "appended": output.times("appended_ms"),
-        "resolution": "resolution",
-        "source": source,
-        "operator": "operator",
-        "reason": "reason",
-        "counts": counts,
-    }
-
-
-def _answers(row: Json) -> list[Json]:
-    """A row for each answer, and one for a question without any."""
-    none_yet = {"appended_ms": None, "resolution": "none yet", "source": ""}
-    return [
-        {"number": question["number"], "asked_ms": question["asked_ms"], **answer}
-        for question in row["questions"]
-        for answer in question["answers"] or [none_yet]
-    ]
-
-
-_CHECK_COLUMNS: output.Columns = {
-    "number": "number",
-    "asked": output.times("asked_ms"),
-    "answered": output.times("appended_ms"),
-    "answer": "resolution",
-    "by": "source",
-}
-_REFUSAL_COLUMNS: output.Columns = {"reported": output.times("appended_ms"), "what came too late": "text"}
+    return Group(output.grid(_head(row)), output.rows_table(timeline(row), columns, whole=("where",)))
 
 
 def _head(row: Json) -> list[tuple[str, object]]:
@@ -177,15 +122,6 @@ def _head(row: Json) -> list[tuple[str, object]]:
     elif row["left_doubt_ms"] is not None:
         head.append(("on doubt", f"until {time_text(row['left_doubt_ms'])}"))
     return head
-
-
-def _options_text(row: Json) -> str:
-    parts = []
-    if row["key_hash"]:
-        parts.append(f"ordering key {row['key_hash']}, by {row['order']}")
-    if row["immunity_ms"] is not None:
-        parts.append(f"immunity {length_text(row['immunity_ms'])}")
-    return ", ".join(parts)
 
 
 # --- kept aside -------------------------------------------------------------------------------------------------------

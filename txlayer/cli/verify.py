@@ -8,6 +8,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from txlayer.adapters.connect import kafka_clients
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, current_ms, option, parse_instant, with_bundles
@@ -58,7 +59,8 @@ def verify(
     asked = make_asked(
         since=since, until=until, topics=topics, grace=grace, overdue_after=overdue_after, now_ms=current_ms()
     )
-    found = _verified(config, asked)
+    with output.two_step_progress("reading", "judging") as (read, judged):
+        found = verify_window(kafka_clients(config), asked, on_read=read, on_judged=judged)
     body = verification_json(found, asked=asked, config=config)
     output.show(body, lambda _: verification_tables(found, config=config, limit=limit), as_json=as_json)
     if found.proof.is_refuted:
@@ -79,21 +81,6 @@ def make_asked(
         milliseconds(parse_duration("--grace", grace)),
         milliseconds(parse_duration("--overdue-after", overdue_after)),
     )
-
-
-def _verified(config: ClientConfig, asked: WantedWindow) -> Verification:
-    from txlayer.adapters.kafka.admin import KafkaAdmin
-    from txlayer.adapters.kafka.client import PlainReader
-
-    with output.two_step_progress("reading", "judging") as (read, judged):
-        return verify_window(
-            config,
-            asked,
-            make_admin=lambda: KafkaAdmin(config),
-            make_reader=lambda isolation: PlainReader(config, isolation=isolation, is_sparing=True),
-            on_read=read,
-            on_judged=judged,
-        )
 
 
 def where_of(finding: VerdictFinding) -> str:

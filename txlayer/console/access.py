@@ -21,11 +21,11 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.datastructures import Headers, ImmutableMultiDict, MutableHeaders
-from starlette.requests import cookie_parser
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from txlayer.console.limits import Limits, TokenBuckets, answer
+from txlayer.console.limits import Limits, RefusedError, TokenBuckets
 from txlayer.console.people import NAME, FormTokens, Passwords, Person, Role, Sessions, User
 from txlayer.errors import ConfigError
 
@@ -199,14 +199,6 @@ class SafeHeaders:
 # --- one request ------------------------------------------------------------------------------------------------------
 
 
-class _RefusedError(Exception):
-    """The request gets this answer, and not the app."""
-
-    def __init__(self, status: HTTPStatus, text: str, *, response: Response | None = None) -> None:
-        super().__init__(text)
-        self.response = response or answer(status, text)
-
-
 class _Asker(NamedTuple):
     person: Person
     session: str
@@ -245,19 +237,16 @@ class Access:
         self._comparing = ThreadPoolExecutor(1, thread_name_prefix="txlayer-login")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
+        if scope["type"] == "http":
+            app = await self._admitted(Request(scope, receive))
+            await app(scope, receive, send)
+        elif scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-        if scope["type"] != "http":
-            return
-        try:
-            app = await self._admitted(scope, Headers(scope=scope), receive)
-        except _RefusedError as exc:
-            app = exc.response
-        await app(scope, receive, send)
 
     def client_of(self, scope: Scope) -> str:
         """Whose requests are counted together: an address, or what a named proxy says of its client."""
-        client, headers = _peer(scope), Headers(scope=scope)
+        request = Request(scope)
+        client, headers = _peer(request), request.headers
         if self._rules.is_proxy(client):
             if self._rules.identity_header is not None and self._rules.identity_header in headers:
                 return f"person {headers[self._rules.identity_header][:100]}"
@@ -269,100 +258,99 @@ class Access:
             return str(ipaddress.ip_network((address, 64), strict=False))
         return client
 
-    async def _admitted(self, scope: Scope, headers: Headers, receive: Receive) -> ASGIApp:
-        """What answers this request."""
-        method, path = scope["method"], scope["path"]
-        if method not in ("GET", "HEAD", "POST"):
-            raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, "there are GET, HEAD and POST")
-        self._check_host(headers)
-        self._check_peer(scope, headers)
-        _check_site(method, headers, is_secure=self._is_secure(scope, headers))
-        if path.startswith(STATIC) and method != "POST":
+    async def _admitted(self, request: Request) -> ASGIApp:
+        """What answers this request.
+
+        Raises:
+            RefusedError: it is not let through.
+        """
+        path, is_post = request.scope["path"], request.method == "POST"
+        if request.method not in ("GET", "HEAD", "POST"):
+            raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, "there are GET, HEAD and POST")
+        self._check_host(request)
+        self._check_peer(request)
+        _check_site(request, is_secure=_is_secure(request))
+        if path.startswith(STATIC) and not is_post:
             return self._app
-        asker = self._asker(scope, headers)
+        asker = self._asker(request)
         if path == LOGIN and self._passwords is not None:
-            return await self._login(scope, headers, receive) if method == "POST" else self._login_page(scope)
+            return await self._login(request, self._passwords) if is_post else self._login_page(request)
         if asker is None:
-            return self._unknown(scope, headers)
-        state = scope.setdefault("state", {})
+            return self._unknown(request)
+        state = request.scope.setdefault("state", {})
         state["person"] = asker.person
         state["form_token"] = lambda action: self._tokens.make(
             session=asker.session, action=action, now_s=self._clock()
         )
-        if method != "POST":
+        if not is_post:
             return self._app
         if not asker.person.may_settle and not any(pattern.fullmatch(path) for pattern in self._looks):
             logger.warning("console.refused", extra={"person": asker.person.name, "why": "may only look"})
-            raise _RefusedError(
+            raise RefusedError(
                 HTTPStatus.FORBIDDEN, "you may look, and not act: this needs the role settle, and --allow-writes"
             )
-        form = await self._form_of(headers, receive)
+        form = await self._form_of(request)
         self._check_token(form, session=asker.session, path=path)
         if path == LOGOUT:
-            return self._logout(scope, headers, asker.person)
+            return self._logout(request, asker.person)
         state["form"] = form
         return self._app
 
     # --- where it comes from ------------------------------------------------------------------------------------------
 
-    def _check_host(self, headers: Headers) -> None:
+    def _check_host(self, request: Request) -> None:
         """Refuse a name that is not ours: its owner could point it here, and read our pages with scripts of its own."""
-        name = _host_name(headers.get("host", ""))
+        name = _host_name(request)
         is_known = name == "localhost" or _address(name.strip("[]")) is not None or name in self._rules.public_names
-        if not is_known or len(headers.getlist("host")) != 1:
-            raise _RefusedError(
-                HTTPStatus.MISDIRECTED_REQUEST, "not a name of this console; name it with --public-name"
-            )
+        if not is_known or len(request.headers.getlist("host")) != 1:
+            raise RefusedError(HTTPStatus.MISDIRECTED_REQUEST, "not a name of this console; name it with --public-name")
 
-    def _check_peer(self, scope: Scope, headers: Headers) -> None:
+    def _check_peer(self, request: Request) -> None:
         rules = self._rules
-        if rules.is_proxy(_peer(scope)):
+        if rules.is_proxy(_peer(request)):
             return
-        if rules.identity_header is not None and rules.identity_header in headers:
-            logger.warning("console.header_refused", extra={"address": _peer(scope)})
-            raise _RefusedError(HTTPStatus.FORBIDDEN, "this header counts from the proxies of this console only")
+        if rules.identity_header is not None and rules.identity_header in request.headers:
+            logger.warning("console.header_refused", extra={"address": _peer(request)})
+            raise RefusedError(HTTPStatus.FORBIDDEN, "this header counts from the proxies of this console only")
         if rules.proxies and not rules.is_tls:
-            raise _RefusedError(HTTPStatus.FORBIDDEN, "this console answers its proxies only")
-
-    def _is_secure(self, scope: Scope, headers: Headers) -> bool:
-        """True unless the browser is on this machine and uses plain HTTP."""
-        return scope["scheme"] == "https" or not is_loopback(_host_name(headers.get("host", "")))
+            raise RefusedError(HTTPStatus.FORBIDDEN, "this console answers its proxies only")
 
     # --- whose it is --------------------------------------------------------------------------------------------------
 
-    def _asker(self, scope: Scope, headers: Headers) -> _Asker | None:
+    def _asker(self, request: Request) -> _Asker | None:
         rules = self._rules
         if not rules.knows_people:
             return _Asker(self._with_rights(Person(rules.local_name, Role.SETTLE)), "local")
-        if rules.identity_header is not None and rules.identity_header in headers:
+        if rules.identity_header is not None and rules.identity_header in request.headers:
             # It comes from a proxy: `_check_peer` has refused all others.
-            name, *more = headers.getlist(rules.identity_header)
+            name, *more = request.headers.getlist(rules.identity_header)
             if more or NAME.fullmatch(name) is None:
-                raise _RefusedError(HTTPStatus.FORBIDDEN, "the proxy names no person, or more than one")
+                raise RefusedError(HTTPStatus.FORBIDDEN, "the proxy names no person, or more than one")
             person = rules.users[name].person if name in rules.users else Person(name, Role.LOOK)
             return _Asker(self._with_rights(person), f"proxy {name}")
-        cookie = self._cookie(scope, headers)
+        cookie = _cookie(request)
         known = self._sessions.person(cookie, now_s=self._clock()) if cookie else None
         return None if known is None else _Asker(self._with_rights(known), Sessions.key_of(cookie))
 
     def _with_rights(self, person: Person) -> Person:
         return person if self._rules.is_writable else Person(person.name, Role.LOOK)
 
-    def _unknown(self, scope: Scope, headers: Headers) -> Response:
-        is_page = scope["method"] != "POST" and headers.get("sec-fetch-mode", "navigate") == "navigate"
+    def _unknown(self, request: Request) -> Response:
+        is_page = request.method != "POST" and request.headers.get("sec-fetch-mode", "navigate") == "navigate"
         if self._passwords is None or not is_page:
-            raise _RefusedError(HTTPStatus.UNAUTHORIZED, "log in first")
-        query = scope["query_string"].decode("latin-1")
-        here = _own_address(quote(scope["path"]) + (f"?{query}" if query else ""))
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            raise RefusedError(HTTPStatus.UNAUTHORIZED, "log in first")
+        query = request.scope["query_string"].decode("latin-1")
+        here = _own_address(quote(request.scope["path"]) + (f"?{query}" if query else ""))
+        if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             # The browser keeps the cookie back from a link of another site, and sends it when this page asks again.
             return _page("One moment", f'<p><a href="{html.escape(here)}">Go on</a></p>', refresh=here)
         return RedirectResponse(f"{LOGIN}?next={quote(here, safe='')}", HTTPStatus.SEE_OTHER)
 
     # --- logging in and out -------------------------------------------------------------------------------------------
 
-    def _login_page(self, scope: Scope) -> Response:
-        query = dict(parse_qsl(scope["query_string"].decode("latin-1")[: 3 * REFERENCE_LENGTH_MAX], max_num_fields=10))
+    def _login_page(self, request: Request) -> Response:
+        given = request.scope["query_string"].decode("latin-1")[: 3 * REFERENCE_LENGTH_MAX]
+        query = dict(parse_qsl(given, max_num_fields=10))
         return self._login_form(_own_address(query.get("next", "")))
 
     def _login_form(self, leads_to: str, *, error: str = "", status: HTTPStatus = HTTPStatus.OK) -> Response:
@@ -377,20 +365,19 @@ class Access:
         )
         return _page("Log in", body, status=status)
 
-    async def _login(self, scope: Scope, headers: Headers, receive: Receive) -> Response:
-        assert self._passwords is not None
-        client = self.client_of(scope)
+    async def _login(self, request: Request, passwords: Passwords) -> Response:
+        client = self.client_of(request.scope)
         wait_s = self._logins.wait_s(client, now_s=self._clock())
         if wait_s:
-            raise _refused(HTTPStatus.TOO_MANY_REQUESTS, "too many attempts; wait a moment", retry_s=wait_s)
-        form = await _read_form(headers, receive, size_max=LOGIN_BYTES_MAX)
+            raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, "too many attempts; wait a moment", retry_s=wait_s)
+        form = await _read_form(request, size_max=LOGIN_BYTES_MAX)
         self._check_token(form, session="", path=LOGIN)
         if self._login_count >= LOGIN_WAITING_MAX:
-            raise _refused(HTTPStatus.SERVICE_UNAVAILABLE, "many people log in; try again", retry_s=1)
+            raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "many people log in; try again", retry_s=1)
         name, password = form.get("name", ""), form.get("password", "")
         self._login_count += 1
         try:
-            compare = partial(self._passwords.person, name, password)
+            compare = partial(passwords.person, name, password)
             person = await asyncio.get_running_loop().run_in_executor(self._comparing, compare)
         finally:
             self._login_count -= 1
@@ -401,55 +388,35 @@ class Access:
             logger.warning("console.login_refused", extra={"person": known, "client": client})
             error = "Name or password is wrong."
             return self._login_form(leads_to, error=error, status=HTTPStatus.FORBIDDEN)
-        before = self._cookie(scope, headers)
-        if before:
+        if before := _cookie(request):
             self._sessions.close(before)
         logger.info("console.login", extra={"person": person.name, "client": client})
         response = RedirectResponse(leads_to, HTTPStatus.SEE_OTHER)
-        self._set_cookie(response, scope, headers, self._sessions.open(person, now_s=self._clock()))
+        _set_cookie(response, request, self._sessions.open(person, now_s=self._clock()))
         return response
 
-    def _logout(self, scope: Scope, headers: Headers, person: Person) -> Response:
-        self._sessions.close(self._cookie(scope, headers))
+    def _logout(self, request: Request, person: Person) -> Response:
+        self._sessions.close(_cookie(request))
         logger.info("console.logout", extra={"person": person.name})
         response = RedirectResponse("/", HTTPStatus.SEE_OTHER)
-        self._set_cookie(response, scope, headers, "")
+        _set_cookie(response, request, "")
         return response
-
-    def _cookie(self, scope: Scope, headers: Headers) -> str:
-        return cookie_parser(headers.get("cookie", "")).get(self._cookie_name(scope, headers), "")
-
-    def _cookie_name(self, scope: Scope, headers: Headers) -> str:
-        # `__Host-` keeps other hosts of the domain from setting it. Programs on other ports of this machine share its cookies.
-        if self._is_secure(scope, headers):
-            return "__Host-txlayer-console"
-        return f"txlayer-console-{(scope.get('server') or ('', 0))[1]}"
-
-    def _set_cookie(self, response: Response, scope: Scope, headers: Headers, value: str) -> None:
-        response.set_cookie(
-            self._cookie_name(scope, headers),
-            value,
-            max_age=None if value else 0,
-            secure=self._is_secure(scope, headers),
-            httponly=True,
-            samesite="strict",
-        )
 
     # --- forms --------------------------------------------------------------------------------------------------------
 
-    async def _form_of(self, headers: Headers, receive: Receive) -> ImmutableMultiDict[str, str]:
+    async def _form_of(self, request: Request) -> ImmutableMultiDict[str, str]:
         if self._form_count >= FORM_COUNT_MAX:
-            raise _refused(HTTPStatus.SERVICE_UNAVAILABLE, "many forms arrive; try again", retry_s=1)
+            raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "many forms arrive; try again", retry_s=1)
         self._form_count += 1
         try:
-            return await _read_form(headers, receive)
+            return await _read_form(request)
         finally:
             self._form_count -= 1
 
     def _check_token(self, form: ImmutableMultiDict[str, str], *, session: str, path: str) -> None:
         token = form.get(HIDDEN_FIELD, "")
         if not self._tokens.is_good(token, session=session, path=path, now_s=self._clock()):
-            raise _RefusedError(
+            raise RefusedError(
                 HTTPStatus.FORBIDDEN, "this form is too old, or not of this console; load its page again"
             )
 
@@ -462,33 +429,57 @@ def protected(
     return SafeHeaders(Limits(access, client_of=access.client_of, clock=clock))
 
 
-def _refused(status: HTTPStatus, text: str, *, retry_s: float) -> _RefusedError:
-    return _RefusedError(status, text, response=answer(status, text, retry_s=retry_s))
+def _peer(request: Request) -> str:
+    return "" if request.client is None else str(request.client.host)
 
 
-def _peer(scope: Scope) -> str:
-    return str((scope.get("client") or ("",))[0])
+def _host_name(request: Request) -> str:
+    """The name in the Host header, without its port."""
+    return re.sub(r":[0-9]*$", "", request.headers.get("host", "")).lower()
 
 
-def _host_name(host: str) -> str:
-    """The name in a Host header, without its port."""
-    return re.sub(r":[0-9]*$", "", host).lower()
+def _is_secure(request: Request) -> bool:
+    """True unless the browser is on this machine and uses plain HTTP."""
+    return request.scope["scheme"] == "https" or not is_loopback(_host_name(request))
 
 
-def _check_site(method: str, headers: Headers, *, is_secure: bool) -> None:
+def _cookie(request: Request) -> str:
+    return request.cookies.get(_cookie_name(request), "")
+
+
+def _cookie_name(request: Request) -> str:
+    # `__Host-` keeps other hosts of the domain from setting it. Programs on other ports of this machine share its cookies.
+    if _is_secure(request):
+        return "__Host-txlayer-console"
+    return f"txlayer-console-{(request.scope.get('server') or ('', 0))[1]}"
+
+
+def _set_cookie(response: Response, request: Request, value: str) -> None:
+    response.set_cookie(
+        _cookie_name(request),
+        value,
+        max_age=None if value else 0,
+        secure=_is_secure(request),
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def _check_site(request: Request, *, is_secure: bool) -> None:
     """Refuse what a page of another site sends; only following a link to a page of ours is let through.
 
     With `no-referrer` a browser sends `Origin: null` with our own forms, too; then `Sec-Fetch-Site` decides, which no page can set.
     """
+    headers = request.headers
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-    if method != "POST":
+    if request.method != "POST":
         is_ours = site in (None, "same-origin", "none") or headers.get("sec-fetch-mode") == "navigate"
     elif site is not None:
         is_ours = site == "same-origin" and (origin in (None, "null") or _is_own(origin, headers, is_secure=is_secure))
     else:
         is_ours = origin is not None and _is_own(origin, headers, is_secure=is_secure)
     if not is_ours:
-        raise _RefusedError(HTTPStatus.FORBIDDEN, "this request came from a page of another site")
+        raise RefusedError(HTTPStatus.FORBIDDEN, "this request came from a page of another site")
 
 
 def _is_own(origin: str, headers: Headers, *, is_secure: bool) -> bool:
@@ -499,26 +490,22 @@ def _is_own(origin: str, headers: Headers, *, is_secure: bool) -> bool:
     return parts.netloc.lower() == headers.get("host", "").lower() and (parts.scheme == "https" or not is_secure)
 
 
-async def _read_form(
-    headers: Headers, receive: Receive, *, size_max: int | None = None
-) -> ImmutableMultiDict[str, str]:
+async def _read_form(request: Request, *, size_max: int | None = None) -> ImmutableMultiDict[str, str]:
     """The fields of a form."""
-    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
-        raise _RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "not a form of this console")
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+        raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "not a form of this console")
     body = bytearray()
-    is_complete = False
-    while not is_complete:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _RefusedError(HTTPStatus.BAD_REQUEST, "the form did not arrive")
-        body += message.get("body", b"")
-        if size_max is not None and len(body) > size_max:
-            raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the form is too large")
-        is_complete = not message.get("more_body", False)
+    try:
+        async for part in request.stream():
+            body += part
+            if size_max is not None and len(body) > size_max:
+                raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the form is too large")
+    except ClientDisconnect:
+        raise RefusedError(HTTPStatus.BAD_REQUEST, "the form did not arrive") from None
     try:
         pairs = parse_qsl(bytes(body).decode("latin-1"), keep_blank_values=True, max_num_fields=FORM_FIELD_COUNT_MAX)
     except ValueError:
-        raise _RefusedError(HTTPStatus.BAD_REQUEST, "the form has too many fields") from None
+        raise RefusedError(HTTPStatus.BAD_REQUEST, "the form has too many fields") from None
     return ImmutableMultiDict(pairs)
 
 

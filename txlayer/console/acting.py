@@ -1,9 +1,12 @@
-"""Actions of people: each has an author and a reason, and waits for a second person where the console asks for one."""
+"""Routes, whose handlers get the console; and actions of people.
+
+Each action has an author and a reason, and waits for a second person where the console asks for one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -18,6 +21,15 @@ if TYPE_CHECKING:
 WAITING = "/waiting"
 
 
+def route(path: str, handler: Callable[[Any, Request], Awaitable[Response]], method: str = "GET") -> Route:
+    """The route to a handler of (console, request)."""
+
+    async def endpoint(request: Request) -> Response:
+        return await handler(request.app.state.console, request)
+
+    return Route(path, endpoint, methods=[method])
+
+
 class Action(NamedTuple):
     """What a person asks for."""
 
@@ -28,13 +40,12 @@ class Action(NamedTuple):
     """Does it, in a thread, with the operator's name for the records; returns the address that shows what the log says of it."""
 
 
-async def act(request: Request, action: Action) -> Response:
+async def act(console: Console, request: Request, action: Action) -> Response:
     """Carry it out and lead to what came of it; with `--second-person` keep it until another person confirms it.
 
     Raises:
         UsageError: without a reason, or of a person who may not settle. Nothing was done.
     """
-    console: Console = request.app.state.console
     person = request.state.person
     if not person.may_settle:
         raise UsageError(f"{person.name} may look, and not settle")
@@ -46,30 +57,27 @@ async def act(request: Request, action: Action) -> Response:
     return RedirectResponse(await console.desk.call(action.carry_out, person.name), 303)
 
 
-async def waiting(request: Request) -> Response:
+async def waiting(console: Console, request: Request) -> Response:
     """What waits for a second person."""
-    console: Console = request.app.state.console
     found = console.second_person.waiting(now_s=console.environment.clock())
     return console.page(request, "waiting.html", proposals=found)
 
 
-async def confirm(request: Request) -> Response:
+async def confirm(console: Console, request: Request) -> Response:
     """A second person confirms an action: it is carried out with both names."""
-    console: Console = request.app.state.console
     person, name = request.state.person, request.state.form.get("proposal", "")
     found = console.second_person.confirm(name, by=person, now_s=console.environment.clock())
     return RedirectResponse(await console.desk.call(found.action.carry_out, found.operator(person)), 303)
 
 
-async def withdraw(request: Request) -> Response:
+async def withdraw(console: Console, request: Request) -> Response:
     """Drop an action that waits."""
-    console: Console = request.app.state.console
     console.second_person.withdraw(request.state.form.get("proposal", ""), by=request.state.person)
     return RedirectResponse(WAITING, 303)
 
 
 ROUTES = [
-    Route(WAITING, waiting, methods=["GET"]),
-    Route(f"{WAITING}/confirm", confirm, methods=["POST"]),
-    Route(f"{WAITING}/withdraw", withdraw, methods=["POST"]),
+    route(WAITING, waiting),
+    route(f"{WAITING}/confirm", confirm, "POST"),
+    route(f"{WAITING}/withdraw", withdraw, "POST"),
 ]

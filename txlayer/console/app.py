@@ -13,7 +13,7 @@ from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -25,15 +25,17 @@ from txlayer.console import show
 from txlayer.console.access import AccessRules, protected
 from txlayer.console.acting import Action
 from txlayer.console.limits import Connections, EventStreams
-from txlayer.console.pages import LOOKS, ROUTES, SECTIONS, problem
+from txlayer.console.pages import LOOKS, ROUTES, SECTIONS
 from txlayer.console.pages.settle import WORDS
 from txlayer.console.people import SecondPerson
 from txlayer.console.work import Desk, Jobs, Looks
-from txlayer.errors import TxLayerError
+from txlayer.errors import InvariantError, NotAuthorisedError, RetriableError, TxLayerError, UsageError
 from txlayer.operate.live import LiveView
 from txlayer.runtime.environment import REAL, Environment
 
 STATIC = str(files("txlayer.console") / "static")
+STOP_S = 5.0
+"""How long the end waits for the view's thread, which may just wait for a broker."""
 
 
 @dataclass(slots=True)
@@ -130,11 +132,38 @@ def build_app(console: Console, *, is_following: bool = True) -> ASGIApp:
     app = Starlette(
         routes=[*ROUTES, Mount("/static", StaticFiles(directory=STATIC), name="static")],
         lifespan=lifespan,
-        exception_handlers={TxLayerError: problem.refused, 404: problem.missing, 500: problem.failed},  # type: ignore[dict-item]  # a handler of its own error alone
+        exception_handlers={TxLayerError: _refused, 404: _missing, 500: _failed},  # type: ignore[dict-item]  # a handler of its own error alone
     )
     app.state.console = console
     return protected(app, console.rules, looks=LOOKS)
 
 
-STOP_S = 5.0
-"""How long the end waits for the view's thread, which may just wait for a broker."""
+# --- pages that say why there is no page ------------------------------------------------------------------------------
+
+
+async def _refused(request: Request, error: TxLayerError) -> Response:
+    """What a question to the cluster raised; the cluster's state is as it was."""
+    console: Console = request.app.state.console
+    if isinstance(error, InvariantError):
+        return await _failed(request, error)
+    status, title = 502, "The cluster did not answer this"
+    if isinstance(error, UsageError):
+        status, title = 400, "This cannot be done" if request.method == "POST" else "This cannot be shown"
+    elif isinstance(error, NotAuthorisedError):
+        status, title = 403, "The broker refuses these credentials"
+    elif isinstance(error, RetriableError):
+        status, title = 503, "The cluster does not answer now"
+    return console.page(request, "problem.html", status=status, title=title, detail=str(error))
+
+
+async def _missing(request: Request, _error: Exception) -> Response:
+    """There is no such page."""
+    console: Console = request.app.state.console
+    return console.page(request, "problem.html", status=404, title="There is no such page", detail="")
+
+
+async def _failed(request: Request, _error: Exception) -> Response:
+    """A defect; the log has its traceback, the page has nothing of it."""
+    console: Console = request.app.state.console
+    detail = "This is a defect of txlayer; the log of the console has the details."
+    return console.page(request, "problem.html", status=500, title="The console failed", detail=detail)

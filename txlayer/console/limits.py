@@ -84,16 +84,18 @@ def answer(status: HTTPStatus, text: str, *, retry_s: float | None = None) -> Pl
     return PlainTextResponse(f"{text}\n", status, headers)
 
 
-class _RefusedBodyError(Exception):
-    def __init__(self, status: HTTPStatus, text: str) -> None:
+class RefusedError(Exception):
+    """The request gets this answer, and not the app's."""
+
+    def __init__(self, status: HTTPStatus, text: str, *, retry_s: float | None = None) -> None:
         super().__init__(text)
-        self.answer = answer(status, text)
+        self.answer = answer(status, text, retry_s=retry_s)
 
 
 class Limits:
     """Bounds the size of each request, the time of its body, and the number of requests of a client.
 
-    An error of the app is logged here and becomes a page without details.
+    An app within may raise `RefusedError`. Another error of it is logged here and becomes a page without details.
 
     Args:
         app: gets the requests that are within the limits.
@@ -113,10 +115,7 @@ class Limits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope)
-        if refusal is not None:
-            await refusal(scope, receive, send)
-            return
+        refusal: ASGIApp | None = None
         is_started = False
 
         async def sending(message: Message) -> None:
@@ -125,8 +124,9 @@ class Limits:
             await send(message)
 
         try:
+            self._check(scope)
             await self._app(scope, _Body(receive).receive, sending)
-        except _RefusedBodyError as exc:
+        except RefusedError as exc:
             refusal = exc.answer
         except Exception:
             # One request failed; the next one gets its answer. The path may name a transaction, the query a key: neither is logged.
@@ -135,19 +135,18 @@ class Limits:
         if refusal is not None and not is_started:
             await refusal(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> ASGIApp | None:
+    def _check(self, scope: Scope) -> None:
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(n) + len(v) for n, v in headers)
         # h11 bounds what is incomplete, and takes a head of any size that comes at once.
         if size > HEAD_BYTES_MAX or len(headers) > HEADER_COUNT_MAX:
-            return answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the address or the headers are too long")
+            raise RefusedError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the address or the headers are too long")
         length = dict(headers).get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 18 or int(length) > BODY_BYTES_MAX:
-            return answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the form is too large")
+            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the form is too large")
         wait_s = self._requests.wait_s(self._client_of(scope), now_s=self._clock())
         if wait_s:
-            return answer(HTTPStatus.TOO_MANY_REQUESTS, "too many requests; wait a moment", retry_s=wait_s)
-        return None
+            raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, "too many requests; wait a moment", retry_s=wait_s)
 
 
 class _Body:
@@ -167,10 +166,10 @@ class _Body:
             async with asyncio.timeout_at(self._ends_s):
                 message = await self._receive()
         except TimeoutError:
-            raise _RefusedBodyError(HTTPStatus.REQUEST_TIMEOUT, "the form did not arrive in time") from None
+            raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, "the form did not arrive in time") from None
         self._size += len(message.get("body", b""))
         if self._size > BODY_BYTES_MAX:
-            raise _RefusedBodyError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the form is too large")
+            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the form is too large")
         self._is_complete = not message.get("more_body", False)
         return message
 

@@ -3,7 +3,8 @@
 Functions whose names end in `_json` make what `--json` prints; every face shows the same.
 
 What contradicts itself is a UsageError, before anything is read. Whatever reads raises ConfigError where no offsets are stored,
-TopicMismatchError where a topic is missing, BrokerUnavailableError and NotAuthorisedError where the rest cannot be read.
+TopicMismatchError where a topic is missing, BrokerUnavailableError, NotAuthorisedError or RetriableError where the rest cannot be
+read.
 """
 
 from __future__ import annotations

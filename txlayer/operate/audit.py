@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
-from txlayer.adapters.ports import Administration, LogReader, TopicPartition, partition_count_of
+from txlayer.adapters.connect import Clients
+from txlayer.adapters.ports import Administration, TopicPartition, partition_count_of
 from txlayer.adapters.readers import records_of
 from txlayer.config import SystemTopics
 from txlayer.core import codec
@@ -17,7 +19,6 @@ from txlayer.core.leases import LockKind, LockRecord, decode_lock
 from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable
 from txlayer.errors import RetriableError, TxLayerError
 from txlayer.operate.consumers import COUNT_MAX, consumed_topics
-from txlayer.operate.dead_letters import KIND_WORDS
 
 RECORD_COUNT_MAX = 100_000
 RECORD_BYTES_MAX = 256 * 1024 * 1024
@@ -64,40 +65,27 @@ class Audit:
     """What could not be read, and why."""
 
 
-def read_audit(
-    admin: Administration,
-    topics: SystemTopics,
-    *,
-    make_reader: Callable[[], LogReader],
-    until_ms: int,
-    span_ms: int,
-    record_count_max: int = RECORD_COUNT_MAX,
-) -> Audit:
+def read_audit(clients: Clients, *, until_ms: int, span_ms: int, record_count_max: int = RECORD_COUNT_MAX) -> Audit:
     """The acts of a window. If it has more records than are read, it is made shorter, and begins at `since_ms`.
 
     Raises:
         RetriableError: the records of the window are too large; ask for a shorter one.
-        BrokerUnavailableError, NotAuthorisedError, TopicMismatchError: op cannot be read.
     """
-    audit = Audit(max(until_ms - span_ms, 0), until_ms)
-    wanted = [(topics.op, p) for p in range(partition_count_of(admin, topics.op))]
-    groups: dict[str, tuple[str, str]] = {}
-    others = [topics.locks]
-    for group, topic in list(consumed_topics(admin.topic_names()))[:COUNT_MAX]:
-        groups[replay_topic(group, topic)] = group, topic
-    others += groups
-    ranges = _ranges(admin, wanted, audit)
-    for name in others:
-        try:
-            tps = [(name, p) for p in range(partition_count_of(admin, name))]
-            ranges |= _ranges(admin, tps, audit)
-        except TxLayerError as exc:  # the others may be readable
-            audit.problems[name] = str(exc)
+    audit, topics = Audit(max(until_ms - span_ms, 0), until_ms), clients.config.topics
+    with closing(clients.admin()) as admin:
+        names = islice(consumed_topics(admin.topic_names()), COUNT_MAX)
+        groups = {replay_topic(group, topic): (group, topic) for group, topic in names}
+        ranges = _ranges(admin, topics.op, audit)
+        for name in (topics.locks, *groups):
+            try:
+                ranges |= _ranges(admin, name, audit)
+            except TxLayerError as exc:  # the others may be readable
+                audit.problems[name] = str(exc)
     acts: list[Act] = []
     cut = _shorten(ranges, record_count_max)
     first_ms: dict[TopicPartition, int] = {}
     size_bytes = 0
-    with closing(make_reader()) as reader:
+    with closing(clients.reader()) as reader:
         for record in records_of(reader, ranges, patience_s=PATIENCE_S):
             audit.record_count += 1
             size_bytes += len(record)
@@ -115,9 +103,8 @@ def read_audit(
     return audit
 
 
-def _ranges(
-    admin: Administration, tps: Collection[TopicPartition], audit: Audit
-) -> dict[TopicPartition, tuple[int, int]]:
+def _ranges(admin: Administration, topic: str, audit: Audit) -> dict[TopicPartition, tuple[int, int]]:
+    tps = [(topic, p) for p in range(partition_count_of(admin, topic))]
     starts, ends = admin.offsets_at(tps, at_ms=audit.since_ms), admin.offsets_at(tps, at_ms=audit.until_ms)
     return {tp: (starts[tp], ends[tp]) for tp in tps}
 
@@ -160,44 +147,30 @@ def _together(acts: Iterable[Act]) -> Iterator[Entry]:
 
 
 def _acts_of(record: Any, topics: SystemTopics, groups: Mapping[str, tuple[str, str]]) -> Iterator[Act]:
-    topic, value = record.topic(), record.value() or b""
-    where = record.partition(), record.offset(), record.timestamp()[1]
+    topic, value, at_ms = record.topic(), record.value() or b"", record.timestamp()[1]
+    where = f"{record.partition()}:{record.offset()}"
     if topic == topics.op:
         # Of a million lines a day few are an operator's.
         if b"|operator|" in value:
-            yield from _of_op(value, *where)
+            yield from _of_op(value, record.partition(), where, at_ms)
     elif topic == topics.locks:
         found = decode_lock(record.key(), value)
         if isinstance(found, LockRecord) and found.kind is LockKind.RELEASE and found.reason:
-            yield Act(
-                where[2],
-                "release",
-                *split_operator_reason(found.reason),
-                found.queue,
-                "",
-                found.queue,
-                f"locks {where[0]}:{where[1]}",
-            )
+            who = split_operator_reason(found.reason)
+            yield Act(at_ms, "release", *who, found.queue, "", found.queue, f"locks {where}")
     else:
         request = decode_replay(value)
         if isinstance(request, Undecodable) or request.kind is ReplayKind.RESULT:
             return
         group, source = groups[topic]
-        example = f"{source}/{where[0]}"
+        example = f"{source}/{record.partition()}"
         if request.dead_letter_offset is not None:
             example += f":{request.dead_letter_offset}"
-        yield Act(
-            where[2],
-            KIND_WORDS[request.kind.value],
-            *split_operator_reason(request.text),
-            f"{group} {source}",
-            request.request_id,
-            example,
-            f"{topic} {where[0]}:{where[1]}",
-        )
+        who, about = split_operator_reason(request.text), f"{group} {source}"
+        yield Act(at_ms, request.kind.name.lower(), *who, about, request.request_id, example, f"{topic} {where}")
 
 
-def _of_op(value: bytes, partition: int, offset: int, at_ms: int) -> Iterator[Act]:
+def _of_op(value: bytes, partition: int, where: str, at_ms: int) -> Iterator[Act]:
     lines = codec.split_ops(value)
     if isinstance(lines, Undecodable):
         return
@@ -205,15 +178,7 @@ def _of_op(value: bytes, partition: int, offset: int, at_ms: int) -> Iterator[Ac
         op = codec.decode_op(line) if "|operator|" in line else None
         if not isinstance(op, OpMessage) or op.source is not Source.OPERATOR:
             continue
-        what = (
-            "abandon" if op.is_abandon else "ask" if op.resolution is Resolution.UNKNOWN else op.resolution.name.lower()
-        )
-        yield Act(
-            at_ms,
-            what,
-            *split_operator_reason(op.reason),
-            op.producer_group,
-            "",
-            f"{partition}:{op.last_offset}",
-            f"op {partition}:{offset}, line {number}",
-        )
+        what = "ask" if op.resolution is Resolution.UNKNOWN else op.resolution.name.lower()
+        what, who = "abandon" if op.is_abandon else what, split_operator_reason(op.reason)
+        example, place = f"{partition}:{op.last_offset}", f"op {where}, line {number}"
+        yield Act(at_ms, what, *who, op.producer_group, "", example, place)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import closing
+from itertools import islice
 from typing import NamedTuple
 
+from txlayer.adapters.connect import Clients
 from txlayer.adapters.ports import Administration
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 
@@ -39,30 +42,24 @@ def consumed_topics(names: Collection[str]) -> Iterator[tuple[str, str]]:
                 break
 
 
-def read_consumed(admin: Administration) -> list[ConsumedTopic]:
-    """Those that there are, the first `COUNT_MAX` by name.
+def read_consumed(clients: Clients) -> list[ConsumedTopic]:
+    """Those that there are, the first `COUNT_MAX` by name."""
+    with closing(clients.admin()) as admin:
+        names = islice(consumed_topics(admin.topic_names()), COUNT_MAX)
+        found = [_consumed(admin, group, topic) for group, topic in names]
+    return [each for each in found if each is not None]
 
-    Raises:
-        BrokerUnavailableError, NotAuthorisedError: they cannot be read.
-    """
-    found: list[ConsumedTopic] = []
-    members: dict[str, int] = {}
-    for group, topic in consumed_topics(admin.topic_names()):
-        if len(found) >= COUNT_MAX:
-            break
-        dlq = dead_letter_topic(group, topic)
-        count, letters = admin.partition_count(topic), admin.partition_count(dlq)
-        if count is None or letters is None:  # deleted just now
-            continue
-        tps = [(topic, partition) for partition in range(count)]
-        dlq_tps = [(dlq, partition) for partition in range(letters)]
-        starts, ends = admin.start_offsets([*tps, *dlq_tps]), admin.end_offsets([*tps, *dlq_tps])
-        stored = admin.stored_offsets(group, tps)
-        if group not in members:
-            members[group] = len(admin.group(group).members)
-        lag = 0
-        for tp in tps:
-            offset = stored[tp]
-            lag += ends[tp] - (starts[tp] if offset is None else max(offset.offset, starts[tp]))
-        found.append(ConsumedTopic(group, topic, members[group], lag, sum(ends[tp] - starts[tp] for tp in dlq_tps)))
-    return found
+
+def _consumed(admin: Administration, group: str, topic: str) -> ConsumedTopic | None:
+    dlq = dead_letter_topic(group, topic)
+    count, letters = admin.partition_count(topic), admin.partition_count(dlq)
+    if count is None or letters is None:  # deleted just now
+        return None
+    tps = [(topic, partition) for partition in range(count)]
+    dlq_tps = [(dlq, partition) for partition in range(letters)]
+    starts, ends = admin.start_offsets([*tps, *dlq_tps]), admin.end_offsets([*tps, *dlq_tps])
+    lag = 0
+    for tp, offset in admin.stored_offsets(group, tps).items():
+        lag += ends[tp] - (starts[tp] if offset is None else max(offset.offset, starts[tp]))
+    members = admin.group(group).members
+    return ConsumedTopic(group, topic, len(members), lag, sum(ends[tp] - starts[tp] for tp in dlq_tps))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from enum import Enum
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from txlayer.adapters.connect import Clients
 from txlayer.adapters.ports import Administration, LogReader, StoredOffset, TopicPartition, partition_count_of
 from txlayer.adapters.readers import Range, records_of
 from txlayer.core.dead_letters import (
@@ -30,9 +30,9 @@ from txlayer.core.dead_letters import (
 )
 from txlayer.core.history import split_operator_reason
 from txlayer.core.key_queue import lone_request_key
-from txlayer.core.messages import Undecodable
+from txlayer.core.messages import Undecodable, check_group, is_topic_name
 from txlayer.core.progress import NO_KEY, NOTHING, Foreign, Progress, decode, hash_of_key
-from txlayer.errors import TopicMismatchError, TxLayerError
+from txlayer.errors import TopicMismatchError, TxLayerError, UsageError
 from txlayer.operate import Json
 from txlayer.operate.consumers import COUNT_MAX, consumed_topics
 from txlayer.operate.history import bytes_json
@@ -50,6 +50,30 @@ class DeadLetterPosition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}:{self.offset}"
+
+
+def parse_letter(text: str, *, topics: Sequence[str] = ()) -> DeadLetterPosition:
+    """`orders/3:17`, or `3:17` where `topics` has one.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    match = re.fullmatch(r"(?:([^/]+)/)?(\d{1,9}):(\d{1,18})", text, re.ASCII)
+    topic = None if match is None else match[1] or (topics[0] if len(topics) == 1 else None)
+    if match is None or topic is None or not is_topic_name(topic):
+        raise UsageError(
+            f"{text[:80]!r} names no dead letter: TOPIC/PARTITION:OFFSET is asked for, as `txlayer dlq list` shows it, or "
+            "PARTITION:OFFSET with one --topic"
+        )
+    return DeadLetterPosition(topic, int(match[2]), int(match[3]))
+
+
+def check_names(group: str, topics: Iterable[str]) -> None:
+    """Raise a UsageError if no group or no topic can have such a name."""
+    check_group(group)
+    for topic in topics:
+        if not is_topic_name(topic):
+            raise UsageError(f"{topic[:80]!r}: no topic can have this name")
 
 
 class FoundLetter(NamedTuple):
@@ -103,7 +127,6 @@ class DeadLetterLog:
 
     Raises, from the constructor and from every call:
         TopicMismatchError: the group has no dead-letter topic or no replay topic for this topic.
-        BrokerUnavailableError, NotAuthorisedError: they cannot be read.
     """
 
     def __init__(
@@ -246,28 +269,6 @@ class DeadLetterLog:
             yield from records_of(reader, ranges, patience_s=self._patience_s)
 
 
-ABLE = frozenset({DeadLetterState.OPEN, DeadLetterState.FAILED})
-"""States in which something can be asked for without asking twice."""
-
-
-class DeadLetterResult(Enum):
-    """What became of one dead letter that was asked for, or why it was not, in the words of --json."""
-
-    PLANNED = "planned"  #: it would be asked for
-    REQUESTED = "requested"  #: asked for, and not answered yet
-    HANDLED = "handled"  #: its handler succeeded
-    FAILED = "failed"  #: its handler failed again, and it stays
-    DROPPED = "dropped"  #: it will not be handled
-    ALREADY = "already"  #: it was handled or dropped before
-    REQUESTED_ALREADY = "requested-already"  #: another request about it has no answer yet
-    MISSING = "missing"  #: it was gone when its turn came
-    UNKNOWN = "unknown"  #: the group's consumers do not know such a request
-    NOT_FOUND = "not-found"  #: there is no such record
-    UNDECODABLE = "undecodable"  #: the record there is no dead letter of the group
-    LEFT = "left"  #: the request was stopped before its turn; nothing was asked for
-    LAST_OF_KEY = "last-of-key"  #: its drop would release its parked key past earlier ones that are open
-
-
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
     """What a dead letter must be like; the default lets every one through."""
@@ -299,175 +300,6 @@ class DeadLetterFilter:
             and (self.error_type is None or found.error[0] == self.error_type)
             and (self.first_line is None or found.error[1] == self.first_line)
         )
-
-
-@dataclass(slots=True)
-class DeadLetterSelection:
-    """What a command is about."""
-
-    chosen: list[FoundLetter] = field(default_factory=list)  # to be asked for
-    asked_before: list[FoundLetter] = field(default_factory=list)  # by the same request id
-    unable: list[tuple[DeadLetterPosition, DeadLetterResult, DeadLetterHistory | None]] = field(default_factory=list)
-    added_count: int = 0  # of the chosen: because their parked key is replayed whole
-    left_count: int = 0  # of a parked key, and not chosen as asked for
-    parked_key_count: int = 0
-    undecodable_count: int = 0  # passed over by a filter
-
-    @property
-    def in_turn(self) -> list[FoundLetter]:
-        """The chosen: those of one partition in the order of their offsets, partitions taking turns."""
-        queues: dict[tuple[str, int], list[FoundLetter]] = {}
-        for each in sorted(self.chosen, key=lambda c: c.position):
-            queues.setdefault(each.position[:2], []).append(each)
-        return [each for turn in zip_longest(*queues.values()) for each in turn if each is not None]
-
-
-def choose(
-    logs: Mapping[str, DeadLetterLog],
-    *,
-    wanted: DeadLetterFilter,
-    names: Collection[DeadLetterPosition] = (),
-    request_id: str,
-    limit: int | None = None,
-    is_again: bool = False,
-    is_whole: bool = False,
-    is_dropping: bool = False,
-) -> DeadLetterSelection:
-    """What `names` name, or without any what the filter lets through, of these topics.
-
-    What `request_id` has asked for already is `asked_before`. With `is_again` named ones are asked for whatever became of
-    them. With `is_whole` a parked key's other dead letters are chosen too. With `is_dropping` the last one of a parked key
-    is not chosen while earlier ones are left open, or their replays have no answer: its end would release the key.
-    """
-    choice = DeadLetterSelection()
-    if names:
-        able = frozenset(DeadLetterState) if is_again else ABLE
-        for position in dict.fromkeys(names):
-            log = logs.get(position.topic)
-            found = None if log is None else log.at(position.partition, position.offset)
-            if found is None:
-                choice.unable.append((position, DeadLetterResult.NOT_FOUND, None))
-            elif (why := _sort_in(choice, found, able, request_id)) is not None:
-                choice.unable.append((position, why, found.history))
-    else:
-        for found in _letters(logs, wanted):
-            why = _sort_in(choice, found, ABLE, request_id)
-            choice.undecodable_count += why is DeadLetterResult.UNDECODABLE
-        if limit is not None:
-            choice.chosen = heapq.nsmallest(limit, choice.chosen, key=lambda c: (c.at_ms, c.position))
-    is_all_there_is = not names and wanted.is_empty and limit is None
-    if not is_all_there_is or is_dropping:  # replays without an answer are not chosen, and may fail
-        for log in logs.values():
-            _add_parked(choice, log, request_id=request_id, is_whole=is_whole, is_dropping=is_dropping)
-    return choice
-
-
-def _letters(logs: Mapping[str, DeadLetterLog], wanted: DeadLetterFilter) -> Iterator[FoundLetter]:
-    for log in logs.values():
-        yield from filter(wanted.lets_through, log.letters(since_ms=wanted.since_ms))
-
-
-def newcomers(logs: Mapping[str, DeadLetterLog], asked: Iterable[FoundLetter], *, request_id: str) -> list[FoundLetter]:
-    """What followed the parked keys of `asked` into the dead letters since, and was not asked for.
-
-    Not of a key of which an earlier one was not handled.
-    """
-    queues: dict[tuple[str, int, bytes | None], list[FoundLetter]] = {}
-    for each in asked:
-        queues.setdefault((*each.position[:2], each.key), []).append(each)
-    handled = [
-        each
-        for chain in queues.values()
-        if all(logs[c.position.topic].history(c.position).state is DeadLetterState.HANDLED for c in chain)
-        for each in chain
-    ]
-    choice = DeadLetterSelection(asked_before=handled)
-    for log in logs.values():
-        _add_parked(choice, log, request_id=request_id, is_whole=True)
-    choice.chosen = [c for c in choice.chosen if c.reason is DeadLetterReason.KEY_PARKED]
-    return choice.in_turn
-
-
-def still_able(
-    logs: Mapping[str, DeadLetterLog], chosen: Iterable[FoundLetter], *, is_again: bool
-) -> tuple[list[FoundLetter], list[FoundLetter]]:
-    """(those that were not asked for meanwhile, the others); both as they are now."""
-    for log in logs.values():
-        log.follow()
-    able: list[FoundLetter] = []
-    taken: list[FoundLetter] = []
-    for each in chosen:
-        now = each._replace(history=logs[each.position.topic].history(each.position))
-        (able if is_again or now.history.state in ABLE else taken).append(now)
-    return able, taken
-
-
-def _sort_in(
-    choice: DeadLetterSelection, found: FoundLetter, able: Collection[DeadLetterState], request_id: str
-) -> DeadLetterResult | None:
-    """Put it among those to ask for, or those asked for before; else say why it is neither."""
-    if isinstance(found.letter, Undecodable):
-        return DeadLetterResult.UNDECODABLE
-    if request_id in found.history.asked:
-        choice.asked_before.append(found._replace(record=None))
-    elif found.history.state in able:
-        choice.chosen.append(found._replace(record=None))
-    elif found.history.state in ENDED:
-        return DeadLetterResult.ALREADY
-    else:
-        return DeadLetterResult.REQUESTED_ALREADY
-    return None
-
-
-def _add_parked(
-    choice: DeadLetterSelection, log: DeadLetterLog, *, request_id: str, is_whole: bool, is_dropping: bool = False
-) -> None:
-    """The rest of the parked keys of which one is chosen or was asked for; or only how many that are.
-
-    With `is_dropping` the last dead letter of each leaves the choice where an earlier one is left, or is to be replayed and may fail.
-    """
-    ours = [c for c in (*choice.chosen, *choice.asked_before) if c.position.topic == log.topic]
-    if not ours:
-        return
-    queues = log.queues()
-    whole = in_one_order(log, queues, {c.position.partition for c in ours})
-
-    def chain_of(partition: int, key: bytes | None) -> tuple[int, bytes]:
-        return partition, NO_KEY if partition in whole else hash_of_key(key)
-
-    keys = {chain_of(c.position.partition, c.key) for c in ours}
-    parked = {chain for chain in keys if chain[1] in queues[chain[0]].parked}
-    rest: list[tuple[tuple[int, bytes], FoundLetter]] = []
-    positions = {c.position for c in ours}
-
-    for found in log.letters(partitions={partition for partition, _ in keys}):
-        chain = chain_of(found.position.partition, found.key)
-        if chain not in keys or isinstance(found.letter, Undecodable):
-            continue
-        if found.history.state not in ENDED and found.reason is DeadLetterReason.KEY_PARKED:
-            parked.add(chain)
-        is_able = found.history.state in ABLE and request_id not in found.history.asked
-        is_left = is_able or (is_dropping and found.history.is_to_be_replayed)
-        if is_left and found.position not in positions:
-            rest.append((chain, found._replace(record=None)))
-
-    more = [each for chain, each in rest if chain in parked]
-    choice.parked_key_count += len({chain for chain, _ in rest if chain in parked})
-    if is_whole:
-        choice.chosen += more
-        choice.added_count += len(more)
-        return
-    choice.left_count += len(more)
-    if not is_dropping:
-        return
-    last_left = {chain: each.position for chain, each in sorted(rest, key=lambda c: c[1].position)}
-    ours_chosen = [c for c in choice.chosen if c.position.topic == log.topic]
-    last_chosen = {chain_of(c.position.partition, c.key): c for c in sorted(ours_chosen, key=lambda c: c.position)}
-    for chain in sorted(parked & last_left.keys() & last_chosen.keys()):
-        last = last_chosen[chain]
-        if last.position > last_left[chain]:
-            choice.chosen.remove(last)
-            choice.unable.append((last.position, DeadLetterResult.LAST_OF_KEY, last.history))
 
 
 def in_one_order(log: DeadLetterLog, queues: Mapping[int, QueueStatus], partitions: Collection[int]) -> set[int]:
@@ -617,25 +449,20 @@ class Survey:
         count.oldest_ms, count.newest_ms = min(count.oldest_ms, found.at_ms), max(count.newest_ms, found.at_ms)
 
 
-def survey_all(admin: Administration, *, make_reader: Callable[[], LogReader]) -> Survey:
-    """The dead letters of every group and topic, as far as the names of topics say; the first `COUNT_MAX` by name.
-
-    Raises:
-        BrokerUnavailableError, NotAuthorisedError: the topics cannot be listed.
-    """
+def survey_all(clients: Clients) -> Survey:
+    """The dead letters of every group and topic, as far as the names of topics say; the first `COUNT_MAX` by name."""
     found = Survey()
-    for number, (group, topic) in enumerate(consumed_topics(admin.topic_names())):
-        if number >= COUNT_MAX:
-            found.is_cut = True
-            break
-        try:
-            found.add(DeadLetterLog(admin, group=group, topic=topic, make_reader=make_reader), DeadLetterFilter())
-        except TxLayerError as exc:  # the others may be readable
-            found.problems[f"{group} {topic}"] = str(exc)
+    with closing(clients.admin()) as admin:
+        for number, (group, topic) in enumerate(consumed_topics(admin.topic_names())):
+            if number >= COUNT_MAX:
+                found.is_cut = True
+                break
+            try:
+                log = DeadLetterLog(admin, group=group, topic=topic, make_reader=clients.reader)
+                found.add(log, DeadLetterFilter())
+            except TxLayerError as exc:  # the others may be readable
+                found.problems[f"{group} {topic}"] = str(exc)
     return found
-
-
-KIND_WORDS = {"R": "replay", "D": "drop", "P": "pause", "U": "resume", "E": "result"}
 
 
 def position_json(position: DeadLetterPosition) -> Json:
@@ -693,7 +520,7 @@ def said_json(said: DeadLetterEvent) -> Json:
     return {
         "offset": said.offset,
         "at_ms": said.at_ms,
-        "kind": KIND_WORDS[record.kind.value],
+        "kind": record.kind.name.lower(),
         "request_id": record.request_id,
         "outcome": None if record.outcome is None else record.outcome.value,
         "operator": operator or None,

@@ -5,7 +5,6 @@ Everything is looked for from the time of the decision on, in so many records. W
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
@@ -16,13 +15,14 @@ from txlayer.adapters.ports import Administration, Record, TopicPartition
 from txlayer.adapters.readers import QUIET_S, records_of
 from txlayer.core import codec
 from txlayer.core.checks import CLOCK_ERROR_MS
-from txlayer.core.dead_letters import DeadLetter, dead_letter_of, dead_letter_topic
+from txlayer.core.dead_letters import DeadLetter
 from txlayer.core.history import HalfRecord, TransactionHistory
 from txlayer.core.messages import HalfOptions
 from txlayer.core.partitions import murmur2
 from txlayer.core.progress import Foreign, Progress, decode
 from txlayer.errors import TxLayerError
 from txlayer.operate import Json
+from txlayer.operate.consumers import consumed_topics
 from txlayer.operate.dead_letters import DeadLetterLog
 
 READ_COUNT_MAX = 20_000
@@ -30,7 +30,6 @@ READ_COUNT_MAX = 20_000
 MESSAGE_COUNT_MAX = 100
 GROUP_COUNT_MAX = 20
 """Consumer groups of one topic that are asked about."""
-_DLQ = ".dlq"
 
 
 class ForwardedMessage(NamedTuple):
@@ -47,8 +46,10 @@ class ForwardedMessage(NamedTuple):
 class Handling(NamedTuple):
     """What one consumer group did with one forwarded message."""
 
-    message: ForwardedMessage
     group: str
+    topic: str
+    partition: int
+    offset: int
     is_handled: bool | None  # None: the group stored nothing for its partition, or another program did
     attempt_count: int  # that failed, while it is not handled
     dead_letter: tuple[int, str, str] | None = None  # offset in the dead-letter topic, reason, its state
@@ -57,20 +58,16 @@ class Handling(NamedTuple):
 def find_forwarded(
     clients: Clients, history: TransactionHistory, halves: Mapping[int, Record]
 ) -> list[ForwardedMessage]:
-    """The messages that are found, in the order of their half records; `halves` are half records by offset.
-
-    Raises:
-        BrokerUnavailableError, NotAuthorisedError, RetriableError: the topics cannot be read.
-    """
+    """The messages that are found, in the order of their half records; `halves` are half records by offset."""
     decided = next((n.appended_ms for n in history.op_lines if (n.offset, n.line) == history.decided_at), None)
     since_ms = decided or history.appended_ms
     if since_ms is None or not history.half_records:
         return []
     wanted = {half.offset: half for half in history.half_records[:MESSAGE_COUNT_MAX]}
-    with closing(clients.admin(timeout_ms=10_000)) as admin:
+    with closing(clients.admin()) as admin:
         ranges = _ranges(admin, wanted.values(), halves, since_ms - CLOCK_ERROR_MS)
     found: dict[int, ForwardedMessage] = {}
-    with closing(clients.reader(isolation="read_committed")) as reader:
+    with closing(clients.reader()) as reader:
         for record in islice(records_of(reader, ranges, patience_s=QUIET_S, clock=clients.clock), READ_COUNT_MAX):
             half_offset = _origin_of(record, history.partition)
             if half_offset in wanted:
@@ -117,14 +114,13 @@ def _origin_of(record: Record, partition: int) -> int | None:
 
 
 def find_handling(clients: Clients, messages: Sequence[ForwardedMessage]) -> list[Handling]:
-    """What the groups that txlayer's consumers make topics for did with these messages. Raises as `find_forwarded`."""
+    """What the groups that txlayer's consumers make topics for did with these messages."""
     found: list[Handling] = []
-    with closing(clients.admin(timeout_ms=10_000)) as admin:
-        names = admin.topic_names()
+    with closing(clients.admin()) as admin:
+        consumed = sorted(consumed_topics(admin.topic_names()))
         for topic in sorted({message.topic for message in messages}):
             ours = [message for message in messages if message.topic == topic]
-            suffix = f".{topic}{_DLQ}"
-            groups = sorted(name.removesuffix(suffix) for name in names if name.endswith(suffix))
+            groups = [group for group, its_topic in consumed if its_topic == topic]
             for group in groups[:GROUP_COUNT_MAX]:
                 found += _handling(clients, admin, group, ours)
     return found
@@ -133,8 +129,7 @@ def find_handling(clients: Clients, messages: Sequence[ForwardedMessage]) -> lis
 def _handling(
     clients: Clients, admin: Administration, group: str, messages: Sequence[ForwardedMessage]
 ) -> Iterator[Handling]:
-    tps = {(message.topic, message.partition) for message in messages}
-    stored = admin.stored_offsets(group, tps)
+    stored = admin.stored_offsets(group, {(message.topic, message.partition) for message in messages})
     letters = _dead_letters(clients, admin, group, messages)
     for message in messages:
         offset = stored[message.topic, message.partition]
@@ -144,38 +139,27 @@ def _handling(
         else:
             left = Progress(offset.offset, progress).read([message.offset], [message.key])
             is_handled, attempts = not left, progress.attempts.get(message.offset)
-        letter = letters.get((message.partition, message.offset))
-        yield Handling(message, group, is_handled, 0 if attempts is None else attempts.ended_count, letter)
+        at = message.topic, message.partition, message.offset
+        ended_count = 0 if attempts is None else attempts.ended_count
+        yield Handling(group, *at, is_handled, ended_count, letters.get(at[1:]))
 
 
 def _dead_letters(
     clients: Clients, admin: Administration, group: str, messages: Sequence[ForwardedMessage]
 ) -> dict[tuple[int, int], tuple[int, str, str]]:
     """{(partition, offset) of a message: its dead letter}, of those that were written soon enough."""
-    topic = messages[0].topic
-    places: defaultdict[int, set[int]] = defaultdict(set)
-    for message in messages:
-        places[message.partition].add(message.offset)
-    dlq = [(dead_letter_topic(group, topic), partition) for partition in places]
-    starts, ends = admin.offsets_at(dlq, at_ms=min(m.at_ms for m in messages)), admin.end_offsets(dlq)
-    ranges = {tp: (starts[tp], ends[tp]) for tp in dlq if starts[tp] < ends[tp]}
-    found: dict[tuple[int, int], tuple[int, str]] = {}
-    with closing(clients.reader(isolation="read_committed")) as reader:
-        for record in islice(records_of(reader, ranges, patience_s=QUIET_S, clock=clients.clock), READ_COUNT_MAX):
-            letter = dead_letter_of(record.headers())
-            if not isinstance(letter, DeadLetter) or letter.origin.offset not in places[record.partition()]:
-                continue
-            if (letter.consumer_group, letter.origin.topic) == (group, topic):
-                error = f": {letter.error_type}: {letter.error_message}" if letter.error_type else ""
-                found[record.partition(), letter.origin.offset] = record.offset(), f"{letter.reason.value}{error}"
-    if not found:
-        return {}
-    log = DeadLetterLog(admin, group=group, topic=topic, make_reader=lambda: clients.reader(isolation="read_committed"))
-    letters = {}
-    for (partition, offset), (at, why) in found.items():
-        again = log.at(partition, at)
-        letters[partition, offset] = at, why, "" if again is None else again.history.state.value
-    return letters
+    log = DeadLetterLog(admin, group=group, topic=messages[0].topic, make_reader=clients.reader)
+    wanted = {(message.partition, message.offset) for message in messages}
+    letters = log.letters(since_ms=min(m.at_ms for m in messages), partitions={partition for partition, _ in wanted})
+    found = {}
+    for each in islice(letters, READ_COUNT_MAX):
+        letter = each.letter
+        if isinstance(letter, DeadLetter) and (each.position.partition, letter.origin.offset) in wanted:
+            error = f": {letter.error_type}: {letter.error_message}" if letter.error_type else ""
+            why = f"{letter.reason.value}{error}"
+            at = each.position.partition, letter.origin.offset
+            found[at] = each.position.offset, why, each.history.state.value
+    return found
 
 
 def forwarded_json(
@@ -190,19 +174,5 @@ def forwarded_json(
         handlings = find_handling(clients, messages) if messages else []
     except TxLayerError as exc:
         problem = str(exc)
-    return (
-        [message._asdict() | {"key": None} for message in messages],
-        [
-            {
-                "group": h.group,
-                "topic": h.message.topic,
-                "partition": h.message.partition,
-                "offset": h.message.offset,
-                "is_handled": h.is_handled,
-                "attempt_count": h.attempt_count,
-                "dead_letter": h.dead_letter,
-            }
-            for h in handlings
-        ],
-        problem,
-    )
+    shown = [message._asdict() | {"key": None} for message in messages]
+    return shown, [handling._asdict() for handling in handlings], problem

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import Administration, HistoryStart
 from txlayer.adapters.readers import HalfOwner, LogHistoryReader, runs_of
-from txlayer.config import CoordinatorConfig, SystemTopics
+from txlayer.config import SystemTopics
 from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.recovery import decode_stored
 from txlayer.core.history import CheckNote, OpLine, TransactionHistory, split_operator_reason
 from txlayer.core.ledger.transaction import Content
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import OpMessage, Source, user_headers
 from txlayer.errors import ConfigError
-from txlayer.operate import Json
+from txlayer.operate import Json, length_text
 from txlayer.operate.overview import UnsettledTransaction, committed_records
 from txlayer.operate.unsettled import options_json, unsettled_json
 from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
+
+
+def parse_position(text: str) -> tuple[int, int] | None:
+    """(partition, offset) of `7:16`, or of a whole header `txl-origin`; None: it is neither."""
+    match = re.fullmatch(r"(\d{1,9}):(\d{1,18})(\|.*)?", text, re.ASCII)
+    return None if match is None else (int(match[1]), int(match[2]))
+
 
 PREPARE_TIME_MS = 10 * 60 * 1000
 """Half records of one transaction lie closer together than this: a producer gives up after `prepare_timeout`."""
@@ -158,6 +167,95 @@ def _question_json(question: CheckNote, history: TransactionHistory) -> Json:
     }
 
 
+# --- the timeline -----------------------------------------------------------------------------------------------------
+
+
+class Event(NamedTuple):
+    """One line of a timeline."""
+
+    at_ms: int
+    kind: str  # stored, asked, answered, said, decided, refused, doubt, forwarded, settled
+    what: str
+    place: str
+    detail: str = ""
+
+
+def timeline(history: Json) -> list[Event]:
+    """What happened to a transaction as `history_json` has it, the oldest first; what the topics do not say is not there.
+
+    With `forwarded` of `forwarded_json`, also where its messages went.
+    """
+    return sorted(_events(history), key=lambda event: event.at_ms)
+
+
+def _events(history: Json) -> Iterator[Event]:
+    partition = history["partition"]
+    for half in history["half_records"]:
+        what = f"message {half['index'] + 1} of {history['message_count']} stored, for {half['topic']}"
+        yield Event(half["appended_ms"], "stored", what, f"half {partition}:{half['offset']}", _options(half))
+    asked_ms = {}
+    for question in history["questions"]:
+        asked_ms[question["number"]] = question["asked_ms"]
+        detail = "" if question["answers"] else "no answer yet"
+        place = f"check {question['partition']}:{question['offset']}"
+        yield Event(question["asked_ms"], "asked", f"check-back {question['number']} sent", place, detail)
+    for line in history["op_lines"]:
+        yield _op_event(line, history, asked_ms)
+    for refusal in history["refusals"]:
+        place = f"check {refusal['partition']}:{refusal['offset']}"
+        yield Event(refusal["appended_ms"], "refused", f"refused, and reported: {refusal['text']}", place)
+    doubt = history["doubt"]
+    if doubt is not None and doubt["moved_ms"]:
+        # The time of its state is that of a decision; of others, doubt says only when it came there.
+        is_undecided = doubt["state"] in (TxnState.OPEN.value, TxnState.PARKED.value)
+        what = "moved to doubt" if is_undecided else f"on doubt, {doubt['state']}"
+        now = f"now {doubt['state']}" if doubt["state"] == TxnState.PARKED.value else ""
+        detail = ": ".join(filter(None, [now, doubt["reason"]]))
+        yield Event(doubt["moved_ms"], "doubt", what, f"doubt {partition}", detail)
+    for message in history.get("forwarded", ()):
+        place = f"{message['topic']} {message['partition']}:{message['offset']}"
+        yield Event(message["at_ms"], "forwarded", f"forwarded to {message['topic']}", place)
+    if history["left_doubt_ms"] is not None:
+        yield Event(history["left_doubt_ms"], "settled", "left doubt: settled", f"doubt {partition}")
+
+
+def _op_event(line: Json, history: Json, asked_ms: dict[int, int]) -> Event:
+    position = {"offset": line["offset"], "line": line["line"]}
+    is_decision = position == history["decided_at"]
+    kind = "decided" if is_decision else "answered" if line["check_number"] is not None else "said"
+    parts = []
+    if (number := line["check_number"]) is not None:
+        after = "" if number not in asked_ms else f" after {length_text(line['appended_ms'] - asked_ms[number])}"
+        parts.append(f"answers check-back {number}{after}")
+    if line["operator"]:
+        parts.append(f"operator {line['operator']}")
+    if line["reason"]:
+        parts.append(f"reason: {line['reason']}")
+    if not line["is_counted"]:
+        parts.append(_why_not(line, history))
+    elif is_decision:
+        parts.append("decides" + ("" if history["is_applied"] is not False else "; no coordinator has carried it out"))
+    place = f"op {history['partition']}:{line['offset']}, line {line['line']}"
+    return Event(
+        line["appended_ms"], kind, f"{line['resolution'].lower()} by {line['source']}", place, "; ".join(parts)
+    )
+
+
+def _why_not(line: Json, history: Json) -> str:
+    if line["producer_group"] != history["producer_group"]:
+        return f"does not count: it names the group {line['producer_group']}"
+    return f"does not count: it names half offset {line['last_half_offset']}, or was given up"
+
+
+def _options(half: Json) -> str:
+    parts = [f"ordering key {half['key_hash']}" if half["key_hash"] else ""]
+    parts.append("in the order of prepare" if half["order"] == "prepare" and half["key_hash"] else "")
+    parts.append(f"immunity {length_text(half['immunity_ms'])}" if half["immunity_ms"] is not None else "")
+    return ", ".join(filter(None, parts))
+
+
+# --- export ------------------------------------------------------------------------------------------------------------
+
 FORMAT = 1
 """Version of a line: a reader refuses one that it does not know."""
 
@@ -201,15 +299,9 @@ HALF_COUNT_MAX = 100
 """Half records of one transaction that are read for a person."""
 
 
-def read_half_records(
-    connections: CoordinatorConnections, topics: SystemTopics, partition: int, offsets: Iterable[int]
-) -> dict[int, Any]:
-    """{offset: half record} of those that half still has; at most `HALF_COUNT_MAX`.
-
-    Raises:
-        BrokerUnavailableError, NotAuthorisedError, RetriableError: they cannot be read.
-    """
-    half = (topics.half, partition)
+def read_half_records(connections: CoordinatorConnections, partition: int, offsets: Iterable[int]) -> dict[int, Any]:
+    """{offset: half record} of those that half still has; at most `HALF_COUNT_MAX`."""
+    half = (connections.config.topics.half, partition)
     first = connections.start_offsets([half])[half]
     wanted = sorted(offset for offset in offsets if offset >= first)[:HALF_COUNT_MAX]
     found = {}
@@ -223,7 +315,7 @@ FETCH_COUNT = 100
 
 
 def read_with_contents(
-    config: CoordinatorConfig, connections: CoordinatorConnections, found: Sequence[UnsettledTransaction]
+    connections: CoordinatorConnections, found: Sequence[UnsettledTransaction]
 ) -> Iterator[tuple[UnsettledTransaction, list[Content]]]:
     """Each with its messages in the order of their index, in the order of `found`.
 
@@ -231,19 +323,15 @@ def read_with_contents(
 
     Raises:
         InvariantError: a content is not there any more; those before it were given.
-        BrokerUnavailableError, NotAuthorisedError: they cannot be read.
     """
+    topics = connections.config.topics
     with closing(connections.make_reader("read_committed")) as reader:
         for start in range(0, len(found), FETCH_COUNT):
             part = found[start : start + FETCH_COUNT]
             # There is no half record of one that is known from an op line alone.
             wanted = [(s.partition, s.txn, s.txn.seen) for s in part if s.txn.seen]
             contents = fetch_contents(
-                reader,
-                wanted,
-                half_topic=config.topics.half,
-                doubt_topic=config.topics.doubt,
-                patience_s=STABLE_PATIENCE_S,
+                reader, wanted, half_topic=topics.half, doubt_topic=topics.doubt, patience_s=STABLE_PATIENCE_S
             )
             for each in part:
                 yield each, contents.get((each.partition, each.txn.key), [])

@@ -41,7 +41,7 @@ from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.errors import TxLayerError
 from txlayer.operate.overview import committed_records, read_stored
 from txlayer.operate.responders import GroupResponders, read_responders
-from txlayer.operate.rows import ROW_COUNT_MAX, UnsettledRows, doubt_row, young_row
+from txlayer.operate.rows import ROW_COUNT_MAX, UnsettledRows, young_row
 from txlayer.operate.tallies import Minute, Minutes, Quarantine
 from txlayer.operate.young_ledger import RowsFold, YoungLedger
 from txlayer.runtime.environment import REAL, Environment, Running
@@ -278,7 +278,7 @@ class LiveView:
         self.state = self.state._replace(is_ready=False)
         for p in partitions:
             self.rows.clear(p)
-        stored = read_stored(self._connections, self._topics, partitions)
+        stored = read_stored(self._connections, partitions)
         for p, each in stored.items():
             copies_from = max(each.positions.copies_from, each.positions.low_water - RECALLED_MAX)
             stored[p] = each._replace(positions=each.positions._replace(copies_from=copies_from))
@@ -289,7 +289,6 @@ class LiveView:
             is_still_ours=lambda: None,
             environment=self._environment,
             make_fold=lambda p, op_offset: RowsFold(
-                self.rows,
                 self._quarantine,
                 ledgers[p],
                 op_offset=op_offset,
@@ -401,18 +400,12 @@ class LiveView:
         key, index = parsed
         if index is not None:
             return
-        value = record.value()
-        if value is None:
-            followed.ledger.leave(key)
-            self.rows.end_on_doubt(key, record.partition())
-        else:
-            row, first_offset = doubt_row(key, value, partition=record.partition(), at_ms=record.timestamp()[1])
-            self.rows.put_on_doubt(row)
-            followed.ledger.is_on_doubt(key, first_offset, half_next=followed.ledger.half_next)
-            if (decided := followed.decided.get(key)) is not None:
-                # Op was read sooner than doubt.
-                self.rows.flush()
-                self.rows.decide(key, record.partition(), decided[0], _before(decided[1]))
+        ledger, value = followed.ledger, record.value()
+        ledger.take_doubt(key, value, half_next=ledger.half_next, at_ms=record.timestamp()[1])
+        if value is not None and (decided := followed.decided.get(key)) is not None:
+            # Op was read sooner than doubt.
+            self.rows.flush()
+            self.rows.decide(key, ledger.partition, decided[0], _before(decided[1]))
 
     def _advance(self, followed: _Followed) -> None:
         ledger = followed.ledger
@@ -440,7 +433,7 @@ class LiveView:
 
     def _ask_how_far(self) -> _Poll:
         at_ms = self._now_ms()
-        stored = read_stored(self._connections, self._topics, self._followed)
+        stored = read_stored(self._connections, self._followed)
         # The last stable offset may still wait for the markers of what the positions already count in.
         ends = self._connections.end_offsets(list(self._positions), is_committed=False)
         for tp, end in ends.items():
@@ -575,7 +568,7 @@ class LiveView:
     def _look_at_groups(self, at_ms: int) -> None:
         group = self._connections.group(self._topics.coordinator_group)
         names = list(dict.fromkeys([*self.rows.groups(GROUPS_MAX // 2), *reversed(self._groups)]))[:GROUPS_MAX]
-        responders = read_responders(self._connections, self._topics, names, now_ms=at_ms)
+        responders = read_responders(self._connections, names, now_ms=at_ms)
         self.state = self.state._replace(
             group_state=group.state, members=group.members, group_ms=at_ms, responders=responders, group_problem=""
         )

@@ -16,7 +16,7 @@ from txlayer.adapters.ports import Administration, LogReader, TopicPartition, pa
 from txlayer.adapters.readers import records_of
 from txlayer.config import SystemTopics
 from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease, lock_partition, parse_queue
-from txlayer.errors import BrokerUnavailableError
+from txlayer.errors import BrokerUnavailableError, UsageError
 from txlayer.operate import Json
 
 HISTORY_COUNT_MAX = 20
@@ -149,6 +149,15 @@ class LockAdmin:
         )
 
 
+def check_queue(queue: str) -> str:
+    """The same name; a UsageError unless it is that of a queue."""
+    try:
+        parse_queue(queue)
+    except ValueError:
+        raise UsageError(f"{queue[:80]!r} names no queue: GROUP/TOPIC/PARTITION") from None
+    return queue
+
+
 CLAIM_COUNT_MAX = 200
 """Claims that are looked up one by one."""
 
@@ -156,11 +165,7 @@ CLAIM_COUNT_MAX = 200
 def claim_times(
     admin: Administration, leases: Iterable[QueueLease], *, topic: str, make_reader: Callable[[], LogReader]
 ) -> dict[str, int]:
-    """{queue: append time of the claim that won}, of the first `CLAIM_COUNT_MAX` leases, where the log still has it.
-
-    Raises:
-        BrokerUnavailableError, NotAuthorisedError, RetriableError: they cannot be read.
-    """
+    """{queue: append time of the claim that won}, of the first `CLAIM_COUNT_MAX` leases, where the log still has it."""
     count = partition_count_of(admin, topic)
     starts = admin.start_offsets([(topic, p) for p in range(count)])
     claims: defaultdict[TopicPartition, list[QueueLease]] = defaultdict(list)

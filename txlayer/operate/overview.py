@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import LogReader, TopicPartition
 from txlayer.adapters.readers import Range, records_of
-from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_stored
 from txlayer.coordinator.setup import count_partitions, ledger_settings
 from txlayer.core import codec
@@ -21,7 +20,6 @@ from txlayer.core.ledger.doubt import QuarantinedRecord, QuarantineFold
 from txlayer.core.ledger.ledger import Ledger, LedgerSettings
 from txlayer.core.ledger.transaction import Target, Transaction, accepting_target
 from txlayer.core.ledger.transitions import COMMITTING
-from txlayer.operate.responders import GroupResponders, read_responders
 from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
 
 SLICE_MAX = 100_000
@@ -30,11 +28,9 @@ SLICE_MAX = 100_000
 _ANSWER_S = 10.0
 
 
-def read_stored(
-    connections: CoordinatorConnections, topics: SystemTopics, partitions: Iterable[int]
-) -> dict[int, StoredPositions]:
+def read_stored(connections: CoordinatorConnections, partitions: Iterable[int]) -> dict[int, StoredPositions]:
     """{partition: what the coordinators have stored}, without waiting for pending offsets: under load some always are."""
-    numbers = list(partitions)
+    topics, numbers = connections.config.topics, list(partitions)
     answer = connections.stored_offsets(
         topics.coordinator_group, [(topic, p) for p in numbers for topic in (topics.half, topics.op)], is_stable=False
     )
@@ -42,13 +38,25 @@ def read_stored(
 
 
 def committed_records(connections: CoordinatorConnections, ranges: Mapping[TopicPartition, Range]) -> Iterator[Any]:
-    """Every committed record of the ranges, in offset order per partition.
-
-    Raises:
-        BrokerUnavailableError, NotAuthorisedError, RetriableError: they cannot be read; some were given.
-    """
+    """Every committed record of the ranges, in offset order per partition; some may be given before an error."""
     with closing(connections.make_reader("read_committed")) as reader:
         yield from records_of(reader, ranges, patience_s=STABLE_PATIENCE_S)
+
+
+def read_quarantined(
+    connections: CoordinatorConnections, partitions: Iterable[int] | None = None
+) -> list[QuarantinedRecord]:
+    """Every record kept aside of these partitions (None: of all), the oldest first in each.
+
+    Doubt is read from its beginning: no transaction waits for such a record, so no low-water mark holds it back.
+    """
+    topics = connections.config.topics
+    count = count_partitions(connections, topics)
+    tps = [(topics.doubt, p) for p in (range(count) if partitions is None else partitions) if p < count]
+    starts, ends, fold = connections.start_offsets(tps), connections.end_offsets(tps), QuarantineFold()
+    for record in committed_records(connections, {tp: (starts[tp], ends[tp]) for tp in tps}):
+        fold.fold(record)
+    return fold.quarantined()
 
 
 class UnsettledTransaction(NamedTuple):
@@ -62,18 +70,12 @@ class UnsettledTransaction(NamedTuple):
 class Overview:
     """Reads what is open. Memory: what a coordinator needs for the same transactions, without their content."""
 
-    def __init__(
-        self, config: CoordinatorConfig, connections: CoordinatorConnections, *, slice_max: int = SLICE_MAX
-    ) -> None:
-        self._config = config
+    def __init__(self, connections: CoordinatorConnections, *, slice_max: int = SLICE_MAX) -> None:
+        self._config = connections.config
         self._connections = connections
         self._slice_max = slice_max
-        self._op_ends: dict[int, int] = {}
-
-    @property
-    def op_ends(self) -> Mapping[int, int]:
+        self.op_ends: dict[int, int] = {}
         """{partition: op offset before which every line was looked at}; whole once `unsettled` is exhausted."""
-        return self._op_ends
 
     def unsettled(self) -> Iterator[UnsettledTransaction]:
         """Every transaction that is not settled, in no promised order: stored positions first, then what came behind.
@@ -83,7 +85,7 @@ class Overview:
         partition_count = count_partitions(self._connections, self._config.topics)
         settings = ledger_settings(self._config, partition_count=partition_count)
         # Before doubt is read: what leaves half meanwhile is found on doubt, and what is found on both counts once.
-        stored = read_stored(self._connections, self._config.topics, range(partition_count))
+        stored = read_stored(self._connections, range(partition_count))
         ledgers: dict[int, Ledger] = {p: ContentlessLedger(p, settings) for p in stored}
         # No group gave these partitions, so none can take them away.
         recovery = Recovery(self._config, self._connections, is_still_ours=lambda: None)
@@ -95,27 +97,6 @@ class Overview:
             for txn in ledger.all_unsettled():
                 yield UnsettledTransaction(partition, txn.state.value, txn)
 
-    def responders(self, groups: Iterable[str], *, now_ms: int) -> tuple[GroupResponders, ...]:
-        """Who answers the check-backs of these producer groups. Raises as `read_responders`."""
-        return read_responders(self._connections, self._config.topics, groups, now_ms=now_ms)
-
-    def kept_aside(self, partitions: Iterable[int] | None = None) -> list[QuarantinedRecord]:
-        """Every record kept aside of these partitions (None: of all), the oldest first in each.
-
-        Doubt is read from its beginning: no transaction waits for such a record, so no low-water mark holds it back.
-        """
-        count = count_partitions(self._connections, self._config.topics)
-        wanted = range(count) if partitions is None else [p for p in partitions if p < count]
-        topic = self._config.topics.doubt
-        starts = self._connections.start_offsets([(topic, p) for p in wanted])
-        fold = QuarantineFold()
-        with closing(self._connections.make_reader("read_committed")) as reader:
-            left = self._left(reader, topic, {p: starts[topic, p] for p in wanted})
-            ranges = {(topic, p): to_read for p, to_read in left.items()}
-            for record in records_of(reader, ranges, patience_s=STABLE_PATIENCE_S):
-                fold.fold(record)
-        return fold.quarantined()
-
     def _read_on(
         self, ledgers: dict[int, Ledger], stored: dict[int, StoredPositions]
     ) -> Iterator[UnsettledTransaction]:
@@ -124,7 +105,7 @@ class Overview:
         with closing(self._connections.make_reader("read_committed")) as reader:
             # op's ends first: then every line that is read names a half record that is there.
             op_left = self._left(reader, topics.op, {p: s.positions.op_offset for p, s in stored.items()})
-            self._op_ends = {p: op_left[p][1] if p in op_left else s.positions.op_offset for p, s in stored.items()}
+            self.op_ends = {p: op_left[p][1] if p in op_left else s.positions.op_offset for p, s in stored.items()}
             half_left = self._left(reader, topics.half, {p: s.positions.half_next for p, s in stored.items()})
             while half_left or op_left:
                 slices: dict[TopicPartition, Range] = {}

@@ -67,11 +67,7 @@ class Queues:
 def read_queues(
     admin: Administration, leases: Iterable[LeaseStatus], *, make_reader: Callable[[], LogReader]
 ) -> Queues:
-    """The queues that the lock log names, and those of groups with topics for dead letters.
-
-    Raises:
-        BrokerUnavailableError, NotAuthorisedError: the topics cannot be listed.
-    """
+    """The queues that the lock log names, and those of groups with topics for dead letters."""
     found = Queues()
     by_place = {parse_queue(each.lease.queue): each for each in leases}
     rows: dict[tuple[str, str, int], QueueNow] = {

@@ -1,32 +1,49 @@
-"""Dead letters handled again or dropped, and topics paused: what is asked, and what became of it."""
+"""Dead letters handled again, dropped or edited, and topics paused: what is asked, and what became of it."""
 
 from __future__ import annotations
 
+import heapq
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from enum import Enum
+from itertools import zip_longest
 from typing import NamedTuple
 
-from txlayer.core.dead_letters import DeadLetterHistory, DeadLetterState, ReplayKind, ReplayRecord, is_request_id
+from txlayer.adapters.ports import HalfWriter
+from txlayer.core.dead_letters import (
+    DLQ_HEADER,
+    ENDED,
+    DeadLetter,
+    DeadLetterHistory,
+    DeadLetterReason,
+    DeadLetterState,
+    ReplayKind,
+    ReplayRecord,
+    encode_dead_letter,
+    encode_replay,
+    is_cut,
+    is_request_id,
+    original_headers,
+    replay_topic,
+)
+from txlayer.core.messages import Undecodable
+from txlayer.core.progress import NO_KEY, hash_of_key
 from txlayer.errors import UsageError
 from txlayer.operate import Json
 from txlayer.operate.dead_letters import (
     DeadLetterFilter,
     DeadLetterLog,
     DeadLetterPosition,
-    DeadLetterResult,
-    DeadLetterSelection,
     FoundLetter,
-    choose,
-    newcomers,
+    in_one_order,
     position_json,
-    still_able,
 )
-from txlayer.operate.operators import check_choice, signature_of
-from txlayer.operate.requests import Request, RequestWriter, WrittenRequest, requests_for
+from txlayer.operate.operators import OperatorWriter, check_choice, signature_of
+from txlayer.runtime.kafka_transactions import SMALL_BATCH_BYTES
 
 
 class Author(NamedTuple):
@@ -44,6 +61,10 @@ def author_of(command: str, *, operator: str | None, reason: str, request_id: st
     return Author(text, drawn)
 
 
+ABLE = frozenset({DeadLetterState.OPEN, DeadLetterState.FAILED})
+"""States in which something can be asked for without asking twice."""
+
+
 ROUND_COUNT_MAX = 10
 """How often those that joined a parked key meanwhile are asked for: then it never ends by itself."""
 
@@ -54,20 +75,21 @@ class ReplayOrder:
 
     kind: ReplayKind
     group: str
-    topics: tuple[str, ...]
-    names: tuple[DeadLetterPosition, ...]
-    is_all: bool
-    wanted: DeadLetterFilter
-    limit: int | None
-    rate: float | None
     author: Author
-    patience_s: float
-    is_again: bool = False
-    is_only: bool = False
+    _: KW_ONLY
+    topics: tuple[str, ...] = ()
+    names: tuple[DeadLetterPosition, ...] = ()
+    is_all: bool = False
+    wanted: DeadLetterFilter = field(default_factory=DeadLetterFilter)
+    limit: int | None = None
+    rate: float | None = None
+    patience_s: float = 0.0
+    is_again: bool = False  # named ones, whatever became of them
+    is_only: bool = False  # of a parked key, no others than those chosen
 
     @property
     def command(self) -> str:
-        return f"txlayer dlq {'replay' if self.kind is ReplayKind.REPLAY else 'drop'}"
+        return f"txlayer dlq {self.kind.name.lower()}"
 
     def check(self) -> None:
         check_choice(
@@ -85,6 +107,24 @@ class ReplayOrder:
     def is_whole(self) -> bool:
         """True when parked keys are replayed whole."""
         return self.kind is ReplayKind.REPLAY and not self.is_only
+
+
+class DeadLetterResult(Enum):
+    """What became of one dead letter that was asked for, or why it was not, in the words of --json."""
+
+    PLANNED = "planned"  #: it would be asked for
+    REQUESTED = "requested"  #: asked for, and not answered yet
+    HANDLED = "handled"  #: its handler succeeded
+    FAILED = "failed"  #: its handler failed again, and it stays
+    DROPPED = "dropped"  #: it will not be handled
+    ALREADY = "already"  #: it was handled or dropped before
+    REQUESTED_ALREADY = "requested-already"  #: another request about it has no answer yet
+    MISSING = "missing"  #: it was gone when its turn came
+    UNKNOWN = "unknown"  #: the group's consumers do not know such a request
+    NOT_FOUND = "not-found"  #: there is no such record
+    UNDECODABLE = "undecodable"  #: the record there is no dead letter of the group
+    LEFT = "left"  #: the request was stopped before its turn; nothing was asked for
+    LAST_OF_KEY = "last-of-key"  #: its drop would release its parked key past earlier ones that are open
 
 
 _DONE = {ReplayKind.REPLAY: DeadLetterResult.HANDLED, ReplayKind.DROP: DeadLetterResult.DROPPED}
@@ -123,26 +163,242 @@ def is_good(outcome: DeadLetterOutcome, kind: ReplayKind, *, is_waiting: bool) -
     return outcome.result in good or (not is_waiting and outcome.result is DeadLetterResult.REQUESTED)
 
 
+# --- which -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class DeadLetterSelection:
+    """What a command is about."""
+
+    chosen: list[FoundLetter] = field(default_factory=list)  # to be asked for
+    asked_before: list[FoundLetter] = field(default_factory=list)  # by the same request id
+    unable: list[DeadLetterOutcome] = field(default_factory=list)
+    added_count: int = 0  # of the chosen: because their parked key is replayed whole
+    left_count: int = 0  # of a parked key, and not chosen as asked for
+    parked_key_count: int = 0
+    undecodable_count: int = 0  # passed over by a filter
+
+    @property
+    def in_turn(self) -> list[FoundLetter]:
+        """The chosen: those of one partition in the order of their offsets, partitions taking turns."""
+        queues: dict[tuple[str, int], list[FoundLetter]] = {}
+        for each in sorted(self.chosen, key=lambda c: c.position):
+            queues.setdefault(each.position[:2], []).append(each)
+        return [each for turn in zip_longest(*queues.values()) for each in turn if each is not None]
+
+
+def choose(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterSelection:
+    """What an order is about: the dead letters that it names, or those of these topics that its filter lets through.
+
+    What its request id has asked for already is `asked_before`. Unless `is_only`, the other dead letters of a parked key are
+    replayed, too. The last one of a parked key is not dropped while earlier ones are left open, or their replays have no
+    answer: its end would release the key.
+    """
+    choice = DeadLetterSelection()
+    request_id, is_dropping = order.author.request_id, order.kind is ReplayKind.DROP
+    if order.names:
+        able = frozenset(DeadLetterState) if order.is_again else ABLE
+        for position in dict.fromkeys(order.names):
+            log = logs.get(position.topic)
+            found = None if log is None else log.at(position.partition, position.offset)
+            if found is None:
+                choice.unable.append(not_asked(position, DeadLetterResult.NOT_FOUND, None))
+            elif (why := _sort_in(choice, found, able, request_id)) is not None:
+                choice.unable.append(not_asked(position, why, found.history))
+    else:
+        letters = (found for log in logs.values() for found in log.letters(since_ms=order.wanted.since_ms))
+        for found in filter(order.wanted.lets_through, letters):
+            why = _sort_in(choice, found, ABLE, request_id)
+            choice.undecodable_count += why is DeadLetterResult.UNDECODABLE
+        if order.limit is not None:
+            choice.chosen = heapq.nsmallest(order.limit, choice.chosen, key=lambda c: (c.at_ms, c.position))
+    is_all_there_is = not order.names and order.wanted.is_empty and order.limit is None
+    if not is_all_there_is or is_dropping:  # replays without an answer are not chosen, and may fail
+        for log in logs.values():
+            _add_parked(choice, log, order)
+    return choice
+
+
+def newcomers(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asked: Iterable[FoundLetter]) -> list[FoundLetter]:
+    """What followed the parked keys of `asked` into the dead letters since, and was not asked for.
+
+    Not of a key of which an earlier one was not handled.
+    """
+    queues: dict[tuple[str, int, bytes | None], list[FoundLetter]] = {}
+    for each in asked:
+        queues.setdefault((*each.position[:2], each.key), []).append(each)
+    handled = [
+        each
+        for chain in queues.values()
+        if all(logs[c.position.topic].history(c.position).state is DeadLetterState.HANDLED for c in chain)
+        for each in chain
+    ]
+    choice = DeadLetterSelection(asked_before=handled)
+    for log in logs.values():
+        _add_parked(choice, log, order)
+    choice.chosen = [c for c in choice.chosen if c.reason is DeadLetterReason.KEY_PARKED]
+    return choice.in_turn
+
+
+def still_able(
+    logs: Mapping[str, DeadLetterLog], chosen: Iterable[FoundLetter], *, is_again: bool
+) -> tuple[list[FoundLetter], list[FoundLetter]]:
+    """(those that were not asked for meanwhile, the others); both as they are now."""
+    for log in logs.values():
+        log.follow()
+    able: list[FoundLetter] = []
+    taken: list[FoundLetter] = []
+    for each in chosen:
+        now = each._replace(history=logs[each.position.topic].history(each.position))
+        (able if is_again or now.history.state in ABLE else taken).append(now)
+    return able, taken
+
+
+def _sort_in(
+    choice: DeadLetterSelection, found: FoundLetter, able: frozenset[DeadLetterState], request_id: str
+) -> DeadLetterResult | None:
+    """Put it among those to ask for, or those asked for before; else say why it is neither."""
+    if isinstance(found.letter, Undecodable):
+        return DeadLetterResult.UNDECODABLE
+    if request_id in found.history.asked:
+        choice.asked_before.append(found._replace(record=None))
+    elif found.history.state in able:
+        choice.chosen.append(found._replace(record=None))
+    elif found.history.state in ENDED:
+        return DeadLetterResult.ALREADY
+    else:
+        return DeadLetterResult.REQUESTED_ALREADY
+    return None
+
+
+def _add_parked(choice: DeadLetterSelection, log: DeadLetterLog, order: ReplayOrder) -> None:
+    """The rest of the parked keys of which one is chosen or was asked for; or only how many that are.
+
+    Of a drop, the last dead letter of each leaves the choice where an earlier one is left, or is to be replayed and may fail.
+    """
+    is_dropping = order.kind is ReplayKind.DROP
+    ours = [c for c in (*choice.chosen, *choice.asked_before) if c.position.topic == log.topic]
+    if not ours:
+        return
+    queues = log.queues()
+    whole = in_one_order(log, queues, {c.position.partition for c in ours})
+
+    def chain_of(partition: int, key: bytes | None) -> tuple[int, bytes]:
+        return partition, NO_KEY if partition in whole else hash_of_key(key)
+
+    keys = {chain_of(c.position.partition, c.key) for c in ours}
+    parked = {chain for chain in keys if chain[1] in queues[chain[0]].parked}
+    rest: list[tuple[tuple[int, bytes], FoundLetter]] = []
+    positions = {c.position for c in ours}
+
+    for found in log.letters(partitions={partition for partition, _ in keys}):
+        chain = chain_of(found.position.partition, found.key)
+        if chain not in keys or isinstance(found.letter, Undecodable):
+            continue
+        if found.history.state not in ENDED and found.reason is DeadLetterReason.KEY_PARKED:
+            parked.add(chain)
+        is_able = found.history.state in ABLE and order.author.request_id not in found.history.asked
+        is_left = is_able or (is_dropping and found.history.is_to_be_replayed)
+        if is_left and found.position not in positions:
+            rest.append((chain, found._replace(record=None)))
+
+    more = [each for chain, each in rest if chain in parked]
+    choice.parked_key_count += len({chain for chain, _ in rest if chain in parked})
+    if order.is_whole:
+        choice.chosen += more
+        choice.added_count += len(more)
+        return
+    choice.left_count += len(more)
+    if not is_dropping:
+        return
+    last_left = {chain: each.position for chain, each in sorted(rest, key=lambda c: c[1].position)}
+    ours_chosen = [c for c in choice.chosen if c.position.topic == log.topic]
+    last_chosen = {chain_of(c.position.partition, c.key): c for c in sorted(ours_chosen, key=lambda c: c.position)}
+    for chain in sorted(parked & last_left.keys() & last_chosen.keys()):
+        last = last_chosen[chain]
+        if last.position > last_left[chain]:
+            choice.chosen.remove(last)
+            choice.unable.append(not_asked(last.position, DeadLetterResult.LAST_OF_KEY, last.history))
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+class Request(NamedTuple):
+    """A request for the replay topic of `topic`."""
+
+    topic: str
+    partition: int
+    key: bytes | None  # the dead letter's
+    record: ReplayRecord
+
+
+class WrittenRequest(NamedTuple):
+    """An acknowledged request."""
+
+    request: Request
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestWriter:
+    """Writes requests of one group. One thread uses it."""
+
+    make_log_writer: Callable[[int], HalfWriter]
+    """Makes a writer of single records, whose batches have at most so many bytes."""
+    _: KW_ONLY
+    group: str
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+
+    def write(
+        self,
+        requests: Iterable[Request],
+        *,
+        rate_max: float | None = None,
+        on_progress: Callable[[int], None] = lambda _count: None,
+    ) -> list[WrittenRequest]:
+        """Write them, and raise, as `OperatorWriter.write`; those that came through must not be written again."""
+        log_writer = self.make_log_writer(SMALL_BATCH_BYTES)
+        writer = OperatorWriter(log_writer, what="requests", step="request", clock=self.clock, pause=self.pause)
+        records = (
+            (each, replay_topic(self.group, each.topic), each.partition, each.key, encode_replay(each.record))
+            for each in requests
+        )
+        written = writer.write(records, rate_max=rate_max, on_progress=on_progress)
+        return [WrittenRequest(request, offset) for request, offset in written]
+
+
+def requests_for(
+    chosen: Iterable[FoundLetter], logs: Mapping[str, DeadLetterLog], *, kind: ReplayKind, request_id: str, text: str
+) -> Iterator[Request]:
+    """One request for each of these dead letters, in this order.
+
+    Where a key is stuck at a dead letter that retention took, that one is asked for first: its answer, `missing`, lets the
+    later ones go.
+    """
+    queues = {topic: log.queues() for topic, log in logs.items()}
+    looked_up: set[DeadLetterPosition] = set()
+    for each in chosen:
+        topic, partition, _ = each.position
+        stuck = queues[topic][partition].stuck if kind is ReplayKind.REPLAY else {}
+        found = {DeadLetterPosition(topic, partition, stuck[h]) for h in {NO_KEY, hash_of_key(each.key)} & stuck.keys()}
+        gone = [p for p in sorted(found - looked_up) if logs[topic].at(partition, p.offset) is None]
+        looked_up |= found
+        for position in (*gone, each.position):
+            yield Request(topic, partition, each.key, ReplayRecord(kind, request_id, position.offset, text=text))
+
+
+# --- asking ----------------------------------------------------------------------------------------------------------
+
+
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """(what, total) → a function that gets the number of those done, for the time of a block."""
 
 
-def choose_for(order: ReplayOrder, logs: Mapping[str, DeadLetterLog]) -> DeadLetterSelection:
-    return choose(
-        logs,
-        wanted=order.wanted,
-        names=order.names,
-        request_id=order.author.request_id,
-        limit=order.limit,
-        is_again=order.is_again,
-        is_whole=order.is_whole,
-        is_dropping=order.kind is ReplayKind.DROP,
-    )
-
-
 def planned(order: ReplayOrder, choice: DeadLetterSelection) -> list[DeadLetterOutcome]:
     return [
-        *(not_asked(*each) for each in choice.unable),
+        *choice.unable,
         *(DeadLetterOutcome(c.position, DeadLetterResult.PLANNED, c.history.state) for c in choice.in_turn),
         *(answered(c.position, c.history, order.author.request_id) for c in choice.asked_before),
     ]
@@ -237,12 +493,12 @@ def ask(
             if watch is not None:
                 watch.look(order, logs, followed)
         is_over = not order.is_whole or (watch is not None and watch.stopped)
-        fresh = [] if is_over else newcomers(logs, followed, request_id=author.request_id)
+        fresh = [] if is_over else newcomers(order, logs, followed)
         if not fresh:
             break
         say(f"{len(fresh):,} more followed their parked keys meanwhile and are asked for too")
     return [
-        *(not_asked(*each) for each in choice.unable),
+        *choice.unable,
         *(not_asked(t.position, DeadLetterResult.REQUESTED_ALREADY, t.history) for t in taken),
         *(not_asked(c.position, DeadLetterResult.LEFT, c.history) for c in left),
         *(answered(c.position, logs[c.position.topic].history(c.position), author.request_id) for c in followed),
@@ -300,9 +556,108 @@ def wait_until_taken(log: DeadLetterLog, written: Sequence[WrittenRequest], *, p
 def outcome_json(outcome: DeadLetterOutcome, kind: ReplayKind, request_id: str) -> Json:
     return {
         **position_json(outcome.position),
-        "act": "replay" if kind is ReplayKind.REPLAY else "drop",
+        "act": kind.name.lower(),
         "result": outcome.result.value,
         "state": None if outcome.state is None else outcome.state.value,
         "request_id": request_id,
         "text": outcome.text or None,
     }
+
+
+# --- an edit ---------------------------------------------------------------------------------------------------------
+
+EDITED = "edited"
+"""The error type of a copy."""
+
+
+def why_not(log: DeadLetterLog, found: FoundLetter) -> str:
+    """Why an edited copy cannot take the place of this dead letter; empty: it can."""
+    if not isinstance(found.letter, DeadLetter):
+        return "it is no dead letter of the group"
+    if found.record is not None and is_cut(found.record.headers(), found.record.value()):
+        return "its topic refused its content"
+    if found.history.state not in ABLE:
+        return f"it is {found.history.state.value}"
+    if _others_of_its_key(log, found):
+        return (
+            "more dead letters of its parked key are open: a copy comes behind them, and the key would lose its order"
+        )
+    return ""
+
+
+def _others_of_its_key(log: DeadLetterLog, found: FoundLetter) -> list[FoundLetter]:
+    """The other open dead letters of its key, if the key is parked."""
+    partition = found.position.partition
+    queues = log.queues()
+    whole = partition in in_one_order(log, queues, [partition])
+    name = NO_KEY if whole else hash_of_key(found.key)
+    others = [
+        each._replace(record=None)
+        for each in log.letters(partitions=[partition])
+        if each.reason is not None
+        and each.history.state not in ENDED
+        and each.position != found.position
+        and (whole or each.key == found.key)
+    ]
+    is_parked = name in queues[partition].parked or any(each.reason is DeadLetterReason.KEY_PARKED for each in others)
+    return others if is_parked else []
+
+
+def replace_value(
+    log: DeadLetterLog, found: FoundLetter, value: bytes, *, author: Author, writer: RequestWriter
+) -> int:
+    """Store a copy with this value, drop the first one, and have the copy replayed; returns the copy's offset.
+
+    The copy is a dead letter like any other, with the key, the headers and the origin of the first one; its error says whose
+    edit it is, of which dead letter, and why. Drop and replay have one request id.
+
+    The drop goes before the replay, in one batch: if only one of them is written, the copy stays open, and nothing is handled
+    twice. The same author's request id a second time writes no second copy.
+
+    Raises:
+        UsageError: it cannot be edited. Nothing was written, or the copy, which is dropped: messages followed meanwhile.
+        RefusedRecordError: the topic refuses the copy, most often because of its size. Nothing was written.
+        TxLayerError: not all is written; again with the same request id it goes on where it was.
+    """
+    letter, position = found.letter, found.position
+    mark = f"request {author.request_id}, copy of offset {position.offset}: "
+    copy = _copy_of(log, found, mark)
+    if copy is None:
+        reason = why_not(log, found)
+        if reason or not isinstance(letter, DeadLetter):
+            raise UsageError(f"{position} cannot be edited: {reason}")
+        header = encode_dead_letter(letter._replace(error_type=EDITED, error_message=f"{mark}{author.text}"))
+        headers = [*original_headers(found.record.headers()), (DLQ_HEADER, header)]
+        records = [(None, log.dead_letters, position.partition, found.key, value)]
+        copies = OperatorWriter(writer.make_log_writer(SMALL_BATCH_BYTES), what="copies", step="edit")
+        ((_, copy),) = copies.write(records, headers=headers)
+    log.follow()
+    at_copy = log.history(position._replace(offset=copy)).asked.get(author.request_id)
+    is_late = any(each.position.offset < copy for each in _others_of_its_key(log, found))
+    if is_late or (at_copy is not None and at_copy.record.kind is ReplayKind.DROP):
+        wanted = [(ReplayKind.DROP, copy, f"messages followed {position.offset} meanwhile")]
+    else:
+        wanted = [
+            (ReplayKind.DROP, position.offset, f"{copy} replaces it"),
+            (ReplayKind.REPLAY, copy, f"it replaces {position.offset}"),
+        ]
+    requests = []
+    for kind, offset, note in wanted:
+        if author.request_id not in log.history(position._replace(offset=offset)).asked:
+            record = ReplayRecord(kind, author.request_id, offset, text=f"{author.text} ({note})")
+            requests.append(Request(log.topic, position.partition, found.key, record))
+    writer.write(requests)
+    if len(wanted) == 1:
+        raise UsageError(
+            f"{position} cannot be edited: messages of its parked key followed it meanwhile; its copy is dropped"
+        )
+    return copy
+
+
+def _copy_of(log: DeadLetterLog, found: FoundLetter, mark: str) -> int | None:
+    """The offset of the copy that this request has written before."""
+    for each in log.letters(partitions=[found.position.partition]):
+        letter = each.letter
+        if isinstance(letter, DeadLetter) and letter.error_type == EDITED and letter.error_message.startswith(mark):
+            return each.position.offset
+    return None

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import GroupMember
-from txlayer.config import SystemTopics
 from txlayer.errors import NotAuthorisedError
 from txlayer.operate import Json
 
@@ -25,17 +24,14 @@ class GroupResponders(NamedTuple):
 
 
 def read_responders(
-    connections: CoordinatorConnections, topics: SystemTopics, groups: Iterable[str], *, now_ms: int
+    connections: CoordinatorConnections, groups: Iterable[str], *, now_ms: int
 ) -> tuple[GroupResponders, ...]:
     """Whether each group has a responder, in the order of `groups`.
 
     A coordinator asks the same before it sends a question: the responders of a producer group are the members of its check
     group, which share the partitions of the check topic.
-
-    Raises:
-        BrokerUnavailableError, NotAuthorisedError: it is not known.
     """
-    names = {topics.check_group(group): group for group in groups}
+    names = {connections.config.topics.check_group(group): group for group in groups}
     found = []
     for name in list(names)[:NAMED_MAX]:
         try:

@@ -1,17 +1,21 @@
-"""Transactions settled by hand: what an operator orders, the op lines that are written for it, and the outcomes."""
+"""Transactions settled by hand: what an operator orders, the op lines that are written for it, and the outcomes.
+
+Every face says the same of an outcome: `sentence`.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections, ProducerConnections
 from txlayer.adapters.ports import no_such_topic
-from txlayer.config import CoordinatorConfig
+from txlayer.adapters.telemetry import printable
+from txlayer.config import SystemTopics
 from txlayer.coordinator.setup import count_partitions
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
@@ -19,8 +23,8 @@ from txlayer.core.ledger.transaction import OpPosition, Transaction
 from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable, check_txn_id, nonce_of, txn_id_of
 from txlayer.errors import BrokerUnavailableError, UsageError
-from txlayer.operate import Json, unsettled
-from txlayer.operate.history import op_json, position_json
+from txlayer.operate import Json, length_text, time_text, unsettled
+from txlayer.operate.history import op_json, operator_of, position_json
 from txlayer.operate.operators import OperatorWriter, check_choice
 from txlayer.operate.overview import Overview, UnsettledTransaction, committed_records, read_stored
 from txlayer.operate.unsettled import PARKED, Filter
@@ -109,11 +113,16 @@ def _reason_of(found: UnsettledTransaction) -> str:
     return "" if more is None or more.reason is None else more.reason.value
 
 
-def line_of(
-    action: OperatorAction, found: UnsettledTransaction, signature: str, time_ms: int | None = None
-) -> OpMessage:
+class Line(NamedTuple):
+    """An op line to write for a transaction that exists."""
+
+    found: UnsettledTransaction
+    op: OpMessage
+
+
+def line_of(action: OperatorAction, found: UnsettledTransaction, signature: str, time_ms: int | None = None) -> Line:
     txn = found.txn
-    return OpMessage(
+    op = OpMessage(
         _RESOLUTIONS[action],
         txn.key,
         txn.group,
@@ -124,6 +133,7 @@ def line_of(
         reason=signature,
         time_ms=time_ms,
     )
+    return Line(found, op)
 
 
 def known_before(action: OperatorAction, state: str) -> SettlementResult | None:
@@ -245,13 +255,6 @@ class Snapshot:
     doubt_ends: Mapping[int, int]
 
 
-class Line(NamedTuple):
-    """An op line to write for a transaction that exists."""
-
-    found: UnsettledTransaction
-    op: OpMessage
-
-
 class WrittenLine(NamedTuple):
     """An acknowledged op line."""
 
@@ -259,31 +262,27 @@ class WrittenLine(NamedTuple):
     position: OpPosition
 
 
+@dataclass(frozen=True, slots=True)
 class ManualSettlement:
     """One namespace. One thread uses it; no producer is fenced and no group is joined."""
 
-    def __init__(
-        self,
-        config: CoordinatorConfig,
-        connections: CoordinatorConnections,
-        producers: ProducerConnections,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._config = config
-        self._connections = connections
-        self._producers = producers
-        self._clock = clock
-        self._pause = pause
+    connections: CoordinatorConnections
+    producers: ProducerConnections
+    _: KW_ONLY
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+
+    @property
+    def topics(self) -> SystemTopics:
+        return self.connections.config.topics
 
     def find(self, is_wanted: Callable[[UnsettledTransaction], bool]) -> Snapshot:
         """What is there now and wanted, in no promised order; everything in the op log so far is in it."""
-        overview = Overview(self._config, self._connections)
-        topic = self._config.topics.doubt
+        overview = Overview(self.connections)
+        topic = self.topics.doubt
         # Before the snapshot: what is ended on doubt later is found by `outcomes`.
-        count = count_partitions(self._connections, self._config.topics)
-        ends = self._connections.end_offsets([(topic, p) for p in range(count)])
+        count = count_partitions(self.connections, self.topics)
+        ends = self.connections.end_offsets([(topic, p) for p in range(count)])
         found = [each for each in overview.unsettled() if is_wanted(each)]
         return Snapshot(found, overview.op_ends, {p: end for (_, p), end in ends.items()})
 
@@ -291,13 +290,13 @@ class ManualSettlement:
         self, lines: Sequence[Line], *, on_progress: Callable[[int], None] = lambda _count: None
     ) -> list[WrittenLine]:
         """Write the lines, each as a record, and raise as `OperatorWriter.write`; the same lines may be written again."""
-        topic = self._config.topics.op
-        limits = self._producers.topic_limits(topic)
+        topic = self.topics.op
+        limits = self.producers.topic_limits(topic)
         if limits is None:
             raise no_such_topic(topic)
         batch_bytes = min(BATCH_BYTES, limits.message_bytes_max or BATCH_BYTES)
         writer = OperatorWriter(
-            self._producers.make_half_writer(batch_bytes_max=batch_bytes), what="lines", step="op", clock=self._clock
+            self.producers.make_half_writer(batch_bytes_max=batch_bytes), what="lines", step="op", clock=self.clock
         )
         records = (
             (found, topic, found.partition, None, codec.encode_ops([codec.encode_op(op)])) for found, op in lines
@@ -322,19 +321,19 @@ class ManualSettlement:
             wanted[p] = max(each.position, wanted.get(p, each.position))
         missing = dict(wanted)
         before: dict[int, OpPosition] = {}
-        give_up_at = self._clock() + patience_s
+        give_up_at = self.clock() + patience_s
         while missing:
-            stored = read_stored(self._connections, self._config.topics, missing)
+            stored = read_stored(self.connections, missing)
             reached = {p: (s.positions.op_offset, s.positions.op_line) for p, s in stored.items()}
             missing = {p: own for p, own in missing.items() if reached[p] <= own}
             on_progress(len(wanted) - len(missing), len(wanted))
             if any(reached[p] != before.get(p) for p in missing):
-                give_up_at = self._clock() + patience_s if before else give_up_at
+                give_up_at = self.clock() + patience_s if before else give_up_at
                 before = reached
-            if missing and self._clock() >= give_up_at:
+            if missing and self.clock() >= give_up_at:
                 break
             if missing:
-                self._pause(LOOK_AGAIN_S)
+                self.pause(LOOK_AGAIN_S)
         return wanted.keys() - missing.keys()
 
     def outcomes(
@@ -353,17 +352,17 @@ class ManualSettlement:
         keys = {w.found.txn.key for w in written if w.found.partition in reached}
         said: defaultdict[str, list[RecordedLine]] = defaultdict(list)
         abandoned: dict[str, bool] = {}
-        doubt = self._config.topics.doubt
+        doubt = self.topics.doubt
 
         if keys:
             if now is None:
-                overview = Overview(self._config, self._connections)
+                overview = Overview(self.connections)
                 now = {s.txn.key: s for s in overview.unsettled() if s.txn.key in keys}
-            starts = {(self._config.topics.op, p): snapshot.op_ends[p] for p in reached}
+            starts = {(self.topics.op, p): snapshot.op_ends[p] for p in reached}
             starts |= {(doubt, p): snapshot.doubt_ends[p] for p in reached}
-            ends = self._connections.end_offsets(list(starts))
+            ends = self.connections.end_offsets(list(starts))
             ranges = {tp: (start, ends[tp]) for tp, start in starts.items()}
-            for record in committed_records(self._connections, ranges):
+            for record in committed_records(self.connections, ranges):
                 if record.topic() == doubt:
                     key, index = codec.parse_doubt_key(record.key()) or ("", None)
                     if index is None and key in keys:
@@ -395,12 +394,17 @@ class ManualSettlement:
             outcomes.append(outcome)
         return outcomes
 
-    def said_at(self, partition: int, position: OpPosition) -> RecordedLine | None:
+    def known(self, found: UnsettledTransaction, result: SettlementResult) -> SettlementOutcome:
+        """The outcome for a transaction of which no line is written, with the line that decided it."""
+        position = None if found.txn.extras is None else found.txn.extras.decided_at
+        return outcome_of(found, result, decision=position and self._line_at(found.partition, position))
+
+    def _line_at(self, partition: int, position: OpPosition) -> RecordedLine | None:
         """The op line at that position; None if retention has removed it."""
-        op = (self._config.topics.op, partition)
-        if self._connections.start_offsets([op])[op] > position[0]:
+        op = (self.topics.op, partition)
+        if self.connections.start_offsets([op])[op] > position[0]:
             return None
-        records = committed_records(self._connections, {op: (position[0], position[0] + 1)})
+        records = committed_records(self.connections, {op: (position[0], position[0] + 1)})
         lines = [line for record in records for line in lines_of(record)]
         return next((line for line in lines if line.position == position), None)
 
@@ -447,6 +451,9 @@ class SettlementOrder:
         for txn_id in self.txn_ids:
             check_txn_id(txn_id)
 
+    def line(self, found: UnsettledTransaction) -> Line:
+        return line_of(self.action, found, self.signature, self.time_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class SettlementPlan:
@@ -471,7 +478,7 @@ def plan_of(
     able = [each for each in snapshot.found if known_before(order.action, each.state) is None]
     oldest = unsettled.oldest(able, order.limit)
     skipped_count = len(snapshot.found) - len(able)
-    return SettlementPlan(snapshot, [_line(order, each) for each in oldest], skipped_count=skipped_count)
+    return SettlementPlan(snapshot, [order.line(each) for each in oldest], skipped_count=skipped_count)
 
 
 def _plan_of_named(
@@ -495,20 +502,10 @@ def _plan_of_named(
         (found_one,) = by_id[txn_id]
         result = known_before(order.action, found_one.state)
         if result is None:
-            plan.lines.append(_line(order, found_one))
+            plan.lines.append(order.line(found_one))
         else:
-            plan.known.append(_decided(found_one, result, settlement))
+            plan.known.append(settlement.known(found_one, result))
     return plan
-
-
-def _line(order: SettlementOrder, found: UnsettledTransaction) -> Line:
-    return Line(found, line_of(order.action, found, order.signature, order.time_ms))
-
-
-def _decided(found: UnsettledTransaction, result: SettlementResult, settlement: ManualSettlement) -> SettlementOutcome:
-    position = None if found.txn.extras is None else found.txn.extras.decided_at
-    decision = None if position is None else settlement.said_at(found.partition, position)
-    return outcome_of(found, result, decision=decision)
 
 
 def _settled(order: SettlementOrder, txn_id: str, read_histories: ReadHistories) -> SettlementOutcome:
@@ -579,3 +576,120 @@ def outcome_json(action: OperatorAction, outcome: SettlementOutcome) -> Json:
         "decided_ms": o.decided_ms,
         "decision": None if o.decision is None else op_json(*o.decision),
     }
+
+
+# --- in sentences ------------------------------------------------------------------------------------------------------
+
+_SAID_OF = {
+    TxnState.COMMITTED.value: "committed",
+    TxnState.ROLLED_BACK.value: "rolled back",
+    TxnState.WAITING.value: "committed",
+    TxnState.HELD.value: "committed",
+    TxnState.PARKED_COMMITTED.value: "committed",
+    TxnState.SCHEDULED.value: "committed",
+    COMMITTING: "committed",
+}
+_NOT_CARRIED_OUT = {
+    TxnState.WAITING.value: "it waits for an earlier one of its ordering key",
+    TxnState.SCHEDULED.value: "it is scheduled, and its time has not come",
+    COMMITTING: "a coordinator has still to carry it out",
+}
+_ADVICE = "`txlayer tx abandon` gives up what is committed and cannot be forwarded"
+
+
+def sentence(action: OperatorAction, outcome: SettlementOutcome, *, op_topic: str) -> str:
+    """What became of one transaction, in one line without control characters."""
+    name = " / ".join(filter(None, (txn_id_of(outcome.key), nonce_of(outcome.key))))
+    return printable(f"{name} {_said(action, outcome, op_topic)}")
+
+
+def candidates(found: list[UnsettledTransaction], *, now_ms: int) -> str:
+    """The nonces to choose from, the oldest first."""
+    oldest = sorted(found, key=lambda each: each.txn.appended_ms)
+    return ", ".join(
+        printable(
+            f"{nonce_of(each.txn.key)} ({each.state}, {length_text(now_ms - each.txn.appended_ms)} old, "
+            f"group {each.txn.group})"
+        )
+        for each in oldest
+    )
+
+
+def _said(action: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
+    match o.result:
+        case SettlementResult.DONE:
+            return _done(action, o)
+        case SettlementResult.ALREADY if action is OperatorAction.CHECK_NOW:
+            return f"was decided meanwhile: {_decision_text(o)}"
+        case SettlementResult.ALREADY:
+            more = _NOT_CARRIED_OUT.get(o.state or "")
+            return f"was {_decision_text(o, already=True)}{'; ' + more if more else ''}"
+        case SettlementResult.NOT_FORWARDED:
+            return (
+                f"is committed and cannot be forwarded ({o.reason or 'no reason known'}), so it is {o.state} on the doubt "
+                f"topic; mend what refuses and commit again, or {_ADVICE}"
+            )
+        case SettlementResult.REFUSED:
+            return _refused(action, o)
+        case SettlementResult.IGNORED:
+            return f"is {o.state or 'unknown'} as before: half records came meanwhile, so the line counts for nothing; say it again"
+        case SettlementResult.WRITTEN:
+            offset, line = o.written_at or (0, 0)
+            return (
+                f"has its line, {op_topic}-{o.partition}@{offset}:{line}, but no coordinator has come to it yet; it takes "
+                "effect when one does, and `txlayer coordinator status` says whether one runs"
+            )
+        case SettlementResult.NOT_SCHEDULED:
+            return f"is {o.state or 'settled'}: none of its messages waits for a time, so there is nothing to {action.value}"
+        case SettlementResult.PLANNED:
+            return f"is {o.before}; to {op_topic}-{o.partition} would go: {o.line}"
+        case SettlementResult.NOT_FOUND:
+            return (
+                f"is not found: nothing of this id is open, and {op_topic} and half hold nothing about it as far back as "
+                "--since says"
+            )
+
+
+def _done(action: OperatorAction, o: SettlementOutcome) -> str:
+    match action:
+        case OperatorAction.CHECK_NOW:
+            # Whether it was asked before this action or because of it makes no difference to the operator.
+            asked = f"question {o.checked_count} was asked" if o.checked_count else "not asked yet"
+            return f"will be asked about at once; so far: {asked}, group {o.group}"
+        case OperatorAction.COMMIT:
+            more = _NOT_CARRIED_OUT.get(o.state or "")
+            return "is committed and forwarded" if more is None else f"is committed; {more}"
+        case OperatorAction.ROLLBACK:
+            return "is rolled back"
+        case OperatorAction.ABANDON:
+            return "is abandoned: consumers never see it"
+        case OperatorAction.CANCEL:
+            return "is cancelled: consumers never see the messages whose time had not come"
+        case OperatorAction.RESCHEDULE:
+            return "is scheduled for the new time"
+
+
+def _refused(action: OperatorAction, o: SettlementOutcome) -> str:
+    if o.state is None:
+        return "is settled, and what decided it is older than what was read; --since goes further back"
+    said = f"refused: it was {_decision_text(o)}"
+    if action is OperatorAction.CHECK_NOW:
+        return f"{said}; there is nothing to ask"
+    if o.state == COMMITTING:
+        return f"{said}; {_NOT_CARRIED_OUT[COMMITTING]}, then look again"
+    if o.state not in (TxnState.COMMITTED.value, TxnState.ROLLED_BACK.value):
+        return f"{said} and is {o.state} now; {_ADVICE}"
+    return f"{said}; the first decision counts"
+
+
+def _decision_text(o: SettlementOutcome, *, already: bool = False) -> str:
+    """`committed already at TIME by operator zoe: ticket 12`, as far as it is known."""
+    text = _SAID_OF.get(o.state or "", "settled") + (" already" if already else "")
+    if o.decided_ms is not None:
+        text += f" at {time_text(o.decided_ms)}"
+    if o.decision is not None:
+        operator, reason = operator_of(o.decision.op)
+        text += f" by {o.decision.op.source.value}"
+        text += f" {operator}" if operator else ""
+        text += f" ({reason})" if reason else ""
+    return text

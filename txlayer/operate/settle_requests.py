@@ -7,7 +7,6 @@ program that ends in between loses nothing: `read_requests` finds the request ag
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -16,11 +15,10 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.config import SystemTopics
 from txlayer.coordinator.setup import count_partitions
 from txlayer.core.history import split_operator_reason
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import ParkReason, Resolution, Source, txn_id_of
+from txlayer.core.messages import Resolution, Source, txn_id_of
 from txlayer.errors import RetriableError, UsageError
 from txlayer.operate.live import LiveView
 from txlayer.operate.operators import REASON_LENGTH_MAX, signature_of
@@ -29,7 +27,6 @@ from txlayer.operate.rows import UNREADABLE, Wanted
 from txlayer.operate.settle import (
     GOOD,
     LOOK_AGAIN_S,
-    Line,
     ManualSettlement,
     OperatorAction,
     RecordedLine,
@@ -40,7 +37,6 @@ from txlayer.operate.settle import (
     known_before,
     line_of,
     lines_of,
-    outcome_of,
 )
 from txlayer.operate.unsettled import Filter
 
@@ -128,16 +124,8 @@ def begun_ms_of(request_id: str) -> int:
 
 
 def _query_of(request: SettlementRequest) -> str:
-    f = request.wanted.filter
-    fields = {
-        "group": f.group,
-        "topic": f.topic,
-        "state": ",".join(sorted(f.states)),
-        "reason": ",".join(sorted(reason.value for reason in f.reasons)),
-        "key": request.wanted.key_hash,
-        "until": request.until_ms,
-    }
-    return urlencode({name: value for name, value in fields.items() if value})
+    more = {"key": request.wanted.key_hash, "until": request.until_ms}
+    return urlencode(request.wanted.filter.fields() | {name: value for name, value in more.items() if value})
 
 
 def request_of(op_line: RecordedLine) -> SettlementRequest | None:
@@ -149,12 +137,6 @@ def request_of(op_line: RecordedLine) -> SettlementRequest | None:
     operator, reason = split_operator_reason(found[1])
     fields = dict(parse_qsl(found[4] or "", max_num_fields=20))
     try:
-        wanted = Filter(
-            fields.get("group"),
-            fields.get("topic"),
-            frozenset(filter(None, fields.get("state", "").split(","))),
-            frozenset(ParkReason(name) for name in fields.get("reason", "").split(",") if name),
-        )
         return SettlementRequest(
             found[2],
             _action_of(op_line),
@@ -162,7 +144,7 @@ def request_of(op_line: RecordedLine) -> SettlementRequest | None:
             reason,
             int(found[3]),
             () if found[4] else (op.key,) * min(int(found[3]), SELECTED_COUNT_MAX),  # the others are in other lines
-            Wanted(wanted, key_hash=fields.get("key")),
+            Wanted(Filter.of_fields(fields), key_hash=fields.get("key")),
             int(fields.get("until", "0")),
         )
     except (ValueError, UsageError):
@@ -255,16 +237,12 @@ def work_off(
     request: SettlementRequest,
     view: LiveView,
     settlement: ManualSettlement,
-    connections: CoordinatorConnections,
     *,
-    topics: SystemTopics,
     now_ms: Callable[[], int],
     should_stop: Callable[[], bool],
     on_step: Callable[[RequestState], None] = lambda _state: None,
     is_resumed: bool = False,
     patience_s: float = 10.0,
-    clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], None] = time.sleep,
 ) -> RequestState:
     """Write the lines of a request that are missing, in steps; after each step wait for the coordinators.
 
@@ -280,7 +258,7 @@ def work_off(
     on_step(state.copy())
     done: set[str] = set()
     if is_resumed:
-        found = read_requests(connections, topics, since_ms=request.begun_ms, request_id=request.id)
+        found = read_requests(settlement.connections, since_ms=request.begun_ms, request_id=request.id)
         done = {key for each in found for key in each.keys}
         state.earlier_count = len(done)
     signature = request.signature()
@@ -292,14 +270,18 @@ def work_off(
         known = [row for row in rows if row.txn.key not in done and not is_able(request.action, row.state)]
         state.skipped_count += len(known)
         if not request.is_filter:
-            state.add(_known(request.action, row, settlement) for row in known if row.state != UNREADABLE)
-        lines = [Line(row, line_of(request.action, row, signature)) for row in able[: request.count - state.line_count]]
+            state.add(
+                settlement.known(row, result)
+                for row in known
+                if row.state != UNREADABLE and (result := known_before(request.action, row.state)) is not None
+            )
+        lines = [line_of(request.action, row, signature) for row in able[: request.count - state.line_count]]
         if lines:
             written = settlement.write(lines)
             state.written_count += len(written)
             on_step(state.copy())
             reached = settlement.wait(written, patience_s=patience_s)
-            now = _wait_for_view(view, written, reached, now_ms=now_ms, patience_s=patience_s, clock=clock, pause=pause)
+            now = _wait_for_view(view, settlement, written, reached, now_ms=now_ms, patience_s=patience_s)
             state.add(settlement.outcomes(request.action, written, snapshot, reached=reached, now=now))
             on_step(state.copy())
             if any(each.found.partition not in reached for each in written):
@@ -310,7 +292,7 @@ def work_off(
             break
         snapshot = _snapshot(view)
     gone = [key for key in request.keys if key not in seen and key not in done]
-    state.add(_gone(request, gone, connections, topics))
+    state.add(_gone(request, gone, settlement.connections))
     return state
 
 
@@ -320,43 +302,33 @@ def _snapshot(view: LiveView) -> Snapshot:
     return Snapshot([], {p.partition: p.op_end for p in partitions}, {p.partition: p.doubt_end for p in partitions})
 
 
-def _known(action: OperatorAction, row: UnsettledTransaction, settlement: ManualSettlement) -> SettlementOutcome:
-    result = known_before(action, row.state)
-    assert result is not None  # it is not able
-    at = None if row.txn.extras is None else row.txn.extras.decided_at
-    return outcome_of(row, result, decision=None if at is None else settlement.said_at(row.partition, at))
-
-
 def _wait_for_view(
     view: LiveView,
+    settlement: ManualSettlement,
     written: Iterable[WrittenLine],
     reached: set[int],
     *,
     now_ms: Callable[[], int],
     patience_s: float,
-    clock: Callable[[], float],
-    pause: Callable[[float], None],
 ) -> dict[str, UnsettledTransaction] | None:
     """Those of them that are not settled, once the view shows this moment; None: it does not in time."""
     keys = [each.found.txn.key for each in written if each.found.partition in reached]
-    asked_ms, give_up_at = now_ms(), clock() + patience_s
+    asked_ms, give_up_at = now_ms(), settlement.clock() + patience_s
     while any(p.true_ms <= asked_ms for p in view.state.partitions if p.partition in reached):
-        if clock() >= give_up_at:
+        if settlement.clock() >= give_up_at:
             return None
-        pause(LOOK_AGAIN_S)
+        settlement.pause(LOOK_AGAIN_S)
     return rows_of(view, keys, now_ms=asked_ms)
 
 
 def _gone(
-    request: SettlementRequest, keys: list[str], connections: CoordinatorConnections, topics: SystemTopics
+    request: SettlementRequest, keys: list[str], connections: CoordinatorConnections
 ) -> Iterator[SettlementOutcome]:
     """What was settled between the look at it and the request: by which line, where that is known."""
     if not keys:
         return
     wanted = set(keys)
-    decided = _first_decisions(
-        connections, topics, since_ms=request.begun_ms, is_wanted=lambda line: line.op.key in wanted
-    )
+    decided = _first_decisions(connections, request, is_wanted=lambda line: line.op.key in wanted)
     for key in keys:
         partition, line = decided.get(key, (None, None))
         if line is None:
@@ -405,18 +377,14 @@ class FoundRequest:
 
 
 def read_requests(
-    connections: CoordinatorConnections, topics: SystemTopics, *, since_ms: int, request_id: str | None = None
+    connections: CoordinatorConnections, *, since_ms: int, request_id: str | None = None
 ) -> list[FoundRequest]:
-    """The requests in the op log since then, or the one of this id, the newest first; bounded by `SCANNED_MAX`.
-
-    Raises:
-        BrokerUnavailableError, NotAuthorisedError, RetriableError: the log cannot be read.
-    """
-    count = count_partitions(connections, topics)
-    stored = {p: s.positions for p, s in read_stored(connections, topics, range(count)).items()}
+    """The requests in the op log since then, or the one of this id, the newest first; bounded by `SCANNED_MAX`."""
+    count = count_partitions(connections, connections.config.topics)
+    stored = {p: s.positions for p, s in read_stored(connections, range(count)).items()}
     found: dict[str, FoundRequest] = {}
     mark = (request_id or "%5Brequest ").encode()  # as the codec writes it
-    for partition, line in _op_lines(connections, topics, since_ms=since_ms, with_bytes=mark):
+    for partition, line in _op_lines(connections, since_ms=since_ms, with_bytes=mark):
         match = _MARK.fullmatch(line.op.reason)
         if match is None or request_id not in (None, match[2]):
             continue
@@ -439,9 +407,7 @@ def read_requests(
     return sorted(found.values(), key=lambda each: each.first_ms, reverse=True)
 
 
-def with_first_decisions(
-    found: FoundRequest, connections: CoordinatorConnections, topics: SystemTopics
-) -> list[FoundLine]:
+def with_first_decisions(found: FoundRequest, connections: CoordinatorConnections) -> list[FoundLine]:
     """Its first lines, each with the decision that came before it, as far back as the moment at which the request began."""
     own = {each.line.op.key: each.line for each in found.lines}
 
@@ -452,7 +418,7 @@ def with_first_decisions(
             mine.op.last_offset,
         )
 
-    first = _first_decisions(connections, topics, since_ms=found.request.begun_ms, is_wanted=is_rival)
+    first = _first_decisions(connections, found.request, is_wanted=is_rival)
     lines = []
     for each in found.lines:
         _, line = first.get(each.line.op.key, (0, each.line))
@@ -461,24 +427,21 @@ def with_first_decisions(
 
 
 def _first_decisions(
-    connections: CoordinatorConnections,
-    topics: SystemTopics,
-    *,
-    since_ms: int,
-    is_wanted: Callable[[RecordedLine], bool],
+    connections: CoordinatorConnections, request: SettlementRequest, *, is_wanted: Callable[[RecordedLine], bool]
 ) -> dict[str, tuple[int, RecordedLine]]:
-    """{key: (partition, its first commit or rollback since then)}."""
+    """{key: (partition, its first commit or rollback since the request began)}."""
     found: dict[str, tuple[int, RecordedLine]] = {}
-    for partition, line in _op_lines(connections, topics, since_ms=since_ms):
+    for partition, line in _op_lines(connections, since_ms=request.begun_ms):
         if line.op.resolution is not Resolution.UNKNOWN and is_wanted(line):
             found.setdefault(line.op.key, (partition, line))
     return found
 
 
 def _op_lines(
-    connections: CoordinatorConnections, topics: SystemTopics, *, since_ms: int, with_bytes: bytes = b""
+    connections: CoordinatorConnections, *, since_ms: int, with_bytes: bytes = b""
 ) -> Iterator[tuple[int, RecordedLine]]:
     """The lines since then of records with these bytes; at most so many records are looked at."""
+    topics = connections.config.topics
     tps = [(topics.op, p) for p in range(count_partitions(connections, topics))]
     starts = connections.offsets_at(tps, at_ms=max(since_ms - MARGIN_MS, 0))
     ends = connections.end_offsets(tps)

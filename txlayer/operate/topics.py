@@ -20,7 +20,7 @@ from txlayer.adapters.namespace import (
 )
 from txlayer.adapters.ports import Administration, TopicPartition
 from txlayer.adapters.readers import Range
-from txlayer.config import CoordinatorConfig, SystemTopics
+from txlayer.config import SystemTopics
 from txlayer.core import acls
 from txlayer.core.acls import Acl, RoleSpec, WantedAcl
 from txlayer.core.dead_letters import dead_letter_topic, namesakes
@@ -166,10 +166,10 @@ class Drain(NamedTuple):
         return not (self.open or self.half_unread or self.op_unread)
 
 
-def look(config: CoordinatorConfig, connections: CoordinatorConnections, *, partition_count: int) -> Drain:
-    unread_counts = unread(config, connections, partition_count=partition_count)
+def look(connections: CoordinatorConnections, *, partition_count: int) -> Drain:
+    unread_counts = unread(connections, partition_count=partition_count)
     groups: defaultdict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-    for _, state, txn in Overview(config, connections).unsettled():
+    for _, state, txn in Overview(connections).unsettled():
         groups[txn.group, state].append((txn.appended_ms, txn_id_of(txn.key)))
     now_ms = int(time.time() * 1000)
     found = tuple(
@@ -185,17 +185,15 @@ def look(config: CoordinatorConfig, connections: CoordinatorConnections, *, part
     return Drain(found, *unread_counts)
 
 
-def unread(
-    config: CoordinatorConfig, connections: CoordinatorConnections, *, partition_count: int
-) -> tuple[int, int, tuple[int, ...]]:
+def unread(connections: CoordinatorConnections, *, partition_count: int) -> tuple[int, int, tuple[int, ...]]:
     """(half records, op records) behind what is stored, in the first `partition_count` partitions, and half's ends.
 
     Counted by reading, because the markers of Kafka transactions take offsets too.
     """
-    topics, partitions = config.topics, range(partition_count)
+    topics, partitions = connections.config.topics, range(partition_count)
     ends = connections.end_offsets([(t, p) for t in (topics.half, topics.op) for p in partitions])
     ranges: dict[TopicPartition, Range] = {}
-    for p, stored in read_stored(connections, topics, partitions).items():
+    for p, stored in read_stored(connections, partitions).items():
         ranges[topics.half, p] = (stored.positions.low_water, ends[topics.half, p])
         ranges[topics.op, p] = (stored.positions.op_offset, ends[topics.op, p])
     counts = Counter(record.topic() for record in committed_records(connections, ranges))
@@ -211,9 +209,7 @@ class Widening(NamedTuple):
     left: Drain | None  # what is not drained yet; None: nothing, and the topics may be widened
 
 
-def plan_widening(
-    admin: Administration, config: CoordinatorConfig, connections: CoordinatorConnections, *, partition_count: int
-) -> Widening:
+def plan_widening(admin: Administration, connections: CoordinatorConnections, *, partition_count: int) -> Widening:
     """Whether half, op and doubt can get so many partitions now; nothing is changed.
 
     Raises:
@@ -221,7 +217,7 @@ def plan_widening(
         LifecycleError: a coordinator runs.
         TopicMismatchError: a topic is missing.
     """
-    topics = config.topics
+    topics = connections.config.topics
     counts = partition_counts(admin, topics)
     if max(counts.values()) > partition_count:
         raise UsageError(f"{counts}: a topic never gets fewer partitions than it has")
@@ -237,9 +233,9 @@ def plan_widening(
     stored = admin.stored_offsets(topics.coordinator_group, [(t, p) for t in (topics.half, topics.op) for p in shared])
     known = max(sum(bool(stored[topics.half, p] and stored[topics.op, p]) for p in shared), 1)
     if set(counts.values()) == {known}:
-        left = look(config, connections, partition_count=known)
+        left = look(connections, partition_count=known)
     else:  # an earlier widening was interrupted behind its own look: since then no role could start
-        left = Drain((), *unread(config, connections, partition_count=known))
+        left = Drain((), *unread(connections, partition_count=known))
     # Half last: by its count producers and coordinators go, and until then they see that the counts differ.
     order = (topics.doubt, topics.op, topics.half)
     wanted = {t: partition_count for t in order if counts[t] < partition_count}

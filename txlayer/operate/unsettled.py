@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from txlayer.core import codec
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import HalfOptions, ParkReason, nonce_of, txn_id_of
+from txlayer.errors import UsageError
 from txlayer.operate import Json
 
 if TYPE_CHECKING:
+    from txlayer.adapters.connect import CoordinatorConnections
     from txlayer.core.ledger.doubt import QuarantinedRecord
-    from txlayer.operate.overview import Overview, UnsettledTransaction
+    from txlayer.operate.overview import UnsettledTransaction
 
 PARKED = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
 """What `--parked` means, and what many at once are when no state is named."""
@@ -34,6 +36,25 @@ class Filter:
     @property
     def is_empty(self) -> bool:
         return self == Filter()
+
+    def fields(self) -> dict[str, str]:
+        """It as an address and an op line name it, without ages; what is not asked for is left out."""
+        reasons = sorted(reason.value for reason in self.reasons)
+        named = {"group": self.group, "topic": self.topic, "state": sorted(self.states), "reason": reasons}
+        return {name: value if isinstance(value, str) else ",".join(value) for name, value in named.items() if value}
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, str], *, older_ms: int | None = None) -> Self:
+        """The filter that `fields` named.
+
+        Raises:
+            UsageError: no reason is called so.
+        """
+        states, reasons = (frozenset(filter(None, fields.get(name, "").split(","))) for name in ("state", "reason"))
+        if unknown := sorted(reasons - {reason.value for reason in ParkReason}):
+            raise UsageError(f"no reason is called {unknown[0][:40]!r}")
+        known = frozenset(map(ParkReason, reasons))
+        return cls(fields.get("group") or None, fields.get("topic") or None, states, known, older_ms)
 
     def lets_through(self, found: UnsettledTransaction, *, now_ms: int) -> bool:
         """True for a transaction that is meant; ages count from the append time of its first half message."""
@@ -81,24 +102,26 @@ def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
     }
 
 
-def stats_json(namespace: str, overview: Overview, *, now_ms: int) -> Json:
+def stats_json(connections: CoordinatorConnections, *, now_ms: int) -> Json:
     """What `tx stats --json` prints; `responders` says of each group with undecided transactions who answers check-backs."""
-    from txlayer.operate.responders import responders_json  # what asks a cluster is imported when a command runs
+    # What asks a cluster is imported when a command runs.
+    from txlayer.operate.overview import Overview, read_quarantined
+    from txlayer.operate.responders import read_responders, responders_json
 
     ages_ms: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # by producer group and state
-    for _, state, txn in overview.unsettled():
+    for _, state, txn in Overview(connections).unsettled():
         ages_ms[txn.group, state].append(max(now_ms - txn.appended_ms, 0))
     asked = sorted({group for group, state in ages_ms if state == TxnState.OPEN.value})
     return {
-        "namespace": namespace,
+        "namespace": connections.config.namespace,
         "transaction_count": sum(map(len, ages_ms.values())),
         "oldest_age_ms": max(map(max, ages_ms.values()), default=None),
-        "kept_aside_count": len(overview.kept_aside()),
+        "kept_aside_count": len(read_quarantined(connections)),
         "states": [
             {"producer_group": group, "state": state, "count": len(ages), "oldest_age_ms": max(ages)}
             for (group, state), ages in sorted(ages_ms.items())
         ],
-        "responders": [responders_json(found) for found in overview.responders(asked, now_ms=now_ms)],
+        "responders": [responders_json(found) for found in read_responders(connections, asked, now_ms=now_ms)],
     }
 
 

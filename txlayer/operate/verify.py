@@ -16,6 +16,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
+from txlayer.adapters.connect import Clients
 from txlayer.adapters.ports import Administration, LogReader, Record, TopicPartition, append_time_of, partition_count_of
 from txlayer.adapters.readers import Range, records_of
 from txlayer.config import ClientConfig, SystemTopics, milliseconds
@@ -469,30 +470,22 @@ class WindowReader:
     """Reads one window; for one thread, and to be used once."""
 
     def __init__(
-        self,
-        config: ClientConfig,
-        *,
-        make_admin: Callable[[], Administration],
-        make_reader: Callable[[str], LogReader],
-        on_progress: Callable[[int, int], None] = lambda _done, _total: None,
-        wall_clock: Callable[[], float] = time.time,
+        self, clients: Clients, *, on_progress: Callable[[int, int], None] = lambda _done, _total: None
     ) -> None:
-        """`make_reader` gets the isolation level; `on_progress` how many offsets of how many are read."""
-        self._config = config
-        self._make_admin = make_admin
-        self._make_reader = make_reader
+        """`on_progress` gets how many offsets of how many are read."""
+        self._clients = clients
+        self._topics = clients.config.topics
         self._on_progress = on_progress
-        self._wall_clock = wall_clock
         self._held_back: list[HeldBack] = []
         self._counts: Counter[str] = Counter()
         self._done = self._total = 0
 
     def read(self, asked: WantedWindow, trace_index: TraceIndex) -> WindowReading:
         """Keep everything of the window in the index."""
-        with closing(self._make_admin()) as admin:
-            count = partition_count_of(admin, self._config.topics.half)
-            traces = TraceRecords(trace_index, self._config.topics, partition_count=count)
-            halves = [(self._config.topics.half, p) for p in range(count)]
+        with closing(self._clients.admin()) as admin:
+            count = partition_count_of(admin, self._topics.half)
+            traces = TraceRecords(trace_index, self._topics, partition_count=count)
+            halves = [(self._topics.half, p) for p in range(count)]
             starts = admin.offsets_at(halves, at_ms=max(asked.since_ms, 0))
             ends = self._up_to(admin, self._ends(admin, halves), asked.until_ms)
             ends = {p: max(end, starts[p]) for p, end in ends.items()}
@@ -503,15 +496,14 @@ class WindowReader:
             counts = {topic: count_of(topic) for topic in wanted}
             missing = {topic for topic, number in counts.items() if number is None}
             reals = [(topic, p) for topic, number in counts.items() for p in range(number or 0)]
-            cut_ms = int(self._wall_clock() * 1000)
+            cut_ms = int(self._clients.wall_clock() * 1000)
             # From here on the order of the lines is the argument (see above).
             real_ranges = self._real_ranges(admin, reals, asked.since_ms, traces.earliest_ms)
             others = self._doubt_and_op(admin, count, asked.since_ms)
-            firsts = admin.start_offsets([*real_ranges[0], *(p for p in others if p[0] == self._config.topics.op)])
+            firsts = admin.start_offsets([*real_ranges[0], *(p for p in others if p[0] == self._topics.op)])
             compacted = {topic for topic in wanted if "compact" in self._setting(admin, topic, "cleanup.policy")}
             doubt_lag_ms, tombstones_ms = (
-                int(self._setting(admin, self._config.topics.doubt, name) or 0)
-                for name in (COMPACTION_LAG, TOMBSTONES_KEPT)
+                int(self._setting(admin, self._topics.doubt, name) or 0) for name in (COMPACTION_LAG, TOMBSTONES_KEPT)
             )
             # An undecided one that is older is on doubt.
             is_short = asked.since_ms > cut_ms - milliseconds(DOUBT_AFTER_MAX) - MARGIN_MS
@@ -522,7 +514,7 @@ class WindowReader:
             newest = self._up_to(admin, admin.end_offsets(halves), margin_ms)
             tails = {p: (end, max(newest[p], end)) for p, end in ends.items()}
         self._read("half", tails, traces.half)
-        topics = self._config.topics
+        topics = self._topics
         traces.half_ends = {p: end for (_, p), (_, end) in tails.items()}
         traces.since_ms, traces.is_past = asked.since_ms, asked.until_ms is not None
         traces.stable_ends = {p: end for p, (_, end) in real_ranges[0].items()}
@@ -584,7 +576,7 @@ class WindowReader:
         )
 
     def _doubt_and_op(self, admin: Administration, count: int, since_ms: int) -> Ranges:
-        topics = self._config.topics
+        topics = self._topics
         doubts = [(topics.doubt, p) for p in range(partition_count_of(admin, topics.doubt))]
         ops = [(topics.op, p) for p in range(count)]
         ends = self._ends(admin, doubts) | self._ends(admin, ops)
@@ -611,7 +603,7 @@ class WindowReader:
         partitions = {(held.topic, held.partition): held for held in self._held_back}
         if not partitions:
             return ()
-        with closing(self._make_admin()) as admin:
+        with closing(self._clients.admin()) as admin:
             stable = admin.end_offsets(partitions)
         return tuple(held for p, held in partitions.items() if stable[p] == held.stable)
 
@@ -619,8 +611,11 @@ class WindowReader:
 
     def _read(self, role: str, ranges: Ranges, on_record: Callable[[Record], None]) -> None:
         self._plan(ranges)
-        with closing(self._make_reader(COMMITTED)) as reader:
+        with closing(self._reader(COMMITTED)) as reader:
             self._read_with(reader, role, ranges, on_record)
+
+    def _reader(self, isolation: str) -> LogReader:
+        return self._clients.reader(isolation=isolation, is_sparing=True)
 
     def _plan(self, *several: Ranges) -> None:
         self._total += sum(end - start for ranges in several for start, end in ranges.values())
@@ -642,7 +637,7 @@ class WindowReader:
         if not committed:
             return
         size = max(SLICE_COUNT // len(committed), 1)
-        with closing(self._make_reader(COMMITTED)) as stable, closing(self._make_reader(UNCOMMITTED)) as whole:
+        with closing(self._reader(COMMITTED)) as stable, closing(self._reader(UNCOMMITTED)) as whole:
             behind = 0
             while any(start + behind < end for start, end in uncommitted.values()):
                 traces.begin_slice()
@@ -682,18 +677,15 @@ class Verification(NamedTuple):
 
 
 def verify(
-    config: ClientConfig,
+    clients: Clients,
     asked: WantedWindow,
     *,
-    make_admin: Callable[[], Administration],
-    make_reader: Callable[[str], LogReader],
     on_read: Callable[[int, int], None] = lambda _done, _total: None,
     on_judged: Callable[[int], None] = lambda _count: None,
 ) -> Verification:
     started = time.monotonic()
     with TraceIndex() as trace_index:
-        reader = WindowReader(config, make_admin=make_admin, make_reader=make_reader, on_progress=on_read)
-        reading = reader.read(asked, trace_index)
+        reading = WindowReader(clients, on_progress=on_read).read(asked, trace_index)
         read_at = time.monotonic()
         proof = prove(trace_index, reading.window, on_judged=on_judged)
         return Verification(reading, proof, read_at - started, time.monotonic() - read_at)
@@ -708,18 +700,15 @@ class TransactionVerdict(NamedTuple):
 
 
 def verdicts_of(
-    config: ClientConfig,
+    clients: Clients,
     txn_id: str,
     asked: WantedWindow,
     *,
-    make_admin: Callable[[], Administration],
-    make_reader: Callable[[str], LogReader],
     on_read: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[TransactionVerdict]:
     """The verdicts on the attempts of one id in a window; the rest as `verify`."""
     with TraceIndex() as trace_index:
-        reader = WindowReader(config, make_admin=make_admin, make_reader=make_reader, on_progress=on_read)
-        reading = reader.read(asked, trace_index)
+        reading = WindowReader(clients, on_progress=on_read).read(asked, trace_index)
         found = []
         for judged in judgements(trace_index, reading.window):
             said = judged.finding if isinstance(judged, Late) else judged

@@ -31,20 +31,11 @@ class RowsFold(DoubtFold):
     """Folds doubt into rows. Of what a ledger must know for its replay it keeps the rest."""
 
     def __init__(
-        self,
-        rows: UnsettledRows,
-        quarantine: Quarantine,
-        ledger: YoungLedger,
-        *,
-        op_offset: int,
-        half_next: int,
-        now_ms: int,
+        self, quarantine: Quarantine, ledger: YoungLedger, *, op_offset: int, half_next: int, now_ms: int
     ) -> None:
         super().__init__(op_offset=op_offset)
-        self._rows = rows
         self._quarantine = quarantine
         self._ledger = ledger
-        self._partition = ledger.partition
         self._half_next = half_next
         self._now_ms = now_ms
 
@@ -64,14 +55,10 @@ class RowsFold(DoubtFold):
         elif parsed[1] is not None:
             if value is None:
                 self._with_content = parsed[0]
-        elif value is None:
-            self._rows.end_on_doubt(parsed[0], self._partition)
-            if parsed[0] != self._with_content:
-                self.rolled_back.add(parsed[0])
         else:
-            row, first_offset = doubt_row(parsed[0], value, partition=self._partition, at_ms=self._now_ms)
-            self._rows.put_on_doubt(row)
-            self._ledger.is_on_doubt(parsed[0], first_offset, half_next=self._half_next)
+            self._ledger.take_doubt(parsed[0], value, half_next=self._half_next, at_ms=self._now_ms)
+            if value is None and parsed[0] != self._with_content:
+                self.rolled_back.add(parsed[0])
 
 
 _AHEAD_MAX = 50_000
@@ -105,9 +92,14 @@ class YoungLedger(ContentlessLedger):
         self.decided.clear()
         self._went.clear()
 
-    def is_on_doubt(self, key: str, first_offset: int, *, half_next: int) -> None:
-        """Doubt has this transaction now; half is read to `half_next`."""
+    def take_doubt(self, key: str, value: bytes | None, *, half_next: int, at_ms: int) -> None:
+        """Doubt has this transaction now, or has ended it; half is read to `half_next`."""
         self.leave(key)
+        if value is None:
+            self._rows.end_on_doubt(key, self.partition)
+            return
+        row, first_offset = doubt_row(key, value, partition=self.partition, at_ms=at_ms)
+        self._rows.put_on_doubt(row)
         if first_offset >= half_next:
             self._ahead[key] = None
             if len(self._ahead) > _AHEAD_MAX:

@@ -148,12 +148,12 @@ AT_REST = frozenset({TxnState.PARKED.value, TxnState.PARKED_COMMITTED.value})
 """Only an operator moves these."""
 
 
-def unsettled(config: CoordinatorConfig, connections: CoordinatorConnections) -> list[UnsettledTransaction]:
+def unsettled(connections: CoordinatorConnections) -> list[UnsettledTransaction]:
     """Every transaction that is neither settled nor parked, as the logs say up to their ends of now.
 
     One that is decided counts until the coordinator has carried it out and stored that.
     """
-    return [s for s in Overview(config, connections).unsettled() if s.state not in AT_REST]
+    return [s for s in Overview(connections).unsettled() if s.state not in AT_REST]
 
 
 def described(found: Iterable[UnsettledTransaction]) -> str:
@@ -439,14 +439,14 @@ class Stage:
 
         def is_settled() -> bool:
             self.coordinator.check()
-            return not unsettled(self._config, self._looking)
+            return not unsettled(self._looking)
 
         if not comes_true(is_settled, within=within, poll_s=POLL_S):
             raise AssertionError(f"not settled within {seconds(within):g} s{self._why_not()}")
 
     def _why_not(self) -> str:
         said = ""
-        if open_ones := unsettled(self._config, self._looking):
+        if open_ones := unsettled(self._looking):
             said += f"\nnot settled:\n{described(open_ones)}"
         if trouble := self.coordinator.trouble():
             said += "\nthe coordinator says:\n" + "\n".join(f"  {line}" for line in trouble[-5:])

@@ -28,7 +28,7 @@ def standing(arena: Arena, *, slice_max: int = SLICE_MAX) -> dict[str, str]:
     config = CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace)
     connections = connect_coordinator(config)
     try:
-        found = list(Overview(config, connections, slice_max=slice_max).unsettled())
+        found = list(Overview(connections, slice_max=slice_max).unsettled())
     finally:
         connections.close()
     states = {each.txn.key: each.state for each in found}

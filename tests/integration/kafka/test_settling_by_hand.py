@@ -14,7 +14,6 @@ from tests.support.operating import WHY, Tx, by_hand, new_id, op_ends, park
 from txlayer.core.history import operator_reason
 from txlayer.core.messages import Resolution
 from txlayer.operate.settle import (
-    Line,
     ManualSettlement,
     OperatorAction,
     SettlementOutcome,
@@ -39,7 +38,7 @@ def look(hands: ManualSettlement, placed: Placed) -> Snapshot:
 def say(hands: ManualSettlement, snapshot: Snapshot, act: OperatorAction) -> SettlementOutcome:
     """Write an operator's word on what was seen, and what became of it."""
     (found,) = snapshot.found
-    lines = [Line(found, line_of(act, found, operator_reason("zoe@desk", "ticket 12")))]
+    lines = [line_of(act, found, operator_reason("zoe@desk", "ticket 12"))]
     written = hands.write(lines)
     reached = hands.wait(written, patience_s=10)
     (outcome,) = hands.outcomes(act, written, snapshot, reached=reached)

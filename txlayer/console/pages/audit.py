@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from txlayer.console.acting import route
 from txlayer.console.show import query
 from txlayer.errors import UsageError
-from txlayer.operate.audit import Audit, Entry, read_audit
+from txlayer.operate.audit import Entry, read_audit
 
 if TYPE_CHECKING:
     from txlayer.console.app import Console
@@ -25,22 +24,15 @@ AHEAD_MS = 60_000
 _DECISIONS = frozenset({"commit", "rollback", "abandon", "ask"})
 
 
-async def audit(request: Request) -> Response:
+async def audit(console: Console, request: Request) -> Response:
     """The acts of a window, the newest first."""
-    console: Console = request.app.state.console
     given = request.query_params
     span, until, who = given.get("span", "") or "1d", given.get("until", ""), given.get("who", "").strip()[:200]
     if span not in SPANS or re.fullmatch(r"[0-9]{0,15}", until) is None:
         raise UsageError("a window is 1h, 1d or 7d, and ends at a number of milliseconds since 1970")
 
-    def read() -> Audit:
-        with closing(console.clients.admin(timeout_ms=10_000)) as admin:
-            until_ms = int(until) if until else console.now_ms() + AHEAD_MS
-            return read_audit(
-                admin, console.config.topics, make_reader=console.clients.reader, until_ms=until_ms, span_ms=SPANS[span]
-            )
-
-    found = await console.desk.call(read)
+    until_ms = int(until) if until else console.now_ms() + AHEAD_MS
+    found = await console.desk.call(read_audit, console.clients, until_ms=until_ms, span_ms=SPANS[span])
     entries = [entry for entry in found.entries if who in ("", entry.newest.operator)]
     older_ms = min(found.since_ms, found.until_ms - 1)
     return console.page(
@@ -71,4 +63,4 @@ def _link(entry: Entry) -> str:
     return "/letters/request?" + query({"group": group, "id": act.request_id})
 
 
-ROUTES = [Route("/audit", audit, methods=["GET"])]
+ROUTES = [route("/audit", audit)]

@@ -8,17 +8,16 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from txlayer.config import milliseconds, parse_duration
-from txlayer.console.acting import Action, act
-from txlayer.console.pages.queues import log_writer, opened_letters, request_writer
+from txlayer.console.acting import Action, act, route
+from txlayer.console.pages.queues import opened_letters, request_writer
 from txlayer.console.show import query
 from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind, is_request_id, original_headers
 from txlayer.core.history import split_operator_reason
@@ -29,15 +28,14 @@ from txlayer.operate.dead_letters import (
     DeadLetterFilter,
     DeadLetterLog,
     DeadLetterPosition,
-    DeadLetterResult,
     FoundLetter,
     Survey,
     letter_json,
+    parse_letter,
     said_json,
     survey_all,
 )
-from txlayer.operate.edited import replace, why_not
-from txlayer.operate.replay import ReplayOrder, Watch, ask, author_of, choose_for
+from txlayer.operate.replay import DeadLetterResult, ReplayOrder, Watch, ask, author_of, choose, replace_value, why_not
 
 if TYPE_CHECKING:
     from txlayer.console.app import Console
@@ -59,7 +57,7 @@ EDIT_BYTES_MAX = 256 * 1024
 """The largest value that is edited in a page."""
 FIELDS = ("group", "topic", "state", "reason", "error", "line", "partition", "hash", "since")
 FIELD_LENGTH_MAX = 1_000
-KINDS = {"replay": ReplayKind.REPLAY, "drop": ReplayKind.DROP}
+KINDS = {kind.name.lower(): kind for kind in (ReplayKind.REPLAY, ReplayKind.DROP)}
 
 Fields = Mapping[str, str]
 
@@ -100,20 +98,11 @@ def wanted_of(asked: Fields, *, now_ms: int) -> DeadLetterFilter:
     )
 
 
-def parse_letter(text: str) -> DeadLetterPosition:
-    """`orders/3:17`."""
-    match = re.fullmatch(r"([A-Za-z0-9._-]{1,249})/([0-9]{1,9}):([0-9]{1,18})", text)
-    if match is None:
-        raise UsageError(f"{text[:80]!r} names no dead letter: TOPIC/PARTITION:OFFSET")
-    return DeadLetterPosition(match[1], int(match[2]), int(match[3]))
-
-
 # --- looking ----------------------------------------------------------------------------------------------------------
 
 
-async def letters(request: Request) -> Response:
+async def letters(console: Console, request: Request) -> Response:
     """What went wrong, in all groups or in one; of one group the oldest dead letters, too."""
-    console: Console = request.app.state.console
     asked = fields_of(request.query_params)
     now_ms = console.now_ms()
     wanted = wanted_of(asked, now_ms=now_ms)
@@ -121,7 +110,7 @@ async def letters(request: Request) -> Response:
     if asked["group"]:
         found = await console.desk.call(_survey, console, asked, wanted)
     else:
-        look = console.looks.newest(LETTERS, lambda: _survey_all(console), age_ms=AGE_MS)
+        look = console.looks.newest(LETTERS, lambda: survey_all(console.clients), age_ms=AGE_MS)
         at_ms, problem, found = look.at_ms, look.problem, look.result or found
     classes = sorted(found.classes.items(), key=lambda each: (-each[1].open_count, -each[1].newest_ms))
     return console.page(
@@ -149,23 +138,17 @@ def _survey(console: Console, asked: Fields, wanted: DeadLetterFilter) -> Survey
     return found
 
 
-def _survey_all(console: Console) -> Survey:
-    with closing(console.clients.admin(timeout_ms=10_000)) as admin:
-        return survey_all(admin, make_reader=console.clients.reader)
-
-
-async def letter(request: Request) -> Response:
+async def letter(console: Console, request: Request) -> Response:
     """One dead letter, without key and value."""
-    return await _letter(request, request.query_params, has_values=False)
+    return await _letter(console, request, request.query_params, has_values=False)
 
 
-async def values(request: Request) -> Response:
+async def values(console: Console, request: Request) -> Response:
     """The same with key, value and headers. That somebody has seen them is logged."""
-    return await _letter(request, dict(parse_qsl(request.state.form.get("view", ""))), has_values=True)
+    return await _letter(console, request, dict(parse_qsl(request.state.form.get("view", ""))), has_values=True)
 
 
-async def _letter(request: Request, given: Fields, *, has_values: bool) -> Response:
-    console: Console = request.app.state.console
+async def _letter(console: Console, request: Request, given: Fields, *, has_values: bool) -> Response:
     group, position = given.get("group", ""), parse_letter(given.get("at", ""))
     found, said, row, fixed = await console.desk.call(_read_letter, console, group, position)
     if has_values and found is not None:
@@ -222,9 +205,8 @@ def editable(value: bytes | None) -> tuple[str, str] | None:
     return "base64", base64.encodebytes(raw).decode()
 
 
-async def edit(request: Request) -> Response:
+async def edit(console: Console, request: Request) -> Response:
     """Let a copy with another value take the place of a dead letter, and replay it."""
-    console: Console = request.app.state.console
     form = request.state.form
     view = dict(parse_qsl(form.get("view", "")))
     group, position, reason = view.get("group", ""), parse_letter(view.get("at", "")), form.get("reason", "")
@@ -246,12 +228,11 @@ async def edit(request: Request) -> Response:
             found = log.at(position.partition, position.offset)
             if found is None:
                 raise UsageError(f"{position}: there is no record (any more)")
-            writer = request_writer(console, group)
-            replace(log, found, value, author=author, make_log_writer=log_writer(console), writer=writer)
+            replace_value(log, found, value, author=author, writer=request_writer(console, group))
         return "/letters/request?" + query({"group": group, "id": request_id})
 
     says = f"edit {position} of {group[:250]}: a copy with a value of {len(value):,} bytes replaces it and is replayed"
-    return await act(request, Action(says, reason, carry_out))
+    return await act(console, request, Action(says, reason, carry_out))
 
 
 # --- a request ---------------------------------------------------------------------------------------------------------
@@ -283,30 +264,29 @@ def order_of(given: Mapping[str, str], names: Sequence[str], *, operator: str, r
     return ReplayOrder(
         kind,
         asked["group"],
-        tuple(filter(None, [asked["topic"]])) or tuple(dict.fromkeys(each.topic for each in positions)),
-        positions,
+        author_of("console", operator=operator, reason=reason, request_id=given.get("request") or None),
+        topics=tuple(filter(None, [asked["topic"]])) or tuple(dict.fromkeys(each.topic for each in positions)),
+        names=positions,
         is_all=not positions,
         wanted=DeadLetterFilter() if positions else wanted_of(asked, now_ms=now_ms),
         limit=None if positions else ORDER_COUNT_MAX,
         rate=float(rate),
-        author=author_of("console", operator=operator, reason=reason, request_id=given.get("request") or None),
         patience_s=PATIENCE_S,
     )
 
 
-async def plan(request: Request) -> Response:
+async def plan(console: Console, request: Request) -> Response:
     """What a request would ask for; nothing is written."""
-    console: Console = request.app.state.console
     given = dict(request.query_params)
     names = request.query_params.getlist("letter")
     given["request"] = _request_id(given.get("request", "")) or secrets.token_hex(6)
     order = order_of(given, names, operator="plan", reason="plan", now_ms=console.now_ms())
 
-    def choose() -> Any:
+    def look() -> Any:
         with opened_letters(console, order.group, *order.topics) as logs:
-            return choose_for(order, logs)
+            return choose(order, logs)
 
-    choice = await console.desk.call(choose)
+    choice = await console.desk.call(look)
     sample = [letter_json(each, now_ms=console.now_ms(), has_key=False) for each in choice.in_turn[:20]]
     return console.page(
         request,
@@ -324,9 +304,8 @@ async def plan(request: Request) -> Response:
     )
 
 
-async def start(request: Request) -> Response:
+async def start(console: Console, request: Request) -> Response:
     """Begin the request that the plan showed; a job works it off, and its page shows what the log says of it."""
-    console: Console = request.app.state.console
     form = request.state.form
     names, reason = form.get("letters", "").split(), form.get("reason", "")
     count, most = form.get("count", ""), form.get("failures", "")
@@ -352,7 +331,7 @@ async def start(request: Request) -> Response:
         return "/letters/request?" + query({"group": final.group, "id": final.author.request_id})
 
     says = f"{form['act']} {int(count):,} dead letters of {order.group}"
-    return await act(request, Action(says, reason, carry_out))
+    return await act(console, request, Action(says, reason, carry_out))
 
 
 def _work_off(
@@ -361,7 +340,7 @@ def _work_off(
     """How many of each result, and why it stopped."""
     note("choosing", 0, 0)
     with opened_letters(console, order.group, *order.topics) as logs:
-        choice = choose_for(order, logs)
+        choice = choose(order, logs)
         if len(choice.chosen) > count_max:
             raise RetriableError(
                 f"{len(choice.chosen):,} dead letters are meant by now, and {count_max:,} were confirmed; look again"
@@ -384,9 +363,8 @@ def _work_off(
     return Counter(each.result for each in outcomes), watch.stopped
 
 
-async def asked_for(request: Request) -> Response:
+async def asked_for(console: Console, request: Request) -> Response:
     """What the log says of a request: who asked for what, why, and what came of it."""
-    console: Console = request.app.state.console
     group, name = request.query_params.get("group", ""), _request_id(request.query_params.get("id", ""))
     job = console.jobs.newest(f"{LETTERS} {group}")
     job = job if job is not None and job.subject == name else None
@@ -425,7 +403,7 @@ def _rows_of(log: DeadLetterLog, name: str) -> list[dict[str, Any]]:
             {
                 "at": str(position),
                 "at_ms": asked.at_ms,
-                "kind": "replay" if asked.record.kind is ReplayKind.REPLAY else "drop",
+                "kind": asked.record.kind.name.lower(),
                 "operator": operator,
                 "reason": reason,
                 "outcome": outcome,
@@ -436,9 +414,8 @@ def _rows_of(log: DeadLetterLog, name: str) -> list[dict[str, Any]]:
     return rows
 
 
-async def stop(request: Request) -> Response:
+async def stop(console: Console, request: Request) -> Response:
     """Stop the job of a request. What was asked for already is carried out."""
-    console: Console = request.app.state.console
     form = request.state.form
     group, name = form.get("group", ""), form.get("request", "")
     job = console.jobs.newest(f"{LETTERS} {group}")
@@ -448,12 +425,12 @@ async def stop(request: Request) -> Response:
 
 
 ROUTES = [
-    Route("/letters", letters, methods=["GET"]),
-    Route("/letters/plan", plan, methods=["GET"]),
-    Route("/letters/start", start, methods=["POST"]),
-    Route("/letters/stop", stop, methods=["POST"]),
-    Route("/letters/request", asked_for, methods=["GET"]),
-    Route("/letter", letter, methods=["GET"]),
-    Route("/letter/values", values, methods=["POST"]),
-    Route("/letter/edit", edit, methods=["POST"]),
+    route("/letters", letters),
+    route("/letters/plan", plan),
+    route("/letters/start", start, "POST"),
+    route("/letters/stop", stop, "POST"),
+    route("/letters/request", asked_for),
+    route("/letter", letter),
+    route("/letter/values", values, "POST"),
+    route("/letter/edit", edit, "POST"),
 ]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from txlayer.console import show
-from txlayer.operate.consumers import ConsumedTopic, read_consumed
+from txlayer.console.acting import route
+from txlayer.operate.consumers import read_consumed
 from txlayer.operate.overall import groups_of, remarks
 from txlayer.operate.tallies import BUCKET_COUNT, BUCKET_MS
 
@@ -29,11 +28,10 @@ VERIFY_MS = 15 * 60 * 1000
 """The window of `verify` that the overview runs."""
 
 
-async def overview(request: Request) -> Response:
+async def overview(console: Console, request: Request) -> Response:
     """Is it well? In one line, and in numbers."""
-    console: Console = request.app.state.console
     counts = await console.desk.call(console.view.rows.counts)
-    consumers = console.looks.newest(CONSUMERS, lambda: _read_consumers(console), age_ms=CONSUMERS_MS)
+    consumers = console.looks.newest(CONSUMERS, lambda: read_consumed(console.clients), age_ms=CONSUMERS_MS)
     state, now_ms = console.view.state, console.now_ms()
     said = remarks(state, counts, now_ms=now_ms)
     size: dict[str, Any] = {"bucket_ms": BUCKET_MS, "bucket_count": BUCKET_COUNT, "now_ms": now_ms}
@@ -70,28 +68,19 @@ def _examine(console: Console, note: Any) -> Any:
 def _verify(console: Console, note: Any) -> Any:
     from txlayer.operate.verify import WantedWindow, verify
 
-    clients, now_ms = console.clients, console.now_ms()
     return verify(
-        console.config,
-        WantedWindow(now_ms - VERIFY_MS),
-        make_admin=lambda: clients.admin(timeout_ms=10_000),
-        make_reader=lambda isolation: clients.reader(isolation=isolation),
+        console.clients,
+        WantedWindow(console.now_ms() - VERIFY_MS),
         on_read=lambda done, total: note("reading", done, total),
         on_judged=lambda count: note("judging", count, 0),
     )
 
 
-def _read_consumers(console: Console) -> list[ConsumedTopic]:
-    with closing(console.clients.admin(timeout_ms=10_000)) as admin:
-        return read_consumed(admin)
-
-
 WORK = {"doctor": _examine, "verify": _verify}
 
 
-async def start(request: Request) -> Response:
+async def start(console: Console, request: Request) -> Response:
     """Begin a job, and show the overview, which shows its progress."""
-    console: Console = request.app.state.console
     name = request.path_params["name"]
     work = WORK.get(name)
     if work is None or (name == "doctor" and console.inspect is None):
@@ -103,9 +92,8 @@ async def start(request: Request) -> Response:
 # --- what moves -------------------------------------------------------------------------------------------------------
 
 
-async def events(request: Request) -> Response:
+async def events(console: Console, request: Request) -> Response:
     """A stream that says whenever there is a newer picture; the page then asks for itself again."""
-    console: Console = request.app.state.console
     return console.streams.respond(request.state.person.name, changes(console))
 
 
@@ -125,8 +113,4 @@ def _version(console: Console) -> tuple[object, ...]:
     return state.true_ms, state.problem, state.is_ready, state.group_ms, *map(id, console.jobs.named(""))
 
 
-ROUTES = [
-    Route("/", overview, methods=["GET"]),
-    Route("/events", events, methods=["GET"]),
-    Route("/run/{name:str}", start, methods=["POST"]),
-]
+ROUTES = [route("/", overview), route("/events", events), route("/run/{name:str}", start, "POST")]

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from txlayer.adapters.connect import LINGER_MS, ConsumerConnections
-from txlayer.adapters.ports import HalfWriter
 from txlayer.config import ConsumerConfig, milliseconds
-from txlayer.console.acting import Action, act
+from txlayer.console.acting import Action, act, route
 from txlayer.console.show import query
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.leases import parse_queue
-from txlayer.core.messages import check_group, is_topic_name
 from txlayer.errors import RetriableError, UsageError
-from txlayer.operate.dead_letters import DeadLetterLog, open_logs
-from txlayer.operate.locks import LockAdmin, LockState, claim_times, record_json
+from txlayer.operate.dead_letters import DeadLetterLog, check_names, open_logs
+from txlayer.operate.locks import LockAdmin, LockState, check_queue, claim_times, record_json
 from txlayer.operate.operators import signature_of
 from txlayer.operate.queues import Queues, read_queues
-from txlayer.operate.replay import ask_queues, author_of
-from txlayer.operate.requests import RequestWriter
+from txlayer.operate.replay import RequestWriter, ask_queues, author_of
 
 if TYPE_CHECKING:
     from txlayer.console.app import Console
@@ -37,9 +33,8 @@ WRITE_MS = 30_000
 WORDS = {"pause": ReplayKind.PAUSE, "resume": ReplayKind.RESUME}
 
 
-async def queues(request: Request) -> Response:
+async def queues(console: Console, request: Request) -> Response:
     """All queues, or those of a group and topic."""
-    console: Console = request.app.state.console
     look = console.looks.newest(QUEUES, lambda: _read(console), age_ms=AGE_MS)
     asked = {name: request.query_params.get(name, "").strip()[:300] for name in ("group", "topic")}
     found: Queues = look.result or Queues()
@@ -64,7 +59,7 @@ def _is_pending(asked: Any, *, is_paused: bool) -> bool:
 
 def _read(console: Console) -> Queues:
     clients, topics = console.clients, console.config.topics
-    with opened_locks(console) as locks, closing(clients.admin(timeout_ms=10_000)) as admin:
+    with opened_locks(console) as locks, closing(clients.admin()) as admin:
         leases = locks.read()
         old = (s.lease for s in leases if s.claimed_ms is None and s.state is LockState.HELD)
         claimed = claim_times(admin, old, topic=topics.locks, make_reader=clients.reader)
@@ -104,33 +99,30 @@ def opened_letters(console: Console, group: str, *topics: str) -> Iterator[dict[
     Raises:
         UsageError: no group or topic can have such a name.
     """
-    check_group(group)
-    if unknown := [topic for topic in topics if not is_topic_name(topic)]:
-        raise UsageError(f"no topic can be called {unknown[0][:80]!r}")
-    with closing(console.clients.admin(timeout_ms=10_000)) as admin:
+    check_names(group, topics)
+    with closing(console.clients.admin()) as admin:
         yield open_logs(admin, group, topics, make_reader=console.clients.reader)
-
-
-def log_writer(console: Console) -> Callable[[int], HalfWriter]:
-    """Makes writers of single records, whose batches have at most so many bytes."""
-    return lambda batch_bytes: console.clients.half_writer(
-        batch_bytes_max=batch_bytes, message_timeout_ms=WRITE_MS, linger_ms=LINGER_MS
-    )
 
 
 def request_writer(console: Console, group: str) -> RequestWriter:
     """Writes requests to the replay topics of a group, for one thread."""
     environment = console.environment
-    return RequestWriter(log_writer(console), group=group, clock=environment.clock, pause=environment.sleep)
+    return RequestWriter(
+        lambda batch_bytes: console.clients.half_writer(
+            batch_bytes_max=batch_bytes, message_timeout_ms=WRITE_MS, linger_ms=LINGER_MS
+        ),
+        group=group,
+        clock=environment.clock,
+        pause=environment.sleep,
+    )
 
 
 # --- one queue --------------------------------------------------------------------------------------------------------
 
 
-async def queue(request: Request) -> Response:
+async def queue(console: Console, request: Request) -> Response:
     """A queue's lease, and its newest records in the lock log."""
-    console: Console = request.app.state.console
-    name = _queue_name(request.query_params.get("name", ""))
+    name = check_queue(request.query_params.get("name", ""))
 
     def read() -> tuple[Any, list[Any]]:
         with opened_locks(console) as locks:
@@ -152,19 +144,10 @@ async def queue(request: Request) -> Response:
     )
 
 
-def _queue_name(text: str) -> str:
-    try:
-        parse_queue(text)
-    except ValueError:
-        raise UsageError(f"{text[:80]!r} names no queue: GROUP/TOPIC/PARTITION") from None
-    return text
-
-
-async def release(request: Request) -> Response:
+async def release(console: Console, request: Request) -> Response:
     """End the lease that the page showed."""
-    console: Console = request.app.state.console
     form = request.state.form
-    name, token, reason = _queue_name(form.get("queue", "")), form.get("token", ""), form.get("reason", "")
+    name, token, reason = check_queue(form.get("queue", "")), form.get("token", ""), form.get("reason", "")
 
     def carry_out(operator: str) -> str:
         signature = signature_of("console", operator=operator, reason=reason)
@@ -177,12 +160,11 @@ async def release(request: Request) -> Response:
         console.looks.again(QUEUES, lambda: _read(console))
         return "/queue?" + query({"name": name})
 
-    return await act(request, Action(f"release the lease {token[:20]} of {name}", reason, carry_out))
+    return await act(console, request, Action(f"release the lease {token[:20]} of {name}", reason, carry_out))
 
 
-async def pause(request: Request) -> Response:
+async def pause(console: Console, request: Request) -> Response:
     """Ask the owners of partitions to pause, or to go on."""
-    console: Console = request.app.state.console
     form = request.state.form
     group, topic, number, word = (form.get(name, "").strip() for name in ("group", "topic", "partition", "act"))
     reason = form.get("reason", "")
@@ -199,12 +181,12 @@ async def pause(request: Request) -> Response:
         console.looks.again(QUEUES, lambda: _read(console))
         return "/queues?" + query({"group": group, "topic": topic})
 
-    return await act(request, Action(f"{word} {where} of {topic[:250]} for {group[:250]}", reason, carry_out))
+    return await act(console, request, Action(f"{word} {where} of {topic[:250]} for {group[:250]}", reason, carry_out))
 
 
 ROUTES = [
-    Route("/queues", queues, methods=["GET"]),
-    Route("/queues/release", release, methods=["POST"]),
-    Route("/queues/pause", pause, methods=["POST"]),
-    Route("/queue", queue, methods=["GET"]),
+    route("/queues", queues),
+    route("/queues/release", release, "POST"),
+    route("/queues/pause", pause, "POST"),
+    route("/queue", queue),
 ]

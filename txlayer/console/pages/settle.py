@@ -11,18 +11,17 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from txlayer.adapters.connect import ProducerConnections
 from txlayer.config import ClientConfig, ProducerConfig, milliseconds, parse_duration
-from txlayer.console.acting import Action, act
+from txlayer.console.acting import Action, act, route
 from txlayer.console.pages.transactions import LENGTH_MAX, wanted_of
 from txlayer.console.show import query
 from txlayer.console.work import Job, Note
 from txlayer.errors import RetriableError, UsageError
 from txlayer.operate.operators import REASON_LENGTH_MAX
 from txlayer.operate.rows import Wanted
-from txlayer.operate.settle import ManualSettlement, OperatorAction, SettlementOutcome, SettlementResult
+from txlayer.operate.settle import ManualSettlement, OperatorAction, SettlementOutcome, SettlementResult, sentence
 from txlayer.operate.settle_requests import (
     REQUEST_COUNT_MAX,
     SELECTED_COUNT_MAX,
@@ -38,7 +37,6 @@ from txlayer.operate.settle_requests import (
     with_first_decisions,
     work_off,
 )
-from txlayer.operate.settle_text import sentence
 from txlayer.operate.unsettled import PARKED, unsettled_json
 
 if TYPE_CHECKING:
@@ -70,9 +68,8 @@ EFFECTS = {
 # --- what would happen ------------------------------------------------------------------------------------------------
 
 
-async def plan(request: Request) -> Response:
+async def plan(console: Console, request: Request) -> Response:
     """What would happen, and the form that asks for it; nothing is written."""
-    console: Console = request.app.state.console
     form = request.state.form
     action, now_ms = _action(form), console.now_ms()
     keys = _keys(form)
@@ -143,9 +140,8 @@ def _check_current(console: Console) -> None:
 # --- asking for it ----------------------------------------------------------------------------------------------------
 
 
-async def settle(request: Request) -> Response:
+async def settle(console: Console, request: Request) -> Response:
     """Begin the request, or keep it for a second person; what came of it is on its own page."""
-    console: Console = request.app.state.console
     form = request.state.form
     action, keys = _action(form), _keys(form)
     count, until_ms = _number(form, "count"), _number(form, "until")
@@ -164,7 +160,7 @@ async def settle(request: Request) -> Response:
     if count > 1 and form.get("confirm", "").strip().replace(",", "") != str(count):
         raise UsageError(f"type the number of transactions, {count}, to confirm; nothing was written")
     _check_current(console)
-    return await act(request, _as_action(console, asked))
+    return await act(console, request, _as_action(console, asked))
 
 
 def _number(form: Mapping[str, str], name: str) -> int:
@@ -188,11 +184,9 @@ def _which(asked: SettlementRequest) -> str:
     """What the request is about, in a few words."""
     if not asked.is_filter:
         return ", ".join(asked.keys[:3]) + (", …" if len(asked.keys) > 3 else "")
-    f = asked.wanted.filter
-    reasons = ",".join(sorted(reason.value for reason in f.reasons))
-    parts = {"group": f.group, "topic": f.topic, "state": ",".join(sorted(f.states)), "reason": reasons}
-    parts["ordering key"] = asked.wanted.key_hash
-    return ", ".join(f"{name} {value}" for name, value in parts.items() if value)
+    key_hash = asked.wanted.key_hash
+    parts = asked.wanted.filter.fields() | ({"ordering key": key_hash} if key_hash else {})
+    return ", ".join(f"{name} {value}" for name, value in parts.items())
 
 
 def _begin(console: Console, asked: SettlementRequest, *, is_resumed: bool) -> None:
@@ -220,24 +214,19 @@ def _work_off(console: Console, asked: SettlementRequest, note: Note, *, is_resu
         return work_off(
             asked,
             console.view,
-            ManualSettlement(config, connections, producers, clock=environment.clock, pause=environment.sleep),
-            connections,
-            topics=config.topics,
+            ManualSettlement(connections, producers, clock=environment.clock, pause=environment.sleep),
             now_ms=console.now_ms,
             should_stop=lambda: note.should_stop,
             on_step=lambda state: note("working", state.line_count, asked.count, state),
             is_resumed=is_resumed,
-            clock=environment.clock,
-            pause=environment.sleep,
         )
 
 
 # --- what became of it ------------------------------------------------------------------------------------------------
 
 
-async def one(request: Request) -> Response:
+async def one(console: Console, request: Request) -> Response:
     """One request: how far it is, and what the logs say became of its transactions."""
-    console: Console = request.app.state.console
     request_id = request.query_params.get("id", "")
     job, state, found, lines = await _look_at(console, request_id)
     asked = state.request if state is not None else found.request if found is not None else None
@@ -294,53 +283,49 @@ async def _look_at(
 def _find(console: Console, request_id: str) -> tuple[FoundRequest | None, list[FoundLine]]:
     begun_ms = begun_ms_of(request_id)
     with closing(console.connect()) as connections:
-        topics = console.config.topics
-        found = read_requests(connections, topics, since_ms=begun_ms, request_id=request_id)
+        found = read_requests(connections, since_ms=begun_ms, request_id=request_id)
         if not found:
             return None, []
-        return found[0], with_first_decisions(found[0], connections, topics)
+        return found[0], with_first_decisions(found[0], connections)
 
 
-async def all_of_them(request: Request) -> Response:
+async def all_of_them(console: Console, request: Request) -> Response:
     """The requests of this console, and those in the op log of the last hour or day."""
-    console: Console = request.app.state.console
     since = request.query_params.get("since", "1h")
     since_ms = console.now_ms() - milliseconds(parse_duration("since", since))
 
     def read() -> list[FoundRequest]:
         with closing(console.connect()) as connections:
-            return read_requests(connections, console.config.topics, since_ms=since_ms)
+            return read_requests(connections, since_ms=since_ms)
 
     found = await console.desk.call(read)
     running = [job for job in console.jobs.named(_job_name("")) if job.is_running]
     return console.page(request, "requests.html", found=found, running=running, since=since)
 
 
-async def stop(request: Request) -> Response:
+async def stop(console: Console, request: Request) -> Response:
     """Stop a request after its step; what is written takes effect."""
-    console: Console = request.app.state.console
     request_id = request.state.form.get("id", "")[:40]
     console.jobs.stop(_job_name(request_id))
     return RedirectResponse("/request?" + query({"id": request_id}), 303)
 
 
-async def resume(request: Request) -> Response:
+async def resume(console: Console, request: Request) -> Response:
     """Write the lines that are missing, under the name of the person who resumes."""
-    console: Console = request.app.state.console
     request_id = request.state.form.get("id", "")[:40]
     job, state, found, _ = await _look_at(console, request_id)
     if not _can_resume(job, state, found):
         raise UsageError("nothing is missing of this request, or it is not known of which transactions")
     asked = state.request if state is not None else found.request if found is not None else None
     assert asked is not None  # `_can_resume`
-    return await act(request, _as_action(console, asked, is_resumed=True))
+    return await act(console, request, _as_action(console, asked, is_resumed=True))
 
 
 ROUTES = [
-    Route("/settle/plan", plan, methods=["POST"]),
-    Route("/settle", settle, methods=["POST"]),
-    Route("/request", one, methods=["GET"]),
-    Route("/requests", all_of_them, methods=["GET"]),
-    Route("/request/stop", stop, methods=["POST"]),
-    Route("/request/resume", resume, methods=["POST"]),
+    route("/settle/plan", plan, "POST"),
+    route("/settle", settle, "POST"),
+    route("/request", one),
+    route("/requests", all_of_them),
+    route("/request/stop", stop, "POST"),
+    route("/request/resume", resume, "POST"),
 ]

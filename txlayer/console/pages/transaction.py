@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from txlayer.adapters.ports import HistoryStart
 from txlayer.adapters.tracing import trace_context_of
 from txlayer.config import milliseconds, parse_duration
+from txlayer.console.acting import route
 from txlayer.console.show import query
 from txlayer.core.codec import HALF_HEADER
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.errors import UsageError
-from txlayer.operate import Json, length_text
-from txlayer.operate.history import are_applied, histories_at, history_json, read_half_records
+from txlayer.operate import Json
+from txlayer.operate.history import are_applied, histories_at, history_json, parse_position, read_half_records, timeline
 from txlayer.operate.rows import Wanted
 from txlayer.operate.settle_requests import actions_for, rows_of
 from txlayer.operate.unsettled import unsettled_json
@@ -38,7 +37,6 @@ VERDICT = "verdict"
 VERDICT_MS = 1_000
 """Around the moment at which a transaction was prepared; what became of it is read up to now."""
 MARGIN_MS = 10 * 60_000
-_POSITION = re.compile(r"(\d{1,9}):(\d{1,18})(\|.*)?", re.ASCII)
 _UUID7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
@@ -50,21 +48,18 @@ class Found(NamedTuple):
     since_ms: int | None  # half and op were read from here; None: from the half message itself
 
 
-async def transaction(request: Request) -> Response:
-    console: Console = request.app.state.console
+async def transaction(console: Console, request: Request) -> Response:
     return await _answer(console, request, dict(request.query_params), has_values=False)
 
 
-async def values(request: Request) -> Response:
+async def values(console: Console, request: Request) -> Response:
     """The same page with the messages' values. That somebody has seen them is logged."""
-    console: Console = request.app.state.console
     form = dict(getattr(request.state, "form", {}))
     return await _answer(console, request, form | {"id": unquote(form.get("id", ""))}, has_values=True)
 
 
-async def verdict(request: Request) -> Response:
+async def verdict(console: Console, request: Request) -> Response:
     """Begin to verify the moment at which it was prepared, and show the page again, which shows the progress."""
-    console: Console = request.app.state.console
     form = dict(getattr(request.state, "form", {}))
     what, at = unquote(form.get("id", "")), form.get("at", "")
     if not at.isascii() or not at.isdigit() or len(at) > 18:
@@ -78,13 +73,10 @@ async def verdict(request: Request) -> Response:
 def _verdicts(console: Console, txn_id: str, at_ms: int, note: Any) -> Any:
     from txlayer.operate.verify import WantedWindow, verdicts_of  # imported when a job needs it
 
-    clients = console.clients
     return verdicts_of(
-        console.config,
+        console.clients,
         txn_id,
         WantedWindow(max(at_ms - VERDICT_MS, 0), at_ms + VERDICT_MS),
-        make_admin=lambda: clients.admin(timeout_ms=10_000),
-        make_reader=lambda isolation: clients.reader(isolation=isolation),
         on_read=lambda done, total: note("reading", done, total),
     )
 
@@ -113,14 +105,14 @@ async def _answer(console: Console, request: Request, fields: dict[str, str], *,
 
 
 def _look_up(console: Console, what: str, *, since: str, has_values: bool) -> Found:
-    position = _POSITION.fullmatch(what)
+    position = parse_position(what)
     if position is None and (not what.isascii() or not 0 < len(what) <= 128 or re.search(r"[/|\n]", what)):
         raise UsageError("an id has 1 to 128 ASCII characters without / and |; a position is PARTITION:OFFSET of half")
     reader = console.clients.history()
     rows: list[UnsettledTransaction] = []
     since_ms = None
     if position is not None:
-        histories, _ = histories_at(reader, int(position[1]), int(position[2]))
+        histories, _ = histories_at(reader, *position)
         keys = [f"{history.txn_id}/{history.nonce}" for history in histories]
         rows = list(rows_of(console.view, keys, now_ms=console.now_ms()).values())
     else:
@@ -128,12 +120,12 @@ def _look_up(console: Console, what: str, *, since: str, has_values: bool) -> Fo
         since_ms = _since_ms(console, what, since, rows)
         partitions = sorted({row.partition for row in rows}) if rows and not since else None
         histories = reader.read(what, start=HistoryStart(since_ms), partitions=partitions, with_checks=True)
-    with closing(console.connect()) as connections, closing(console.clients.admin(timeout_ms=10_000)) as admin:
+    with closing(console.connect()) as connections, closing(console.clients.admin()) as admin:
         applied = list(are_applied(admin, console.config.topics, histories))
         attempts = []
         for history, is_applied in zip(histories, applied, strict=True):
             offsets = [half.offset for half in history.half_records]
-            records = read_half_records(connections, console.config.topics, history.partition, offsets)
+            records = read_half_records(connections, history.partition, offsets)
             body = history_json(history, is_applied=is_applied)
             body["messages"] = [_message(records[at], at, has_value=has_values) for at in records]
             body["forwarded"], body["handled"], body["forwarded_problem"] = [], [], ""
@@ -176,92 +168,8 @@ def _message(record: Any, offset: int, *, has_value: bool) -> Json:
     }
 
 
-# --- the timeline -----------------------------------------------------------------------------------------------------
-
-
-class Event(NamedTuple):
-    """One line of a timeline."""
-
-    at_ms: int
-    kind: str  # stored, asked, answered, said, decided, refused, doubt, forwarded, settled
-    what: str
-    place: str
-    detail: str = ""
-
-
-def timeline(history: Json) -> list[Event]:
-    """What happened, the oldest first; what the topics do not say is not there."""
-    return sorted(_events(history), key=lambda event: event.at_ms)
-
-
-def _events(history: Json) -> Iterator[Event]:
-    partition = history["partition"]
-    for half in history["half_records"]:
-        what = f"message {half['index'] + 1} of {history['message_count']} stored, for {half['topic']}"
-        yield Event(half["appended_ms"], "stored", what, f"half {partition}:{half['offset']}", _options(half))
-    asked_ms = {}
-    for question in history["questions"]:
-        asked_ms[question["number"]] = question["asked_ms"]
-        detail = "" if question["answers"] else "no answer yet"
-        place = f"check {question['partition']}:{question['offset']}"
-        yield Event(question["asked_ms"], "asked", f"check-back {question['number']} sent", place, detail)
-    for line in history["op_lines"]:
-        yield _op_event(line, history, asked_ms)
-    for refusal in history["refusals"]:
-        place = f"check {refusal['partition']}:{refusal['offset']}"
-        yield Event(refusal["appended_ms"], "refused", f"refused, and reported: {refusal['text']}", place)
-    doubt = history["doubt"]
-    if doubt is not None and doubt["moved_ms"]:
-        # The time of its state is that of a decision; of others, doubt says only when it came there.
-        is_undecided = doubt["state"] in (TxnState.OPEN.value, TxnState.PARKED.value)
-        what = "moved to doubt" if is_undecided else f"on doubt, {doubt['state']}"
-        now = f"now {doubt['state']}" if doubt["state"] == TxnState.PARKED.value else ""
-        detail = ": ".join(filter(None, [now, doubt["reason"]]))
-        yield Event(doubt["moved_ms"], "doubt", what, f"doubt {partition}", detail)
-    for message in history["forwarded"]:
-        place = f"{message['topic']} {message['partition']}:{message['offset']}"
-        yield Event(message["at_ms"], "forwarded", f"forwarded to {message['topic']}", place)
-    if history["left_doubt_ms"] is not None:
-        yield Event(history["left_doubt_ms"], "settled", "left doubt: settled", f"doubt {partition}")
-
-
-def _op_event(line: Json, history: Json, asked_ms: dict[int, int]) -> Event:
-    position = {"offset": line["offset"], "line": line["line"]}
-    is_decision = position == history["decided_at"]
-    kind = "decided" if is_decision else "answered" if line["check_number"] is not None else "said"
-    parts = []
-    if (number := line["check_number"]) is not None:
-        after = "" if number not in asked_ms else f" after {length_text(line['appended_ms'] - asked_ms[number])}"
-        parts.append(f"answers check-back {number}{after}")
-    if line["operator"]:
-        parts.append(f"operator {line['operator']}")
-    if line["reason"]:
-        parts.append(f"reason: {line['reason']}")
-    if not line["is_counted"]:
-        parts.append(_why_not(line, history))
-    elif is_decision:
-        parts.append("decides" + ("" if history["is_applied"] is not False else "; no coordinator has carried it out"))
-    place = f"op {history['partition']}:{line['offset']}, line {line['line']}"
-    return Event(
-        line["appended_ms"], kind, f"{line['resolution'].lower()} by {line['source']}", place, "; ".join(parts)
-    )
-
-
-def _why_not(line: Json, history: Json) -> str:
-    if line["producer_group"] != history["producer_group"]:
-        return f"does not count: it names the group {line['producer_group']}"
-    return f"does not count: it names half offset {line['last_half_offset']}, or was given up"
-
-
-def _options(half: Json) -> str:
-    parts = [f"ordering key {half['key_hash']}" if half["key_hash"] else ""]
-    parts.append("in the order of prepare" if half["order"] == "prepare" and half["key_hash"] else "")
-    parts.append(f"immunity {length_text(half['immunity_ms'])}" if half["immunity_ms"] is not None else "")
-    return ", ".join(filter(None, parts))
-
-
 ROUTES = [
-    Route("/transaction", transaction, methods=["GET"]),
-    Route("/transaction/values", values, methods=["POST"]),
-    Route("/transaction/verdict", verdict, methods=["POST"]),
+    route("/transaction", transaction),
+    route("/transaction/values", values, "POST"),
+    route("/transaction/verdict", verdict, "POST"),
 ]

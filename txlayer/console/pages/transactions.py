@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from txlayer.config import milliseconds, parse_duration
+from txlayer.console.acting import route
 from txlayer.console.show import query
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import ParkReason
@@ -28,8 +28,7 @@ LENGTH_MAX = 2_000
 """Characters of one field of an address."""
 
 
-async def transactions(request: Request) -> Response:
-    console: Console = request.app.state.console
+async def transactions(console: Console, request: Request) -> Response:
     asked = fields_of(request)
     wanted = wanted_of(asked)
     now_ms = console.now_ms()
@@ -66,19 +65,10 @@ def wanted_of(asked: dict[str, str]) -> Wanted:
     Raises:
         UsageError: a field says nothing that there is.
     """
-    states = [part for part in asked["state"].split(",") if part]
-    reasons = [part for part in asked["reason"].split(",") if part]
-    if unknown := [state for state in states if state not in STATES]:
+    older_ms = milliseconds(parse_duration("older", asked["older"])) if asked["older"] else None
+    wanted = Filter.of_fields(asked, older_ms=older_ms)
+    if unknown := sorted(wanted.states - frozenset(STATES)):
         raise UsageError(f"no state is called {unknown[0][:40]!r}")
-    if unknown := [reason for reason in reasons if reason not in {each.value for each in ParkReason}]:
-        raise UsageError(f"no reason is called {unknown[0][:40]!r}")
-    wanted = Filter(
-        group=asked["group"] or None,
-        topic=asked["topic"] or None,
-        states=frozenset(states),
-        reasons=frozenset(map(ParkReason, reasons)),
-        older_ms=milliseconds(parse_duration("older", asked["older"])) if asked["older"] else None,
-    )
     hashed = key_hash(asked["key"].encode(errors="replace")) if asked["key"] else None
     return Wanted(wanted, key_hash=hashed, sort=asked["sort"] or "age", after=asked["after"], limit=PAGE_COUNT)
 
@@ -91,7 +81,7 @@ def _sort_link(kept: dict[str, str], name: str) -> dict[str, Any]:
     return {"link": "?" + query(kept | {"sort": turned}), "mark": mark}
 
 
-async def search(request: Request) -> Response:
+async def search(_console: Console, request: Request) -> Response:
     """Where a search leads: to the transaction of an id or a position, or to those of an ordering key."""
     what = request.query_params.get("what", "").strip()
     if not what or len(what) > LENGTH_MAX:
@@ -101,4 +91,4 @@ async def search(request: Request) -> Response:
     return RedirectResponse("/transaction?" + query({"id": what}), 303)
 
 
-ROUTES = [Route("/transactions", transactions, methods=["GET"]), Route("/search", search, methods=["GET"])]
+ROUTES = [route("/transactions", transactions), route("/search", search)]
