@@ -145,8 +145,8 @@ def test_a_cancellation_says_whether_it_came_first_when_half_is_older_than_what_
     key, due_ms, looks = "order-1/00000001", 5_000, [HistoryFold("order-1"), HistoryFold("order-1")]
     waiting = Transaction(key, "shop", "mails", 3, 1_000, "900", (0, 0), None)
     waiting.state = TxnState.SCHEDULED
-    waiting.extra().due = DueTimes(left=(due_ms,), committed_at=(0, 0))
-    waiting.extra().decided_at = (0, 0)
+    waiting.ensure_extras().due = DueTimes(left=(due_ms,), committed_at=(0, 0))
+    waiting.ensure_extras().decided_at = (0, 0)
     summary = codec.encode_summary(waiting.summary())
     looks[0].doubt(partition=1, appended_ms=2_000, key=key.encode(), value=summary)
     looks[1].doubt(partition=1, appended_ms=6_000, key=key.encode(), value=None)

@@ -1204,7 +1204,6 @@ class Ledger:
         if op.is_release:
             event = TxnEvent.RELEASE
             self._releases_ahead = max(self._releases_ahead - 1, 0)
-            self._releases_before = max(self._releases_before - 1, 0)
         elif op.is_reschedule:
             event = TxnEvent.RESCHEDULE
         txn = self.transactions.get(op.key)
@@ -1226,6 +1225,8 @@ class Ledger:
             self._report_without_effect(op, Effect.REPEAT)
         else:
             self._carry_out(txn, event, op=op, position=position)
+        if op.is_release:
+            self._releases_before = max(self._releases_before - 1, 0)
         self._try_those_behind()
 
     def _is_about_time(self, txn: Transaction, op: OpMessage) -> bool:
@@ -1252,7 +1253,7 @@ class Ledger:
             return
         behind_ms = min(max(self._op_behind_ms + early_ms, 0), CLOCK_ERROR_MS)
         if behind_ms != self._op_behind_ms:
-            self._op_behind_ms, self._releases_before = behind_ms, self._releases_ahead
+            self._op_behind_ms, self._releases_before = behind_ms, self._releases_ahead + 1
 
     def _remember_on_doubt(self, txn: Transaction, position: OpPosition) -> None:
         """Only doubt can tell a restart that this line ended `txn`: the restart may read a half record that arrives later."""
