@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -53,7 +53,6 @@ class Site:
         self.connections = Connections()
         self.streams = EventStreams(self.connections.ending)
         self.made_count = 0
-        self.closed_count = 0
         self.got: list[int] = []
         self._pages = Starlette(
             routes=[
@@ -74,25 +73,19 @@ class Site:
         await PlainTextResponse("taken")(scope, receive, send)
 
     async def _events(self, request: Request) -> Response:
-        return self.streams.respond(request.query_params["person"], self._quiet())
+        first = iter([FIRST])
+        return self.streams.respond(request.query_params["person"], lambda: next(first, ""))
 
     async def _flood(self, _: Request) -> Response:
-        return self.streams.respond("flood", self._endless())
+        return self.streams.respond("flood", self._large)
 
-    async def _quiet(self) -> AsyncGenerator[str, None]:
-        try:
-            yield FIRST
-            await asyncio.Future()
-        finally:
-            self.closed_count += 1
+    def _large(self) -> str:
+        self.made_count += 1
+        return LARGE
 
-    async def _endless(self) -> AsyncGenerator[str, None]:
-        try:
-            while True:
-                self.made_count += 1
-                yield LARGE
-        finally:
-            self.closed_count += 1
+    @property
+    def stream_count(self) -> int:
+        return self.streams._counts.total()
 
 
 @contextmanager
@@ -344,7 +337,7 @@ def test_connections_that_wait_give_way_to_a_request(port: int) -> None:
         assert b"" == read(idle[0])
 
 
-@limited(CONNECTION_COUNT_MAX=8, PING_S=0.1)
+@limited(CONNECTION_COUNT_MAX=8, PING_S=0.1, TICK_S=0.05)
 def test_connections_that_are_answered_do_not_give_way(port: int) -> None:
     with ExitStack() as stack:
         streams = [stack.enter_context(request(port, get(f"/events?person={n}"))) for n in range(8)]
@@ -372,7 +365,7 @@ def test_a_thousand_event_streams_do_not_stop_pages(site: Site, port: int) -> No
         assert STREAM_COUNT_MAX == statuses.count(b"200")
         assert 1_000 - STREAM_COUNT_MAX == statuses.count(b"503")
         assert b"a page" in page_of(port)
-    wait_until(lambda: site.closed_count == STREAM_COUNT_MAX, within=20, what="all streams are closed")
+    wait_until(lambda: not site.stream_count, within=20, what="all streams are closed")
     with request(port, get("/events?person=later")) as sock:
         assert b"first" in read(sock, b"first")
 
@@ -389,24 +382,24 @@ def test_a_person_has_only_so_many_streams(port: int) -> None:
         assert b" 200 " in read(other, b"first")
 
 
-@limited(PING_S=0.1)
+@limited(PING_S=0.1, TICK_S=0.05)
 def test_a_quiet_stream_is_kept_alive(port: int) -> None:
     with request(port, get("/events?person=alice")) as sock:
         assert b": quiet\n\n" in read(sock, b": quiet\n\n")
 
 
-@limited(STREAM_S=0.5, PING_S=0.1)
+@limited(STREAM_S=0.5, PING_S=0.1, TICK_S=0.05)
 def test_a_stream_ends_after_its_time(site: Site, port: int) -> None:
     with request(port, get("/events?person=alice")) as sock:
         assert read(sock, b"\r\n0\r\n\r\n").endswith(b"\r\n0\r\n\r\n")
-    wait_until(lambda: site.closed_count == 1, within=20, what="its source is closed")
+    wait_until(lambda: not site.stream_count, within=20, what="its place is free")
 
 
 @pytest.mark.threat("reach the port of the console")
-@limited(TAKE_S=0.5, LOOK_S=0.1)
+@limited(TAKE_S=0.5, LOOK_S=0.1, TICK_S=0.0)
 def test_a_stream_that_is_not_read_makes_no_more_events_and_ends(site: Site, port: int) -> None:
     with request(port, get("/flood")) as slow:
-        wait_until(lambda: site.closed_count == 1, within=20, what="the server hangs up")
+        wait_until(lambda: site.made_count and not site.stream_count, within=20, what="the server hangs up")
         made_count = site.made_count
         assert b"a page" in page_of(port)
         assert made_count == site.made_count
@@ -418,13 +411,17 @@ def test_open_streams_do_not_keep_the_server_from_ending(site: Site, caplog: pyt
     with ExitStack() as stack, served(site) as port:
         sock = stack.enter_context(request(port, get("/events?person=alice")))
         assert b"first" in read(sock, b"first")
-    assert 1 == site.closed_count
+    assert 0 == site.stream_count
     assert "Cancel" not in caplog.text  # what the server says when it ends what does not end by itself
 
 
-def test_an_error_of_the_source_ends_its_stream_alone(site: Site) -> None:
-    async def broken() -> AsyncGenerator[str, None]:
-        yield FIRST
+def test_an_error_of_the_source_ends_its_stream_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TICK_S", 0.0)
+    events = iter([FIRST])
+
+    def broken() -> str:
+        for event in events:
+            return event
         raise ValueError("broken")
 
     async def run() -> None:
@@ -437,11 +434,11 @@ def test_an_error_of_the_source_ends_its_stream_alone(site: Site) -> None:
             return await asyncio.Future()
 
         with pytest.raises(ValueError, match="broken"):
-            await site.streams.respond("alice", broken())({"type": "http"}, receive, send)
+            await site.streams.respond("alice", broken)({"type": "http"}, receive, send)
 
     asyncio.run(run())
 
-    assert 0 == site.streams._counts.total()
+    assert 0 == site.stream_count
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------

@@ -14,12 +14,12 @@ import struct
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -50,6 +50,8 @@ STREAM_COUNT_MAX = 256
 STREAM_COUNT_OF_PERSON_MAX = 16
 STREAM_S = 300.0
 """Then a stream ends, and the browser opens it again with its present rights."""
+TICK_S = 2.0
+"""Between two looks whether a page has changed."""
 PING_S = 15.0
 """A line on a quiet stream, so that no proxy ends it."""
 RETRY_S = 30
@@ -299,17 +301,17 @@ def server_settings(connections: Connections) -> dict[str, Any]:
 class EventStreams:
     """The open event streams, bounded in number, in all and for each person.
 
-    A stream ends after `STREAM_S`, when its browser has gone, or when the server ends. On a quiet one a comment is sent every
-    `PING_S`. The source is not asked for its next event before the browser has taken the last one, and is closed in the end.
+    A stream ends after `STREAM_S`, when its browser has gone, or when the server ends. Each looks for an event every `TICK_S`,
+    after the browser has taken the last one; on a quiet one a comment is sent every `PING_S`.
     """
 
     def __init__(self, ending: asyncio.Event) -> None:
         self.ending = ending
         self._counts: Counter[str] = Counter()
 
-    def respond(self, person: str, source: AsyncGenerator[str, None]) -> Response:
-        """The answer that sends the events of `source` to this person; beyond a limit 503."""
-        return _EventStream(self, person, source)
+    def respond(self, person: str, look: Callable[[], str]) -> Response:
+        """The answer that sends this person the events that `look` finds, empty where none is new; beyond a limit 503."""
+        return _EventStream(self, person, look)
 
     @contextmanager
     def place(self, person: str) -> Iterator[bool]:
@@ -323,55 +325,28 @@ class EventStreams:
             self._counts = +self._counts  # forgets those without a stream
 
 
-class _EventStream(Response):
-    def __init__(self, streams: EventStreams, person: str, source: AsyncGenerator[str, None]) -> None:
-        super().__init__(headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
-        del self.headers["content-length"]
-        self._streams = streams
-        self._person = person
-        self._source = source
+class _EventStream(StreamingResponse):
+    def __init__(self, streams: EventStreams, person: str, look: Callable[[], str]) -> None:
+        events, headers = _events(streams.ending, look), {"X-Accel-Buffering": "no"}
+        super().__init__(events, headers=headers, media_type="text/event-stream")
+        self._place = streams.place(person)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._streams.place(self._person) as is_free:
+        with self._place as is_free:
             if is_free:
-                await self._send(receive, send)
+                await super().__call__(scope, receive, send)
         if not is_free:
-            await self._source.aclose()
             text = "too many pages follow the log; this one does not"
             await answer(HTTPStatus.SERVICE_UNAVAILABLE, text, retry_s=RETRY_S)(scope, receive, send)
 
-    async def _send(self, receive: Receive, send: Send) -> None:
-        loop = asyncio.get_running_loop()
-        ends_s = loop.time() + STREAM_S
-        ends = {asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._streams.ending.wait())}
-        coming: asyncio.Task[str] | None = None
-        try:
-            await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": self.raw_headers})
-            while loop.time() < ends_s:
-                coming = coming or asyncio.ensure_future(_next(self._source))
-                done, _ = await asyncio.wait({coming, *ends}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED)
-                if done & ends:
-                    break
-                text = ": quiet\n\n"
-                if coming in done:
-                    text, coming = coming.result(), None
-                if not text:
-                    break
-                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            left = [*ends, *([] if coming is None else [coming])]
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
-            await self._source.aclose()
 
-
-async def _next(source: AsyncGenerator[str, None]) -> str:
-    """The next event; empty when there is none any more."""
-    return await anext(source, "")
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def _events(ending: asyncio.Event, look: Callable[[], str]) -> AsyncGenerator[str, None]:
+    now_s = asyncio.get_running_loop().time
+    ends_s, ping_s = now_s() + STREAM_S, now_s() + PING_S
+    while not ending.is_set() and now_s() < ends_s:
+        event = look()
+        if event or now_s() >= ping_s:
+            ping_s = now_s() + PING_S
+            yield event or ": quiet\n\n"
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ending.wait(), TICK_S)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
@@ -19,8 +18,6 @@ from txlayer.operate.tallies import BUCKET_COUNT, BUCKET_MS
 if TYPE_CHECKING:
     from txlayer.console.app import Console
 
-TICK_S = 2.0
-"""Between two looks whether a page has changed."""
 CONSUMERS = "consumers"
 CONSUMERS_MS = 30_000
 """A look at the consumer groups is repeated when it is older, and somebody asks for the overview."""
@@ -97,15 +94,16 @@ async def events(console: Console, request: Request) -> Response:
     return console.streams.respond(request.state.person.name, changes(console))
 
 
-async def changes(console: Console) -> AsyncGenerator[str, None]:
-    """One event for each new picture."""
+def changes(console: Console) -> Callable[[], str]:
+    """Returns an event for each new picture."""
     seen: object = None
-    while True:
-        now = _version(console)
-        if now != seen:
-            seen = now
-            yield f"event: changed\ndata: {console.view.state.true_ms}\n\n"
-        await asyncio.sleep(TICK_S)
+
+    def look() -> str:
+        nonlocal seen
+        before, seen = seen, _version(console)
+        return "" if seen == before else f"event: changed\ndata: {console.view.state.true_ms}\n\n"
+
+    return look
 
 
 def _version(console: Console) -> tuple[object, ...]:
