@@ -5,7 +5,8 @@
     TxLayerError
     ├─ RetriableError            it did not happen          → the same call again
     │  ├─ BrokerUnavailableError       .bootstrap_servers .waited_ms
-    │  └─ OpenTransactionLimitError    .producer_group .partitions .open_count
+    │  ├─ OpenTransactionLimitError    .producer_group .partitions .open_count
+    │  └─ NotAcceptingError            .namespace .closed_at_ms
     ├─ OutcomeUnknownError       it may have happened       → do not repeat; the check settles it
     │                                  .txn_id .step
     ├─ RollbackRequiredError     this transaction is lost   → roll back locally; the producer goes on
@@ -86,6 +87,14 @@ class OpenTransactionLimitError(RetriableError):
     producer_group: str | None
     partitions: tuple[int, ...] | None
     open_count: int | None
+
+
+class NotAcceptingError(RetriableError):
+    """An operator closed the namespace to new transactions at `closed_at_ms`, so that it drains. Nothing was sent."""
+
+    field_names = ("namespace", "closed_at_ms")
+    namespace: str | None
+    closed_at_ms: int | None
 
 
 class OutcomeUnknownError(TxLayerError):

@@ -66,7 +66,7 @@ def unknown_in(words: list[str], root: Any) -> list[str]:
         if missing:
             return missing
         command = command.commands[names[0]]
-    known = {option for parameter in command.params for option in parameter.opts}
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     return [word for word in rest if word.startswith("-") and word not in known]
 
 

@@ -74,6 +74,8 @@ RUN_ELSEWHERE = {
         "export TXLAYER_BOOTSTRAP_SERVERS=broker-1:9093",
     ): "tests/integration/security/test_secure_page.py",
     (f"{HOWTO}secure.md", "txlayer topics apply --namespace shop"): "tests/integration/security/test_secure_page.py",
+    (f"{HOWTO}upgrade.md", "txlayer topics accept --off"): "tests/integration/kafka/test_upgrading.py",
+    (f"{HOWTO}upgrade.md", "txlayer topics accept --on"): "tests/integration/kafka/test_upgrading.py",
     (f"{HOWTO}upgrade.md", "txlayer topics drain --timeout 60s"): "tests/integration/kafka/test_upgrading.py",
     (
         f"{HOWTO}upgrade.md",

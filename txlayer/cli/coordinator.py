@@ -172,6 +172,7 @@ def status_table(found: CoordinatorStatus) -> RenderableType:
         "owner": lambda p: owners.get(p["partition"], "none"),
     }
     body = status_json(found)
+    closed = "" if found.closed_at_ms is None else "; no new transactions (`txlayer topics accept`)"
     return output.parted(
         body["partitions"],
         columns,
@@ -179,7 +180,7 @@ def status_table(found: CoordinatorStatus) -> RenderableType:
             ("partition", "op next", "op end", "op lag", "owner"),
             ("partition", "low water", "half end", "read again", "doubt"),
         ),
-        title=f"{found.group}: {found.state}, {counted(len(found.members), 'member')}, op lag {body['op_lag']}",
+        title=f"{found.group}: {found.state}, {counted(len(found.members), 'member')}, op lag {body['op_lag']}{closed}",
         right=set(columns) - {"owner"},
     )
 

@@ -21,7 +21,7 @@ from txlayer.core.acls import EVERY_HOST, AclChange, CreateAcl, OtherAcl
 from txlayer.core.acls import plan as plan_acls
 from txlayer.core.topics import AlterSetting, Change, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.errors import BrokerUnavailableError
-from txlayer.operate import Json
+from txlayer.operate import Json, time_text
 from txlayer.operate import topics as topics_
 from txlayer.operate.offsets import partition_counts
 from txlayer.operate.topics import Drain
@@ -242,6 +242,33 @@ def _acl_fields(change: AclChange) -> dict[str, str]:
 
 
 @command(app)
+def accept(
+    *,
+    is_on: Annotated[
+        bool | None, typer.Option("--on/--off", help="Whether producers may begin transactions; without it: only say.")
+    ] = None,
+    connection: Connection,
+    as_json: AsJson = False,
+) -> None:
+    """Let producers begin transactions, or not: with --off their next one raises NotAcceptingError, within 10 s everywhere.
+
+    Transactions that have begun go on, and are answered for, forwarded and settled. Safe to repeat.
+    """
+    config = connection.config(ClientConfig)
+    with administration(config) as admin:
+        found = topics_.accept(admin, config.topics, wanted=is_on, now_ms=int(time.time() * 1000))
+    body = {
+        "namespace": config.namespace,
+        "is_accepting": found.is_on,
+        "closed_at_ms": found.closed_at_ms,
+        "is_changed": found.is_changed,
+    }
+    since = "" if found.is_on else f" since {time_text(found.closed_at_ms)}"
+    said = f"{config.namespace}: {'accepts' if found.is_on else 'does not accept'} new transactions{since}"
+    output.show(body, lambda _body: said, as_json=as_json)
+
+
+@command(app)
 def drain(
     *,
     timeout: Annotated[str, option("--timeout", "How long to wait; 0s: look once, and say.", "60s")] = "60s",
@@ -250,8 +277,8 @@ def drain(
 ) -> None:
     """Wait until nothing is open and nothing is left to read; says what still is. It writes nothing.
 
-    Stop the producers first, and leave the coordinators and the responders running. What is parked must be
-    settled by a person. Safe to repeat.
+    Stop the producers first, or `txlayer topics accept --off`. Leave the coordinators and the responders running. What is
+    parked must be settled by a person. Safe to repeat.
 
     Exit codes: 0 drained, 1 something is left, 2 usage or configuration, 3 no broker, 5 not authorised.
     """
@@ -317,6 +344,7 @@ def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool)
         "namespace": namespace,
         "is_drained": found.is_drained,
         "is_growing": is_growing,
+        "is_accepting": found.closed_at_ms is None,
         "half_unread": found.half_unread,
         "op_unread": found.op_unread,
         "open": found.open,
@@ -335,7 +363,11 @@ def show_drain(namespace: str, found: Drain, *, is_growing: bool, as_json: bool)
         return [
             output.rows_table(found.open, columns, title=f"{namespace}: open"),
             f"half records still needed: {found.half_unread}; op records not applied: {found.op_unread}",
-            *(["half is growing: producers still begin transactions; stop them"] if is_growing else []),
+            *(
+                ["half is growing: producers still begin transactions; `txlayer topics accept --off`"]
+                if is_growing
+                else []
+            ),
         ]
 
     output.show(body, draw, as_json=as_json)

@@ -15,6 +15,20 @@ PARTITION_COUNT = 4
 partition, so that each further partition costs the brokers CPU."""
 
 
+CLOSED_SETTING, OPEN_VALUE = "min.compaction.lag.ms", "0"
+"""The setting of half that says since when producers begin no transactions, in milliseconds since 1970, and its value if they may.
+Brokers use it for compacted topics alone, and half is not compacted."""
+
+_CLOSED_MS_MIN = 10**12
+"""An earlier time is an ordinary value of the setting."""
+
+
+def closed_at_ms(settings: Mapping[str, str]) -> int | None:
+    """Since when the namespace accepts no new transactions, by the settings of its half topic; None: it accepts them."""
+    found = _number(settings.get(CLOSED_SETTING, ""))
+    return None if found is None or found < _CLOSED_MS_MIN else found
+
+
 class SettingRule(Enum):
     """What may be done if a topic's setting differs."""
 

@@ -101,6 +101,7 @@ class LiveState(NamedTuple):
     group_state: str = ""  # of the coordinators' group
     members: tuple[GroupMember, ...] = ()
     group_ms: int = 0  # when the members were seen
+    closed_at_ms: int | None = None  # since when the namespace accepts no new transactions
     group_problem: str = ""  # why they are not known now
     responders: tuple[GroupResponders, ...] = ()
     partitions: tuple[PartitionNow, ...] = ()
@@ -560,6 +561,8 @@ class LiveView:
         count = count_partitions(self._connections, self._topics)
         if self._followed and count != len(self._followed):
             self._forget()
+        limits = self._connections.topic_limits(self._topics.half)
+        self.state = self.state._replace(closed_at_ms=None if limits is None else limits.closed_at_ms)
         try:
             self._look_at_groups(at_ms)
         except TxLayerError as exc:  # rights that are missing there must not hide the rest

@@ -101,6 +101,7 @@ class CoordinatorStatus(NamedTuple):
     state: str
     members: tuple[GroupMember, ...]
     partitions: tuple[PartitionStatus, ...]
+    closed_at_ms: int | None = None  # since when the namespace accepts no new transactions
 
 
 def partition_counts(admin: Administration, topics: SystemTopics) -> dict[str, int]:
@@ -130,7 +131,9 @@ def read_status(admin: Administration, topics: SystemTopics) -> CoordinatorStatu
                 fields[1] if len(fields) > 1 else "",
             )
         )
-    return CoordinatorStatus(topics.coordinator_group, group.state, group.members, tuple(partitions))
+    limits = admin.topic_limits(topics.half)
+    closed_at_ms = None if limits is None else limits.closed_at_ms
+    return CoordinatorStatus(topics.coordinator_group, group.state, group.members, tuple(partitions), closed_at_ms)
 
 
 def status_json(found: CoordinatorStatus) -> Json:

@@ -44,6 +44,10 @@ def _remarks(state: LiveState, counts: Sequence[GroupCount], now_ms: int) -> Ite
         yield Remark(Level.INFO, "the logs are being read")
     elif now_ms - state.true_ms > STALE_MS:
         yield Remark(Level.WARNING, f"the picture is {length_text(now_ms - state.true_ms)} old")
+    if state.closed_at_ms is not None:
+        yield Remark(
+            Level.WARNING, f"no new transactions are accepted, since {length_text(now_ms - state.closed_at_ms)}"
+        )
     yield from _about_coordinators(state)
     yield from _about_transactions(state, counts, now_ms)
     if state.is_ready and not state.problem:
@@ -135,6 +139,7 @@ def overall_json(namespace: str, state: LiveState, counts: Sequence[GroupCount],
         "namespace": namespace,
         "true_ms": state.true_ms,
         "problem": state.problem or None,
+        "is_accepting": state.closed_at_ms is None,
         "remarks": [
             {"level": remark.level.value, "sentence": remark.sentence}
             for remark in remarks(state, counts, now_ms=now_ms)

@@ -18,14 +18,24 @@ from txlayer.adapters.namespace import (
     read_acl_files,
     read_topic_files,
 )
-from txlayer.adapters.ports import Administration, TopicPartition
+from txlayer.adapters.ports import Administration, TopicPartition, no_such_topic
 from txlayer.adapters.readers import Range
 from txlayer.config import SystemTopics
 from txlayer.core import acls
 from txlayer.core.acls import Acl, RoleSpec, WantedAcl
 from txlayer.core.dead_letters import dead_letter_topic, namesakes
 from txlayer.core.messages import check_group, txn_id_of
-from txlayer.core.topics import Change, DesiredTopic, TopicSpec, TopicState, plan
+from txlayer.core.topics import (
+    CLOSED_SETTING,
+    OPEN_VALUE,
+    AlterSetting,
+    Change,
+    DesiredTopic,
+    TopicSpec,
+    TopicState,
+    closed_at_ms,
+    plan,
+)
 from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError, UsageError
 from txlayer.operate import Json
 from txlayer.operate.offsets import partition_counts
@@ -159,6 +169,7 @@ class Drain(NamedTuple):
     half_unread: int  # half records that a restarted coordinator would read (again)
     op_unread: int  # likewise op records
     half_ends: tuple[int, ...]  # per partition: if they grow, producers go on
+    closed_at_ms: int | None = None  # since when producers begin no transactions
 
     @property
     def is_drained(self) -> bool:
@@ -182,7 +193,8 @@ def look(connections: CoordinatorConnections, *, partition_count: int) -> Drain:
         }
         for (group, state), ages in sorted(groups.items())
     )
-    return Drain(found, *unread_counts)
+    limits = connections.topic_limits(connections.config.topics.half)
+    return Drain(found, *unread_counts, None if limits is None else limits.closed_at_ms)
 
 
 def unread(connections: CoordinatorConnections, *, partition_count: int) -> tuple[int, int, tuple[int, ...]]:
@@ -199,6 +211,36 @@ def unread(connections: CoordinatorConnections, *, partition_count: int) -> tupl
     counts = Counter(record.topic() for record in committed_records(connections, ranges))
     half_ends = tuple(ends[topics.half, p] for p in partitions)
     return counts[topics.half], counts[topics.op], half_ends
+
+
+class Acceptance(NamedTuple):
+    """Whether a namespace accepts new transactions."""
+
+    closed_at_ms: int | None  # since when it does not
+    is_changed: bool = False
+
+    @property
+    def is_on(self) -> bool:
+        """True if producers may begin transactions."""
+        return self.closed_at_ms is None
+
+
+def accept(admin: Administration, topics: SystemTopics, *, wanted: bool | None, now_ms: int) -> Acceptance:
+    """Let producers begin transactions, or not; with `wanted` None only look. What has begun goes on. Safe to repeat.
+
+    Raises:
+        TopicMismatchError: the namespace has no half topic. Nothing was changed.
+    """
+    found = admin.describe_topics([topics.half]).get(topics.half)
+    if found is None:
+        raise no_such_topic(topics.half)
+    before = Acceptance(closed_at_ms(found.settings))
+    if wanted is None or wanted is before.is_on:
+        return before
+    value = OPEN_VALUE if wanted else str(now_ms)
+    old = found.settings.get(CLOSED_SETTING)
+    admin.alter_settings([AlterSetting(topics.half, CLOSED_SETTING, old, value, "whether producers may begin")])
+    return Acceptance(None if wanted else now_ms, is_changed=True)
 
 
 class Widening(NamedTuple):

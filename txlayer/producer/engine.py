@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import LINGER_MS, ConnectProducer, ProducerConnections
 from txlayer.adapters.ports import HistoryStart, TopicLimits, no_such_topic
@@ -17,7 +17,7 @@ from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
 from txlayer.core.messages import Message, Resolution, check_txn_id
-from txlayer.errors import TopicMismatchError, TxLayerError
+from txlayer.errors import NotAcceptingError, TopicMismatchError, TxLayerError
 from txlayer.producer.encoding import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Encoder, HalfRecord
 from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, Identity, Placement, now_ms
 from txlayer.producer.metrics import ProducerMetrics
@@ -116,6 +116,58 @@ class OffsetLookup:
             self._post(partial(self._told, txn, found.get(txn.key, UNSTORED)))
 
 
+ENTRY_LOOK_S = 5.0
+"""Interval in which a producer asks whether its namespace accepts new transactions."""
+
+
+class ClosedNamespace(NamedTuple):
+    """An operator closed the namespace to new transactions; what has begun goes on."""
+
+    namespace: str
+    closed_at_ms: int
+
+    def error(self, _group: str = "") -> NotAcceptingError:
+        """The error for a new transaction."""
+        return NotAcceptingError(
+            "the namespace accepts no new transactions until `txlayer topics accept --on`. Nothing was sent",
+            namespace=self.namespace,
+            closed_at_ms=self.closed_at_ms,
+        )
+
+
+class EntryWatch:
+    """Asks again and again, on a thread of its own, whether the namespace accepts new transactions.
+
+    While nothing answers, the last answer counts: without a broker no transaction can begin anyway.
+    """
+
+    def __init__(
+        self, ask: Callable[[], TopicLimits | None], tell: Callable[[int | None], None], *, interval_s: float
+    ) -> None:
+        self._ask = ask
+        self._tell = tell
+        self._interval_s = interval_s
+        self._is_over = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name="txlayer-entry", daemon=True).start()
+
+    def end(self) -> None:
+        """Ask no more; returns at once."""
+        self._is_over.set()
+
+    def _run(self) -> None:
+        while not self._is_over.wait(self._interval_s):
+            try:
+                limits = self._ask()
+            except TxLayerError as exc:
+                logger.info("namespace.unknown", extra={"reason": str(exc)})
+                continue
+            if limits is not None:
+                self._tell(limits.closed_at_ms)
+
+
 BATCH_BYTES_MAX = 1_000_000
 """The client's own default for one request's records of a partition."""
 
@@ -149,18 +201,32 @@ class Engine:
         self.pipeline = pipeline
         self.config = config
         self.responder: Responder | None = None
-        self.limit: OpenLimit | None = None
-        """What the coordinators said of the group's open transactions; a responder hears it."""
+        self.limit: OpenLimit | ClosedNamespace | None = None
+        """Why no transaction may be entered. None: it may."""
+        self._open_limit: OpenLimit | None = None
+        self.closed: ClosedNamespace | None = None
+        self.watch: EntryWatch | None = None
         self._asking = threading.Lock()
 
     def hear_limit(self, limit: OpenLimit | None) -> None:
-        """The limit that holds from now on; None: transactions may be entered."""
-        self.limit = limit
+        """What the coordinators say of the group's open transactions from now on; a responder hears it."""
+        self._open_limit = limit
+        self.limit = self.closed or limit
+
+    def hear_closed(self, closed_at_ms: int | None) -> None:
+        """Since when the namespace accepts no new transactions; None: it accepts them."""
+        namespace = self.config.namespace
+        closed = None if closed_at_ms is None else ClosedNamespace(namespace, closed_at_ms)
+        if closed != self.closed:
+            logger.warning("namespace.closed" if closed else "namespace.opened", extra={"namespace": namespace})
+        self.closed = closed
+        self.limit = closed or self._open_limit
 
     def check_entry(self) -> None:
         """Return when a transaction may be entered.
 
         Raises:
+            NotAcceptingError: an operator closed the namespace to new ones. Nothing was sent.
             OpenTransactionLimitError: the group has too many that are open. Nothing was sent.
         """
         limit = self.limit
@@ -325,6 +391,11 @@ def open_engine(
             engine.pipeline.end(0.0)
             connections.close()
             raise
+    engine.hear_closed(half.closed_at_ms)
+    engine.watch = EntryWatch(
+        partial(connections.topic_limits, config.topics.half), engine.hear_closed, interval_s=ENTRY_LOOK_S
+    )
+    engine.watch.start()
     return engine
 
 

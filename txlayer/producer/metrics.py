@@ -34,6 +34,7 @@ from txlayer.adapters.metrics import (
 from txlayer.core.messages import Resolution
 from txlayer.producer.identity import now_ms
 from txlayer.producer.pipeline import FAILED, UNSTORED, PendingTransaction
+from txlayer.producer.questions import OpenLimit
 
 if TYPE_CHECKING:
     from txlayer.producer.engine import Engine
@@ -187,7 +188,7 @@ class _Group:
             QUESTIONS: sums.asked,
             IN_FLIGHT: sum(e.pipeline.in_flight_count for e in engines),
             IN_FLIGHT_MAX: sum(e.config.in_flight_max for e in engines),
-            LIMITED: int(any(e.limit is not None for e in engines)),
+            LIMITED: int(any(isinstance(e.limit, OpenLimit) for e in engines)),
             OPEN: len(engines),
         }
         for family, value in values.items():

@@ -432,6 +432,7 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         Raises:
             UsageError: an argument is not valid. Nothing was sent.
             OpenTransactionLimitError: the group has too many open transactions. Nothing was sent.
+            NotAcceptingError: an operator closed the namespace to new transactions. Nothing was sent.
             BrokerUnavailableError, …: what `start` raises.
         """
         engine = self._started()
@@ -485,6 +486,7 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
             RetriableError: `in_flight_max` are in flight, and `block` is False or none ended in `prepare_timeout`.
                 Nothing was sent.
             OpenTransactionLimitError: the group has too many open transactions. Nothing was sent.
+            NotAcceptingError: an operator closed the namespace to new transactions. Nothing was sent.
         """
         engine = self._engine
         if engine is None:

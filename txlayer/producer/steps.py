@@ -43,6 +43,8 @@ def launch(
     Raises:
         TxLayerError: what `TransactionalProducer.submit` raises. Nothing was sent, except what `store_rest` says.
     """
+    if engine.closed is not None:  # since it was entered
+        raise engine.closed.error()
     placement = engine.identity.placement_of(placement, messages)
     plain = engine.encoder.plain_record(messages[0], placement) if len(messages) == 1 else None
     if plain is not None:
@@ -203,6 +205,8 @@ def close(engine: Engine, timeout_s: float) -> Steps[None]:
     pipeline = engine.pipeline
     deadline = time.monotonic() + timeout_s
     pipeline.begin_close()
+    if engine.watch is not None:
+        engine.watch.end()
     if engine.responder is not None:
         engine.responder.begin_close()
     while pipeline.in_flight_count and pipeline.is_alive and time.monotonic() < deadline:

@@ -24,7 +24,7 @@ from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.cli.topics import app
 from txlayer.config import ClientConfig, CoordinatorConfig
 from txlayer.core.messages import Resolution
-from txlayer.errors import TopicMismatchError
+from txlayer.errors import NotAcceptingError, TopicMismatchError
 
 pytestmark = pytest.mark.kafka
 
@@ -69,7 +69,7 @@ def topics_json(arena: Arena, *words: str, capsys: Capsys) -> tuple[int, Any]:
 
 
 def test_the_page_has_its_commands() -> None:
-    assert ["drain", "widen", "widen", "check"] == [c[0] for c in commands("More partitions")]
+    assert ["accept", "drain", "widen", "widen", "check", "accept"] == [c[0] for c in commands("More partitions")]
     assert ["apply", "drain"] == [c[0] for c in commands("Another namespace")]
 
 
@@ -85,7 +85,7 @@ def test_what_is_open_is_told_and_drained_once_it_is_settled(arena: Arena, capsy
             assert ["order-1"] == open_ones["txn_ids"]
             assert 1 == topics(arena, "drain", "--timeout", "0s", capsys=capsys)[0]
 
-        assert 0 == topics(arena, *commands("More partitions")[0], capsys=capsys)[0]
+        assert 0 == topics(arena, *commands("More partitions")[1], capsys=capsys)[0]
         # Again: the same answer, because it changes nothing.
         code, found = topics_json(arena, "drain", "--timeout", "0s", capsys=capsys)
         assert (0, True, []) == (code, found["is_drained"], found["open"])
@@ -107,11 +107,28 @@ def test_nothing_is_widened_while_a_coordinator_runs_or_something_is_open(arena:
     assert 2 == topics(arena, "widen", "--partitions", "1", "--yes", capsys=capsys)[0]
 
 
+def refuses(producer: TransactionalProducer) -> bool:
+    try:
+        with producer.transaction() as tx:
+            tx.rollback()
+    except NotAcceptingError:
+        return True
+    return False
+
+
+def accepting(arena: Arena, capsys: Capsys) -> tuple[int, bool]:
+    code, found = topics_json(arena, "accept", capsys=capsys)
+    return code, found["is_accepting"]
+
+
 def test_a_namespace_is_widened_as_the_page_says(arena: Arena, capsys: Capsys) -> None:
-    drain, *rest = commands("More partitions")
+    close, drain, *rest = commands("More partitions")
     with coordinating(arena), producing(arena) as producer:
         for number in range(20):
             producer.publish(Message(arena.targets[0], value=b"before"), txn_id=f"before-{number}")
+        assert 0 == topics(arena, *close, capsys=capsys)[0]
+        wait_until(lambda: refuses(producer), within=20, what="the producer refuses")
+        assert (0, False) == accepting(arena, capsys)
         assert 0 == topics(arena, *drain, capsys=capsys)[0]
     for words in rest:
         code, out, err = topics(arena, *words, capsys=capsys)

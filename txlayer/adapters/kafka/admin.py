@@ -41,7 +41,7 @@ from txlayer.adapters.kafka.client import base_settings, kafka_error, new_client
 from txlayer.adapters.ports import GroupMember, GroupState, StoredOffset, TopicLimits, TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.core.acls import Acl, AclPattern, AclResource, Operation
-from txlayer.core.topics import AlterSetting, CreateTopic, TopicState
+from txlayer.core.topics import AlterSetting, CreateTopic, TopicState, closed_at_ms
 from txlayer.errors import (
     BrokerUnavailableError,
     LifecycleError,
@@ -359,6 +359,7 @@ class KafkaAdmin(AdminConnection):
             is_reachable=limits.is_reachable and has_enough_in_sync,
             message_bytes_max=int(settings["max.message.bytes"]),
             is_append_time=settings["message.timestamp.type"] == "LogAppendTime",
+            closed_at_ms=closed_at_ms(settings),
         )
 
     def create(self, topics: Sequence[CreateTopic]) -> list[str]:

@@ -11,7 +11,7 @@ from txlayer.adapters.memory.cluster import RETRY_BACKOFF_S, Link, Topic
 from txlayer.adapters.memory.log import Partition, in_effect
 from txlayer.adapters.memory.world import ClientError, NoAnswerError, RefusedError
 from txlayer.adapters.ports import GroupMember, GroupState, StoredOffset, TopicLimits, TopicPartition
-from txlayer.core.topics import AlterSetting, CreateTopic, TopicState
+from txlayer.core.topics import AlterSetting, CreateTopic, TopicState, closed_at_ms
 from txlayer.errors import BrokerUnavailableError, LifecycleError
 
 T = TypeVar("T")
@@ -60,6 +60,7 @@ class MemoryAdmin:
             message_bytes_max=found.settings.message_bytes_max,
             is_reachable=all(partition.is_led for partition in found.partitions),
             is_append_time=found.settings.is_append_time,
+            closed_at_ms=closed_at_ms(found.told),
         )
 
     def create(self, topics: Sequence[CreateTopic]) -> list[str]:

@@ -1,0 +1,127 @@
+"""A namespace that is closed to new transactions: producers refuse them, and what has begun goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.producer_stage import HALF, ORDER, PATIENCE_S, ProducerStage, World, finish
+from tests.support.waiting import wait_until
+from txlayer.adapters.memory import MemoryKafka
+from txlayer.adapters.ports import TopicLimits
+from txlayer.config import SystemTopics
+from txlayer.core.messages import COMMIT
+from txlayer.core.topics import closed_at_ms
+from txlayer.errors import BrokerUnavailableError, NotAcceptingError, RetriableError, TopicMismatchError
+from txlayer.operate.topics import Acceptance, accept
+from txlayer.producer import steps
+from txlayer.producer.engine import ENTRY_LOOK_S, EntryWatch
+from txlayer.producer.questions import OpenLimit
+
+AT_MS = 1_700_000_000_000
+
+
+def set_accepting(kafka: MemoryKafka, wanted: bool | None, *, now_ms: int = AT_MS) -> Acceptance:
+    with kafka.admin() as admin:
+        return accept(admin, SystemTopics("txlayer"), wanted=wanted, now_ms=now_ms)
+
+
+def test_it_is_closed_since_the_first_call_until_it_is_opened(stage: ProducerStage) -> None:
+    assert Acceptance(None) == set_accepting(stage.kafka, None)
+    assert Acceptance(None) == set_accepting(stage.kafka, True)
+    assert Acceptance(AT_MS, is_changed=True) == set_accepting(stage.kafka, False)
+    assert Acceptance(AT_MS) == set_accepting(stage.kafka, False, now_ms=AT_MS + 1)
+    assert Acceptance(AT_MS) == set_accepting(stage.kafka, None)
+    assert Acceptance(None, is_changed=True) == set_accepting(stage.kafka, True)
+    assert Acceptance(None) == set_accepting(stage.kafka, None)
+
+
+def test_without_a_half_topic_nothing_can_be_closed(stage: ProducerStage) -> None:
+    stage.kafka.delete_topic(HALF)
+    with pytest.raises(TopicMismatchError):
+        set_accepting(stage.kafka, False)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(None, None), ("0", None), ("3600000", None), ("x", None), (str(AT_MS), AT_MS)]
+)
+def test_only_a_time_of_this_century_closes(value: str | None, expected: int | None) -> None:
+    settings = {} if value is None else {"min.compaction.lag.ms": value}
+    assert expected == closed_at_ms(settings)
+
+
+def test_a_producer_that_starts_while_it_is_closed_sends_nothing(stage: ProducerStage) -> None:
+    set_accepting(stage.kafka, False)
+    producer = stage.producer()
+    producer.start()
+    for enter in (producer.transaction, lambda: producer.submit(ORDER), lambda: producer.publish([ORDER, ORDER])):
+        with pytest.raises(NotAcceptingError) as raised:
+            enter()
+        assert ("txlayer", AT_MS) == (raised.value.namespace, raised.value.closed_at_ms)
+    assert isinstance(raised.value, RetriableError)
+    assert [] == stage.writer.stored
+
+
+def test_what_is_prepared_goes_on_and_what_is_not_is_refused_at_prepare() -> None:
+    world = World()
+    prepared = world.prepared()
+    world.engine.hear_closed(AT_MS)
+    with pytest.raises(NotAcceptingError):
+        finish(world.steps(key="order-2/00000002"))
+    steps.resolve(world.engine, prepared, COMMIT)
+    world.serve()
+    assert COMMIT == world.writer.ops()[0].resolution
+    world.engine.hear_closed(None)
+    assert world.launch(key="order-2/00000002") is not None
+
+
+def test_the_limit_of_open_transactions_counts_again_once_it_is_opened() -> None:
+    engine = World().engine
+    limit = OpenLimit((0,), 7)
+    engine.hear_closed(AT_MS)
+    engine.hear_limit(limit)
+    with pytest.raises(NotAcceptingError):
+        engine.check_entry()
+    engine.hear_closed(None)
+    assert limit == engine.limit
+    engine.hear_limit(None)
+    engine.check_entry()
+
+
+def test_a_producer_asks_again_and_believes_the_last_answer() -> None:
+    heard: list[int | None] = []
+    answers: Iterator[int | Exception | None] = iter([AT_MS, BrokerUnavailableError("away"), None])
+
+    def ask() -> TopicLimits | None:
+        answer = next(answers, None)
+        if isinstance(answer, Exception):
+            raise answer
+        return TopicLimits(1, None, is_reachable=True, closed_at_ms=answer)
+
+    watch = EntryWatch(ask, heard.append, interval_s=0.001)
+    watch.start()
+    wait_until(lambda: len(heard) >= 2, within=PATIENCE_S, what="two answers")
+    watch.end()
+    assert [AT_MS, None] == heard[:2]
+
+
+@pytest.mark.slow
+def test_a_running_producer_hears_of_it_within_ten_seconds(stage: ProducerStage) -> None:
+    producer = stage.producer(check=lambda _request: COMMIT)
+    with producer.transaction() as tx:
+        tx.send("orders", value=b"v")
+        tx.prepare()
+        set_accepting(stage.kafka, False)
+
+        def is_refused() -> bool:
+            try:
+                producer.publish(ORDER)
+            except NotAcceptingError:
+                return True
+            return False
+
+        wait_until(is_refused, within=2 * ENTRY_LOOK_S, what="the producer refuses")
+    assert COMMIT == tx.result().resolution
+    set_accepting(stage.kafka, True)
+    wait_until(lambda: not is_refused(), within=2 * ENTRY_LOOK_S, what="the producer accepts")
