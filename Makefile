@@ -15,6 +15,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --con
 KAFKAS ?= 3.9.1 4.0.0
 KAFKA_TESTS ?= tests/e2e/test_coordinator_crash.py tests/e2e/test_chaos.py tests/contract/test_fencing.py tests/contract/test_isolation.py
 
+SPARKS ?= 4.0.0 4.1.1 4.2.0
+SPARK_TESTS ?= tests/spark
+
 SEED ?=
 MINUTES ?= 1
 INPUTS ?= 1000000
@@ -34,7 +37,7 @@ IMAGE_OPTIONS ?=
 IMAGES := coordinator shop spark
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' txlayer/__init__.py)
 
-.PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas container mysql bench images docs setup lint jars rights kills audit sbom clean
+.PHONY: demo test tests nightly check coverage fix integration e2e simulate chaos restarts fuzz differential differential-spark mutation newcomer pythons kafkas sparks container mysql bench images docs setup lint jars rights kills audit sbom clean
 
 # CONSOLE=1 shows the day in a browser, and leaves it open at the end.
 demo: $(DEMO_STAMP)
@@ -126,6 +129,16 @@ kafkas: setup jars
 		echo "== Kafka $$release"; \
 		home="$$($(BIN)/python -m tests.support.kafka_release $$release)" && TXLAYER_KAFKA_HOME="$$home" \
 			$(BIN)/python -m pytest -p no:randomly $(KAFKA_TESTS) $(REPORT) || exit 1; \
+	done
+
+# Spark's tests on every release of Spark whose connector is locked; each is installed beside the environment, and found first.
+sparks: setup jars
+	@for release in $(SPARKS); do \
+		echo "== Spark $$release"; folder="build/spark/$$release"; \
+		test -d "$$folder" || { $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet \
+			--build-constraint $(CONSTRAINTS) --target "$$folder.part" "pyspark[connect]==$$release" "pandas<3" && \
+			mv "$$folder.part" "$$folder"; } || exit 1; \
+		PYTHONPATH="$(CURDIR)/$$folder" $(BIN)/python -m pytest --nightly none $(SPARK_TESTS) $(REPORT) || exit 1; \
 	done
 
 # The pytest plugin's `container` on a Docker engine that the tests start; as root, with dockerd and iproute2.

@@ -89,6 +89,12 @@ STAGES = (
         "the tests of crashes, fencing and isolation on every other release of Kafka",
     ),
     Stage(
+        "sparks",
+        120,
+        _make("sparks SPARKS=4.0.0", "sparks SPARKS=4.1.1", "sparks SPARKS=4.2.0"),
+        "Spark's tests on every release of Spark whose connector is locked, and over Spark Connect",
+    ),
+    Stage(
         "container",
         20,
         _make("container"),

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from txlayer_spark import committed_stream
-from txlayer_spark.session import build_session
+from txlayer_spark.sessions import build_session
 
 APART = "INTERVAL 5 MINUTES"
 """Forwarded together, their times are nearly the same; the rest is for clocks of brokers."""

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from txlayer_spark import committed_stream
-from txlayer_spark.session import build_session
+from txlayer_spark.sessions import build_session
 
 ORDER = "customer STRING, cents BIGINT, at TIMESTAMP"
 LATE = "2 days"

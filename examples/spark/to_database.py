@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection, create_engine, text
 
 from txlayer_spark import committed_stream
-from txlayer_spark.session import build_session
+from txlayer_spark.sessions import build_session
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS applied (txn_id VARCHAR(128), place INTEGER, PRIMARY KEY (txn_id, place))",

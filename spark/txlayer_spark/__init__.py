@@ -1,16 +1,25 @@
 """Spark reads the topics of a namespace: bronze, ledger, reconciliation, report, and streams for jobs of one's own."""
 
+from txlayer_spark.bodies import AvroBody, JsonBody, ProtobufBody
 from txlayer_spark.jobs.ledger import read_ledger
 from txlayer_spark.jobs.sink import Publication, SinkSettings, transactional_batches, write_transactional
-from txlayer_spark.reading import committed_stream, read_topic, stream_topic
+from txlayer_spark.reading import committed_stream, read_committed, read_topic, stream_topic
+from txlayer_spark.sessions import session
+from txlayer_spark.whole import whole_transactions
 
 __all__ = [
+    "AvroBody",
+    "JsonBody",
+    "ProtobufBody",
     "Publication",
     "SinkSettings",
     "committed_stream",
+    "read_committed",
     "read_ledger",
     "read_topic",
+    "session",
     "stream_topic",
     "transactional_batches",
+    "whole_transactions",
     "write_transactional",
 ]

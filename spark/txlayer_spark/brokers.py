@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from txlayer.errors import BrokerUnavailableError, NotAuthorisedError, TopicMismatchError, UsageError
+from txlayer_spark.sessions import java_of
 
 ANSWER_WITHIN_MS = 30_000
 STABLE_WITHIN_S = 60.0
@@ -48,8 +49,7 @@ class Brokers:
 
     def __init__(self, spark: SparkSession, address: NamespaceAddress) -> None:
         """No broker is asked yet."""
-        # The JVM has no Python types.
-        self._jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark gives Python no other way to the client
+        self._jvm = java_of(spark, "asking brokers for offsets and topics")
         self._servers = address.bootstrap_servers
         self._options = address.kafka_options
         self._admin: Any = None

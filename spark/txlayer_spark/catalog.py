@@ -28,6 +28,7 @@ from pyspark.sql import functions as F
 
 from txlayer.errors import UsageError
 from txlayer_spark.schemas import BRONZE, SCHEMA_VERSION, TopicKind, Values
+from txlayer_spark.sessions import java_of
 
 WRITING = {
     # Done again, a write takes the place of all that is there; a session may say otherwise.
@@ -44,9 +45,8 @@ class Folder:
     def __init__(self, spark: SparkSession, path: str) -> None:
         """Nothing is created before something is written."""
         self.path = path.rstrip("/")
-        # The JVM has no Python types.
-        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark gives Python no other way to its file systems
-        configuration = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - the same
+        jvm = java_of(spark, "keeping bronze and the ledger")
+        configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001 - Spark gives Python no other way to its file systems
         self._new_path = jvm.org.apache.hadoop.fs.Path
         self._root = self._new_path(self.path)
         self._files = self._root.getFileSystem(configuration)

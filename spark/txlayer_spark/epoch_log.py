@@ -24,7 +24,7 @@ from txlayer_spark import lines, sink
 from txlayer_spark.brokers import Brokers, NamespaceAddress, Span, Spans
 from txlayer_spark.parse import parse
 from txlayer_spark.schemas import TopicKind
-from txlayer_spark.session import failures_as_ours, source_options
+from txlayer_spark.sessions import failures_as_ours, source_options
 
 _AFTER_A_COMMIT = frozenset(state.value for state in (TxnState.WAITING, TxnState.HELD, TxnState.PARKED_COMMITTED))
 _UNDECIDED = frozenset({TxnState.OPEN.value, TxnState.PARKED.value})

@@ -1,16 +1,19 @@
-"""Topics → typed rows, from the first record to now (`read_topic`) or as a stream (`stream_topic`)."""
+"""Topics → typed rows, up to now (`read_topic`, `read_committed`) or as a stream (`stream_topic`, `committed_stream`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from txlayer.errors import UsageError
 from txlayer_spark import lines
+from txlayer_spark.bodies import BodyCodec, with_body
 from txlayer_spark.parse import parse
 from txlayer_spark.schemas import TopicKind, kind_of
-from txlayer_spark.session import source_options
+from txlayer_spark.sessions import failures_as_ours, source_options
 
 
 def read_topic(
@@ -35,13 +38,8 @@ def read_topic(
     A record that is not of our form is a row whose `error` says why; the job goes on. A record of a real topic that
     somebody else wrote has neither transaction nor error.
     """
-    reader = spark.read.format("kafka").options(**dict(options or {}))
-    return parse(
-        reader.options(
-            **source_options(bootstrap_servers=bootstrap_servers, topics=[topic], kafka_options=kafka_options)
-        ).load(),
-        kind or kind_of(topic),
-    )
+    raw = _loaded(spark.read, [topic], bootstrap_servers, kafka_options, options)
+    return parse(raw, kind or kind_of(topic))
 
 
 def stream_topic(
@@ -54,48 +52,105 @@ def stream_topic(
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """The same as a stream that begins with the first record, unless `options` say otherwise (`startingOffsets`)."""
-    reader = spark.readStream.format("kafka").option("startingOffsets", "earliest").options(**dict(options or {}))
-    return parse(
-        reader.options(
-            **source_options(bootstrap_servers=bootstrap_servers, topics=[topic], kafka_options=kafka_options)
-        ).load(),
-        kind or kind_of(topic),
-    )
+    options = {"startingOffsets": "earliest", **(options or {})}
+    raw = _loaded(spark.readStream, [topic], bootstrap_servers, kafka_options, options)
+    return parse(raw, kind or kind_of(topic))
+
+
+def _loaded(
+    reader: Any,
+    topics: Sequence[str] | str,
+    bootstrap_servers: str,
+    kafka_options: Mapping[str, str] | None,
+    options: Mapping[str, str] | None,
+) -> DataFrame:
+    """Records as Spark's source gives them.
+
+    Raises:
+        UsageError: Spark has no Kafka connector; the error says how to give it one.
+    """
+    ours = source_options(bootstrap_servers=bootstrap_servers, topics=topics, kafka_options=kafka_options)
+    with failures_as_ours():
+        raw: DataFrame = reader.format("kafka").options(**{**(options or {}), **ours}).load()
+        # Over Spark Connect only this asks the server.
+        _ = raw.schema
+    return raw
+
+
+def read_committed(
+    spark: SparkSession,
+    topics: str | Sequence[str] = (),
+    *,
+    pattern: str | None = None,
+    bootstrap_servers: str,
+    codec: BodyCodec | None = None,
+    kafka_options: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The messages that real topics hold now, with the columns of `committed_stream` and `is_whole`.
+
+    `is_whole` says whether all messages of the row's transaction are among those read. It is False if one is on a topic
+    that you did not name, is not visible yet (`deliver_at`), or became visible while this read began. It is null for a record
+    that txlayer did not forward.
+    """
+    rows = _committed(spark.read, topics, pattern, bootstrap_servers, codec, kafka_options, options)
+    # A row of somebody else is alone: all of them together would be one task.
+    of_transaction = Window.partitionBy(F.coalesce("transaction", F.concat_ws("@", "topic", "partition", "offset")))
+    seen = F.size(F.collect_set("index").over(of_transaction))
+    return rows.withColumn("is_whole", F.when(F.isnotnull("transaction"), seen == F.col("count")))
 
 
 def committed_stream(
     spark: SparkSession,
-    topic: str,
+    topics: str | Sequence[str] = (),
     *,
+    pattern: str | None = None,
     bootstrap_servers: str,
+    codec: BodyCodec | None = None,
     kafka_options: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The messages of a real topic as they become visible, from the first one on, once each under one checkpoint.
+    """The messages of real topics as they become visible, from the first one on, once each under one checkpoint.
 
     One row per message: `topic`, `partition`, `offset`, `timestamp` (when it was forwarded), `key`, `value` and `headers` of
-    the user, `txn_id`, `index` and `count` within its transaction, `born` (the producer's clock when it prepared). Messages
-    of other topics of the same transaction have the same `txn_id`, and become visible at the same moment.
+    the user, `txn_id`, `index` and `count` within its transaction, `transaction` (which names its transaction, also where an
+    id was used twice), `born` (the producer's clock when it prepared). With `codec`, also `body` and `body_error`.
+
+    A micro-batch may end between two messages of a transaction. Hand your function of `foreachBatch` to `whole_transactions`,
+    and it never sees a part of one.
 
     A record that was not forwarded by txlayer has neither `txn_id` nor `error`; one whose headers of ours are broken has an
     `error`. When Kafka's retention has overtaken the reader the query fails, and says which offsets are missing.
 
     Args:
         spark: A session with the Kafka connector.
-        topic: A real topic.
+        topics: A real topic, or several.
+        pattern: In place of names, the form of the names of real topics, as Java writes it (`orders-.*`). Topics that
+            are created later are read, too.
         bootstrap_servers: Brokers to ask first.
+        codec: What values hold: `JsonBody`, `AvroBody` or `ProtobufBody`.
         kafka_options: Settings of Kafka's Java client, without the prefix `kafka.`.
         options: Options of Spark's Kafka source (`startingOffsets`, `maxOffsetsPerTrigger`, …).
     """
-    rows = stream_topic(
-        spark,
-        topic,
-        bootstrap_servers=bootstrap_servers,
-        kind=TopicKind.FORWARDED,
-        kafka_options=kafka_options,
-        options=options,
-    )
-    return rows.select(
+    options = {"startingOffsets": "earliest", **(options or {})}
+    return _committed(spark.readStream, topics, pattern, bootstrap_servers, codec, kafka_options, options)
+
+
+def _committed(
+    reader: Any,
+    topics: str | Sequence[str],
+    pattern: str | None,
+    bootstrap_servers: str,
+    codec: BodyCodec | None,
+    kafka_options: Mapping[str, str] | None,
+    options: Mapping[str, str] | None,
+) -> DataFrame:
+    named = [topics] if isinstance(topics, str) else list(topics)
+    if bool(named) == (pattern is not None):
+        raise UsageError("name topics, or one pattern")
+    raw = _loaded(reader, named if pattern is None else pattern, bootstrap_servers, kafka_options, options)
+    place = F.concat_ws(":", "half_partition", "born_ms")
+    rows = parse(raw, TopicKind.FORWARDED).select(
         "topic",
         "partition",
         "offset",
@@ -106,6 +161,8 @@ def committed_stream(
         "txn_id",
         "index",
         "count",
+        F.when(F.isnotnull("txn_id"), F.concat_ws("@", "txn_id", place)).alias("transaction"),
         lines.time_of(F.col("born_ms")).alias("born"),
         "error",
     )
+    return rows if codec is None else with_body(rows, codec)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from txlayer_spark.catalog import Catalog
 from txlayer_spark.schemas import TopicKind
-from txlayer_spark.session import done_again
+from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import Shelf
 from txlayer_spark.summary import (
     Summary,

@@ -182,6 +182,8 @@ def test_the_environment_is_read_at_the_edge() -> None:
         if (is_below(path, "txlayer") or is_below(path, "spark"))
         and not is_below(path, "txlayer", "cli")
         and not is_below(path, "txlayer", "testing")
+        # The edge of notebooks and programs on Spark, as the command line is that of shells.
+        and not is_below(path, "spark", "txlayer_spark", "sessions.py")
         # It reads no setting: `multiprocessing` gives a child no interpreter option, so PYTHONSAFEPATH is set while one starts.
         and not is_below(path, "txlayer", "consumer", "process_pool.py")
         for line, name in form_of(path).names

@@ -22,7 +22,7 @@ from txlayer_spark.catalog import Catalog, effective
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.schemas import SCHEMAS, TopicKind
-from txlayer_spark.session import failures_as_ours
+from txlayer_spark.sessions import failures_as_ours
 from txlayer_spark.shelf import Shelf
 
 pytestmark = pytest.mark.kafka

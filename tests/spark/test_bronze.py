@@ -34,7 +34,7 @@ from txlayer_spark.jobs.compaction import compact, expire
 from txlayer_spark.jobs.ledger import LedgerSettings, read_ledger, update_ledger
 from txlayer_spark.report import write_report
 from txlayer_spark.schemas import Values
-from txlayer_spark.session import failures_as_ours
+from txlayer_spark.sessions import failures_as_ours
 
 Place = tuple[str, int, int]
 

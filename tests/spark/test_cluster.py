@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.nightly]
 PROGRAM = """
 import runpy, sys
 from txlayer_spark import SinkSettings, write_transactional
-from txlayer_spark.session import build_session
+from txlayer_spark.sessions import build_session
 program, servers, namespace, topic, *audit = sys.argv[1:]
 spark = build_session(name="publish", master=None)
 settings = SinkSettings(

@@ -153,6 +153,10 @@ class Field:
             records.append(Record(message.topic, message.value, message.key, headers, partition))
         self._writer.write(records)
 
+    def write(self, *records: Record) -> None:
+        """Any records."""
+        self._writer.write(records)
+
     def whole(self, *messages: Message, **more: Any) -> Transaction:
         """A transaction that went well."""
         txn = self.prepare(*messages, **more)

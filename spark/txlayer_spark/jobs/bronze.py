@@ -17,7 +17,7 @@ from txlayer_spark.brokers import Brokers, NamespaceAddress
 from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, EndOffsets, Gap, Reader, ReadState, Turn
 from txlayer_spark.events import hashed
 from txlayer_spark.schemas import TopicKind, Values, is_never_forwarded, kind_column, system_topics
-from txlayer_spark.session import is_data_loss, source_options
+from txlayer_spark.sessions import is_data_loss, source_options
 
 _FOLLOWERS_MAX = 5
 """How often one call begins again behind what retention took meanwhile."""

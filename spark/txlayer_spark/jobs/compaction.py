@@ -11,7 +11,7 @@ from itertools import groupby
 from pyspark.sql import SparkSession
 
 from txlayer_spark.catalog import WRITING, BatchFolder, Catalog
-from txlayer_spark.session import done_again
+from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import Shelf
 
 FOLDERS_MIN = 20

@@ -29,7 +29,7 @@ from txlayer_spark.ledger import (
     with_distinct,
 )
 from txlayer_spark.schemas import TopicKind, kind_of
-from txlayer_spark.session import done_again
+from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import EVERY, Run, Shelf, State, to_stored, unfolded
 from txlayer_spark.verdicts import Judging, is_final, is_transaction, verdict_column, with_less_fault
 

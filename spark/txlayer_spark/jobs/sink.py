@@ -28,6 +28,7 @@ from txlayer.errors import ConfigError, FencedError, OutcomeUnknownError, Refuse
 from txlayer_spark import sink
 from txlayer_spark.brokers import Brokers, NamespaceAddress
 from txlayer_spark.epoch_log import Attempt, Attempts, EpochLog
+from txlayer_spark.sessions import java_of
 
 CLOCK_MARGIN_MS = 300_000
 """How far the driver's clock and the brokers' may be apart."""
@@ -131,6 +132,7 @@ def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], 
     following: dict[str, tuple[int, int]] = {}
 
     def write(batch: DataFrame, epoch: int) -> None:
+        java_of(batch.sparkSession, "publishing")
         query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         if query is None:
             raise UsageError("transactional_batches is for foreachBatch; elsewhere call write_transactional")
@@ -154,7 +156,12 @@ class Sink:
     """The steps of one epoch, each a method; they are taken by `write` alone, in this order."""
 
     def __init__(self, spark: SparkSession, settings: SinkSettings, *, now_ms: Callable[[], int] | None = None) -> None:
-        """Nothing is read or written yet."""
+        """Nothing is read or written yet.
+
+        Raises:
+            UsageError: the session is one of Spark Connect.
+        """
+        java_of(spark, "publishing")
         self._spark = spark
         self._settings = settings
         self._now_ms = now_ms or _now_ms

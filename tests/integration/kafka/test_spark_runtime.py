@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.jars import CONNECTOR, read_lock, verify
+from txlayer.adapters.kafka.local.jars import CONNECTOR, locked_releases, read_lock, verify
 from txlayer.adapters.kafka.local.runtime import (
     VECTOR_MODULE,
     bundled_java,
-    check_version,
     has_vector_module,
     installed_pyspark,
     prepare_connector,
@@ -26,13 +25,16 @@ from txlayer.errors import ConfigError
 REPOSITORY = Path(__file__).parents[3]
 
 
-def test_the_locked_connector_is_that_of_the_locked_pyspark() -> None:
-    lock = read_lock(CONNECTOR)
+def test_every_locked_connector_is_of_its_own_release_of_spark() -> None:
+    assert ["4.0.0", "4.1.1", "4.2.0"] == locked_releases(CONNECTOR)
+    assert installed_pyspark() in locked_releases(CONNECTOR)
+    for release in locked_releases(CONNECTOR):
+        lock = read_lock(CONNECTOR, spark=release)
 
-    assert installed_pyspark(lock) == lock.version
-    assert 4 == len(lock.jars)
-    assert {64} == {len(jar.sha256) for jar in lock.jars}
-    assert lock.folder_name.startswith(f"spark-kafka-{lock.version}-")
+        assert release == lock.version
+        assert {64} == {len(jar.sha256) for jar in lock.jars}
+        assert lock.folder_name.startswith(f"spark-kafka-{release}-")
+        assert {release} == {jar.version for jar in lock.jars if jar.group == "org.apache.spark"}
 
 
 @pytest.mark.parametrize("extra", ["spark", "local"])
@@ -40,25 +42,25 @@ def test_what_pip_installs_is_what_the_program_accepts(extra: str) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     (wanted,) = (r for r in project["optional-dependencies"][extra] if r.startswith("pyspark"))
 
-    name, _, pinned = wanted.partition("==")
+    name, _, newest = wanted.partition(">=4.0.0,<=")
 
     assert "pyspark" == name
-    check_version(pinned, read_lock(CONNECTOR))
+    assert locked_releases(CONNECTOR)[-1] == newest
 
 
 @pytest.mark.kafka
 def test_the_connector_is_fetched_and_verified(local_config: LocalConfig) -> None:
     runtime = prepare_connector(local_config)
 
-    lock = read_lock(CONNECTOR)
+    lock = read_lock(CONNECTOR, spark=installed_pyspark())
     verify(runtime.jars[0].parent, lock.jars)
     assert [jar.file_name for jar in lock.jars] == [path.name for path in runtime.jars]
     assert (runtime.java_home / "bin" / "java").exists()
 
 
 def test_a_spark_whose_connector_is_not_locked_is_told_the_ways_out() -> None:
-    with pytest.raises(ConfigError, match=r"pyspark 4\.0\.0 alone.*spark-submit"):
-        check_version("4.1.2", read_lock(CONNECTOR))
+    with pytest.raises(ConfigError, match=r"pyspark 4\.0\.0, 4\.1\.1, 4\.2\.0 alone.*spark-submit"):
+        read_lock(CONNECTOR, spark="4.1.2")
 
 
 @pytest.mark.kafka
@@ -92,13 +94,21 @@ def test_a_launcher_that_is_there_already_is_used_without_writing(tmp_path: Path
 
 @pytest.mark.kafka
 @pytest.mark.slow
-def test_spark_runs_on_the_java_of_the_wheel(local_config: LocalConfig, tmp_path: Path) -> None:
+def test_spark_runs_on_the_java_of_the_wheel_and_without_a_connector_says_what_to_do(
+    local_config: LocalConfig, tmp_path: Path
+) -> None:
     without_java = dataclasses.replace(local_config, java_home=None, search_path=str(tmp_path))
     runtime = prepare_connector(without_java)
     program = (
-        "from txlayer_spark.session import build_session\n"
+        "from txlayer_spark.sessions import build_session\n"
         "spark = build_session(name='t', master='local[1]')\n"
         "print('rows', spark.range(7).selectExpr('id % 2 AS k').groupBy('k').count().count())\n"
+        "from txlayer_spark import session, stream_topic\n"
+        "for read in (session, lambda: stream_topic(spark, 'orders', bootstrap_servers='127.0.0.1:9')):\n"
+        "    try:\n"
+        "        read()\n"
+        "    except Exception as exc:\n"
+        "        print(type(exc).__name__, exc)\n"
         "spark.stop()\n"
     )
 
@@ -112,3 +122,5 @@ def test_spark_runs_on_the_java_of_the_wheel(local_config: LocalConfig, tmp_path
     )
 
     assert "rows 2" in done.stdout
+    assert 2 == done.stdout.count("UsageError this Spark has no Kafka connector. Start it with txlayer_spark.session()")
+    assert f"spark-sql-kafka-0-10_2.13:{installed_pyspark()}" in done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -44,7 +43,7 @@ from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.report import write_report
 from txlayer_spark.schemas import Values
-from txlayer_spark.session import build_session, failures_as_ours
+from txlayer_spark.sessions import failures_as_ours, session
 from txlayer_spark.summary import Summary
 from txlayer_spark.verdicts import exit_code
 
@@ -315,9 +314,6 @@ def main() -> None:
 
 # --- the session -------------------------------------------------------------------------------------------------------
 
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Set by `spark-submit`, which has started the Java side already."""
-
 
 def connector(config: LocalConfig | None = None) -> SparkRuntime:
     """Java and the jars of Spark's Kafka connector, fetched when they are missing."""
@@ -326,47 +322,22 @@ def connector(config: LocalConfig | None = None) -> SparkRuntime:
 
 @contextmanager
 def spark_session(
-    *, master: str, memory: str = "2g", settings: Mapping[str, str] | None = None, config: LocalConfig | None = None
+    *,
+    master: str,
+    memory: str = "2g",
+    tables: str = "",
+    settings: Mapping[str, str] | None = None,
+    config: LocalConfig | None = None,
 ) -> Iterator[SparkSession]:
     """A session for the time of the block; under `spark-submit` the one that it started."""
-    if _SUBMITTED in os.environ:
-        session = build_session(name="txlayer", master=None, settings=settings)
-    else:
-        runtime = connector(config)
-        with _environment_of_java(str(runtime.java_home)):
-            session = build_session(
-                name="txlayer",
-                master=master,
-                jars=runtime.jars,
-                settings={"spark.driver.memory": memory, **(settings or {})},
-            )
+    spark = session(
+        master=master, memory=memory, tables=tables, settings=settings, config=config, say=partial(typer.echo, err=True)
+    )
     try:
         with failures_as_ours():
-            yield session
+            yield spark
     finally:
-        session.stop()
-
-
-@contextmanager
-def _environment_of_java(java_home: str) -> Iterator[None]:
-    """What Spark's launcher takes from the environment and from nowhere else, while it starts Java; then as before."""
-    needed = {
-        "JAVA_HOME": java_home,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # Spark's workers are `python -m pyspark…`: they must not find a module in the working directory.
-        "PYTHONSAFEPATH": "1",
-    }
-    before = {name: os.environ.get(name) for name in needed}
-    os.environ.update(needed)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        spark.stop()
 
 
 if __name__ == "__main__":  # as `spark-submit` runs it; `txlayer-spark program` prints where it is

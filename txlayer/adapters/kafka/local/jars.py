@@ -57,10 +57,10 @@ class Jar:
 class JarPurpose:
     """What a set of jars is for."""
 
-    file: str  # the lock, beside this module
+    file: str  # the lock, beside this module; of Spark's jars the part before -<release of Spark>.lock
     name: str  # begins the name of the folder in the cache
     title: str  # what messages call it
-    artifact: str  # the jar whose version is that of the set
+    artifact: str  # begins the name of the jar whose version is that of the set
     extra: str  # the extra of txlayer that brings pyspark
     instead: str = ""  # what a user may do instead
 
@@ -73,7 +73,12 @@ BROKER = JarPurpose(
     "local",
     ", or the folder of an unpacked Kafka 3.9 or later with TXLAYER_KAFKA_HOME",
 )
-CONNECTOR = JarPurpose("connector.lock", "spark-kafka", "Spark's Kafka connector", "spark-sql-kafka-0-10_2.13", "spark")
+# Of each there is one lock per release of Spark that it is locked for.
+CONNECTOR = JarPurpose("connector", "spark-kafka", "Spark's Kafka connector", "spark-sql-kafka-0-10_2.13", "spark")
+TABLES = {
+    "delta": JarPurpose("delta", "spark-delta", "Delta Lake", "delta-spark", "spark"),
+    "iceberg": JarPurpose("iceberg", "spark-iceberg", "Apache Iceberg", "iceberg-spark-runtime", "spark"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ class JarLock:
 
     @property
     def version(self) -> str:
-        return next(jar.version for jar in self.jars if jar.artifact == self.purpose.artifact)
+        return next(jar.version for jar in self.jars if jar.artifact.startswith(self.purpose.artifact))
 
     @property
     def size_bytes(self) -> int:
@@ -109,14 +114,39 @@ def parse_lock(text: str, purpose: JarPurpose = BROKER) -> JarLock:
             raise InvariantError(f"line {number} of the jar lock is not `group:artifact:version size sha256`")
         group, artifact, version = parts[0].split(":")
         jars.append(Jar(group, artifact, version, int(parts[1]), parts[2]))
-    if not any(jar.artifact == purpose.artifact for jar in jars):
+    if not any(jar.artifact.startswith(purpose.artifact) for jar in jars):
         raise InvariantError(f"the jar lock does not name {purpose.artifact}")
     return JarLock(tuple(jars), purpose)
 
 
-def read_lock(purpose: JarPurpose = BROKER) -> JarLock:
-    """The lock that ships with this version of txlayer."""
-    return parse_lock(resources.files(__package__).joinpath(purpose.file).read_text("utf-8"), purpose)
+def read_lock(purpose: JarPurpose = BROKER, *, spark: str = "") -> JarLock:
+    """The lock that ships with this version of txlayer; `spark`: the release that its jars are for.
+
+    Raises:
+        ConfigError: the jars are locked for other releases of Spark alone.
+    """
+    here = resources.files(__package__)
+    if not spark:
+        return parse_lock(here.joinpath(purpose.file).read_text("utf-8"), purpose)
+    if spark not in (known := locked_releases(purpose)):
+        raise ConfigError(
+            f"txlayer knows the checksums of {purpose.title} for pyspark {', '.join(known)} alone: install one of these, or "
+            f"run the jobs with spark-submit and the jars for {spark}",
+            name="pyspark",
+            value=spark,
+            expected=" or ".join(known),
+        )
+    return parse_lock(here.joinpath(f"{purpose.file}-{spark}.lock").read_text("utf-8"), purpose)
+
+
+def locked_releases(purpose: JarPurpose) -> list[str]:
+    """The releases of Spark that a set of jars is locked for, the oldest first."""
+    names = (entry.name for entry in resources.files(__package__).iterdir())
+    return sorted(
+        name.removeprefix(f"{purpose.file}-").removesuffix(".lock")
+        for name in names
+        if name.startswith(f"{purpose.file}-")
+    )
 
 
 def has_all_sizes(folder: Path, jars: Iterable[Jar]) -> bool:

@@ -16,7 +16,15 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from txlayer.adapters.kafka.local.jars import CONNECTOR, KAFKA_ARTIFACT, JarLock, fetch_jars, read_lock, say_nothing
+from txlayer.adapters.kafka.local.jars import (
+    CONNECTOR,
+    KAFKA_ARTIFACT,
+    TABLES,
+    fetch_jars,
+    locked_releases,
+    read_lock,
+    say_nothing,
+)
 from txlayer.adapters.kafka.local.server import Runtime
 from txlayer.errors import ConfigError
 
@@ -108,40 +116,33 @@ class SparkRuntime:
     jars: tuple[Path, ...]
 
 
-def prepare_connector(config: LocalConfig, *, say: Callable[[str], None] = say_nothing) -> SparkRuntime:
-    """Find Java, and find or fetch the connector that fits the installed pyspark."""
-    lock = read_lock(CONNECTOR)
-    installed = installed_pyspark(lock)
+def prepare_connector(
+    config: LocalConfig, *, tables: str = "", say: Callable[[str], None] = say_nothing
+) -> SparkRuntime:
+    """Find Java, and find or fetch the connector that fits the installed pyspark, and the jars of `tables` (delta, iceberg)."""
+    installed = installed_pyspark()
     java = find_java(config, bundled=bundled_java())
     home = config.home.absolute()
     java_home = java.resolve().parents[1]
     if not has_vector_module(java):
         java_home = write_launcher(home / "java", java)
-    check_version(installed, lock)
-    folder = fetch_jars(lock, cache=home / "jars", maven_url=config.maven_url, say=say)
-    return SparkRuntime(java_home, tuple(folder / jar.file_name for jar in lock.jars))
+    # The connector must be of Spark's own release: another one fails in the middle of a job.
+    purposes = (CONNECTOR, TABLES[tables]) if tables else (CONNECTOR,)
+    found: list[Path] = []
+    for lock in [read_lock(purpose, spark=installed) for purpose in purposes]:
+        folder = fetch_jars(lock, cache=home / "jars", maven_url=config.maven_url, say=say)
+        found += (folder / jar.file_name for jar in lock.jars)
+    return SparkRuntime(java_home, tuple(found))
 
 
-def installed_pyspark(lock: JarLock) -> str:
+def installed_pyspark() -> str:
     """The version of pyspark."""
     try:
         return version("pyspark")
     except PackageNotFoundError as exc:
         raise ConfigError(
-            'Spark is missing: pip install "txlayer[spark]"', name="pyspark", expected=lock.version
+            'Spark is missing: pip install "txlayer[spark]"', name="pyspark", expected=locked_releases(CONNECTOR)[-1]
         ) from exc
-
-
-def check_version(installed: str, lock: JarLock) -> None:
-    """The connector must be of Spark's own version: another one fails in the middle of a job."""
-    if installed != lock.version:
-        raise ConfigError(
-            f"txlayer knows the connector's checksums for pyspark {lock.version} alone: install that, or run the jobs with "
-            f"spark-submit and the connector of {installed}",
-            name="pyspark",
-            value=installed,
-            expected=lock.version,
-        )
 
 
 def has_vector_module(java: Path) -> bool:

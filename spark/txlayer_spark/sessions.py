@@ -1,12 +1,15 @@
-"""The SparkSession of our jobs, and the options of every Kafka read. Never: a column."""
+"""The SparkSession of our jobs and of yours, and the options of every Kafka read. Never: a column."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyspark
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -19,6 +22,9 @@ from txlayer.errors import (
     TxLayerError,
     UsageError,
 )
+
+if TYPE_CHECKING:
+    from txlayer.adapters.kafka.local import LocalConfig
 
 LOCAL_SETTINGS: Mapping[str, str] = {
     # Other machines have no business with a local driver; without it Spark looks for a public address.
@@ -59,6 +65,119 @@ SETTINGS: Mapping[str, str] = {
 """Settings of every session of ours; the user's own win."""
 
 
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set by `spark-submit`, which has started the Java side already."""
+
+
+def session(
+    *,
+    name: str = "txlayer",
+    master: str = "local[*]",
+    memory: str = "2g",
+    tables: str = "",
+    settings: Mapping[str, str] | None = None,
+    remote: str | None = None,
+    config: LocalConfig | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> SparkSession:
+    """A session that can read Kafka: the one that there is, or a new one with a Java and the jars that it needs.
+
+    In a notebook or a program after `pip install "txlayer[spark]"` it finds or downloads Java and the connector. Under
+    `spark-submit`, on a managed cluster, and where this process has a session already, it is that session.
+
+    Args:
+        name: What Spark calls the application.
+        master: Where a new session runs.
+        memory: Of the driver; with a local master, of everything.
+        tables: `delta` or `iceberg`: a new session has the jars and settings for these tables, too.
+        settings: Further settings of Spark.
+        remote: The address of a Spark Connect server (`sc://…`), which has the connector; by default that of `SPARK_REMOTE`.
+        config: Where jars and Java are kept; by default what the environment says.
+        say: Gets a sentence before something is downloaded.
+
+    Raises:
+        UsageError: a session that was there already has no Kafka connector; the error says how to give it one.
+        ConfigError: no jars are locked for the installed pyspark.
+    """
+    remote = remote or os.environ.get("SPARK_REMOTE")
+    if remote is not None:
+        return with_connector(_built(SparkSession.builder.appName(name).remote(remote), settings or {}))
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return with_connector(active)
+    if _SUBMITTED in os.environ:
+        return with_connector(build_session(name=name, master=None, settings=settings))
+    # Only here: on a cluster neither jars nor Java are this package's business.
+    from txlayer.adapters.kafka.local import LocalConfig
+    from txlayer.adapters.kafka.local.runtime import prepare_connector
+
+    found = prepare_connector(config or LocalConfig.from_environ(os.environ), tables=tables, say=say)
+    given = {"spark.driver.memory": memory, **TABLE_SETTINGS.get(tables, {}), **(settings or {})}
+    with _environment_of_java(str(found.java_home)):
+        return build_session(name=name, master=master, jars=found.jars, settings=given)
+
+
+TABLE_SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "delta": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    },
+    "iceberg": {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"},
+}
+"""What a session needs for tables of a format, beside their jars."""
+
+
+def with_connector(spark: SparkSession) -> SparkSession:
+    """The same session.
+
+    Raises:
+        UsageError: it has no Kafka connector; the error says how to give it one.
+    """
+    with failures_as_ours():
+        found = (
+            spark.read.format("kafka").option("kafka.bootstrap.servers", "localhost:9").option("subscribe", "t").load()
+        )
+        _ = found.schema  # over Spark Connect only this asks the server
+    return spark
+
+
+def java_of(spark: SparkSession, what: str) -> Any:  # the JVM has no Python types
+    """The Java of a session, for `what`.
+
+    Raises:
+        UsageError: the session has none on this machine: it is one of Spark Connect.
+    """
+    java = getattr(spark, "_jvm", None)
+    if java is None:
+        raise UsageError(
+            f"{what} needs a driver with its own Java, and Spark Connect has none: use spark-submit, or "
+            "txlayer_spark.session() without remote. Reading topics and tables works over Spark Connect"
+        )
+    return java
+
+
+@contextmanager
+def _environment_of_java(java_home: str) -> Iterator[None]:
+    """What Spark's launcher takes from the environment and from nowhere else, while it starts Java; then as before."""
+    needed = {
+        "JAVA_HOME": java_home,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Spark's workers are `python -m pyspark…`: they must not find a module in the working directory.
+        "PYTHONSAFEPATH": "1",
+    }
+    before = {name: os.environ.get(name) for name in needed}
+    os.environ.update(needed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def build_session(
     *, name: str, master: str | None, jars: Sequence[Path] = (), settings: Mapping[str, str] | None = None
 ) -> SparkSession:
@@ -74,21 +193,25 @@ def build_session(
         wanted.update(LOCAL_SETTINGS)
     if jars:
         wanted["spark.jars"] = ",".join(str(jar) for jar in jars)
-    wanted.update(settings or {})
-    for key, value in wanted.items():
+    return _built(builder, {**wanted, **(settings or {})})
+
+
+def _built(builder: Any, settings: Mapping[str, str]) -> SparkSession:
+    for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    built: SparkSession = builder.getOrCreate()
+    return built
 
 
 def source_options(
-    *, bootstrap_servers: str, topics: Sequence[str], kafka_options: Mapping[str, str] | None = None
+    *, bootstrap_servers: str, topics: Sequence[str] | str, kafka_options: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Options of `format("kafka")` for one read of several topics.
+    """Options of `format("kafka")` for one read of several topics, or of those whose name has a form (Java's).
 
     `kafka_options` are settings of Kafka's Java client without their prefix (`security.protocol`, `sasl.jaas.config`, …).
     """
     ours = {
-        "subscribe": ",".join(topics),
+        **({"subscribePattern": topics} if isinstance(topics, str) else {"subscribe": ",".join(topics)}),
         "includeHeaders": "true",
         # The log was shortened under the reader: an error, because what is missing cannot be judged.
         "failOnDataLoss": "true",
@@ -112,6 +235,16 @@ _DATA_LOSS = ("KAFKA_DATA_LOSS", "data may have been lost", "OffsetOutOfRangeExc
 
 # What the text of a failure holds → what it is. The first that fits counts.
 _SIGNS: tuple[tuple[tuple[str, ...], type[TxLayerError], str], ...] = (
+    (
+        ("Failed to find data source: kafka", "Failed to find the data source: kafka"),
+        UsageError,
+        (
+            "this Spark has no Kafka connector. Start it with txlayer_spark.session(), or with spark-submit --jars "
+            '"$(txlayer-spark jars)". On a managed cluster install the library '
+            f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__} and restart it; the connector must have "
+            "the cluster's own version of Spark"
+        ),
+    ),
     (
         ("UnknownTopicOrPartitionException", "UNKNOWN_TOPIC_OR_PARTITION"),
         TopicMismatchError,

@@ -1,0 +1,221 @@
+"""What values hold → the column `body`: JSON, Avro and Protobuf, also behind a schema registry's prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Protocol
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from txlayer.errors import UsageError
+
+_CORRUPT = "_corrupt_record"
+_PREFIX_BYTES = 5
+"""Of a registry: a zero byte, and the schema's id in four."""
+_PERMISSIVE = {"mode": "PERMISSIVE"}
+
+
+class BodyCodec(Protocol):
+    """How a value is decoded."""
+
+    def decode(self, value: Column) -> tuple[Column, Column]:
+        """The body, and whether the value is malformed; of a null value both are null or False."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonBody:
+    """JSON with a schema: fields that the schema lacks are left out, and those that the JSON lacks are null."""
+
+    schema: str | StructType
+    """As `customer STRING, cents BIGINT`, or a type."""
+    has_prefix: bool = False
+    """Whether a schema registry's prefix is before the text."""
+
+    def decode(self, value: Column) -> tuple[Column, Column]:
+        """See `BodyCodec`."""
+        fields: Any = StructType.fromDDL(self.schema) if isinstance(self.schema, str) else self.schema
+        schema = StructType([*fields.fields]).add(_CORRUPT, StringType())
+        text = (_behind(value, _PREFIX_BYTES) if self.has_prefix else value).cast("string")
+        found = F.from_json(text, schema, {**_PERMISSIVE, "columnNameOfCorruptRecord": _CORRUPT})
+        is_wrong = F.isnotnull(found[_CORRUPT]) | (F.isnotnull(value) & F.isnull(found))
+        return F.when(~is_wrong, found.dropFields(_CORRUPT)), is_wrong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvroBody:
+    """Avro, of one schema, or behind a schema registry's prefix of those with these ids."""
+
+    schemas: str | Mapping[int, str]
+    """The schema as JSON; or {id in the registry: schema}, and each value begins with its id."""
+    reader: str | None = None
+    """The schema that the body has; by default that of the highest id."""
+
+    def decode(self, value: Column) -> tuple[Column, Column]:
+        """See `BodyCodec`. A value with another id is malformed."""
+        if isinstance(self.schemas, str):
+            return _judged(value, self._read(value, self.schemas, self.reader or self.schemas))
+        reader = self.reader or self.schemas[max(self.schemas)]
+        found = F.lit(None)
+        for number, schema in self.schemas.items():
+            body = self._read(F.when(_schema_id(value) == number, _behind(value, _PREFIX_BYTES)), schema, reader)
+            found = F.coalesce(body, found)
+        return _judged(value, found)
+
+    def _read(self, value: Column, schema: str, reader: str) -> Column:
+        read = from_avro(value, schema, {**_PERMISSIVE, "avroSchema": reader})
+        return F.when(F.isnotnull(value), read)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtobufBody:
+    """Protobuf, of one type of message, by the package `protobuf`: Python runs for each row, on the executors.
+
+    Enums are their names; a number without sign is the next larger one with sign. Types that contain themselves are refused.
+    """
+
+    message: str
+    """Its full name."""
+    descriptor: bytes
+    """What `protoc --descriptor_set_out --include_imports` writes."""
+    has_prefix: bool = False
+    """Whether a schema registry's prefix, and its list of places, are before the message."""
+
+    def decode(self, value: Column) -> tuple[Column, Column]:
+        """See `BodyCodec`."""
+        data = value
+        if self.has_prefix:
+            # [0], which is usual, is one zero byte; others are their number and each place, of one byte below 64.
+            count = F.conv(F.hex(F.substring(value, _PREFIX_BYTES + 1, 1)), 16, 10).cast("int")
+            data = _behind(value, _PREFIX_BYTES + 1, F.shiftright(count, 1))
+        body = _protobuf(self.descriptor, self.message)(data)
+        return body, F.isnotnull(value) & F.isnull(body)
+
+
+def _protobuf(descriptor: bytes, name: str) -> Callable[[Column], Column]:
+    """A function of a column that reads messages of that type; null for what is none."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    def message_type() -> Any:
+        pool = DescriptorPool()
+        for file in FileDescriptorSet.FromString(descriptor).file:
+            pool.Add(file)
+        return pool.FindMessageTypeByName(name)
+
+    known: dict[str, Any] = {}
+
+    # Within this function, so that executors need no txlayer.
+    def row_of(message: Any) -> dict[str, Any]:
+        return {
+            field.name: value_of(field, getattr(message, field.name), message) for field in message.DESCRIPTOR.fields
+        }
+
+    def value_of(field: Any, value: Any, message: Any) -> Any:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            each = field.message_type.fields_by_name["value"]
+            return {key: value_of(each, one, None) for key, one in value.items()}
+        if field.is_repeated:
+            return [single(field, one) for one in value]
+        is_absent = message is not None and field.has_presence and not message.HasField(field.name)
+        return None if is_absent else single(field, value)
+
+    def single(field: Any, value: Any) -> Any:
+        if field.message_type is not None:
+            return row_of(value)
+        if field.enum_type is not None:
+            known_one = field.enum_type.values_by_number.get(value)
+            return str(value) if known_one is None else known_one.name
+        return Decimal(value) if field.type in _UNSIGNED else value
+
+    def read(data: bytes | None) -> dict[str, Any] | None:
+        from google.protobuf.message import DecodeError
+        from google.protobuf.message_factory import GetMessageClass
+
+        if data is None:
+            return None
+        if not known:
+            known["class"] = GetMessageClass(message_type())
+        try:
+            return row_of(known["class"].FromString(bytes(data)))
+        except DecodeError:
+            return None
+
+    schema = _struct_of(message_type(), ())
+    decoding: Callable[[Column], Column] = F.udf(read, schema, useArrow=False)
+    return decoding
+
+
+_UNSIGNED = (4, 6)  # uint64, fixed64
+_BY_NUMBER: Mapping[int, DataType] = {
+    1: DoubleType(),
+    2: FloatType(),
+    8: BooleanType(),
+    9: StringType(),
+    12: BinaryType(),
+    **dict.fromkeys((5, 15, 17), IntegerType()),  # int32, sfixed32, sint32
+    **dict.fromkeys((3, 7, 13, 16, 18), LongType()),  # int64, fixed32, uint32, sfixed64, sint64
+    **dict.fromkeys(_UNSIGNED, DecimalType(20, 0)),
+}
+"""Types by the numbers that a descriptor has for them."""
+
+
+def _struct_of(message_type: Any, within: tuple[str, ...]) -> StructType:
+    if message_type.full_name in within:
+        raise UsageError(f"{message_type.full_name} contains itself, which Spark's types cannot say")
+    inner = (*within, message_type.full_name)
+
+    def type_of(field: Any) -> DataType:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            by_name = field.message_type.fields_by_name
+            return MapType(single(by_name["key"]), single(by_name["value"]))
+        return ArrayType(single(field)) if field.is_repeated else single(field)
+
+    def single(field: Any) -> DataType:
+        if field.message_type is not None:
+            return _struct_of(field.message_type, inner)
+        return StringType() if field.enum_type is not None else _BY_NUMBER[field.type]
+
+    return StructType([StructField(field.name, type_of(field)) for field in message_type.fields])
+
+
+def with_body(rows: DataFrame, codec: BodyCodec) -> DataFrame:
+    """The rows with `body`, and `body_error`: null, or why there is no body although there is a value."""
+    body, is_wrong = codec.decode(F.col("value"))
+    error = F.when(is_wrong, F.lit(f"the value is no {type(codec).__name__.removesuffix('Body')} of this schema"))
+    return rows.withColumns({"body": body, "body_error": error})
+
+
+def _judged(value: Column, body: Column) -> tuple[Column, Column]:
+    """What cannot be read is a body without any field, to Spark."""
+    is_wrong = F.isnotnull(value) & (F.isnull(body) | (F.to_json(body) == "{}"))
+    return F.when(~is_wrong, body), is_wrong
+
+
+def _behind(value: Column, length: int, more: Column | None = None) -> Column:
+    """What is behind a registry's prefix; null where there is none."""
+    start = F.lit(length + 1) if more is None else more + length + 1
+    has_prefix = (F.length(value) >= length) & (F.substring(value, 1, 1) == F.lit(b"\0"))
+    return F.when(has_prefix, F.substring(value, start, F.length(value)))
+
+
+def _schema_id(value: Column) -> Column:
+    return F.conv(F.hex(F.substring(value, 2, 4)), 16, 10).cast("bigint")
