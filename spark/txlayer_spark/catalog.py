@@ -6,6 +6,7 @@
     <root>/v1/reads/000000000007.json                what is known after the seventh change; the newest counts
     <root>/v1/checkpoints/<reader>/                  Spark's own
     <root>/v1/records/folder=<reader>-<first>-<last>/kind=half/day=2026-01-31/*.parquet
+    <root>/v1/records/folder=<reader>-<first>-<last>-<edition>/…                          the same after personal data was erased
 
 A folder holds the batches from `first` to `last` of one reader, and counts when it is complete (`_SUCCESS`) and no other
 complete folder covers it: so a batch that is written again, or was folded into a larger folder, is never read twice.
@@ -142,22 +143,26 @@ class BatchFolder(NamedTuple):
     reader: int
     first: int
     last: int
+    edition: int = 0
+    """How often personal data was erased in it."""
 
     @property
     def name(self) -> str:
         """Its value of the column `folder`."""
-        return f"{self.reader:03d}-{self.first:010d}-{self.last:010d}"
+        edition = f"-{self.edition}" if self.edition else ""
+        return f"{self.reader:03d}-{self.first:010d}-{self.last:010d}{edition}"
 
     def covers(self, other: BatchFolder) -> bool:
-        """Whether all of the other's batches are in this one too."""
-        return self != other and self.reader == other.reader and self.first <= other.first and other.last <= self.last
+        """Whether all of the other's batches are in this one too, in a later edition if they are the same ones."""
+        is_within = self.reader == other.reader and self.first <= other.first and other.last <= self.last
+        return is_within and (self[:3] != other[:3] or self.edition > other.edition)
 
 
 def parse_folder(name: str) -> BatchFolder | None:
     """The folder of that name; None for any other thing that lies there."""
     word, _, numbers = name.partition("=")
     parts = numbers.split("-")
-    if word != "folder" or len(parts) != len(BatchFolder._fields) or not all(map(str.isdigit, parts)):
+    if word != "folder" or len(parts) not in (3, 4) or not all(map(str.isdigit, parts)):
         return None
     return BatchFolder(*map(int, parts))
 

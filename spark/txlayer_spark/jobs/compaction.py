@@ -1,4 +1,4 @@
-"""Many small folders of bronze and of the ledger → few large ones, and an end of what is too old.
+"""Many small folders of bronze and of the ledger → few large ones, and an end of what is too old or must be erased.
 
 Every record that is kept stays in bronze once at every moment, and every row in the ledger.
 """
@@ -8,9 +8,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from itertools import groupby
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from txlayer_spark.catalog import WRITING, BatchFolder, Catalog
+from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, Turn, effective
+from txlayer_spark.events import hashed, held_on_doubt
+from txlayer_spark.schemas import TopicKind
 from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import Shelf
 
@@ -39,13 +42,50 @@ def compact(spark: SparkSession, root: str, *, folders_min: int = FOLDERS_MIN) -
         if len(folders) < folders_min:
             continue
         whole = BatchFolder(folders[0].reader, folders[0].first, folders[-1].last)
-        rows = catalog.records(folders).drop("folder")
-        # One file for each kind and day; files of more than a few GB would be split by size, not by hand.
-        rows = rows.repartition("kind", "day")
-        writer = rows.write.mode("overwrite").options(**WRITING).partitionBy("kind", "day")
-        writer.parquet(catalog.path_of(whole))
+        _write(catalog, whole, catalog.records(folders))
         written.append(whole)
     return written
+
+
+def _write(catalog: Catalog, folder: BatchFolder, rows: DataFrame) -> None:
+    # One file for each kind and day; files of more than a few GB would be split by size, not by hand.
+    spread = rows.drop("folder").repartition("kind", "day")
+    writer = spread.write.mode("overwrite").options(**WRITING).partitionBy("kind", "day")
+    writer.parquet(catalog.path_of(folder))
+
+
+def erase(spark: SparkSession, root: str, key: str) -> int:
+    """Put hashes in place of the content of all messages with that key; how many records.
+
+    The verdicts stay. If it is killed, call it again. A run of bronze that goes on elsewhere ends. What was erased is gone from
+    the files when this ends.
+    """
+    catalog, count = Catalog(spark, root), 0
+    turn = Turn(catalog.folder, "bronze")
+    turn.begin()
+    complete = catalog.complete()
+    counting = effective(complete)
+    for folder in set(complete) - set(counting):
+        catalog.remove(folder)
+    held_key, _ = held_on_doubt()
+    is_meant = F.coalesce(
+        F.when(F.col("kind") == TopicKind.DOUBT.value, held_key).otherwise(F.col("key")) == F.lit(key.encode()),
+        F.lit(False),
+    )
+    for folder in counting:
+        rows = catalog.records([folder])
+        found = rows.where(is_meant).count()
+        if not found:
+            continue
+        erased = hashed(rows.where(is_meant)).withColumn(
+            "key", F.when(F.col("kind") == TopicKind.DOUBT.value, F.col("key"))
+        )
+        later = folder._replace(edition=folder.edition + 1)
+        _write(catalog, later, rows.where(~is_meant).unionByName(erased))
+        turn.go_on()
+        catalog.remove(folder)
+        count += found
+    return count
 
 
 def compact_ledger(spark: SparkSession, root: str, *, keep_ms: int | None = None) -> int:

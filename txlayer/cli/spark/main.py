@@ -38,9 +38,11 @@ from txlayer.cli.options import (
 from txlayer.config import ClientConfig, check_names, milliseconds, parse_duration, parse_settings
 from txlayer_spark.jobs import against as against_job
 from txlayer_spark.jobs import compaction
+from txlayer_spark.jobs import tables as tables_job
 from txlayer_spark.jobs.against import AgainstSettings
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
+from txlayer_spark.jobs.tables import Format, TableSettings
 from txlayer_spark.report import write_report
 from txlayer_spark.schemas import Values
 from txlayer_spark.sessions import failures_as_ours, session
@@ -122,14 +124,38 @@ class SessionOptions(Bundle):
         list[str] | None, option("--spark-setting", "A setting of Spark; may be repeated.", "NAME=VALUE")
     ] = None
 
-    def open(self) -> AbstractContextManager[SparkSession]:
+    def open(self, tables: str = "") -> AbstractContextManager[SparkSession]:
         settings = parse_settings("--spark-setting", list(self.spark_setting or ()))
-        return spark_session(master=self.master, memory=self.memory, settings=settings)
+        return spark_session(master=self.master, memory=self.memory, tables=tables, settings=settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions(Bundle):
+    """Which tables."""
+
+    format: Annotated[Format, option("--format", "How tables are kept.")] = Format.PARQUET
+    into: Annotated[
+        str | None,
+        option(
+            "--into",
+            "A folder, or of delta and iceberg a schema of a catalog (lake.audit); default: a folder beside bronze.",
+            "PLACE",
+        ),
+    ] = None
+
+    def settings(self, data: str) -> TableSettings:
+        data = data.rstrip("/")
+        return TableSettings(data=data, format=self.format, into=self.into or f"{data}/{self.format.value}")
+
+    @property
+    def jars(self) -> str:
+        return "" if self.format is Format.PARQUET else self.format.value
 
 
 _DATA, _PAGE = "txlayer-spark", Path("txlayer-report.html")
 _SHOWN_MAX = 100
 """Differences that are printed; all are counted."""
+_ROWS_MAX = 1_000
 
 
 @command(app)
@@ -245,6 +271,66 @@ def report(
     with session.open() as spark:
         summary = _report(spark, name, data, page)
     _end(summary, page, as_json=as_json)
+
+
+@command(app)
+def tables(*, data: Data = _DATA, table: TableOptions, session: SessionOptions) -> None:
+    """Write what is new in bronze and the ledger into tables for SQL: bronze, ledger and events."""
+    settings = table.settings(data)
+    with session.open(table.jars) as spark:
+        run = tables_job.update_tables(spark, settings)
+    typer.echo(f"tables: run {run}, {settings.format.value} in {settings.into}")
+
+
+@command(app)
+def sql(
+    query: Annotated[str, typer.Argument(help="SQL over bronze, ledger, events, transactions, messages, checks, …")],
+    *,
+    data: Data = _DATA,
+    table: TableOptions,
+    session: SessionOptions,
+) -> None:
+    """Ask the tables, and print the answer (at most 1,000 rows)."""
+    settings = table.settings(data)
+    with session.open(table.jars) as spark:
+        tables_job.open_tables(spark, settings.into, format=settings.format.value)
+        found = spark.sql(query)
+        typer.echo("\t".join(found.columns))
+        for row in found.limit(_ROWS_MAX).collect():
+            typer.echo(printable("\t".join("" if cell is None else str(cell) for cell in row)))
+
+
+@command(app)
+def expire(
+    older_than: Annotated[str, option("--older-than", "90d, for example.")],
+    *,
+    data: Data = _DATA,
+    table: TableOptions,
+    session: SessionOptions,
+) -> None:
+    """Delete what is older from bronze, the ledger and the tables."""
+    keep_ms, settings = milliseconds(parse_duration("--older-than", older_than)), table.settings(data)
+    with session.open(table.jars) as spark:
+        days = compaction.expire(spark, _bronze_root(data), keep_ms=keep_ms)
+        compaction.compact_ledger(spark, _ledger_root(data), keep_ms=keep_ms)
+        first = tables_job.expire_tables(spark, settings, keep_ms=keep_ms, now_ms=int(time.time() * 1000))
+    typer.echo(f"folders of a day ended in bronze: {days}; the tables begin with {first}")
+
+
+@command(app)
+def erase(
+    key: Annotated[str, option("--key", "The key of the messages, as text.")],
+    *,
+    data: Data = _DATA,
+    table: TableOptions,
+    session: SessionOptions,
+) -> None:
+    """Erase the content of all messages with a key from bronze and from the tables; the verdicts stay."""
+    settings = table.settings(data)
+    with session.open(table.jars) as spark:
+        found = compaction.erase(spark, _bronze_root(data), key)
+        rows = tables_job.erase_key(spark, settings, key)
+    typer.echo(f"records erased in bronze: {found}, in the tables: {rows}")
 
 
 @app.command()

@@ -1,0 +1,241 @@
+"""Bronze and ledger → the tables `bronze`, `ledger` and `events` as Parquet, Delta or Iceberg, and only what is new.
+
+What was written is noted under `<data>/tables`; a job that was killed writes the same run again, in place of what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from functools import reduce
+from typing import Any
+from zlib import crc32
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from txlayer.errors import UsageError
+from txlayer_spark.catalog import BatchFolder, Catalog, Folder, Turn
+from txlayer_spark.sessions import done_again
+from txlayer_spark.shelf import Shelf
+from txlayer_spark.tables import BRONZE, EVENTS, bronze_rows, event_rows, ledger_rows, views_over
+
+NAMES = ("bronze", "ledger", "events")
+_PARTS = {"bronze": ("day", "run"), "events": ("day", "run"), "ledger": ("day",)}
+"""What Parquet's folders are divided by: a run, or a day of the ledger, takes the place of what is there of it."""
+
+
+_SCHEMAS = {
+    name: StructType([StructField(column, kind) for column, (kind, _) in columns.items()])
+    for name, columns in (("bronze", BRONZE), ("events", EVENTS))
+}
+
+
+class Format(Enum):
+    """How tables are kept."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSettings:
+    """Where from and where to."""
+
+    data: str
+    """The folder of bronze and ledger."""
+    format: Format = Format.PARQUET
+    into: str
+    """A folder; of Delta and Iceberg also a schema of a catalog, such as `lake.audit`."""
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether `into` is a folder. (A schema has no slash.)"""
+        return "/" in self.into or self.format is Format.PARQUET
+
+
+class Table:
+    """One table, of one format."""
+
+    def __init__(self, spark: SparkSession, settings: TableSettings, name: str) -> None:
+        """Nothing is created before something is written."""
+        self._spark, self._format, self._table = spark, settings.format, name
+        self.path = f"{settings.into.rstrip('/')}/{name}" if settings.is_folder else ""
+        self.name = f"{self._format.value}.`{self.path}`" if self.path else f"{settings.into}.{name}"
+        if self.path and self._format is Format.ICEBERG:
+            # Iceberg needs a catalog: one of files, for this folder.
+            catalog = f"txlayer_{crc32(settings.into.encode()):08x}"
+            spark.conf.set(f"spark.sql.catalog.{catalog}", "org.apache.iceberg.spark.SparkCatalog")
+            spark.conf.set(f"spark.sql.catalog.{catalog}.type", "hadoop")
+            spark.conf.set(f"spark.sql.catalog.{catalog}.warehouse", settings.into)
+            self.name = f"{catalog}.tables.{name}"
+
+    def exists(self) -> bool:
+        """Whether rows were written."""
+        match self._format:
+            case Format.PARQUET:
+                return any(name.startswith("day=") for name in Folder(self._spark, self.path).names())
+            case Format.DELTA if self.path:
+                return Folder(self._spark, self.path).has("_delta_log")
+        return self._spark.catalog.tableExists(self.name)
+
+    def read(self) -> DataFrame:
+        """Its rows."""
+        if self._format is not Format.PARQUET:
+            return self._spark.table(self.name)
+        read = self._spark.read
+        # A run that is the name of a folder would be of a type that Spark takes from the names.
+        return (read.schema(_SCHEMAS[self._table]) if self._table in _SCHEMAS else read).parquet(self.path)
+
+    def put(self, rows: DataFrame, replaced: Column) -> None:
+        """Write rows in place of those that fit."""
+        if self._format is Format.PARQUET:
+            writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+            writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true")
+            writer.partitionBy(*_PARTS[self._table]).parquet(self.path)
+        elif self.exists():
+            rows.writeTo(self.name).overwrite(replaced)
+        else:
+            self._create(rows)
+
+    def _create(self, rows: DataFrame) -> None:
+        if self.path and self._format is Format.DELTA:
+            rows.write.format("delta").partitionBy("day").save(self.path)
+            return
+        schema = self.name.rpartition(".")[0]
+        self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {schema}")
+        rows.writeTo(self.name).using(self._format.value).partitionedBy(F.col("day")).create()
+
+    def expire(self, before: str) -> None:
+        """End the days before that one (2026-01-31)."""
+        if self._format is not Format.PARQUET:
+            self._spark.sql(f"DELETE FROM {self.name} WHERE day < DATE'{before}'")  # noqa: S608 - both are our own
+            return
+        folder = Folder(self._spark, self.path)
+        for day in folder.names():
+            if day.startswith("day=") and day.removeprefix("day=") < before:
+                folder.remove(day)
+
+    def blank(self, key: str, columns: Sequence[str]) -> int:
+        """Make columns null in the rows with that key; how many rows."""
+        is_meant = F.col("key") == F.lit(key.encode())
+        rows = self.read()
+        found: list[Any] = rows.where(is_meant).groupBy("day", "run").agg(F.count("*").alias("n")).collect()
+        if found and self._format is Format.PARQUET:
+            places = [(F.col("day") == F.lit(row.day)) & (F.col("run") == row.run) for row in found]
+            touched = rows.where(reduce(Column.__or__, places))
+            blanked = {name: F.when(~F.coalesce(is_meant, F.lit(False)), F.col(name)) for name in columns}
+            # What is written takes the place of what is read: all of it is there before.
+            self.put(touched.withColumns(blanked), is_meant)
+        elif found:
+            nulls = ", ".join(f"{name} = NULL" for name in columns)
+            self._spark.sql(f"UPDATE {self.name} SET {nulls} WHERE key = X'{key.encode().hex()}'")  # noqa: S608 - a hexadecimal number
+        return sum(row.n for row in found)
+
+
+def update_tables(spark: SparkSession, settings: TableSettings) -> int:
+    """Write what bronze and the ledger have since the last run into the tables; the run's number.
+
+    Killed at any point and called again, it writes each row once.
+
+    Raises:
+        UsageError: there is no complete bronze or no ledger yet, or another run began meanwhile.
+    """
+    return done_again(lambda: _update(spark, settings))
+
+
+def _update(spark: SparkSession, settings: TableSettings) -> int:
+    catalog, shelf = Catalog(spark, f"{settings.data}/bronze"), Shelf(spark, f"{settings.data}/ledger")
+    notes = _notes(spark, settings)
+    turn = Turn(notes, "the tables")
+    turn.begin()
+    names = [name for name in notes.names("runs") if name[0] != "_"]
+    last: dict[str, Any] = notes.read_json("runs", names[-1]) if names else {"number": 0, "batches": {}, "ledger": 0}
+    number = int(last["number"]) + 1
+    folders = catalog.cut(catalog.state())
+    records = _new(catalog, folders, last["batches"])
+    run = shelf.last()
+    ledger = shelf.rows(run)
+    tables = {name: Table(spark, settings, name) for name in NAMES}
+    is_run = F.col("run") == number
+    if records is not None:
+        tables["bronze"].put(bronze_rows(records, number), is_run)
+        tables["events"].put(event_rows(records, number), is_run)
+    _put_ledger(tables["ledger"], ledger, int(last["ledger"]), number)
+    turn.go_on()
+    batches = {str(f.reader): max(o.last for o in folders if o.reader == f.reader) for f in folders}
+    notes.write_json({"number": number, "batches": batches, "ledger": run.number}, "runs", f"{number:012d}.json")
+    for name in names[:-1]:
+        notes.remove("runs", name)
+    return number
+
+
+def _notes(spark: SparkSession, settings: TableSettings) -> Folder:
+    return Folder(spark, f"{settings.data}/tables/{settings.format.value}-{crc32(settings.into.encode()):08x}")
+
+
+def _new(catalog: Catalog, folders: Sequence[BatchFolder], written: dict[str, int]) -> DataFrame | None:
+    """The records of batches that were not written yet; None without any."""
+    newer = [f for f in folders if f.last > written.get(str(f.reader), -1)]
+    if not newer:
+        return None
+    number = F.split_part("folder", F.lit("-"), F.lit(1)).cast("int")
+    is_new = [(number == int(r)) & (F.col("batch") > last) for r, last in written.items()]
+    known = F.lit(False) if not is_new else number.isin(*map(int, written))
+    rows = catalog.records(newer)
+    return rows.where(reduce(Column.__or__, is_new, ~known))
+
+
+def _put_ledger(table: Table, rows: DataFrame, written: int, run: int) -> None:
+    """Write the days of which a row is new, changed, or may have ended."""
+    judged = ledger_rows(rows.withColumnRenamed("run", "_judged"), run)
+    if table.exists():
+        new = judged.where((F.col("_judged") > written) | (F.col("is_settled") == 0))
+        before = table.read()
+        touched = before.where(~F.col("is_settled")).select("day").union(new.select("day"))
+        touched = touched.union(before.join(new.select("txn_id"), "txn_id", "left_semi").select("day"))
+        days = [row.day for row in touched.distinct().collect()]
+        if not days:
+            return
+        is_touched = F.col("day").isin(*days)
+        judged = judged.where(is_touched)
+    else:
+        is_touched = F.lit(True)
+    judged = judged.withColumn("is_settled", F.col("is_settled") == 1).drop("_judged")
+    table.put(judged, is_touched)
+
+
+def expire_tables(spark: SparkSession, settings: TableSettings, *, keep_ms: int, now_ms: int) -> str:
+    """End the days that lie as a whole more than `keep_ms` ago; the first day that is kept."""
+    first = datetime.fromtimestamp((now_ms - keep_ms) / 1000, UTC).date().isoformat()
+    for name in NAMES:
+        table = Table(spark, settings, name)
+        if table.exists():
+            table.expire(first)
+    return first
+
+
+def erase_key(spark: SparkSession, settings: TableSettings, key: str) -> int:
+    """Make key, value and headers null in the rows of `bronze` with that key; how many rows."""
+    table = Table(spark, settings, "bronze")
+    return table.blank(key, ("key", "value", "headers")) if table.exists() else 0
+
+
+def open_tables(spark: SparkSession, into: str, *, format: str = Format.PARQUET.value) -> None:  # noqa: A002 - as Spark calls it
+    """Make the tables in a folder, and the views on them, known to `spark.sql`: `bronze`, `ledger`, `events`, `transactions`, …
+
+    Raises:
+        UsageError: there is no table yet.
+    """
+    settings = TableSettings(data="", format=Format(format), into=into)
+    for name in NAMES:
+        table = Table(spark, settings, name)
+        if not table.exists():
+            raise UsageError(f"no tables in {into}: run txlayer-spark tables first")
+        table.read().createOrReplaceTempView(name)
+    for name, sql in views_over(NAMES).items():
+        spark.sql(sql).createOrReplaceTempView(name)

@@ -1,0 +1,263 @@
+"""Tables for SQL: every question of the page has its answer, what is new is added once, what is old or a person's is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from tests.conftest import Broker
+from tests.support.broker import create_topic
+from tests.support.pages import ROOT, blocks
+from tests.support.planted import GROUP, Field, Message
+from tests.support.topic_records import Record
+from txlayer.adapters.kafka.local.jars import TABLES, locked_releases
+from txlayer.adapters.kafka.local.runtime import installed_pyspark
+from txlayer.core.dead_letters import DLQ_HEADER, DeadLetter, DeadLetterReason, dead_letter_topic, encode_dead_letter
+from txlayer.core.leases import LockKind, LockRecord, encode_lock
+from txlayer.core.messages import Origin, Source
+from txlayer_spark import open_tables, read_ledger
+from txlayer_spark.jobs import compaction
+from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
+from txlayer_spark.jobs.tables import Format, TableSettings, erase_key, expire_tables, update_tables
+from txlayer_spark.tables import BRONZE, EVENTS, VIEWS
+
+pytestmark = pytest.mark.kafka
+
+DAY_MS = 86_400_000
+SECRET = b"where customer-7 lives"
+QUESTIONS = blocks(ROOT / "docs" / "howto" / "spark-questions.md", "sql")
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Audit:
+    """A namespace in which every question has an answer, and the folder of its bronze, ledger and tables."""
+
+    def __init__(self, servers: str, folder: Path) -> None:
+        self.field, self.folder = Field(servers), folder
+        field = self.field
+        personal = Message(field.orders, b"customer-7", SECRET)
+        self.good = field.whole(personal, Message(field.stock))
+        self.open, self.by_hand = field.prepare(personal), field.prepare()
+        field.check(self.open, 1)
+        field.roll_back(self.by_hand, source=Source.OPERATOR, reason="zoe: ticket 12")
+        again = field.prepare(key=f"{self.good.txn_id}/0000beef")
+        field.roll_back(again)
+        self.lost = field.prepare()
+        field.commit(self.lost)
+        letters = create_topic(field.servers, dead_letter_topic("loyalty", field.orders))
+        letter = DeadLetter(
+            DeadLetterReason.REJECTED, Origin(field.orders, 0, 0), 1, 3, 2, 3, "ValueError", "no stock", "loyalty"
+        )
+        queue, lease = encode_lock(LockRecord(LockKind.CLAIM, f"loyalty/{field.orders}/0", 7, "host-1"))
+        field.write(
+            Record(letters, SECRET, b"customer-7", [(DLQ_HEADER, encode_dead_letter(letter))]),
+            Record(field.topic("locks"), lease, queue),
+        )
+
+    def read(self, spark: SparkSession) -> None:
+        """Bronze and the ledger up to now."""
+        bronze = BronzeSettings(
+            root=f"{self.folder}/bronze", namespace=self.field.namespace, bootstrap_servers=self.field.servers
+        )
+        read_new(spark, bronze, now_ms=now_ms)
+        self.judge(spark, "ledger")
+
+    def judge(self, spark: SparkSession, ledger: str) -> dict[tuple[str, str], str]:
+        """{transaction, with its nonce: its verdict} in a ledger of that name."""
+        update_ledger(spark, LedgerSettings(bronze=f"{self.folder}/bronze", root=f"{self.folder}/{ledger}", grace_ms=0))
+        return {(row.txn_id, row.nonce): row.verdict for row in read_ledger(spark, f"{self.folder}/{ledger}").collect()}
+
+    def settings(self, kind: Format = Format.PARQUET) -> TableSettings:
+        return TableSettings(data=str(self.folder), format=kind, into=f"{self.folder}/{kind.value}")
+
+
+def check_answers(answers: list[list[dict[str, Any]]], audit: Audit) -> None:
+    """What the ten questions must be answered."""
+    well, undecided, abandons, customer, by_hand, latency, asked, again, letters, leases = answers
+    orders = audit.field.orders
+    assert {"lost": 1, "ok": 1, "open": 1, "rolled_back": 2} == {r["verdict"]: r["transactions"] for r in well}
+    assert [audit.open.txn_id] == [r["txn_id"] for r in undecided]
+    assert [(GROUP, 5, 1, 1)] == [tuple(r.values()) for r in abandons]
+    assert [(orders, audit.good.txn_id, SECRET.decode())] == [(r["topic"], r["txn_id"], r["value"]) for r in customer]
+    assert [(audit.by_hand.txn_id, "rollback", "zoe: ticket 12")] == [tuple(r.values())[1:] for r in by_hand]
+    assert [1] == [r["transactions"] for r in latency]
+    assert all(0 <= r["p50"] <= r["p99"] < 600_000 for r in latency)
+    assert [(GROUP, 1, 1)] == [tuple(r.values()) for r in asked]
+    assert [(audit.good.txn_id, 2)] == [(r["txn_id"], r["attempts"]) for r in again]
+    assert [("loyalty", orders, "rejected", "ValueError", 1, 3)] == [tuple(r.values()) for r in letters]
+    assert [("loyalty", orders, 0, 1, "host-1")] == [tuple(r.values()) for r in leases]
+
+
+@pytest.fixture(scope="module")
+def audit(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audit]:
+    """Read once, and written as tables of Parquet."""
+    audit = Audit(broker.bootstrap_servers, tmp_path_factory.mktemp("audit"))
+    audit.read(spark)
+    assert 1 == update_tables(spark, audit.settings())
+    yield audit
+    for name in ("bronze", "ledger", "events", *VIEWS):
+        spark.catalog.dropTempView(name)
+
+
+@pytest.mark.nightly
+def test_every_question_of_the_page_is_answered(spark: SparkSession, audit: Audit) -> None:
+    assert 10 == len(QUESTIONS)
+    open_tables(spark, audit.settings().into)
+
+    check_answers([[row.asDict() for row in spark.sql(query).collect()] for query in QUESTIONS], audit)
+    for name, columns in (("bronze", BRONZE), ("events", EVENTS)):
+        found = {f.name: f.dataType.simpleString() for f in spark.table(name).schema}
+        assert {name: kind.simpleString() for name, (kind, _) in columns.items()} == found
+
+
+def test_the_page_has_every_column() -> None:
+    page = (ROOT / "docs" / "howto" / "spark-tables.md").read_text("utf-8")
+
+    rows = re.findall(
+        r"^\| `([a-z_]+)` \| (string|int|bigint|timestamp|date|binary|array<.+>) \| (.+) \|$", page, re.MULTILINE
+    )
+
+    wanted = [*BRONZE.items(), *EVENTS.items()]
+    assert [(name, kind.simpleString(), meaning) for name, (kind, meaning) in wanted] == rows
+
+
+@pytest.mark.nightly
+def test_what_is_new_is_added_once_and_what_is_a_persons_or_old_is_gone(spark: SparkSession, audit: Audit) -> None:
+    field, settings = audit.field, audit.settings()
+    field.commit(audit.open)
+    field.forward(audit.open)
+    new = field.whole()
+    audit.read(spark)
+
+    def rows(name: str) -> list[Row]:
+        return spark.read.parquet(f"{settings.into}/{name}").collect()
+
+    # Killed before its note, and done again.
+    (noted,) = Path(settings.data, "tables").glob("*/runs")
+    before = {path: path.read_bytes() for path in noted.iterdir()}
+    assert 2 == update_tables(spark, settings)
+    for path in noted.iterdir():
+        path.unlink()
+    for path, content in before.items():
+        path.write_bytes(content)
+    assert 2 == update_tables(spark, settings)
+
+    records = [(row.topic, row.partition, row.offset) for row in rows("bronze")]
+    assert len(set(records)) == len(records) == spark.read.parquet(f"{settings.data}/bronze/v1/records").count()
+    events = [(row.topic, row.partition, row.offset, row.line) for row in rows("events")]
+    assert len(set(events)) == len(events)
+    verdicts = {(row.txn_id, row.nonce): row.verdict for row in rows("ledger")}
+    assert 6 == len(rows("ledger")) == len(verdicts)
+    is_ok = {key for key, verdict in verdicts.items() if verdict == "ok"}
+    assert {tuple(txn.key.split("/")) for txn in (audit.good, audit.open, new)} == is_ok
+
+    # half twice, orders twice, one dead letter
+    assert 5 == compaction.erase(spark, f"{settings.data}/bronze", "customer-7")
+    assert 5 == erase_key(spark, settings, "customer-7")
+    assert [] == [row.value for row in rows("bronze") if row.value == SECRET]
+    assert len(records) == len(rows("bronze"))
+    held = spark.read.parquet(f"{settings.data}/bronze/v1/records")
+    assert 0 == held.where(F.col("value") == SECRET).count()
+    assert verdicts == audit.judge(spark, "ledger-anew")
+    assert 0 == compaction.erase(spark, f"{settings.data}/bronze", "customer-7")
+
+    expire_tables(spark, settings, keep_ms=DAY_MS, now_ms=now_ms())
+    assert len(records) == len(rows("bronze"))
+    expire_tables(spark, settings, keep_ms=DAY_MS, now_ms=now_ms() + 3 * DAY_MS)
+    assert [] == list(Path(settings.into).glob("*/day=*"))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", [Format.DELTA, Format.ICEBERG], ids=lambda kind: kind.value)
+def test_delta_and_iceberg_answer_every_question(broker: Broker, tmp_path: Path, kind: Format) -> None:
+    """By the command line, in processes of their own: the jars must be there when Java starts."""
+    if installed_pyspark() not in locked_releases(TABLES[kind.value]):
+        pytest.skip(f"no jar of {kind.value} is locked for pyspark {installed_pyspark()}")
+    audit = Audit(broker.bootstrap_servers, tmp_path)
+    field = audit.field
+
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            PROGRAM,
+            kind.value,
+            str(tmp_path),
+            field.servers,
+            field.namespace,
+            json.dumps(QUESTIONS),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+    )
+
+    assert 0 == done.returncode, done.stderr[-5000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    check_answers(found["answers"], audit)
+    # customer-7: half twice, orders once, a dead letter.
+    assert (4, 0) == (found["erased"], found["left"])
+    assert found["rows"] == found["rows_again"] > 10
+    assert 0 == found["rows_expired"]
+
+
+PROGRAM = """
+import json, sys, time
+from txlayer_spark import open_tables, session
+from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
+from txlayer_spark.jobs.tables import Format, TableSettings, erase_key, expire_tables, update_tables
+
+kind, data, servers, namespace, questions = sys.argv[1:]
+spark = session(master="local[2]", memory="1g", tables=kind, settings={"spark.sql.shuffle.partitions": "2"})
+now_ms = lambda: int(time.time() * 1000)
+read_new(
+    spark, BronzeSettings(root=f"{data}/bronze", namespace=namespace, bootstrap_servers=servers), now_ms=now_ms
+)
+update_ledger(spark, LedgerSettings(bronze=f"{data}/bronze", root=f"{data}/ledger", grace_ms=0))
+settings = TableSettings(data=data, format=Format(kind), into=f"{data}/lake")
+
+def counted():
+    return {name: spark.table(name).count() for name in ("bronze", "events", "ledger")}
+
+def opened():
+    open_tables(spark, settings.into, format=kind)
+
+update_tables(spark, settings)
+opened()
+answers = [[row.asDict() for row in spark.sql(question).collect()] for question in json.loads(questions)]
+rows = counted()
+# Killed before its note, and done again.
+import pathlib, shutil
+shutil.rmtree(f"{data}/tables")
+update_tables(spark, settings)
+opened()
+again = counted()
+erased = erase_key(spark, settings, "customer-7")
+opened()
+left = spark.sql("SELECT * FROM bronze WHERE CAST(key AS STRING) = 'customer-7'").count()
+expire_tables(spark, settings, keep_ms=86_400_000, now_ms=now_ms() + 3 * 86_400_000)
+opened()
+found = {
+    "answers": answers, "erased": erased, "left": left, "rows": sum(rows.values()), "rows_again": sum(again.values()),
+    "rows_expired": sum(counted().values()),
+}
+print(json.dumps(found, default=str))
+"""
