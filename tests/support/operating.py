@@ -17,9 +17,9 @@ from tests.support.crafted import Crafted, Placed
 from tests.support.logs import ends
 from tests.support.running import RunningCoordinator
 from tests.support.waiting import wait_until
-from txlayer.adapters.connect import connect_coordinator, connect_producer
+from txlayer.adapters.connect import connect_coordinator
 from txlayer.cli import tx
-from txlayer.config import CoordinatorConfig, ProducerConfig
+from txlayer.config import CoordinatorConfig
 from txlayer.core.messages import Resolution
 from txlayer.operate.settle import ManualSettlement
 
@@ -85,11 +85,9 @@ class Tx:
 def by_hand(arena: Arena) -> Iterator[ManualSettlement]:
     """An operator's session, step by step."""
     connections = connect_coordinator(CoordinatorConfig(bootstrap_servers=arena.servers, namespace=arena.namespace))
-    producers = connect_producer(ProducerConfig(bootstrap_servers=arena.servers, namespace=arena.namespace))
     try:
-        yield ManualSettlement(connections=connections, producers=producers)
+        yield ManualSettlement(connections)
     finally:
-        producers.close()
         connections.close()
 
 

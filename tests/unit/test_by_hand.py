@@ -65,9 +65,10 @@ def producer_stage() -> Any:
 def hands(coordinators: Any = None, producers: Any = None) -> ManualSettlement:
     """A session on fakes."""
     moving: Any = coordinators or Coordinators({})
-    return ManualSettlement(
-        moving, producers or producer_stage(), clock=lambda: moving.now_ms / 1000, pause=moving.pause
-    )
+    stage = producers or producer_stage()
+    moving.topic_limits = stage.topic_limits
+    moving.operator_writer = lambda batch_bytes: stage.make_half_writer(batch_bytes_max=batch_bytes)
+    return ManualSettlement(moving, clock=lambda: moving.now_ms / 1000, pause=moving.pause)
 
 
 def test_lines_of_one_partition_stand_in_their_order() -> None:
@@ -141,7 +142,7 @@ def test_a_line_that_its_transaction_outgrew_on_doubt_is_ignored(action: Operato
         still.half(key, index=index, count=3)
     still.work(seconds=30)
     connections = still.kafka.connect_coordinator(still.config, client="operator")
-    settlement = ManualSettlement(connections, still.kafka.connect_producer(ProducerConfig()))
+    settlement = ManualSettlement(connections)
     snapshot = settlement.find(lambda each: each.txn.key == key)
     (found,) = snapshot.found
 
@@ -160,7 +161,7 @@ def test_a_line_behind_a_commit_of_what_was_just_being_prepared_is_refused() -> 
     still, key = StillCoordinator(), txn_key("young")
     still.half(key, index=0, count=2)
     connections = still.kafka.connect_coordinator(still.config, client="operator")
-    settlement = ManualSettlement(connections, still.kafka.connect_producer(ProducerConfig()))
+    settlement = ManualSettlement(connections)
     snapshot = settlement.find(lambda each: each.txn.key == key)
     (found,) = snapshot.found
 

@@ -264,8 +264,7 @@ def test_an_operators_lines_without_a_place_are_stored_and_unknown(kafka: Memory
     txn = Transaction("order-1/00000001", "orders", "shop", 1, 1_000, "900", (0, 0), None)
     found = UnsettledTransaction(0, "parked", txn)
     line = line_of(OperatorAction.COMMIT, found, operator_reason("zoe", "ticket 12"))
-    coordinators = kafka.connect_coordinator(CoordinatorConfig())
-    hands = ManualSettlement(coordinators, kafka.connect_producer(ProducerConfig()))
+    hands = ManualSettlement(kafka.connect_coordinator(CoordinatorConfig()))
     tell_no_place(kafka)
 
     with pytest.raises(OutcomeUnknownError, match="1 lines are stored"):

@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from txlayer import __version__
+from txlayer.adapters.connect import kafka_clients
 from txlayer.cli import output
 from txlayer.cli.coordinator import store_reset
-from txlayer.cli.dlq import RequestId, open_logs, request_writer
+from txlayer.cli.dlq import RequestId
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import (
     AsJson,
@@ -32,7 +33,7 @@ from txlayer.cli.options import (
     parse_start,
 )
 from txlayer.cli.services import GC_THRESHOLD, Observing, WatchParent, Workers, load_object, observed, run_workers
-from txlayer.config import ClientConfig, ProducerConfig, parse_duration
+from txlayer.config import ClientConfig, parse_duration
 from txlayer.consumer.aio import AsyncOrderedConsumer
 from txlayer.consumer.consumer import ConcurrentConsumer, OrderedConsumer
 from txlayer.consumer.metrics import ObservedConsumer
@@ -41,9 +42,9 @@ from txlayer.coordinator.workers import StopSignal
 from txlayer.core.codec import WHOLE_MAX
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.messages import check_group
-from txlayer.operate.dead_letters import check_names
+from txlayer.operate.dead_letters import opened_logs
 from txlayer.operate.offsets import plan_reset
-from txlayer.operate.replay import WrittenRequest, ask_queues, author_of, wait_until_taken
+from txlayer.operate.replay import RequestWriter, WrittenRequest, ask_queues, author_of, wait_until_taken
 
 app = typer.Typer(no_args_is_help=True, help="Run consumers; pause and resume what they handle.")
 
@@ -172,17 +173,16 @@ def _add(kind: ReplayKind) -> None:
         cluster: ClusterOptions,
         as_json: AsJson = False,
     ) -> None:
-        check_names(group, [topic])
         author = author_of(
             f"txlayer consumer {kind.name.lower()}", operator=operator, reason=reason, request_id=request_id
         )
         patience_s = parse_duration("--wait", wait).total_seconds()
-        config = cluster.config(ProducerConfig)
+        clients = kafka_clients(cluster.config(ClientConfig))
         record = ReplayRecord(kind, author.request_id, None, text=author.text)
-        with open_logs(config, group, [topic]) as logs:
+        with opened_logs(clients, group, [topic]) as logs:
             log = logs[topic]
-            with request_writer(config, group) as writer:
-                written = ask_queues(log, writer, record, partitions=partition or ())
+            writer = RequestWriter(clients.operator_writer, group=group)
+            written = ask_queues(log, writer, record, partitions=partition or ())
             taken = wait_until_taken(log, written, patience_s=patience_s)
         _show(kind, group, written, taken, as_json=as_json)
         if patience_s and len(taken) < len(written):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from rich.console import Group as Below
 from rich.console import RenderableType
 from rich.table import Table
 
-from txlayer.adapters.connect import connect_producer
+from txlayer.adapters.connect import kafka_clients
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.options import (
@@ -23,18 +22,17 @@ from txlayer.cli.options import (
     ClusterOptions,
     Operator,
     Reason,
-    administration,
     command,
     current_ms,
     option,
     parse_instant,
 )
-from txlayer.config import ClientConfig, ProducerConfig, parse_duration
+from txlayer.config import ClientConfig, parse_duration
 from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind
 from txlayer.errors import ConfigError, UsageError
 from txlayer.operate import Json, dead_letters, time_text
 from txlayer.operate import replay as replaying
-from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, check_names, parse_letter
+from txlayer.operate.dead_letters import DeadLetterFilter, DeadLetterLog, opened_logs, parse_letter
 from txlayer.operate.replay import (
     DeadLetterOutcome,
     DeadLetterResult,
@@ -135,10 +133,9 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List a group's dead letters, the oldest first; those that were handled or dropped only when asked for."""
-    check_names(group, topic or ())
     now_ms = current_ms()
     wanted = filters.read(states=state or (), now_ms=now_ms)
-    with open_logs(cluster.config(ClientConfig), group, topic or ()) as logs:
+    with opened_logs(kafka_clients(cluster.config(ClientConfig)), group, topic or ()) as logs:
         found = dead_letters.list_letters(logs, wanted, is_all=is_all or bool(state), limit=limit)
     rows = [dead_letters.letter_json(f, now_ms=now_ms, has_key=has_keys) for f in found.letters]
     output.show(
@@ -167,9 +164,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one dead letter: where it came from, what went wrong, who asked for what, and what became of it."""
-    check_names(group, topic or ())
     position = parse_letter(letter, topics=topic or ())
-    with open_logs(cluster.config(ClientConfig), group, [position.topic]) as logs:
+    with opened_logs(kafka_clients(cluster.config(ClientConfig)), group, [position.topic]) as logs:
         log = logs[position.topic]
         found = log.at(position.partition, position.offset)
         if found is None:
@@ -220,7 +216,6 @@ class Asking(DeadLetterFilters):
 
     def order(self, kind: ReplayKind, group: str, letters: Sequence[str] | None, **more: Any) -> ReplayOrder:
         topics = tuple(self.topic or ())
-        check_names(group, topics)
         author = author_of(
             f"txlayer dlq {kind.name.lower()}", operator=self.operator, reason=self.reason, request_id=self.request_id
         )
@@ -276,17 +271,17 @@ def _carry_out(order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, a
         typer.Exit: not all are as they were asked to be.
         TxLayerError: it could not be done; run again with the same request id, it goes on where it was.
     """
-    config = cluster.config(ProducerConfig)
+    clients = kafka_clients(cluster.config(ClientConfig))
     topics = order.topics or tuple(dict.fromkeys(name.topic for name in order.names))
-    with open_logs(config, order.group, topics) as logs:
+    with opened_logs(clients, order.group, topics) as logs:
         choice = _confirmed(order, logs, asking)
         if asking.dry_run:
             outcomes = replaying.planned(order, choice)
         else:
-            with request_writer(config, order.group) as writer:
-                outcomes = replaying.ask(
-                    order, writer, logs, choice, say=partial(typer.echo, err=True), progress=output.progress
-                )
+            writer = RequestWriter(clients.operator_writer, group=order.group)
+            outcomes = replaying.ask(
+                order, writer, logs, choice, say=partial(typer.echo, err=True), progress=output.progress
+            )
     is_waiting = order.patience_s > 0
     output.report(
         outcomes,
@@ -319,24 +314,6 @@ def _confirmed(order: ReplayOrder, logs: Mapping[str, DeadLetterLog], asking: As
             more_count=count - len(sample),
         )
     return choice
-
-
-# --- the cluster -------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def open_logs(config: ClientConfig, group: str, topics: Sequence[str] = ()) -> Iterator[dict[str, DeadLetterLog]]:
-    """As `operate.dead_letters.open_logs`, with clients of its own."""
-    from txlayer.adapters.kafka.client import PlainReader
-
-    with administration(config) as admin:
-        yield dead_letters.open_logs(admin, group, topics, make_reader=lambda: PlainReader(config))
-
-
-@contextmanager
-def request_writer(config: ProducerConfig, group: str) -> Iterator[RequestWriter]:
-    with closing(connect_producer(config)) as connections:
-        yield RequestWriter(lambda batch_bytes: connections.make_half_writer(batch_bytes_max=batch_bytes), group=group)
 
 
 # --- what is printed; users' keys and values only when asked -----------------------------------------------------------

@@ -33,7 +33,7 @@ from txlayer.cli.options import (
     option,
     parse_instant,
 )
-from txlayer.config import CoordinatorConfig, ProducerConfig, milliseconds, parse_duration
+from txlayer.config import CoordinatorConfig, milliseconds, parse_duration
 from txlayer.core import codec
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import Origin, ParkReason, check_txn_id, txn_id_of
@@ -454,12 +454,13 @@ def _time_to_come(text: str) -> int:
 
 
 def _settle(order: SettlementOrder, settling: Settling, connection: Connection, *, as_json: bool) -> None:
-    from txlayer.operate.settle import GOOD, SettlementResult, outcome_json, sentence
+    from txlayer.operate.settle import GOOD, ManualSettlement, SettlementResult, outcome_json, sentence
 
     patience_s = parse_duration("--wait", settling.wait).total_seconds()
     since_ms = milliseconds(parse_duration("--since", settling.since))
     config = connection.config(CoordinatorConfig)
-    with _by_hand(config, connection.config(ProducerConfig)) as settlement:
+    with _connected(config) as connections:
+        settlement = ManualSettlement(connections)
         plan = _plan(order, settlement, config, since_ms=since_ms)
         outcomes = _carry_out(order, settlement, plan, settling, patience_s=patience_s)
     decided = (
@@ -535,15 +536,6 @@ def _confirm(action: OperatorAction, plan: SettlementPlan) -> None:
         sample=tx_rows.list_table(sample),
         more_count=count - len(sample),
     )
-
-
-@contextmanager
-def _by_hand(config: CoordinatorConfig, writer: ProducerConfig) -> Iterator[ManualSettlement]:
-    from txlayer.adapters.connect import connect_producer
-    from txlayer.operate.settle import ManualSettlement
-
-    with _connected(config) as connections, closing(connect_producer(writer)) as producers:
-        yield ManualSettlement(connections, producers)
 
 
 @contextmanager

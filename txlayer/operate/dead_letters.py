@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -66,14 +66,6 @@ def parse_letter(text: str, *, topics: Sequence[str] = ()) -> DeadLetterPosition
             "PARTITION:OFFSET with one --topic"
         )
     return DeadLetterPosition(topic, int(match[2]), int(match[3]))
-
-
-def check_names(group: str, topics: Iterable[str]) -> None:
-    """Raise a UsageError if no group or no topic can have such a name."""
-    check_group(group)
-    for topic in topics:
-        if not is_topic_name(topic):
-            raise UsageError(f"{topic[:80]!r}: no topic can have this name")
 
 
 class FoundLetter(NamedTuple):
@@ -321,23 +313,46 @@ def in_one_order(log: DeadLetterLog, queues: Mapping[int, QueueStatus], partitio
     return found_in | (keyed - begun)
 
 
-def open_logs(
-    admin: Administration, group: str, topics: Sequence[str] = (), *, make_reader: Callable[[], LogReader]
-) -> dict[str, DeadLetterLog]:
-    """{topic: its dead letters}, of these topics, else of all that the group has dead letters of.
+@contextmanager
+def opened_logs(clients: Clients, group: str, topics: Sequence[str] = ()) -> Iterator[dict[str, DeadLetterLog]]:
+    """{topic: its dead letters}, of these topics, else of all that the group has dead letters of; for one thread.
 
     Raises:
+        UsageError: no group or no topic can have such a name.
         TopicMismatchError: a topic that was named has no dead-letter topic, or the group has none at all.
     """
-    found = list(dict.fromkeys(topics)) or topics_of(admin, group)
-    if not found:
-        raise TopicMismatchError(
-            f"group {group} has no dead-letter topic; `txlayer topics apply --group {group} --topic TOPIC` creates "
-            "that of a topic",
-            topic=f"{group}.TOPIC.dlq",
-            found="none",
-        )
-    return {topic: DeadLetterLog(admin, group=group, topic=topic, make_reader=make_reader) for topic in found}
+    check_group(group)
+    for topic in topics:
+        if not is_topic_name(topic):
+            raise UsageError(f"{topic[:80]!r}: no topic can have this name")
+    with closing(clients.admin()) as admin:
+        found = list(dict.fromkeys(topics)) or topics_of(admin, group)
+        if not found:
+            raise TopicMismatchError(
+                f"group {group} has no dead-letter topic; `txlayer topics apply --group {group} --topic TOPIC` creates "
+                "that of a topic",
+                topic=f"{group}.TOPIC.dlq",
+                found="none",
+            )
+        yield {topic: DeadLetterLog(admin, group=group, topic=topic, make_reader=clients.reader) for topic in found}
+
+
+def look_at_each(
+    admin: Administration, look: Callable[[DeadLetterLog], None], *, make_reader: Callable[[], LogReader]
+) -> tuple[dict[str, str], bool]:
+    """Look at the dead letters of every group and topic, as far as the names of topics say; the first `COUNT_MAX` by name.
+
+    Returns what could not be read, and why, by group and topic; and whether there are more.
+    """
+    problems: dict[str, str] = {}
+    for number, (group, topic) in enumerate(consumed_topics(admin.topic_names())):
+        if number >= COUNT_MAX:
+            return problems, True
+        try:
+            look(DeadLetterLog(admin, group=group, topic=topic, make_reader=make_reader))
+        except TxLayerError as exc:  # the others may be readable
+            problems[f"{group} {topic}"] = str(exc)
+    return problems, False
 
 
 @dataclass(slots=True)
@@ -450,18 +465,13 @@ class Survey:
 
 
 def survey_all(clients: Clients) -> Survey:
-    """The dead letters of every group and topic, as far as the names of topics say; the first `COUNT_MAX` by name."""
+    """The dead letters of every group and topic."""
     found = Survey()
     with closing(clients.admin()) as admin:
-        for number, (group, topic) in enumerate(consumed_topics(admin.topic_names())):
-            if number >= COUNT_MAX:
-                found.is_cut = True
-                break
-            try:
-                log = DeadLetterLog(admin, group=group, topic=topic, make_reader=clients.reader)
-                found.add(log, DeadLetterFilter())
-            except TxLayerError as exc:  # the others may be readable
-                found.problems[f"{group} {topic}"] = str(exc)
+        found.problems, is_cut = look_at_each(
+            admin, lambda log: found.add(log, DeadLetterFilter()), make_reader=clients.reader
+        )
+    found.is_cut |= is_cut
     return found
 
 

@@ -11,9 +11,7 @@ from txlayer.core.dead_letters import ENDED, DeadLetterEvent
 from txlayer.core.leases import parse_queue, queue_name
 from txlayer.core.messages import Undecodable
 from txlayer.core.progress import NO_KEY, hash_of_key
-from txlayer.errors import TxLayerError
-from txlayer.operate.consumers import COUNT_MAX, consumed_topics
-from txlayer.operate.dead_letters import DeadLetterLog, FoundLetter, in_one_order
+from txlayer.operate.dead_letters import DeadLetterLog, FoundLetter, QueueStatus, in_one_order, look_at_each
 from txlayer.operate.locks import LeaseStatus
 
 QUEUE_COUNT_MAX = 5_000
@@ -68,31 +66,23 @@ def read_queues(
     admin: Administration, leases: Iterable[LeaseStatus], *, make_reader: Callable[[], LogReader]
 ) -> Queues:
     """The queues that the lock log names, and those of groups with topics for dead letters."""
-    found = Queues()
     by_place = {parse_queue(each.lease.queue): each for each in leases}
     rows: dict[tuple[str, str, int], QueueNow] = {
         place: QueueNow(*place, lease=lease) for place, lease in by_place.items()
     }
-    for number, (group, topic) in enumerate(consumed_topics(admin.topic_names())):
-        if number >= COUNT_MAX:
-            found.is_cut = True
-            break
-        try:
-            log = DeadLetterLog(admin, group=group, topic=topic, make_reader=make_reader)
-            for row in _queues_of(log, by_place):
-                rows[row[:3]] = row
-        except TxLayerError as exc:  # the others may be readable
-            found.problems[f"{group} {topic}"] = str(exc)
+
+    def look(log: DeadLetterLog) -> None:
+        rows.update((row[:3], row) for row in _queues_of(log, by_place))
+
+    problems, is_cut = look_at_each(admin, look, make_reader=make_reader)
     ordered = [rows[place] for place in sorted(rows)]
-    found.is_cut |= len(ordered) > QUEUE_COUNT_MAX
-    found.queues = ordered[:QUEUE_COUNT_MAX]
-    return found
+    return Queues(ordered[:QUEUE_COUNT_MAX], problems, is_cut or len(ordered) > QUEUE_COUNT_MAX)
 
 
 def _queues_of(log: DeadLetterLog, leases: Mapping[tuple[str, str, int], LeaseStatus]) -> list[QueueNow]:
     stored = log.queues()
     parked = {partition: status.parked for partition, status in stored.items() if status.parked}
-    waiting = _waiting(log, parked)
+    waiting = _waiting(log, stored, parked)
     rows = []
     for partition, status in stored.items():
         keys = []
@@ -113,11 +103,13 @@ def _queues_of(log: DeadLetterLog, leases: Mapping[tuple[str, str, int], LeaseSt
     return rows
 
 
-def _waiting(log: DeadLetterLog, parked: Mapping[int, Collection[bytes]]) -> dict[tuple[int, bytes], list[FoundLetter]]:
+def _waiting(
+    log: DeadLetterLog, stored: Mapping[int, QueueStatus], parked: Mapping[int, Collection[bytes]]
+) -> dict[tuple[int, bytes], list[FoundLetter]]:
     """The dead letters of parked keys that are not handled or dropped."""
     if not parked:
         return {}
-    whole = in_one_order(log, log.queues(), parked.keys())
+    whole = in_one_order(log, stored, parked.keys())
     found: dict[tuple[int, bytes], list[FoundLetter]] = {}
     for each in log.letters(partitions=parked.keys(), count_max=LETTER_COUNT_MAX):
         if isinstance(each.letter, Undecodable) or each.history.state in ENDED:

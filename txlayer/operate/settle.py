@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from txlayer.adapters.connect import CoordinatorConnections, ProducerConnections
+from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import no_such_topic
 from txlayer.adapters.telemetry import printable
 from txlayer.config import SystemTopics
@@ -267,7 +267,6 @@ class ManualSettlement:
     """One namespace. One thread uses it; no producer is fenced and no group is joined."""
 
     connections: CoordinatorConnections
-    producers: ProducerConnections
     _: KW_ONLY
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
@@ -291,13 +290,12 @@ class ManualSettlement:
     ) -> list[WrittenLine]:
         """Write the lines, each as a record, and raise as `OperatorWriter.write`; the same lines may be written again."""
         topic = self.topics.op
-        limits = self.producers.topic_limits(topic)
+        limits = self.connections.topic_limits(topic)
         if limits is None:
             raise no_such_topic(topic)
         batch_bytes = min(BATCH_BYTES, limits.message_bytes_max or BATCH_BYTES)
-        writer = OperatorWriter(
-            self.producers.make_half_writer(batch_bytes_max=batch_bytes), what="lines", step="op", clock=self.clock
-        )
+        log_writer = self.connections.operator_writer(batch_bytes)
+        writer = OperatorWriter(log_writer, what="lines", step="op", clock=self.clock)
         records = (
             (found, topic, found.partition, None, codec.encode_ops([codec.encode_op(op)])) for found, op in lines
         )

@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 
 from txlayer.config import milliseconds, parse_duration
 from txlayer.console.acting import Action, act, route
-from txlayer.console.pages.queues import opened_letters, request_writer
+from txlayer.console.pages.queues import request_writer
 from txlayer.console.show import query
 from txlayer.core.dead_letters import DeadLetterReason, DeadLetterState, ReplayKind, is_request_id, original_headers
 from txlayer.core.history import split_operator_reason
@@ -31,6 +31,7 @@ from txlayer.operate.dead_letters import (
     FoundLetter,
     Survey,
     letter_json,
+    opened_logs,
     parse_letter,
     said_json,
     survey_all,
@@ -132,7 +133,7 @@ async def letters(console: Console, request: Request) -> Response:
 
 def _survey(console: Console, asked: Fields, wanted: DeadLetterFilter) -> Survey:
     found = Survey()
-    with opened_letters(console, asked["group"], *filter(None, [asked["topic"]])) as logs:
+    with opened_logs(console.clients, asked["group"], list(filter(None, [asked["topic"]]))) as logs:
         for log in logs.values():
             found.add(log, wanted, limit=LIST_COUNT)
     return found
@@ -179,7 +180,7 @@ def _read_letter(
     console: Console, group: str, position: DeadLetterPosition
 ) -> tuple[FoundLetter | None, list[Json], Json, str]:
     """The dead letter, what was said of it, its row, and why it cannot be edited."""
-    with opened_letters(console, group, position.topic) as logs:
+    with opened_logs(console.clients, group, [position.topic]) as logs:
         log = logs[position.topic]
         found = log.at(position.partition, position.offset)
         if found is None:
@@ -223,7 +224,7 @@ async def edit(console: Console, request: Request) -> Response:
 
     def carry_out(operator: str) -> str:
         author = author_of("console", operator=operator, reason=reason, request_id=request_id)
-        with opened_letters(console, group, position.topic) as logs:
+        with opened_logs(console.clients, group, [position.topic]) as logs:
             log = logs[position.topic]
             found = log.at(position.partition, position.offset)
             if found is None:
@@ -283,7 +284,7 @@ async def plan(console: Console, request: Request) -> Response:
     order = order_of(given, names, operator="plan", reason="plan", now_ms=console.now_ms())
 
     def look() -> Any:
-        with opened_letters(console, order.group, *order.topics) as logs:
+        with opened_logs(console.clients, order.group, order.topics) as logs:
             return choose(order, logs)
 
     choice = await console.desk.call(look)
@@ -339,7 +340,7 @@ def _work_off(
 ) -> tuple[Counter[DeadLetterResult], str]:
     """How many of each result, and why it stopped."""
     note("choosing", 0, 0)
-    with opened_letters(console, order.group, *order.topics) as logs:
+    with opened_logs(console.clients, order.group, order.topics) as logs:
         choice = choose(order, logs)
         if len(choice.chosen) > count_max:
             raise RetriableError(
@@ -389,7 +390,7 @@ async def asked_for(console: Console, request: Request) -> Response:
 
 
 def _request_rows(console: Console, group: str, name: str) -> list[dict[str, Any]]:
-    with opened_letters(console, group) as logs:
+    with opened_logs(console.clients, group) as logs:
         return [row for log in logs.values() for row in _rows_of(log, name)]
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from txlayer.adapters.connect import LINGER_MS, ConsumerConnections
+from txlayer.adapters.connect import ConsumerConnections
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.console.acting import Action, act, route
 from txlayer.console.show import query
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.leases import parse_queue
 from txlayer.errors import RetriableError, UsageError
-from txlayer.operate.dead_letters import DeadLetterLog, check_names, open_logs
+from txlayer.operate.dead_letters import opened_logs
 from txlayer.operate.locks import LockAdmin, LockState, check_queue, claim_times, record_json
 from txlayer.operate.operators import signature_of
 from txlayer.operate.queues import Queues, read_queues
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 QUEUES = "queues"
 AGE_MS = 15_000
 """The picture is read again when it is older, and somebody asks for the page."""
-WRITE_MS = 30_000
-"""How long a record may wait for its acknowledgement."""
 WORDS = {"pause": ReplayKind.PAUSE, "resume": ReplayKind.RESUME}
 
 
@@ -92,29 +90,11 @@ def opened_locks(console: Console) -> Iterator[LockAdmin]:
         yield locks
 
 
-@contextmanager
-def opened_letters(console: Console, group: str, *topics: str) -> Iterator[dict[str, DeadLetterLog]]:
-    """The dead letters of a group, for one thread.
-
-    Raises:
-        UsageError: no group or topic can have such a name.
-    """
-    check_names(group, topics)
-    with closing(console.clients.admin()) as admin:
-        yield open_logs(admin, group, topics, make_reader=console.clients.reader)
-
-
 def request_writer(console: Console, group: str) -> RequestWriter:
     """Writes requests to the replay topics of a group, for one thread."""
     environment = console.environment
-    return RequestWriter(
-        lambda batch_bytes: console.clients.half_writer(
-            batch_bytes_max=batch_bytes, message_timeout_ms=WRITE_MS, linger_ms=LINGER_MS
-        ),
-        group=group,
-        clock=environment.clock,
-        pause=environment.sleep,
-    )
+    make = console.clients.operator_writer
+    return RequestWriter(make, group=group, clock=environment.clock, pause=environment.sleep)
 
 
 # --- one queue --------------------------------------------------------------------------------------------------------
@@ -176,7 +156,7 @@ async def pause(console: Console, request: Request) -> Response:
     def carry_out(operator: str) -> str:
         author = author_of("console", operator=operator, reason=reason, request_id=None)
         record = ReplayRecord(kind, author.request_id, None, text=author.text)
-        with opened_letters(console, group, topic) as logs:
+        with opened_logs(console.clients, group, [topic]) as logs:
             ask_queues(logs[topic], request_writer(console, group), record, partitions=[int(number)] if number else [])
         console.looks.again(QUEUES, lambda: _read(console))
         return "/queues?" + query({"group": group, "topic": topic})

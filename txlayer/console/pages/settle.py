@@ -12,8 +12,7 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from txlayer.adapters.connect import ProducerConnections
-from txlayer.config import ClientConfig, ProducerConfig, milliseconds, parse_duration
+from txlayer.config import milliseconds, parse_duration
 from txlayer.console.acting import Action, act, route
 from txlayer.console.pages.transactions import LENGTH_MAX, wanted_of
 from txlayer.console.show import query
@@ -207,14 +206,12 @@ def _job_name(request_id: str) -> str:
 
 
 def _work_off(console: Console, asked: SettlementRequest, note: Note, *, is_resumed: bool) -> RequestState:
-    config, environment = console.config, console.environment
-    shared = {name: getattr(config, name) for name in ClientConfig.__dataclass_fields__}
-    producers = ProducerConnections(console.clients, ProducerConfig(**shared))
-    with closing(console.connect()) as connections, closing(producers):
+    environment = console.environment
+    with closing(console.connect()) as connections:
         return work_off(
             asked,
             console.view,
-            ManualSettlement(connections, producers, clock=environment.clock, pause=environment.sleep),
+            ManualSettlement(connections, clock=environment.clock, pause=environment.sleep),
             now_ms=console.now_ms,
             should_stop=lambda: note.should_stop,
             on_step=lambda state: note("working", state.line_count, asked.count, state),
