@@ -7,22 +7,16 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, Unpack
 
-from txlayer.adapters.bodies import Codec, Deserializer
-from txlayer.adapters.connect import ConnectConsumer, connect_consumer
-from txlayer.adapters.tracing import NO_TRACING, Tracing
-from txlayer.config import ConsumerConfig
-from txlayer.consumer.consumer import ConsumerSettings, order_of
 from txlayer.consumer.context import context_of
-from txlayer.consumer.handlers import AsyncBatchHandlerFunction, Interceptor
-from txlayer.consumer.plan import StartAt
+from txlayer.consumer.handlers import AsyncBatchHandlerFunction
 from txlayer.consumer.pools import Caller, Chunk, Failed, HungHandlers, Job, JobOutcome, JobOutcomes, Pool, timed_out
-from txlayer.consumer.service import ConsumerService
-from txlayer.core.retry import Ack, HandlerResult, RetryPolicy
+from txlayer.consumer.service import ConsumerOptions, ConsumerService, order_of
+from txlayer.core.retry import Ack, HandlerResult
 from txlayer.errors import LifecycleError
 
 LOOK_S = 0.25
@@ -247,39 +241,11 @@ class AsyncOrderedConsumer(ConsumerService[Awaitable[HandlerResult], AsyncBatchH
     def __init__(
         self,
         *,
-        bootstrap_servers: str = "127.0.0.1:9092",
-        group: str,
-        topics: Sequence[str],
         parallel_by: Literal["key", "partition"] = "key",
         null_keys: Literal["ordered", "free"] = "ordered",
-        start_at: StartAt | None = None,
-        retry: RetryPolicy | None = None,
-        interceptors: Iterable[Interceptor] = (),
-        codec: Codec | None = None,
-        deserializer: Deserializer | None = None,
-        key_deserializer: Deserializer | None = None,
-        key_group: Callable[[bytes | None], str] | None = None,
-        namespace: str = "txlayer",
-        connect: ConnectConsumer = connect_consumer,
-        tracing: Tracing = NO_TRACING,
-        **settings: Unpack[ConsumerSettings],
+        **options: Unpack[ConsumerOptions],
     ) -> None:
-        super().__init__(
-            ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
-            group=group,
-            topics=topics,
-            order=order_of(parallel_by),
-            null_keys=null_keys,
-            start_at=start_at,
-            retry=retry,
-            interceptors=interceptors,
-            codec=codec,
-            deserializer=deserializer,
-            key_deserializer=key_deserializer,
-            key_group=key_group,
-            connect=connect,
-            tracing=tracing,
-        )
+        super().__init__(order=order_of(parallel_by), null_keys=null_keys, **options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
 

@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Self, TypedDict, Unpack
+from typing import ClassVar, Literal, Self, Unpack
 
-from txlayer.adapters.bodies import Codec, Deserializer
-from txlayer.adapters.connect import ConnectConsumer, connect_consumer
-from txlayer.adapters.tracing import NO_TRACING, Tracing
-from txlayer.config import ConsumerConfig
-from txlayer.consumer.handlers import BatchHandlerFunction, Interceptor
-from txlayer.consumer.plan import StartAt
+from txlayer.consumer.handlers import BatchHandlerFunction
 from txlayer.consumer.pools import Caller, Pool, ThreadPool
 from txlayer.consumer.process_pool import ProcessPool
-from txlayer.consumer.service import LOOK_S, ConsumerService
+from txlayer.consumer.service import LOOK_S, ConsumerOptions, ConsumerService, order_of
 from txlayer.core.key_queue import QueueOrder
-from txlayer.core.retry import HandlerResult, RetryPolicy
+from txlayer.core.retry import HandlerResult
 from txlayer.errors import ConfigError, LifecycleError
-
-
-class ConsumerSettings(TypedDict, total=False):
-    """The optional settings of a consumer; `ConsumerConfig` describes each one under the same name."""
-
-    client_settings: Mapping[str, Any]
-    is_insecure_allowed: bool
-    in_flight_max: int
-    worker_count: int
-    record_count_max: int
-    record_bytes_max: int
-    attempt_count_max: int
-    attempt_timeout: timedelta
-    hung_handlers_max: int
-    store_interval: timedelta
-    store_timeout: timedelta
-    metadata_bytes_max: int
-    parked_keys_max: int
-    revoke_timeout: timedelta
-    close_timeout: timedelta
-    session_timeout: timedelta
-    lease_renewal: timedelta
-    lease_expiry: timedelta
-    kafka_transaction_timeout: timedelta
-    recycle_after: timedelta
-    start_timeout: timedelta
-    instance_id: str
-
 
 Workers = Literal["threads", "processes"]
 
@@ -169,40 +136,12 @@ class OrderedConsumer(_PlainConsumer):
     def __init__(
         self,
         *,
-        bootstrap_servers: str = "127.0.0.1:9092",
-        group: str,
-        topics: Sequence[str],
         parallel_by: Literal["key", "partition"] = "key",
         null_keys: Literal["ordered", "free"] = "ordered",
-        start_at: StartAt | None = None,
         workers: Workers = "threads",
-        retry: RetryPolicy | None = None,
-        interceptors: Iterable[Interceptor] = (),
-        codec: Codec | None = None,
-        deserializer: Deserializer | None = None,
-        key_deserializer: Deserializer | None = None,
-        key_group: Callable[[bytes | None], str] | None = None,
-        namespace: str = "txlayer",
-        connect: ConnectConsumer = connect_consumer,
-        tracing: Tracing = NO_TRACING,
-        **settings: Unpack[ConsumerSettings],
+        **options: Unpack[ConsumerOptions],
     ) -> None:
-        super().__init__(
-            ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
-            group=group,
-            topics=topics,
-            order=order_of(parallel_by),
-            null_keys=null_keys,
-            start_at=start_at,
-            retry=retry,
-            interceptors=interceptors,
-            codec=codec,
-            deserializer=deserializer,
-            key_deserializer=key_deserializer,
-            key_group=key_group,
-            connect=connect,
-            tracing=tracing,
-        )
+        super().__init__(order=order_of(parallel_by), null_keys=null_keys, **options)
         self._workers = check_workers(workers)
 
 
@@ -215,53 +154,9 @@ class ConcurrentConsumer(_PlainConsumer):
 
     keeps_order: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        *,
-        bootstrap_servers: str = "127.0.0.1:9092",
-        group: str,
-        topics: Sequence[str],
-        start_at: StartAt | None = None,
-        workers: Workers = "threads",
-        retry: RetryPolicy | None = None,
-        interceptors: Iterable[Interceptor] = (),
-        codec: Codec | None = None,
-        deserializer: Deserializer | None = None,
-        key_deserializer: Deserializer | None = None,
-        key_group: Callable[[bytes | None], str] | None = None,
-        namespace: str = "txlayer",
-        connect: ConnectConsumer = connect_consumer,
-        tracing: Tracing = NO_TRACING,
-        **settings: Unpack[ConsumerSettings],
-    ) -> None:
-        super().__init__(
-            ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings),
-            group=group,
-            topics=topics,
-            order=QueueOrder.NONE,
-            null_keys="free",
-            start_at=start_at,
-            retry=retry,
-            interceptors=interceptors,
-            codec=codec,
-            deserializer=deserializer,
-            key_deserializer=key_deserializer,
-            key_group=key_group,
-            connect=connect,
-            tracing=tracing,
-        )
+    def __init__(self, *, workers: Workers = "threads", **options: Unpack[ConsumerOptions]) -> None:
+        super().__init__(order=QueueOrder.NONE, **options)
         self._workers = check_workers(workers)
-
-
-def order_of(parallel_by: str) -> QueueOrder:
-    """The queue order that `parallel_by` names.
-
-    Raises:
-        ConfigError: neither "key" nor "partition".
-    """
-    if parallel_by not in ("key", "partition"):
-        raise ConfigError(name="parallel_by", value=parallel_by, expected="'key' or 'partition'")
-    return QueueOrder(parallel_by)
 
 
 def check_workers(workers: Workers) -> Workers:

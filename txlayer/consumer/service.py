@@ -7,14 +7,15 @@ import os
 import socket
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, Required, TypedDict, TypeVar, Unpack, overload
 
 from txlayer.adapters.bodies import Codec, Deserializer, function_of
-from txlayer.adapters.connect import ConnectConsumer, ConsumerConnections
-from txlayer.adapters.tracing import Tracing
+from txlayer.adapters.connect import ConnectConsumer, ConsumerConnections, connect_consumer
+from txlayer.adapters.tracing import NO_TRACING, Tracing
 from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.handlers import (
@@ -48,6 +49,51 @@ LOOK_S = 0.1
 B = TypeVar("B", bound=Callable[..., Any])
 
 
+class ConsumerSettings(TypedDict, total=False):
+    """The optional settings of a consumer; `ConsumerConfig` describes each one under the same name."""
+
+    client_settings: Mapping[str, Any]
+    is_insecure_allowed: bool
+    in_flight_max: int
+    worker_count: int
+    record_count_max: int
+    record_bytes_max: int
+    attempt_count_max: int
+    attempt_timeout: timedelta
+    hung_handlers_max: int
+    store_interval: timedelta
+    store_timeout: timedelta
+    metadata_bytes_max: int
+    parked_keys_max: int
+    revoke_timeout: timedelta
+    close_timeout: timedelta
+    session_timeout: timedelta
+    lease_renewal: timedelta
+    lease_expiry: timedelta
+    kafka_transaction_timeout: timedelta
+    recycle_after: timedelta
+    start_timeout: timedelta
+    instance_id: str
+
+
+class ConsumerOptions(ConsumerSettings, total=False):
+    """What every consumer takes: its settings, and what `OrderedConsumer` describes under the same names."""
+
+    bootstrap_servers: str
+    group: Required[str]
+    topics: Required[Sequence[str]]
+    start_at: StartAt | None
+    retry: RetryPolicy | None
+    interceptors: Iterable[Interceptor]
+    codec: Codec | None
+    deserializer: Deserializer | None
+    key_deserializer: Deserializer | None
+    key_group: Callable[[bytes | None], str] | None
+    namespace: str
+    connect: ConnectConsumer
+    tracing: Tracing
+
+
 class ConsumerService(ABC, Generic[R, B]):
     """One consumer: handlers are registered, then it runs once. Its engine has a thread of its own."""
 
@@ -56,22 +102,25 @@ class ConsumerService(ABC, Generic[R, B]):
 
     def __init__(
         self,
-        config: ConsumerConfig,
         *,
+        bootstrap_servers: str = "127.0.0.1:9092",
         group: str,
         topics: Sequence[str],
         order: QueueOrder,
-        null_keys: str,
-        start_at: StartAt | None,
-        retry: RetryPolicy | None,
-        interceptors: Iterable[Interceptor],
-        codec: Codec | None,
-        deserializer: Deserializer | None,
-        key_deserializer: Deserializer | None,
-        key_group: Callable[[bytes | None], str] | None,
-        connect: ConnectConsumer,
-        tracing: Tracing,
+        null_keys: str = "free",
+        start_at: StartAt | None = None,
+        retry: RetryPolicy | None = None,
+        interceptors: Iterable[Interceptor] = (),
+        codec: Codec | None = None,
+        deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer | None = None,
+        key_group: Callable[[bytes | None], str] | None = None,
+        namespace: str = "txlayer",
+        connect: ConnectConsumer = connect_consumer,
+        tracing: Tracing = NO_TRACING,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
+        config = ConsumerConfig(bootstrap_servers=bootstrap_servers, namespace=namespace, **settings)
         self._config = config
         self._group = check_group(group)
         if config.topics.is_own_group(group):
@@ -389,3 +438,14 @@ def _choice(name: str, value: str, kind: type[NullKeys]) -> NullKeys:
         return kind(value)
     except ValueError:
         raise ConfigError(name=name, value=value, expected=" or ".join(repr(member.value) for member in kind)) from None
+
+
+def order_of(parallel_by: str) -> QueueOrder:
+    """The queue order that `parallel_by` names.
+
+    Raises:
+        ConfigError: neither "key" nor "partition".
+    """
+    if parallel_by not in ("key", "partition"):
+        raise ConfigError(name="parallel_by", value=parallel_by, expected="'key' or 'partition'")
+    return QueueOrder(parallel_by)
