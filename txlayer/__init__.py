@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from txlayer.consumer.metrics import ConsumerStats, TopicStats
     from txlayer.core.history import TransactionHistory
     from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OrderMode, Resolution, user_headers
-    from txlayer.core.retry import Ack, AfterExhausted, Reject, Retry, RetryPolicy
+    from txlayer.core.retry import Ack, AfterExhausted, Later, Reject, Retry, RetryPolicy
     from txlayer.errors import (
         BarrierRefusedError,
         BrokerUnavailableError,
@@ -86,6 +86,7 @@ _MODULES = {
     "InvalidTransitionError": "txlayer.errors",
     "InvariantError": "txlayer.errors",
     "JSON": "txlayer.adapters.bodies",
+    "Later": "txlayer.core.retry",
     "LeaseLostError": "txlayer.errors",
     "LifecycleError": "txlayer.errors",
     "MemberFencedError": "txlayer.errors",
@@ -152,6 +153,7 @@ __all__ = [
     "Interceptor",
     "InvalidTransitionError",
     "InvariantError",
+    "Later",
     "LeaseLostError",
     "LifecycleError",
     "MemberFencedError",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
@@ -12,6 +13,7 @@ from txlayer.adapters.bodies import Deserializer
 from txlayer.adapters.tracing import trace_context_of
 from txlayer.core.codec import ID_HEADER, ORIGIN_HEADER, decode_origin
 from txlayer.core.messages import TAGS_HEADER, TXN_ID_LENGTH_MAX, Headers, Undecodable, user_headers
+from txlayer.core.retry import Later
 from txlayer.errors import UsageError
 
 
@@ -300,6 +302,13 @@ class Context:
         if len(text) <= TXN_ID_LENGTH_MAX:
             return text
         return f"h:{blake2b(text.encode(), digest_size=32).hexdigest()}"
+
+    def suspend(self, delay: timedelta, reason: str = "") -> Later:
+        """Return it from the handler: as `Later`, and no other message of the partition begins before, either.
+
+        `return context.suspend(timedelta(seconds=30))`. Handlers that run meanwhile may end. A restart forgets it.
+        """
+        return Later(delay, reason, is_of_partition=True)
 
 
 def context_of(record: Any, attempt: int, deadline: float, lease: Lease) -> Context:

@@ -21,7 +21,9 @@ from txlayer.consumer.pools import (
     log_fields_of,
     without_reported,
 )
+from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX
 from txlayer.core.key_queue import Chain, Failure, Item
+from txlayer.core.retry import Later, NotBegun, Retry
 
 SIDE_BY_SIDE_COUNT_MAX = 250
 """Jobs of one chunk that run side by side; it lets queues take turns."""
@@ -240,9 +242,9 @@ class Dispatcher:
                 del self._stale[owned.topic_partition]
 
     def _count(self, owned: OwnedPartition, outcome: JobOutcome, done: list[Item[Any]]) -> None:
-        tally, job_count = owned.tally, len(outcome.done) + len(outcome.failed)
+        tally = owned.tally
+        job_count = len(outcome.done) + sum(not isinstance(f.result, NotBegun) for f in outcome.failed)
         tally.handled += len(done)
-        tally.failed += len(outcome.failed)
         tally.timed_out += sum(f.error_type == ATTEMPT_TIMEOUT for f in outcome.failed)
         tally.attempt_count += job_count
         if job_count:
@@ -274,8 +276,23 @@ class Dispatcher:
 
     def _fail(self, owned: OwnedPartition, failed: Failed) -> None:
         queues, items = owned.queue, items_of(failed.job)
-        failure = Failure(failed.result, failed.started_ms, failed.error_type, failed.error_text)
-        now_ms = self._now_ms()
+        now_ms, result = self._now_ms(), failed.result
+        if isinstance(result, NotBegun):
+            queues.put_back(items)
+            return
+        error_type, error_text = failed.error_type, failed.error_text
+        if isinstance(result, Later):
+            items = queues.shorten(items, failed.given_count or len(items))
+            why = queues.postpone(items, result, now_ms=now_ms)
+            if not why:
+                owned.tally.postponed += 1
+                if result.is_of_partition:
+                    self.cut(owned)
+                return
+            result, error_text = Retry(), f"{why}: {error_text}"[:MESSAGE_LENGTH_MAX]
+            logger.warning("handler.failed", extra=log_fields_of(items[0].record) | {"reason": why})
+        owned.tally.failed += 1
+        failure = Failure(result, failed.started_ms, error_type, error_text)
         if failed.is_undecodable:
             queues.undecodable(queues.end_before(items, failed.index_in_batch), failure, now_ms=now_ms)
         elif failed.index_in_batch:
@@ -296,7 +313,9 @@ def _log_failure(failed: Failed, *, is_over: bool) -> None:
     if failed.error is not None:
         event = "message.undecodable" if failed.is_undecodable else "handler.raised"
         logger.warning(event, exc_info=failed.error, extra=where)
-    elif failed.error_type in ("Retry", "Reject"):
+    elif isinstance(failed.result, NotBegun):
+        return
+    elif failed.error_type in ("Retry", "Reject", "Later"):
         logger.info("handler.refused", extra=where | {"reason": failed.error_text[:REASON_LENGTH_MAX]})
     else:
         event = "handler.timed_out" if failed.error_type == ATTEMPT_TIMEOUT else "handler.failed"

@@ -889,7 +889,7 @@ class Engine:
 
     def _next_s(self) -> float:
         """Seconds until the next action that no event triggers."""
-        at, now = FOR_EVER, self._clock()
+        at, now, now_ms = FOR_EVER, self._clock(), self._now_ms()
         # At `in_flight_max` nothing starts even if workers are free; only an outcome changes that.
         has_room = self._dispatcher.in_flight_count < self._config.in_flight_max
         has_workers = has_room and self._pool.free_count() > 0
@@ -900,9 +900,12 @@ class Engine:
                 at = min(at, self._completions.not_before_ms(owned) / 1000 - self._wall_base)
             may_begin = has_workers and not queues.is_paused and owned.lease.valid_until > now
             if may_begin and queues.ready_count and not queues.is_full:
-                return 0.0
+                if queues.suspended_until_ms <= now_ms:
+                    return 0.0
+                at = min(at, queues.suspended_until_ms / 1000 - self._wall_base)
             if may_begin and queues.next_retry_at_ms is not None:
-                at = min(at, queues.next_retry_at_ms / 1000 - self._wall_base)
+                retry_at_ms = max(queues.next_retry_at_ms, queues.suspended_until_ms)
+                at = min(at, retry_at_ms / 1000 - self._wall_base)
             if not self._storer.is_under_way and any(map(queues.is_changed, ItemSource)):
                 at = min(at, self._storer.next_at)
         return max(at - now, 0.0)
@@ -1031,13 +1034,16 @@ def _topic_stats(
         parked_keys=sum(f.parked_count for f in figures),
         oldest_ms=max(now_ms - min(added), 0) if added else 0,
         paused_partitions=sum(
-            o.is_reading_paused or f.is_paused or f.is_full for o, f in zip(owned, figures, strict=True)
+            o.is_reading_paused or f.is_paused or f.is_full or o.queue.suspended_until_ms > now_ms
+            for o, f in zip(owned, figures, strict=True)
         ),
         handled_by_key_group=dict(tally.by_key_group),
         attempts=tally.attempt_count,
         attempt_s=tally.durations.total,
         attempt_durations=tally.durations.view(),
         timed_out=tally.timed_out,
+        postponed=tally.postponed,
+        failed_rate=tally.failed_rate,
         unread=sum(
             max(ends[o.topic_partition] - o.next_offsets[o.topic_partition], 0)
             for o in owned

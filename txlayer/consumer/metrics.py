@@ -47,13 +47,13 @@ class TopicStats(NamedTuple):
     waiting: int
     """Messages in memory that are not in flight."""
     retrying: int
-    """Of the waiting messages, those that failed and wait for their next attempt."""
+    """Of the waiting messages, those that failed or were postponed, and wait for their next attempt."""
     parked_keys: int
     """Parked keys: their messages become dead letters until they are replayed."""
     oldest_ms: int
     """Milliseconds that the oldest message has been in memory; 0 without messages."""
     paused_partitions: int
-    """Partitions that are currently not read or not handled, because of a limit or an operator's pause."""
+    """Partitions that are currently not read or not handled, because of a limit, an operator's pause or a handler's."""
     handled_by_key_group: dict[str, int]
     """Messages handled, by the result of `key_group`, since the start."""
     attempts: int = 0
@@ -66,6 +66,10 @@ class TopicStats(NamedTuple):
     """Messages in the topic's log that were not read yet, by offset, as of the last fetches."""
     timed_out: int = 0
     """Attempts that failed because the handler had not returned by its deadline, since the start."""
+    postponed: int = 0
+    """Calls of handlers that returned `Later`, since the start; they are no attempts that failed."""
+    failed_rate: float = 0.0
+    """Failed attempts per second, recently."""
 
 
 class ConsumerStats(NamedTuple):
@@ -108,12 +112,15 @@ class TopicCounts:
     passed_over: int = 0
     attempt_count: int = 0
     timed_out: int = 0
+    postponed: int = 0
     durations: Histogram = field(default_factory=partial(Histogram, ATTEMPT_S))
     by_key_group: dict[str, int] = field(default_factory=dict)
     rate: float = 0.0
+    failed_rate: float = 0.0
     mean_ms: float = 0.0
     _window_at: float = 0.0
     _window_handled: int = 0
+    _window_failed: int = 0
     _window_attempts: int = 0
     _window_s: float = 0.0
 
@@ -123,10 +130,13 @@ class TopicCounts:
         if age_s < RATE_WINDOW_S:
             return
         attempts = self.attempt_count - self._window_attempts
-        self.rate = (self.handled - self._window_handled) / age_s if self._window_at else 0.0
+        if self._window_at:
+            self.rate = (self.handled - self._window_handled) / age_s
+            self.failed_rate = (self.failed - self._window_failed) / age_s
         self.mean_ms = (self.durations.total - self._window_s) / attempts * 1000 if attempts else 0.0
         self._window_at = now
-        self._window_handled, self._window_attempts = self.handled, self.attempt_count
+        self._window_handled, self._window_failed = self.handled, self.failed
+        self._window_attempts = self.attempt_count
         self._window_s = self.durations.total
 
 
@@ -145,10 +155,18 @@ OF_TOPICS: Mapping[str, Family] = {
         "Failed calls whose handler had not returned by its deadline.",
         "topic",
     ),
+    "failed_rate": gauge(
+        "txlayer_consumer_failed_attempts_per_second", "Calls of handlers that failed, in the last 5 s.", "topic"
+    ),
+    "postponed": counter(
+        "txlayer_consumer_postponed_total", "Calls of handlers that returned Later; no attempt is counted.", "topic"
+    ),
     "in_flight": gauge("txlayer_consumer_in_flight_messages", "Messages whose handler runs or is about to.", "topic"),
     "waiting": gauge("txlayer_consumer_waiting_messages", "Messages in memory that are not in flight.", "topic"),
     "retrying": gauge(
-        "txlayer_consumer_retrying_messages", "Waiting messages that failed and wait for their next attempt.", "topic"
+        "txlayer_consumer_retrying_messages",
+        "Waiting messages that failed or were postponed, and wait for their next attempt.",
+        "topic",
     ),
     "unread": gauge(
         "txlayer_consumer_unread_messages",
@@ -161,7 +179,9 @@ OF_TOPICS: Mapping[str, Family] = {
         "topic",
     ),
     "paused_partitions": gauge(
-        "txlayer_consumer_paused_partitions", "Partitions that are paused, by a limit or by an operator.", "topic"
+        "txlayer_consumer_paused_partitions",
+        "Partitions that are paused, by a limit, by an operator or by a handler.",
+        "topic",
     ),
 }
 """{field of `TopicStats`: its metric}."""

@@ -22,7 +22,7 @@ from txlayer.consumer.context import Context, Deserializers, Lease, ReceivedMess
 from txlayer.consumer.handlers import Handler, Interceptor, Route
 from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX
 from txlayer.core.key_queue import Item
-from txlayer.core.retry import Ack, Reject, Retry, WrongResult, checked
+from txlayer.core.retry import Ack, Later, NotBegun, Reject, Retry, WrongResult, checked
 
 logger = logging.getLogger("txlayer.consumer")
 
@@ -108,11 +108,15 @@ class Chunk:
         return True
 
 
+FailedResult = Retry | Reject | Later | NotBegun
+"""What a handler answers whose message is not handled."""
+
+
 class Failed(NamedTuple):
     """A job whose message was not handled."""
 
     job: Job
-    result: Retry | Reject
+    result: FailedResult
     error_type: str
     error_text: str
     started_ms: int  # by this machine's clock
@@ -342,7 +346,7 @@ class Caller:
         """What the handler returned, which is neither nothing nor an Ack; of a batch, it was given `count` (0: all)."""
         started_ms = self._started_ms(began)
         said = checked(result)
-        if isinstance(said, Retry | Reject):
+        if isinstance(said, FailedResult):
             text = said.reason[:MESSAGE_LENGTH_MAX]
             return Failed(job, said, type(said).__name__, text, started_ms, given_count=count)
         text = said.why if isinstance(said, WrongResult) else ""

@@ -35,6 +35,7 @@ from txlayer.consumer.pools import (
     Caller,
     Chunk,
     Failed,
+    FailedResult,
     Job,
     JobOutcome,
     Workers,
@@ -44,7 +45,7 @@ from txlayer.consumer.pools import (
 )
 from txlayer.core.key_queue import Item, ItemExtras
 from txlayer.core.messages import Headers
-from txlayer.core.retry import Reject, Retry
+from txlayer.core.retry import Retry
 from txlayer.errors import ConfigError
 
 logger = logging.getLogger("txlayer.consumer")
@@ -112,7 +113,7 @@ class SentFailure(NamedTuple):
     """A failed job of a chunk, by its index."""
 
     job_index: int
-    result: Retry | Reject
+    result: FailedResult
     error_type: str
     error_text: str
     started_ms: int

@@ -4,7 +4,7 @@ A queue has two sources: its topic, and the requests to replay its dead letters.
 chain per key. Only the first item of a chain is handed out (with those behind it, if handlers take batches); it stays
 first until it ends. First come, first served: a key has one turn, however many of its records wait.
 
-A failed attempt blocks its chain until its count is stored and its back-off is over. A dead letter, or the answer to a
+A postponed item waits for its time, and its chain with it; nothing of it is stored. A failed attempt blocks its chain until its count is stored and its back-off is over. A dead letter, or the answer to a
 request, blocks its chain until it is written: `take_due` → `ending` → one Kafka transaction → `written`. If that
 transaction fails before it stored anything, they are due again (`not_written`); if it fails in any other way, the queue is
 discarded and rebuilt from the stored offsets. The states of an item: queued →
@@ -42,6 +42,7 @@ from txlayer.core.progress import (
 from txlayer.core.retry import (
     AfterExhausted,
     GiveUp,
+    Later,
     Reject,
     Retry,
     RetryPolicy,
@@ -49,6 +50,7 @@ from txlayer.core.retry import (
     Verdict,
     decide,
     resume_at_ms,
+    why_not_later,
 )
 from txlayer.errors import ConfigError
 
@@ -136,7 +138,7 @@ class QueueFigures(NamedTuple):
     ready_count: int
     """Chains whose first item could be taken."""
     retry_count: int
-    """Items that wait for their back-off, or for the count of their attempts to be stored."""
+    """Items that wait for their back-off or were postponed, or wait for the count of their attempts to be stored."""
     due_count: int
     """Chains whose first item's end must be written."""
     parked_count: int
@@ -164,6 +166,8 @@ class ItemExtras:
     end: End | None = None
     is_counted: bool = True  # False: the count of its last attempt is not stored
     is_waiting: bool = False  # it is first in its chain and waits for that
+    later_count: int = 0  # how often its handler postponed it
+    later_since_ms: int = 0  # when it was postponed first
 
     def note_failure(self, failure: Failure, *, now_ms: int) -> None:
         """Record a failed attempt."""
@@ -649,6 +653,11 @@ class Chains(Generic[R]):
         return is_replay and _dead_letter(item) > stuck_at
 
 
+def firsts_of(items: Sequence[Item[R]]) -> list[Item[R]]:
+    """Those of a batch that are the first of their chain."""
+    return [item for index, item in enumerate(items) if not index or items[index - 1].follower is not item]
+
+
 def runs_of(firsts: Sequence[Item[R]], count_max: int) -> tuple[list[Item[R]], list[Item[R]]]:
     """Extend `firsts` by items behind them to at most `count_max`. Returns them and the last one of each chain without failures.
 
@@ -740,6 +749,9 @@ class PartitionQueue(Generic[R]):
         self._uncounted: dict[tuple[ItemSource, int], Item[R]] = {}
         self._is_draining = False
         self._has_batches = False
+        self._suspended_since_ms: int | None = None  # None: an item has succeeded since the last suspension
+        self.suspended_until_ms = 0
+        """Nothing is handed out before: a handler suspended the partition."""
         self.in_flight_count = 0
         """Items taken and not yet handled, failed or put back."""
         self.size_bytes = 0
@@ -840,7 +852,7 @@ class PartitionQueue(Generic[R]):
         lanes = self._lanes
         if lanes.next_at_ms is not None:
             lanes.wake(now_ms)
-        if self.is_paused or self._is_draining:
+        if self.is_paused or self._is_draining or now_ms < self.suspended_until_ms:
             return []
         if self.is_full:
             taken = lanes.take_again(count_max)
@@ -888,6 +900,7 @@ class PartitionQueue(Generic[R]):
             InvariantError: an item has ended before.
         """
         self.in_flight_count -= len(items)
+        self._suspended_since_ms = None
         ended = items if lasts is not None else self._chains.answer(items)
         self._topic.finish([item.offset for item in ended])
         self.size_bytes -= sum([item.size_bytes for item in ended])
@@ -916,6 +929,33 @@ class PartitionQueue(Generic[R]):
                 failure.result, attempt_count=more.attempt_count, policy=self._settings.policy, now_ms=now_ms, draw=draw
             )
             self._uncounted[source, item.offset] = item
+
+    def postpone(self, items: Sequence[Item[R]], later: Later, *, now_ms: int, is_asked: bool = True) -> str:
+        """Let an item, or a batch, wait without counting an attempt; with `is_of_partition`, all others of the queue, too.
+
+        Returns why it may not wait, and then changes nothing: the attempt has failed. `is_asked`: the handler asked for it;
+        otherwise only `later_max_ms` is a limit.
+        """
+        policy, until_ms = self._settings.policy, now_ms + max(later.delay_ms or 0, 0)
+        firsts = firsts_of(items)
+        found = [item.more or ItemExtras() for item in firsts]
+        for more in found:
+            count, since_ms = more.later_count if is_asked else -1, more.later_since_ms or now_ms
+            if why := why_not_later(count, since_ms=since_ms, now_ms=now_ms, policy=policy):
+                return why
+        if later.is_of_partition:
+            since_ms = now_ms if self._suspended_since_ms is None else self._suspended_since_ms
+            if why := why_not_later(0, since_ms=since_ms, now_ms=now_ms, policy=policy):
+                return f"the partition is {why}"
+            self._suspended_since_ms = since_ms
+            self.suspended_until_ms = max(self.suspended_until_ms, until_ms)
+        self.in_flight_count -= len(items)
+        for item, more in zip(firsts, found, strict=True):
+            more.later_count += is_asked
+            more.later_since_ms = more.later_since_ms or now_ms
+            item.more = more
+            self._lanes.wait(item, not_before_ms=until_ms)
+        return ""
 
     def end_before(self, batch: Sequence[Item[R]], index: int) -> Item[R]:
         """End the items before `index`, which the handler handled; it began none behind it.

@@ -11,7 +11,7 @@ from txlayer.core.dead_letters import DeadLetterReason
 from txlayer.errors import ConfigError
 
 DELAY_MS_MAX = 366 * 24 * 3_600_000
-"""Longest delay of a `Retry`. Its key waits meanwhile; a longer delay is probably a wrong unit."""
+"""Longest delay of a `Retry` or a `Later`. Its key waits meanwhile; a longer delay is probably a wrong unit."""
 
 
 class Delay(Protocol):
@@ -47,8 +47,33 @@ class Reject:
     reason: str
 
 
-HandlerResult = Ack | Retry | Reject | None
+@final
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Not now: handle the message again after `delay`. No attempt is counted, and later messages of its key wait.
+
+    `RetryPolicy` limits how often and for how long a message may be postponed; beyond that, the attempt has failed.
+    """
+
+    delay: Delay | None = None
+    """A `timedelta`."""
+    reason: str = ""
+    is_of_partition: bool = False
+    """True: no message of the partition begins before. `Context.suspend` makes it."""
+    delay_ms: int | None = None
+    """What `checked` makes of `delay`."""
+
+
+HandlerResult = Ack | Retry | Reject | Later | None
 """The allowed return values of a handler."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NotBegun:
+    """The message was given to no handler: it is the next one of its key again. Only txlayer's own handlers return it."""
+
+    reason: str = ""
 
 
 class WrongResult(NamedTuple):
@@ -57,8 +82,8 @@ class WrongResult(NamedTuple):
     why: str
 
 
-def checked(result: Any) -> HandlerResult | WrongResult:
-    """Convert what a handler returned to plain values; the delay of a `Retry` is in `delay_ms`.
+def checked(result: Any) -> HandlerResult | NotBegun | WrongResult:
+    """Convert what a handler returned to plain values; the delay of a `Retry` or `Later` is in `delay_ms`.
 
     A handler is user code: no return value of it raises here, or later elsewhere.
     """
@@ -68,12 +93,14 @@ def checked(result: Any) -> HandlerResult | WrongResult:
     try:
         if kind is Reject:
             return _checked_reject(result)
-        if kind is Retry:
-            return _checked_retry(result)
+        if kind is Retry or kind is Later:
+            return _checked_delay(result, kind)
+        if kind is NotBegun:
+            return NotBegun()
     except BaseException as exc:  # noqa: BLE001 - objects from user code
         return WrongResult(f"a handler returned a {kind.__name__} that raises {type(exc).__name__} when it is read")
     said = f"the class {result.__name__}; an instance is needed, such as Ack()" if kind is type else kind.__name__
-    return WrongResult(f"a handler returned {said}; it may return nothing, Ack, Retry or Reject")
+    return WrongResult(f"a handler returned {said}; it may return nothing, Ack, Retry, Later or Reject")
 
 
 def _checked_reject(result: Any) -> Reject | WrongResult:
@@ -82,25 +109,28 @@ def _checked_reject(result: Any) -> Reject | WrongResult:
     return WrongResult(f"Reject(reason=…) needs a text, not {_kind(result.reason)}")
 
 
-def _checked_retry(result: Any) -> Retry | WrongResult:
-    delay, delay_ms = result.delay, result.delay_ms
+def _checked_delay(result: Any, kind: type[Retry | Later]) -> Retry | Later | WrongResult:
+    name, delay, delay_ms = kind.__name__, result.delay, result.delay_ms
     if not isinstance(result.reason, str):
-        return WrongResult(f"Retry(reason=…) needs a text, not {_kind(result.reason)}")
+        return WrongResult(f"{name}(reason=…) needs a text, not {_kind(result.reason)}")
     if delay is not None:
         if delay_ms is not None:
-            return WrongResult("Retry takes delay or delay_ms, not both")
+            return WrongResult(f"{name} takes delay or delay_ms, not both")
         try:
             delay_ms = int(delay.total_seconds() * 1000)
         except Exception:  # noqa: BLE001 - an object from user code
-            return WrongResult(f"Retry(delay=…) needs a timedelta, not {_kind(delay)}; milliseconds are delay_ms=…")
+            return WrongResult(f"{name}(delay=…) needs a timedelta, not {_kind(delay)}; milliseconds are delay_ms=…")
+    if delay_ms is not None:
+        if not isinstance(delay_ms, int) or isinstance(delay_ms, bool):
+            return WrongResult(f"{name}(delay_ms=…) needs a whole number, not {_kind(delay_ms)}")
+        delay_ms = int.__int__(delay_ms)  # its class may compare in another way
+        if delay_ms > DELAY_MS_MAX:
+            return WrongResult(f"the delay of a {name} is at most {DELAY_MS_MAX} ms")
+    if kind is Retry:
+        return Retry(reason=_plain(result.reason), delay_ms=delay_ms)
     if delay_ms is None:
-        return Retry(reason=_plain(result.reason))
-    if not isinstance(delay_ms, int) or isinstance(delay_ms, bool):
-        return WrongResult(f"Retry(delay_ms=…) needs a whole number, not {_kind(delay_ms)}")
-    delay_ms = int.__int__(delay_ms)  # its class may compare in another way
-    if delay_ms > DELAY_MS_MAX:
-        return WrongResult(f"the delay of a Retry is at most {DELAY_MS_MAX} ms")
-    return Retry(reason=_plain(result.reason), delay_ms=delay_ms)
+        return WrongResult("Later(delay) needs a timedelta")
+    return Later(reason=_plain(result.reason), is_of_partition=result.is_of_partition is True, delay_ms=delay_ms)
 
 
 def _plain(text: str) -> str:
@@ -121,6 +151,7 @@ class AfterExhausted(Enum):
 
 _SECOND_MS = 1000
 _MINUTE_MS = 60 * _SECOND_MS
+_DAY_MS = 24 * 60 * _MINUTE_MS
 _JITTER = 0.5
 """The random share of a back-off: messages that failed together are not tried again together, nor at once."""
 _SPREAD, _SPREAD_END = 0x9E3779B1, 1 << 32
@@ -134,6 +165,7 @@ class RetryPolicy:
     Args:
         backoff_first: back-off before the second attempt, as a `timedelta`; it wins over `backoff_first_ms`.
         backoff_max: its upper limit, as a `timedelta`; it wins over `backoff_max_ms`.
+        later_max: how long a message may be postponed, as a `timedelta`; it wins over `later_max_ms`.
 
     Raises:
         ConfigError: a value is out of range.
@@ -148,30 +180,43 @@ class RetryPolicy:
     backoff_factor: float = 2.0
     """Factor between a back-off and the next one."""
     after_exhausted: AfterExhausted = AfterExhausted.GO_ON
+    later_count_max: int = 1_000
+    """How often a handler may return `Later` for a message; then each further one is a failed attempt. A restart forgets it."""
+    later_max_ms: int = _DAY_MS
+    """For how long a message, or a partition in which nothing succeeds, may be postponed in all. The same."""
     backoff_first: InitVar[Delay | None] = None
     backoff_max: InitVar[Delay | None] = None
+    later_max: InitVar[Delay | None] = None
 
-    def __post_init__(self, backoff_first: Delay | None, backoff_max: Delay | None) -> None:
-        for name, length in (("backoff_first", backoff_first), ("backoff_max", backoff_max)):
-            if length is not None:
-                _set_ms(self, name, length)
+    def __post_init__(self, backoff_first: Delay | None, backoff_max: Delay | None, later_max: Delay | None) -> None:
+        set_lengths(self, backoff_first=backoff_first, backoff_max=backoff_max, later_max=later_max)
         for name, is_right, expected in (
             ("attempt_count_max", self.attempt_count_max >= 1, "at least 1"),
             ("backoff_first_ms", self.backoff_first_ms >= 0, "at least 0"),
             ("backoff_max_ms", self.backoff_max_ms >= self.backoff_first_ms, "backoff_first_ms or more"),
             ("backoff_factor", self.backoff_factor >= 1, "at least 1"),
             ("after_exhausted", isinstance(self.after_exhausted, AfterExhausted), "a member of AfterExhausted"),
+            ("later_count_max", self.later_count_max >= 0, "at least 0"),
+            ("later_max_ms", self.later_max_ms >= 0, "at least 0"),
         ):
             if not is_right:
                 raise ConfigError(name=name, value=getattr(self, name), expected=expected)
 
 
-def _set_ms(policy: RetryPolicy, name: str, length: Delay) -> None:
-    try:
-        length_ms = round(length.total_seconds() * 1000)
-    except AttributeError:
-        raise ConfigError(name=name, value=length, expected="a timedelta") from None
-    object.__setattr__(policy, f"{name}_ms", length_ms)
+def set_lengths(policy: object, **lengths: Delay | None) -> None:
+    """Set the fields `…_ms` of a policy that is being made; None leaves a field as it is.
+
+    Raises:
+        ConfigError: a length is no `timedelta`.
+    """
+    for name, length in lengths.items():
+        if length is None:
+            continue
+        try:
+            length_ms = round(length.total_seconds() * 1000)
+        except AttributeError:
+            raise ConfigError(name=name, value=length, expected="a timedelta") from None
+        object.__setattr__(policy, f"{name}_ms", length_ms)
 
 
 class Handled(NamedTuple):
@@ -193,7 +238,9 @@ class GiveUp(NamedTuple):
 Verdict = Handled | TryAgain | GiveUp
 
 
-def decide(result: HandlerResult, *, attempt_count: int, policy: RetryPolicy, now_ms: int, draw: float) -> Verdict:
+def decide(
+    result: Ack | Retry | Reject | None, *, attempt_count: int, policy: RetryPolicy, now_ms: int, draw: float
+) -> Verdict:
     """Decide what follows from `result` of the attempt with this number (from 1); an exception counts as `Retry`.
 
     | result | attempts left | none left |
@@ -214,6 +261,15 @@ def decide(result: HandlerResult, *, attempt_count: int, policy: RetryPolicy, no
     if delay_ms is None:
         delay_ms = backoff_ms(attempt_count, policy=policy, draw=draw)
     return TryAgain(now_ms + max(0, delay_ms))
+
+
+def why_not_later(count: int, *, since_ms: int, now_ms: int, policy: RetryPolicy) -> str:
+    """Why what was postponed `count` times since `since_ms` is not postponed once more; empty: it is."""
+    if count >= policy.later_count_max:
+        return f"postponed {count} times (later_count_max)"
+    if now_ms - since_ms >= policy.later_max_ms:
+        return f"postponed for {(now_ms - since_ms) // 1000} s (later_max)"
+    return ""
 
 
 def backoff_ms(attempt_count: int, *, policy: RetryPolicy, draw: float) -> int:
