@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from txlayer.consumer.context import Context, ReceivedMessage
     from txlayer.consumer.handlers import Interceptor
     from txlayer.consumer.metrics import ConsumerStats, TopicStats
+    from txlayer.core.breaker import BreakerPolicy
     from txlayer.core.history import TransactionHistory
     from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OrderMode, Resolution, user_headers
     from txlayer.core.retry import Ack, AfterExhausted, Later, Reject, Retry, RetryPolicy
@@ -70,6 +71,7 @@ _MODULES = {
     "AsyncTransaction": "txlayer.producer.aio",
     "AsyncTransactionalProducer": "txlayer.producer.aio",
     "BarrierRefusedError": "txlayer.errors",
+    "BreakerPolicy": "txlayer.core.breaker",
     "BrokerUnavailableError": "txlayer.errors",
     "COMMIT": "txlayer.core.messages",
     "CheckRequest": "txlayer.producer.check_handlers",
@@ -140,6 +142,7 @@ __all__ = [
     "AsyncTransaction",
     "AsyncTransactionalProducer",
     "BarrierRefusedError",
+    "BreakerPolicy",
     "BrokerUnavailableError",
     "CheckRequest",
     "Codec",

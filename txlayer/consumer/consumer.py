@@ -116,6 +116,8 @@ class OrderedConsumer(_PlainConsumer):
             offset is an error.
         workers: where handlers run: "threads", or "processes" for CPU-bound handlers; `worker_count` of them.
         retry: how often and when a failed message is tried again. None: `attempt_count_max` attempts with back-off.
+        breaker: while most attempts of a topic fail, only one message of it is tried at a time, and no attempt is counted.
+            A `BreakerPolicy` for every topic, or one for each as {topic: policy}. None: no breaker.
         interceptors: code that runs around each attempt.
         codec: what makes values of their bytes, such as `txlayer.JSON`. If it raises, the message becomes a dead letter, or is
             retried if a service did not answer. None: values are bytes or None. A handler with a body of its own type needs

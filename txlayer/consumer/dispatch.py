@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from asyncio import CancelledError
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -21,6 +21,7 @@ from txlayer.consumer.pools import (
     log_fields_of,
     without_reported,
 )
+from txlayer.core.breaker import Breaker, BreakerState
 from txlayer.core.dead_letters import MESSAGE_LENGTH_MAX
 from txlayer.core.key_queue import Chain, Failure, Item
 from txlayer.core.retry import Later, NotBegun, Retry
@@ -50,6 +51,7 @@ class Dispatcher:
         in_flight_max: messages handed over at a time.
         clock, now_ms, draw: monotonic seconds; milliseconds since 1970 that never decrease; random numbers.
         key_group: maps a message to the name it is counted under in the metrics; None: not counted by key.
+        breakers: by topic; the messages of a topic without one begin at any time.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Dispatcher:
         now_ms: Callable[[], int],
         draw: Callable[[], float],
         key_group: Callable[[bytes | None], str] | None = None,
+        breakers: Mapping[str, Breaker] | None = None,
     ) -> None:
         self._pool = pool
         self._in_flight_max = in_flight_max
@@ -69,6 +72,8 @@ class Dispatcher:
         self._draw = draw
         self._key_group = key_group
         self._is_key_group_logged = False
+        self.breakers = breakers or {}
+        self._probes: set[Chunk] = set()
         self._turn = 0
         self._stale: dict[TopicPartition, dict[Chunk, int]] = {}
         self._begun: dict[Chunk, int] = {}
@@ -96,6 +101,10 @@ class Dispatcher:
                     return
                 if now >= owned.lease.valid_until or owned.lease.lost.is_set():
                     continue
+                if (breaker := self.breakers.get(owned.topic)) is not None:
+                    room = min(room, breaker.room(now_ms))
+                    if not room:
+                        continue
                 if pool.chunk_s:
                     begun = self._begin_chunk(owned, min(owned.chunk_size.count, room), now_ms)
                     free -= begun
@@ -151,6 +160,10 @@ class Dispatcher:
         count = len(jobs) if not owned.route.batch_count_max else sum(map(len, map(items_of, jobs)))
         self._begun[chunk] = count
         self.in_flight_count += count
+        breaker = self.breakers.get(owned.topic)
+        if breaker is not None and not breaker.is_closed:
+            breaker.begin_probe()
+            self._probes.add(chunk)
         self._pool.submit(chunk)
 
     # --- outcomes -----------------------------------------------------------------------------------------------------
@@ -187,6 +200,8 @@ class Dispatcher:
     def _take(self, outcome: JobOutcome) -> None:
         chunk = outcome.chunk
         owned: OwnedPartition = chunk.owner
+        if (breaker := self.breakers.get(owned.topic)) is not None:
+            self._learn(breaker, outcome)
         for failed in outcome.failed:
             _log_failure(failed, is_over=owned.is_over)
         is_batch = bool(owned.route.batch_count_max)
@@ -216,6 +231,25 @@ class Dispatcher:
             self._fail(owned, failed)
         for job in reversed(outcome.not_run):
             owned.queue.put_back(items_of(job))
+
+    def _learn(self, breaker: Breaker, outcome: JobOutcome) -> None:
+        """Let the breaker of a topic see how these attempts ended; log it, and begin nothing more, if it opens."""
+        chunk, before, now_ms = outcome.chunk, breaker.state, self._now_ms()
+        failed_count = sum(isinstance(f.result, Retry) and not f.is_undecodable for f in outcome.failed)
+        if chunk in self._probes:
+            self._probes.discard(chunk)
+            is_later = any(isinstance(f.result, Later) for f in outcome.failed)
+            breaker.probed(is_well=bool(outcome.done) or (False if failed_count or is_later else None), now_ms=now_ms)
+        elif not chunk.owner.is_over:  # otherwise the consumer itself may have ended them
+            said_count = sum(not isinstance(f.result, Later | NotBegun) for f in outcome.failed)
+            breaker.ended(count=len(outcome.done) + said_count, failed_count=failed_count, now_ms=now_ms)
+        fields = {"group": chunk.lease.group, "topic": chunk.lease.topic}
+        if before is BreakerState.CLOSED and not breaker.is_closed:
+            logger.error("breaker.opened", extra=fields)
+            for other in self._begun:
+                other.is_cut = other.is_cut or other.lease.topic == chunk.lease.topic
+        elif before is not BreakerState.CLOSED and breaker.is_closed:
+            logger.warning("breaker.closed", extra=fields)
 
     def _take_cut(
         self, owned: OwnedPartition, outcome: JobOutcome, done: list[Item[Any]], lasts: Sequence[Item[Any]]
@@ -275,33 +309,38 @@ class Dispatcher:
             return NO_KEY_GROUP
 
     def _fail(self, owned: OwnedPartition, failed: Failed) -> None:
-        queues, items = owned.queue, items_of(failed.job)
-        now_ms, result = self._now_ms(), failed.result
+        queues, items, now_ms = owned.queue, items_of(failed.job), self._now_ms()
+        result, error_text = failed.result, failed.error_text
         if isinstance(result, NotBegun):
             queues.put_back(items)
             return
-        error_type, error_text = failed.error_type, failed.error_text
+        if failed.is_undecodable or failed.index_in_batch:
+            items = [queues.end_before(items, failed.index_in_batch)]
+        else:
+            # Only what the handler was given: those behind it have had no attempt.
+            items = list(queues.shorten(items, failed.given_count or len(items)))
+        if isinstance(result, Retry) and not failed.is_undecodable and self._is_open(owned.topic):
+            # The outage failed it, not the message.
+            result = Later(delay_ms=self.breakers[owned.topic].probe_interval_ms)
         if isinstance(result, Later):
-            items = queues.shorten(items, failed.given_count or len(items))
-            why = queues.postpone(items, result, now_ms=now_ms)
+            why = queues.postpone(items, result, now_ms=now_ms, is_asked=isinstance(failed.result, Later))
             if not why:
                 owned.tally.postponed += 1
                 if result.is_of_partition:
                     self.cut(owned)
                 return
-            result, error_text = Retry(), f"{why}: {error_text}"[:MESSAGE_LENGTH_MAX]
             logger.warning("handler.failed", extra=log_fields_of(items[0].record) | {"reason": why})
+            result, error_text = Retry(), f"{why}: {error_text}"[:MESSAGE_LENGTH_MAX]
         owned.tally.failed += 1
-        failure = Failure(result, failed.started_ms, error_type, error_text)
+        failure = Failure(result, failed.started_ms, failed.error_type, error_text)
         if failed.is_undecodable:
-            queues.undecodable(queues.end_before(items, failed.index_in_batch), failure, now_ms=now_ms)
-        elif failed.index_in_batch:
-            unreadable = queues.end_before(items, failed.index_in_batch)
-            queues.failed([unreadable], failure, now_ms=now_ms, draw=self._draw())
+            queues.undecodable(items[0], failure, now_ms=now_ms)
         else:
-            # Only what the handler was given: those behind it have had no attempt.
-            concerned = queues.shorten(items, failed.given_count or len(items))
-            queues.failed(concerned, failure, now_ms=now_ms, draw=self._draw())
+            queues.failed(items, failure, now_ms=now_ms, draw=self._draw())
+
+    def _is_open(self, topic: str) -> bool:
+        breaker = self.breakers.get(topic)
+        return breaker is not None and not breaker.is_closed
 
 
 def _log_failure(failed: Failed, *, is_over: bool) -> None:

@@ -33,6 +33,7 @@ from txlayer.consumer.metrics import ConsumerStats, TopicCounts, TopicStats
 from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, check_topics
 from txlayer.consumer.pools import Pool
+from txlayer.core.breaker import Breaker
 from txlayer.core.dead_letters import (
     DeadLetter,
     DeadLetterReason,
@@ -721,6 +722,7 @@ class Engine:
             now_ms=self._now_ms,
             draw=environment.draw,
             key_group=plan.key_group,
+            breakers={topic: Breaker(policy) for topic, policy in plan.breakers.items()},
         )
         self._assignments = Assignments(
             config,
@@ -853,7 +855,13 @@ class Engine:
         now_ms = self._now_ms()
         return ConsumerStats(
             topics={
-                topic: _topic_stats(tally, [o for o in owned if o.topic == topic], now_ms, self._assignments.ends)
+                topic: _topic_stats(
+                    tally,
+                    [o for o in owned if o.topic == topic],
+                    now_ms,
+                    self._assignments.ends,
+                    self._dispatcher.breakers.get(topic),
+                )
                 for topic, tally in self._assignments.tallies.items()
             },
             partitions=tuple(sorted(o.topic_partition for o in owned)),
@@ -899,13 +907,14 @@ class Engine:
                 # Otherwise its end cannot be written before the acknowledgement.
                 at = min(at, self._completions.not_before_ms(owned) / 1000 - self._wall_base)
             may_begin = has_workers and not queues.is_paused and owned.lease.valid_until > now
+            breaker = self._dispatcher.breakers.get(owned.topic)
+            not_before_ms = max(queues.suspended_until_ms, 0 if breaker is None else breaker.next_at_ms)
             if may_begin and queues.ready_count and not queues.is_full:
-                if queues.suspended_until_ms <= now_ms:
+                if not_before_ms <= now_ms:
                     return 0.0
-                at = min(at, queues.suspended_until_ms / 1000 - self._wall_base)
+                at = min(at, not_before_ms / 1000 - self._wall_base)
             if may_begin and queues.next_retry_at_ms is not None:
-                retry_at_ms = max(queues.next_retry_at_ms, queues.suspended_until_ms)
-                at = min(at, retry_at_ms / 1000 - self._wall_base)
+                at = min(at, max(queues.next_retry_at_ms, not_before_ms) / 1000 - self._wall_base)
             if not self._storer.is_under_way and any(map(queues.is_changed, ItemSource)):
                 at = min(at, self._storer.next_at)
         return max(at - now, 0.0)
@@ -1016,7 +1025,11 @@ class Engine:
 
 
 def _topic_stats(
-    tally: TopicCounts, owned: list[OwnedPartition], now_ms: int, ends: Mapping[TopicPartition, int]
+    tally: TopicCounts,
+    owned: list[OwnedPartition],
+    now_ms: int,
+    ends: Mapping[TopicPartition, int],
+    breaker: Breaker | None,
 ) -> TopicStats:
     figures = [o.queue.figures() for o in owned]
     added = [f.oldest_added_ms for f in figures if f.oldest_added_ms is not None]
@@ -1044,6 +1057,9 @@ def _topic_stats(
         timed_out=tally.timed_out,
         postponed=tally.postponed,
         failed_rate=tally.failed_rate,
+        breaker="" if breaker is None else breaker.state.value,
+        breaker_is_open=breaker is not None and not breaker.is_closed,
+        breaker_opened=0 if breaker is None else breaker.opened_count,
         unread=sum(
             max(ends[o.topic_partition] - o.next_offsets[o.topic_partition], 0)
             for o in owned

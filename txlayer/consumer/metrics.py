@@ -70,6 +70,12 @@ class TopicStats(NamedTuple):
     """Calls of handlers that returned `Later`, since the start; they are no attempts that failed."""
     failed_rate: float = 0.0
     """Failed attempts per second, recently."""
+    breaker: str = ""
+    """The state of its breaker: closed, open or probing; empty without one."""
+    breaker_is_open: bool = False
+    """True unless it is closed."""
+    breaker_opened: int = 0
+    """How often it opened, since the start."""
 
 
 class ConsumerStats(NamedTuple):
@@ -161,6 +167,12 @@ OF_TOPICS: Mapping[str, Family] = {
     "postponed": counter(
         "txlayer_consumer_postponed_total", "Calls of handlers that returned Later; no attempt is counted.", "topic"
     ),
+    "breaker_is_open": gauge(
+        "txlayer_consumer_breaker_open",
+        "1: most attempts failed, and one message at a time is tried; 0: closed, or no breaker.",
+        "topic",
+    ),
+    "breaker_opened": counter("txlayer_consumer_breaker_openings_total", "Times that the breaker opened.", "topic"),
     "in_flight": gauge("txlayer_consumer_in_flight_messages", "Messages whose handler runs or is about to.", "topic"),
     "waiting": gauge("txlayer_consumer_waiting_messages", "Messages in memory that are not in flight.", "topic"),
     "retrying": gauge(

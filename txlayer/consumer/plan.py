@@ -12,6 +12,7 @@ from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.handlers import Route
+from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.key_queue import NullKeys, QueueOrder, QueueSettings, Start
 from txlayer.core.progress import NOTHING, Foreign, decode
@@ -127,6 +128,7 @@ class ConsumerPlan:
     start_at: StartAt | None = None
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     key_group: Callable[[bytes | None], str] | None = None
+    breakers: Mapping[str, BreakerPolicy] = field(default_factory=dict)
 
     @property
     def sources(self) -> list[str]:

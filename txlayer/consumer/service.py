@@ -34,6 +34,7 @@ from txlayer.consumer.metrics import ConsumerStats
 from txlayer.consumer.plan import ConsumerPlan, StartAt, check_start
 from txlayer.consumer.pools import Caller, Pool
 from txlayer.consumer.tracing import AttemptSpans
+from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.key_queue import NullKeys, QueueOrder
 from txlayer.core.messages import check_group, is_topic_name
 from txlayer.core.retry import RetryPolicy
@@ -84,6 +85,7 @@ class ConsumerOptions(ConsumerSettings, total=False):
     topics: Required[Sequence[str]]
     start_at: StartAt | None
     retry: RetryPolicy | None
+    breaker: BreakerPolicy | Mapping[str, BreakerPolicy] | None
     interceptors: Iterable[Interceptor]
     codec: Codec | None
     deserializer: Deserializer | None
@@ -110,6 +112,7 @@ class ConsumerService(ABC, Generic[R, B]):
         null_keys: str = "free",
         start_at: StartAt | None = None,
         retry: RetryPolicy | None = None,
+        breaker: BreakerPolicy | Mapping[str, BreakerPolicy] | None = None,
         interceptors: Iterable[Interceptor] = (),
         codec: Codec | None = None,
         deserializer: Deserializer | None = None,
@@ -135,6 +138,7 @@ class ConsumerService(ABC, Generic[R, B]):
         self._null_keys = _choice("null_keys", null_keys, NullKeys)
         self._start_at = check_start(start_at)
         self._retry = retry
+        self._breakers = breakers_of(breaker, self._topics)
         self._interceptors = tuple(interceptors)
         self._deserializer: Deserializer | None = function_of(codec, "deserializer", deserializer)
         self._key_deserializer = key_deserializer
@@ -341,6 +345,7 @@ class ConsumerService(ABC, Generic[R, B]):
             start_at=self._start_at,
             policy=policy,
             key_group=self._key_group,
+            breakers=self._breakers,
         )
         for topic in self._topics:
             plan.settings_of(topic, config)
@@ -431,6 +436,21 @@ def check_topic_names(topics: Sequence[str]) -> tuple[str, ...]:
         if not is_topic_name(topic):
             raise UsageError(f"{topic[:260]!r} is no name of a topic")
     return found
+
+
+def breakers_of(
+    breaker: BreakerPolicy | Mapping[str, BreakerPolicy] | None, topics: Sequence[str]
+) -> dict[str, BreakerPolicy]:
+    """{topic: the policy of its breaker}, for the topics that have one.
+
+    Raises:
+        UsageError: one is given for a topic that is not consumed.
+    """
+    if breaker is None or isinstance(breaker, BreakerPolicy):
+        return {} if breaker is None else dict.fromkeys(topics, breaker)
+    if others := set(breaker) - set(topics):
+        raise UsageError(f"a breaker for {', '.join(sorted(others))}, which this consumer does not read")
+    return dict(breaker)
 
 
 def _choice(name: str, value: str, kind: type[NullKeys]) -> NullKeys:

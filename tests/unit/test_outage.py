@@ -1,0 +1,131 @@
+"""A database is away for an hour of virtual time: with a breaker no message becomes a dead letter, without one all do."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from datetime import timedelta
+
+import pytest
+
+from tests.support.still_world import StillWorld
+from tests.unit.test_take_over_reading import EARLY, GROUP, LATE, AtOnce, Leases, routes_to
+from txlayer.adapters.memory.kafka import MemoryKafka
+from txlayer.config import ConsumerConfig
+from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.consumer.engine import Engine
+from txlayer.consumer.plan import ConsumerPlan
+from txlayer.consumer.pools import Caller
+from txlayer.core.breaker import BreakerPolicy
+from txlayer.core.dead_letters import dead_letter_topic, replay_topic
+from txlayer.runtime.environment import Environment
+
+KEY_COUNT = 30
+MESSAGES = [(f"k{n}", value) for value in ("first", "second") for n in range(KEY_COUNT)]
+OUTAGE_S = 3_600.0
+BREAKER = BreakerPolicy(attempt_count_min=10, window=timedelta(seconds=10), probe_interval=timedelta(seconds=10))
+
+
+class Outage:
+    """A consumer of two topics whose handler needs a database, which is away at first."""
+
+    def __init__(self, breakers: dict[str, BreakerPolicy], *, poison: str = "") -> None:
+        self.world = StillWorld()
+        self.kafka = MemoryKafka(self.world)
+        for topic, _ in (EARLY, LATE):
+            for name in (topic, dead_letter_topic(GROUP, topic), replay_topic(GROUP, topic)):
+                self.kafka.create_topic(name, partitions=1)
+        for key, value in MESSAGES:
+            self.kafka.append(EARLY[0], value.encode(), key=key.encode())
+        self.is_away = True
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.attempts: Counter[tuple[str, str]] = Counter()
+        self.handled: dict[str, list[str]] = defaultdict(list)
+        self._poison = poison
+        config = ConsumerConfig(bootstrap_servers=self.kafka.bootstrap_servers)
+        leases = Leases()
+        routes = routes_to(self._handle)
+        plan = ConsumerPlan(
+            group=GROUP, topics=(EARLY[0], LATE[0]), routes=routes, start_at="earliest", breakers=breakers
+        )
+        self.engine = Engine(
+            config,
+            plan,
+            connections=self.kafka.connect_consumer(config),
+            pool=AtOnce(Caller(routes, attempt_timeout_s=60.0, clock=self.world.monotonic)),
+            make_leases=lambda: leases,
+            environment=Environment(clock=self.world.monotonic, sleep=lambda _: None),
+        )
+        self.engine.start()
+        leases.gained = {EARLY: 1, LATE: 1}
+
+    def _handle(self, message: ReceivedMessage, context: Context) -> None:
+        key, value = (message.raw_key or b"").decode(), (message.raw_value or b"").decode()
+        self.calls[key, value] += 1
+        self.attempts[key, value] = context.attempt
+        if (self.is_away and message.topic == EARLY[0]) or key == self._poison:
+            raise ConnectionError("the database is away")
+        self.handled[key].append(value)
+
+    def pass_time(self, seconds: float) -> None:
+        """The engine works for so long; it looks every half second, and whenever it has something to do."""
+        until = self.world.passed_s + seconds
+        while self.world.passed_s < until:
+            self.engine.turn()
+            self.world.advance(ms=500)
+
+    @property
+    def figures(self) -> tuple[int, int]:
+        """(messages handled, dead letters)."""
+        found = self.engine.stats().topics[EARLY[0]]
+        return found.handled, found.dead_lettered
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.fault("consumer: what a handler needs is away for an hour")
+def test_an_hour_without_the_database_makes_no_dead_letter(caplog: pytest.LogCaptureFixture) -> None:
+    outage = Outage({EARLY[0]: BREAKER})
+    with caplog.at_level(logging.WARNING, "txlayer.consumer"):
+        outage.pass_time(OUTAGE_S)
+        assert (0, 0) == outage.figures
+        found = outage.engine.stats().topics[EARLY[0]]
+        assert (True, 1) == (found.breaker_is_open, found.breaker_opened)
+        outage.is_away = False
+        outage.pass_time(60)
+
+    assert (len(MESSAGES), 0) == outage.figures
+    assert {f"k{n}": ["first", "second"] for n in range(KEY_COUNT)} == outage.handled
+    assert max(outage.attempts.values()) <= 2
+    assert sum(outage.calls.values()) <= len(MESSAGES) + BREAKER.attempt_count_min * 2 + OUTAGE_S / 10
+    events = [record.message for record in caplog.records if record.message.startswith("breaker.")]
+    assert ["breaker.opened", "breaker.closed"] == events
+    assert "closed" == outage.engine.stats().topics[EARLY[0]].breaker
+
+
+def test_without_a_breaker_an_hour_makes_dead_letters_of_all() -> None:
+    outage = Outage({})
+    outage.pass_time(OUTAGE_S)
+
+    assert (0, KEY_COUNT) == (outage.figures[0], min(outage.figures[1], KEY_COUNT))
+
+
+def test_the_other_topic_goes_on() -> None:
+    outage = Outage({EARLY[0]: BREAKER, LATE[0]: BREAKER})
+    outage.pass_time(60)
+    outage.kafka.append(LATE[0], b"other", key=b"other")
+    outage.pass_time(5)
+
+    assert ["other"] == outage.handled["other"]
+    assert [True, False] == [outage.engine.stats().topics[t].breaker_is_open for t in (EARLY[0], LATE[0])]
+
+
+def test_a_message_that_always_fails_does_not_keep_it_open() -> None:
+    outage = Outage({EARLY[0]: BREAKER}, poison="k0")
+    outage.pass_time(120)
+    outage.is_away = False
+    outage.pass_time(120)
+
+    assert 2 * (KEY_COUNT - 1) == outage.figures[0]
+    assert not outage.engine.stats().topics[EARLY[0]].breaker_is_open
+    outage.pass_time(2 * 3_600)
+    assert (2 * (KEY_COUNT - 1), 2) == outage.figures
