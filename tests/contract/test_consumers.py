@@ -332,6 +332,26 @@ def test_a_batch_handler_gets_messages_of_one_key_together_and_in_order(stage: S
     assert max(len(values) for _, values in batches) == 10
 
 
+def test_without_order_a_batch_has_messages_of_many_keys(stage: Stage) -> None:
+    for n in range(25):
+        stage.write(b"%d" % n, key=b"k%d" % n)
+    consumer = stage.plain(ConcurrentConsumer, worker_count=1)
+    batches: list[list[bytes]] = []
+
+    @consumer.batch_handler(count_max=10)  # type: ignore[untyped-decorator]  # it takes any function
+    def handle(messages: list[ReceivedMessage], context: Context) -> HandlerResult:
+        batches.append([message.value for message in messages])
+        return Retry(delay_ms=0) if context.attempt == 1 and b"7" in batches[-1] else None
+
+    with consumer:
+        stage.wait_stored(25)
+
+    assert max(map(len, batches)) == 10
+    (failed,) = (values for values in batches if b"7" in values and len(values) > 1)
+    again = [values for values in batches if len(values) == 1 and values[0] in failed]
+    assert sorted(failed) == sorted(value for values in again for value in values)
+
+
 def unfinished(consumer: Any, topic: str) -> int:
     """How many messages a consumer has in memory."""
     figures = consumer.stats().topics[topic]

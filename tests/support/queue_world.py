@@ -8,7 +8,7 @@ from hashlib import blake2b
 from tests.support.queue_stage import FAILED, PARK, REJECTED, REPLAY, TOPIC, QueueStage
 from txlayer.core.dead_letters import DeadLetterReason, ReplayKind, ReplayOutcome
 from txlayer.core.key_queue import Item, ItemSource, NullKeys, QueueOrder, QueueSettings
-from txlayer.core.retry import AfterExhausted
+from txlayer.core.retry import AfterExhausted, Later
 
 KEYS: tuple[bytes | None, ...] = (b"a", b"b", b"c", None)
 KINDS = list(ReplayKind)[:4]
@@ -87,6 +87,13 @@ class QueueWorld:
         if batch := self._one_in_flight(number):
             (item,) = self.stage.queue.shorten(batch, 1)
             self.stage.queue.undecodable(item, FAILED, now_ms=self.stage.now_ms)
+
+    def postpone(self, number: int) -> None:
+        """A handler says: not now; of the message, or of the whole partition."""
+        if batch := self._one_in_flight(number):
+            later = Later(delay_ms=number * 50, is_of_partition=number % 7 == 0)
+            if self.stage.queue.postpone(batch, later, now_ms=self.stage.now_ms):
+                self.stage.queue.put_back(batch)
 
     def put_back(self, number: int) -> None:
         """A batch was not started after all."""
@@ -184,6 +191,11 @@ class QueueWorld:
         return self.chain(self.stage.dead_letters[at][0], ("replay", item.offset))
 
     def _check_start(self, batch: Sequence[Item[str]]) -> None:
+        if self.settings.order is QueueOrder.NONE and len(batch) > 1:
+            assert all(item.more is None for item in batch), "what failed before comes alone"
+            for item in batch:
+                self._check_start([item])
+            return
         chain = self._chain_of(batch[0])
         others = [self._chain_of(item) for other in self.in_flight for item in other]
         assert chain not in others, "two of one chain in flight"

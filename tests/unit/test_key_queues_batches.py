@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.queue_stage import FAILED, REJECTED, REPLAY, TOPIC, QueueStage
+from tests.support.queue_stage import FAILED, REJECTED, REPLAY, TOPIC, QueueStage, records
 from txlayer.core.dead_letters import DeadLetterReason
-from txlayer.core.key_queue import Item, QueueSettings
+from txlayer.core.key_queue import Item, QueueOrder, QueueSettings
 from txlayer.core.retry import AfterExhausted, RetryPolicy
 
 A = b"a"
@@ -45,6 +45,36 @@ def test_only_the_part_of_a_batch_that_is_begun_is_in_flight() -> None:
     stage.queue.handled(begun)
 
     assert ["2"] == stage.taken()
+
+
+def test_without_an_order_a_batch_has_any_keys() -> None:
+    stage = QueueStage([A, b"b", None, A, A], QueueSettings(policy=AT_ONCE, order=QueueOrder.NONE))
+    first, second, third = stage.queue.take_batches(3, records_max=2, now_ms=0)
+    assert [["0", "1"], ["2", "3"], ["4"]] == list(map(records, (first, second, third)))
+
+    stage.queue.handled(first)
+    stage.queue.failed(second, FAILED, now_ms=0, draw=0.0)
+    stage.store()
+    alone = stage.queue.take_batches(3, records_max=2, now_ms=stage.now_ms)
+    assert [(["2"], 1), (["3"], 1)] == [(records(batch), batch[0].attempt_count) for batch in alone]
+    stage.queue.put_back(third)
+    for batch in (*alone, *stage.queue.take_batches(3, records_max=2, now_ms=stage.now_ms)):
+        stage.queue.handled(batch)
+
+    assert (0, 0) == (stage.queue.count, stage.queue.in_flight_count)
+    assert stage.store() is False
+    assert 5 == stage.stored[TOPIC][0]
+
+
+def test_without_an_order_the_rest_of_a_batch_waits_again() -> None:
+    stage = QueueStage([A] * 4, QueueSettings(order=QueueOrder.NONE))
+    (batch,) = stage.queue.take_batches(1, records_max=4, now_ms=0)
+
+    unread = stage.queue.end_before(batch, 1)
+    stage.queue.undecodable(unread, FAILED, now_ms=0)
+    assert ["1"] == stage.write_due()
+    assert 0 == stage.queue.in_flight_count
+    assert ["2", "3"] == stage.taken()
 
 
 def test_what_nobody_can_read_becomes_a_dead_letter_at_once() -> None:

@@ -725,6 +725,7 @@ class PartitionQueue(Generic[R]):
 
     def __init__(self, *, topic: Start, replays: Start, settings: QueueSettings, now_ms: int) -> None:
         self._settings = settings
+        self._is_without_order = settings.order is QueueOrder.NONE
         self._taken_over_ms = now_ms
         limit, by_key = settings.metadata_bytes_max, settings.order is QueueOrder.KEY
         orders_null_keys = settings.null_keys is NullKeys.ORDERED
@@ -877,11 +878,18 @@ class PartitionQueue(Generic[R]):
     def take_batches(self, count_max: int, *, records_max: int, now_ms: int) -> list[list[Item[R]]]:
         """Take at most `count_max` batches of at most `records_max` consecutive items of one chain, in order.
 
-        For batch handlers, and for workers that handle the items of one chain one after the other. An item that failed
-        before comes alone.
+        Without an order, of any items. For batch handlers. An item that failed before comes alone.
         """
         self._has_batches = True
-        batches = []
+        batches: list[list[Item[R]]] = []
+        if self._is_without_order:
+            for item in self.take(count_max * records_max, now_ms=now_ms):
+                has_room = batches and len(batches[-1]) < records_max and batches[-1][0].more is None
+                if has_room and item.more is None:
+                    batches[-1].append(item)
+                else:
+                    batches.append([item])
+            return batches
         for first in self.take(count_max, now_ms=now_ms):
             batch, item = [first], first.follower
             while item is not None and first.more is None and item.more is None and len(batch) < records_max:
@@ -918,13 +926,14 @@ class PartitionQueue(Generic[R]):
         uniform in [0, 1).
         """
         self.in_flight_count -= len(items)
+        firsts = set(firsts_of(items))
         for item in items:
             source = item.source
             more = item.more = item.more or ItemExtras()
             attempts = self._progress[source].failed(item.offset, started_ms=failure.started_ms)
             more.note_failure(failure, now_ms=now_ms)
             more.attempt_count = attempts.ended_count
-            more.is_counted, more.is_waiting = False, item is items[0]
+            more.is_counted, more.is_waiting = False, item in firsts
             more.verdict = decide(
                 failure.result, attempt_count=more.attempt_count, policy=self._settings.policy, now_ms=now_ms, draw=draw
             )
@@ -963,14 +972,19 @@ class PartitionQueue(Generic[R]):
         Returns the item at `index`, which must end next.
         """
         before = batch[:index]
-        self.in_flight_count -= len(batch) - 1
+        self.in_flight_count -= len(before)
         self._topic.finish([item.offset for item in before])
         self.size_bytes -= sum(item.size_bytes for item in before)
-        return batch[index]
+        if self._is_without_order:
+            self._chains.go_on(before)
+        return self.shorten(batch[index:], 1)[0]
 
     def shorten(self, batch: Sequence[Item[R]], count: int) -> Sequence[Item[R]]:
         """Keep the first `count` (at least 1) items of a batch; those behind them wait again."""
-        self.in_flight_count -= len(batch) - count
+        if self._is_without_order and len(batch) > count:
+            self.put_back(batch[count:])
+        else:
+            self.in_flight_count -= len(batch) - count
         return batch[:count]
 
     def undecodable(self, item: Item[R], failure: Failure, *, now_ms: int) -> None:
@@ -983,8 +997,9 @@ class PartitionQueue(Generic[R]):
     def put_back(self, items: Sequence[Item[R]]) -> None:
         """Return an item, or a batch, that was not started; it is next again."""
         self.in_flight_count -= len(items)
-        lane = self._lanes.ready if items[0].more is None else self._lanes.again
-        lane.appendleft(items[0])
+        for item in reversed(firsts_of(items)):
+            lane = self._lanes.ready if item.more is None else self._lanes.again
+            lane.appendleft(item)
 
     def drop_queued(self) -> None:
         """Hand out no more items; items in flight may still end."""
