@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from txlayer.consumer.context import Context, ReceivedMessage
     from txlayer.consumer.handlers import Interceptor
     from txlayer.consumer.metrics import ConsumerStats, TopicStats
+    from txlayer.consumer.pull import PulledMessage
     from txlayer.core.breaker import BreakerPolicy
     from txlayer.core.history import TransactionHistory
     from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OrderMode, Resolution, user_headers
@@ -104,6 +105,7 @@ _MODULES = {
     "ProducerFencedError": "txlayer.errors",
     "ProducerMetrics": "txlayer.producer.metrics",
     "ROLLBACK": "txlayer.core.messages",
+    "PulledMessage": "txlayer.consumer.pull",
     "ReceivedMessage": "txlayer.consumer.context",
     "RefusedRecordError": "txlayer.errors",
     "RefusedResolution": "txlayer.producer.questions",
@@ -171,6 +173,7 @@ __all__ = [
     "PreparedMessage",
     "ProducerFencedError",
     "ProducerMetrics",
+    "PulledMessage",
     "ReceivedMessage",
     "RefusedRecordError",
     "RefusedResolution",

@@ -7,7 +7,8 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, Unpack
@@ -15,6 +16,7 @@ from typing import Any, ClassVar, Literal, Self, Unpack
 from txlayer.consumer.context import context_of
 from txlayer.consumer.handlers import AsyncBatchHandlerFunction
 from txlayer.consumer.pools import Caller, Chunk, Failed, HungHandlers, Job, JobOutcome, JobOutcomes, Pool, timed_out
+from txlayer.consumer.pull import PulledMessage
 from txlayer.consumer.service import ConsumerOptions, ConsumerService, order_of
 from txlayer.core.retry import Ack, HandlerResult
 from txlayer.errors import LifecycleError
@@ -268,10 +270,30 @@ class AsyncOrderedConsumer(ConsumerService[Awaitable[HandlerResult], AsyncBatchH
     async def start(self) -> None:
         """Start in the background; `close` ends it. If it fails, the error is logged and `failure` holds it.
 
+        Without handlers, `poll` and `async for` take its messages.
+
         Raises:
             UsageError: as `run`; `join` and `close` raise the errors that only the cluster can report.
         """
         self._begin(is_waited_for=False)
+
+    async def poll(self, timeout: timedelta | None = None) -> PulledMessage | None:  # noqa: ASYNC109 - as the threads'
+        """Take the next message, instead of handlers, as `OrderedConsumer.poll`.
+
+        Raises:
+            LifecycleError: it was not started, or has handlers.
+            TxLayerError: the error that ended the consumer.
+        """
+        timeout_s = None if timeout is None else timeout.total_seconds()
+        found = await self._opened_desk().take_async(timeout_s, has_ended=self._ended.is_set)
+        if found is None and self._ended.is_set():
+            self._raise_failure()
+        return found
+
+    async def __aiter__(self) -> AsyncIterator[PulledMessage]:
+        """The messages, by `poll`, until the consumer ends."""
+        while (message := await self.poll()) is not None:
+            yield message
 
     async def join(self) -> None:
         """Wait until the consumer has ended; this does not stop it.
@@ -288,10 +310,12 @@ class AsyncOrderedConsumer(ConsumerService[Awaitable[HandlerResult], AsyncBatchH
     async def close(self) -> None:
         """Let running handlers end within `close_timeout`, store, and leave the group; handlers still running are cancelled.
 
+        Messages that were polled and not answered are given back at once: answer them before.
+
         Raises:
             TxLayerError: the error that ended the consumer, unless `run` or `join` raised it before.
         """
-        self._stopping.set()
+        self._stop_and_close_desk()
         if self._end is not None:
             await self._until_ended()
             self._raise_unreported_failure()

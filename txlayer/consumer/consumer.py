@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self, Unpack
 from txlayer.consumer.handlers import BatchHandlerFunction
 from txlayer.consumer.pools import Caller, Pool, ThreadPool
 from txlayer.consumer.process_pool import ProcessPool
+from txlayer.consumer.pull import PulledMessage
 from txlayer.consumer.service import LOOK_S, ConsumerOptions, ConsumerService, order_of
 from txlayer.core.key_queue import QueueOrder
 from txlayer.core.retry import HandlerResult
@@ -44,10 +45,33 @@ class _PlainConsumer(ConsumerService[HandlerResult, BatchHandlerFunction]):
     def start(self) -> None:
         """Start in the background; `close` ends it. If it fails, the error is logged and `failure` holds it.
 
+        Without handlers, `poll` takes its messages.
+
         Raises:
             UsageError: as `run`; `join` and `close` raise the errors that only the cluster can report.
         """
         self._launch()
+
+    def poll(self, timeout: timedelta | None = None) -> PulledMessage | None:
+        """Take the next message, instead of handlers; answer it by `ack`, `retry`, `later` or `reject`. Any thread may.
+
+        None: there was none within `timeout`, or the consumer has ended. Order, leases, attempts and stored progress are those of
+        handlers: the next message of a key comes when the one before is answered.
+
+        Raises:
+            LifecycleError: it was not started, or has handlers.
+            TxLayerError: the error that ended the consumer.
+        """
+        timeout_s = None if timeout is None else timeout.total_seconds()
+        found = self._opened_desk().take(timeout_s, has_ended=self._ended.is_set)
+        if found is None and self._ended.is_set():
+            self._raise_failure()
+        return found
+
+    @property
+    def may_be_polled(self) -> bool:
+        """True if the program may take messages itself: not what goes to other processes."""
+        return self._workers == "threads"
 
     def join(self, timeout: timedelta | None = None) -> bool:
         """Wait until the consumer has ended, for at most `timeout`; True if it has. This does not stop it.
@@ -66,10 +90,12 @@ class _PlainConsumer(ConsumerService[HandlerResult, BatchHandlerFunction]):
     def close(self) -> None:
         """Let running handlers end within `close_timeout`, store, and leave the group; later results are discarded.
 
+        Messages that were polled and not answered are given back at once: answer them before.
+
         Raises:
             TxLayerError: the error that ended the consumer, unless `run` or `join` raised it before.
         """
-        self._stopping.set()
+        self._stop_and_close_desk()
         if self._thread is not None:
             self._ended.wait()
             self._raise_unreported_failure()

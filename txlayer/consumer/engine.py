@@ -991,6 +991,7 @@ class Engine:
         dispatcher, give_up_at = self._dispatcher, self._clock() + timeout_s
         in_flight = dispatcher.cut()
         while self._assignments.owned and dispatcher.in_flight_count and self._clock() < give_up_at:
+            self._plan.give_back()
             serve()
             dispatcher.wait(min(DRAIN_LOOK_S, max(give_up_at - self._clock(), 0.0)))
             dispatcher.take()

@@ -129,6 +129,8 @@ class ConsumerPlan:
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     key_group: Callable[[bytes | None], str] | None = None
     breakers: Mapping[str, BreakerPolicy] = field(default_factory=dict)
+    give_back: Callable[[], None] = bool
+    """Called again and again while running handlers are waited for: those that wait for the program shall end."""
 
     @property
     def sources(self) -> list[str]:

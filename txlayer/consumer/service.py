@@ -33,6 +33,7 @@ from txlayer.consumer.lease_keeper import LeaseKeeper, LockRegistry, NoLeases
 from txlayer.consumer.metrics import ConsumerStats
 from txlayer.consumer.plan import ConsumerPlan, StartAt, check_start
 from txlayer.consumer.pools import Caller, Pool
+from txlayer.consumer.pull import Desk
 from txlayer.consumer.tracing import AttemptSpans
 from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.key_queue import NullKeys, QueueOrder
@@ -148,6 +149,7 @@ class ConsumerService(ABC, Generic[R, B]):
         self._handlers = HandlerSet(is_async=self.is_async, deserializer=self._deserializer)
         self._stopping = threading.Event()
         self._ended = threading.Event()
+        self._desk: Desk | None = None
         self._engine: Engine | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -333,6 +335,10 @@ class ConsumerService(ABC, Generic[R, B]):
         """
         if self._thread is not None:
             raise LifecycleError("a consumer runs once; make a new one", state="started")
+        if self.may_be_polled and not is_waited_for and not any(True for _ in self._handlers):
+            self._desk = Desk()
+            hand_over = self._desk.hand_over_async if self.is_async else self._desk.hand_over
+            self._handlers.add(hand_over, topics=(), tags="*", retry=None)
         routes = self._handlers.routes(self._topics)
         config = self._config
         policy = self._retry or RetryPolicy(attempt_count_max=config.attempt_count_max)
@@ -346,6 +352,7 @@ class ConsumerService(ABC, Generic[R, B]):
             policy=policy,
             key_group=self._key_group,
             breakers=self._breakers,
+            give_back=bool if self._desk is None else self._desk.give_back,
         )
         for topic in self._topics:
             plan.settings_of(topic, config)
@@ -368,6 +375,22 @@ class ConsumerService(ABC, Generic[R, B]):
             daemon=True,
         )
         self._thread.start()
+
+    @property
+    def may_be_polled(self) -> bool:
+        """True if the program may take messages itself."""
+        return True
+
+    def _opened_desk(self) -> Desk:
+        if self._desk is None:
+            state = "new" if self._thread is None else "running"
+            raise LifecycleError("messages are polled after `start()` of a consumer without handlers", state=state)
+        return self._desk
+
+    def _stop_and_close_desk(self) -> None:
+        self._stopping.set()
+        if self._desk is not None:
+            self._desk.close()
 
     @abstractmethod
     def _make_pool(self, caller: Caller) -> Pool:

@@ -1,0 +1,218 @@
+"""Messages that a program takes itself: the same order, attempts, deadlines and progress as with handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.contract.conftest import OF_HANDLERS
+from tests.support.consumers import PATIENCE_S, QUICK, Stage, numbers
+from tests.support.waiting import wait_until
+from txlayer import JSON, AsyncOrderedConsumer, ConcurrentConsumer, Context, Interceptor, OrderedConsumer
+from txlayer.consumer.context import ReceivedMessage
+from txlayer.consumer.pull import PulledMessage
+from txlayer.errors import LifecycleError, UsageError
+
+PATIENCE = timedelta(seconds=PATIENCE_S)
+SHORT = timedelta(milliseconds=100)
+
+
+def pulled(consumer: Any) -> PulledMessage:
+    """The next message, which must come."""
+    message: PulledMessage | None = consumer.poll(PATIENCE)
+    assert message is not None
+    return message
+
+
+@pytest.mark.promise("P9")
+def test_messages_are_taken_in_order_and_the_next_of_a_key_after_the_answer(stage: Stage) -> None:
+    stage.write(b"0", b"1", key=b"a")
+    stage.write(b"2", key=b"b")
+    with stage.plain(OrderedConsumer) as consumer:
+        first, other = sorted((pulled(consumer) for _ in range(2)), key=lambda m: m.offset)
+        assert [b"0", b"2"] == [first.value, other.value]
+        assert consumer.poll(SHORT) is None
+        other.ack()
+        first.ack()
+        second = pulled(consumer)
+        assert (b"1", 1) == (second.value, second.context.attempt)
+        assert second.context.token is not None
+        second.ack()
+        stage.wait_stored(3)
+        assert 3 == consumer.stats().topics[stage.topic].handled
+
+    with stage.plain(OrderedConsumer) as consumer:
+        assert consumer.poll(timedelta(seconds=1)) is None  # what was answered is not handed out again
+
+
+def test_every_answer_has_the_effect_of_a_handlers(stage: Stage) -> None:
+    stage.write(b"bad", b"next")
+    with stage.plain(OrderedConsumer, retry=QUICK) as consumer:
+        pulled(consumer).retry(reason="not yet")
+        message = pulled(consumer)
+        assert (b"bad", 2) == (message.value, message.context.attempt)
+        message.later(SHORT, "closed")
+        message = pulled(consumer)
+        assert (b"bad", 2) == (message.value, message.context.attempt)
+        message.reject("never")
+        stage.wait_for_letters([b"bad"])
+        pulled(consumer).ack()
+        stage.wait_stored(2)
+
+
+@OF_HANDLERS
+def test_an_answer_is_given_once_and_checked(stage: Stage) -> None:
+    stage.write(b"0")
+    with stage.plain(OrderedConsumer) as consumer:
+        message = pulled(consumer)
+        with pytest.raises(UsageError, match="needs a timedelta"):
+            message.retry(5)  # type: ignore[arg-type]  # no unit
+        message.ack()
+        with pytest.raises(LifecycleError, match="answered before"):
+            message.ack()
+
+
+@OF_HANDLERS
+def test_without_an_answer_in_time_its_attempt_has_failed(stage: Stage) -> None:
+    stage.write(b"0")
+    with stage.plain(OrderedConsumer, retry=QUICK, attempt_timeout=timedelta(seconds=1)) as consumer:
+        message = pulled(consumer)
+        again = pulled(consumer)
+        assert (1, 2) == (message.context.attempt, again.context.attempt)
+        with pytest.raises(LifecycleError, match="its time is over"):
+            message.ack()
+        again.ack()
+        stage.wait_stored(1)
+        assert 0 == consumer.stats().hung_count
+
+
+@OF_HANDLERS
+def test_a_message_that_was_not_taken_has_had_no_attempt(stage: Stage) -> None:
+    stage.write(b"0")
+    with stage.plain(OrderedConsumer, retry=QUICK, attempt_timeout=timedelta(seconds=0.6)) as consumer:
+        wait_until(lambda: consumer.stats().topics[stage.topic].in_flight, within=PATIENCE_S, what="it waits")
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > 1.5, within=PATIENCE_S, what="twice its time")
+        message = pulled(consumer)
+        assert 1 == message.context.attempt
+        assert message.context.remaining_s > 0.25
+        message.ack()
+        stage.wait_stored(1)
+        found = consumer.stats().topics[stage.topic]
+        assert (1, 0, 0) == (found.attempts, found.failed, found.postponed)
+
+
+def test_what_was_not_taken_holds_up_no_end(stage: Stage) -> None:
+    for n in range(5):
+        stage.write(b"%d" % n, key=b"k%d" % n)
+    with stage.plain(OrderedConsumer) as consumer:
+        done = pulled(consumer)
+        done.ack()
+        wait_until(lambda: consumer.stats().topics[stage.topic].handled, within=PATIENCE_S, what="it is handled")
+        left = pulled(consumer)
+        began = time.monotonic()
+    assert time.monotonic() - began < PATIENCE_S / 2
+    with pytest.raises(LifecycleError, match="its time is over"):
+        left.ack()
+
+    with stage.plain(OrderedConsumer) as consumer:
+        messages = [pulled(consumer) for _ in range(4)]
+        assert set(numbers(5)) - {done.value} == {message.value for message in messages}
+        assert {1} == {message.context.attempt for message in messages}
+
+
+def test_who_waits_for_a_message_returns_at_the_end(stage: Stage) -> None:
+    results: list[PulledMessage | None] = []
+    consumer = stage.plain(OrderedConsumer)
+    consumer.start()
+    thread = threading.Thread(target=lambda: results.append(consumer.poll()))
+    thread.start()
+    consumer.close()
+    thread.join(PATIENCE_S)
+
+    assert [None] == results
+
+
+def test_a_program_iterates_over_messages(stage: Stage) -> None:
+    stage.write(*numbers(5), key=b"a")
+    values: list[bytes | None] = []
+
+    async def work() -> None:
+        async with stage.plain(AsyncOrderedConsumer) as consumer:
+            assert await consumer.poll(PATIENCE) is not None
+            values.append(b"0")
+        async with stage.plain(AsyncOrderedConsumer) as consumer:
+            async for message in consumer:
+                values.append(message.value)
+                message.ack()
+                if message.value == b"4":
+                    break
+            await asyncio.to_thread(stage.wait_stored, 5)
+            assert await consumer.poll(SHORT) is None
+
+    asyncio.run(work())
+
+    assert [b"0", *numbers(5)] == values
+
+
+@OF_HANDLERS
+def test_a_task_that_is_not_taken_has_had_no_attempt(stage: Stage) -> None:
+    stage.write(b"0")
+
+    async def work() -> None:
+        async with stage.plain(AsyncOrderedConsumer, attempt_timeout=timedelta(seconds=1)) as consumer:
+            await asyncio.sleep(2.5)
+            message = await consumer.poll(PATIENCE)
+            assert 1 == message.context.attempt
+            again = await consumer.poll(PATIENCE)
+            assert 2 == again.context.attempt
+            with pytest.raises(LifecycleError, match="its time is over"):
+                message.ack()
+            again.ack()
+            await asyncio.to_thread(stage.wait_stored, 1)
+
+    asyncio.run(work())
+
+
+class Counting(Interceptor):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def before(self, message: ReceivedMessage, context: Context) -> None:
+        self.seen.append(f"before {message.value} {context.attempt}")
+
+    def after(self, message: ReceivedMessage, context: Context, result: Any) -> None:
+        del message, context
+        self.seen.append(f"after {type(result).__name__}")
+
+
+@OF_HANDLERS
+def test_codecs_and_interceptors_work_as_around_a_handler(stage: Stage) -> None:
+    stage.write(b"no json", b'{"cents": 42}')
+    counting = Counting()
+    with stage.plain(ConcurrentConsumer, codec=JSON, interceptors=[counting]) as consumer:
+        message = pulled(consumer)
+        assert ({"cents": 42}, b'{"cents": 42}') == (message.value, message.raw_value)
+        message.ack()
+        stage.wait_for_letters([b"no json"])
+        stage.wait_stored(2)
+
+    assert ["before {'cents': 42} 1", "after Ack"] == counting.seen
+
+
+@OF_HANDLERS
+def test_only_a_started_consumer_without_handlers_is_polled(stage: Stage) -> None:
+    consumer = stage.plain(OrderedConsumer)
+    with pytest.raises(LifecycleError, match="after `start"):
+        consumer.poll()
+    with pytest.raises(UsageError, match="nobody handles"):
+        consumer.run()
+    with pytest.raises(UsageError, match="nobody handles"):
+        stage.plain(OrderedConsumer, workers="processes").start()
+    with stage.consumer() as consumer, pytest.raises(LifecycleError, match="without handlers"):
+        consumer.poll()
