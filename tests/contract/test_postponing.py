@@ -85,7 +85,7 @@ def test_of_a_batch_the_first_comes_alone_then(stage: Stage) -> None:
     calls: list[list[bytes | None]] = []
     consumer = stage.plain(OrderedConsumer, retry=ONCE)
 
-    @consumer.batch_handler(count_max=10)
+    @consumer.batch_handler(count_max=10)  # type: ignore[untyped-decorator]  # it takes any function
     def handle(messages: list[ReceivedMessage], _context: Context) -> HandlerResult:
         calls.append([message.value for message in messages])
         return Later(SOON) if len(calls) == 1 else None
@@ -106,7 +106,7 @@ def test_coroutines_postpone_too(stage: Stage) -> None:
     async def work() -> None:
         consumer = stage.plain(AsyncOrderedConsumer, retry=ONCE)
 
-        @consumer.handler
+        @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
         async def handle(_message: ReceivedMessage, _context: Context) -> HandlerResult:
             nonlocal count
             count += 1

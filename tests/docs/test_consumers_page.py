@@ -28,7 +28,7 @@ def names_of(program: str) -> dict[str, Any]:
 
 
 def test_the_page_has_programs() -> None:
-    assert 5 == len(PROGRAMS)
+    assert 9 == len(PROGRAMS)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=range(len(PROGRAMS)))
@@ -51,6 +51,21 @@ def test_the_first_program_handles_messages(capsys: pytest.CaptureFixture[str]) 
             within=20,
             what="the message handled",
         )
+
+    assert "b'customer' b'7' 1\n" == capsys.readouterr().out
+
+
+def test_the_program_that_polls_takes_messages(capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = [text for text in PROGRAMS if "consumer.poll" in text]
+    kafka = MemoryKafka()
+    kafka.create_namespace()
+    for topic in ("orders", "loyalty.orders.dlq", "loyalty.orders.replay"):
+        kafka.create_topic(topic)
+    kafka.append("orders", b"7", key=b"customer")
+    names = names_of(program.replace("seconds=10", "seconds=2"))
+    names["consumer"]._connect = kafka.connect_consumer
+
+    names["work"]()
 
     assert "b'customer' b'7' 1\n" == capsys.readouterr().out
 

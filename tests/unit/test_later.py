@@ -171,9 +171,10 @@ def test_an_answer_is_checked_like_a_retry() -> None:
 
 def test_limits_are_checked() -> None:
     assert 2_000 == RetryPolicy(later_max=timedelta(seconds=2)).later_max_ms
-    for wrong in ({"later_count_max": -1}, {"later_max_ms": -1}):
-        with pytest.raises(ConfigError, match="at least 0"):
-            RetryPolicy(**wrong)
+    with pytest.raises(ConfigError, match="at least 0"):
+        RetryPolicy(later_count_max=-1)
+    with pytest.raises(ConfigError, match="at least 0"):
+        RetryPolicy(later_max_ms=-1)
 
 
 def test_a_retry_is_as_before() -> None:

@@ -32,7 +32,7 @@ from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OffsetStorer, OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan, starts_of, writers_of
 from txlayer.core.dead_letters import replay_topic, writer_name
-from txlayer.core.key_queue import PartitionQueue, Start
+from txlayer.core.key_queue import ItemSource, PartitionQueue, Start
 from txlayer.core.leases import token_above
 from txlayer.core.progress import NOTHING
 from txlayer.errors import MemberFencedError, RetriableError, TopicMismatchError, TxLayerError
@@ -250,6 +250,9 @@ class Assignments:
             found.setdefault(topic, set()).add(partition)
         queues, apart = [], None
         for topic in sorted(self._plan.topics):
+            if self._plan.is_broadcast:
+                queues += [(topic, partition) for partition in sorted(found[topic])]
+                continue
             own = replay_topic(self._plan.group, topic)
             queues += [(topic, partition) for partition in sorted(found[topic] & found[own])]
             if found[topic] != found[own]:
@@ -364,7 +367,7 @@ class Assignments:
 
         # A store for a queue that was ours a moment ago may be in flight: it must finish before the stored offsets are read.
         self._storer.wait(lambda: self._serve(watch))
-        if self.writer is None:
+        if self.writer is None and not self._plan.is_broadcast:
             self.writer = self._make_writer()
         try:
             starts = self._starts(queues, watch)
@@ -401,10 +404,14 @@ class Assignments:
         """Where reading of both sources of these queues begins. Nothing has changed if it raises."""
         group = self._plan.group
         self._try_to_end_what_is_harmless()
+        if not self._plan.keeps_position:
+            stored = {queue: self._storer.own.get(queue) for queue in queues}
+            return starts_of(self._connections, stored, group=group, replays=[], start_at=self._plan.start_at)
         replays = [(replay_topic(group, topic), partition) for topic, partition in queues]
-        assert self.writer is not None
+        if self._plan.is_broadcast:
+            replays = []
         # Our own writer has nothing open: its Kafka transactions begin and end within one call.
-        harmless = {*self._harmless, self.writer.name}
+        harmless = {*self._harmless, *([] if self.writer is None else [self.writer.name])}
         stored = stable_offsets(
             self._connections,
             group,
@@ -426,7 +433,8 @@ class Assignments:
     ) -> None:
         group = self._plan.group
         taken = [
-            self._owned_at(queue, starts[queue], starts[replay_topic(group, queue[0]), queue[1]]) for queue in queues
+            self._owned_at(queue, starts[queue], starts.get((replay_topic(group, queue[0]), queue[1]), Start(0)))
+            for queue in queues
         ]
         for owned in taken:
             self.owned[owned.topic_partition] = owned
@@ -497,19 +505,22 @@ class Assignments:
         queues: PartitionQueue[Any] = PartitionQueue(
             topic=topic, replays=replays, settings=self._plan.settings_of(queue[0], self._config), now_ms=self._now_ms()
         )
-        assert self.writer is not None
-        queues.writer = self.writer.name
+        if self.writer is not None:
+            queues.writer = self.writer.name
         if token is not None:
             queues.token = token
         queues.knows_replays = replays.stored is not NOTHING
-        replay_partition = (replay_topic(self._plan.group, queue[0]), queue[1])
+        next_offsets = {queue: topic.offset}
+        if not self._plan.is_broadcast:
+            next_offsets[replay_topic(self._plan.group, queue[0]), queue[1]] = replays.offset
         return OwnedPartition(
             lease,
             queues,
             route=self._plan.routes[queue[0]],
             tally=self.tallies[queue[0]],
             chunk_s=self._chunk_s,
-            next_offsets={queue: topic.offset, replay_partition: replays.offset},
+            next_offsets=next_offsets,
+            sources=(ItemSource.TOPIC,) if self._plan.is_broadcast else tuple(ItemSource),
         )
 
     def _token_for(self, queue: TopicPartition, lease_token: int, *, last: int | None) -> int | None:

@@ -144,6 +144,9 @@ class OrderedConsumer(_PlainConsumer):
         retry: how often and when a failed message is tried again. None: `attempt_count_max` attempts with back-off.
         breaker: while most attempts of a topic fail, only one message of it is tried at a time, and no attempt is counted.
             A `BreakerPolicy` for every topic, or one for each as {topic: policy}. None: no breaker.
+        is_broadcast: each instance gets every message, as the only member of a group of its own, `<group>.<instance_id>`. There are no
+            leases (the token is None) and no dead letters: after its last attempt a message is given up, with a line in the log. Without an
+            `instance_id` its position is not kept on the broker, and it begins at "latest" unless `start_at` says otherwise.
         interceptors: code that runs around each attempt.
         codec: what makes values of their bytes, such as `txlayer.JSON`. If it raises, the message becomes a dead letter, or is
             retried if a service did not answer. None: values are bytes or None. A handler with a body of its own type needs

@@ -493,6 +493,16 @@ class Completions:
                 if offset >= 0:
                     self._log_letter(owned, item, offset)
 
+    def drop(self, queues: Iterable[OwnedPartition]) -> None:
+        """End what is due in queues without dead letters; it is logged, and its content stays in its topic alone."""
+        for owned in queues:
+            if items := owned.queue.take_due(END_COUNT_MAX):
+                nowhere = [-1] * len(items)
+                owned.queue.written(items, nowhere, owned.queue.ending(items, nowhere))
+                owned.tally.dead_lettered += len(items)
+                for item in items:
+                    self._log_letter(owned, item, None)
+
     def _records(
         self, due: list[tuple[OwnedPartition, list[Item[Any]]]]
     ) -> tuple[list[GivenUpMessage], list[Answered]]:
@@ -591,23 +601,23 @@ class Completions:
             )
         return bool(refused)
 
-    def _log_letter(self, owned: OwnedPartition, item: Item[Any], offset: int) -> None:
+    def _log_letter(self, owned: OwnedPartition, item: Item[Any], offset: int | None) -> None:
         """Log a dead letter as an error for an operator; those that follow a parked key's first one at a lower level."""
         reason, more = _end_of(item), item.more
         assert more is not None
         is_follower = reason is DeadLetterReason.KEY_PARKED
+        letters = dead_letter_topic(self._group, owned.topic)
         logger.log(
             logging.INFO if is_follower else logging.ERROR,
-            "message.dead_lettered",
+            "message.given_up" if offset is None else "message.dead_lettered",
             extra=owned.log_fields
             | {
                 "offset": item.offset,
                 "reason": reason.value,
                 "attempt_count": more.attempt_count,
                 "error_type": more.error_type,
-                "dead_letter_topic": dead_letter_topic(self._group, owned.topic),
-                "dead_letter_offset": offset,
-            },
+            }
+            | ({} if offset is None else {"dead_letter_topic": letters, "dead_letter_offset": offset}),
         )
 
     def _letter(self, owned: OwnedPartition, item: Item[Any]) -> DeadLetter:
@@ -714,6 +724,7 @@ class Engine:
             interval_s=config.store_interval.total_seconds(),
             timeout_s=config.store_timeout.total_seconds(),
             clock=self._clock,
+            is_kept=plan.keeps_position,
         )
         self._dispatcher = Dispatcher(
             pool,
@@ -933,6 +944,9 @@ class Engine:
     # --- dead letters -------------------------------------------------------------------------------------------------
 
     def _write_letters_and_answers(self) -> None:
+        if self._plan.is_broadcast:
+            self._completions.drop(self._assignments.owned.values())
+            return
         # The last append wins at the broker: during a store, no Kafka transaction may store the same offsets.
         if self._storer.is_under_way or not self._has_due():
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from txlayer.adapters.ports import StoredOffset, StoringGroupReader, TopicPartition
@@ -63,6 +63,7 @@ class OwnedPartition:
         "requests",
         "route",
         "search",
+        "sources",
         "tally",
         "topic",
         "topic_partition",
@@ -77,8 +78,10 @@ class OwnedPartition:
         tally: TopicCounts,
         chunk_s: float,
         next_offsets: dict[TopicPartition, int],
+        sources: tuple[ItemSource, ...] = tuple(ItemSource),
     ) -> None:
         self.lease = lease
+        self.sources = sources
         self.queue = queue
         self.route = route
         self.tally = tally
@@ -137,11 +140,24 @@ StoredVersions = list[tuple[OwnedPartition, ItemSource, int]]
 
 
 class OffsetStorer:
-    """Stores the progress of queues, with one outstanding store at a time. The engine's thread uses it."""
+    """Stores the progress of queues, with one outstanding store at a time. The engine's thread uses it.
+
+    Args:
+        is_kept: False: in `own` instead of on the broker.
+    """
 
     def __init__(
-        self, reader: StoringGroupReader, *, interval_s: float, timeout_s: float, clock: Callable[[], float]
+        self,
+        reader: StoringGroupReader,
+        *,
+        interval_s: float,
+        timeout_s: float,
+        clock: Callable[[], float],
+        is_kept: bool = True,
     ) -> None:
+        self._is_kept = is_kept
+        self.own: dict[TopicPartition, StoredOffset] = {}
+        """Progress that is not kept on the broker."""
         self._reader = reader
         self._interval_s = interval_s
         self._timeout_s = timeout_s
@@ -195,7 +211,10 @@ class OffsetStorer:
         if self.is_under_way or now < self._begun_at + self._interval_s:
             return
         offsets, versions = snapshots(queues, only_changed=True)
-        if offsets:
+        if offsets and not self._is_kept:
+            self._begun_at = now
+            self._keep(offsets, versions)
+        elif offsets:
             self._begun, self._begun_at = versions, now
             self._reader.begin_store(offsets)
             self.is_under_way = True
@@ -208,10 +227,16 @@ class OffsetStorer:
         """
         self._begun = []
         offsets, versions = snapshots(queues, only_changed=False)
-        if offsets:
+        if offsets and not self._is_kept:
+            self._keep(offsets, versions)
+        elif offsets:
             self.is_under_way = False
             self._reader.store_offsets(offsets, timeout_s=timeout_s)
             mark_stored(versions)
+
+    def _keep(self, offsets: Mapping[TopicPartition, StoredOffset], versions: StoredVersions) -> None:
+        self.own.update(offsets)
+        mark_stored(versions)
 
     def forget(self) -> None:
         """The queues are lost: an outstanding acknowledgement is waited for but has no effect."""
@@ -230,7 +255,7 @@ def snapshots(
     offsets: dict[TopicPartition, StoredOffset] = {}
     versions: StoredVersions = []
     for owned in queues:
-        for source in ItemSource:
+        for source in owned.sources:
             if only_changed and not owned.queue.is_changed(source):
                 continue
             snapshot = owned.queue.snapshot(source)

@@ -16,7 +16,7 @@ from txlayer.core.breaker import BreakerPolicy
 from txlayer.core.dead_letters import dead_letter_topic, replay_topic
 from txlayer.core.key_queue import NullKeys, QueueOrder, QueueSettings, Start
 from txlayer.core.progress import NOTHING, Foreign, decode
-from txlayer.core.retry import RetryPolicy
+from txlayer.core.retry import AfterExhausted, RetryPolicy
 from txlayer.errors import ConfigError, TopicMismatchError
 
 logger = logging.getLogger("txlayer.consumer")
@@ -128,13 +128,19 @@ class ConsumerPlan:
     start_at: StartAt | None = None
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     key_group: Callable[[bytes | None], str] | None = None
+    is_broadcast: bool = False
+    """The group has one member, which gets all partitions; it has no dead letters, and no requests to replay them."""
+    keeps_position: bool = True
+    """False: the group's progress is in this process's memory alone."""
     breakers: Mapping[str, BreakerPolicy] = field(default_factory=dict)
-    give_back: Callable[[], None] = bool
+    give_back: Callable[[], object] = bool
     """Called again and again while running handlers are waited for: those that wait for the program shall end."""
 
     @property
     def sources(self) -> list[str]:
         """All topics that are read: the consumed topics and the replay topics."""
+        if self.is_broadcast:
+            return list(self.topics)
         return [*self.topics, *(replay_topic(self.group, topic) for topic in self.topics)]
 
     def settings_of(self, topic: str, config: ConsumerConfig) -> QueueSettings:
@@ -143,9 +149,11 @@ class ConsumerPlan:
         Raises:
             ConfigError: the settings contradict each other.
         """
-        route = self.routes[topic]
+        policy = self.routes[topic].retry or self.policy
+        if self.is_broadcast and policy.after_exhausted is AfterExhausted.PARK:
+            raise ConfigError(name="after_exhausted", value="park", expected="go-on: a broadcast has no dead letters")
         return QueueSettings(
-            policy=route.retry or self.policy,
+            policy=policy,
             order=self.order,
             null_keys=self.null_keys,
             metadata_bytes_max=config.metadata_bytes_max,
@@ -166,6 +174,8 @@ def check_topics(connections: ConsumerConnections, plan: ConsumerPlan) -> None:
                 "the topic does not exist", topic=topic, expected="a topic to consume", found="none"
             )
         count = found.partition_count
+        if plan.is_broadcast:
+            continue
         for own in (dead_letter_topic(plan.group, topic), replay_topic(plan.group, topic)):
             limits = connections.topic_limits(own)
             if limits is None or limits.partition_count != count:

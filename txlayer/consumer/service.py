@@ -87,6 +87,7 @@ class ConsumerOptions(ConsumerSettings, total=False):
     start_at: StartAt | None
     retry: RetryPolicy | None
     breaker: BreakerPolicy | Mapping[str, BreakerPolicy] | None
+    is_broadcast: bool
     interceptors: Iterable[Interceptor]
     codec: Codec | None
     deserializer: Deserializer | None
@@ -114,6 +115,7 @@ class ConsumerService(ABC, Generic[R, B]):
         start_at: StartAt | None = None,
         retry: RetryPolicy | None = None,
         breaker: BreakerPolicy | Mapping[str, BreakerPolicy] | None = None,
+        is_broadcast: bool = False,
         interceptors: Iterable[Interceptor] = (),
         codec: Codec | None = None,
         deserializer: Deserializer | None = None,
@@ -134,6 +136,13 @@ class ConsumerService(ABC, Generic[R, B]):
                 value=group,
                 expected="a group of your own",
             )
+        self._keeps_position = not is_broadcast or bool(config.instance_id)
+        self._is_broadcast = is_broadcast
+        if is_broadcast:
+            # Its only member gets all partitions.
+            self._group = check_group(f"{group}.{config.instance_id or draw_name()}")
+        if not self._keeps_position and start_at is None:
+            start_at = "latest"
         self._topics = check_topic_names(topics)
         self._order = order
         self._null_keys = _choice("null_keys", null_keys, NullKeys)
@@ -248,7 +257,7 @@ class ConsumerService(ABC, Generic[R, B]):
     ) -> B | Callable[[B], B]:
         """Register a function that handles several messages of one key together; a decorator, as `handler`.
 
-        It is called with a list of `ReceivedMessage`, at most `count_max`, in order, and the `Context` of the first. What it returns or
+        In a `ConcurrentConsumer` they are messages of any keys. It is called with a list of `ReceivedMessage`, at most `count_max`, in order, and the `Context` of the first. What it returns or
         raises counts for all of them. What failed before comes alone. It must be the only handler of its topics.
 
         Raises:
@@ -351,6 +360,8 @@ class ConsumerService(ABC, Generic[R, B]):
             start_at=self._start_at,
             policy=policy,
             key_group=self._key_group,
+            is_broadcast=self._is_broadcast,
+            keeps_position=self._keeps_position,
             breakers=self._breakers,
             give_back=bool if self._desk is None else self._desk.give_back,
         )
@@ -397,7 +408,7 @@ class ConsumerService(ABC, Generic[R, B]):
         """Where its handlers run."""
 
     def _make_leases(self, connections: ConsumerConnections) -> LeaseKeeper:
-        if not self.keeps_order:
+        if self._is_broadcast or not self.keeps_order:
             return NoLeases()
         return make_leases(self._config, connections, group=self._group)
 

@@ -883,12 +883,12 @@ class PartitionQueue(Generic[R]):
         self._has_batches = True
         batches: list[list[Item[R]]] = []
         if self._is_without_order:
-            for item in self.take(count_max * records_max, now_ms=now_ms):
+            for each in self.take(count_max * records_max, now_ms=now_ms):
                 has_room = batches and len(batches[-1]) < records_max and batches[-1][0].more is None
-                if has_room and item.more is None:
-                    batches[-1].append(item)
+                if has_room and each.more is None:
+                    batches[-1].append(each)
                 else:
-                    batches.append([item])
+                    batches.append([each])
             return batches
         for first in self.take(count_max, now_ms=now_ms):
             batch, item = [first], first.follower

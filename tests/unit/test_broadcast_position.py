@@ -1,0 +1,58 @@
+"""A broadcast without a name keeps its position in memory: it goes on there after an error, and stores nothing."""
+
+from __future__ import annotations
+
+from tests.support.still_world import StillWorld
+from tests.unit.test_take_over_reading import AtOnce, routes_to
+from txlayer.adapters.memory.kafka import MemoryKafka
+from txlayer.config import ConsumerConfig
+from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.consumer.engine import Engine
+from txlayer.consumer.lease_keeper import NoLeases
+from txlayer.consumer.plan import ConsumerPlan
+from txlayer.consumer.pools import Caller
+from txlayer.runtime.environment import Environment
+
+GROUP, TOPIC = "prices.a1b2", "early"
+
+
+def test_after_an_error_it_goes_on_where_it_was() -> None:
+    world = StillWorld()
+    kafka = MemoryKafka(world)
+    kafka.create_topic(TOPIC, partitions=1)
+    config = ConsumerConfig(bootstrap_servers=kafka.bootstrap_servers)
+    values: list[bytes | None] = []
+
+    def handle(message: ReceivedMessage, _context: Context) -> None:
+        values.append(message.value)
+
+    routes = routes_to(handle)
+    plan = ConsumerPlan(
+        group=GROUP, topics=(TOPIC,), routes=routes, start_at="latest", is_broadcast=True, keeps_position=False
+    )
+    engine = Engine(
+        config,
+        plan,
+        connections=kafka.connect_consumer(config),
+        pool=AtOnce(Caller(routes, attempt_timeout_s=60.0, clock=world.monotonic)),
+        make_leases=NoLeases,
+        environment=Environment(clock=world.monotonic, sleep=lambda _: None),
+    )
+    engine.start()
+
+    def work() -> None:
+        for _ in range(20):
+            engine.turn()
+            world.advance(ms=100)
+
+    kafka.append(TOPIC, b"before")
+    work()
+    kafka.append(TOPIC, b"0")
+    work()
+    engine._assignments.give_up()  # as after an error
+    kafka.append(TOPIC, b"1")
+    work()
+    engine.close()
+
+    assert [b"0", b"1"] == values
+    assert (TOPIC, 0) not in kafka.stored_offsets(GROUP)
