@@ -130,15 +130,16 @@ def test_a_key_with_many_records_has_one_turn_at_a_time() -> None:
     assert ["0", "100", "1"] == turns
 
 
-def test_retries_and_fresh_records_take_turns() -> None:
+def test_fresh_records_go_first_and_one_start_of_ten_is_a_retry() -> None:
     stage = QueueStage(many(200), QueueSettings(policy=AT_ONCE))
     for item in stage.take(100):
         stage.fail(item)
     stage.store()
 
-    turns = [stage.take(1)[0].attempt_count for _ in range(10)]
-
-    assert [0, 1] * 5 in (turns, turns[::-1])
+    turns = [stage.take(1)[0].attempt_count for _ in range(40)]
+    assert [0] * 9 + [1] in (turns[:10], turns[1:11], turns[2:12])
+    assert 4 == sum(turns)
+    assert [0] * 64 + [1] * 96 == sorted(item.attempt_count for item in stage.take(1_000))
 
 
 @given(st.lists(st.integers(0, 5), max_size=80), st.integers(0, 999))

@@ -276,11 +276,6 @@ class Context:
         return self.deadline - time.monotonic()
 
     @property
-    def attempt_s(self) -> float:
-        """Seconds until the end of `attempt_timeout`, whatever becomes of the lease."""
-        return self._deadline - time.monotonic()
-
-    @property
     def txn_id(self) -> str | None:
         """Id of the transaction that sent the message; None if txlayer did not forward it."""
         return self.message.txn_id

@@ -106,7 +106,8 @@ class Desk:
         with self._change:
             self._waiting.append(pulled)
             self._change.notify()
-        return pulled, now + context.attempt_s / 2
+        # The lease may end earlier, but it is renewed.
+        return pulled, (now + context._deadline) / 2  # noqa: SLF001 - the end of `attempt_timeout` alone
 
     def _withdraw(self, pulled: PulledMessage) -> bool:
         """True if the message was not taken, and is not any more."""

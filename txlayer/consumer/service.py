@@ -204,8 +204,8 @@ class ConsumerService(ABC, Generic[R, B]):
     ) -> Any:
         """Register a function that handles single messages; a decorator, with or without arguments.
 
-        It is called with a `ReceivedMessage` and a `Context`, and returns nothing (or `Ack`), `Retry` or `Reject`; an exception
-        is a `Retry`, and so is any other value, whose reason then says what was returned. Of several handlers of a topic the
+        It is called with a `ReceivedMessage` and a `Context`, and returns nothing (or `Ack`), `Retry`, `Later` or `Reject`; an
+        exception is a `Retry`, and so is any other value, whose reason then says what was returned. Of several handlers of a topic the
         first whose tags accept a message gets it; a message that none accepts counts as handled.
 
         With `body`, or if its first parameter is annotated with a type of your own, it is called with the body, the message and

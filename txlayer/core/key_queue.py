@@ -224,11 +224,15 @@ class Item(Generic[R]):
         return f"Item({self.source.value} {self.offset}, chain {self.chain!r}, {self.more})"
 
 
-class Lanes(Generic[R]):
-    """Items that may start, first come, first served, in two alternating lanes: new records, and retries with replays.
+RETRY_EVERY = 10
+"""While new records wait, one of so many items that start is a retry or a replay: failing keys delay the others by a tenth."""
 
-    There are two lanes so that retries can continue while no new record may start, and so that thousands of failing keys at
-    most double the wait of the others.
+
+class Lanes(Generic[R]):
+    """Items that may start, first come, first served, in two lanes: new records, and retries with replays.
+
+    There are two lanes so that retries can continue while no new record may start, and so that thousands of failing keys
+    delay the others little (`RETRY_EVERY`).
     """
 
     def __init__(self) -> None:
@@ -238,7 +242,7 @@ class Lanes(Generic[R]):
         """Retries and replays."""
         self._timers: list[tuple[int, int, Item[R]]] = []
         self._timer_count = 0  # orders equal times: items have no order
-        self._is_turn_of_again = True
+        self._turn = 0
 
     def __len__(self) -> int:
         return len(self.ready) + len(self.again)
@@ -265,7 +269,7 @@ class Lanes(Generic[R]):
             self.again.append(heapq.heappop(timers)[2])
 
     def take(self, count_max: int) -> list[Item[R]]:
-        """Take the next items, alternating between the lanes."""
+        """Take the next items: new records first, and retries in every tenth turn, or if no new record may start."""
         ready, again = self.ready, self.again
         if not again:
             pick = ready.popleft
@@ -273,8 +277,8 @@ class Lanes(Generic[R]):
         taken: list[Item[R]] = []
         while len(taken) < count_max and (ready or again):
             # Kept between calls: a caller that takes one item at a time must get both lanes, too.
-            self._is_turn_of_again = not self._is_turn_of_again
-            lane = again if again and (self._is_turn_of_again or not ready) else ready
+            self._turn = (self._turn + 1) % RETRY_EVERY
+            lane = again if again and (not self._turn or not ready) else ready
             taken.append(lane.popleft())
         return taken
 
@@ -889,7 +893,9 @@ class PartitionQueue(Generic[R]):
                     batches[-1].append(each)
                 else:
                     batches.append([each])
-            return batches
+            for batch in reversed(batches[count_max:]):
+                self.put_back(batch)
+            return batches[:count_max]
         for first in self.take(count_max, now_ms=now_ms):
             batch, item = [first], first.follower
             while item is not None and first.more is None and item.more is None and len(batch) < records_max:
