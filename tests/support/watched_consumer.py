@@ -23,7 +23,7 @@ from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.lock_log import LockEntry
 from txlayer.config import milliseconds
 from txlayer.consumer.context import ReceivedMessage
-from txlayer.consumer.engine import DeadLetterRecord
+from txlayer.consumer.ingest import DeadLetterRecord
 from txlayer.consumer.lease_keeper import LeaseChanges, LeaseKeeper, LockRegistry
 from txlayer.consumer.pools import Caller, Chunk, JobOutcome, Pool, ThreadPool, items_of
 from txlayer.core.retry import AfterExhausted, HandlerResult

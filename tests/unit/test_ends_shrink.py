@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from txlayer.consumer.completions import END_COUNT_MAX, Completions
 from txlayer.consumer.dead_letters import DeadLetterWriter, GivenUpMessage
-from txlayer.consumer.engine import END_COUNT_MAX, Completions
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.core.dead_letters import DeadLetterReason
 from txlayer.core.key_queue import ItemSource

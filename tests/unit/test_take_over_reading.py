@@ -12,8 +12,9 @@ from txlayer.adapters.memory.kafka import MemoryKafka
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import FOR_EVER, Context, Lease, ReceivedMessage
-from txlayer.consumer.engine import Engine, Ingest
+from txlayer.consumer.engine import Engine
 from txlayer.consumer.handlers import HandlerSet, Route
+from txlayer.consumer.ingest import Ingest
 from txlayer.consumer.lease_keeper import LeaseChanges
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition

@@ -9,7 +9,7 @@ import pytest
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.consumer.context import Lease
 from txlayer.consumer.dead_letters import ResultSearch
-from txlayer.consumer.engine import Ingest
+from txlayer.consumer.ingest import Ingest
 from txlayer.consumer.metrics import TopicCounts
 from txlayer.consumer.offsets import OwnedPartition
 from txlayer.core.dead_letters import ReplayKind, ReplayOutcome, ReplayRecord, encode_replay

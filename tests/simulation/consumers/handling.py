@@ -13,7 +13,7 @@ from tests.simulation.processes import Process
 from tests.support.consumer_history import Effect, HandlerCall
 from txlayer.adapters.memory import ClientCrashedError
 from txlayer.consumer.context import Context, ReceivedMessage
-from txlayer.consumer.engine import DeadLetterRecord
+from txlayer.consumer.ingest import DeadLetterRecord
 from txlayer.consumer.pools import (
     LOOK_S,
     THREAD_CHUNK_S,
