@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from tests.support.consumers import Stage
 from tests.support.lab_memory import MemoryLab
 from tests.support.waiting import wait_until
-from txlayer.config import ConsumerConfig
 from txlayer.consumer.context import Context, ReceivedMessage
 from txlayer.core.leases import LeaseEffect, queue_name
 from txlayer.core.retry import HandlerResult, Reject, RetryPolicy
 from txlayer.operate.locks import LockAdmin
+
+LEASES: dict[str, Any] = {"lease_renewal": timedelta(seconds=1), "lease_expiry": timedelta(seconds=10)}
 
 
 @pytest.mark.promise("P9")
 @pytest.mark.promise("P10")
 def test_a_queue_that_is_taken_over_alone_does_not_fence_the_consumers_own_writer() -> None:
     stage = Stage(MemoryLab(), partitions=2)
-    config = ConsumerConfig(bootstrap_servers=stage.lab.servers, namespace=stage.namespace)
 
     def act(message: ReceivedMessage, _context: Context) -> HandlerResult:
         return Reject("as planned") if message.key == b"bad" else None
 
     try:
-        with stage.consumer(
-            act,
-            retry=RetryPolicy(attempt_count_max=1),
-            lease_renewal=timedelta(seconds=1),
-            lease_expiry=timedelta(seconds=10),
-        ) as consumer:
+        with stage.consumer(act, retry=RetryPolicy(attempt_count_max=1), **LEASES) as consumer:
             stage.write(b"1", key=b"bad", partition=0)
             stage.wait_stored(1)
-            locks = LockAdmin(stage.lab.consumer(), topics=config.topics, expiry_ms=10_000)
+            locks = LockAdmin(stage.lab.consumer(namespace=stage.namespace, **LEASES))
             name = queue_name(stage.group, stage.topic, 1)
             (lease,) = [s.lease for s in locks.read() if s.lease.queue == name]
             assert LeaseEffect.RELEASED is locks.release(lease, reason="zoe: ticket 12")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, NoReturn
 
@@ -11,16 +10,16 @@ import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from txlayer.adapters.connect import connect_consumer
+from txlayer.adapters.connect import kafka_clients
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, Operator, Reason, command, duration, option
 from txlayer.cli.output import cell
-from txlayer.config import ConsumerConfig, milliseconds
+from txlayer.config import ConsumerConfig
 from txlayer.core.leases import LeaseEffect
 from txlayer.operate import Json, length_text
-from txlayer.operate.locks import LeaseStatus, LockAdmin, LockState, check_queue, lease_json, record_json
+from txlayer.operate.locks import LeaseStatus, LockState, check_queue, lease_json, opened_locks, record_json
 from txlayer.operate.operators import signature_of
 
 app = typer.Typer(
@@ -62,7 +61,7 @@ def list_locks(
     Ages compare this machine's clock with the brokers'.
     """
     config = connection.consumer_config()
-    with _opened(config) as locks:
+    with opened_locks(kafka_clients(config), config) as locks:
         found = [lease_json(s) for s in locks.read()]
     rows = [
         row
@@ -84,7 +83,7 @@ def show(queue: Queue, *, connection: LockConnection, as_json: AsJson = False) -
     """
     check_queue(queue)
     config = connection.consumer_config()
-    with _opened(config) as locks:
+    with opened_locks(kafka_clients(config), config) as locks:
         locks.read()
         status = locks.status(queue)
         history = [record_json(folded) for folded in locks.history(queue)]
@@ -113,7 +112,7 @@ def release(
     check_queue(queue)
     signature = signature_of("txlayer locks release", operator=operator, reason=reason)
     config = connection.consumer_config()
-    with _opened(config) as locks:
+    with opened_locks(kafka_clients(config), config) as locks:
         locks.read()
         status = locks.status(queue)
         if status is None:
@@ -145,15 +144,6 @@ def _end_unknown(queue: str, *, as_json: bool) -> NoReturn:
         typer.echo("null")
     typer.echo(f"the lock log does not name {queue}; `txlayer locks list --all` does", err=True)
     raise typer.Exit(ExitCode.FINDING)
-
-
-@contextmanager
-def _opened(config: ConsumerConfig) -> Iterator[LockAdmin]:
-    with (
-        closing(connect_consumer(config)) as connections,
-        closing(LockAdmin(connections, topics=config.topics, expiry_ms=milliseconds(config.lease_expiry))) as locks,
-    ):
-        yield locks
 
 
 # --- rows --------------------------------------------------------------------------------------------------------------

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from enum import Enum
 from itertools import islice, zip_longest
 from typing import NamedTuple
 
-from txlayer.adapters.connect import ConsumerConnections
+from txlayer.adapters.connect import Clients, ConsumerConnections
 from txlayer.adapters.lock_log import LockEntry, LockLog
-from txlayer.adapters.ports import Administration, LogReader, TopicPartition, partition_count_of
+from txlayer.adapters.ports import Administration, TopicPartition, partition_count_of
 from txlayer.adapters.readers import records_of
-from txlayer.config import SystemTopics
+from txlayer.config import ConsumerConfig, milliseconds
 from txlayer.core.leases import LeaseEffect, LeaseTable, LockKind, LockRecord, QueueLease, lock_partition, parse_queue
 from txlayer.errors import BrokerUnavailableError, UsageError
 from txlayer.operate import Json
@@ -55,9 +55,7 @@ class LockAdmin:
     """Reads the lock log from ten expiries ago to its end, and writes releases. One thread uses it.
 
     Args:
-        connections: to the cluster.
-        topics: of the namespace.
-        expiry_ms: as the consumers have it.
+        connections: to the cluster, with the consumers' settings: the namespace and the expiry of leases.
         clock: monotonic, in seconds.
         wall_clock: for the age of a lease that is not renewed; the log itself has no newer time then.
     """
@@ -66,17 +64,15 @@ class LockAdmin:
         self,
         connections: ConsumerConnections,
         *,
-        topics: SystemTopics,
-        expiry_ms: int,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._log = LockLog(connections, topic=topics.locks, expiry_ms=expiry_ms, clock=clock)
+        expiry_ms = milliseconds(connections.config.lease_expiry)
+        self._log = LockLog(connections, topic=connections.config.topics.locks, expiry_ms=expiry_ms, clock=clock)
         self._table = LeaseTable(expiry_ms=expiry_ms)
         self._records: defaultdict[str, deque[FoldedEntry]] = defaultdict(lambda: deque(maxlen=HISTORY_COUNT_MAX))
-        self._claimed: dict[
-            str, tuple[int, int]
-        ] = {}  # by queue: the offset and append time of its newest claim that counted
+        self._claimed: dict[str, tuple[int, int]] = {}
+        """By queue: the offset and append time of its newest claim that counted."""
         self._clock = clock
         self._wall_clock = wall_clock
 
@@ -149,6 +145,16 @@ class LockAdmin:
         )
 
 
+@contextmanager
+def opened_locks(clients: Clients, config: ConsumerConfig) -> Iterator[LockAdmin]:
+    """The lock log of a namespace, for one thread."""
+    with (
+        closing(ConsumerConnections(clients, config)) as connections,
+        closing(LockAdmin(connections, clock=clients.clock, wall_clock=clients.wall_clock)) as locks,
+    ):
+        yield locks
+
+
 def check_queue(queue: str) -> str:
     """The same name; a UsageError unless it is that of a queue."""
     try:
@@ -162,10 +168,9 @@ CLAIM_COUNT_MAX = 200
 """Claims that are looked up one by one."""
 
 
-def claim_times(
-    admin: Administration, leases: Iterable[QueueLease], *, topic: str, make_reader: Callable[[], LogReader]
-) -> dict[str, int]:
+def claim_times(clients: Clients, admin: Administration, leases: Iterable[QueueLease]) -> dict[str, int]:
     """{queue: append time of the claim that won}, of the first `CLAIM_COUNT_MAX` leases, where the log still has it."""
+    topic = clients.config.topics.locks
     count = partition_count_of(admin, topic)
     starts = admin.start_offsets([(topic, p) for p in range(count)])
     claims: defaultdict[TopicPartition, list[QueueLease]] = defaultdict(list)
@@ -174,7 +179,7 @@ def claim_times(
         if lease.token >= starts[tp]:
             claims[tp].append(lease)
     found: dict[str, int] = {}
-    with closing(make_reader()) as reader:
+    with closing(clients.reader()) as reader:
         for turn in zip_longest(*claims.values()):
             wanted = {tp: lease for tp, lease in zip(claims, turn, strict=True) if lease is not None}
             ranges = {tp: (lease.token, lease.token + 1) for tp, lease in wanted.items()}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from txlayer.adapters.ports import Administration, LogReader
+from txlayer.adapters.connect import Clients
+from txlayer.adapters.ports import Administration
+from txlayer.config import ConsumerConfig
 from txlayer.core.dead_letters import ENDED, DeadLetterEvent
 from txlayer.core.leases import parse_queue, queue_name
 from txlayer.core.messages import Undecodable
 from txlayer.core.progress import NO_KEY, hash_of_key
 from txlayer.operate.dead_letters import DeadLetterLog, FoundLetter, QueueStatus, in_one_order, look_at_each
-from txlayer.operate.locks import LeaseStatus
+from txlayer.operate.locks import LeaseStatus, LockState, claim_times, opened_locks
 
 QUEUE_COUNT_MAX = 5_000
 """Queues that are looked at."""
@@ -62,11 +65,18 @@ class Queues:
     """There are more."""
 
 
-def read_queues(
-    admin: Administration, leases: Iterable[LeaseStatus], *, make_reader: Callable[[], LogReader]
-) -> Queues:
+def read_queues(clients: Clients, config: ConsumerConfig) -> Queues:
     """The queues that the lock log names, and those of groups with topics for dead letters."""
-    by_place = {parse_queue(each.lease.queue): each for each in leases}
+    with opened_locks(clients, config) as locks, closing(clients.admin()) as admin:
+        return _queues(clients, admin, locks.read())
+
+
+def _queues(clients: Clients, admin: Administration, leases: list[LeaseStatus]) -> Queues:
+    old = (s.lease for s in leases if s.claimed_ms is None and s.state is LockState.HELD)
+    claimed = claim_times(clients, admin, old)
+    by_place = {
+        parse_queue(s.lease.queue): s._replace(claimed_ms=s.claimed_ms or claimed.get(s.lease.queue)) for s in leases
+    }
     rows: dict[tuple[str, str, int], QueueNow] = {
         place: QueueNow(*place, lease=lease) for place, lease in by_place.items()
     }
@@ -74,7 +84,7 @@ def read_queues(
     def look(log: DeadLetterLog) -> None:
         rows.update((row[:3], row) for row in _queues_of(log, by_place))
 
-    problems, is_cut = look_at_each(admin, look, make_reader=make_reader)
+    problems, is_cut = look_at_each(admin, look, make_reader=clients.reader)
     ordered = [rows[place] for place in sorted(rows)]
     return Queues(ordered[:QUEUE_COUNT_MAX], problems, is_cut or len(ordered) > QUEUE_COUNT_MAX)
 

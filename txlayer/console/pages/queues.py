@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from txlayer.adapters.connect import ConsumerConnections
-from txlayer.config import ConsumerConfig, milliseconds
+from txlayer.config import ConsumerConfig
 from txlayer.console.acting import Action, act, route
 from txlayer.console.show import query
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.leases import parse_queue
 from txlayer.errors import RetriableError, UsageError
 from txlayer.operate.dead_letters import opened_logs
-from txlayer.operate.locks import LockAdmin, LockState, check_queue, claim_times, record_json
+from txlayer.operate.locks import LockState, check_queue, opened_locks, record_json
 from txlayer.operate.operators import signature_of
 from txlayer.operate.queues import Queues, read_queues
 from txlayer.operate.replay import RequestWriter, ask_queues, author_of
@@ -56,38 +53,11 @@ def _is_pending(asked: Any, *, is_paused: bool) -> bool:
 
 
 def _read(console: Console) -> Queues:
-    clients, topics = console.clients, console.config.topics
-    with opened_locks(console) as locks, closing(clients.admin()) as admin:
-        leases = locks.read()
-        old = (s.lease for s in leases if s.claimed_ms is None and s.state is LockState.HELD)
-        claimed = claim_times(admin, old, topic=topics.locks, make_reader=clients.reader)
-        leases = [s._replace(claimed_ms=s.claimed_ms or claimed.get(s.lease.queue)) for s in leases]
-        return read_queues(admin, leases, make_reader=clients.reader)
+    return read_queues(console.clients, _consumers(console))
 
 
-@contextmanager
-def opened_locks(console: Console) -> Iterator[LockAdmin]:
-    """The lock log of the console's namespace, for one thread."""
-    own, clients = console.config, console.clients
-    config = console.consumers or ConsumerConfig(
-        bootstrap_servers=own.bootstrap_servers,
-        namespace=own.namespace,
-        client_settings=own.client_settings,
-        is_insecure_allowed=own.is_insecure_allowed,
-    )
-    with (
-        closing(ConsumerConnections(clients, config)) as connections,
-        closing(
-            LockAdmin(
-                connections,
-                topics=config.topics,
-                expiry_ms=milliseconds(config.lease_expiry),
-                clock=clients.clock,
-                wall_clock=clients.wall_clock,
-            )
-        ) as locks,
-    ):
-        yield locks
+def _consumers(console: Console) -> ConsumerConfig:
+    return console.consumers or ConsumerConfig(namespace=console.config.namespace)
 
 
 def request_writer(console: Console, group: str) -> RequestWriter:
@@ -105,7 +75,7 @@ async def queue(console: Console, request: Request) -> Response:
     name = check_queue(request.query_params.get("name", ""))
 
     def read() -> tuple[Any, list[Any]]:
-        with opened_locks(console) as locks:
+        with opened_locks(console.clients, _consumers(console)) as locks:
             locks.read()
             return locks.status(name), [record_json(folded) for folded in locks.history(name)]
 
@@ -131,7 +101,7 @@ async def release(console: Console, request: Request) -> Response:
 
     def carry_out(operator: str) -> str:
         signature = signature_of("console", operator=operator, reason=reason)
-        with opened_locks(console) as locks:
+        with opened_locks(console.clients, _consumers(console)) as locks:
             locks.read()
             status = locks.status(name)
             if status is None or str(status.lease.token) != token or status.state is LockState.RELEASED:
