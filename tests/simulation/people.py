@@ -36,7 +36,14 @@ GROUP = "g"
 
 
 def say_line(
-    society: Society, key: str, partition: int, last_offset: int, line: Line, *, is_abandon: bool = False
+    society: Society,
+    key: str,
+    partition: int,
+    last_offset: int,
+    line: Line,
+    *,
+    is_abandon: bool = False,
+    time_ms: int | None = None,
 ) -> None:
     """Somebody writes an op line with a plain producer."""
     group = society.groups.get(key)
@@ -48,12 +55,15 @@ def say_line(
         START_MS,
         Source.OPERATOR,
         is_abandon=is_abandon,
+        time_ms=time_ms,
     )
     _write(society, society.config.topics.op, codec.encode_ops([codec.encode_op(op)]), partition)
     society.world.note("somebody", line.resolution.name, f"{key} names {op.last_offset}")
 
 
-def settle(society: Society, key: str, resolution: Resolution, *, is_abandon: bool = False) -> None:
+def settle(
+    society: Society, key: str, resolution: Resolution, *, is_abandon: bool = False, time_ms: int | None = None
+) -> None:
     """A person looks for the transaction and decides it, as the user's database says."""
     index, offset, partition = -1, -1, 0
     for record in society.records(society.config.topics.half):
@@ -62,9 +72,11 @@ def settle(society: Society, key: str, resolution: Resolution, *, is_abandon: bo
             index, offset, partition = header.index, record.offset(), record.partition()
     if offset >= 0:
         line = Line(resolution, 0.0)
-        say_line(society, key, partition, offset, line, is_abandon=is_abandon)
+        say_line(society, key, partition, offset, line, is_abandon=is_abandon, time_ms=time_ms)
 
 
+MOVES_MS = (-5_000, 0, 300, 1_500, 4_000)
+"""How far from now messages are moved."""
 _WORDS = {"commit": COMMIT, "rollback": ROLLBACK, "ask": UNKNOWN, "abandon": ROLLBACK}
 
 
@@ -74,6 +86,9 @@ def act(society: Society, planned: Act) -> None:
     if not keys or society.is_healing:
         return
     key = keys[planned.number % len(keys)]
+    if planned.word == "move":
+        settle(society, key, UNKNOWN, time_ms=society.world.now_ms() + MOVES_MS[planned.number % len(MOVES_MS)])
+        return
     if planned.word != "ask":  # nobody looks into the database
         society.contradicted.add(key)
     settle(society, key, _WORDS[planned.word], is_abandon=planned.word == "abandon")

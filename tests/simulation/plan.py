@@ -196,7 +196,7 @@ class Act:
     """What an operator does by hand to one of the transactions that there are."""
 
     at_s: float
-    word: str  # commit, rollback, ask, abandon
+    word: str  # commit, rollback, ask, abandon, move
     number: int  # which one
 
 
