@@ -32,9 +32,9 @@ INCARNATIONS_MAX = 31
 """Topics of one name that are told apart; further ones share the last number."""
 SOURCES = tuple(source.value for source in Source)
 LATER = "unknown"
-_KNOWN_STATES = tuple(state for state in TxnState if state is not TxnState.SCHEDULED)
-STATES = ("", *(state.value for state in _KNOWN_STATES), LATER)
-"""Of a doubt summary, by number; 0 is its end, and the last one is any state of a later release. A scheduled one is not judged here."""
+SCHEDULED = TxnState.SCHEDULED.value
+STATES = ("", *(state.value for state in TxnState if state is not TxnState.SCHEDULED), LATER, SCHEDULED)
+"""Of a doubt summary, by number; 0 is its end, and `LATER` any state of a later release."""
 REASONS = ("", *(reason.value for reason in ParkReason))
 
 
@@ -67,6 +67,8 @@ class Said(IntEnum):
     ROLLBACK = 2
     UNKNOWN = 3
     ABANDON = 4
+    RELEASE = 5  #: a commit with a time: messages with this time may be visible from here on
+    RESCHEDULE = 6  #: an unknown with a time: all that is left has this one
 
 
 COLUMNS = (
@@ -88,6 +90,7 @@ COLUMNS = (
     "w",
     "d",
     "t",
+    "due",
 )
 EVENT_KINDS = (TopicKind.HALF, TopicKind.OP, TopicKind.CHECK, TopicKind.DOUBT, TopicKind.FORWARDED)
 
@@ -202,7 +205,7 @@ DUE_BIT = 1 << 61
 def _half(records: DataFrame, names: Names) -> DataFrame:
     """pos: offset; n: count; a: group; b: number of the topic; c: immunity and mode, and whether it has a time before which no consumer may see it; key: hash of the ordering key;
     hash: of everything that a forwarded record repeats; g: of group and partition; w: of the partition that it names;
-    d: of the content; t: the timestamp that it names.
+    d: of the content; t: the timestamp that it names; due: that time.
     """
     line = lines.text(lines.header(F.col("headers"), codec.HALF_HEADER))
     narrow = _narrow(records, _line=line)
@@ -248,6 +251,7 @@ def _half(records: DataFrame, names: Names) -> DataFrame:
         d=content,
         # 0 means the time of forwarding.
         t=F.when(timed > 0, timed),
+        due=_number_or_null("_due"),
         is_misplaced=_is_misplaced(names, halves[0])
         | ~F.coalesce(index < count, F.lit(False))
         | F.isnull(born_ms)
@@ -281,7 +285,7 @@ def claimed(content: Column, partition: Column, offset: Column, count: Column, b
 
 def _op(records: DataFrame, names: Names) -> DataFrame:
     """pos: offset, line and source packed; n: last half offset; a: what it says; g: hash of group and partition; w: 1 when
-    that half record was gone before it could be read.
+    that half record was gone before it could be read; due: the time of a line that releases messages or gives them another one.
     """
     # What is not ASCII as a whole is no op record: the ends of its lines are unknown.
     records = records.where(lines.text(F.col("value")).rlike(lines.ASCII))
@@ -294,6 +298,11 @@ def _op(records: DataFrame, names: Names) -> DataFrame:
     line = F.least("_at", F.lit((1 << LINE_BITS) - 1)).cast("bigint")
     last_offset, born_ms, check = lines.whole(_field(4)), lines.whole(_field(5)), _field(7)
     is_beyond = F.isnull(last_offset) | F.isnull(born_ms) | ((check != "") & F.isnull(lines.whole(check)))
+    # Only a line of the next version has a field there.
+    digits = F.when(said.isin(int(Said.COMMIT), int(Said.UNKNOWN)) & _field(9).rlike(r"\A[0-9]+\z"), _field(9))
+    due = F.when(F.isnotnull(digits), lines.whole(digits))
+    is_beyond = is_beyond | (F.isnotnull(digits) & F.isnull(due))
+    said = F.when(F.isnull(due), said).when(said == int(Said.COMMIT), int(Said.RELEASE)).otherwise(int(Said.RESCHEDULE))
     pos = F.shiftleft("offset", LINE_BITS + SOURCE_BITS)
     pos = pos.bitwiseOR(F.shiftleft(line, SOURCE_BITS)).bitwiseOR(source)
     return _row(
@@ -306,6 +315,7 @@ def _op(records: DataFrame, names: Names) -> DataFrame:
         a=said,
         g=F.xxhash64(_field(3), "partition"),
         w=F.when(names.is_in_gap(F.col("partition"), last_offset), F.lit(1)),
+        due=due,
         is_misplaced=is_beyond,
     )
 
@@ -363,7 +373,7 @@ def _summaries(records: DataFrame, names: Names) -> DataFrame:
     rows = rows.withColumn("_f", lines.fields(F.col("_line"))).withColumn("_name", _field(3))
     rows = names.number(rows, names.groups, "_group")
     found = F.array_position(F.array(*map(F.lit, STATES[1:])), _field(1))
-    is_known = _field(1).isin(*(state.value for state in _KNOWN_STATES if state not in SETTLED))
+    is_known = _field(1).isin(*(state.value for state in TxnState if state not in SETTLED))
     reason = F.array_position(F.array(*map(F.lit, REASONS)), _field(2)) - 1
     state = F.when(F.isnull("_line"), 0).when(is_known, found).otherwise(STATES.index(LATER))
     return _row(

@@ -198,6 +198,7 @@ def needs_every_record(*, excusing_topics: int, is_young: Column) -> Column:
             ahead,
             in_part,
             F.isnotnull("o_abandon"),
+            has_times() & F.isnotnull("o_commit"),
             F.col("v_broken") > 0,
             has_half & ~_is_plainly_stored(),
             is_shown_otherwise() & ~(is_young & _is_shown_in_part()),
@@ -293,10 +294,16 @@ JUDGED_COLUMNS = (
     "lost_n",
     "gone_n",
     "hidden_n",
+    "is_early",
+    "is_part_torn",
+    "is_behind",
+    "next_ms",
 )
 """What a verdict needs beside the core: messages stored and visible; attempts of the id that are visible; the op line from which
 on it may be visible; whether what is visible differs from what was stored; whether doubt has all of it; messages that are
-missing, those that may have been visible and be gone, and those that may be where no reader can see it."""
+missing, those that may have been visible and be gone, and those that may be where no reader can see it. Of one with times: whether a
+message is visible before it was released; whether of those that were released together only some are visible; whether one that was
+released is not visible; and the next time for which no line released messages."""
 
 
 def with_distinct(core: DataFrame) -> DataFrame:
@@ -315,6 +322,8 @@ def with_distinct(core: DataFrame) -> DataFrame:
             "lost_n": missing.cast("bigint"),
             "gone_n": F.lit(0).cast("bigint"),
             "hidden_n": F.lit(0).cast("bigint"),
+            **{name: F.lit(False) for name in ("is_early", "is_part_torn", "is_behind")},
+            "next_ms": F.lit(None).cast("bigint"),
         }
     )
 
@@ -363,13 +372,16 @@ def fold_exactly(  # its steps, in their order
     unsure = counting.where("_is_unsure").select(*_ATTEMPT, "_is_unsure").distinct()
     counting = _in_readings(counting)
     counting = counting.where(F.col("_is_certain") | (F.col("reading") == 0))
-    decided = _decided(counting, messages)
+    lines = _numbered(counting, messages)
+    decided = _decided(lines)
     there = messages.select(*_ATTEMPT).union(counting.select(*_ATTEMPT)).distinct()
     alone = ops.join(there, list(_ATTEMPT), "left_anti")
     forwarded = happened.where(F.col("kind") == int(Kind.FORWARDED))
     forwarded = put(_attached(forwarded, half, messages, known), "attached")
     shown = _shown(forwarded, clock_error_ms=clock_error_ms)
-    missing = _missing(messages, shown, _claims(forwarded), decided, excused)
+    claims = _claims(forwarded)
+    missing = _missing(messages, shown, claims, decided, excused)
+    timed = _timed(lines, messages, forwarded, shown, claims, excused, clock_error_ms=clock_error_ms)
     kept = _kept(messages, contents, doubts)
     once = half.where(~F.col("is_copy"))
     checks = happened.where(F.col("kind") == int(Kind.CHECK))
@@ -380,7 +392,7 @@ def fold_exactly(  # its steps, in their order
     by, reading = list(_ATTEMPT), list(_READING)
     folded = fold(every, by=_READING)
     released = decided.select(*reading, "released", "released_ms", "_before")
-    rows = folded.join(released, reading, "left").join(missing, reading, "left")
+    rows = folded.join(released, reading, "left").join(missing, reading, "left").join(timed, reading, "left")
     for extra in (shown_counts(shown), kept):
         rows = rows.join(extra, by, "left")
     stored = once.groupBy(*by).agg(F.count("*").alias("h_distinct"))
@@ -405,6 +417,7 @@ def fold_exactly(  # its steps, in their order
             "lost_n": F.coalesce("lost_n", F.lit(0)),
             "hidden_n": F.coalesce("hidden_n", F.lit(0)),
             "gone_n": F.coalesce("gone_n", F.lit(0)) + F.coalesce("_before", F.lit(0)),
+            **{name: F.coalesce(name, F.lit(False)) for name in ("is_early", "is_part_torn", "is_behind")},
         }
     ).drop("_before")
 
@@ -471,7 +484,7 @@ def _not_given_up(ops: DataFrame, quarantined: DataFrame) -> DataFrame:
 
 def _messages(half: DataFrame, contents: DataFrame) -> DataFrame:
     """Every message that is known, once: of half, else of doubt (`pos` null)."""
-    columns = (*_ATTEMPT, "idx", "n", "born_ms", "at_ms", "pos", "hash", "b", "w", "d", "t")
+    columns = (*_ATTEMPT, "idx", "n", "born_ms", "at_ms", "pos", "hash", "b", "w", "d", "t", "due")
     stored = half.where(~F.col("is_copy")).select(*columns)
     others = contents.join(stored, [*_ATTEMPT, "idx"], "left_anti")
     return stored.unionByName(others.withColumn("pos", F.lit(None).cast("bigint")).select(*columns))
@@ -565,21 +578,25 @@ def _in_readings(rows: DataFrame) -> DataFrame:
     return rows.withColumn("reading", F.explode(both))
 
 
-def _decided(counting: DataFrame, messages: DataFrame) -> DataFrame:
+def _numbered(counting: DataFrame, messages: DataFrame) -> DataFrame:
+    """The lines with `_low`, the first message of their attempt that is known, and `_is_complete`: whether a commit there is."""
+    # Without a message of its own index a commit is incomplete; what retention took before the first is believed.
+    numbers = messages.groupBy(*_ATTEMPT).agg(
+        F.count_distinct("idx").alias("_there"), F.min("idx").alias("_low"), F.max("n").alias("_n")
+    )
+    is_there = F.col("_there") + F.col("_low") == F.col("_n")
+    is_complete = F.col("_is_gone") | F.coalesce(F.col("_releases") & is_there, F.lit(False))
+    return counting.join(numbers, list(_ATTEMPT), "left").withColumn("_is_complete", is_complete)
+
+
+def _decided(lines: DataFrame) -> DataFrame:
     """An attempt's `released` and `released_ms` in each reading."""
-    by, reading = list(_ATTEMPT), list(_READING)
+    reading, releases = list(_READING), F.col("_is_complete")
 
     def first(column: str, *words: Said, more: Column | None = None) -> Column:
         chosen = F.col("a").isin(*map(int, words))
         return F.min(F.when(chosen if more is None else chosen & more, F.col(column)))
 
-    # Without a message of its own index a commit is incomplete; what retention took before the first is believed.
-    numbers = messages.groupBy(*by).agg(
-        F.count_distinct("idx").alias("_there"), F.min("idx").alias("_low"), F.max("n").alias("_n")
-    )
-    is_there = F.col("_there") + F.col("_low") == F.col("_n")
-    lines = counting.join(numbers, by, "left")
-    releases = F.col("_is_gone") | F.coalesce(F.col("_releases") & is_there, F.lit(False))
     rows = lines.groupBy(*reading).agg(
         first("pos", Said.COMMIT).alias("_commit"),
         first("pos", Said.ROLLBACK).alias("_rollback"),
@@ -599,6 +616,99 @@ def _decided(counting: DataFrame, messages: DataFrame) -> DataFrame:
         F.when(is_commit, F.col("_commit")).alias("_committed"),
         F.when(is_commit, F.greatest(F.col("_low"), F.lit(0))).alias("_before"),
     )
+
+
+_FOREVER = 1 << 62
+"""Later than any time."""
+
+
+def _timed(
+    lines: DataFrame,
+    messages: DataFrame,
+    forwarded: DataFrame,
+    shown: DataFrame,
+    claims: DataFrame,
+    excused: DataFrame,
+    *,
+    clock_error_ms: int,
+) -> DataFrame:
+    """Per reading of an attempt with times: `is_early`, `is_part_torn`, `is_behind` and `next_ms` of `JUDGED_COLUMNS`."""
+    by, reading = list(_ATTEMPT), list(_READING)
+    due = F.coalesce("due", F.lit(0))
+    times = messages.groupBy(*by).agg(
+        F.array_sort(F.collect_set(due)).alias("_times"), F.max(F.isnotnull("due")).alias("_has_times")
+    )
+    times = times.where("_has_times").drop("_has_times")
+    line = F.struct("pos", "a", "at_ms", "due", "_is_complete")
+    said = lines.where(F.col("a") != int(Said.UNKNOWN)).join(times, by)
+    of_reading = said.groupBy(*reading).agg(
+        F.array_sort(F.collect_list(line)).alias("_lines"), F.first("_times").alias("_times")
+    )
+    parts = of_reading.withColumn("_said", _released("_lines", "_times"))
+    parts = parts.select(*reading, F.col("_said.parts").alias("_parts"), F.col("_said.left").alias("_left"))
+    each = messages.select(*by, "idx", "n", "born_ms", "b", due.alias("_due")).join(parts, by)
+    part = F.get(F.filter("_parts", lambda one: F.col("_due") <= one["to_ms"]), F.lit(0))
+    each = each.select(*reading, "idx", "n", "born_ms", "b", part["pos"].alias("_pos"), part["at_ms"].alias("_at_ms"))
+    visible = forwarded.where(F.col("nonce") != STRAY).select(*by, "idx", F.col("g").alias("_seen_ms"))
+    visible = visible.join(each, [*by, "idx"])
+    is_early = F.isnull("_pos") | F.coalesce(F.col("_seen_ms") < F.col("_at_ms") - clock_error_ms, F.lit(False))
+    early = visible.groupBy(*reading).agg(F.max(is_early).alias("is_early"))
+    there = shown.where("_own_topic").select(*by, "idx", F.lit(True).alias("_is_there"))
+    those = each.where(F.isnotnull("_pos")).join(there, [*by, "idx"], "left")
+    those = those.join(claims, list(_CLAIM), "left").join(F.broadcast(excused), "b", "left")
+    is_gone = F.coalesce("is_hidden", F.lit(False)) | F.isnotnull("_is_claimed")
+    is_gone = is_gone | F.coalesce(F.col("_at_ms") <= F.col("until_ms"), F.lit(False))
+    is_missing = F.isnull("_is_there")
+    of_part = those.groupBy(*reading, "_pos").agg(
+        F.count("*").alias("_n"),
+        F.count_if(is_missing).alias("_missing_n"),
+        F.count_if(is_missing & is_gone).alias("_gone_n"),
+    )
+    is_torn = (F.col("_missing_n") > 0) & (F.col("_missing_n") < F.col("_n")) & (F.col("_gone_n") == 0)
+    torn = of_part.groupBy(*reading).agg(
+        F.max(is_torn).alias("is_part_torn"), F.max(F.col("_missing_n") > 0).alias("is_behind")
+    )
+    found = parts.select(*reading, F.get("_left", F.lit(0)).alias("next_ms"))
+    return found.join(early, reading, "left").join(torn, reading, "left")
+
+
+def _released(lines: str, times: str) -> Column:
+    """What op lines, in their order, say of these times: `parts`, each with the line that released it and up to which time, and `left`."""
+    number = "bigint"
+    start = F.struct(
+        F.lit(0).alias("decision"),
+        F.lit(False).alias("is_released"),
+        F.lit(False).alias("is_abandoned"),
+        F.array().cast("array<bigint>").alias("left"),
+        F.array().cast("array<struct<pos:bigint,at_ms:bigint,to_ms:bigint>>").alias("parts"),
+    )
+
+    def take(so_far: Column, line: Column) -> Column:
+        said, left = line["a"], so_far["left"]
+        is_timed = said.isin(int(Said.RELEASE), int(Said.RESCHEDULE))
+        awaits = so_far["is_released"] & ~so_far["is_abandoned"] & (F.size(left) > 0)
+        is_moved = awaits & (said == int(Said.RESCHEDULE))
+        is_due = awaits & (said == int(Said.RELEASE)) & (line["due"] == F.get(left, F.lit(0)))
+        is_due = F.coalesce(is_due & (line["at_ms"] >= line["due"]), F.lit(False))
+        may_decide = ~is_timed & ((so_far["decision"] == 0) | ((so_far["decision"] == 1) & ~so_far["is_abandoned"]))
+        is_commit = may_decide & (said == int(Said.COMMIT))
+        is_first = is_commit & ~so_far["is_released"] & F.coalesce(line["_is_complete"], F.lit(False))
+        begins = is_first & (F.get(F.col(times), F.lit(0)) == 0)
+        now = F.when(is_first, F.col(times)).otherwise(left)
+        is_part = is_due | begins
+        rest = F.when(F.size(now) > 0, F.slice(now, 2, F.greatest(F.size(now) - 1, F.lit(0)))).otherwise(now)
+        to_ms = F.when(F.size(rest) == 0, F.lit(_FOREVER)).otherwise(F.get(now, F.lit(0)))
+        part = F.struct(line["pos"].alias("pos"), line["at_ms"].alias("at_ms"), to_ms.cast(number).alias("to_ms"))
+        decides = may_decide & (so_far["decision"] == 0)
+        return F.struct(
+            F.when(decides, F.when(is_commit, 1).otherwise(2)).otherwise(so_far["decision"]).alias("decision"),
+            (so_far["is_released"] | is_first).alias("is_released"),
+            (so_far["is_abandoned"] | (may_decide & ~decides & (said == int(Said.ABANDON)))).alias("is_abandoned"),
+            F.when(is_moved, F.array(line["due"])).when(is_part, rest).otherwise(now).alias("left"),
+            F.when(is_part, F.concat(so_far["parts"], F.array(part))).otherwise(so_far["parts"]).alias("parts"),
+        )
+
+    return F.aggregate(lines, start, take)
 
 
 def _attached(forwarded: DataFrame, half: DataFrame, messages: DataFrame, known: DataFrame) -> DataFrame:
@@ -752,7 +862,7 @@ def immunity_ms() -> Column:
 
 
 def has_times() -> Column:
-    """Whether a message of it has a time before which no consumer may see it: what follows from times is not judged here."""
+    """Whether a message of it has a time before which no consumer may see it. The order of these is not judged here."""
     return F.coalesce(F.col("h_options"), F.lit(0)).bitwiseAND(DUE_BIT) != 0
 
 
@@ -794,6 +904,7 @@ def is_keyed(*, doubt_from_ms: int, doubt_gone_ms: int, stored_ms: Column, extra
     is_told = never_there | (stored_ms >= doubt_from_ms)
     return is_told & (
         F.isnotnull("h_key")
+        & ~has_times()
         & (F.col("verdict") != "out_of_window")
         & (F.col("v_n") > 0)
         & F.isnull(f"{extras}d_parked_ms")

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from txlayer.core.checks import CLOCK_ERROR_MS
-from txlayer_spark.events import LATER, by_number
+from txlayer_spark.events import LATER, SCHEDULED, by_number
 from txlayer_spark.ledger import (
     MAY_WAIT,
     decision,
@@ -69,13 +69,13 @@ VERDICTS = (
     Verdict(
         "out_of_window",
         _WARNING,
-        "not judged: one of its half records was gone before it could be read, one of its topics was not read, or a message of it has a time",
+        "not judged: one of its half records was gone before it could be read, or one of its topics was not read",
     ),
     Verdict("orphan", _FAULT, "visible, but there is no half record of it, or txlayer's headers on it are broken"),
     Verdict(
         "leaked",
         _FAULT,
-        "visible, although it was rolled back, undecided or incomplete; or visible before its decision",
+        "visible, although it was rolled back, undecided or incomplete; or visible before its decision or its time",
     ),
     Verdict("duplicate", _FAULT, "a message is visible twice, or two attempts with one id are visible"),
     Verdict("torn", _FAULT, "only some messages of the transaction are visible"),
@@ -169,25 +169,32 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     young = _is_young(judging)
     age_ms = judging.cut_ms - F.coalesce("h_first_ms", "born_ms") - immunity_ms()
     waits = state.isin("held", "waiting")
+    is_timed = has_times() & released
     early = F.col("v_early_ms") < F.col("released_ms") - judging.clock_error_ms
-    abandoned = is_abandoned() & (hidden | ~released)
-    # What doubt may say of what was committed and is not visible.
-    kept = state.isin("parked-committed", LATER) | (waits & released)
-    is_gone = committed & ~abandoned & ~(kept & hidden) & ~young
+    early = F.when(is_timed, F.col("is_early")).otherwise(early)
+    abandoned = is_abandoned() & (hidden | ~released | is_timed)
+    # What doubt may say of what was committed and is not visible; of one with times, also while a part of it is.
+    kept = (state.isin("parked-committed", LATER) | (waits & released)) & hidden
+    kept_in_time = F.when(F.col("is_behind"), waits | state.isin("parked-committed", LATER))
+    kept = F.when(is_timed, kept_in_time.otherwise(state.isin(SCHEDULED, LATER))).otherwise(kept)
+    is_gone = committed & ~abandoned & ~kept & ~young
     lost = is_gone & _has("lost_n")
     some = F.coalesce("h_distinct", "d_count") > F.col("lost_n") + F.col("gone_n") + F.col("hidden_n")
     unsettled = ~rolled_back & ~(committed & whole) & ~abandoned
     not_kept = is_known & unsettled & (state != "") & ~F.col("is_kept")
     undecided = ~committed & ~rolled_back
     forgotten = undecided & F.isnotnull("d_last") & (state == "") & ~young
-    contradicted = undecided & state.isin("held", "waiting", "parked-committed") & ~young
+    contradicted = undecided & state.isin("held", "waiting", "parked-committed", SCHEDULED) & ~young
     contrary = (committed & F.isnotnull("o_rollback")) | (rolled_back & F.isnotnull("o_commit"))
-    cut_off = (is_known & is_cut_off()) | has_times()
+    cut_off = is_known & is_cut_off()
+    is_late = F.when(is_timed & (state == SCHEDULED), F.col("next_ms") < judging.cut_ms - judging.overdue_ms).otherwise(
+        (undecided | waits | (state == LATER)) & (age_ms > judging.overdue_ms)
+    )
     faults = {
         "orphan": visible & ~is_known & ~(F.coalesce("v_gone", F.lit(0)) >= F.col("v_n")),
         "leaked": visible & is_known & ~unknown & (~released | early),
         "duplicate": visible & is_known & ((F.col("v_n") > F.col("v_distinct")) | (F.col("attempts_visible") > 1)),
-        "torn": visible & lost & some & ~unknown,
+        "torn": visible & ((lost & some) | (is_timed & F.col("is_part_torn"))) & ~unknown,
         "corrupt": visible & F.col("is_differing"),
         "lost": not_kept | ((lost | forgotten | contradicted) & ~unknown),
     }
@@ -201,11 +208,11 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
         MAY_WAIT: in_order & is_known & ~unknown & ~cut_off,
         # Order is compared behind the judgement: `with_late`.
         _LATE: F.lit(False),
-        "parked": hidden & is_parked & ~_sure(abandoned) & F.col("is_kept"),
+        "parked": (hidden | is_timed) & is_parked & ~_sure(abandoned) & F.col("is_kept"),
         "conflicting": contrary & ((rolled_back & hidden) | (committed & whole & visible) | abandoned),
         "rolled_back": hidden & (rolled_back | abandoned),
-        "ok": committed & visible & whole,
-        "overdue": (undecided | waits | (state == LATER)) & (age_ms > judging.overdue_ms),
+        "ok": committed & visible & (whole | (is_timed & abandoned)),
+        "overdue": is_late,
         "open": F.lit(True),
     }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.reference.test_model import DOUBT, HALF, HASH, KEY, OP, Log
+from tests.reference.test_times import MINUTE, Timed
 from tests.reference.wire import History, Record
 
 AGAIN = "again/0000000b"
@@ -1363,3 +1364,182 @@ def half_records_of_two_that_are_mixed_in_half(log: Log) -> None:
     log.op(("C", last))
     for half in (other_first, other_last, first, last):
         log.show(half)
+
+
+# --- messages with times ----------------------------------------------------------------------------------------------
+
+
+@case("open")
+def scheduled_and_waiting(log: Log) -> None:
+    timed = Timed(log)
+    timed.show(0)
+    timed.on_doubt("scheduled", f"1/1/{timed.times[0]}+{timed.times[1]}/0:0")
+
+
+@case("ok")
+def scheduled_and_shown_at_its_times(log: Log) -> None:
+    timed = Timed(log)
+    timed.show(0)
+    timed.release(0)
+    timed.show(1)
+    timed.release(1)
+    timed.show(2)
+
+
+@case("leaked")
+def scheduled_and_early(log: Log) -> None:
+    timed = Timed(log)
+    timed.show(0)
+    timed.release(0)
+    timed.show(1, 2)
+
+
+@case("leaked")
+def scheduled_and_released_by_a_line_before_the_time(log: Log) -> None:
+    timed = Timed(log)
+    timed.show(0)
+    timed.line("C", timed.times[0], at_ms=timed.times[0] - 1_000)
+    timed.show(1)
+
+
+@case("leaked")
+def scheduled_and_visible_before_its_line(log: Log) -> None:
+    timed = Timed(log)
+    timed.show(0)
+    timed.release(0)
+    shown = log.show(timed.halves[1])
+    log.records[-1] = replace(shown, timestamp_ms=timed.times[0] - MINUTE)
+    timed.release(1)
+    timed.show(2)
+
+
+@case("leaked")
+def scheduled_and_undecided_and_visible(log: Log) -> None:
+    half = log.half(options=f"d{log.now_ms + MINUTE}")
+    log.show(half)
+
+
+@case("rolled_back")
+def scheduled_and_rolled_back(log: Log) -> None:
+    log.op(("R", log.half(options=f"d{log.now_ms + MINUTE}")))
+
+
+@case("torn")
+def scheduled_and_a_released_one_is_nowhere(log: Log) -> None:
+    timed = Timed(log)
+    timed.show(0)
+    timed.release(0)
+    timed.release(1)
+    timed.show(2)
+
+
+@case("torn")
+def scheduled_for_one_time_and_only_some_are_visible(log: Log) -> None:
+    time_ms = log.now_ms + MINUTE
+    halves = [log.half(numbers=f"{index}/2", options=f"d{time_ms}") for index in range(2)]
+    log.op(("C", halves[-1]))
+    log.now_ms = time_ms
+    log.op(f"2|C|{KEY}|orders|{halves[-1].offset}|1700000000000|policy|||{time_ms}".encode())
+    log.show(halves[0])
+
+
+@case("lost")
+def scheduled_and_nowhere(log: Log) -> None:
+    log.op(("C", log.half(options=f"d{log.now_ms + MINUTE}")))
+
+
+@case("lost")
+def scheduled_and_doubt_says_that_it_is_held(log: Log) -> None:
+    half = log.half(options=f"d{log.now_ms + MINUTE}")
+    log.op(("C", half))
+    log.summary("held", half, reason="topic-missing", due=f"0/0/{log.now_ms + MINUTE}/0:0")
+    log.content(half)
+
+
+@case("open")
+def scheduled_and_released_and_held(log: Log) -> None:
+    timed = Timed(log)
+    timed.show(0)
+    timed.release(0)
+    timed.on_doubt("held", f"1/{timed.times[0] + 1}/{timed.times[1]}/0:0")
+
+
+@case("parked")
+def scheduled_and_released_and_parked(log: Log) -> None:
+    timed = Timed(log)
+    timed.show(0)
+    timed.release(0)
+    timed.on_doubt("parked-committed", f"1/{timed.times[0] + 1}/{timed.times[1]}/0:0")
+
+
+@case("ok")
+def scheduled_and_the_rest_cancelled(log: Log) -> None:
+    timed = Timed(log)
+    timed.show(0)
+    timed.line("A", None)
+
+
+@case("conflicting")
+def scheduled_and_cancelled_behind_a_rollback(log: Log) -> None:
+    timed = Timed(log)
+    timed.show(0)
+    timed.line("R", None)
+    timed.line("A", None)
+
+
+@case("rolled_back")
+def scheduled_and_cancelled(log: Log) -> None:
+    half = log.half(options=f"d{log.now_ms + MINUTE}")
+    log.op(("C", half), ("A", half))
+
+
+@case("leaked")
+def scheduled_and_visible_although_it_was_cancelled(log: Log) -> None:
+    timed = Timed(log)
+    timed.show(0)
+    timed.line("A", None)
+    timed.release(0)
+    timed.show(1)
+
+
+@case("ok")
+def scheduled_and_given_another_time(log: Log) -> None:
+    timed = Timed(log)
+    timed.show(0)
+    later_ms = timed.times[1] + MINUTE
+    timed.line("U", later_ms)
+    timed.line("C", later_ms, at_ms=later_ms)
+    timed.show(1, 2)
+
+
+@case("leaked")
+def scheduled_and_visible_at_the_time_before_it_was_moved(log: Log) -> None:
+    timed = Timed(log)
+    timed.show(0)
+    timed.line("U", timed.times[1] + MINUTE)
+    timed.release(0)
+    timed.show(1)
+
+
+@case("ok")
+def scheduled_for_no_time_at_all(log: Log) -> None:
+    half = log.half(options="d0")
+    log.op(("C", half))
+    log.show(half)
+
+
+@case("duplicate")
+def scheduled_and_visible_twice(log: Log) -> None:
+    timed = Timed(log)
+    timed.show(0, 0)
+    timed.release(0)
+    timed.show(1)
+    timed.release(1)
+    timed.show(2)
+
+
+@case("rolled_back")
+def rolled_back_by_a_line_with_one_more_field(log: Log) -> None:
+    """Only a commit and an unknown have a time there; a further field of another line is one of a later release."""
+    half = log.half()
+    log.op(f"2|R|{KEY}|orders|{half.offset}|1700000000000|producer|||5".encode())

@@ -262,7 +262,7 @@ def parse_line(text: bytes, record: Record, number: int) -> Line | None:
     if source not in ("producer", "check", "barrier", "policy", "operator"):
         return None
     *_, time = [*text.decode("ascii").split("|"), ""][:10]
-    is_timed = text[:1] == b"2" and _fits(r"\d+", time)
+    is_timed = text[:1] == b"2" and resolution in ("C", "U") and _fits(r"\d+", time)
     if is_timed and not _are_numbers(time):
         return None
     time_ms = int(time) if is_timed else None

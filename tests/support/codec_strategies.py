@@ -111,10 +111,11 @@ def half_headers(draw: st.DrawFn) -> HalfHeader:
 
 @st.composite
 def ops(draw: st.DrawFn) -> OpMessage:
-    """An op line; an abandoned transaction is always rolled back."""
+    """An op line; an abandoned transaction is always rolled back, and a rollback has no time."""
     is_abandon = draw(st.booleans())
+    resolution = Resolution.ROLLBACK if is_abandon else draw(st.sampled_from(Resolution))
     return OpMessage(
-        Resolution.ROLLBACK if is_abandon else draw(st.sampled_from(Resolution)),
+        resolution,
         draw(KEY),
         draw(GROUP),
         draw(WHOLE),
@@ -123,7 +124,7 @@ def ops(draw: st.DrawFn) -> OpMessage:
         draw(st.none() | WHOLE),
         is_abandon,
         draw(st.text(st.characters(codec="utf-8"), max_size=20)),
-        draw(st.none() | WHOLE),
+        None if resolution is Resolution.ROLLBACK else draw(st.none() | WHOLE),
     )
 
 

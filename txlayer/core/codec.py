@@ -136,6 +136,7 @@ _SOURCES = {s.value: s for s in Source}
 _ORDERS = {o.value: o for o in OrderMode}
 _HALF_FIELDS = 7
 _OP_FIELDS, _TIMED_OP_FIELDS = 9, 10
+_WITH_TIME = frozenset({Resolution.COMMIT.value, Resolution.UNKNOWN.value})
 _CHECK_FIELDS = 9
 _CHECK_KINDS = {k.value: k for k in CheckKind}
 _SUMMARY_FIELDS, _TIMED_SUMMARY_FIELDS = 17, 18
@@ -378,7 +379,8 @@ def decode_op(line: str) -> OpMessage | Undecodable:
     if known is None:
         return malformed("op", fields, _OP_FIELDS)
     _, letter, key, group, last, born, source, check, reason = known
-    time = fields[_OP_FIELDS] if len(fields) >= _TIMED_OP_FIELDS else ""
+    # Of another line, a further field is one of a later release.
+    time = fields[_OP_FIELDS] if len(fields) >= _TIMED_OP_FIELDS and letter in _WITH_TIME else ""
     is_abandon = letter == _ABANDON
     resolution = Resolution.ROLLBACK if is_abandon else _RESOLUTIONS.get(letter)
     who = _SOURCES.get(source)

@@ -186,7 +186,7 @@ def _update(spark: SparkSession, settings: LedgerSettings) -> Run:  # its steps,
     if counted.get["crowded"] or exact is not None:
         # Several messages on one topic have an order of their own.
         shown = sources.forwarded() if few is None else sources.forwarded().unionByName(few)
-        turned = ledger.reversed_ids(shown, unfolded(stored).where(_is_crowded()))
+        turned = ledger.reversed_ids(shown, unfolded(stored).where(_is_crowded() & ~ledger.has_times()))
     run = Run(
         number,
         state.cut_ms,
