@@ -22,6 +22,7 @@ SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "transactional.id.expiration.ms": "604800000",
     "transaction.partition.verification.enable": "true",
+    "controller.quorum.bootstrap.servers": "",
     "group.min.session.timeout.ms": "6000",
     "group.max.session.timeout.ms": "1800000",
     "offsets.retention.minutes": "10080",
@@ -32,7 +33,7 @@ SETTINGS = {
 
 def broker(number: int = 1, **changes: str) -> BrokerFacts:
     settings = SETTINGS | {name.replace("_", "."): value for name, value in changes.items()}
-    return BrokerFacts(number, settings, {"transaction.version": 2}, 30)
+    return BrokerFacts(number, settings)
 
 
 def topic(name: str, *, partitions: int = 3, replicas: int = 3, **changes: str) -> TopicFacts:
@@ -86,8 +87,9 @@ def with_part(**changes: Any) -> ClusterFacts:
     return replace(HEALTHY, partitions=(part(0, **changes), part(1), part(2)))
 
 
-def level(number: int) -> ClusterFacts:
-    return replace(HEALTHY, brokers=(replace(broker(1), metadata_level_max=number), broker(2), broker(3)))
+def without(*settings: str) -> ClusterFacts:
+    old = BrokerFacts(1, {name: value for name, value in SETTINGS.items() if name not in settings})
+    return replace(HEALTHY, brokers=(old, broker(2), broker(3)))
 
 
 ALONE = GroupFacts("ns.coordinator", "stable", 1)
@@ -95,29 +97,9 @@ EMPTY = GroupFacts("ns.coordinator", "empty", 0)
 B, T, P, R = doctor, doctor, doctor, doctor
 E, W, I = Level.ERROR, Level.WARNING, Level.INFO  # noqa: E741 - the levels by their letters, in a table
 RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
-    ("an old broker", B.versions, level(11), E, "3.5"),
-    (
-        "a broker that is not tried",
-        B.versions,
-        replace(HEALTHY, brokers=(replace(broker(), metadata_level_max=20),)),
-        W,
-        "Kafka 3.8 is older than 3.9",
-    ),
-    ("brokers of two releases", B.versions, level(31), W, "4.3, 4.4"),
-    (
-        "a broker that tells nothing",
-        B.versions,
-        replace(HEALTHY, brokers=(BrokerFacts(1, {}, None),)),
-        I,
-        "did not tell",
-    ),
-    (
-        "transaction version 1",
-        B.transaction_version,
-        replace(HEALTHY, brokers=(replace(broker(), features={"transaction.version": 1}),)),
-        W,
-        "transaction.version=1",
-    ),
+    ("an old broker", B.versions, without(doctor.VERIFICATION, doctor.NEW_IN_SUPPORTED), E, "before 3.6"),
+    ("a broker that is not tried", B.versions, without(doctor.NEW_IN_SUPPORTED), W, "older than 3.9"),
+    ("a broker that tells nothing", B.versions, without(*SETTINGS), I, "may not read"),
     ("no verification", B.verification, with_broker(transaction_partition_verification_enable="false"), E, "P2"),
     (
         "a time-out that is not allowed",
@@ -296,7 +278,7 @@ def test_where_nothing_was_told_nothing_is_an_error(rule: Rule) -> None:
     mute = topic("ns.half")
     untold = replace(
         HEALTHY,
-        brokers=(BrokerFacts(1, {}, None), BrokerFacts(2, {}, None), BrokerFacts(3, {}, None)),
+        brokers=(BrokerFacts(1, {}), BrokerFacts(2, {}), BrokerFacts(3, {})),
         topics=(replace(mute, settings={}),),
         internal_topics=(),
         partitions=(),
@@ -327,7 +309,7 @@ def test_half_that_is_kept_for_ever_is_green() -> None:
 
 def test_brokers_that_cannot_be_asked_for_one_time_out_are_asked_for_the_others() -> None:
     settings = {k: v for k, v in SETTINGS.items() if k != "transaction.max.timeout.ms"}
-    facts = replace(HEALTHY, brokers=(BrokerFacts(1, settings, {}, 30),))
+    facts = replace(HEALTHY, brokers=(BrokerFacts(1, settings),))
 
     assert [] == list(doctor.transaction_timeout(facts, CONFIG))
 
@@ -356,10 +338,3 @@ def test_the_span_of_check_backs_is_the_sum_of_their_pauses() -> None:
     )
 
     assert 6 + 30 + 60 + 100 + 100 == doctor.check_span_ms(short)
-
-
-@pytest.mark.parametrize(
-    ("number", "name"), [(1, "older than 3.3"), (12, "3.6"), (25, "4.0"), (30, "4.3"), (40, "newer than 4.4")]
-)
-def test_a_release_is_known_by_the_level_of_its_metadata(number: int, name: str) -> None:
-    assert name == doctor.release_of(number)

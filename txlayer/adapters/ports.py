@@ -495,10 +495,6 @@ class BrokerFacts:
     broker_id: int
     settings: Mapping[str, str]
     """Empty: these credentials may not read them."""
-    features: Mapping[str, int] | None
-    """{feature: level in force}; None: not reported."""
-    metadata_level_max: int | None = None
-    """The newest `metadata.version` that this broker's software knows: its release."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,26 +61,10 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-RELEASES = (
-    (7, "3.3"),
-    (8, "3.4"),
-    (9, "3.5"),
-    (12, "3.6"),
-    (15, "3.7"),
-    (20, "3.8"),
-    (21, "3.9"),
-    (22, "4.0"),
-    (26, "4.1"),
-    (28, "4.2"),
-    (30, "4.3"),
-    (31, "4.4"),
-)
-"""(first level of `metadata.version`, release). Source: Apache Kafka, MetadataVersion."""
-VERIFIED_LEVEL = 12
-"""3.6: the first release that refuses records of a Kafka transaction which the coordinator does not know (KIP-890, part 1)."""
-SUPPORTED_LEVEL = 21
-"""3.9: the oldest release that txlayer is tested with (`make kafkas`)."""
-TRANSACTION_VERSION = 2
+VERIFICATION = "transaction.partition.verification.enable"
+"""Since 3.6, the first release that refuses records of a Kafka transaction which the coordinator does not know (KIP-890, part 1)."""
+NEW_IN_SUPPORTED = "controller.quorum.bootstrap.servers"
+"""Since 3.9 (KIP-853), the oldest release that txlayer is tested with (`make kafkas`)."""
 SWEEP_MAX_MS = 2_000
 """A dead coordinator's Kafka transaction may block readers for so much longer than its time-out."""
 METADATA_BYTES_MAX = ConsumerConfig().metadata_bytes_max
@@ -88,57 +72,30 @@ ID_EXPIRATION_MIN_MS = 3_600_000
 """A coordinator without traffic stores its position once a minute; this leaves room for a long pause."""
 
 
-def release_of(level: int) -> str:
-    """The release that knows this level of `metadata.version`; "newer than …" beyond those known here."""
-    known = ["older than 3.3", *(release for first, release in RELEASES if first <= level)]
-    return known[-1] if level <= RELEASES[-1][0] else f"newer than {known[-1]}"
-
-
 def versions(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
-    """Every broker new enough, and all alike."""
-    known = {b.broker_id: b.metadata_level_max for b in facts.brokers}
-    levels = {level for level in known.values() if level is not None}
-    for broker_id, level in known.items():
-        about = f"broker {broker_id}"
-        if level is None:
-            yield info(about, "it did not tell its features, so its release is not known")
-        elif level < VERIFIED_LEVEL:
-            reason = f"Kafka {release_of(level)} keeps records of Kafka transactions that no client began (KAFKA-14402)"
-            yield error(about, reason, "upgrade the brokers to 4.0 or later")
-        elif level < SUPPORTED_LEVEL:
-            reason = f"Kafka {release_of(level)} is older than {release_of(SUPPORTED_LEVEL)}, the oldest that txlayer is tested with"
-            yield warning(about, reason, "upgrade the brokers to 4.0 or later")
-        else:
-            yield ok(about, f"Kafka {release_of(level)}")
-    if len(levels) > 1:
-        shown = ", ".join(release_of(level) for level in sorted(levels))
-        yield warning("cluster", f"brokers of different releases: {shown}", "finish the upgrade")
-
-
-def transaction_version(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
-    """KIP-890 in force."""
+    """Every broker new enough, as the settings say that it knows."""
     for broker in facts.brokers:
         about = f"broker {broker.broker_id}"
-        if broker.features is None:
-            continue  # said by `versions`
-        level = broker.features.get("transaction.version", 0)
-        if level >= TRANSACTION_VERSION:
-            yield ok(about, f"transaction.version={level}")
+        if not broker.settings:
+            yield info(about, "these credentials may not read its settings, so its release is not known")
+        elif VERIFICATION not in broker.settings:
+            reason = "a Kafka before 3.6 keeps records of Kafka transactions that no client began (KAFKA-14402)"
+            yield error(about, reason, "upgrade the brokers to 4.0 or later")
+        elif NEW_IN_SUPPORTED not in broker.settings:
+            reason = "its Kafka is older than 3.9, the oldest that txlayer is tested with"
+            yield warning(about, reason, "upgrade the brokers to 4.0 or later")
         else:
-            reason = f"transaction.version={level}: the brokers do not defend Kafka transactions as KIP-890 says"
-            mend = f"kafka-features.sh --bootstrap-server HOST:PORT upgrade --feature transaction.version={TRANSACTION_VERSION}"
-            yield warning(about, reason, mend)
+            yield ok(about, "Kafka 3.9 or later")
 
 
 def verification(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """Brokers verify that a Kafka transaction was begun."""
-    name = "transaction.partition.verification.enable"
-    for about, value in _with_setting(facts, name):
+    for about, value in _with_setting(facts, VERIFICATION):
         if value == "false":
-            reason = f"{name}=false: a late record may become part of a Kafka transaction that it does not belong to (P2, P5)"
-            yield error(about, reason, _alter(f"--{about}", name, "true"))
+            reason = f"{VERIFICATION}=false: a late record may become part of a Kafka transaction that it does not belong to (P2, P5)"
+            yield error(about, reason, _alter(f"--{about}", VERIFICATION, "true"))
         else:
-            yield ok(about, f"{name}=true")
+            yield ok(about, f"{VERIFICATION}=true")
 
 
 def transaction_timeout(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[ClusterFinding]:
@@ -568,7 +525,6 @@ Rule = Callable[[ClusterFacts, CoordinatorConfig], Iterable[ClusterFinding]]
 
 RULES: Mapping[Rule, str] = {
     versions: "broker.version",
-    transaction_version: "broker.transaction-version",
     verification: "broker.verification",
     transaction_timeout: "broker.transaction-timeout",
     session_timeout: "broker.session-timeout",

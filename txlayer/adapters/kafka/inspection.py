@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-import io
-import socket
-import ssl
-import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -39,15 +35,6 @@ from txlayer.core import codec
 from txlayer.core.messages import Undecodable
 from txlayer.core.topics import Change
 from txlayer.errors import NotAuthorisedError
-
-_WIRE_TIMEOUT_S = 5.0
-
-
-class Features(NamedTuple):
-    """The features of a broker and of its cluster."""
-
-    supported: Mapping[str, tuple[int, int]]  # lowest and highest level that its software knows
-    finalized: Mapping[str, int]  # the level in force in the cluster
 
 
 class Described(NamedTuple):
@@ -125,19 +112,11 @@ class _Inspection(KafkaAdmin):
 
     def _broker(self, node: Any) -> BrokerFacts:
         about = f"broker {node.id}"
-        settings: dict[str, str] = {}
         try:
-            settings = self.settings(ResourceType.BROKER, str(node.id), about=about) or {}
+            return BrokerFacts(node.id, self.settings(ResourceType.BROKER, str(node.id), about=about) or {})
         except NotAuthorisedError as exc:
             self._untold[f"settings of {about}"] = str(exc)
-        try:
-            tls = tls_of(self._settings.client_settings)
-            features = ask_features(node.host, node.port, tls=tls, timeout_s=_WIRE_TIMEOUT_S)
-        except (OSError, ssl.SSLError, WireError) as exc:
-            self._untold[f"features of {about}"] = f"{node.host}:{node.port}: {exc}"
-            return BrokerFacts(node.id, settings, None)
-        supported = features.supported.get("metadata.version")
-        return BrokerFacts(node.id, settings, features.finalized, supported[1] if supported else None)
+            return BrokerFacts(node.id, {})
 
     def _described(self, names: Collection[str]) -> dict[str, Described]:
         """Those that exist; what these credentials may not describe is noted."""
@@ -327,92 +306,3 @@ class _Inspection(KafkaAdmin):
 
 def _led(described: Described) -> list[TopicPartition]:
     return [(described.facts.name, p) for p, leader in enumerate(described.facts.leaders) if leader is not None]
-
-
-# --- features ---------------------------------------------------------------------------------------------------------
-
-# A question that librdkafka does not ask: the features tell Kafka's version and the protocol of its transactions. It is one
-# request over a connection of its own, which a broker answers before a client signs in.
-# Source: the Kafka protocol guide, ApiVersions (key 18, version 3).
-_CLIENT = b"txlayer-doctor"
-_CORRELATION = 7
-_HEAD = struct.pack(">hhih", 18, 3, _CORRELATION, len(_CLIENT)) + _CLIENT + b"\0"
-_QUESTION = _HEAD + bytes([len(_CLIENT) + 1]) + _CLIENT + b"\x021\0"  # lengths of texts plus one
-_ANSWER_BYTES_MAX = 16 * 1024 * 1024
-
-
-class WireError(Exception):
-    """The broker's answer does not have the form of the protocol; it stays inside this module."""
-
-
-def tls_of(settings: Mapping[str, str]) -> ssl.SSLContext | None:
-    """TLS as the client's settings ask for it; None: plain text."""
-    if settings.get("security.protocol", "PLAINTEXT").upper() not in ("SSL", "SASL_SSL"):
-        return None
-    context = ssl.create_default_context(cafile=settings.get("ssl.ca.location"))
-    if certificate := settings.get("ssl.certificate.location"):
-        context.load_cert_chain(certificate, settings.get("ssl.key.location"), settings.get("ssl.key.password"))
-    if settings.get("ssl.endpoint.identification.algorithm") == "none":
-        context.check_hostname = False
-    return context
-
-
-def ask_features(host: str, port: int, *, tls: ssl.SSLContext | None, timeout_s: float) -> Features:
-    """What the broker supports and what is in force."""
-    with socket.create_connection((host, port), timeout=timeout_s) as plain:
-        link = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
-        with link, link.makefile("rb") as answers:
-            link.sendall(struct.pack(">i", len(_QUESTION)) + _QUESTION)
-            (size,) = struct.unpack(">i", _Answer(answers.read(4)).take(4))
-            if not 4 <= size <= _ANSWER_BYTES_MAX:
-                raise WireError(f"an answer of {size} bytes")
-            answer = _Answer(answers.read(size)).take(size)
-    if struct.unpack(">i", answer[:4])[0] != _CORRELATION:
-        raise WireError("an answer to another question")
-    return read_features(answer[4:])
-
-
-def read_features(body: bytes) -> Features:
-    """The features in the body of an ApiVersions answer."""
-    answer = _Answer(body)
-    (code,) = struct.unpack(">h", answer.take(2))
-    if code:
-        raise WireError(f"the broker refused with error {code}")
-    for _ in range(answer.number() - 1):
-        answer.take(6)  # a kind of request, and its versions
-        answer.tags()
-    answer.take(4)
-    tagged = answer.tags()
-    supported = _Answer(tagged.get(0, b"\1")).levels()
-    # Supported: (lowest, highest). Finalized: (highest, lowest).
-    finalized = _Answer(tagged.get(2, b"\1")).levels()
-    return Features(supported, {name: levels[0] for name, levels in finalized.items()})
-
-
-class _Answer(io.BytesIO):
-    """Kafka's compact types, one behind the other."""
-
-    def take(self, size: int) -> bytes:
-        found = self.read(max(size, 0))
-        if len(found) != size:
-            raise WireError("an answer that ends too early")
-        return found
-
-    def number(self) -> int:
-        """An unsigned varint."""
-        found = shift = 0
-        while (byte := self.take(1)[0]) >= 128:
-            found |= (byte & 127) << shift
-            shift += 7
-        return found | byte << shift
-
-    def tags(self) -> dict[int, bytes]:
-        return {self.number(): self.take(self.number()) for _ in range(self.number())}
-
-    def levels(self) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
-        for _ in range(self.number() - 1):
-            name = self.take(self.number() - 1).decode("utf-8", "replace")
-            found[name] = struct.unpack(">hh", self.take(4))
-            self.tags()
-        return found
