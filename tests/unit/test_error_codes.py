@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from txlayer.adapters.errors import (
     STALE_LEADER_CODES,
     UNAVAILABLE_CODES,
     Code,
+    TranslatedWriter,
     translate_error,
-    translate_read_error,
-    translate_refusal,
-    translate_unknown_end,
     translate_unwritten,
-    translate_writer_error,
 )
+from txlayer.adapters.errors import ClientError as AnyClientError
+from txlayer.adapters.kafka.client import watermarks
 from txlayer.adapters.memory.world import ClientError
+from txlayer.adapters.readers import TranslatedMember
+from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, RefusedRecordError, RetriableError
 
 # librdkafka's own list of errors that it answers by asking for the leaders again, or by trying again
@@ -43,6 +46,23 @@ PASSING_BY_ITSELF = {
 }
 
 
+class Writer(TranslatedWriter):
+    """A client that knows no other cause than the error itself."""
+
+    def _cause(self, error: AnyClientError) -> AnyClientError:
+        return error
+
+
+class Silent:
+    """A consumer whose questions end with this error."""
+
+    def __init__(self, code: Code) -> None:
+        self._error = KafkaError(int(code), "said")
+
+    def get_watermark_offsets(self, *_: Any, **_named: Any) -> tuple[int, int]:
+        raise KafkaException(self._error)
+
+
 @pytest.mark.parametrize("code", [c for c in Code if c is not Code.NO_ERROR])
 def test_a_code_has_the_clients_number_and_name(code: Code) -> None:
     assert int(code) == getattr(KafkaError, code.kafka_name)
@@ -55,18 +75,17 @@ def test_an_error_means_the_same_whichever_client_reports_it(code: Code, flags: 
     is_fatal, is_abortable = flags
     theirs = KafkaError(int(code), "said", fatal=is_fatal, txn_requires_abort=is_abortable)
     ours = ClientError(code, "said", is_fatal=is_fatal, is_abortable=is_abortable)
-    writer = {"bootstrap_servers": "b", "transactional_id": "t"}
+    writer = Writer(bootstrap_servers="b", transactional_id="t", batch_bytes_max=1)
+    member = TranslatedMember(group="g", bootstrap_servers="b", lost_to="it: begin anew")
 
     for said in (
         [translate_error(e, topic="orders") for e in (theirs, ours)],
         [translate_error(e, step="half", txn_id="id") for e in (theirs, ours)],
-        [translate_writer_error(e, **writer) for e in (theirs, ours)],
-        [translate_refusal(e, topic="orders", txn_key="k", **writer) for e in (theirs, ours)],
+        [writer.translated(e) for e in (theirs, ours)],
+        [writer.refusal(e, topic="orders", txn_key="k") for e in (theirs, ours)],
         [translate_unwritten(e, topic="ns.half", txn_id="id") for e in (theirs, ours)],
-        [
-            translate_read_error(e, group="g", bootstrap_servers="b", reader="it", advice="begin anew")
-            for e in (theirs, ours)
-        ],
+        [member.read_error(e) for e in (theirs, ours)],
+        [member.store_error(e) for e in (theirs, ours)],
     ):
         assert type(said[0]) is type(said[1])
         assert str(said[0]) == str(said[1])
@@ -81,16 +100,21 @@ def test_what_passes_by_itself_can_be_tried_again(code: Code) -> None:
 
 
 def test_a_partition_that_the_client_does_not_know_now_may_be_asked_about_again() -> None:
-    error = ClientError(Code.LOCAL_UNKNOWN_PARTITION, "said", is_fatal=False, is_abortable=False)
+    consumer = cast("Consumer", Silent(Code.LOCAL_UNKNOWN_PARTITION))
 
-    assert RetriableError is type(translate_unknown_end(error, bootstrap_servers="b"))
+    with pytest.raises(RetriableError) as raised:
+        watermarks(consumer, ("orders", 0), config=ClientConfig(), timeout_s=1)
+
+    assert RetriableError is raised.type
+    error = ClientError(Code.LOCAL_UNKNOWN_PARTITION, "said", is_fatal=False, is_abortable=False)
     assert RefusedRecordError is type(translate_error(error, topic="orders"))
 
 
 def test_an_end_that_no_broker_tells_is_a_broker_that_is_away() -> None:
-    error = ClientError(Code.LOCAL_TRANSPORT, "said", is_fatal=False, is_abortable=False)
+    consumer = cast("Consumer", Silent(Code.LOCAL_TRANSPORT))
 
-    assert BrokerUnavailableError is type(translate_unknown_end(error, bootstrap_servers="b"))
+    with pytest.raises(BrokerUnavailableError):
+        watermarks(consumer, ("orders", 0), config=ClientConfig(), timeout_s=1)
 
 
 def test_no_code_is_both_a_broker_that_is_away_and_a_leader_that_moved() -> None:

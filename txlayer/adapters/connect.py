@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from txlayer.adapters.errors import RESPONDER_ADVICE
 from txlayer.adapters.ports import (
     Administration,
     GroupReader,
@@ -23,7 +22,7 @@ from txlayer.adapters.ports import (
     TopicLimits,
     TransactionalWriter,
 )
-from txlayer.adapters.readers import LogHistoryReader
+from txlayer.adapters.readers import LOST_TO_RESPONDER, LogHistoryReader
 from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig, milliseconds
 from txlayer.errors import BrokerUnavailableError
 
@@ -117,8 +116,7 @@ class ProducerConnections:
             group=self._config.topics.check_group(producer_group),
             session_timeout_ms=milliseconds(self._config.check_session_timeout),
             fetch_wait_ms=CHECK_FETCH_WAIT_MS,
-            reader="the responder",
-            advice=RESPONDER_ADVICE,
+            lost_to=LOST_TO_RESPONDER,
         )
 
     def close(self) -> None:

@@ -16,10 +16,8 @@ from typing import Any, Protocol
 from txlayer.adapters.ports import RecordError
 from txlayer.errors import (
     BrokerUnavailableError,
-    ConfigError,
     FencedError,
     ForbiddenTopicError,
-    InstanceFencedError,
     MemberFencedError,
     NotAuthorisedError,
     OutcomeUnknownError,
@@ -237,36 +235,6 @@ def _refused(
 # --- a transactional writer -------------------------------------------------------------------------------------------
 
 
-def translate_writer_error(error: ClientError, *, bootstrap_servers: str, transactional_id: str) -> TxLayerError:
-    """Translate the error of a call of a transactional client."""
-    code, detail = error.code(), detail_of(error)
-    if code in STALE_MEMBER_CODES:
-        return MemberFencedError(detail)
-    if code == Code.LOCAL_FATAL:
-        # After a fatal error `produce` does not repeat the reason. Nearly always there is a newer holder of the id, and
-        # the remedy is the same: close, and let the group decide who owns the partitions before going on.
-        return ProducerFencedError(detail, transactional_id=transactional_id)
-    if code == Code.CONCURRENT_TRANSACTIONS:
-        return RetriableError(detail)
-    if not error.fatal():
-        if code == Code.LOCAL_INCONSISTENT:
-            return ForbiddenTopicError(detail, reason=error.name())
-        if (refused := _refused(error)) is not None:
-            return refused
-    return translate_error(error, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id)
-
-
-def translate_refusal(
-    error: ClientError, *, topic: str, txn_key: str, bootstrap_servers: str, transactional_id: str
-) -> TxLayerError:
-    """Translate a delivery report of a transactional client: the cause is the record, its topic or the cluster."""
-    if error.code() == Code.LOCAL_MSG_TIMED_OUT:
-        return BrokerUnavailableError(detail_of(error), bootstrap_servers=bootstrap_servers)
-    if (refused := _refused(error, topic=topic, txn_key=txn_key)) is not None:
-        return refused
-    return translate_writer_error(error, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id)
-
-
 class TranslatedWriter:
     """A transactional client whose errors are txlayer's, whatever client it is.
 
@@ -288,16 +256,14 @@ class TranslatedWriter:
         error = self._error_in(exc)
         if error is None:
             raise exc
-        return self._as_ours(self._cause(error))
+        return self.translated(self._cause(error))
 
     def refusal(self, error: Any, *, topic: str, txn_key: str) -> TxLayerError:
-        return translate_refusal(
-            self._cause(error),
-            topic=topic,
-            txn_key=txn_key,
-            bootstrap_servers=self._bootstrap_servers,
-            transactional_id=self.transactional_id,
-        )
+        """Translate a delivery report: the cause is the record, its topic or the cluster."""
+        cause = self._cause(error)
+        if cause.code() == Code.LOCAL_MSG_TIMED_OUT:
+            return BrokerUnavailableError(detail_of(cause), bootstrap_servers=self._bootstrap_servers)
+        return _refused(cause, topic=topic, txn_key=txn_key) or self.translated(cause)
 
     @contextmanager
     def _errors_as_ours(self, *, is_commit: bool = False) -> Iterator[None]:
@@ -309,12 +275,25 @@ class TranslatedWriter:
                 raise
             if is_commit and not error.fatal() and not error.txn_requires_abort() and error.retriable():
                 raise RetriableError(detail_of(error)) from exc  # unanswered so far; it has not failed
-            raise self._as_ours(error) from exc
+            raise self.translated(error) from exc
 
-    def _as_ours(self, error: ClientError) -> TxLayerError:
-        return translate_writer_error(
-            error, bootstrap_servers=self._bootstrap_servers, transactional_id=self.transactional_id
-        )
+    def translated(self, error: ClientError) -> TxLayerError:
+        """Translate the error of a call of the client."""
+        code, detail = error.code(), detail_of(error)
+        if code in STALE_MEMBER_CODES:
+            return MemberFencedError(detail)
+        if code == Code.LOCAL_FATAL:
+            # After a fatal error `produce` does not repeat the reason. Nearly always there is a newer holder of the id, and
+            # the remedy is the same: close, and let the group decide who owns the partitions before going on.
+            return ProducerFencedError(detail, transactional_id=self.transactional_id)
+        if code == Code.CONCURRENT_TRANSACTIONS:
+            return RetriableError(detail)
+        if not error.fatal():
+            if code == Code.LOCAL_INCONSISTENT:
+                return ForbiddenTopicError(detail, reason=error.name())
+            if (refused := _refused(error)) is not None:
+                return refused
+        return translate_error(error, bootstrap_servers=self._bootstrap_servers, transactional_id=self.transactional_id)
 
 
 # --- a writer of half and op records ----------------------------------------------------------------------------------
@@ -334,66 +313,3 @@ def translate_unwritten(error: ClientError, *, topic: str, txn_id: str) -> TxLay
     return translate_error(
         error, topic=topic, resource=topic, operation="write", txn_id=txn_id, step=topic.rpartition(".")[2]
     )
-
-
-def translate_unknown_end(error: ClientError, *, bootstrap_servers: str) -> TxLayerError:
-    """Translate an error of a question for the ends of a partition.
-
-    The client may temporarily not know the partition, as while a broker dies; for a record to be written, that error means
-    something else.
-    """
-    if error.code() == Code.LOCAL_UNKNOWN_PARTITION:
-        return RetriableError(detail_of(error))
-    return translate_error(error, bootstrap_servers=bootstrap_servers)
-
-
-# --- a member of a group ----------------------------------------------------------------------------------------------
-
-
-def translate_read_error(
-    error: ClientError, *, group: str, bootstrap_servers: str, reader: str, advice: str
-) -> TxLayerError:
-    """Translate an error among the records of a group's member.
-
-    `reader` and `advice` are for an offset that is gone: who lost it, and what to do.
-    """
-    if error.code() == Code.LOCAL_FATAL:
-        # A static member is the only one whose client can fail for good; it reads nothing any more, and never joins again.
-        return InstanceFencedError(
-            f"another process joined with the same instance_id ({error.str()}); give each process its own", group=group
-        )
-    if error.code() == Code.LOCAL_AUTO_OFFSET_RESET:
-        return ConfigError(
-            f"the stored offset is not in the log any more ({error.str()}); what was there is lost to {reader}: {advice}",
-            name="stored offset",
-            expected="an offset within the topic's retention",
-        )
-    return translate_error(error, bootstrap_servers=bootstrap_servers)
-
-
-COORDINATOR_ADVICE = "say where to go on with `txlayer coordinator reset --to earliest|latest|TIME`"
-"""For a coordinator whose offset is gone."""
-RESPONDER_ADVICE = "start it anew; coordinators ask again"
-"""For a responder, which stores no offsets."""
-
-
-def consumer_advice(group: str, topic: str) -> str:
-    """For a consumer whose offset is gone."""
-    return (
-        f"end every consumer of {group}, and say where to go on with "
-        f"`txlayer consumer reset --group {group} --topic {topic} --to earliest|latest|TIME`"
-    )
-
-
-def translate_store_error(error: ClientError, *, group: str, bootstrap_servers: str) -> TxLayerError:
-    """Translate an error of a member's store of offsets."""
-    code, detail = error.code(), detail_of(error)
-    if code in STALE_MEMBER_CODES:
-        return MemberFencedError(detail, group=group)
-    if code in (Code.OFFSET_METADATA_TOO_LARGE, Code.INVALID_COMMIT_OFFSET_SIZE):
-        return ConfigError(
-            f"the brokers allow less metadata with an offset ({detail})",
-            name="metadata_bytes_max",
-            expected="the brokers' offset.metadata.max.bytes",
-        )
-    return translate_error(error, bootstrap_servers=bootstrap_servers, resource=group, operation="store offsets")

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from txlayer.adapters.errors import (
     NOT_AUTHORISED_CODES,
     PASSING_CODES,
+    STALE_MEMBER_CODES,
     ClientError,
     Code,
-    consumer_advice,
+    detail_of,
     translate_error,
-    translate_read_error,
-    translate_store_error,
 )
 from txlayer.adapters.ports import (
     Administration,
@@ -34,7 +33,14 @@ from txlayer.core import codec
 from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.history import HistoryFold, TransactionHistory
 from txlayer.core.messages import HalfHeader, Undecodable, nonce_of, txn_id_of
-from txlayer.errors import BrokerUnavailableError, RetriableError, TxLayerError
+from txlayer.errors import (
+    BrokerUnavailableError,
+    ConfigError,
+    InstanceFencedError,
+    MemberFencedError,
+    RetriableError,
+    TxLayerError,
+)
 
 if TYPE_CHECKING:
     from txlayer.adapters.connect import Clients
@@ -289,17 +295,22 @@ def _owner_of(record: Record, where: str) -> HalfOwner | str:
     return HalfOwner(txn_id_of(header.key), nonce_of(header.key), header.index, record.timestamp()[1])
 
 
+COORDINATOR_ADVICE = "say where to go on with `txlayer coordinator reset --to earliest|latest|TIME`"
+"""For a coordinator whose offset is gone."""
+LOST_TO_COORDINATOR = f"the coordinator: {COORDINATOR_ADVICE}"
+LOST_TO_RESPONDER = "the responder: start it anew; coordinators ask again"
+
+
 class TranslatedMember:
     """What a member of a group keeps between two reads, whatever its client: a share, ends that were reached, a failure.
 
-    A `reader` that lost its offset gives `advice`; without one, how to reset a consumer of this group.
+    `lost_to` says who loses records when the offset is gone, and what to do; None: the consumers of this group.
     """
 
-    def __init__(self, *, group: str, bootstrap_servers: str, reader: str, advice: str) -> None:
+    def __init__(self, *, group: str, bootstrap_servers: str, lost_to: str | None) -> None:
         self._group = group
         self._bootstrap_servers = bootstrap_servers
-        self._reader_name = reader
-        self._advice = advice
+        self._lost_to = lost_to
         self._reached: dict[TopicPartition, int] = {}
         self._assignment: Assignment | None = None
         self._is_revoked = False
@@ -325,20 +336,44 @@ class TranslatedMember:
         if error.code() == Code.LOCAL_PARTITION_EOF:
             self._reached[record.topic(), record.partition()] = record.offset()
         elif error.code() not in PASSING_CODES:
-            raise self._read_error(error, topic=record.topic() or "")
+            raise self.read_error(error, topic=record.topic() or "")
         return True
 
-    def _read_error(self, error: ClientError, *, topic: str = "") -> TxLayerError:
-        return translate_read_error(
-            error,
-            group=self._group,
-            bootstrap_servers=self._bootstrap_servers,
-            reader=self._reader_name,
-            advice=self._advice or consumer_advice(self._group, topic),
-        )
+    def read_error(self, error: ClientError, *, topic: str = "") -> TxLayerError:
+        """Translate an error among the records."""
+        group = self._group
+        if error.code() == Code.LOCAL_FATAL:
+            # A static member is the only one whose client can fail for good; it reads nothing any more, and never joins again.
+            return InstanceFencedError(
+                f"another process joined with the same instance_id ({error.str()}); give each process its own",
+                group=group,
+            )
+        if error.code() == Code.LOCAL_AUTO_OFFSET_RESET:
+            lost_to = self._lost_to or (
+                f"the group {group}: end every consumer of {group}, and say where to go on with "
+                f"`txlayer consumer reset --group {group} --topic {topic} --to earliest|latest|TIME`"
+            )
+            return ConfigError(
+                f"the stored offset is not in the log any more ({error.str()}); what was there is lost to {lost_to}",
+                name="stored offset",
+                expected="an offset within the topic's retention",
+            )
+        return translate_error(error, bootstrap_servers=self._bootstrap_servers)
 
-    def _store_error(self, error: ClientError) -> TxLayerError:
-        return translate_store_error(error, group=self._group, bootstrap_servers=self._bootstrap_servers)
+    def store_error(self, error: ClientError) -> TxLayerError:
+        """Translate an error of a store of offsets."""
+        code, detail = error.code(), detail_of(error)
+        if code in STALE_MEMBER_CODES:
+            return MemberFencedError(detail, group=self._group)
+        if code in (Code.OFFSET_METADATA_TOO_LARGE, Code.INVALID_COMMIT_OFFSET_SIZE):
+            return ConfigError(
+                f"the brokers allow less metadata with an offset ({detail})",
+                name="metadata_bytes_max",
+                expected="the brokers' offset.metadata.max.bytes",
+            )
+        return translate_error(
+            error, bootstrap_servers=self._bootstrap_servers, resource=self._group, operation="store offsets"
+        )
 
     def _call_hook(self, *, is_lost: bool) -> None:
         try:

@@ -18,9 +18,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.errors import COORDINATOR_ADVICE
 from txlayer.adapters.ports import StoredOffset, TopicPartition, append_time_of
-from txlayer.adapters.readers import Range, read_ranges
+from txlayer.adapters.readers import COORDINATOR_ADVICE, Range, read_ranges
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.log_time import latest_ms
 from txlayer.core import codec

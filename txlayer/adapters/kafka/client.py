@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from txlayer.adapters.errors import translate_error, translate_unknown_end
+from txlayer.adapters.errors import detail_of, translate_error
 from txlayer.adapters.ports import TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.errors import ConfigError, RetriableError, TxLayerError
@@ -320,7 +320,9 @@ def watermarks(
     try:
         low, high = consumer.get_watermark_offsets(ClientPartition(*partition), timeout=timeout_s)
     except KafkaException as exc:
-        raise translate_unknown_end(kafka_error(exc), bootstrap_servers=config.bootstrap_servers) from exc
+        if kafka_error(exc).code() == KafkaError._UNKNOWN_PARTITION:  # for a moment, as while a broker dies
+            raise RetriableError(detail_of(kafka_error(exc))) from exc
+        raise translate(exc, bootstrap_servers=config.bootstrap_servers) from exc
     return low, high
 
 

@@ -18,10 +18,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from txlayer.adapters.errors import COORDINATOR_ADVICE
 from txlayer.adapters.kafka.client import Deadline, assign, group_consumer, kafka_error, readable, translate, watermarks
 from txlayer.adapters.ports import Assignment, OnRevoke, StoredOffset, TopicPartition
-from txlayer.adapters.readers import TranslatedMember
+from txlayer.adapters.readers import LOST_TO_COORDINATOR, TranslatedMember
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, InvariantError, LifecycleError, TxLayerError
 
@@ -59,16 +58,10 @@ class KafkaGroupReader(TranslatedMember):
     """The `GroupReader` of real Kafka."""
 
     def __init__(
-        self,
-        config: ClientConfig,
-        *,
-        group: str,
-        reader: str = "the coordinator",
-        advice: str = COORDINATOR_ADVICE,
-        **reading: Any,
+        self, config: ClientConfig, *, group: str, lost_to: str | None = LOST_TO_COORDINATOR, **reading: Any
     ) -> None:
         """`reading`: what `group_consumer` takes."""
-        super().__init__(group=group, bootstrap_servers=config.bootstrap_servers, reader=reader, advice=advice)
+        super().__init__(group=group, bootstrap_servers=config.bootstrap_servers, lost_to=lost_to)
         self._config = config
         self._consumer: Consumer = group_consumer(config, group=group, **reading)
         self._holds_share = False  # the group has given one, empty or not, and not taken it back
@@ -193,8 +186,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         super().__init__(
             config,
             group=group,
-            reader=f"the group {group}",
-            advice="",
+            lost_to=None,
             instance_id=instance_id,
             on_commit=self._on_commit,
             tells_end=True,
@@ -217,7 +209,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         try:
             self._consumer.commit(offsets=_partitions(offsets), asynchronous=True)
         except KafkaException as exc:
-            raise self._store_error(kafka_error(exc)) from exc
+            raise self.store_error(kafka_error(exc)) from exc
         self._begun = _Store()
         self._under_way.append(self._begun)
 
@@ -253,7 +245,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
                 waited_ms=int(timeout_s * 1000),
             ) from exc
         except KafkaException as exc:
-            raise self._store_error(kafka_error(exc)) from exc
+            raise self.store_error(kafka_error(exc)) from exc
 
     def close(self) -> None:
         """Leave the group; `on_revoke` is called first when there are partitions to give back.
@@ -287,7 +279,7 @@ class KafkaStoringGroupReader(KafkaGroupReader):
         store.is_done = True
         failed = error or next((p.error for p in partitions or () if p.error is not None), None)
         if failed is not None:
-            store.failure = self._store_error(failed)
+            store.failure = self.store_error(failed)
 
     def _on_gone(self, consumer: Consumer, partitions: list[ClientPartition], *, is_lost: bool) -> None:
         self._is_in_callback = True

@@ -7,14 +7,14 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from txlayer.adapters.errors import COORDINATOR_ADVICE, NOT_AUTHORISED_CODES, PASSING_CODES, Code
+from txlayer.adapters.errors import NOT_AUTHORISED_CODES, PASSING_CODES, Code
 from txlayer.adapters.memory.admin import MemoryAdmin
 from txlayer.adapters.memory.cluster import RETRY_BACKOFF_S, Fetched, Link
 from txlayer.adapters.memory.groups import Member, MemberMetadata
 from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.adapters.memory.world import ClientError, NoAnswerError, RefusedError
 from txlayer.adapters.ports import Assignment, OnRevoke, StoredOffset, TopicPartition
-from txlayer.adapters.readers import TranslatedMember
+from txlayer.adapters.readers import LOST_TO_COORDINATOR, TranslatedMember
 from txlayer.errors import BrokerUnavailableError, LifecycleError, TxLayerError
 
 _TOLD_CODES = NOT_AUTHORISED_CODES | {Code.OFFSET_OUT_OF_RANGE}
@@ -183,11 +183,10 @@ class MemoryGroupReader(TranslatedMember):
         *,
         group: str,
         session_timeout_ms: int,
-        reader: str = "the coordinator",
-        advice: str = COORDINATOR_ADVICE,
+        lost_to: str | None = LOST_TO_COORDINATOR,
         **_fetching: object,
     ) -> None:
-        super().__init__(group=group, bootstrap_servers=link.bootstrap_servers, reader=reader, advice=advice)
+        super().__init__(group=group, bootstrap_servers=link.bootstrap_servers, lost_to=lost_to)
         self._link = link
         self._session_ms = session_timeout_ms
         self._poll_s_max = max(POLL_INTERVAL_MAX_MS, session_timeout_ms) / 1000
@@ -254,7 +253,7 @@ class MemoryGroupReader(TranslatedMember):
         self._read_at = now
         if is_late and self._state in (Membership.JOINING, Membership.IN):
             self._on_refusal(Code.UNKNOWN_MEMBER_ID)  # the client itself left the group
-            raise self._read_error(ClientError(Code.LOCAL_MAX_POLL_EXCEEDED))
+            raise self.read_error(ClientError(Code.LOCAL_MAX_POLL_EXCEEDED))
 
     def _wait(self, timeout_s: float) -> bool:
         world = self._link.world
@@ -337,7 +336,7 @@ class MemoryGroupReader(TranslatedMember):
             self._rest()
             return
         if code in NOT_AUTHORISED_CODES:
-            raise self._read_error(ClientError(code))
+            raise self.read_error(ClientError(code))
         if self._state is Membership.IN:
             self._before_revocation(is_lost=code is not Code.REBALANCE_IN_PROGRESS)
             self._assignment = None
@@ -370,9 +369,7 @@ class MemoryStoringGroupReader(MemoryGroupReader):
     """A member that stores offsets. One thread uses it. A store that was begun is sent with the next read, and again while no answer comes."""
 
     def __init__(self, link: Link, *, group: str, session_timeout_ms: int, **_fetching: object) -> None:
-        super().__init__(
-            link, group=group, session_timeout_ms=session_timeout_ms, reader=f"the group {group}", advice=""
-        )
+        super().__init__(link, group=group, session_timeout_ms=session_timeout_ms, lost_to=None)
         self._reading.tells_end = True
         self._begun: dict[TopicPartition, StoredOffset] | None = None
         self._end: TxLayerError | bool = False
@@ -446,4 +443,4 @@ class MemoryStoringGroupReader(MemoryGroupReader):
         try:
             link.ask("OffsetCommit", lambda: link.cluster.store_as_member(fence, offsets))
         except RefusedError as exc:
-            raise self._store_error(ClientError(exc.code)) from exc
+            raise self.store_error(ClientError(exc.code)) from exc
