@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Self, TypeVar
 
 from txlayer.adapters.connect import ANSWER_TIMEOUT_MS
@@ -22,6 +23,7 @@ class MemoryAdmin:
 
     def __init__(self, link: Link, *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
         self._link = link
+        self._cluster = link.cluster
         self._timeout_s = timeout_ms / 1000
 
     def __enter__(self) -> Self:
@@ -36,16 +38,15 @@ class MemoryAdmin:
     # --- topics -------------------------------------------------------------------------------------------------------
 
     def describe_topics(self, names: Collection[str]) -> dict[str, TopicState]:
-        found = {}
-        for name in names:
-            topic = self._look_at(name, "describe configs")
-            if topic is not None:
-                found[name] = TopicState(len(topic.partitions), topic.replication_factor, in_effect(topic.told))
-        return found
+        found = {name: self._look_at(name, "describe configs") for name in names}
+        return {
+            name: TopicState(len(topic.partitions), topic.replication_factor, in_effect(topic.told))
+            for name, topic in found.items()
+            if topic is not None
+        }
 
     def topic_names(self) -> frozenset[str]:
-        cluster = self._link.cluster
-        return self._ask("Metadata", lambda: frozenset(cluster.topics), resource="topics", operation="list")
+        return self._ask("Metadata", lambda: frozenset(self._cluster.topics), "topics", "list")
 
     def partition_count(self, topic: str) -> int | None:
         found = self._look_at(topic, "describe")
@@ -67,77 +68,58 @@ class MemoryAdmin:
         return [wanted.topic for wanted in topics if self._create(wanted)]
 
     def alter_settings(self, changes: Sequence[AlterSetting]) -> None:
-        cluster = self._link.cluster
         by_topic: dict[str, dict[str, str]] = {}
         for change in changes:
             by_topic.setdefault(change.topic, {})[change.setting] = change.wanted
         for name, settings in by_topic.items():
-            self._ask(
-                "IncrementalAlterConfigs",
-                lambda name=name, settings=settings: cluster.alter_topic(name, settings),  # type: ignore[misc]  # mypy infers no lambda with defaults
-                resource=name,
-                operation="alter configs",
-            )
+            alter = partial(self._cluster.alter_topic, name, settings)
+            self._ask("IncrementalAlterConfigs", alter, name, "alter configs")
 
     # --- groups and offsets -------------------------------------------------------------------------------------------
 
     def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
-        cluster = self._link.cluster
-
         def look() -> frozenset[str]:
-            cluster.begin()
-            return frozenset(name for name in groups if cluster.group(name).members)
+            self._cluster.begin()
+            return frozenset(name for name in groups if self._cluster.group(name).members)
 
-        return self._ask("ListGroups", look, resource="consumer groups", operation="list groups")
+        return self._ask("ListGroups", look, "consumer groups", "list groups")
 
     def group(self, group: str) -> GroupState:
-        cluster = self._link.cluster
-
         def describe() -> GroupState:
-            cluster.begin()
-            found = cluster.group(group)
+            self._cluster.begin()
+            found = self._cluster.group(group)
             members = tuple(
                 GroupMember(m.member_id, m.client, "memory", tuple(sorted(m.assigned))) for m in found.members.values()
             )
             return GroupState(found.state, members)
 
-        return self._ask("DescribeGroups", describe, resource=group, operation="describe group")
+        return self._ask("DescribeGroups", describe, group, "describe group")
 
     def stored_offsets(
         self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool = False
     ) -> dict[TopicPartition, StoredOffset | None]:
         if not partitions:
             return {}
-        link = self._link
-        started = link.world.monotonic()
+        world = self._link.world
+        started = world.monotonic()
+        ask = partial(self._cluster.stored_offsets, group, partitions, is_stable=is_stable)
         while True:
             try:
-                return self._ask(
-                    "OffsetFetch",
-                    lambda: link.cluster.stored_offsets(group, partitions, is_stable=is_stable),
-                    resource=group,
-                    operation="read stored offsets",
-                    foreseen={Code.UNSTABLE_OFFSET_COMMIT},
-                )
+                return self._ask("OffsetFetch", ask, group, "read stored offsets", {Code.UNSTABLE_OFFSET_COMMIT})
             except RefusedError as exc:
-                waited_s = link.world.monotonic() - started
+                waited_s = world.monotonic() - started
                 if waited_s >= self._timeout_s:
                     why = f"the stored offsets of {group} did not come: some are pending"
                     raise self._unavailable(why, waited_s) from exc
-            link.world.wait(lambda: self._is_stable(group, partitions), timeout_s=self._timeout_s - waited_s)
+            world.wait(lambda: self._is_stable(group, partitions), timeout_s=self._timeout_s - waited_s)
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
-        cluster, wanted = self._link.cluster, dict(offsets)
-        if not wanted:
+        if not offsets:
             return
+        store = partial(self._cluster.store_offsets, group, dict(offsets))
+        is_active = {Code.UNKNOWN_MEMBER_ID, Code.REBALANCE_IN_PROGRESS}
         try:
-            self._ask(
-                "OffsetCommit",
-                lambda: cluster.store_offsets(group, wanted),
-                resource=group,
-                operation="store offsets",
-                foreseen={Code.UNKNOWN_MEMBER_ID, Code.REBALANCE_IN_PROGRESS},
-            )
+            self._ask("OffsetCommit", store, group, "store offsets", is_active)
         except RefusedError as exc:
             raise LifecycleError(f"the group {group} has active members; stop them first", state="active") from exc
 
@@ -161,24 +143,18 @@ class MemoryAdmin:
     # --- what several questions share ---------------------------------------------------------------------------------
 
     def _look_at(self, name: str, operation: str) -> Topic | None:
-        cluster = self._link.cluster
-        return self._ask("Metadata", lambda: cluster.look_at(name), resource=name, operation=operation)
+        return self._ask("Metadata", lambda: self._cluster.look_at(name), name, operation)
 
     def _create(self, wanted: CreateTopic) -> bool:
-        cluster = self._link.cluster
-
-        def create() -> None:
-            cluster.create_topic(
-                wanted.topic,
-                partition_count=wanted.partition_count,
-                replication_factor=wanted.replication_factor or 1,
-                settings=wanted.settings,
-            )
-
+        create = partial(
+            self._cluster.create_topic,
+            wanted.topic,
+            partition_count=wanted.partition_count,
+            replication_factor=wanted.replication_factor or 1,
+            settings=wanted.settings,
+        )
         try:
-            self._ask(
-                "CreateTopics", create, resource=wanted.topic, operation="create", foreseen={Code.TOPIC_ALREADY_EXISTS}
-            )
+            self._ask("CreateTopics", create, wanted.topic, "create", {Code.TOPIC_ALREADY_EXISTS})
         except RefusedError:
             return False
         return True
@@ -188,21 +164,15 @@ class MemoryAdmin:
     ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
-        cluster = self._link.cluster
-        return self._ask(
-            "ListOffsets",
-            lambda: cluster.offsets(partitions, find),
-            resource=next(iter(partitions))[0],
-            operation="list offsets",
-        )
+        ask = partial(self._cluster.offsets, partitions, find)
+        return self._ask("ListOffsets", ask, next(iter(partitions))[0], "list offsets")
 
     def _is_stable(self, group: str, partitions: Collection[TopicPartition]) -> bool:
-        self._link.cluster.catch_up()
-        found = self._link.cluster.group(group)
-        return not any(found.is_pending(tp) for tp in partitions)
+        self._cluster.catch_up()
+        return not any(map(self._cluster.group(group).is_pending, partitions))
 
     def _ask(
-        self, request: str, act: Callable[[], T], *, resource: str, operation: str, foreseen: Collection[Code] = ()
+        self, request: str, act: Callable[[], T], resource: str, operation: str, foreseen: Collection[Code] = ()
     ) -> T:
         link, started = self._link, self._link.world.monotonic()
         while True:

@@ -415,14 +415,6 @@ class MemoryTransactionalWriter(TranslatedWriter):
         with self._errors_as_ours(is_commit=True):
             self._commit(timeout_s)
 
-    def abort(self, *, timeout_s: float) -> None:
-        """Give the open Kafka transaction up; best effort, the next holder of the id ends it for certain."""
-        with self._errors_as_ours():
-            self._require(WriterState.OPEN, WriterState.ABORTABLE)
-            self._outbox.purge()
-            self._outbox.serve()
-            self._end(is_commit=False, timeout_s=timeout_s)
-
     def close(self) -> None:
         self._state, self._error = WriterState.CLOSED, ClientError(Code.LOCAL_STATE, "closed")
         self._outbox.purge()
@@ -468,13 +460,9 @@ class MemoryTransactionalWriter(TranslatedWriter):
                 self._fail(Code.LOCAL_INCONSISTENT, is_fatal=False)
             timeout_s = deadline - self._link.world.monotonic()
         self._state = WriterState.ENDING
-        self._end(is_commit=True, timeout_s=timeout_s)
-
-    def _end(self, *, is_commit: bool, timeout_s: float) -> None:
-        # Nothing was written: the brokers never heard of it.
-        if self._added:
+        if self._added:  # else nothing was written: the brokers never heard of it
             cluster, who = self._link.cluster, self._who
-            self._persist("EndTxn", lambda: cluster.end_transaction(*who, is_commit=is_commit), timeout_s=timeout_s)
+            self._persist("EndTxn", lambda: cluster.end_transaction(*who, is_commit=True), timeout_s=timeout_s)
         self._state = WriterState.READY
 
     def _send(self, batch: Batch, records: list[MemoryRecord]) -> int | None:
