@@ -167,7 +167,7 @@ def _write_half(society: Society, key: str, partition: int, *, count: int = 1) -
 
 
 def _write(society: Society, topic: str, value: bytes | None, partition: int, *, headers: Headers | None = None) -> int:
-    if not society.kafka._cluster.is_up:
+    if not society.kafka.cluster.is_up:
         return -1
     offset = society.kafka.append(topic, value, partition=partition, headers=headers)
     society.world.acted("Produce")

@@ -121,21 +121,21 @@ def _come_to_rest(society: Society, played: Played[Plan]) -> None:
 def unrest(society: Society) -> list[str]:
     """What is still to be done, as far as one can see without reading everything."""
     kafka = society.kafka
-    if kafka.cluster.marker_count:
-        return [f"{kafka.cluster.marker_count} markers under way"]
+    if kafka.cluster.markers:
+        return [f"{len(kafka.cluster.markers)} markers under way"]
     stored = kafka.stored_offsets(TOPICS.coordinator_group)
     found = [
         f"{topic}-{p}: an open Kafka transaction"
-        for (topic, p), partition in kafka._cluster.partitions.items()
+        for (topic, p), partition in kafka.cluster.partitions.items()
         if partition.last_stable_offset != partition.next_offset
     ]
     for partition in range(society.plan.settings.partition_count):
-        op = kafka._cluster.partitions[TOPICS.op, partition]
+        op = kafka.cluster.partitions[TOPICS.op, partition]
         at = stored[TOPICS.op, partition]
         op_next = _last_readable(op)
         if at.offset < op_next:
             found.append(f"op-{partition}: {at.offset} of {op_next}")
-        half = kafka._cluster.partitions[TOPICS.half, partition]
+        half = kafka.cluster.partitions[TOPICS.half, partition]
         half_next = int(at.metadata.split("|")[2]) if at.metadata else 0
         if half_next < _last_readable(half):
             found.append(f"half-{partition}: {half_next} of {half.next_offset}")
@@ -150,14 +150,14 @@ def _last_readable(log: Partition) -> int:
 def history_of(society: Society) -> History:
     """What is known of it."""
     kafka, settings = society.kafka, society.plan.settings
-    there = [topic for topic in REAL_TOPICS if topic in kafka._cluster.topics]
+    there = [topic for topic in REAL_TOPICS if topic in kafka.cluster.topics]
     half, op, doubt, check = (
         [seen(record) for record in society.records(topic)]
         for topic in (TOPICS.half, TOPICS.op, TOPICS.doubt, TOPICS.check)
     )
     real = [seen(record) for topic in there for record in kafka.records(topic)]
     counts = {LATE_TARGET: 1, **dict.fromkeys((*TARGETS, SMALL_TARGET), settings.target_partitions)}
-    partitions = kafka._cluster.partitions
+    partitions = kafka.cluster.partitions
     last = Sample(
         kafka.stored_offsets(TOPICS.coordinator_group),
         {place: p.next_offset for place, p in partitions.items() if place[0] in (*there, TOPICS.check)},

@@ -294,13 +294,13 @@ class Society(Stage):
 
     def _shrink_target(self) -> None:
         if self.plan.settings.small_target_s < self.plan.until_s and self._is_up(self._shrink_target):
-            self.kafka._cluster.alter_topic(SMALL_TARGET, {"max.message.bytes": SMALL_BYTES})
+            self.kafka.cluster.alter_topic(SMALL_TARGET, {"max.message.bytes": SMALL_BYTES})
             self.world.note(SMALL_TARGET, "shrinks", "")
 
     def _is_up(self, again: Callable[[], None]) -> bool:
-        if not self.kafka._cluster.is_up:
+        if not self.kafka.cluster.is_up:
             self.world.after(0.3, again)
-        return self.kafka._cluster.is_up
+        return self.kafka.cluster.is_up
 
 
 def _nothing() -> None:

@@ -85,7 +85,7 @@ class Stage:
     @contextmanager
     def keeping(self, place: tuple[str, int]) -> Iterator[Partition]:
         """Keep what is taken from a partition meanwhile."""
-        partition = self.kafka._cluster.partitions[place]
+        partition = self.kafka.cluster.partitions[place]
         before = partition._records[:]
         yield partition
         left = {record.log_offset for record in partition._records}

@@ -27,7 +27,7 @@ class Recorder:
 
     def _look(self) -> None:
         found = []
-        for (topic, number), partition in self._society.kafka._cluster.partitions.items():
+        for (topic, number), partition in self._society.kafka.cluster.partitions.items():
             records = partition._records
             known = self._counts.get((topic, number), 0)
             found += [f"{topic}-{number}@{record.log_offset} {describe(topic, record)}" for record in records[known:]]

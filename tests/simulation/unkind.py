@@ -173,19 +173,19 @@ def begin_unkindness(society: Society, unkind: Unkind) -> None:
     """All of it is on its way."""
     world = society.world
     topics = society.config.topics
-    for (topic, number), partition in society.kafka._cluster.partitions.items():
+    for (topic, number), partition in society.kafka.cluster.partitions.items():
         if topic in (topics.half, topics.op, topics.doubt):
             partition.clock_ahead_ms = int(unkind.clocks_s[number % len(unkind.clocks_s)] * 1000)
     if unkind.growth != 1.0:
-        society.kafka._cluster.alter_topic(SMALL_TARGET, {"max.message.bytes": str(SMALL_BYTES)})
-        for partition in society.kafka._cluster.topic(SMALL_TARGET).partitions:
+        society.kafka.cluster.alter_topic(SMALL_TARGET, {"max.message.bytes": str(SMALL_BYTES)})
+        for partition in society.kafka.cluster.topic(SMALL_TARGET).partitions:
             partition.growth = unkind.growth
     if unkind.bytes_per_s:
         world.network.bytes_per_s = unkind.bytes_per_s
         society.memory = Memory(society)
         society.memory.begin()
     if unkind.is_cleaned:
-        society.kafka._cluster._clean_at_ms = 1 << 62  # what it took away nobody would keep
+        society.kafka.cluster._clean_at_ms = 1 << 62  # what it took away nobody would keep
         world.after(CLEAN_S, Cleaning(society).clean)
     for copy in unkind.copies:
         world.network.keep_late(copy.slot, copy.number, after_s=copy.after_s)
@@ -223,14 +223,14 @@ class Cleaning:
     def clean(self) -> None:
         """Now, and again and again."""
         society, world = self._society, self._society.world
-        if society.kafka._cluster.is_up:
+        if society.kafka.cluster.is_up:
             topics = society.config.topics
             self._positions.append((world.now, self._needed_from()))
             old = [starts for at_s, starts in self._positions if at_s <= world.now - KEPT_S]
             for place, offset in old[-1].items() if old else ():
                 with society.keeping(place) as partition:
                     partition.delete_before(offset)
-            for place in [place for place in society.kafka._cluster.partitions if place[0] == topics.doubt]:
+            for place in [place for place in society.kafka.cluster.partitions if place[0] == topics.doubt]:
                 with society.keeping(place) as partition:
                     compact(partition, now_ms=world.now_ms())
         world.after(CLEAN_S, self.clean)

@@ -179,7 +179,7 @@ class SimulatedWorld:
     def _produced(self, produce: Callable[[], int]) -> tuple[int, list[tuple[Partition, list[MemoryRecord]]]]:
         """The first offset of a batch, and its records: not the markers that land in the same moment."""
         assert self._kafka is not None
-        partitions = self._kafka._cluster.partitions.values()
+        partitions = self._kafka.cluster.partitions.values()
         before = [(p, p.next_offset) for p in partitions]
         base = produce()
         grown = [(p, [r for r in p._records if r.log_offset >= n]) for p, n in before if p.next_offset > n]
@@ -201,7 +201,7 @@ class SimulatedWorld:
     def stored_bytes(self) -> int:
         """Of all records in the cluster."""
         assert self._kafka is not None
-        partitions = self._kafka._cluster.partitions.values()
+        partitions = self._kafka.cluster.partitions.values()
         return sum(record.size for partition in partitions for record in partition._records)
 
     def acted(self, request: str) -> None:
@@ -334,7 +334,7 @@ class SimulatedWorld:
     def _watch_time(self) -> None:
         """Look again when time alone changes something in the cluster."""
         assert self._kafka is not None
-        if not self._kafka._cluster.is_up:
+        if not self._kafka.cluster.is_up:
             return  # whoever starts the brokers looks again
         due_s = (self._kafka.cluster.due_ms - START_MS) / 1000
         if due_s < self._due_at:

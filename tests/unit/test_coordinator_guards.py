@@ -122,7 +122,7 @@ def kept_aside_beside_a_suspect(make: type[Coordinator]) -> list[tuple[int, int]
         halves = len(stage.kafka.records(stage.topics.half))
         if 1 == halves == len(stage.visible()):
             # The coordinator knows the topic, and now it takes less.
-            stage.kafka._cluster.alter_topic("orders", {"max.message.bytes": "900"})
+            stage.kafka.cluster.alter_topic("orders", {"max.message.bytes": "900"})
             keys = [key_in(0, name) for name in "abcdefgh"]
             stage.op(*(op_line("C", key, stage.half(key, value=b"x" * 2_000)) for key in keys))
         is_busy = any(shard.ledger.has_more for shard in stage.coordinator._shards.values())

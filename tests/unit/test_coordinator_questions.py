@@ -28,7 +28,7 @@ class CheckTopic:
         self._stage = stage
         connections: Any = stage.coordinator._connections
         connections.groups_with_members = frozenset  # of all that are asked about
-        broker: Any = stage.kafka._cluster
+        broker: Any = stage.kafka.cluster
         produce = broker.produce
 
         def refuse(place: Any, records: Any, *arguments: Any) -> Any:
@@ -126,7 +126,7 @@ def test_the_size_of_a_question_that_was_refused_is_tried_again_after_ten_minute
 def test_the_pause_of_questions_ends_with_an_outage_of_all_topics() -> None:
     stage = StillCoordinator(hold_after=timedelta(hours=1))
     check = CheckTopic(stage, Code.NOT_ENOUGH_REPLICAS)
-    broker: Any = stage.kafka._cluster
+    broker: Any = stage.kafka.cluster
     produce, healed_at_s, is_committed = broker.produce, 400.0, False
 
     def refuse(place: Any, records: Any, *arguments: Any) -> Any:

@@ -36,7 +36,7 @@ class Replicas:
 
     def __init__(self, stage: StillCoordinator, topic: str) -> None:
         self.are_lost = True
-        broker: Any = stage.kafka._cluster
+        broker: Any = stage.kafka.cluster
         produce = broker.produce
 
         def refuse(place: Any, *arguments: Any) -> Any:
@@ -49,7 +49,7 @@ class Replicas:
 
 def answer_unknown(stage: StillCoordinator, *, times: int) -> None:
     """The broker answers UNKNOWN_SERVER_ERROR to requests that hold POISON, so many times."""
-    broker: Any = stage.kafka._cluster
+    broker: Any = stage.kafka.cluster
     produce, left = broker.produce, times
 
     def refuse(place: Any, records: Any, *arguments: Any) -> Any:
@@ -207,7 +207,7 @@ def test_a_refusal_is_forgotten_with_the_assignment_and_the_next_commit_is_a_try
 ) -> None:
     """Another coordinator parked the transaction; its topic takes the record by now, and a person commits it."""
     stage = StillCoordinator()
-    broker: Any = stage.kafka._cluster
+    broker: Any = stage.kafka.cluster
     accept = broker.produce
     answer_unknown(stage, times=1 << 30)
     poison, is_moved = txn_key("poison"), False
@@ -327,7 +327,7 @@ def test_a_former_kafka_transaction_that_cannot_end_yet_stops_no_successor() -> 
     first, second = txn_key("first"), txn_key("second")
     stage.commit(first, stage.half(first))
     stage.work(seconds=10)
-    broker: Any = stage.kafka._cluster
+    broker: Any = stage.kafka.cluster
     initialise = broker.init_producer_id
 
     def is_ending(transactional_id: str, *arguments: Any) -> Any:

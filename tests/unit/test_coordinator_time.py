@@ -242,7 +242,7 @@ def test_a_stored_time_that_no_clock_vouches_for_counts_when_it_comes() -> None:
 def test_a_topic_whose_producers_stamp_its_records_is_refused_at_start(name: str) -> None:
     stage = StillCoordinator()
     topic = {"half": stage.topics.half, "op": stage.topics.op}[name]
-    stage.kafka._cluster.alter_topic(topic, {"message.timestamp.type": "CreateTime"})
+    stage.kafka.cluster.alter_topic(topic, {"message.timestamp.type": "CreateTime"})
 
     with pytest.raises(TopicMismatchError, match="LogAppendTime"):
         stage.work(seconds=1)
@@ -252,9 +252,9 @@ def test_a_topic_whose_producers_stamp_its_records_is_refused_at_start(name: str
 def test_records_that_their_producers_stamped_decide_nothing() -> None:
     stage = StillCoordinator(**UNRESOLVED)
     old_ms = stage.world.now_ms() - 80 * 3_600_000
-    stage.kafka._cluster.alter_topic(stage.topics.half, {"message.timestamp.type": "CreateTime"})
+    stage.kafka.cluster.alter_topic(stage.topics.half, {"message.timestamp.type": "CreateTime"})
     offset = stage.half(A, stamp_ms=old_ms)
-    stage.kafka._cluster.alter_topic(stage.topics.half, {"message.timestamp.type": "LogAppendTime"})
+    stage.kafka.cluster.alter_topic(stage.topics.half, {"message.timestamp.type": "LogAppendTime"})
     stage.half(B)
     stage.work(seconds=5)
     stage.work(seconds=5)

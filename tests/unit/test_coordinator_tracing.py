@@ -112,7 +112,7 @@ def test_a_long_trace_of_one_transaction_keeps_no_question_from_the_others(monke
     """The notice that its second word came too late carries the whole trace state, and is refused for it."""
     monkeypatch.setattr(GroupPresence, "of", lambda *_: frozenset({"shop"}))
     still = StillCoordinator(make=TracedCoordinator)
-    still.kafka._cluster.alter_topic(still.topics.check, {"max.message.bytes": "3000"})
+    still.kafka.cluster.alter_topic(still.topics.check, {"max.message.bytes": "3000"})
     poison, good = txn_key("poison"), txn_key("good-" + "0" * 60)
     still.half(good)  # young: a restart reads half from here
     offset = traced_half(still, poison, parent=TRACEPARENT, state=b"a=" + b"b" * 5_000)

@@ -455,7 +455,7 @@ def run_for(still: StillCoordinator, *, seconds: float, turns_max: int = 3_000) 
 @pytest.mark.promise("P11")
 def test_a_long_header_that_doubt_does_not_take_stops_nobody_else() -> None:
     still = StillCoordinator()
-    still.kafka._cluster.alter_topic(still.topics.doubt, {"max.message.bytes": SMALL_DOUBT})
+    still.kafka.cluster.alter_topic(still.topics.doubt, {"max.message.bytes": SMALL_DOUBT})
     poison, good = txn_key("poison"), txn_key("good")
     raw = half_header(poison) + b",".join([b"z" * 1_000] * 10)  # an option that we do not know
     still.kafka.append(still.topics.half, b"v", partition=0, headers=[(HALF_HEADER, raw)])
@@ -475,7 +475,7 @@ def test_a_long_header_that_doubt_does_not_take_stops_nobody_else() -> None:
 @pytest.mark.promise("P11")
 def test_a_misplaced_line_that_names_a_long_group_stops_nobody_else() -> None:
     still = StillCoordinator()
-    still.kafka._cluster.alter_topic(still.topics.doubt, {"max.message.bytes": SMALL_DOUBT})
+    still.kafka.cluster.alter_topic(still.topics.doubt, {"max.message.bytes": SMALL_DOUBT})
     good, other = txn_key("good"), txn_key("other", is_home=False)
     still.op(op_line("C", txn_key("poison"), FAR_AWAY, group="g" * 10_000))
     run_for(still, seconds=60)  # `misplaced_after` is 10 s

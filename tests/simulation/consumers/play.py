@@ -76,7 +76,7 @@ _PASSING = frozenset({Kind.RESTLESS, Kind.HANGING})
 
 def unrest(society: ConsumerSociety) -> bool:
     """True when something is still to be done, as far as one can see without judging."""
-    if society.kafka.cluster.marker_count:
+    if society.kafka.cluster.markers:
         return True
     stored = society.stored_now()
     for topic in society.plan.topics:
@@ -127,5 +127,5 @@ def history_of(society: ConsumerSociety) -> ConsumerHistory:
         effects=society.effects,
         learned=society.learned,
         holders=society.holders,
-        ends={place: (p.last_stable_offset, p.next_offset) for place, p in kafka._cluster.partitions.items()},
+        ends={place: (p.last_stable_offset, p.next_offset) for place, p in kafka.cluster.partitions.items()},
     )

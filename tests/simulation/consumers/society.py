@@ -204,11 +204,11 @@ class ConsumerSociety(Stage):
 
     def stored_now(self) -> dict[TopicPartition, StoredOffset]:
         """The newest append of each place wins."""
-        cluster = self.kafka._cluster
+        cluster = self.kafka.cluster
         group = cluster.group(GROUP)
         found = dict(group.stored)
         if group.pending:
-            decided = {t.producer_id for _, t, _ in cluster._markers if t.is_commit}
+            decided = {t.producer_id for _, t, _ in cluster.markers if t.is_commit}
             for producer_id in decided & group.pending.keys():
                 for place, entry in group.pending[producer_id].items():
                     if place not in found or found[place][0] < entry[0]:

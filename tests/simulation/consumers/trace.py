@@ -30,7 +30,7 @@ class ConsumerRecorder:
         society = self._society
         society.look_at_offsets()
         found = []
-        for (topic, number), partition in society.kafka._cluster.partitions.items():
+        for (topic, number), partition in society.kafka.cluster.partitions.items():
             records = partition._records
             known = self._counts.get((topic, number), 0)
             found += [f"{topic}-{number}@{r.log_offset} {describe(topic, r)}" for r in records[known:]]

@@ -48,7 +48,7 @@ def make_unkind_consumer_plan(seed: int) -> ConsumerPlan:
 def begin_unkindness(society: ConsumerSociety, unkind: UnkindToConsumers) -> None:
     """All of it is on its way."""
     world = society.world
-    for (topic, number), partition in society.kafka._cluster.partitions.items():
+    for (topic, number), partition in society.kafka.cluster.partitions.items():
         if topic in society.plan.topics:
             partition.clock_ahead_ms = int(unkind.clocks_s[number % len(unkind.clocks_s)] * 1000)
     world.network.bytes_per_s = unkind.bytes_per_s
@@ -66,7 +66,7 @@ class _Retention:
     def clean(self) -> None:
         """Now, and again and again."""
         society, world = self._society, self._society.world
-        if society.kafka._cluster.is_up:
+        if society.kafka.cluster.is_up:
             self._passed.append((world.now, self._passed_so_far()))
             old = [passed for at_s, passed in self._passed if at_s <= world.now - KEPT_S]
             for place, offset in old[-1].items() if old else ():

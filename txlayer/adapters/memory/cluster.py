@@ -16,7 +16,7 @@ from enum import Enum
 from typing import NamedTuple, TypeVar
 
 from txlayer.adapters.errors import Code
-from txlayer.adapters.memory.groups import Group, Member, MemberMetadata
+from txlayer.adapters.memory.groups import NEVER, Group, Member, MemberMetadata
 from txlayer.adapters.memory.log import MemoryRecord, Partition, ProducerMark, TopicSettings
 from txlayer.adapters.memory.world import NoAnswerError, RefusedError, World, never
 from txlayer.adapters.ports import StoredOffset, TopicPartition
@@ -117,7 +117,7 @@ class KafkaTransaction:
 
     @property
     def due_ms(self) -> float:
-        return self.started_ms + self.timeout_ms if self.state is ONGOING else float("inf")
+        return self.started_ms + self.timeout_ms if self.state is ONGOING else NEVER
 
     def give_up(self) -> None:
         """Fence the holder and abort: a newer one is there, or the time is over."""
@@ -134,8 +134,6 @@ class KafkaTransaction:
         self.unmarked = set(self.participants)
         self.state = ENDING if self.unmarked else ENDED
 
-
-NEVER = float("inf")
 
 CLEANING_MS = 15_000
 """How often logs are cleaned: Kafka's `log.cleaner.backoff.ms` (retention is looked at every 5 minutes there)."""
@@ -155,16 +153,11 @@ class Fetched(NamedTuple):
     """What one partition had: records, or a refusal."""
 
     partition: TopicPartition
-    records: Sequence[MemoryRecord]
     next_position: int
-    is_at_end: bool  # as this isolation sees it
-    refusal: Code | None = None
+    records: Sequence[MemoryRecord] = ()
+    is_at_end: bool = False  # as this isolation sees it
     high_watermark: int = -1  # behind the last record, committed or not
-
-    @staticmethod
-    def refused(tp: TopicPartition, position: int, code: Code) -> Fetched:
-        """Nothing, and why."""
-        return Fetched(tp, (), position, is_at_end=False, refusal=code)
+    refusal: Code | None = None
 
 
 class Topic:
@@ -189,10 +182,12 @@ class Cluster:
         self.is_up = True
         self._world = world
         self._marker_delay_ms = marker_delay_ms
-        self._markers: list[tuple[float, KafkaTransaction, Participant]] = []
+        self.markers: list[tuple[float, KafkaTransaction, Participant]] = []
+        """Those that are under way, each with the time of its landing."""
         self._producer_count = 1_000
         self._append_count = 0
-        self._due_ms: float = NEVER
+        self.due_ms: float = NEVER
+        """When time alone changes something next: a world that moves its clock stops there."""
         self._clean_at_ms = world.now_ms() + CLEANING_MS
         self.due_at(self._clean_at_ms)
 
@@ -201,14 +196,9 @@ class Cluster:
     def catch_up(self) -> int:
         """Do what time has brought; the time."""
         now_ms = self._world.now_ms()
-        if now_ms >= self._due_ms and self.is_up:
+        if now_ms >= self.due_ms and self.is_up:
             self._catch_up(now_ms)
         return now_ms
-
-    @property
-    def due_ms(self) -> float:
-        """When time alone changes something next: a world that moves its clock stops there."""
-        return self._due_ms
 
     def clean(self) -> None:
         now_ms = self._world.now_ms()
@@ -216,15 +206,11 @@ class Cluster:
             partition.clean(now_ms)
 
     def land_markers(self, *, count: int | None = None) -> int:
-        landing = self._markers[:count]
-        del self._markers[: len(landing)]
+        landing = self.markers[:count]
+        del self.markers[: len(landing)]
         for _, transaction, participant in landing:
             self._write_marker(transaction, participant)
         return len(landing)
-
-    @property
-    def marker_count(self) -> int:
-        return len(self._markers)
 
     def shut_down(self) -> None:
         self.is_up = False
@@ -241,10 +227,7 @@ class Cluster:
         """What every request does first: the time."""
         if not self.is_up:
             raise NoAnswerError("no broker is up")
-        now_ms = self._world.now_ms()
-        if now_ms >= self._due_ms:
-            self._catch_up(now_ms)
-        return now_ms
+        return self.catch_up()
 
     def _catch_up(self, now_ms: int) -> None:
         due: float = self._clean_at_ms
@@ -255,21 +238,21 @@ class Cluster:
             if transaction.due_ms <= now_ms:
                 transaction.give_up()
                 self.send_markers(transaction, now_ms)
-        landing = [marker for marker in self._markers if marker[0] <= now_ms]
+        landing = [marker for marker in self.markers if marker[0] <= now_ms]
         if landing:
-            self._markers = [marker for marker in self._markers if marker[0] > now_ms]
+            self.markers = [marker for marker in self.markers if marker[0] > now_ms]
             for _, transaction, participant in landing:
                 self._write_marker(transaction, participant)
-        self._due_ms = min(
+        self.due_ms = min(
             self._clean_at_ms,
             *(t.due_ms for t in self.transactions.values()),
-            *(marker[0] for marker in self._markers),
+            *(marker[0] for marker in self.markers),
             *(group.expire(now_ms) for group in self.groups.values()),
             NEVER,
         )
 
     def due_at(self, at_ms: float) -> None:
-        self._due_ms = min(self._due_ms, at_ms)
+        self.due_ms = min(self.due_ms, at_ms)
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
@@ -353,7 +336,7 @@ class Cluster:
             if delay_ms <= 0:
                 self._write_marker(transaction, participant)
             else:
-                self._markers.append((now_ms + delay_ms, transaction, participant))
+                self.markers.append((now_ms + delay_ms, transaction, participant))
                 self.due_at(now_ms + delay_ms)
 
     def _write_marker(self, transaction: KafkaTransaction, participant: Participant) -> None:
@@ -402,11 +385,10 @@ class Cluster:
                 records, next_position = partition.read(position, count_max=count_max, is_committed=is_committed)
             except RefusedError as exc:
                 if exc.code not in _PASSED_OVER:
-                    answers.append(Fetched.refused(tp, position, exc.code))
+                    answers.append(Fetched(tp, position, refusal=exc.code))
                 continue
             is_at_end = next_position >= partition.end(is_committed=is_committed)
-            high_watermark = partition.end(is_committed=False)
-            answers.append(Fetched(tp, records, next_position, is_at_end, high_watermark=high_watermark))
+            answers.append(Fetched(tp, next_position, records, is_at_end, partition.end(is_committed=False)))
             count_max -= len(records)
             if count_max <= 0:
                 break
@@ -436,19 +418,21 @@ class Cluster:
             raise RefusedError(Code.CONCURRENT_TRANSACTIONS)
         return transaction.producer_id, transaction.epoch
 
-    def add_partitions(
-        self, transactional_id: str, producer_id: int, epoch: int, tps: Collection[TopicPartition]
+    def add_participants(
+        self, transactional_id: str, producer_id: int, epoch: int, participants: Collection[Participant]
     ) -> None:
+        """AddPartitionsToTxn, AddOffsetsToTxn: what the open Kafka transaction is going to write to."""
         now_ms = self.begin()
-        for tp in tps:
+        for tp in participants:
+            if isinstance(tp, str):
+                continue  # a group
             if tp[0] in self.denied:
                 raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED)
             if tp not in self.partitions:
                 raise RefusedError(Code.UNKNOWN_TOPIC_OR_PART)
-        self._add(transactional_id, producer_id, epoch, tps, now_ms)
-
-    def add_offsets(self, transactional_id: str, producer_id: int, epoch: int, group: str) -> None:
-        self._add(transactional_id, producer_id, epoch, [group], self.begin())
+        transaction = self._transaction(transactional_id)
+        transaction.add(producer_id, epoch, participants, now_ms)
+        self.due_at(transaction.due_ms)
 
     def commit_offsets(
         self,
@@ -472,13 +456,6 @@ class Cluster:
         transaction = self._transaction(transactional_id)
         if transaction.end(producer_id, epoch, is_commit=is_commit):
             self.send_markers(transaction, now_ms)
-
-    def _add(
-        self, transactional_id: str, producer_id: int, epoch: int, participants: Iterable[Participant], now_ms: int
-    ) -> None:
-        transaction = self._transaction(transactional_id)
-        transaction.add(producer_id, epoch, participants, now_ms)
-        self.due_at(transaction.due_ms)
 
     def _transaction(self, transactional_id: str) -> KafkaTransaction:
         transaction = self.transactions.get(transactional_id)

@@ -84,15 +84,11 @@ class MemoryKafka:
 
     def __init__(self, world: World | None = None, *, marker_delay_ms: Callable[[], float] = at_once) -> None:
         self.world: World = ThreadWorld() if world is None else world
-        self._cluster = Cluster(self.world, marker_delay_ms=marker_delay_ms)
+        self.cluster = Cluster(self.world, marker_delay_ms=marker_delay_ms)
+        """Its state, for tests that judge a run; to change it use `do`."""
         self._numbers = count(1)
 
     bootstrap_servers = BOOTSTRAP_SERVERS
-
-    @property
-    def cluster(self) -> Cluster:
-        """Its state, for tests that judge a run; to change it use `do`."""
-        return self._cluster
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
@@ -118,7 +114,7 @@ class MemoryKafka:
 
     def _link(self, client: str | None, role: str) -> Link:
         name = client or f"{role}-{next(self._numbers)}"
-        return Link(self.world, self._cluster, client=name, bootstrap_servers=BOOTSTRAP_SERVERS)
+        return Link(self.world, self.cluster, client=name, bootstrap_servers=BOOTSTRAP_SERVERS)
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
@@ -140,7 +136,7 @@ class MemoryKafka:
             ForbiddenTopicError: there is none.
         """
         try:
-            self.do(lambda: self._cluster.delete_topic(name))
+            self.do(lambda: self.cluster.delete_topic(name))
         except RefusedError as exc:
             raise ForbiddenTopicError("no such topic", topic=name, reason=exc.code.kafka_name) from exc
 
@@ -161,39 +157,39 @@ class MemoryKafka:
 
     def deny(self, topic: str, *, is_denied: bool = True) -> None:
         """No client may read, write or describe it; or every client may again."""
-        denied = self._cluster.denied
+        denied = self.cluster.denied
         self.do(lambda: denied.add(topic) if is_denied else denied.discard(topic))
 
     def lead(self, topic: str, *, is_led: bool) -> None:
         """Whether its partitions have leaders."""
 
         def set_all() -> None:
-            for partition in self._cluster.topics[topic].partitions:
+            for partition in self.cluster.topics[topic].partitions:
                 partition.is_led = is_led
 
         self.do(set_all)
 
     def delete_records(self, topic: str, partition: int, *, before: int) -> None:
         """Remove records as an administrator may, or as retention does."""
-        self.do(lambda: self._cluster.partitions[topic, partition].delete_before(before))
+        self.do(lambda: self.cluster.partitions[topic, partition].delete_before(before))
 
     # --- brokers ------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """No broker answers any more; what is stored stays."""
-        self.do(self._cluster.shut_down)
+        self.do(self.cluster.shut_down)
 
     def start(self) -> None:
         """The brokers are back."""
-        self.do(self._cluster.restart)
+        self.do(self.cluster.restart)
 
     def land_markers(self, *, count: int | None = None) -> int:
         """Write `count` of the markers that are under way, the oldest first (None: all); how many there were."""
-        return self.do(lambda: self._cluster.land_markers(count=count))
+        return self.do(lambda: self.cluster.land_markers(count=count))
 
     def clean(self) -> None:
         """Retention and compaction now; by themselves they come every 15 s of the brokers' clock."""
-        self.do(self._cluster.clean)
+        self.do(self.cluster.clean)
 
     # --- records ------------------------------------------------------------------------------------------------------
 
@@ -214,7 +210,7 @@ class MemoryKafka:
         """
         record = MemoryRecord(topic, partition, key, value, headers or None, (CREATE_TIME, timestamp_ms))
         try:
-            return self.do(lambda: self._cluster.produce((topic, partition), [record]))
+            return self.do(lambda: self.cluster.produce((topic, partition), [record]))
         except RefusedError as exc:
             raise translate_error(ClientError(exc.code), topic=topic) from exc
 
@@ -227,9 +223,9 @@ class MemoryKafka:
         is_committed = isolation == "read_committed"
 
         def look() -> list[MemoryRecord]:
-            self._cluster.catch_up()
+            self.cluster.catch_up()
             found: list[MemoryRecord] = []
-            for partition in self._cluster.topic(topic).partitions:
+            for partition in self.cluster.topic(topic).partitions:
                 found += partition.visible(is_committed=is_committed)
             return found
 
@@ -240,4 +236,4 @@ class MemoryKafka:
 
     def stored_offsets(self, group: str) -> dict[TopicPartition, StoredOffset]:
         """Every offset that a group stored and that counts."""
-        return self.do(lambda: {tp: offset for tp, (_, offset) in self._cluster.group(group).stored.items()})
+        return self.do(lambda: {tp: offset for tp, (_, offset) in self.cluster.group(group).stored.items()})

@@ -108,7 +108,7 @@ class Reading:
                 link.pause(link.jittered(RETRY_BACKOFF_S))
                 return []
             tp, position = wanted[0]
-            answers = [Fetched.refused(tp, position, exc.code)]
+            answers = [Fetched(tp, position, refusal=exc.code)]
         return [record for answer in answers for record in self._taken(answer)]
 
     def _taken(self, answer: Fetched) -> Iterable[MemoryRecord]:

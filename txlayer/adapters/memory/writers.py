@@ -395,7 +395,9 @@ class MemoryTransactionalWriter(TranslatedWriter):
             self._require(WriterState.OPEN)
             deadline = self._link.world.monotonic() + timeout_s
             if fence.group not in self._added:
-                self._persist("AddOffsetsToTxn", lambda: cluster.add_offsets(*who, fence.group), timeout_s=timeout_s)
+                self._persist(
+                    "AddOffsetsToTxn", lambda: cluster.add_participants(*who, [fence.group]), timeout_s=timeout_s
+                )
                 self._added.add(fence.group)
             self._persist(
                 "TxnOffsetCommit",
@@ -479,7 +481,7 @@ class MemoryTransactionalWriter(TranslatedWriter):
         link, request = self._link, "AddPartitionsToTxn"
         who = self._who
         try:
-            link.ask(request, lambda: link.cluster.add_partitions(*who, [tp]))
+            link.ask(request, lambda: link.cluster.add_participants(*who, [tp]))
         except RefusedError as exc:
             if exc.code is Code.CONCURRENT_TRANSACTIONS:
                 raise SendAgainError(CONCURRENT_BACKOFF_S) from exc
