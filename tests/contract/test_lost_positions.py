@@ -12,7 +12,7 @@ from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from tests.support.whole_stage import Shop
 from txlayer.adapters.ports import StoredOffset
-from txlayer.adapters.readers import read_ranges
+from txlayer.adapters.readers import records_of
 from txlayer.errors import ConfigError, RetriableError
 
 
@@ -49,4 +49,4 @@ def test_what_was_removed_while_it_was_read_is_told_as_that(lab: Lab) -> None:
     connections = lab.coordinator(unique_name("ns"))
 
     with closing(connections.make_reader("read_committed")) as reader, pytest.raises(RetriableError, match="removed"):
-        read_ranges(reader, {(topic, 0): (0, 3)}, lambda _: None, patience_s=TIMEOUT_S)
+        list(records_of(reader, {(topic, 0): (0, 3)}, patience_s=TIMEOUT_S))

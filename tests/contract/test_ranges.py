@@ -7,7 +7,7 @@ from contextlib import closing
 from tests.contract.clients import TIMEOUT_S
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
-from txlayer.adapters.readers import read_ranges
+from txlayer.adapters.readers import records_of
 
 PARTITION_COUNT = 4
 RECORD_COUNT = 24_000
@@ -25,11 +25,8 @@ def test_slices_read_with_one_reader_bring_every_record_once(lab: Lab) -> None:
     with closing(lab.coordinator(unique_name("ns")).make_reader("read_committed")) as reader:
         for _ in range(4):
             for start in range(0, per_partition, SLICE_COUNT):
-                read_ranges(
-                    reader,
-                    {(topic, p): (start, start + SLICE_COUNT) for p in range(PARTITION_COUNT)},
-                    lambda record: seen[record.partition()].append(record.offset()),
-                    patience_s=TIMEOUT_S,
-                )
+                ranges = {(topic, p): (start, start + SLICE_COUNT) for p in range(PARTITION_COUNT)}
+                for record in records_of(reader, ranges, patience_s=TIMEOUT_S):
+                    seen[record.partition()].append(record.offset())
 
     assert {p: list(range(per_partition)) * 4 for p in range(PARTITION_COUNT)} == seen

@@ -55,20 +55,6 @@ Range = tuple[int, int]
 """[from, to)."""
 
 
-def read_ranges(
-    reader: LogReader,
-    ranges: Mapping[TopicPartition, Range],
-    on_record: Callable[[Any], None],
-    *,
-    is_still_ours: Callable[[], None] = lambda: None,
-    patience_s: float,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Call `on_record` for every record of the ranges; the rest, and what is raised, as `records_of`."""
-    for record in records_of(reader, ranges, is_still_ours=is_still_ours, patience_s=patience_s, clock=clock):
-        on_record(record)
-
-
 def records_of(
     reader: LogReader,
     ranges: Mapping[TopicPartition, Range],

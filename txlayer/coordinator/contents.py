@@ -9,7 +9,7 @@ from typing import Any
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import LogReader, TopicPartition
-from txlayer.adapters.readers import RUN_GAP_MAX, Range, read_ranges, runs_of
+from txlayer.adapters.readers import RUN_GAP_MAX, Range, records_of, runs_of
 from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.ledger.batch import Batch
@@ -161,7 +161,11 @@ def fetch_contents(
             found[which][header.index] = content
 
     rounds = {partition: runs_of(spans) for partition, spans in all_spans.items()}
-    read = partial(read_ranges, reader, on_record=take, is_still_ours=lambda: None, patience_s=patience_s, clock=clock)
+
+    def read(ranges: Mapping[TopicPartition, Range]) -> None:
+        for record in records_of(reader, ranges, patience_s=patience_s, clock=clock):
+            take(record)
+
     while any(rounds.values()):
         read({partition: runs.pop(0) for partition, runs in rounds.items() if runs})
     _read_further(
@@ -197,14 +201,8 @@ def _make_whole(
     whole: dict[int, Any] = {}
     start = reader.watermarks(half, timeout_s=patience_s)[0]
     for run in runs_of((offset, offset + 1) for offset in offsets if offset >= start):
-        read_ranges(
-            reader,
-            {half: run},
-            on_record=lambda record: whole.update({record.offset(): record}),
-            is_still_ours=lambda: None,
-            patience_s=patience_s,
-            clock=clock,
-        )
+        for record in records_of(reader, {half: run}, patience_s=patience_s, clock=clock):
+            whole[record.offset()] = record
     for index, content in contents.items():
         if content.offset in offsets and content.offset not in whole:
             raise RefusedRecordError(

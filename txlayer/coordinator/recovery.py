@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import StoredOffset, TopicPartition, append_time_of
-from txlayer.adapters.readers import COORDINATOR_ADVICE, Range, read_ranges
+from txlayer.adapters.readers import COORDINATOR_ADVICE, Range, records_of
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.log_time import latest_ms
 from txlayer.core import codec
@@ -283,14 +283,10 @@ class Recovery:
         return folds
 
     def _read(self, reader: Any, ranges: dict[TopicPartition, Range], on_record: Callable[[Any], None]) -> None:
-        read_ranges(
-            reader,
-            ranges,
-            on_record,
-            is_still_ours=self._is_still_ours,
-            patience_s=STABLE_PATIENCE_S,
-            clock=self._clock,
-        )
+        for record in records_of(
+            reader, ranges, is_still_ours=self._is_still_ours, patience_s=STABLE_PATIENCE_S, clock=self._clock
+        ):
+            on_record(record)
 
 
 def _appended_ms(record: Any, ledger: Ledger) -> int:
