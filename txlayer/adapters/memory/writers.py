@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -106,31 +106,24 @@ def send_batch(link: Link, produce: Callable[[], int]) -> int | None:
         return None
 
 
+@dataclass(eq=False, kw_only=True)
 class Outbox:
     """Any thread puts; one sends and reports, in the order of acknowledgement."""
 
-    def __init__(
-        self,
-        link: Link,
-        *,
-        send: Send,
-        on_failed: Callable[[Batch | None, Code], None],
-        batch_bytes_max: int,
-        message_timeout_s: float,
-        queue_max: int,
-    ) -> None:
-        self._link = link
-        self._send = send
-        self._on_failed = on_failed
-        self._batch_bytes_max = batch_bytes_max
-        self._message_timeout_s = message_timeout_s
-        self._queue_max = queue_max
-        self._queue: deque[Queued] = deque()
-        # What the client once learned of a topic; one that is deleted then only seems to have no leader.
-        self._known_counts: dict[str, int] = {}
-        self._batches: dict[TopicPartition, deque[Batch]] = {}
-        self._batched_count = 0
-        self._reports: deque[tuple[DeliveryReport | None, ClientError | None, MemoryRecord]] = deque()
+    link: Link
+    request: Send
+    on_failed: Callable[[Batch | None, Code], None]
+    batch_bytes_max: int
+    message_timeout_s: float
+    queue_max: int
+    _queue: deque[Queued] = field(default_factory=deque, init=False)
+    _known_counts: dict[str, int] = field(default_factory=dict, init=False)
+    """What the client once learned of a topic; one that is deleted then only seems to have no leader."""
+    _batches: dict[TopicPartition, deque[Batch]] = field(default_factory=dict, init=False)
+    _batched_count: int = field(default=0, init=False)
+    _reports: deque[tuple[DeliveryReport | None, ClientError | None, MemoryRecord]] = field(
+        default_factory=deque, init=False
+    )
 
     def put(
         self,
@@ -148,13 +141,13 @@ class Outbox:
         Raises:
             BufferError: the queue is full. Nothing was queued.
         """
-        if len(self._queue) >= self._queue_max:
+        if len(self._queue) >= self.queue_max:
             raise BufferError("the queue is full")
         record = MemoryRecord(
             topic, partition, _encoded(key), _encoded(value), _headers(headers), (CREATE_TIME, timestamp)
         )
         queued = (record, callback or on_delivery)
-        self._link.world.change(partial(self._queue.append, queued))
+        self.link.world.change(partial(self._queue.append, queued))
 
     @property
     def unreported_count(self) -> int:
@@ -170,7 +163,7 @@ class Outbox:
 
     def wait(self, timeout_s: float) -> bool:
         """Let others run until something is due, at most so long; True when something is."""
-        world = self._link.world
+        world = self.link.world
         deadline = world.monotonic() + timeout_s
         while True:
             left_s = deadline - world.monotonic()
@@ -220,25 +213,25 @@ class Outbox:
     def _due_in_s(self) -> float:
         if not self._batches:
             return float("inf")
-        now = self._link.world.monotonic()
+        now = self.link.world.monotonic()
         # A copy: another thread may ask how far it is.
         heads = [batches[0] for batches in list(self._batches.values()) if batches]
         return min((min(b.retry_at, b.times_out_at) for b in heads), default=now) - now
 
     def _form_batches(self) -> None:
-        times_out_at = self._link.world.monotonic() + self._message_timeout_s
+        times_out_at = self.link.world.monotonic() + self.message_timeout_s
         sizes: dict[TopicPartition, int] = {}
         for _ in range(len(self._queue)):
             record, on_delivery = queued = self._queue[0]
             tp = self._topic_partition_of(record)
             if isinstance(tp, Code):
-                self._on_failed(None, tp)
+                self.on_failed(None, tp)
                 self._reports.append((on_delivery, ClientError(tp), record))
                 self._queue.popleft()
                 continue
             batches = self._batches.setdefault(tp, deque())
             # Only what this round formed grows: an older batch may have been sent.
-            if tp in sizes and sizes[tp] + record.size <= self._batch_bytes_max:
+            if tp in sizes and sizes[tp] + record.size <= self.batch_bytes_max:
                 batches[-1].queued.append(queued)
                 sizes[tp] += record.size
             else:
@@ -249,7 +242,7 @@ class Outbox:
 
     def _topic_partition_of(self, record: MemoryRecord) -> TopicPartition | Code:
         name, partition = record.topic(), record.partition()
-        topic = self._link.cluster.topics.get(name)
+        topic = self.link.cluster.topics.get(name)
         if topic is not None:
             self._known_counts[name] = len(topic.partitions)
         count = self._known_counts.get(name, 0)
@@ -258,14 +251,14 @@ class Outbox:
         if partition == ANY_PARTITION:
             key = record.key()
             # murmur2_random, as the coordinator's client is set.
-            partition = self._link.world.random.randrange(count) if key is None else murmur2(key) % count
+            partition = self.link.world.random.randrange(count) if key is None else murmur2(key) % count
             record.move_to(partition)
         elif not 0 <= partition < count:
             return Code.LOCAL_UNKNOWN_PARTITION
         return name, partition
 
     def _send_one(self, batch: Batch) -> bool:
-        now = self._link.world.monotonic()
+        now = self.link.world.monotonic()
         if now >= batch.times_out_at:
             self._report_failed(batch, Code.LOCAL_MSG_TIMED_OUT)
             return True
@@ -274,13 +267,13 @@ class Outbox:
         records = [record for record, _ in batch.queued]
         try:
             batch.is_sent = True
-            base = self._send(batch, records)
+            base = self.request(batch, records)
         except (NoAnswerError, SendAgainError, RefusedError) as exc:
             if isinstance(exc, RefusedError) and exc.code not in INSIDE["Produce"]:
                 self._report_failed(batch, exc.code)
                 return True
             after_s = exc.after_s if isinstance(exc, SendAgainError) else RETRY_BACKOFF_S
-            batch.retry_at = now + self._link.jittered(after_s)
+            batch.retry_at = now + self.link.jittered(after_s)
             return False
         if base is None:  # the client takes the batch for stored at an unknown offset
             self._report(batch, map(OffsetUnknownRecord, records))
@@ -296,7 +289,7 @@ class Outbox:
         self._batched_count -= len(batch.queued)
 
     def _report_failed(self, batch: Batch, code: Code) -> None:
-        self._on_failed(batch, code)
+        self.on_failed(batch, code)
         self._report(batch, [record for record, _ in batch.queued], ClientError(code))
 
 
@@ -354,8 +347,8 @@ class MemoryTransactionalWriter(TranslatedWriter):
         self._added: set[TopicPartition | str] = set()
         self._has_lost_records = False
         self._outbox = Outbox(
-            link,
-            send=self._send,
+            link=link,
+            request=self._send,
             on_failed=self._on_failed,
             batch_bytes_max=batch_bytes_max,
             message_timeout_s=timeout_ms / 1000 - 1,
@@ -561,8 +554,8 @@ class MemoryHalfWriter:
     def __init__(self, link: Link, *, batch_bytes_max: int, message_timeout_ms: int, **_sending: object) -> None:
         self._link = link
         self._outbox = Outbox(
-            link,
-            send=self._send,
+            link=link,
+            request=self._send,
             on_failed=self._on_failed,
             batch_bytes_max=batch_bytes_max,
             message_timeout_s=message_timeout_ms / 1000,
