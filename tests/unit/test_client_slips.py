@@ -15,8 +15,7 @@ from txlayer import OrderedConsumer, TransactionalProducer
 from txlayer.adapters.kafka.admin import AdminConnection
 from txlayer.adapters.kafka.client import group_consumer, half_producer, plain_consumer, transactional_producer
 from txlayer.cli.main import build_app
-from txlayer.config import ClientConfig
-from txlayer.config.client import PROTECTED_CLIENT_SETTINGS
+from txlayer.config import PROTECTED_CLIENT_SETTINGS, ClientConfig
 from txlayer.errors import ConfigError
 
 SECRET = "hunter2"

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple, Self
 from txlayer.adapters.connect import Clients
 from txlayer.adapters.ports import Administration, LogReader, Record, TopicPartition, append_time_of, partition_count_of
 from txlayer.adapters.readers import Range, records_of
-from txlayer.config import ClientConfig, SystemTopics, milliseconds
-from txlayer.config.roles import DOUBT_AFTER_MAX
+from txlayer.config import DOUBT_AFTER_MAX, ClientConfig, SystemTopics, milliseconds
 from txlayer.core import codec
 from txlayer.core.checks import CLOCK_ERROR_MS
 from txlayer.core.codec import WHOLE_LENGTH_MAX
