@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from txlayer.adapters.ports import BrokerFacts, ClockFacts, ClusterFacts, GroupFacts, PartitionFacts, Right, TopicFacts
+from txlayer.adapters.ports import (
+    BrokerFacts,
+    ClockFacts,
+    ClusterFacts,
+    GroupMember,
+    GroupState,
+    PartitionFacts,
+    Right,
+    TopicFacts,
+)
 from txlayer.config import CoordinatorConfig
 from txlayer.core.topics import AlterSetting, CreateTopic, Difference, StoreFirstOffsets
 from txlayer.operate import doctor
@@ -55,6 +64,10 @@ def part(number: int, **changes: Any) -> PartitionFacts:
     return replace(plain, **changes)
 
 
+def members(state: str, count: int) -> GroupState:
+    return GroupState(state, (GroupMember("m", "c", "host", ()),) * count)
+
+
 HEALTHY = ClusterFacts(
     namespace="ns",
     half="ns.half",
@@ -65,7 +78,7 @@ HEALTHY = ClusterFacts(
     internal_topics=(topic("__consumer_offsets", cleanup_policy="compact"),),
     real_topics=(topic("orders"),),
     partitions=(part(0), part(1), part(2)),
-    group=GroupFacts("ns.coordinator", "stable", 2),
+    group=members("stable", 2),
     clock=ClockFacts(-3, 4),
     rights=(Right("coordinator", "Read", "topic", "ns.half", True),),
 )
@@ -92,8 +105,8 @@ def without(*settings: str) -> ClusterFacts:
     return replace(HEALTHY, brokers=(old, broker(2), broker(3)))
 
 
-ALONE = GroupFacts("ns.coordinator", "stable", 1)
-EMPTY = GroupFacts("ns.coordinator", "empty", 0)
+ALONE = members("stable", 1)
+EMPTY = members("empty", 0)
 B, T, P, R = doctor, doctor, doctor, doctor
 E, W, I = Level.ERROR, Level.WARNING, Level.INFO  # noqa: E741 - the levels by their letters, in a table
 RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
@@ -201,10 +214,10 @@ RED: list[tuple[str, Rule, ClusterFacts, Level, str]] = [
         "too-large",
     ),
     ("no coordinator", P.group, replace(HEALTHY, group=EMPTY), E, "no coordinator runs"),
-    ("a rebalance", P.group, replace(HEALTHY, group=GroupFacts("g", "preparing_rebalancing", 2)), W, "given out"),
+    ("a rebalance", P.group, replace(HEALTHY, group=members("preparing_rebalancing", 2)), W, "given out"),
     ("a partition of nobody", P.group, with_part(owner=""), E, "no member owns partitions 0"),
     ("one coordinator", P.group, replace(HEALTHY, group=ALONE), W, "one member"),
-    ("coordinators without work", P.group, replace(HEALTHY, group=GroupFacts("g", "stable", 4)), I, "nothing to do"),
+    ("coordinators without work", P.group, replace(HEALTHY, group=members("stable", 4)), I, "nothing to do"),
     ("resolutions and nobody to apply them", P.lag, replace(with_part(op_next=90), group=EMPTY), E, "10 op records"),
     ("a long queue", P.lag, with_part(op_end=200_000), W, "199,900"),
     ("half records that are gone", P.log_start, with_part(half_start=101), E, "low water is 100"),

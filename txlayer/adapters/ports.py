@@ -508,6 +508,8 @@ class TopicFacts:
     leaders: tuple[int | None, ...]
     settings: Mapping[str, str]
     """Empty: these credentials may not read them."""
+    operations: frozenset[str] = frozenset()
+    """What these credentials may do with it."""
 
     @property
     def replication_factor(self) -> int:
@@ -536,15 +538,6 @@ class PartitionFacts:
     """When the half record at the low-water mark was stored; None: half has none from there on."""
     owner: str = ""
     """Client id of the coordinator that owns it; "" if there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupFacts:
-    """The coordinators' group."""
-
-    name: str
-    state: str
-    member_count: int
 
 
 class ClockFacts(NamedTuple):
@@ -585,7 +578,8 @@ class ClusterFacts:
     changes: tuple[Change, ...] = ()
     """What `topics apply` would do."""
     partitions: tuple[PartitionFacts, ...] = ()
-    group: GroupFacts | None = None
+    group: GroupState | None = None
+    """The coordinators' group."""
     clock: ClockFacts = NO_CLOCK
     rights: tuple[Right, ...] = ()
     untold: Mapping[str, str] = field(default_factory=dict)

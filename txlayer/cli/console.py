@@ -171,9 +171,9 @@ def make_console(
 
 
 def _inspect(config: CoordinatorConfig) -> ClusterFacts:
-    from txlayer.adapters.kafka.inspection import Asked, inspect
+    from txlayer.adapters.kafka.inspection import inspect
 
-    return inspect(config, Asked())
+    return inspect(config)
 
 
 def serve(console: Console, *, host: str, port: int, tls: dict[str, str]) -> None:

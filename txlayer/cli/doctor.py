@@ -52,10 +52,10 @@ def doctor(
     """
     config = connection.config(CoordinatorConfig)
     # Here, so that `txlayer --help` does not load the Kafka client.
-    from txlayer.adapters.kafka.inspection import Asked, inspect
+    from txlayer.adapters.kafka.inspection import inspect
 
-    asked = Asked(topics=tuple(topic or ()), replication_factor=replication_factor)
-    found = examine(inspect(config, asked), config)
+    facts = inspect(config, topics=topic or (), replication_factor=replication_factor)
+    found = examine(facts, config)
     if as_json:
         output.print_json(findings_json(found, config=config))
     else:

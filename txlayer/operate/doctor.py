@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from txlayer.adapters.ports import ClusterFacts
-from txlayer.config import ConsumerConfig, CoordinatorConfig, milliseconds
+from txlayer.config import ConsumerConfig, CoordinatorConfig, SystemTopics, milliseconds
 from txlayer.core.checks import CLOCK_ERROR_MS, IMMUNITY_MS_MAX
 from txlayer.core.ledger.transaction import FORWARD_OVERHEAD_BYTES
 from txlayer.core.topics import AlterSetting, CreateTopic, StoreFirstOffsets
@@ -378,30 +378,31 @@ def group(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFi
     if found is None:
         return
     run = f"txlayer coordinator run --namespace {facts.namespace}"
-    if not found.member_count:
+    name, count = SystemTopics(facts.namespace).coordinator_group, len(found.members)
+    if not count:
         reason = f"no coordinator runs (the group is {found.state}): nothing is forwarded, and no check-back is sent"
-        yield error(found.name, reason, run)
+        yield error(name, reason, run)
         return
     if found.state not in ("stable", "assigning", "reconciling"):
-        reason = f"{counted(found.member_count, 'member')}, {found.state}: partitions are just being given out"
+        reason = f"{counted(count, 'member')}, {found.state}: partitions are just being given out"
         mend = "run doctor again; when it stays so, look at the coordinators' log for sessions that end"
-        yield warning(found.name, reason, mend)
+        yield warning(name, reason, mend)
         return
     unowned = [p.partition for p in facts.partitions if not p.owner]
     if unowned:
-        reason = (
-            f"{counted(found.member_count, 'member')}, but no member owns partitions {', '.join(map(str, unowned))}"
-        )
+        reason = f"{counted(count, 'member')}, but no member owns partitions {', '.join(map(str, unowned))}"
         mend = "restart the coordinators; all must be of one release and subscribe alike"
-        yield error(found.name, reason, mend)
-    elif found.member_count > len(facts.partitions):
-        reason = f"{counted(found.member_count, 'member')} for {counted(len(facts.partitions), 'partition')}: some have nothing to do"
-        yield info(found.name, reason)
-    elif found.member_count == 1:
+        yield error(name, reason, mend)
+    elif count > len(facts.partitions):
+        reason = (
+            f"{counted(count, 'member')} for {counted(len(facts.partitions), 'partition')}: some have nothing to do"
+        )
+        yield info(name, reason)
+    elif count == 1:
         reason = "one member: while it is down, nothing is forwarded"
-        yield warning(found.name, reason, run)
+        yield warning(name, reason, run)
     else:
-        yield ok(found.name, f"{found.member_count} members own every partition")
+        yield ok(name, f"{count} members own every partition")
 
 
 def lag(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
@@ -410,7 +411,7 @@ def lag(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFind
     if not lags:
         return
     total, worst = sum(lags.values()), max(lags, key=lambda p: lags[p])
-    is_alone = facts.group is not None and not facts.group.member_count
+    is_alone = facts.group is not None and not facts.group.members
     reason = f"{total:,} op records are not applied, {lags[worst]:,} of them in partition {worst}"
     if total and is_alone:
         reason = f"{reason}, and no coordinator runs"

@@ -27,7 +27,7 @@ from tests.support.crafted import Crafted
 from tests.support.processes import CoordinatorProcess
 from tests.support.secured import SecuredServers, credential_options
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.kafka.inspection import Asked, inspect
+from txlayer.adapters.kafka.inspection import inspect
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.cli.main import build_app
@@ -182,7 +182,7 @@ def test_a_person_reads_the_worst_first(
 
 def test_a_wrong_clock_is_found_by_what_the_broker_wrote(ill: Arena) -> None:
     config = CoordinatorConfig(bootstrap_servers=ill.servers, namespace=ill.namespace)
-    slow = inspect(config, Asked(), wall_clock=lambda: time.time() - 3600)
+    slow = inspect(config, wall_clock=lambda: time.time() - 3600)
 
     shown = [f for f in examine(slow, config) if f.check == "clock.difference"]
     assert ["error"] == [f.level.value for f in shown]

@@ -6,7 +6,7 @@ import fnmatch
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as ClientPartition
@@ -21,7 +21,6 @@ from txlayer.adapters.ports import (
     BrokerFacts,
     ClockFacts,
     ClusterFacts,
-    GroupFacts,
     GroupState,
     PartitionFacts,
     Record,
@@ -37,13 +36,6 @@ from txlayer.core.topics import Change
 from txlayer.errors import NotAuthorisedError
 
 
-class Described(NamedTuple):
-    """A topic, and what these credentials may do with it."""
-
-    facts: TopicFacts
-    operations: frozenset[str]
-
-
 def _names(operations: Collection[AclOperation] | None) -> frozenset[str]:
     return frozenset(operation.name for operation in operations or ())
 
@@ -56,31 +48,33 @@ STORED_EVERY_MS = 65_000
 _PATIENCE_S = 10.0
 
 
-class Asked(NamedTuple):
-    """What to look at, beyond the namespace."""
+def inspect(
+    config: CoordinatorConfig,
+    *,
+    topics: Collection[str] = (),
+    replication_factor: int | None = None,
+    wall_clock: Callable[[], float] = time.time,
+) -> ClusterFacts:
+    """Gather the facts.
 
-    topics: tuple[str, ...] = ()  # real ones; those of recent half messages and of `target_topics` are looked at anyway
-    replication_factor: int | None = None
-
-
-def inspect(config: CoordinatorConfig, asked: Asked, *, wall_clock: Callable[[], float] = time.time) -> ClusterFacts:
-    """Gather the facts."""
-    with _Inspection(config, asked, wall_clock) as inspection:
-        return inspection.facts()
+    `topics` are real topics to look at; those of recent half messages and of `target_topics` are looked at anyway.
+    """
+    with _Inspection(config, topics, wall_clock) as inspection:
+        return inspection.facts(replication_factor)
 
 
 class _Inspection(KafkaAdmin):
     """One look at one cluster."""
 
-    def __init__(self, config: CoordinatorConfig, asked: Asked, wall_clock: Callable[[], float]) -> None:
+    def __init__(self, config: CoordinatorConfig, real: Collection[str], wall_clock: Callable[[], float]) -> None:
         super().__init__(config)
         self._settings = config
-        self._asked = asked
+        self._asked = real
         self._wall_clock = wall_clock
         self._untold: dict[str, str] = {}
         self._rights: list[Right] = []
 
-    def facts(self) -> ClusterFacts:
+    def facts(self, replication_factor: int | None) -> ClusterFacts:
         topics = self._settings.topics
         cluster = self.wait(self.client().describe_cluster(**self.limits()), resource="cluster", operation="describe")
         brokers = tuple(self._broker(node) for node in cluster.nodes)
@@ -96,13 +90,13 @@ class _Inspection(KafkaAdmin):
             op=topics.op,
             now_ms=int(self._wall_clock() * 1000),
             brokers=brokers,
-            topics=tuple(d.facts for d in own.values()),
-            internal_topics=tuple(d.facts for d in self._described(INTERNAL_TOPICS).values()),
-            real_topics=tuple(d.facts for d in real.values()),
+            topics=tuple(own.values()),
+            internal_topics=tuple(self._described(INTERNAL_TOPICS).values()),
+            real_topics=tuple(real.values()),
             missing_real_topics=missing,
-            changes=tuple(self._changes()),
+            changes=tuple(self._changes(replication_factor)),
             partitions=partitions,
-            group=None if group is None else GroupFacts(topics.coordinator_group, group.state, len(group.members)),
+            group=group,
             clock=clock,
             rights=tuple(self._rights),
             untold=self._untold,
@@ -118,16 +112,16 @@ class _Inspection(KafkaAdmin):
             self._untold[f"settings of {about}"] = str(exc)
             return BrokerFacts(node.id, {})
 
-    def _described(self, names: Collection[str]) -> dict[str, Described]:
+    def _described(self, names: Collection[str]) -> dict[str, TopicFacts]:
         """Those that exist; what these credentials may not describe is noted."""
-        found: dict[str, Described] = {}
+        found: dict[str, TopicFacts] = {}
         for name, answer in self._descriptions(names, foreseen=NOT_AUTHORISED_CODES).items():
             if isinstance(answer, KafkaError):
                 self._untold[name] = "describing it is refused to these credentials"
             if answer is None or isinstance(answer, KafkaError):
                 continue
-            found[name] = Described(self._topic_facts(answer), _names(answer.authorized_operations))
-            if not found[name].facts.settings:
+            found[name] = self._topic_facts(answer)
+            if not found[name].settings:
                 self._untold[f"settings of {name}"] = "refused to these credentials"
         return found
 
@@ -140,32 +134,33 @@ class _Inspection(KafkaAdmin):
             in_sync=tuple(tuple(node.id for node in p.isr) for p in answer.partitions),
             leaders=tuple(None if p.leader is None or p.leader.id < 0 else p.leader.id for p in answer.partitions),
             settings=settings,
+            operations=_names(answer.authorized_operations),
         )
 
-    def _changes(self) -> list[Change]:
+    def _changes(self, replication_factor: int | None) -> list[Change]:
         namespace = Namespace(self, topics=self._settings.topics, files=read_topic_files())
         try:
-            return namespace.plan(replication_factor=self._asked.replication_factor)
+            return namespace.plan(replication_factor=replication_factor)
         except NotAuthorisedError as exc:
             self._untold["topics against topics/"] = str(exc)
             return []
 
-    def _real(self, own: dict[str, Described]) -> tuple[dict[str, Described], tuple[str, ...]]:
+    def _real(self, own: dict[str, TopicFacts]) -> tuple[dict[str, TopicFacts], tuple[str, ...]]:
         """(those that are there, names of those that are not)."""
         topics = self._settings.topics
         there = self.topic_names()
         patterns = self._settings.target_topics
         matching = {name for name in there if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
-        named = self._recently_named(own) | set(self._asked.topics)
+        named = self._recently_named(own) | set(self._asked)
         found = self._described(sorted(name for name in matching | named if not topics.is_system(name)))
         # What these credentials may not describe looks as if it were not there.
         return found, tuple(sorted(named - there - self._untold.keys()))
 
-    def _recently_named(self, own: dict[str, Described]) -> set[str]:
+    def _recently_named(self, own: dict[str, TopicFacts]) -> set[str]:
         half = self._settings.topics.half
         if not self._may_read_half(own):
             return set()
-        partitions = [(half, p) for p in range(len(own[half].facts.leaders))]
+        partitions = [(half, p) for p in range(len(own[half].leaders))]
         starts, ends = self.start_offsets(partitions), self.end_offsets(partitions)
         ranges = {p: (max(starts[p], ends[p] - RECENT_COUNT), ends[p]) for p in partitions}
         raw = [codec.half_header_of(record.headers()) for record in self._read(ranges)]
@@ -182,11 +177,11 @@ class _Inspection(KafkaAdmin):
             self._untold[f"group {topics.coordinator_group}"] = str(exc)
             return None
 
-    def _partitions(self, own: dict[str, Described], group: GroupState | None) -> tuple[PartitionFacts, ...]:
+    def _partitions(self, own: dict[str, TopicFacts], group: GroupState | None) -> tuple[PartitionFacts, ...]:
         topics = self._settings.topics
         if topics.half not in own or topics.op not in own:
             return ()
-        count = min(len(own[name].facts.leaders) for name in (topics.half, topics.op))
+        count = min(len(own[name].leaders) for name in (topics.half, topics.op))
         halves, ops = ([(name, p) for p in range(count)] for name in (topics.half, topics.op))
         try:
             starts = self.start_offsets([*halves, *ops])
@@ -219,7 +214,7 @@ class _Inspection(KafkaAdmin):
             for p, (half, op) in enumerate(zip(halves, ops, strict=True))
         )
 
-    def _may_read_half(self, own: dict[str, Described]) -> bool:
+    def _may_read_half(self, own: dict[str, TopicFacts]) -> bool:
         half = self._settings.topics.half
         if half not in own:
             return False
@@ -239,12 +234,9 @@ class _Inspection(KafkaAdmin):
 
     # --- clock and rights ---------------------------------------------------------------------------------------------
 
-    def _clock(self, own: dict[str, Described], group: GroupState | None) -> ClockFacts:
+    def _clock(self, own: dict[str, TopicFacts], group: GroupState | None) -> ClockFacts:
         logs = [
-            tp
-            for d in own.values()
-            if d.facts.settings.get("message.timestamp.type") == "LogAppendTime"
-            for tp in _led(d)
+            tp for d in own.values() if d.settings.get("message.timestamp.type") == "LogAppendTime" for tp in _led(d)
         ]
         try:
             # Stored offsets carry the broker's own clock, and coordinators store them once a minute.
@@ -271,7 +263,7 @@ class _Inspection(KafkaAdmin):
         found = [self.wait(f, resource=p.topic, operation="list offsets").timestamp for p, f in futures.items()]
         return max((int(at_ms) for at_ms in found if at_ms > 0), default=None)
 
-    def _note_rights(self, own: dict[str, Described], real: dict[str, Described]) -> None:
+    def _note_rights(self, own: dict[str, TopicFacts], real: dict[str, TopicFacts]) -> None:
         topics = self._settings.topics
         needs = [
             ("coordinator", "Read", (topics.half, topics.op, topics.doubt)),
@@ -304,5 +296,5 @@ class _Inspection(KafkaAdmin):
         return _names(answer.authorized_operations)
 
 
-def _led(described: Described) -> list[TopicPartition]:
-    return [(described.facts.name, p) for p, leader in enumerate(described.facts.leaders) if leader is not None]
+def _led(described: TopicFacts) -> list[TopicPartition]:
+    return [(described.name, p) for p, leader in enumerate(described.leaders) if leader is not None]
