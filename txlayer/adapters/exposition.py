@@ -203,14 +203,21 @@ class MetricsServer:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     def _answer_to(self, request: bytes) -> bytes:
-        """The complete answer to a complete request: its first line and its headers."""
+        """The complete answer to a complete request (its first line and its headers), or to one that is too large."""
+        if len(request) > REQUEST_BYTES_MAX:
+            return _answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         first, *lines = request.decode("latin-1").splitlines()
         words = first.split()
         if len(words) != 3 or not words[2].startswith("HTTP/") or sum(map(bool, lines)) > HEADER_COUNT_MAX:
             return _answer(HTTPStatus.BAD_REQUEST)
         if words[0] not in ("GET", "HEAD"):
             return _answer(HTTPStatus.NOT_IMPLEMENTED)
-        status, body, content_type = self._page(words[1].partition("?")[0])
+        try:
+            status, body, content_type = self._page(words[1].partition("?")[0])
+        except Exception:
+            # One page failed; the next reader gets an answer.
+            logger.exception("metrics.failed")
+            return _answer(HTTPStatus.INTERNAL_SERVER_ERROR)
         return _answer(status, body, content_type, has_body=words[0] == "GET")
 
     def _page(self, path: str) -> tuple[HTTPStatus, bytes, str]:
@@ -267,7 +274,7 @@ class MetricsServer:
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(READER_TIMEOUT_S):
                 request = await self._request_from(sock)
-                await self._loop.sock_sendall(sock, self._answer(request))
+                await self._loop.sock_sendall(sock, self._answer_to(request))
                 sock.shutdown(socket.SHUT_WR)
 
     async def _request_from(self, sock: socket.socket) -> bytes:
@@ -279,13 +286,3 @@ class MetricsServer:
                 raise ConnectionResetError
             asked += came
         return asked
-
-    def _answer(self, request: bytes) -> bytes:
-        if len(request) > REQUEST_BYTES_MAX:
-            return _answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        try:
-            return self._answer_to(request)
-        except Exception:
-            # One page failed; the next reader gets an answer.
-            logger.exception("metrics.failed")
-            return _answer(HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -192,13 +192,11 @@ class LockLog:
         if appended_ms > self.now_ms:
             self._newest_ms, self._newest_seen_at = appended_ms, self._clock()
         found = decode_lock(record.key(), record.value())
-        why = ""
+        if not isinstance(found, Undecodable) and self._partition_of(found.queue) != partition:
+            found = Undecodable("it belongs into another partition")
         if isinstance(found, Undecodable):
-            why = found.why
-        elif self._partition_of(found.queue) != partition:
-            why = "it belongs into another partition"
-        if why or isinstance(found, Undecodable):
-            logger.warning("locks.unreadable", extra={"partition": partition, "offset": record.offset(), "reason": why})
+            skipped = {"partition": partition, "offset": record.offset(), "reason": found.why}
+            logger.warning("locks.unreadable", extra=skipped)
             return None
         return LockEntry(partition, record.offset(), appended_ms, found)
 

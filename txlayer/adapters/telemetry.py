@@ -49,7 +49,8 @@ def set_up_logging(*, log_format: str, level: str) -> None:
     logging.getLogger("txlayer.librdkafka").setLevel(logging.ERROR if level.upper() != "DEBUG" else logging.DEBUG)
 
 
-def _fields(record: logging.LogRecord) -> dict[str, object]:
+def fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """The fields of a log line, without those that every record has."""
     return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
 
 
@@ -67,7 +68,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "event": record.getMessage(),
             "pid": record.process,
-            **_fields(record),
+            **fields_of(record),
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
@@ -78,7 +79,7 @@ class TextFormatter(logging.Formatter):
     """Time, level, name, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{name}={_field(value)}" for name, value in _fields(record).items())
+        fields = " ".join(f"{name}={_field(value)}" for name, value in fields_of(record).items())
         line = f"{_at(record)} {record.levelname:<7} {printable(record.getMessage())} {fields}".rstrip()
         if record.exc_info:
             line = f"{line}\n{printable_lines(self.formatException(record.exc_info))}"

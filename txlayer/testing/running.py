@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from txlayer.adapters.connect import CoordinatorConnections, connect_coordinator
+from txlayer.adapters.telemetry import fields_of
 from txlayer.config import CoordinatorConfig, seconds
 from txlayer.coordinator.loop import Coordinator
 
@@ -138,7 +139,7 @@ class RunningCoordinator:
     def trouble(self) -> list[str]:
         """Its warnings and errors, a line each: what held back or refused a transaction."""
         return [
-            " ".join([record.getMessage(), *_fields(record)])
+            " ".join([record.getMessage(), *(f"{name}={value}" for name, value in fields_of(record).items())])
             for record in self._log.records
             if record.levelno >= logging.WARNING
         ]
@@ -154,10 +155,3 @@ class RunningCoordinator:
             self.coordinator.run(should_stop=self._is_stopping.is_set)
         except BaseException as exc:  # noqa: BLE001 - raised where the block ends
             self.failure = exc
-
-
-_OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "taskName"}
-
-
-def _fields(record: logging.LogRecord) -> list[str]:
-    return [f"{name}={value}" for name, value in record.__dict__.items() if name not in _OWN]

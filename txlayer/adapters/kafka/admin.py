@@ -296,12 +296,7 @@ MISSING_CODES = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN
 
 
 class KafkaAdmin(AdminConnection):
-    """The administrator's view of one cluster, for one thread at a time; it connects at the first question.
-
-    Every question raises, beside what it names itself:
-        BrokerUnavailableError: no answer within `timeout_ms`; a change may have happened, ask for the state.
-        NotAuthorisedError: credentials or rights were refused; nothing was changed.
-    """
+    """The `Administration` of real Kafka; a question waits for `timeout_ms`."""
 
     def __init__(self, config: ClientConfig, *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
         super().__init__(config, timeout_ms=timeout_ms)
