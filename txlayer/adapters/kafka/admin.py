@@ -197,93 +197,8 @@ class AdminConnection:
         )
 
 
-_OPERATION = "read stored offsets"
 _SLICE_S = 0.5
 """So often a wait for an answer looks whether it was refused."""
-
-
-class GroupOffsets:
-    """Asks for stored offsets. Used by one thread at a time.
-
-    Consumers ask, one per group and isolation level, because an admin client that learns that the group's coordinator has
-    moved ends the process: librdkafka 2.16 then looks for a group that only a consumer has (docs/explanation/kafka.md,
-    Groups).
-    """
-
-    def __init__(self, config: ClientConfig, *, timeout_ms: int) -> None:
-        self._config = config
-        self._timeout_ms = timeout_ms
-        self._consumers: dict[tuple[str, bool], Consumer] = {}
-
-    def close(self) -> None:
-        consumers, self._consumers = list(self._consumers.values()), {}
-        for consumer in consumers:
-            consumer.close()
-
-    def read(
-        self, group: str, partitions: Collection[TopicPartition], *, is_stable: bool
-    ) -> dict[TopicPartition, StoredOffset | None]:
-        """What `group` stored for each of `partitions`, None where nothing is; `is_stable` waits for what is pending."""
-        started = time.monotonic()
-        wanted = [ClientPartition(*p) for p in partitions]
-        consumer = self._consumer(group, is_stable=is_stable)
-        while True:
-            left_s = started + self._timeout_ms / 1000 - time.monotonic()
-            try:
-                return _found(consumer.committed(wanted, timeout=max(min(left_s, _SLICE_S), 0.001)))
-            except KafkaException as exc:
-                code = kafka_error(exc).code()
-                if code in MOVED_COORDINATOR_CODES and left_s > LOOK_S:
-                    # The client looks for the new one by itself, but tells the answer of the old one at once.
-                    time.sleep(LOOK_S)
-                elif code == KafkaError._TIMED_OUT and left_s > _SLICE_S:
-                    # Only `poll` reports a refused group.
-                    self._raise_refusal(consumer, group, started)
-                else:
-                    raise self._failed(exc, group, started) from exc
-
-    def _consumer(self, group: str, *, is_stable: bool) -> Consumer:
-        consumer = self._consumers.get((group, is_stable))
-        if consumer is None:
-            isolation = "read_committed" if is_stable else "read_uncommitted"
-            consumer = plain_consumer(self._config, isolation=isolation, group=group)
-            self._consumers[group, is_stable] = consumer
-        return consumer
-
-    def _raise_refusal(self, consumer: Consumer, group: str, started: float) -> None:
-        report = consumer.poll(0)
-        error = None if report is None else report.error()
-        if error is not None and error.code() in NOT_AUTHORISED_CODES:
-            raise self._failed(KafkaException(error), group, started)
-
-    def _failed(self, exc: KafkaException, group: str, started: float) -> TxLayerError:
-        # A client that knew the group's coordinator before the brokers went away may wait for that one for ever
-        # (librdkafka #5511): the next question gets a new one.
-        self.close()
-        error = translate(
-            exc,
-            bootstrap_servers=self._config.bootstrap_servers,
-            waited_ms=int((time.monotonic() - started) * 1000),
-            resource=group,
-            operation=_OPERATION,
-        )
-        if isinstance(error, BrokerUnavailableError):
-            return BrokerUnavailableError(
-                f"the stored offsets of {group} did not come: {error.detail}",
-                bootstrap_servers=self._config.bootstrap_servers,
-                waited_ms=error.waited_ms,
-            )
-        return error
-
-
-def _found(answer: Sequence[ClientPartition]) -> dict[TopicPartition, StoredOffset | None]:
-    found: dict[TopicPartition, StoredOffset | None] = {}
-    for p in answer:
-        if p.error is not None:
-            raise KafkaException(p.error)
-        stored = StoredOffset(p.offset, p.metadata or "") if p.offset >= 0 else None
-        found[p.topic, p.partition] = stored
-    return found
 
 
 _STATES_WITH_MEMBERS = {
@@ -300,11 +215,11 @@ class KafkaAdmin(AdminConnection):
 
     def __init__(self, config: ClientConfig, *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
         super().__init__(config, timeout_ms=timeout_ms)
-        self._group_offsets = GroupOffsets(config, timeout_ms=timeout_ms)
+        self._consumers: dict[tuple[str, bool], Consumer] = {}
 
     def close(self) -> None:
         super().close()
-        self._group_offsets.close()
+        self._close_consumers()
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
@@ -335,37 +250,25 @@ class KafkaAdmin(AdminConnection):
         description = self._descriptions([topic])[topic]
         if description is None:
             return None
-        limits = TopicLimits(
-            partition_count=len(description.partitions),
-            message_bytes_max=None,
-            is_reachable=_has_leaders(description),
-            # Some brokers say nothing about rights.
-            is_writable=not description.authorized_operations
-            or AclOperation.WRITE in description.authorized_operations,
-        )
         unreadable = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART}
-        settings = self.settings(ResourceType.TOPIC, topic, foreseen=unreadable)
-        if settings is None:
-            return limits
-        in_sync_min = int(settings["min.insync.replicas"])
+        settings = self.settings(ResourceType.TOPIC, topic, foreseen=unreadable) or {}
+        bytes_max, timestamps = settings.get("max.message.bytes"), settings.get("message.timestamp.type")
         # With fewer replicas than the topic's `min.insync.replicas` a broker asks for all of them.
-        has_enough_in_sync = all(len(p.isr) >= min(in_sync_min, len(p.replicas)) for p in description.partitions)
-        return limits._replace(
-            is_reachable=limits.is_reachable and has_enough_in_sync,
-            message_bytes_max=int(settings["max.message.bytes"]),
-            is_append_time=settings["message.timestamp.type"] == "LogAppendTime",
+        in_sync_min = int(settings.get("min.insync.replicas", 0))
+        is_in_sync = all(len(p.isr) >= min(in_sync_min, len(p.replicas)) for p in description.partitions)
+        operations = description.authorized_operations  # some brokers say nothing about rights
+        return TopicLimits(
+            partition_count=len(description.partitions),
+            message_bytes_max=None if bytes_max is None else int(bytes_max),
+            is_reachable=_has_leaders(description) and is_in_sync,
+            is_append_time=None if timestamps is None else timestamps == "LogAppendTime",
+            is_writable=not operations or AclOperation.WRITE in operations,
             closed_at_ms=closed_at_ms(settings),
         )
 
     def create(self, topics: Sequence[CreateTopic]) -> list[str]:
         wanted = [
-            NewTopic(
-                t.topic,
-                num_partitions=t.partition_count,
-                replication_factor=t.replication_factor or -1,
-                config=dict(t.settings),
-            )
-            for t in topics
+            NewTopic(t.topic, t.partition_count, t.replication_factor or -1, config=dict(t.settings)) for t in topics
         ]
         # Asked first, so that a refusal leaves no half of a namespace behind.
         self._create(wanted, validate_only=True)
@@ -460,7 +363,33 @@ class KafkaAdmin(AdminConnection):
     ) -> dict[TopicPartition, StoredOffset | None]:
         if not partitions:
             return {}
-        return self._group_offsets.read(group, partitions, is_stable=is_stable)
+        started, wanted = time.monotonic(), [ClientPartition(*p) for p in partitions]
+        consumer = self._consumer(group, is_stable=is_stable)
+        while True:
+            left_s = started + self._timeout_ms / 1000 - time.monotonic()
+            try:
+                answer = consumer.committed(wanted, timeout=max(min(left_s, _SLICE_S), 0.001))
+                for p in answer:
+                    if p.error is not None:
+                        raise KafkaException(p.error)
+            except KafkaException as exc:
+                code = kafka_error(exc).code()
+                if code in MOVED_COORDINATOR_CODES and left_s > LOOK_S:
+                    # The client looks for the new one by itself, but tells the answer of the old one at once.
+                    time.sleep(LOOK_S)
+                elif code == KafkaError._TIMED_OUT and left_s > _SLICE_S:
+                    # Only `poll` reports a refused group.
+                    report = consumer.poll(0)
+                    refusal = None if report is None else report.error()
+                    if refusal is not None and refusal.code() in NOT_AUTHORISED_CODES:
+                        raise self._no_offsets(KafkaException(refusal), group, started) from exc
+                else:
+                    raise self._no_offsets(exc, group, started) from exc
+            else:
+                return {
+                    (p.topic, p.partition): StoredOffset(p.offset, p.metadata or "") if p.offset >= 0 else None
+                    for p in answer
+                }
 
     def store_offsets(self, group: str, offsets: Mapping[TopicPartition, StoredOffset]) -> None:
         deadline = self.deadline()
@@ -495,6 +424,34 @@ class KafkaAdmin(AdminConnection):
         found = self._list_offsets(partitions, OffsetSpec.for_timestamp(at_ms))
         after = [p for p, offset in found.items() if offset < 0]
         return {**found, **self.end_offsets(after)}
+
+    # Consumers ask for stored offsets, one per group and isolation level, because an admin client that learns that the group's
+    # coordinator has moved ends the process: librdkafka 2.16 then looks for a group that only a consumer has
+    # (docs/explanation/kafka.md, Groups).
+
+    def _consumer(self, group: str, *, is_stable: bool) -> Consumer:
+        if (group, is_stable) not in self._consumers:
+            isolation = "read_committed" if is_stable else "read_uncommitted"
+            self._consumers[group, is_stable] = plain_consumer(self._config, isolation=isolation, group=group)
+        return self._consumers[group, is_stable]
+
+    def _close_consumers(self) -> None:
+        consumers, self._consumers = list(self._consumers.values()), {}
+        for consumer in consumers:
+            consumer.close()
+
+    def _no_offsets(self, exc: KafkaException, group: str, started: float) -> TxLayerError:
+        # A client that knew the group's coordinator before the brokers went away may wait for that one for ever
+        # (librdkafka #5511): the next question gets a new one.
+        self._close_consumers()
+        error = self.translated(exc, resource=group, operation="read stored offsets")
+        if not isinstance(error, BrokerUnavailableError):
+            return error
+        return BrokerUnavailableError(
+            f"the stored offsets of {group} did not come: {error.detail}",
+            bootstrap_servers=self._config.bootstrap_servers,
+            waited_ms=int((time.monotonic() - started) * 1000),
+        )
 
     # --- what several questions share ---------------------------------------------------------------------------------
 
