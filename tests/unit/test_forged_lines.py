@@ -12,11 +12,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from txlayer.adapters.exposition import Page
+from txlayer.adapters.exposition import MetricsServer
 from txlayer.adapters.metrics import Health, Sample, counter
 from txlayer.adapters.telemetry import JsonFormatter, TextFormatter
 from txlayer.cli import locks, output
 from txlayer.cli.exits import guard
+from txlayer.config import MetricsConfig
 from txlayer.core.leases import QueueLease
 from txlayer.errors import UsageError
 from txlayer.operate.locks import LeaseStatus, LockState
@@ -89,7 +90,7 @@ class Observed:
 def test_labels_of_metrics_hold_nothing_that_a_terminal_obeys_and_stay_apart() -> None:
     groups = [*FORGERIES, r"g\x1b", "g\x1b", "g"]
 
-    body = Page(Observed(groups)).render()
+    body = MetricsServer(MetricsConfig(), Observed(groups)).metrics_page()
 
     page = body.decode("utf-8")
     assert not UNSEEN.search(page.replace("\n", ""))

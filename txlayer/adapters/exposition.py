@@ -45,30 +45,6 @@ PAGE_KEPT_S = 1.0
 _encode, _CONTENT_TYPE = choose_encoder("")  # Prometheus' text format, which every reader understands
 
 
-class Page:
-    """The metrics page of one process, made at most once in `PAGE_KEPT_S`. Thread-safe; callers take turns.
-
-    Args:
-        observed: the source of the metrics.
-        clock: seconds.
-    """
-
-    def __init__(self, observed: Observed, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._body, self._kept_until = b"", float("-inf")
-        self._registry = CollectorRegistry()
-        self._registry.register(SampleCollector(observed))
-        ProcessCollector(registry=self._registry)
-        self._lock = threading.Lock()
-
-    def render(self) -> bytes:
-        with self._lock:
-            now = self._clock()
-            if now >= self._kept_until:
-                self._body, self._kept_until = _encode(self._registry), now + PAGE_KEPT_S
-            return self._body
-
-
 class SampleCollector(Collector):
     """A collector for a registry of Prometheus' client; nothing is computed between two scrapes.
 
@@ -162,6 +138,10 @@ class MetricsServer:
         self._clock = clock
         self._connections: dict[asyncio.Task[None], str] = {}  # the address of each, oldest first
         self._thread: threading.Thread | None = None
+        self._page, self._kept_until = b"", float("-inf")
+        self._registry = CollectorRegistry()
+        self._registry.register(SampleCollector(observed))
+        ProcessCollector(registry=self._registry)
 
     def start(self) -> None:
         if self._thread is not None:
@@ -178,7 +158,6 @@ class MetricsServer:
                 expected="an address of this machine and a free port",
             ) from exc
         listener.settimeout(0)
-        self._render = Page(self._observed, clock=self._clock).render
         self._loop = asyncio.SelectorEventLoop()  # a program may have installed another kind, whose clock cannot be set
         self._loop.time = self._clock  # type: ignore[method-assign]  # the time-outs of readers count by it
         self._ending = self._loop.create_future()
@@ -213,22 +192,29 @@ class MetricsServer:
         if words[0] not in ("GET", "HEAD"):
             return _answer(HTTPStatus.NOT_IMPLEMENTED)
         try:
-            status, body, content_type = self._page(words[1].partition("?")[0])
+            status, body, content_type = self._answer_of(words[1].partition("?")[0])
         except Exception:
             # One page failed; the next reader gets an answer.
             logger.exception("metrics.failed")
             return _answer(HTTPStatus.INTERNAL_SERVER_ERROR)
         return _answer(status, body, content_type, has_body=words[0] == "GET")
 
-    def _page(self, path: str) -> tuple[HTTPStatus, bytes, str]:
+    def _answer_of(self, path: str) -> tuple[HTTPStatus, bytes, str]:
         if path == "/metrics":
-            return HTTPStatus.OK, self._render(), _CONTENT_TYPE
+            return HTTPStatus.OK, self.metrics_page(), _CONTENT_TYPE
         if path in ("/livez", "/readyz"):
             health = self._observed.health()
             reason = health.stalled or (health.waiting if path == "/readyz" else "")
             status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK
             return status, f"{printable(reason) or 'ok'}\n".encode(), TEXT
         return HTTPStatus.NOT_FOUND, b"there are /metrics, /livez and /readyz\n", TEXT
+
+    def metrics_page(self) -> bytes:
+        """The metrics, made at most once in `PAGE_KEPT_S`."""
+        now = self._clock()
+        if now >= self._kept_until:
+            self._page, self._kept_until = _encode(self._registry), now + PAGE_KEPT_S
+        return self._page
 
     # --- connections --------------------------------------------------------------------------------------------------
 
