@@ -359,14 +359,10 @@ class MemoryTransactionalWriter(TranslatedWriter):
     # --- the port -----------------------------------------------------------------------------------------------------
 
     def initialise(self, *, timeout_s: float) -> None:
-        cluster = self._link.cluster
+        ask = partial(self._link.cluster.init_producer_id, self.transactional_id, self._timeout_ms)
         with self._errors_as_ours():
             self._require(WriterState.NEW, WriterState.READY)
-            self._producer_id, self._epoch = self._persist(
-                "InitProducerId",
-                lambda: cluster.init_producer_id(self.transactional_id, self._timeout_ms),
-                timeout_s=timeout_s,
-            )
+            self._producer_id, self._epoch = self._persist("InitProducerId", ask, timeout_s=timeout_s)
             self._state = WriterState.READY
 
     def begin(self) -> None:
@@ -382,21 +378,16 @@ class MemoryTransactionalWriter(TranslatedWriter):
 
     def send_offsets(self, offsets: Mapping[TopicPartition, StoredOffset], member: Any, *, timeout_s: float) -> None:
         fence: MemberMetadata = member
-        who = self._who
-        cluster, wanted = self._link.cluster, dict(offsets)
+        cluster, world, who = self._link.cluster, self._link.world, self._who
         with self._errors_as_ours():
             self._require(WriterState.OPEN)
-            deadline = self._link.world.monotonic() + timeout_s
+            deadline = world.monotonic() + timeout_s
             if fence.group not in self._added:
-                self._persist(
-                    "AddOffsetsToTxn", lambda: cluster.add_participants(*who, [fence.group]), timeout_s=timeout_s
-                )
+                add = partial(cluster.add_participants, *who, [fence.group])
+                self._persist("AddOffsetsToTxn", add, timeout_s=timeout_s)
                 self._added.add(fence.group)
-            self._persist(
-                "TxnOffsetCommit",
-                lambda: cluster.commit_offsets(*who, fence, wanted),
-                timeout_s=deadline - self._link.world.monotonic(),
-            )
+            store = partial(cluster.commit_offsets, *who, fence, dict(offsets))
+            self._persist("TxnOffsetCommit", store, timeout_s=deadline - world.monotonic())
 
     def poll(self) -> None:
         with self._errors_as_ours():
@@ -456,8 +447,8 @@ class MemoryTransactionalWriter(TranslatedWriter):
             timeout_s = deadline - self._link.world.monotonic()
         self._state = WriterState.ENDING
         if self._added:  # else nothing was written: the brokers never heard of it
-            cluster, who = self._link.cluster, self._who
-            self._persist("EndTxn", lambda: cluster.end_transaction(*who, is_commit=True), timeout_s=timeout_s)
+            end = partial(self._link.cluster.end_transaction, *self._who, is_commit=True)
+            self._persist("EndTxn", end, timeout_s=timeout_s)
         self._state = WriterState.READY
 
     def _send(self, batch: Batch, records: list[MemoryRecord]) -> int | None:
@@ -471,10 +462,9 @@ class MemoryTransactionalWriter(TranslatedWriter):
         return base
 
     def _add(self, tp: TopicPartition) -> None:
-        link, request = self._link, "AddPartitionsToTxn"
-        who = self._who
+        request = "AddPartitionsToTxn"
         try:
-            link.ask(request, lambda: link.cluster.add_participants(*who, [tp]))
+            self._link.ask(request, partial(self._link.cluster.add_participants, *self._who, [tp]))
         except RefusedError as exc:
             if exc.code is Code.CONCURRENT_TRANSACTIONS:
                 raise SendAgainError(CONCURRENT_BACKOFF_S) from exc

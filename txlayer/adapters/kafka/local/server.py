@@ -437,28 +437,24 @@ def wait_until_ready(address: str, *, check_alive: Callable[[], None]) -> None:
 
 def answers(address: str, *, timeout_s: float = 1) -> bool:
     """Whether the broker there answers within `timeout_s`."""
-    try:
-        AdminClient({"bootstrap.servers": address, **_QUIET_CLIENT}).list_topics(timeout=timeout_s)
-    except KafkaException:
-        return False
-    return True
+    client = AdminClient({"bootstrap.servers": address, **_QUIET_CLIENT})
+    return _is_served(lambda: client.list_topics(timeout=timeout_s))
 
 
 def _serves_groups(address: str) -> bool:
     consumer = Consumer({"bootstrap.servers": address, "group.id": _WARM_UP_NAME, **_QUIET_CLIENT})
-    try:
-        consumer.committed([TopicPartition("__consumer_offsets", 0)], timeout=_ATTEMPT_S)
-    except KafkaException:
-        return False
-    finally:
-        consumer.close()
-    return True
+    with contextlib.closing(consumer):
+        return _is_served(lambda: consumer.committed([TopicPartition("__consumer_offsets", 0)], timeout=_ATTEMPT_S))
 
 
 def _serves_kafka_transactions(address: str) -> bool:
     producer = Producer({"bootstrap.servers": address, "transactional.id": _WARM_UP_NAME, **_QUIET_CLIENT})
+    return _is_served(lambda: producer.init_transactions(_ATTEMPT_S))
+
+
+def _is_served(call: Callable[[], object]) -> bool:
     try:
-        producer.init_transactions(_ATTEMPT_S)
+        call()
     except KafkaException:
         return False
     return True
