@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -154,11 +154,6 @@ def unsettled(connections: CoordinatorConnections) -> list[UnsettledTransaction]
     One that is decided counts until the coordinator has carried it out and stored that.
     """
     return [s for s in Overview(connections).unsettled() if s.state not in AT_REST]
-
-
-def described(found: Iterable[UnsettledTransaction]) -> str:
-    """Transactions as lines for people, with what each one waits for."""
-    return "\n".join(f"  {_unsettled_line(each)}" for each in found)
 
 
 def _unsettled_line(found: UnsettledTransaction) -> str:
@@ -346,7 +341,7 @@ class Stage:
         """
         writer = self._writer()
         writer.begin()
-        writer.produce(topic, _encoded(value), _encoded(key), partition, None, None, 0, list(headers or ()))
+        writer.produce(topic, _bytes(value), _bytes(key), partition, None, None, 0, list(headers or ()))
         writer.commit(timeout_s=_WRITE_S)
         view, reach = self._view(topic), self._view(topic).reach()
         if not comes_true(lambda: not view.is_hanging(reach), within=_WRITE_S):
@@ -447,7 +442,7 @@ class Stage:
     def _why_not(self) -> str:
         said = ""
         if open_ones := unsettled(self._looking):
-            said += f"\nnot settled:\n{described(open_ones)}"
+            said += "\nnot settled:\n" + "\n".join(f"  {_unsettled_line(each)}" for each in open_ones)
         if trouble := self.coordinator.trouble():
             said += "\nthe coordinator says:\n" + "\n".join(f"  {line}" for line in trouble[-5:])
         return said
@@ -477,7 +472,3 @@ class Stage:
     def _remove(self) -> None:
         groups = [self._config.topics.coordinator_group, *self._names]
         self.kafka.remove(self._made, groups)
-
-
-def _encoded(text: Text | None) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text

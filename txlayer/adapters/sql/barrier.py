@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -18,7 +18,6 @@ from sqlalchemy.orm import Session
 from txlayer.adapters.sql.joined import OWN_WORK, JoinedTransaction, Watch
 from txlayer.adapters.sql.tables import (
     DEFAULT_NAME,
-    DriverInsert,
     OwnTable,
     Purged,
     barrier_table,
@@ -26,6 +25,7 @@ from txlayer.adapters.sql.tables import (
     check_autocommit,
     check_database,
     delete_old,
+    driver_insert,
     kind_and_number,
     own_session,
     rules_of,
@@ -153,7 +153,7 @@ class SqlBarrier(OwnTable):
         self._lock_wait_ms = milliseconds(lock_wait)
         self._absence_age_max_ms = milliseconds(oldest_check)
         self._purged_age_min = oldest_check + AGE_MARGIN
-        self._insert: DriverInsert | None = None
+        self._insert: Callable[[Connection, Sequence[str]], object] | None = None
         self._watch = Watch(self._rules)
         self._transactional: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -350,14 +350,15 @@ class SqlBarrier(OwnTable):
         orm_session = found if isinstance(found, Session) else None
         connection = begun_connection(found, self.table)
         self._check_connection(connection)
-        insert = self._driver_insert()
+        if self._insert is None:
+            self._insert = driver_insert(self._located()[0], self._engine.dialect, ROW)
         joined = JoinedTransaction(
             connection, orm_session, txn_id=txn_id, has_row=partial(self._has_row, txn_id, nonce)
         )
         self._watch.add(connection, orm_session, joined)
         row = (txn_id, nonce, check_group(group), COMMIT.value, Source.PRODUCER.value)
         try:
-            insert.execute(connection, row)
+            self._insert(connection, row)
         except IntegrityError as exc:
             error = BarrierRefusedError(
                 "a check-back, or another attempt of the same id, came first: roll back",
@@ -381,12 +382,6 @@ class SqlBarrier(OwnTable):
             table.c.resolution == COMMIT.value,  # a check in between wrote the same nonce
         )
         return connection.execute(own, execution_options=options).first() is not None
-
-    def _driver_insert(self) -> DriverInsert:
-        if self._insert is None:
-            table, _ = self._located()
-            self._insert = DriverInsert(table, self._engine.dialect, ROW)
-        return self._insert
 
     def _bind_of(self, session: Session) -> Engine | Connection:
         try:
