@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from txlayer.testing import running
 from txlayer.testing.running import POLL_S
 
 __all__ = ["HANG_S", "POLL_S", "TimedOutError", "hang", "pause", "wait_until"]
@@ -22,20 +21,25 @@ class TimedOutError(AssertionError):
 
 
 def wait_until(condition: Callable[[], T], *, within: float, what: str, growing: Callable[[], int] | None = None) -> T:
-    """Users' own `wait_until`, whose end is told from a failure of the condition itself.
+    """The first true value of `condition()`, as users' own `wait_until`.
+
+    With `growing` the time begins anew whenever that number is greater than ever before: slow work on a busy machine is
+    waited for, work that makes no progress is not. The number must have an end.
 
     Raises:
         TimedOutError: the condition did not come true.
     """
-    try:
-        return running.wait_until(condition, within=within, what=what, growing=growing)
-    except AssertionError as exc:
-        trace = exc.__traceback__
-        while trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        if trace is not None and trace.tb_frame.f_code is running.wait_until.__code__:
-            raise TimedOutError(str(exc)) from None
-        raise
+    deadline = time.monotonic() + within
+    most: int | None = None
+    while not (seen := condition()):
+        now, grown = time.monotonic(), growing() if growing else None
+        if grown is not None and (most is None or grown > most):
+            most, deadline = grown, now + within
+        if now > deadline:
+            progress = "" if most is None else f" since it got to {most}"
+            raise TimedOutError(f"{what}: not within {within:g} s{progress}, last seen: {seen!r}")
+        time.sleep(POLL_S)
+    return seen
 
 
 def pause(seconds: float) -> None:

@@ -20,30 +20,17 @@ POLL_S = 0.02
 T = TypeVar("T")
 
 
-def wait_until(
-    condition: Callable[[], T], *, within: timedelta | float, what: str, growing: Callable[[], int] | None = None
-) -> T:
+def wait_until(condition: Callable[[], T], *, within: timedelta | float, what: str) -> T:
     """The first true value of `condition()`; fails after `within` (a number: seconds) with the last value seen.
-
-    With `growing` the time begins anew whenever that number is greater than ever before: slow work on a busy machine is
-    waited for, work that makes no progress is not. The number must have an end.
 
     An exception of `condition` is not caught: a state that is expected for a while belongs into its value.
     """
-    within_s = seconds(within)
-    deadline = time.monotonic() + within_s
-    most: int | None = None
-    while True:
-        seen = condition()
-        if seen:
-            return seen
-        now, grown = time.monotonic(), growing() if growing else None
-        if grown is not None and (most is None or grown > most):
-            most, deadline = grown, now + within_s
-        if now > deadline:
-            progress = "" if most is None else f" since it got to {most}"
-            raise AssertionError(f"{what}: not within {within_s:g} s{progress}, last seen: {seen!r}")
+    deadline = time.monotonic() + seconds(within)
+    while not (seen := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {seconds(within):g} s, last seen: {seen!r}")
         time.sleep(POLL_S)
+    return seen
 
 
 def comes_true(condition: Callable[[], bool], *, within: timedelta | float, poll_s: float = POLL_S) -> bool:
