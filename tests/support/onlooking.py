@@ -55,7 +55,7 @@ class Onlooker:
         def connect() -> CoordinatorConnections:
             return stage.kafka.connect_coordinator(stage.config, client="view")
 
-        return LiveView(stage.config, connect, environment=still_environment(stage))
+        return LiveView(connect, environment=still_environment(stage))
 
     def look(self, *, step_count_max: int = 300) -> None:
         """Step until the picture is that of now or later."""

@@ -74,7 +74,7 @@ def watch(
     from txlayer.operate.live import LiveView
 
     clients = kafka_clients(config)
-    view = LiveView(config, lambda: CoordinatorConnections(clients, config, is_sparing=True))
+    view = LiveView(lambda: CoordinatorConnections(clients, config, is_sparing=True))
     with closing(view):
         view.catch_up()
         if is_once:

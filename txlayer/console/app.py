@@ -68,7 +68,7 @@ class Console:
         """Make the view; nothing is asked yet."""
         self.streams = EventStreams(self.connections.ending)
         self.looks = Looks(self.jobs, self.now_ms)
-        self.view = LiveView(self.config, self.connect, environment=self.environment)
+        self.view = LiveView(self.connect, environment=self.environment)
         # Undefined names are mistakes of ours; everything that is put into a page is escaped.
         self.templates = Templates(
             loader=PackageLoader("txlayer.console"),

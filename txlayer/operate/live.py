@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import GroupMember, LogReader, TopicPartition, append_time_of
 from txlayer.adapters.readers import check_end
-from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.log_time import latest_ms
 from txlayer.coordinator.recovery import Recovery, StoredPositions
 from txlayer.coordinator.setup import count_partitions, ledger_settings
@@ -165,7 +164,6 @@ class LiveView:
 
     def __init__(
         self,
-        config: CoordinatorConfig,
         connect: Callable[[], CoordinatorConnections],
         *,
         environment: Environment = REAL,
@@ -173,10 +171,10 @@ class LiveView:
     ) -> None:
         self.rows = UnsettledRows(row_count_max=row_count_max)
         self.state = LiveState()
-        self._config = config
-        self._topics = config.topics
         self._connect = connect
         self._connections = connect()
+        self._config = self._connections.config
+        self._topics = self._config.topics
         self._quarantine = Quarantine()
         self._doubt_from: dict[TopicPartition, int] = {}  # doubt offsets at which the first fold began
         self._counting: Running[None] | None = None

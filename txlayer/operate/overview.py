@@ -25,8 +25,6 @@ from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
 SLICE_MAX = 100_000
 """Records of one partition read at once behind the stored positions: op must not run far ahead of half."""
 
-_ANSWER_S = 10.0
-
 
 def read_stored(connections: CoordinatorConnections, partitions: Iterable[int]) -> dict[int, StoredPositions]:
     """{partition: what the coordinators have stored}, without waiting for pending offsets: under load some always are."""
@@ -104,9 +102,9 @@ class Overview:
         topics = self._config.topics
         with closing(self._connections.make_reader("read_committed")) as reader:
             # op's ends first: then every line that is read names a half record that is there.
-            op_left = self._left(reader, topics.op, {p: s.positions.op_offset for p, s in stored.items()})
+            op_left = self._left(topics.op, {p: s.positions.op_offset for p, s in stored.items()})
             self.op_ends = {p: op_left[p][1] if p in op_left else s.positions.op_offset for p, s in stored.items()}
-            half_left = self._left(reader, topics.half, {p: s.positions.half_next for p, s in stored.items()})
+            half_left = self._left(topics.half, {p: s.positions.half_next for p, s in stored.items()})
             while half_left or op_left:
                 slices: dict[TopicPartition, Range] = {}
                 for p, ledger in ledgers.items():
@@ -125,9 +123,9 @@ class Overview:
             left[partition] = (middle, end)
         return start, middle
 
-    def _left(self, reader: LogReader, topic: str, positions: Mapping[int, int]) -> dict[int, Range]:
-        ends = {p: reader.watermarks((topic, p), timeout_s=_ANSWER_S)[1] for p in positions}
-        return {p: (start, ends[p]) for p, start in positions.items() if start < ends[p]}
+    def _left(self, topic: str, positions: Mapping[int, int]) -> dict[int, Range]:
+        ends = self._connections.end_offsets([(topic, p) for p in positions])
+        return {p: (start, ends[topic, p]) for p, start in positions.items() if start < ends[topic, p]}
 
     def _fold(self, reader: LogReader, ledgers: dict[int, Ledger], slices: Mapping[TopicPartition, Range]) -> None:
         half_topic = self._config.topics.half
