@@ -70,7 +70,7 @@ class Bench:
         """A new consumer group, with its topics."""
         name = f"bench-{uuid4().hex[:8]}"
         with KafkaAdmin(ClientConfig(bootstrap_servers=self.servers)) as admin:
-            GroupTopics(admin, group=name, topics=(topic,), files=read_topic_files()).apply()
+            GroupTopics(admin, group=name, topics=(topic,)).apply()
         return name
 
     def ours(self, kind: str, topic: str, count: int, *more: str) -> dict[str, Any]:

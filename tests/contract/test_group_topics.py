@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
-from txlayer.adapters.namespace import read_topic_files
 from txlayer.adapters.ports import StoredOffset
 from txlayer.core.topics import AlterSetting, CreateTopic, Difference
 from txlayer.errors import TopicMismatchError, UsageError
@@ -14,7 +13,7 @@ from txlayer.operate.topics import GroupTopics
 
 
 def topics_of(lab: Lab, group: str, *topics: str) -> GroupTopics:
-    return GroupTopics(lab.admin(), group=group, topics=topics, files=read_topic_files())
+    return GroupTopics(lab.admin(), group=group, topics=topics)
 
 
 def test_each_topic_gets_dead_letters_and_replays_with_its_own_number_of_partitions(lab: Lab) -> None:

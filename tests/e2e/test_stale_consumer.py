@@ -19,7 +19,6 @@ from tests.support.processes import TxlayerProcess
 from tests.support.records import write
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.namespace import read_topic_files
 from txlayer.config import ClientConfig
 from txlayer.operate.topics import GroupTopics
 
@@ -89,7 +88,7 @@ class Shop:
         self._count = 0
         group = unique_name("loyalty")
         with KafkaAdmin(ClientConfig(bootstrap_servers=arena.servers)) as admin:
-            GroupTopics(admin, group=group, topics=[self.topic], files=read_topic_files()).apply()
+            GroupTopics(admin, group=group, topics=[self.topic]).apply()
         given = {
             "servers": arena.servers,
             "namespace": arena.namespace,

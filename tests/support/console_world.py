@@ -122,7 +122,7 @@ class ConsoleWorld:
             namespace.apply(partition_count=PARTITION_COUNT, replication_factor=1)
             for name in TARGETS:
                 create_topic(servers, name, partitions=4, config=REAL_TOPIC_SETTINGS)
-            GroupTopics(admin, group=LOYALTY, topics=["orders"], files=read_topic_files()).apply()
+            GroupTopics(admin, group=LOYALTY, topics=["orders"]).apply()
 
     # --- processes ----------------------------------------------------------------------------------------------------
 

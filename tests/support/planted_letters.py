@@ -17,7 +17,6 @@ from tests.support.commands import run_command
 from tests.support.logs import Seen, read_log
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader
-from txlayer.adapters.namespace import read_topic_files
 from txlayer.cli.main import build_app
 from txlayer.config import ClientConfig
 from txlayer.core.dead_letters import (
@@ -55,7 +54,7 @@ class Planted:
         self.topic = create_topic(servers, unique_name("orders"), partitions=partitions)
         self.partition_count = partitions
         with KafkaAdmin(self.config) as admin:
-            GroupTopics(admin, group=self.group, topics=[self.topic], files=read_topic_files()).apply()
+            GroupTopics(admin, group=self.group, topics=[self.topic]).apply()
         self._producer = Producer({"bootstrap.servers": servers, "acks": "all", "log_level": 0})
 
     @property

@@ -31,7 +31,6 @@ from tests.support.shop import make_shop
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker
-from txlayer.adapters.namespace import read_topic_files
 from txlayer.config import ClientConfig
 from txlayer.core.dead_letters import dead_letter_topic
 from txlayer.core.messages import Resolution
@@ -232,7 +231,7 @@ class Company:
         arena = self.arena
         with KafkaAdmin(ClientConfig(bootstrap_servers=arena.servers)) as admin:
             topics = [arena.targets[0]]
-            GroupTopics(admin, group=self.group, topics=topics, files=read_topic_files()).apply()
+            GroupTopics(admin, group=self.group, topics=topics).apply()
         program = CONSUMER.format(
             servers=arena.servers,
             group=self.group,

@@ -23,7 +23,7 @@ from tests.support.running import RunningCoordinator
 from tests.support.tls_broker import TlsBroker, User
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.namespace import read_acl_files, read_topic_files
+from txlayer.adapters.namespace import read_acl_files
 from txlayer.config import ClientConfig, CoordinatorConfig, ResponderConfig
 from txlayer.consumer.consumer import OrderedConsumer
 from txlayer.core.acls import RoleSpec, WantedAcl
@@ -84,7 +84,7 @@ def make_stage(broker: TlsBroker, *, patience_s: float = 30.0) -> Stage:
     group = unique_name("group")
     stage = Stage(broker, arena, group, small, patience_s)
     with KafkaAdmin(ClientConfig(bootstrap_servers=broker.open_servers)) as admin:
-        GroupTopics(admin, group=group, topics=stage.topics, files=read_topic_files()).apply()
+        GroupTopics(admin, group=group, topics=stage.topics).apply()
     return stage
 
 

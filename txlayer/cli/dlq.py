@@ -265,12 +265,6 @@ def _drop(
 
 
 def _carry_out(order: ReplayOrder, asking: Asking, cluster: ClusterOptions, *, as_json: bool) -> None:
-    """Do what was asked, and print what became of each.
-
-    Raises:
-        typer.Exit: not all are as they were asked to be.
-        TxLayerError: it could not be done; run again with the same request id, it goes on where it was.
-    """
     clients = kafka_clients(cluster.config(ClientConfig))
     topics = order.topics or tuple(dict.fromkeys(name.topic for name in order.names))
     with opened_logs(clients, order.group, topics) as logs:

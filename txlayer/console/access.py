@@ -491,7 +491,6 @@ def _is_own(origin: str, headers: Headers, *, is_secure: bool) -> bool:
 
 
 async def _read_form(request: Request, *, size_max: int | None = None) -> ImmutableMultiDict[str, str]:
-    """The fields of a form."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "not a form of this console")
     body = bytearray()

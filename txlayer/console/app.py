@@ -157,7 +157,6 @@ async def _refused(request: Request, error: TxLayerError) -> Response:
 
 
 async def _missing(request: Request, _error: Exception) -> Response:
-    """There is no such page."""
     console: Console = request.app.state.console
     return console.page(request, "problem.html", status=404, title="There is no such page", detail="")
 

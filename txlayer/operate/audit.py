@@ -134,7 +134,6 @@ def _newest(acts: list[Act], audit: Audit) -> list[Act]:
 
 
 def _together(acts: Iterable[Act]) -> Iterator[Entry]:
-    """Fold acts, the newest first."""
     found: dict[tuple[str, ...], Entry] = {}
     for act in acts:
         name = act.what, act.operator, act.reason, act.about, act.request_id

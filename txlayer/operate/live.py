@@ -270,7 +270,6 @@ class LiveView:
         self._reader, self._assigned = None, frozenset()
 
     def _fold(self, partitions: Collection[int]) -> None:
-        """Fold these partitions from the stored positions."""
         count = count_partitions(self._connections, self._topics)
         settings = ledger_settings(self._config, partition_count=count)
         now_ms = self._now_ms()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,33 +26,21 @@ from txlayer.core import acls
 from txlayer.core.acls import Acl, RoleSpec, WantedAcl
 from txlayer.core.dead_letters import dead_letter_topic, namesakes
 from txlayer.core.messages import check_group, txn_id_of
-from txlayer.core.topics import (
-    CLOSED_SETTING,
-    OPEN_VALUE,
-    AlterSetting,
-    Change,
-    DesiredTopic,
-    TopicSpec,
-    TopicState,
-    closed_at_ms,
-    plan,
-)
+from txlayer.core.topics import CLOSED_SETTING, OPEN_VALUE, AlterSetting, Change, TopicSpec, closed_at_ms, plan
 from txlayer.errors import ConfigError, LifecycleError, TopicMismatchError, UsageError
 from txlayer.operate import Json
 from txlayer.operate.offsets import partition_counts
 from txlayer.operate.overview import Overview, committed_records, read_stored
 
 
+@dataclass(frozen=True, slots=True)
 class GroupTopics:
     """Dead-letter and replay topics of a group, for topics that it consumes; nothing here deletes or shrinks."""
 
-    def __init__(
-        self, admin: Administration, *, group: str, topics: Sequence[str], files: Mapping[str, Mapping[str, object]]
-    ) -> None:
-        self._admin = admin
-        self._group = group
-        self._topics = tuple(dict.fromkeys(topics))
-        self._specs = [TopicSpec.parse(files[role]) for role in GROUP_ROLES]
+    admin: Administration
+    _: KW_ONLY
+    group: str
+    topics: Sequence[str]
 
     def plan(self, *, replication_factor: int | None = None) -> list[Change]:
         """What is missing or different; each topic has as many partitions as the one that it belongs to.
@@ -61,8 +50,10 @@ class GroupTopics:
             UsageError: another group's topics of another topic have the same names: each would read the other's letters.
         """
         self._refuse_namesakes()
-        sources = self._admin.describe_topics(self._topics)
-        for topic in self._topics:
+        topics, files = tuple(dict.fromkeys(self.topics)), read_topic_files()
+        specs = [TopicSpec.parse(files[role]) for role in GROUP_ROLES]
+        sources = self.admin.describe_topics(topics)
+        for topic in topics:
             if topic not in sources:
                 raise TopicMismatchError(
                     "create it first: its dead letters stand in as many partitions",
@@ -70,8 +61,16 @@ class GroupTopics:
                     expected="a topic",
                     found="none",
                 )
-        desired = self._desired(sources, replication_factor)
-        actual = {**sources, **self._admin.describe_topics([topic.name for topic in desired])}
+        desired = [
+            spec.desired(
+                names={"group": self.group, "topic": topic},
+                partition_count=sources[topic].partition_count,
+                replication_factor=replication_factor,
+            )
+            for topic in topics
+            for spec in specs
+        ]
+        actual = {**sources, **self.admin.describe_topics([topic.name for topic in desired])}
         return plan(desired, actual)
 
     def apply(self, *, replication_factor: int | None = None) -> Applied:
@@ -79,31 +78,20 @@ class GroupTopics:
 
         Raises: as `plan`; nothing was created then.
         """
-        return apply_changes(self._admin, partial(self.plan, replication_factor=replication_factor))
+        return apply_changes(self.admin, partial(self.plan, replication_factor=replication_factor))
 
     def _refuse_namesakes(self) -> None:
-        others = [(topic, *other) for topic in self._topics for other in namesakes(self._group, topic)]
-        there = self._admin.describe_topics({other for _, _, other in others})
+        others = [(topic, *other) for topic in self.topics for other in namesakes(self.group, topic)]
+        there = self.admin.describe_topics({other for _, _, other in others})
         for topic, group, other in others:
             if other not in there:
                 continue
             tps = [(other, p) for p in range(there[other].partition_count)]
-            if any(self._admin.stored_offsets(group, tps).values()):
+            if any(self.admin.stored_offsets(group, tps).values()):
                 raise UsageError(
-                    f"{dead_letter_topic(self._group, topic)} is the name for the dead letters of group {group} and topic "
+                    f"{dead_letter_topic(self.group, topic)} is the name for the dead letters of group {group} and topic "
                     f"{other}, too, and that group reads that topic: choose another name for one of the groups"
                 )
-
-    def _desired(self, sources: Mapping[str, TopicState], replication_factor: int | None) -> list[DesiredTopic]:
-        return [
-            spec.desired(
-                names={"group": self._group, "topic": topic},
-                partition_count=sources[topic].partition_count,
-                replication_factor=replication_factor,
-            )
-            for topic in self._topics
-            for spec in self._specs
-        ]
 
 
 def compare_topics(
@@ -131,7 +119,7 @@ def compare_topics(
         check_group(group)
         if partitions is not None:
             raise UsageError("--partitions: a group's topics have as many as the topic that they belong to")
-        owner = GroupTopics(admin, group=group, topics=topics, files=read_topic_files())
+        owner = GroupTopics(admin, group=group, topics=topics)
     return owner.apply(**sizes) if applies else ([], owner.plan(**sizes))
 
 

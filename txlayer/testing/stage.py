@@ -308,7 +308,7 @@ class Stage:
             self._made += admin.create([wanted])
             self._topics.append(name)
             if consumer_group is not None:
-                group = GroupTopics(admin, group=consumer_group, topics=[name], files=read_topic_files())
+                group = GroupTopics(admin, group=consumer_group, topics=[name])
                 self._made += [change.topic for change in group.plan() if isinstance(change, CreateTopic)]
                 group.apply()
         return name

@@ -51,7 +51,6 @@ async def audit(console: Console, request: Request) -> Response:
 
 
 def _link(entry: Entry) -> str:
-    """The page of what it is about."""
     act = entry.newest
     if act.what in _DECISIONS:
         return "/transaction?" + query({"id": act.example})
