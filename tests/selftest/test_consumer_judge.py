@@ -196,6 +196,12 @@ def given_up(index: int, *, after_ms: float) -> ConsumerHistory:
     return history
 
 
+def with_result(index: int, result: str) -> ConsumerHistory:
+    history = clean()
+    history.calls[index].result = result
+    return history
+
+
 def without_call(index: int) -> ConsumerHistory:
     history = clean()
     return replace(history, calls=[c for i, c in enumerate(history.calls) if i != index])
@@ -256,6 +262,7 @@ PLANTED: dict[str, tuple[Kind, Callable[[], ConsumerHistory]]] = {
     "handled again": (Kind.AGAIN, lambda: also(call(2, 65, key=B))),
     "an attempt that is forgotten": (Kind.ATTEMPTS, lambda: also(call(0, 55, attempt=2, result="raise", tenure=2))),
     "a handler given up before its deadline": (Kind.ATTEMPTS, lambda: given_up(0, after_ms=100)),
+    "an attempt that counts although it was postponed": (Kind.ATTEMPTS, lambda: with_result(0, "postponed")),
     "one attempt too many": (Kind.ATTEMPTS, lambda: also(call(0, 55, attempt=3, result="raise"))),
     "an attempt before the last one's count": (Kind.ATTEMPTS, lambda: without_stored(2)),
     "a request that is answered twice": (

@@ -29,13 +29,18 @@ class HandlerCall:
     request_offset: int | None = None  # of a replay: its request
     letter_offset: int | None = None  # of a replay: its dead letter
     ended_ms: float | None = None  # None: its process died, or it runs still
-    result: str = ""  # handled, raise, retry, later, reject
+    result: str = ""  # handled, raise, retry, later, postponed, reject
     given_up_ms: float | None = None  # its attempt counts as failed from then on, whatever it says
 
     @property
     def is_handled(self) -> bool:
         """It succeeded, and nobody had given it up."""
         return self.result == "handled" and self.given_up_ms is None
+
+    @property
+    def is_counted(self) -> bool:
+        """Its attempt counts, if it failed."""
+        return self.result != "postponed" or self.given_up_ms is not None
 
     @property
     def over_ms(self) -> float | None:

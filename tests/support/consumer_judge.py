@@ -92,6 +92,7 @@ def _reason(evidence: Evidence, queue: Place, letter: Letter, where: str) -> Ite
         if call.offset == letter.origin
         and call.letter_offset is None
         and not call.is_handled
+        and call.is_counted
         and (call.over_ms or 0) <= letter.at_ms + 1
     }
     wanted = said.attempt_count
@@ -193,7 +194,7 @@ def _attempts(evidence: Evidence) -> Iterable[Finding]:
         last[place, call.tenure, offset] = call
         counted = known.said.attempts.get(offset) if known else None
         stored = counted.ended_count if counted else 0
-        wanted = 1 + (before.attempt if before else stored)
+        wanted = before.attempt + before.is_counted if before else 1 + stored
         where = f"{place[0]} {offset} by {call.process}: attempt {call.attempt}"
         if call.attempt != wanted:
             yield finding(Kind.ATTEMPTS, queue, f"{where}, and {wanted} was next")

@@ -25,12 +25,13 @@ from txlayer.consumer.pools import (
     items_of,
     take_apart,
 )
-from txlayer.core.retry import Ack, HandlerResult, Reject, Retry
+from txlayer.core.retry import Ack, HandlerResult, Later, Reject, Retry
 
 if TYPE_CHECKING:
     from tests.simulation.consumers.society import ConsumerSociety
 
 LATER_MS = 200
+POSTPONED_COUNT = 2
 HANG_S = 1_000_000.0
 """Longer than any world."""
 
@@ -186,12 +187,14 @@ class Handling:
         word = ""
         for call, plan in zip(calls, planned, strict=True):
             word = word or self._word(call, plan)
+        if word == "later" and self._is_postponing(calls[0]):
+            word = "postponed"
         for call in calls:
             call.ended_ms = self._society.now_ms
             call.result = word or "handled"
             if not word:
                 self._write(call)
-        return self._say(word)
+        return self._say(word, is_of_partition=calls[0].offset % 4 == 1)
 
     def _begin(self, messages: Sequence[ReceivedMessage], context: Context) -> list[HandlerCall]:
         society = self._society
@@ -234,7 +237,19 @@ class Handling:
             return plan.word if self._society.is_replay_failing(call, plan) else ""
         return plan.word if call.attempt <= plan.failing_count else ""
 
-    def _say(self, word: str) -> HandlerResult:
+    def _is_postponing(self, call: HandlerCall) -> bool:
+        """Every third message that asks for a delay says twice in a tenure that no attempt shall be counted."""
+        if call.letter_offset is not None or call.offset % 3 != 2:
+            return False
+        place = call.tenure, call.topic, call.partition, call.offset
+        said = [c for c in self._society.calls if c.result == "postponed"]
+        is_so = sum((c.tenure, c.topic, c.partition, c.offset) == place for c in said) < POSTPONED_COUNT
+        self._society.world.happened["handler postpones"] += is_so
+        return is_so
+
+    def _say(self, word: str, *, is_of_partition: bool) -> HandlerResult:
+        if word == "postponed":
+            return Later(delay_ms=LATER_MS, is_of_partition=is_of_partition)
         if word == "raise":
             raise HandlerError("as planned")
         if word == "retry":
