@@ -1,6 +1,6 @@
 """Consumers: ordered by key against a thread per partition, Pyrallel-Consumer and a bare loop, on the same topic in the same run.
 
-    python bench/consumers.py [--only tasks empty processes failing restart] [--rounds 3] [--peer-python PYTHON]
+    python bench/consumers.py [--only tasks empty processes failing fair restart] [--rounds 3] [--peer-python PYTHON]
 
 Pyrallel-Consumer needs Python 3.12: `--peer-python` names one that has it (`pip install --group bench` there). Without
 it its figure is left out, and said so.
@@ -34,6 +34,7 @@ PARTITION_COUNT = 4
 KEY_COUNT = 1_000
 VALUE = b"x" * 100
 STUCK_COUNT = 100_000
+BACKLOG_COUNT = 100_000
 FAILING_KEY = "key-17"
 
 
@@ -45,16 +46,17 @@ class Bench:
         self.servers = kafka.bootstrap_servers
         self._peer_python = peer_python
 
-    def fill(self, topic: str, count: int) -> None:
-        """So many records of 100 bytes, of 1,000 keys in turn."""
+    def fill(self, topic: str, count: int, *, backlog_count: int = 0) -> None:
+        """So many records of 100 bytes, of 1,000 keys in turn; before them as many of one key as the backlog has."""
         producer = Producer(
             {"bootstrap.servers": self.servers, "linger.ms": 20, "queue.buffering.max.messages": 500_000}
         )
-        for number in range(count):
-            key = number % KEY_COUNT
+        for number in range(-backlog_count, count):
+            key = number % KEY_COUNT if number >= 0 else 0
+            name = f"key-{key}" if number >= 0 else "backlogged"
             while True:
                 try:
-                    producer.produce(topic, VALUE, f"key-{key}", partition=key % PARTITION_COUNT)
+                    producer.produce(topic, VALUE, name, partition=key % PARTITION_COUNT)
                     break
                 except BufferError:
                     producer.poll(0.1)
@@ -183,6 +185,15 @@ def measure_failing(bench: Bench, *, count: int, rounds: int) -> list[Figure]:
     return [Figure("others beside a key that always fails", statistics.median(parts), 0.95)]
 
 
+def measure_fair(bench: Bench, *, count: int, rounds: int) -> list[Figure]:
+    """One key has a backlog in front of all others; how fast the others are."""
+    parts = []
+    for _ in range(rounds):
+        alone = bench.ours("fair", "alone", count)["rate"]
+        parts.append(bench.ours("fair", "beside", count)["rate"] / alone)
+    return [Figure("others beside a key with a backlog of 100,000", statistics.median(parts), 0.9)]
+
+
 def measure_restart(bench: Bench) -> list[Figure]:
     """After kill -9 with 100,000 finished offsets above the stored one, all behind one stuck key."""
     bench.create("stuck", partitions=1)
@@ -239,7 +250,7 @@ def has_pyrallel(python: str) -> bool:
 def main() -> int:
     """Measure and show."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    subjects = ("tasks", "empty", "processes", "failing", "restart")
+    subjects = ("tasks", "empty", "processes", "failing", "fair", "restart")
     parser.add_argument("--only", choices=subjects, nargs="+", default=subjects)
     parser.add_argument("--rounds", type=int, default=3, help="pairs; the median counts")
     parser.add_argument("--count", type=int, default=1_000_000, help="records of empty handlers")
@@ -266,6 +277,11 @@ def main() -> int:
             bench.create("failing")
             bench.fill("failing", arguments.count // 2)
             figures += measure_failing(bench, count=arguments.count // 2, rounds=rounds)
+        if "fair" in only:
+            for topic, backlog_count in (("alone", 0), ("beside", BACKLOG_COUNT)):
+                bench.create(topic)
+                bench.fill(topic, 50_000, backlog_count=backlog_count)
+            figures += measure_fair(bench, count=50_000, rounds=rounds)
         if "restart" in only:
             figures += measure_restart(bench)
     return show_figures(figures)

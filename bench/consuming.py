@@ -3,6 +3,7 @@
     python bench/consuming.py tasks SERVERS TOPIC COUNT
     python bench/consuming.py empty SERVERS TOPIC COUNT [FAILING_KEY]
     python bench/consuming.py processes SERVERS TOPIC COUNT WORKERS
+    python bench/consuming.py fair SERVERS TOPIC COUNT
     python bench/consuming.py stuck SERVERS TOPIC COUNT GROUP
 
 Each handles COUNT messages, of keys that do not fail, and prints one JSON line. `stuck` goes on until it is ended, and
@@ -33,6 +34,7 @@ LOOK_S = 0.1
 STUCK = b"stuck"
 MARK = b"mark"
 """Keys of what never succeeds, and of what tells that a consumer is ready."""
+BACKLOGGED = b"backlogged"
 
 
 class Span:
@@ -44,11 +46,14 @@ class Span:
         self._first = self._last = 0.0
         self.ended = threading.Event()
 
+    def begin(self) -> None:
+        """The first message that counts, or one before it that does not."""
+        self._first = self._first or time.monotonic()
+
     def add(self) -> bool:
         """One more message; True for the last one."""
         number = next(self._numbers)
-        if number == 1:
-            self._first = time.monotonic()
+        self.begin()
         if number == self._count:
             self._last = time.monotonic()
             self.ended.set()
@@ -103,6 +108,25 @@ def run_empty(servers: str, topic: str, count: int, failing: str = "") -> dict[s
         (begin, begin_at), (end, end_at) = _working(consumer, topic, 1, count)
         failed_count = consumer.stats().topics[topic].failed
     return {"count": end - begin, "took_s": end_at - begin_at, "failed": failed_count}
+
+
+def run_fair(servers: str, topic: str, count: int) -> dict[str, float]:
+    """Handlers that wait for 1 ms, until COUNT messages of others than the one key with a backlog are handled."""
+    span = Span(count)
+    consumer = OrderedConsumer(
+        bootstrap_servers=servers, group=new_group(), topics=[topic], start_at="earliest", record_count_max=1_000_000
+    )
+
+    @consumer.handler
+    def handle(message: Any, _context: Any) -> None:
+        span.begin()
+        time.sleep(HANDLER_S / 10)
+        if message.key != BACKLOGGED:
+            span.add()
+
+    with consumer:
+        span.ended.wait()
+    return span.result()
 
 
 def compute_for(_message: Any, _context: Any) -> None:
@@ -185,7 +209,7 @@ def main() -> None:
     if kind == "tasks":
         result = asyncio.run(run_tasks(servers, topic, int(count)))
     else:
-        run = {"empty": run_empty, "processes": run_processes, "stuck": run_stuck}[kind]
+        run = {"empty": run_empty, "fair": run_fair, "processes": run_processes, "stuck": run_stuck}[kind]
         result = run(servers, topic, int(count), *more)
     print(json.dumps(result), flush=True)
 
