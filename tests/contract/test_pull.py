@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.contract.conftest import OF_HANDLERS
-from tests.support.consumers import PATIENCE_S, QUICK, Stage, numbers
+from tests.support.consumers import PATIENCE_S, QUICK, MakeStage, Stage, numbers
 from tests.support.waiting import wait_until
 from txlayer import JSON, AsyncOrderedConsumer, ConcurrentConsumer, Context, Interceptor, OrderedConsumer
 from txlayer.consumer.context import ReceivedMessage
@@ -124,6 +124,37 @@ def test_what_was_not_taken_holds_up_no_end(stage: Stage) -> None:
         messages = [pulled(consumer) for _ in range(4)]
         assert set(numbers(5)) - {done.value} == {message.value for message in messages}
         assert {1} == {message.context.attempt for message in messages}
+
+
+@pytest.mark.promise("P9")
+@OF_HANDLERS
+def test_when_the_group_shares_anew_what_is_open_is_handed_out_again(make_stage: MakeStage) -> None:
+    stage = make_stage(partitions=2)
+    for partition in range(2):
+        stage.write(b"%d first" % partition, b"%d next" % partition, key=b"k%d" % partition, partition=partition)
+    short = {"revoke_timeout": timedelta(seconds=0.5), "store_interval": timedelta(milliseconds=20)}
+    with stage.plain(OrderedConsumer, **short) as one:
+        kept = pulled(one)  # the other partition's first message waits to be taken
+        with stage.plain(OrderedConsumer, **short) as two:
+            wait_until(
+                lambda: [1, 1] == [len(each.stats().partitions) for each in (one, two)],
+                within=PATIENCE_S,
+                what="each has a partition",
+            )
+            wait_until(kept.answer.done, within=PATIENCE_S, what="its handler has ended")
+            with pytest.raises(LifecycleError, match="its time is over"):
+                kept.ack()
+            values: list[bytes | None] = []
+            for consumer in (one, two):
+                for _ in range(2):
+                    message = pulled(consumer)
+                    assert 1 == message.context.attempt
+                    values.append(message.value)
+                    message.ack()
+            stage.wait_stored(2)
+            stage.wait_stored(2, partition=1)
+
+    assert [b"0 first", b"0 next", b"1 first", b"1 next"] == sorted(value or b"" for value in values)
 
 
 def test_who_waits_for_a_message_returns_at_the_end(stage: Stage) -> None:
