@@ -12,13 +12,13 @@ from txlayer.adapters.connect import Clients
 from txlayer.adapters.ports import Administration, TopicPartition, partition_count_of
 from txlayer.adapters.readers import records_of
 from txlayer.config import SystemTopics
-from txlayer.core import codec
 from txlayer.core.dead_letters import ReplayKind, decode_replay, replay_topic
 from txlayer.core.history import split_operator_reason
 from txlayer.core.leases import LockKind, LockRecord, decode_lock
-from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable
+from txlayer.core.messages import Resolution, Source, Undecodable
 from txlayer.errors import RetriableError, TxLayerError
 from txlayer.operate.consumers import COUNT_MAX, consumed_topics
+from txlayer.operate.settle import lines_of
 
 RECORD_COUNT_MAX = 100_000
 RECORD_BYTES_MAX = 256 * 1024 * 1024
@@ -151,7 +151,7 @@ def _acts_of(record: Any, topics: SystemTopics, groups: Mapping[str, tuple[str, 
     if topic == topics.op:
         # Of a million lines a day few are an operator's.
         if b"|operator|" in value:
-            yield from _of_op(value, record.partition(), where, at_ms)
+            yield from _of_op(record)
     elif topic == topics.locks:
         found = decode_lock(record.key(), value)
         if isinstance(found, LockRecord) and found.kind is LockKind.RELEASE and found.reason:
@@ -169,15 +169,13 @@ def _acts_of(record: Any, topics: SystemTopics, groups: Mapping[str, tuple[str, 
         yield Act(at_ms, request.kind.name.lower(), *who, about, request.request_id, example, f"{topic} {where}")
 
 
-def _of_op(value: bytes, partition: int, where: str, at_ms: int) -> Iterator[Act]:
-    lines = codec.split_ops(value)
-    if isinstance(lines, Undecodable):
-        return
-    for number, line in enumerate(lines):
-        op = codec.decode_op(line) if "|operator|" in line else None
-        if not isinstance(op, OpMessage) or op.source is not Source.OPERATOR:
-            continue
-        what = "ask" if op.resolution is Resolution.UNKNOWN else op.resolution.name.lower()
-        what, who = "abandon" if op.is_abandon else what, split_operator_reason(op.reason)
-        example, place = f"{partition}:{op.last_offset}", f"op {where}, line {number}"
-        yield Act(at_ms, what, *who, op.producer_group, "", example, place)
+def _of_op(record: Any) -> Iterator[Act]:
+    for (offset, number), at_ms, op in lines_of(record):
+        if op.source is Source.OPERATOR:
+            what = "ask" if op.resolution is Resolution.UNKNOWN else op.resolution.name.lower()
+            what, who = "abandon" if op.is_abandon else what, split_operator_reason(op.reason)
+            example, place = (
+                f"{record.partition()}:{op.last_offset}",
+                f"op {record.partition()}:{offset}, line {number}",
+            )
+            yield Act(at_ms, what, *who, op.producer_group, "", example, place)
