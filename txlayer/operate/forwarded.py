@@ -15,7 +15,7 @@ from txlayer.adapters.ports import Administration, Record, TopicPartition
 from txlayer.adapters.readers import QUIET_S, records_of
 from txlayer.core import codec
 from txlayer.core.checks import CLOCK_ERROR_MS
-from txlayer.core.dead_letters import DeadLetter
+from txlayer.core.dead_letters import DeadLetter, dead_letter_of, dead_letter_topic
 from txlayer.core.history import HalfRecord, TransactionHistory
 from txlayer.core.messages import HalfOptions
 from txlayer.core.partitions import murmur2
@@ -148,17 +148,26 @@ def _dead_letters(
     clients: Clients, admin: Administration, group: str, messages: Sequence[ForwardedMessage]
 ) -> dict[tuple[int, int], tuple[int, str, str]]:
     """{(partition, offset) of a message: its dead letter}, of those that were written soon enough."""
-    log = DeadLetterLog(admin, group=group, topic=messages[0].topic, make_reader=clients.reader)
-    wanted = {(message.partition, message.offset) for message in messages}
-    letters = log.letters(since_ms=min(m.at_ms for m in messages), partitions={partition for partition, _ in wanted})
+    topic, wanted = messages[0].topic, {(message.partition, message.offset) for message in messages}
+    dlq = [(dead_letter_topic(group, topic), partition) for partition in {partition for partition, _ in wanted}]
+    starts, ends = admin.offsets_at(dlq, at_ms=min(m.at_ms for m in messages)), admin.end_offsets(dlq)
+    ranges = {tp: (starts[tp], ends[tp]) for tp in dlq}
+    places: dict[tuple[int, int], int] = {}
+    with closing(clients.reader()) as reader:
+        for record in islice(records_of(reader, ranges, patience_s=QUIET_S, clock=clients.clock), READ_COUNT_MAX):
+            letter = dead_letter_of(record.headers())
+            if isinstance(letter, DeadLetter) and (record.partition(), letter.origin.offset) in wanted:
+                places[record.partition(), letter.origin.offset] = record.offset()
+    if not places:
+        return {}  # and the requests need not be read
+    log = DeadLetterLog(admin, group=group, topic=topic, make_reader=clients.reader)
     found = {}
-    for each in islice(letters, READ_COUNT_MAX):
-        letter = each.letter
-        if isinstance(letter, DeadLetter) and (each.position.partition, letter.origin.offset) in wanted:
+    for at, offset in places.items():
+        again = log.at(at[0], offset)
+        if again is not None and isinstance(again.letter, DeadLetter):
+            letter = again.letter
             error = f": {letter.error_type}: {letter.error_message}" if letter.error_type else ""
-            why = f"{letter.reason.value}{error}"
-            at = each.position.partition, letter.origin.offset
-            found[at] = each.position.offset, why, each.history.state.value
+            found[at] = offset, f"{letter.reason.value}{error}", again.history.state.value
     return found
 
 
