@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
+from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -46,11 +47,14 @@ def read_consumed(clients: Clients) -> list[ConsumedTopic]:
     """Those that there are, the first `COUNT_MAX` by name."""
     with closing(clients.admin()) as admin:
         names = islice(consumed_topics(admin.topic_names()), COUNT_MAX)
-        found = [_consumed(admin, group, topic) for group, topic in names]
+        count = cache(lambda group: len(admin.group(group).members))
+        found = [_consumed(admin, group, topic, count) for group, topic in names]
     return [each for each in found if each is not None]
 
 
-def _consumed(admin: Administration, group: str, topic: str) -> ConsumedTopic | None:
+def _consumed(
+    admin: Administration, group: str, topic: str, count_members: Callable[[str], int]
+) -> ConsumedTopic | None:
     dlq = dead_letter_topic(group, topic)
     count, letters = admin.partition_count(topic), admin.partition_count(dlq)
     if count is None or letters is None:  # deleted just now
@@ -61,5 +65,5 @@ def _consumed(admin: Administration, group: str, topic: str) -> ConsumedTopic | 
     lag = 0
     for tp, offset in admin.stored_offsets(group, tps).items():
         lag += ends[tp] - (starts[tp] if offset is None else max(offset.offset, starts[tp]))
-    members = admin.group(group).members
-    return ConsumedTopic(group, topic, len(members), lag, sum(ends[tp] - starts[tp] for tp in dlq_tps))
+    letter_count = sum(ends[tp] - starts[tp] for tp in dlq_tps)
+    return ConsumedTopic(group, topic, count_members(group), lag, letter_count)
