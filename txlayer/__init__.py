@@ -53,11 +53,18 @@ if TYPE_CHECKING:
     )
     from txlayer.producer.aio import AsyncTransaction, AsyncTransactionalProducer
     from txlayer.producer.check_handlers import CheckRequest
+    from txlayer.producer.interceptors import ProducerInterceptor, SentTransaction
     from txlayer.producer.metrics import ProducerMetrics
     from txlayer.producer.pipeline import TransactionSendResult
     from txlayer.producer.producer import Transaction, TransactionalProducer
     from txlayer.producer.questions import RefusedResolution, ResponderStats
-    from txlayer.producer.rocketmq import PreparedMessage, TransactionListener, TransactionMQProducer
+    from txlayer.producer.rocketmq import (
+        AsyncTransactionListener,
+        AsyncTransactionMQProducer,
+        PreparedMessage,
+        TransactionListener,
+        TransactionMQProducer,
+    )
     from txlayer.producer.submitted import SubmittedTransaction
 
 __version__ = "0.1.0"
@@ -70,6 +77,8 @@ _MODULES = {
     "AsyncOrderedConsumer": "txlayer.consumer.aio",
     "AsyncSqlBarrier": "txlayer.adapters.sql.aio",
     "AsyncTransaction": "txlayer.producer.aio",
+    "AsyncTransactionListener": "txlayer.producer.rocketmq",
+    "AsyncTransactionMQProducer": "txlayer.producer.rocketmq",
     "AsyncTransactionalProducer": "txlayer.producer.aio",
     "BarrierRefusedError": "txlayer.errors",
     "BreakerPolicy": "txlayer.core.breaker",
@@ -103,6 +112,7 @@ _MODULES = {
     "PoisonMessageError": "txlayer.errors",
     "PreparedMessage": "txlayer.producer.rocketmq",
     "ProducerFencedError": "txlayer.errors",
+    "ProducerInterceptor": "txlayer.producer.interceptors",
     "ProducerMetrics": "txlayer.producer.metrics",
     "ROLLBACK": "txlayer.core.messages",
     "PulledMessage": "txlayer.consumer.pull",
@@ -117,6 +127,7 @@ _MODULES = {
     "Retry": "txlayer.core.retry",
     "RetryPolicy": "txlayer.core.retry",
     "RollbackRequiredError": "txlayer.errors",
+    "SentTransaction": "txlayer.producer.interceptors",
     "SqlBarrier": "txlayer.adapters.sql.barrier",
     "SubmittedTransaction": "txlayer.producer.submitted",
     "TopicMismatchError": "txlayer.errors",
@@ -142,6 +153,8 @@ __all__ = [
     "AfterExhausted",
     "AsyncOrderedConsumer",
     "AsyncTransaction",
+    "AsyncTransactionListener",
+    "AsyncTransactionMQProducer",
     "AsyncTransactionalProducer",
     "BarrierRefusedError",
     "BreakerPolicy",
@@ -172,6 +185,7 @@ __all__ = [
     "PoisonMessageError",
     "PreparedMessage",
     "ProducerFencedError",
+    "ProducerInterceptor",
     "ProducerMetrics",
     "PulledMessage",
     "ReceivedMessage",
@@ -185,6 +199,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "RollbackRequiredError",
+    "SentTransaction",
     "SubmittedTransaction",
     "TopicMismatchError",
     "TopicStats",

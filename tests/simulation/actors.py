@@ -161,10 +161,10 @@ class ProducerProcess:
         engine, society, databases = self._engine, self._society, self._society.databases
         key = self._begin(planned)
         immunity = None if planned.immunity_s is None else timedelta(seconds=planned.immunity_s)
-        placement = engine.identity.placement(planned.ordering_key, planned.order, immunity)
+        entry = engine.enter(ordering_key=planned.ordering_key, order=planned.order, immunity=immunity)
         messages = _messages(planned, key, now_s=self._world.now_ms() / 1000)
         try:
-            txn = yield from steps.launch(engine, self._make_flight, messages, placement, key)
+            txn = yield from steps.launch(engine, self._make_flight, messages, entry, key)
             if planned.end is End.SENT:
                 self._die_soon()
             yield from steps.stored(engine, txn)

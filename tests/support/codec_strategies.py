@@ -58,6 +58,8 @@ OPTIONS = st.builds(
     timestamp_ms=st.none() | WHOLE,
     key_murmur=st.none() | NUMBER,
     deliver_at_ms=st.none() | WHOLE,
+    check_with=st.sampled_from(["", "k", "k+t+q+c+horder-id", "horder%20id+z"]),
+    query_id=st.none() | st.text(min_size=1, max_size=30),
 )
 
 _PLAIN_SUMMARIES = st.builds(

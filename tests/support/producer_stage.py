@@ -24,7 +24,7 @@ from txlayer.errors import BrokerUnavailableError, TxLayerError
 from txlayer.producer import responder, steps
 from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.engine import Engine, assemble
-from txlayer.producer.identity import ANYWHERE
+from txlayer.producer.identity import ANYWHERE, Entry
 from txlayer.producer.pipeline import PendingTransaction
 from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.questions import ResponderStats
@@ -306,7 +306,7 @@ class World:
         self, messages: Sequence[Message] = (ORDER,), *, make: Any = PendingTransaction, key: str = KEY, **how: Any
     ) -> Steps[PendingTransaction]:
         """The steps of `launch`, not begun."""
-        return steps.launch(self.engine, make, messages, ANYWHERE, key, **how)
+        return steps.launch(self.engine, make, messages, Entry(None, ANYWHERE, "", **{"may_wait": True, **how}), key)
 
     def launch(
         self, messages: Sequence[Message] = (ORDER,), make: Any = PendingTransaction, key: str = KEY

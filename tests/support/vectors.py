@@ -60,6 +60,8 @@ RULES: Json = {
         {"name": "partition", "form": "n{}"},
         {"name": "timestamp_ms", "form": "t{}"},
         {"name": "key_murmur", "form": "m{}"},
+        {"name": "check_with", "form": "a{}"},
+        {"name": "query_id", "form": "q{}", "percent_encoded": "all but letters A-Z a-z, digits, _ . - ~"},
     ],
     "op_line": {
         "form": "{version}|{resolution}|{txn_id}/{nonce}|{producer_group}|{last_offset}|{born_ms}|{source}|{check_number}|{reason}",
@@ -344,6 +346,7 @@ def document() -> Json:
             question_and_answers(v["line"])
             for v in vectors("check") if v["kind"] == "QUESTION"
         ],
+        "question_details": vectors("question-details"),
         "forwarded": vectors("origin"),
         "accepted": [both((v["half"] if "half" in v else v["op"]).encode()) | {"key": v["key"]} for v in accepted],
         "refused": {

@@ -6,13 +6,21 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.support.waiting import wait_until
 from txlayer.producer import check_handlers
-from txlayer.producer.check_handlers import Call, CallOutcome, CheckRequest, LoopCallRunner, ThreadCallRunner
+from txlayer.producer.check_handlers import (
+    Call,
+    CallOutcome,
+    CheckRequest,
+    ExecutorCallRunner,
+    LoopCallRunner,
+    ThreadCallRunner,
+)
 
 PATIENCE_S = 10.0
 
@@ -323,3 +331,66 @@ def test_a_closed_loop_answers_nothing_and_breaks_nothing() -> None:
     calls.close(0)
 
     assert [True] == [outcome.is_stale for outcome in outcomes]
+
+
+# --- on an executor of the user's -------------------------------------------------------------------------------------
+
+
+def test_calls_run_on_the_users_executor_which_stays_open(
+    application: Application, outcomes: deque[CallOutcome]
+) -> None:
+    with ThreadPoolExecutor(1, thread_name_prefix="mine") as mine:
+        calls = ExecutorCallRunner(application.answer, executor=mine, done=outcomes.append, clock=lambda: 1.0)
+        for name in ("a", "bad"):
+            calls.begin(call_of(name))
+        calls.begin(call_of("old", stale_at=0.5))
+        wait_until(lambda: len(outcomes) == 3, within=PATIENCE_S, what="all calls")
+        calls.close(0.0)
+        assert 7 == mine.submit(lambda: 7).result()
+
+    assert [["a"], None, None] == said(outcomes)
+    assert [None, SystemExit, None] == [type(each.error) if each.error else None for each in outcomes]
+    assert [False, False, True] == [each.is_stale for each in outcomes]
+    assert ["a", "bad"] == application.begun
+
+
+def test_a_call_that_hangs_on_an_executor_is_given_up_and_too_many_stop_it(
+    application: Application, outcomes: deque[CallOutcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_handlers, "LOST_COUNT_MAX", 0)
+    application.hold("h")
+    call = call_of("h")
+    with ThreadPoolExecutor(1) as mine:
+        calls = ExecutorCallRunner(application.answer, executor=mine, done=outcomes.append, clock=lambda: 1.0)
+        calls.begin(call)
+        wait_until(lambda: application.begun, within=PATIENCE_S, what="it hangs")
+
+        able = [calls.is_able]
+        assert calls.give_up(call)
+        able.append(calls.is_able)
+        application.let_go()
+        wait_until(lambda: outcomes, within=PATIENCE_S, what="what came late")
+
+    assert [True, False, True] == [*able, calls.is_able]
+    assert not calls.give_up(call)
+    assert call.is_given_up
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_calls_for_an_executor_that_is_shut_down_are_stale(
+    application: Application, outcomes: deque[CallOutcome], *, has_begun: bool
+) -> None:
+    application.hold("h")
+    mine = ThreadPoolExecutor(1)
+    calls = ExecutorCallRunner(application.answer, executor=mine, done=outcomes.append, clock=lambda: 1.0)
+    if has_begun:
+        calls.begin(call_of("h"))
+        calls.begin(call_of("a"))
+    mine.shutdown(wait=False, cancel_futures=True)
+    if not has_begun:
+        calls.begin(call_of("a"))
+
+    wait_until(lambda: outcomes, within=PATIENCE_S, what="it is stale")
+
+    assert outcomes[0].is_stale
+    assert not calls.is_able

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.codec_strategies import CHECKS, HEADERS, KEY, SUMMARIES, TOPIC, WHOLE, half_headers, ops
+from tests.support.core_records import plain_record
 from tests.support.protocol_page import page, vectors, with_enums
 from txlayer.core import codec
 from txlayer.core.messages import (
@@ -14,10 +15,12 @@ from txlayer.core.messages import (
     DoubtSummary,
     HalfHeader,
     HalfOptions,
+    Headers,
     OpMessage,
     OrderMode,
     Origin,
     ParkReason,
+    QuestionDetails,
     Resolution,
     Source,
     Undecodable,
@@ -57,6 +60,47 @@ def test_a_check_is_the_one_on_the_protocol_page() -> None:
 
         assert vector["line"].encode() == codec.encode_check(check)
         assert check == codec.decode_check(vector["line"].encode())
+
+
+def test_what_a_question_carries_is_what_the_protocol_page_says() -> None:
+    def raw(text: str | None) -> bytes | None:
+        return None if text is None else text.encode()
+
+    for vector in vectors("question-details"):
+        ours = f"1|order-4711/5f3a90c2|orders|shop.orders|0/1|1700000000000|{vector['options']}"
+        headers = [(name, raw(value)) for name, value in (*vector["headers"], ("txl", ours))]
+        record = plain_record(key=raw(vector["key"]), value=raw(vector["value"]), headers=headers)
+
+        assert [(name, raw(value)) for name, value in vector["carried"]] == codec.encode_details(record)
+
+
+def test_parts_that_do_not_fit_into_a_question_are_named() -> None:
+    wanted = ("key", "tags", "headers:a|b", "query_id", "content")
+    options = codec.encode_options(HalfOptions(check_with=codec.encode_check_with(wanted), query_id="7"))
+    txl = codec.half_header("order-4711/5f3a90c2", "orders", "shop", 0, 1, 5, options)
+    headers = [("tags", b"big"), ("a|b", b"x" * 4_000), ("txl", txl)]
+
+    carried = codec.encode_details(plain_record(key=b"k" * 4_000, value=b"v" * 16_384, headers=headers))
+    too_large = codec.encode_details(plain_record(key=b"k", value=b"v" * 16_385, headers=headers))
+
+    found, other = codec.decode_details(carried), codec.decode_details(too_large)
+    assert QuestionDetails(b"k" * 4_000, "big", (), "7", b"v" * 16_384, ("headers:a|b",)) == found
+    assert QuestionDetails(b"k", "big", (("a|b", b"x" * 4_000),), "7", None, ("content",)) == other
+    sizes = [sum(len(name) + len(value or b"") for name, value in each) for each in (carried, too_large)]
+    assert max(sizes) <= codec.details_bytes_max("k+c") + 64
+
+
+@given(st.lists(st.sampled_from(["key", "tags", "query_id", "content", "headers:x", "headers:ä b,|+"])), HEADERS)
+def test_a_question_carries_at_most_what_is_counted_for_it(wanted: list[str], headers: Headers) -> None:
+    options = codec.encode_options(HalfOptions(check_with=codec.encode_check_with(wanted), query_id="7"))
+    txl = codec.half_header("order-4711/5f3a90c2", "orders", "shop", 0, 1, 5, options)
+
+    found = codec.decode_details(codec.encode_details(plain_record(key=b"k", headers=[*headers, ("txl", txl)])))
+
+    assert (b"k" if "key" in wanted else None) == found.key
+    assert ("7" if "query_id" in wanted else None) == found.query_id
+    assert (b"v" if "content" in wanted else None) == found.content
+    assert () == found.left_out
 
 
 def test_a_check_is_kept_under_its_transaction_id_or_its_group() -> None:
@@ -102,7 +146,7 @@ def test_the_protocol_page_names_every_header_and_every_reason() -> None:
     text = page()
     headers = [value for name, value in vars(codec).items() if name.endswith("_HEADER")]
 
-    assert 8 == len(headers)
+    assert 13 == len(headers)
     assert [] == [name for name in headers if f"`{name}`" not in text]
     assert [] == [reason.value for reason in ParkReason if f"`{reason.value}`" not in text]
 

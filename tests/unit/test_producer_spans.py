@@ -8,17 +8,19 @@ import pytest
 
 from tests.support.producer_stage import HALF, OP, ORDER, World
 from tests.support.tracing import Spans, attributes
+from txlayer.adapters.tracing import HEADER_BYTES
 from txlayer.core.messages import COMMIT
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError
+from txlayer.producer.interceptors import watching
 from txlayer.producer.submitted import SubmittedTransaction
-from txlayer.producer.tracing import assemble_traced
+from txlayer.producer.tracing import traced
 
 
 class TracedWorld(World):
     """A world whose engine makes spans."""
 
     def __init__(self, spans: Spans, **settings: Any) -> None:
-        super().__init__(assemble_traced(spans.tracing), **settings)
+        super().__init__(watching(traced(spans.tracing), spare_bytes=HEADER_BYTES), **settings)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,8 @@ from tests.support.fake_barrier import FakeBarrier
 from tests.support.producer_stage import ORDER, PATIENCE_S, ProducerStage, commit, limit, question, refusal, stats_of
 from tests.support.waiting import wait_until
 from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Resolution, Source
-from txlayer.errors import OpenTransactionLimitError, OutcomeUnknownError
+from txlayer.errors import OpenTransactionLimitError, OutcomeUnknownError, UsageError
+from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.check_handlers import CheckRequest
 from txlayer.producer.producer import TransactionalProducer
 from txlayer.producer.questions import RefusedResolution
@@ -313,3 +315,33 @@ def test_a_callback_may_close_its_producer(stage: ProducerStage, caplog: pytest.
 
     assert closed.wait(PATIENCE_S)
     assert "on_refused.raised" not in [r.getMessage() for r in caplog.records]
+
+
+# --- on the user's executor -------------------------------------------------------------------------------------------
+
+
+def test_a_handler_runs_on_the_executor_that_the_producer_was_given(stage: ProducerStage) -> None:
+    threads: list[str] = []
+
+    def check(_: CheckRequest) -> Resolution:
+        threads.append(threading.current_thread().name)
+        return COMMIT
+
+    with ThreadPoolExecutor(1, thread_name_prefix="mine") as mine:
+        stage.producer(check=check, check_executor=mine).start()
+        stage.ask(question("a"), question("b"))
+        assert {COMMIT} == {answer.resolution for answer in stage.answers(2)}
+
+    assert {"mine_0"} == set(threads)
+
+
+async def _on_loop(_: CheckRequest) -> Resolution:
+    return COMMIT
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"), [(TransactionalProducer, {}), (AsyncTransactionalProducer, {"check": _on_loop})]
+)
+def test_an_executor_without_calls_for_it_is_refused(kind: Any, given: dict[str, Any]) -> None:
+    with ThreadPoolExecutor(1) as mine, pytest.raises(UsageError, match="check_executor"):
+        kind(bootstrap_servers="127.0.0.1:9", group="g", check_executor=mine, **given)

@@ -14,12 +14,15 @@ from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.ledger.batch import Batch
 from txlayer.core.ledger.ledger import Ledger
-from txlayer.core.ledger.transaction import Content, HalfRecordFit, Transaction
+from txlayer.core.ledger.transaction import Content, HalfRecordFit, Transaction, contents_of
 from txlayer.core.messages import HalfHeader, Headers, ParkReason, Undecodable
 from txlayer.errors import InvariantError, RefusedRecordError
 
 PartitionAndKey = tuple[int, str]
 """(partition, "id/nonce"): the same key in two partitions means two transactions."""
+
+Needed = tuple[int, Transaction, int]
+"""(partition, transaction, number of its contents)."""
 
 
 BEYOND_LIMIT = Undecodable("its transaction has more than transaction_bytes_max", ParkReason.LIMIT)
@@ -60,27 +63,55 @@ def fill_contents(
     connections: CoordinatorConnections,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Fetch the contents that the batches need and that are not in memory.
+    """Fetch the contents that the batches need and that are not in memory, and what their questions carry.
 
     Raises:
         InvariantError: a content is not where it must be.
         BrokerUnavailableError: no broker answered; nothing was changed.
     """
-    wanted: list[tuple[int, Transaction, int]] = []
+    wanted: list[Needed] = []
+    asked = [(p, batch, txn) for p, batch in batches for txn in _asked_with_details(batch)]
     for p, batch in batches:
         needed = [*batch.forwards, *(k.txn for k in batch.to_doubt.values() if k.is_whole)]
         wanted.extend((p, t, t.seen - len(_joined(t))) for t in needed if t.content is None or _joined(t))
-    if not wanted:
-        return
+    for_questions = [(p, t, 1) for p, batch, t in asked if t.content is None and not batch.to_doubt[t.key].is_whole]
+    found: dict[PartitionAndKey, list[Content]] = {}
+    if wanted or for_questions:
+        found = _fetch(batches, ledgers, wanted, for_questions, config=config, connections=connections, clock=clock)
+    for p, txn, _ in wanted:
+        joined = _joined(txn)
+        if ledgers[p].is_beyond_limit(txn):
+            joined = [cut_whole(content, partition=p, count=txn.count) for content in joined]
+        ledgers[p].filled(txn, [*found[p, txn.key], *joined])
+    for p, batch, txn in asked:
+        contents = contents_of(txn) or found[p, txn.key]
+        batch.details[txn.key] = codec.encode_details(contents[0].record)
+
+
+def _asked_with_details(batch: Batch) -> list[Transaction]:
+    found = (batch.to_doubt[key].txn for key in batch.checks if key in batch.to_doubt)
+    return [txn for txn in found if txn.options.check_with]
+
+
+def _fetch(
+    batches: list[tuple[int, Batch]],
+    ledgers: Mapping[int, Ledger],
+    wanted: list[Needed],
+    for_questions: list[Needed],
+    *,
+    config: CoordinatorConfig,
+    connections: CoordinatorConnections,
+    clock: Callable[[], float],
+) -> dict[PartitionAndKey, list[Content]]:
     # A transaction that is only rewritten on doubt stays as it is there: half may no longer have the rest of it.
     forwarded = {(p, txn.key) for p, batch in batches for txn in batch.forwards}
-    as_cut = {(p, txn.key) for p, txn, _ in wanted} - forwarded
+    as_cut = {(p, txn.key) for p, txn, _ in (*wanted, *for_questions)} - forwarded
     to_cut = {(p, txn.key) for p, txn, _ in wanted if ledgers[p].is_beyond_limit(txn)}
     reader = connections.make_reader("read_committed")
     try:
-        found = fetch_contents(
+        return fetch_contents(
             reader,
-            wanted,
+            [*wanted, *for_questions],
             half_topic=config.topics.half,
             doubt_topic=config.topics.doubt,
             patience_s=config.kafka_transaction_timeout.total_seconds(),
@@ -90,11 +121,6 @@ def fill_contents(
         )
     finally:
         reader.close()
-    for p, txn, _ in wanted:
-        joined = _joined(txn)
-        if (p, txn.key) in to_cut:
-            joined = [cut_whole(content, partition=p, count=txn.count) for content in joined]
-        ledgers[p].filled(txn, [*found[p, txn.key], *joined])
 
 
 def _joined(txn: Transaction) -> list[Any]:
@@ -103,7 +129,7 @@ def _joined(txn: Transaction) -> list[Any]:
 
 def fetch_contents(
     reader: LogReader,
-    wanted: Iterable[tuple[int, Transaction, int]],
+    wanted: Iterable[Needed],
     *,
     half_topic: str,
     doubt_topic: str,

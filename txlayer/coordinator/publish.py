@@ -92,7 +92,8 @@ class Precautions(NamedTuple):
     cut_keys: Collection[bytes] = ()
     """Keys of doubt records of which only origin, reason and size are kept."""
     question_bytes_max: int = NO_LIMIT
-    """A larger question or notice, with its headers, names no topics, then carries no trace, and is left out if that is not enough."""
+    """A larger question or notice carries nothing of its transaction, then names no topics, then carries no trace, and is left out if
+    that is not enough."""
     sure_question_bytes_max: int = NO_LIMIT
     """A larger one is acknowledged before anything else is written, so that a refusal names it."""
     stamps_ms: Mapping[int, int] = MappingProxyType({})
@@ -404,14 +405,17 @@ class _Records:
         topic, observer, bytes_max = self._topics.check, self._observer, self._precautions.question_bytes_max
         sure_bytes_max = self._precautions.sure_question_bytes_max
         answers = self.answers if self._is_watched or sure_bytes_max < NO_LIMIT else None
-        for check in batch.checks.values():
+        for name, check in batch.checks.items():
             line, short = codec.encode_check(check), codec.encode_check(check._replace(text=""))
             if len(short) > bytes_max:
                 continue  # the question cannot be asked: the transaction grows old as one without an answer
-            headers = None
+            headers: list[tuple[str, Any]] | None = None
             if observer is not None:
                 keep = batch.to_doubt.get(check.key)
                 headers = observer.asked(self._partition, check, None if keep is None else keep.txn)
+            if details := batch.details.get(name):
+                whole = [*details, *(headers or ())]
+                headers = whole if _size(line, whole) <= bytes_max else headers
             if _size(line, headers or ()) > bytes_max:
                 line = short
             if _size(line, headers or ()) > bytes_max:

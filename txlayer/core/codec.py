@@ -7,15 +7,16 @@ with test vectors for other languages.
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from sys import intern
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from txlayer.core.messages import (
     GROUP_LENGTH_MAX,
     NO_OPTIONS,
     NONCE_LENGTH,
+    TAGS_HEADER,
     TXN_ID_LENGTH_MAX,
     CheckKind,
     CheckRecord,
@@ -27,10 +28,12 @@ from txlayer.core.messages import (
     OrderMode,
     Origin,
     ParkReason,
+    QuestionDetails,
     Resolution,
     Source,
     Undecodable,
     is_topic_name,
+    user_headers,
 )
 
 VERSION = "1"
@@ -123,6 +126,10 @@ NULL_HEADER = "txl-null"
 """On a doubt content whose user's value is null (on doubt, a null value would be a tombstone)."""
 CUT_HEADER = "txl-cut"
 """On a doubt content that doubt did not take whole: the reason, and its size in half in bytes."""
+TAGS_PART_HEADER, QUERY_HEADER, CONTENT_HEADER = "txl-tags", "txl-query", "txl-content"
+"""On a question, beside `txl-key` and headers of the user's: the first message's tags, the user's id, the first message's value."""
+LEFT_OUT_HEADER = "txl-left-out"
+"""On a question: the parts that it should carry and does not, as in `check_with`, with commas between."""
 WHY_HEADER = "txl-why"
 """On a doubt record that holds a quarantined record: the reason and the explanation."""
 END_HEADER = "txl-end"
@@ -169,6 +176,10 @@ def encode_options(options: HalfOptions) -> str:
         parts.append(f"t{options.timestamp_ms}")
     if options.key_murmur is not None:
         parts.append(f"m{options.key_murmur}")
+    if options.check_with:
+        parts.append("a" + options.check_with)
+    if options.query_id is not None:
+        parts.append("q" + quote(options.query_id, safe=""))
     return ",".join(parts)
 
 
@@ -201,6 +212,7 @@ def decode_options(text: str) -> HalfOptions:
         return NO_OPTIONS
     key_hash: str | None = None
     order = OrderMode.COMMIT
+    check_with, query_id = "", None
     numbers: dict[str, int] = {}
     for part in text.split(","):
         letter, value = part[:1], part[1:]
@@ -210,10 +222,22 @@ def decode_options(text: str) -> HalfOptions:
             order = OrderMode.PREPARE if value == "p" else OrderMode.COMMIT
         elif letter in ("i", "n", "t", "m", "d"):
             numbers[letter] = whole(value)
+        elif letter == "a":
+            check_with = intern(value) if len(value) <= CHECK_WITH_LENGTH_MAX else ""
+        elif letter == "q":
+            query_id = unquote(value) if len(value) <= QUERY_ID_LENGTH_MAX else None
     if numbers.get("n", 0) > PARTITION_MAX:
         raise ValueError("no such partition")
     return HalfOptions(
-        key_hash, order, numbers.get("i"), numbers.get("n"), numbers.get("t"), numbers.get("m"), numbers.get("d")
+        key_hash,
+        order,
+        numbers.get("i"),
+        numbers.get("n"),
+        numbers.get("t"),
+        numbers.get("m"),
+        numbers.get("d"),
+        check_with,
+        query_id,
     )
 
 
@@ -438,6 +462,124 @@ def decode_check(raw: bytes | None) -> CheckRecord | Undecodable:
         return CheckRecord(kind, key, group, where, whole(last), whole(born), whole(number), unquote(text))
     except ValueError as exc:
         return Undecodable(f"check: {exc}")
+
+
+# --- what a question carries -------------------------------------------------------------------------------------------
+
+CHECK_WITH_LENGTH_MAX = 512
+"""Characters of the option `a`; a longer one counts as absent."""
+QUERY_ID_LENGTH_MAX = 600
+"""Characters of the option `q`, percent-encoded; a longer one counts as absent."""
+DETAILS_BYTES_MAX = 4_096
+"""Bytes of all that one question carries beside its line and the content; a part that does not fit is left out."""
+DETAILS_CONTENT_BYTES_MAX = 16_384
+"""Bytes of the first message's value; a larger one is left out."""
+
+_PARTS = {"key": "k", "tags": "t", "query_id": "q", "content": "c"}
+_HEADER_PART = "headers:"
+
+
+def encode_check_with(wanted: Iterable[str]) -> str:
+    """What questions carry, as the option `a` says it: `k`, `t`, `q`, `c` or `h` and a header's name, joined with `+`.
+
+    Raises:
+        ValueError: a part is none of key, tags, query_id, content and headers:NAME.
+    """
+    letters = []
+    for part in wanted:
+        name = part.removeprefix(_HEADER_PART)
+        if part in _PARTS:
+            letters.append(_PARTS[part])
+        elif name and name != part:
+            letters.append("h" + quote(name, safe=""))
+        else:
+            raise ValueError(part)
+    return "+".join(dict.fromkeys(letters))
+
+
+def brief_check_with(check_with: str) -> str:
+    """What a coordinator keeps in memory of the option: whether questions carry something, and whether with the content."""
+    return check_with and (_PARTS["content"] if _PARTS["content"] in check_with.split("+") else _PARTS["key"])
+
+
+def details_bytes_max(check_with: str) -> int:
+    """Bytes that a question carries at most, of a transaction with this option."""
+    brief = brief_check_with(check_with)
+    return (DETAILS_BYTES_MAX if brief else 0) + (DETAILS_CONTENT_BYTES_MAX if brief == _PARTS["content"] else 0)
+
+
+def encode_details(record: Any) -> list[tuple[str, bytes | None]]:
+    """The headers of a question about the transaction that begins with this half record, from half or from doubt.
+
+    A null key or value is a null header. What is too large, or was not kept on doubt, is named in `txl-left-out`.
+    """
+    headers = record.headers()
+    half = decode_half_header(half_header_of(headers) or b"")
+    if not isinstance(half, HalfHeader):
+        return []
+    users, cut = user_headers(headers), is_cut(headers)
+    found: list[tuple[str, bytes | None]] = []
+    left_out: list[str] = []
+    bytes_left = DETAILS_BYTES_MAX
+
+    def carry(part: str, parts: list[tuple[str, bytes | None]], *, is_known: bool = not cut) -> None:
+        nonlocal bytes_left
+        size = sum(len(name.encode()) + len(value or b"") + HEADER_BYTES for name, value in parts)
+        if is_known and size <= bytes_left:
+            bytes_left -= size
+            found.extend(parts)
+        else:
+            left_out.append(part)
+
+    letters = half.options.check_with.split("+")
+    for letter in letters:
+        if letter == "k":
+            carry("key", [(KEY_HEADER, record.key())])
+        elif letter == "t":
+            tags = [value for name, value in users if name == TAGS_HEADER]
+            carry("tags", [(TAGS_PART_HEADER, tags[-1])] if tags else [])
+        elif letter == "q" and half.options.query_id is not None:
+            carry("query_id", [(QUERY_HEADER, half.options.query_id.encode(errors="replace"))], is_known=True)
+        elif letter[:1] == "h":
+            named = unquote(letter[1:])
+            carry(f"{_HEADER_PART}{named}", [header for header in users if header[0] == named])
+    if "c" in letters:
+        bytes_left = DETAILS_CONTENT_BYTES_MAX + len(CONTENT_HEADER) + HEADER_BYTES
+        carry("content", [(CONTENT_HEADER, record.value())])
+    if left_out:
+        found.append((LEFT_OUT_HEADER, ",".join(quote(part, safe=":") for part in left_out).encode("ascii")))
+    return found
+
+
+def decode_details(headers: Headers | None) -> QuestionDetails:
+    """What the headers of a question carry."""
+    ours = {name: value for name, value in headers or () if name in _DETAILS}
+    tags, query_id, left_out = (ours.get(name) for name in (TAGS_PART_HEADER, QUERY_HEADER, LEFT_OUT_HEADER))
+    return QuestionDetails(
+        ours.get(KEY_HEADER),
+        None if tags is None else tags.decode("utf-8", "replace"),
+        tuple(header for header in user_headers(headers) if header[0] not in TRACE_HEADERS),
+        None if query_id is None else query_id.decode("utf-8", "replace"),
+        ours.get(CONTENT_HEADER),
+        tuple(unquote(part) for part in left_out.decode("ascii", "replace").split(",")) if left_out else (),
+    )
+
+
+TRACE_HEADERS = frozenset({"traceparent", "tracestate"})
+"""On a question these are the coordinator's own."""
+_DETAILS = frozenset({KEY_HEADER, TAGS_PART_HEADER, QUERY_HEADER, CONTENT_HEADER, LEFT_OUT_HEADER})
+
+
+_ASKED = re.compile(rb"[|,][aq]")
+
+
+def asked_options_of(headers: Headers | None) -> HalfOptions:
+    """The options of the half record with these headers if `a` or `q` is among them; otherwise `NO_OPTIONS`, which is quick to tell."""
+    raw = half_header_of(headers) or b""
+    if _ASKED.search(raw, max(raw.rfind(b"|"), 0)) is None:
+        return NO_OPTIONS
+    half = decode_half_header(raw)
+    return half.options if isinstance(half, HalfHeader) else NO_OPTIONS
 
 
 # --- doubt ------------------------------------------------------------------------------------------------------------

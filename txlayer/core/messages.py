@@ -201,6 +201,8 @@ class HalfOptions(NamedTuple):
     timestamp_ms: int | None = None  # of the forwarded record
     key_murmur: int | None = None  # murmur2 of the ordering key, if the message has no key of its own
     deliver_at_ms: int | None = None  # no consumer sees the message before
+    check_with: str = ""  # what questions about the transaction carry, as `codec.encode_check_with` writes it
+    query_id: str | None = None  # the user's own id of the transaction
 
 
 NO_OPTIONS = HalfOptions()
@@ -251,6 +253,17 @@ class CheckRecord(NamedTuple):
     # Of the check-back, repeated in the answer; for a limit: the number of open transactions.
     number: int = 0
     text: str = ""  # of a check-back: the real topics, comma-separated
+
+
+class QuestionDetails(NamedTuple):
+    """What a question carries of the first message, as far as the transaction asked for it."""
+
+    key: bytes | None = None
+    tags: str | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    query_id: str | None = None
+    content: bytes | None = None
+    left_out: tuple[str, ...] = ()  # the parts that are too large for a question, or not known any more
 
 
 class Origin(NamedTuple):

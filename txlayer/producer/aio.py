@@ -12,18 +12,18 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from txlayer.adapters.ports import Barrier
 from txlayer.config import seconds
 from txlayer.core.history import TransactionHistory
-from txlayer.core.messages import UNKNOWN, Message, OrderMode, Resolution
+from txlayer.core.messages import UNKNOWN, Message, Resolution
 from txlayer.errors import LifecycleError
 from txlayer.producer import steps
 from txlayer.producer.barrier import Ending, LocalPart, joinable, part_of
 from txlayer.producer.check_handlers import AsyncCheckHandler
 from txlayer.producer.engine import SINCE, Engine, MakePending
-from txlayer.producer.identity import OF_MESSAGES, OrderingKey, Placement, now_ms
+from txlayer.producer.identity import Entry, TransactionOptions, now_ms
 from txlayer.producer.pipeline import OpQueue, PendingTransaction, TransactionSendResult
 from txlayer.producer.producer import ConfiguredProducer, OpenTransaction
 from txlayer.producer.producer import drive as drive_in_thread
@@ -259,13 +259,7 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
     # --- transactions -------------------------------------------------------------------------------------------------
 
     def transaction(
-        self,
-        txn_id: str | None = None,
-        *,
-        ordering_key: OrderingKey = OF_MESSAGES,
-        order: str | OrderMode = "commit",
-        immunity: timedelta | None = None,
-        block: bool = True,
+        self, txn_id: str | None = None, **options: Unpack[TransactionOptions]
     ) -> AbstractAsyncContextManager[AsyncTransaction]:
         """Open a transaction as an `async with` block: `send`, `await tx.prepare()`, then do the local work.
 
@@ -274,38 +268,20 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         """
         started = self._ready
         if started is None:
-            return self._transaction_of_unstarted(txn_id, ordering_key, order, immunity, block=block)
+            return self._transaction_of_unstarted(txn_id, **options)
         started.engine.pipeline.check_open()
-        started.engine.check_entry()
-        identity = started.engine.identity
-        placement = identity.placement(ordering_key, order, immunity)
-        key = identity.draw(txn_id, now_ms())
-        return AsyncTransaction(started, barrier=self._barrier, placement=placement, key=key, may_wait=block)
+        return AsyncTransaction(started, self._barrier, started.engine.enter(txn_id, **options))
 
     @asynccontextmanager
     async def _transaction_of_unstarted(
-        self,
-        txn_id: str | None,
-        ordering_key: OrderingKey,
-        order: str | OrderMode,
-        immunity: timedelta | None,
-        *,
-        block: bool,
+        self, txn_id: str | None, **options: Unpack[TransactionOptions]
     ) -> AsyncIterator[AsyncTransaction]:
         await self._started()
-        async with self.transaction(
-            txn_id, ordering_key=ordering_key, order=order, immunity=immunity, block=block
-        ) as tx:
+        async with self.transaction(txn_id, **options) as tx:
             yield tx
 
     async def publish(
-        self,
-        messages: Sequence[Message] | Message,
-        *,
-        txn_id: str | None = None,
-        ordering_key: OrderingKey = OF_MESSAGES,
-        order: str | OrderMode = "commit",
-        block: bool = True,
+        self, messages: Sequence[Message] | Message, *, txn_id: str | None = None, **options: Unpack[TransactionOptions]
     ) -> TransactionSendResult:
         """Send messages without a local transaction, all or none; returns when the commit is acknowledged.
 
@@ -313,7 +289,7 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
             TxLayerError: what `TransactionalProducer.publish` raises.
         """
         started = self._ready or await self._started()
-        txn = await self._launch(started, SubmittedTransaction, messages, txn_id, ordering_key, order, block=block)
+        txn = await self._launch(started, SubmittedTransaction, messages, started.engine.enter(txn_id, **options))
         return await started.drive(steps.result(started.engine, txn))
 
     async def submit(
@@ -322,10 +298,7 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         local_transaction: AsyncLocalTransaction | None = None,
         *,
         txn_id: str | None = None,
-        ordering_key: OrderingKey = OF_MESSAGES,
-        order: str | OrderMode = "commit",
-        immunity: timedelta | None = None,
-        block: bool = True,
+        **options: Unpack[TransactionOptions],
     ) -> asyncio.Future[TransactionSendResult]:
         """Send a transaction; returns when its messages are queued. `local_transaction(tx)` runs as a task of the loop.
 
@@ -335,7 +308,7 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         make: MakePending = SubmittedTransaction
         if local_transaction is not None:
             make = partial(AsyncSubmittedTransaction, started, self._barrier)
-        txn = await self._launch(started, make, messages, txn_id, ordering_key, order, immunity, block=block)
+        txn = await self._launch(started, make, messages, started.engine.enter(txn_id, **options))
         if isinstance(txn, AsyncSubmittedTransaction):
             assert local_transaction is not None
             rest = txn.finish(local_transaction)
@@ -411,23 +384,11 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         return started
 
     async def _launch(
-        self,
-        started: LoopEngine,
-        make: MakePending,
-        messages: Sequence[Message] | Message,
-        txn_id: str | None,
-        ordering_key: OrderingKey,
-        order: str | OrderMode,
-        immunity: timedelta | None = None,
-        *,
-        block: bool,
+        self, started: LoopEngine, make: MakePending, messages: Sequence[Message] | Message, entry: Entry
     ) -> PendingTransaction:
-        started.engine.check_entry()
-        identity = started.engine.identity
-        placement = identity.placement(ordering_key, order, immunity)
-        key = identity.draw(txn_id, now_ms())
+        key = started.engine.identity.draw(entry.txn_id, now_ms())
         several = (messages,) if isinstance(messages, Message) else messages
-        return await started.drive(steps.launch(started.engine, make, several, placement, key, may_wait=block))
+        return await started.drive(steps.launch(started.engine, make, several, entry, key))
 
 
 class AsyncTransaction(OpenTransaction):
@@ -435,10 +396,8 @@ class AsyncTransaction(OpenTransaction):
 
     __slots__ = ("_started",)
 
-    def __init__(
-        self, started: LoopEngine, *, barrier: Barrier | None, placement: Placement, key: str, may_wait: bool
-    ) -> None:
-        super().__init__(started.engine, barrier=barrier, placement=placement, key=key, may_wait=may_wait)
+    def __init__(self, started: LoopEngine, barrier: Barrier | None, entry: Entry) -> None:
+        super().__init__(started.engine, barrier, entry)
         self._started = started
 
     async def __aenter__(self) -> Self:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -51,6 +52,13 @@ class CheckRequest(NamedTuple):
     number: int  # of the check-back, from 1 on
     topics: tuple[str, ...]  # the real topics of its messages
     traceparent: str = ""  # of the check-back, if the coordinator traces
+    # What the transaction asked for with `check_with`: of its first message, and the user's id of the transaction.
+    key: bytes | None = None
+    tags: str | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()  # only the chosen ones
+    query_id: str | None = None
+    content: bytes | None = None  # the value
+    left_out: tuple[str, ...] = ()  # the parts that are too large for a question
 
 
 CheckHandler = Callable[[CheckRequest], Resolution]
@@ -71,6 +79,7 @@ class Handling:
     call_count_max: int  # concurrent calls
     ahead_count_max: int  # calls that run or wait for a worker
     is_async: bool = False
+    executor: Executor | None = None  # the user's, in place of threads of our own
 
 
 class AnswerVerdict(NamedTuple):
@@ -81,13 +90,21 @@ class AnswerVerdict(NamedTuple):
 
 
 def handling_of(
-    check: Callable[[CheckRequest], Any] | None, barrier: Barrier | None, *, worker_count: int, is_async: bool
+    check: Callable[[CheckRequest], Any] | None,
+    barrier: Barrier | None,
+    *,
+    worker_count: int,
+    is_async: bool,
+    executor: Executor | None = None,
 ) -> Handling | None:
     """How a producer with this handler or barrier answers check-backs; None if it has neither.
 
     Raises:
-        UsageError: both are given, or this kind of producer cannot call the handler.
+        UsageError: both are given, or this kind of producer cannot call the handler, or not on the executor.
     """
+    is_on_loop = is_async and (check is None or is_coroutine_function(check))
+    if executor is not None and (is_on_loop or (check is None and barrier is None)):
+        raise UsageError("check_executor= runs a check handler that is a plain function, or the calls of a SqlBarrier")
     if check is None and barrier is None:
         return None
     if check is None:
@@ -101,6 +118,7 @@ def handling_of(
             call_count_max=1,
             ahead_count_max=BATCHES_AHEAD_MAX,
             is_async=is_async,
+            executor=executor,
         )
     if barrier is not None:
         raise UsageError(
@@ -120,6 +138,7 @@ def handling_of(
         call_count_max=worker_count,
         ahead_count_max=AHEAD_COUNT_MAX,
         is_async=is_coroutine,
+        executor=executor,
     )
 
 
@@ -285,7 +304,7 @@ class ThreadCallRunner:
 
     def _run(self) -> None:
         while (call := self._queue.get()) is not None:
-            outcome = self._outcome(call)
+            outcome = made(call, self._answer, self._clock)
             unserved: list[Call] = []
             with self._lock:
                 call.is_done = True
@@ -301,15 +320,67 @@ class ThreadCallRunner:
             if is_late:
                 return  # another thread has replaced this one
 
-    def _outcome(self, call: Call) -> CallOutcome:
-        now = self._clock()
-        if now > call.stale_at:
-            return CallOutcome(call, is_stale=True)
-        call.started_at = now
+
+class ExecutorCallRunner:
+    """Calls on an executor of the user's. It says how many run at once, and its owner ends it."""
+
+    def __init__(self, answer: Answer, *, executor: Executor, done: Done, clock: Clock) -> None:
+        self._answer = answer
+        self._executor = executor
+        self._done = done
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._lost_count = 0
+        self._is_shut = False
+
+    @property
+    def is_able(self) -> bool:
+        """False if the executor is shut down, or many of its calls hang: other instances should then answer the check-backs."""
+        return not self._is_shut and self._lost_count <= LOST_COUNT_MAX
+
+    def begin(self, call: Call) -> None:
+        """Make the call when the executor has a worker for it."""
         try:
-            return CallOutcome(call, self._answer(call.requests))
-        except BaseException as exc:  # noqa: BLE001 - border: the user's code; the answer is UNKNOWN, with its kind
-            return CallOutcome(call, error=exc)
+            self._executor.submit(self._run, call).add_done_callback(partial(self._look_whether_it_ran, call))
+        except RuntimeError:
+            self._is_shut = True
+            self._done(CallOutcome(call, is_stale=True))
+
+    def give_up(self, call: Call) -> bool:
+        """Stop waiting for the call; its worker stays with it."""
+        with self._lock:
+            if call.is_done:
+                return False
+            call.is_given_up = True
+            self._lost_count += 1
+        return True
+
+    def close(self, timeout_s: float) -> None:
+        """Nothing: the executor is its owner's."""
+
+    def _run(self, call: Call) -> None:
+        outcome = made(call, self._answer, self._clock)
+        with self._lock:
+            call.is_done = True
+            self._lost_count -= call.is_given_up
+        self._done(outcome)
+
+    def _look_whether_it_ran(self, call: Call, task: Future[None]) -> None:
+        if task.cancelled():
+            self._is_shut = True
+            self._done(CallOutcome(call, is_stale=True))
+
+
+def made(call: Call, answer: Answer, clock: Clock) -> CallOutcome:
+    """Make the call in this thread, unless it waited for too long."""
+    now = clock()
+    if now > call.stale_at:
+        return CallOutcome(call, is_stale=True)
+    call.started_at = now
+    try:
+        return CallOutcome(call, answer(call.requests))
+    except BaseException as exc:  # noqa: BLE001 - border: the user's code; the answer is UNKNOWN, with its kind
+        return CallOutcome(call, error=exc)
 
 
 class LoopCallRunner:
@@ -395,5 +466,5 @@ class LoopCallRunner:
                 call.task.cancel()
 
 
-CallRunner = ThreadCallRunner | LoopCallRunner
+CallRunner = ThreadCallRunner | ExecutorCallRunner | LoopCallRunner
 """Makes a limited number of concurrent calls."""

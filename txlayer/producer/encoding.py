@@ -25,6 +25,12 @@ HalfRecord = tuple[str, bytes | None, bytes | None, Sequence[tuple[str, bytes | 
 Serialize = Callable[..., bytes | None]
 """`ProducerConnections.serialize` with the user's serializer: (value, topic=…, headers=…) → bytes."""
 
+PartitionSelector = Callable[[Message, int], int | None]
+"""Chooses the partition of the real topic for a message that names none: (message, number of partitions) → number.
+
+None: by the key. It runs in the call that sends, and what it raises comes out of that call; nothing was sent then.
+"""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 BATCH_OVERHEAD_BYTES = 61
@@ -56,9 +62,16 @@ class Encoder:
     """Checks and encodes the messages of one producer. Thread-safe."""
 
     def __init__(
-        self, config: ProducerConfig, *, half_bytes_max: int | None, serialize: Serialize | None, spare_bytes: int = 0
+        self,
+        config: ProducerConfig,
+        *,
+        half_bytes_max: int | None,
+        serialize: Serialize | None,
+        spare_bytes: int = 0,
+        select: PartitionSelector | None = None,
     ) -> None:
         self._config = config
+        self._select = select
         self._spare_bytes = spare_bytes
         self._half_bytes_max = half_bytes_max
         self._serialize = serialize
@@ -132,13 +145,16 @@ class Encoder:
             and deliver_at is None
             and delay is None
             and self._serialize is None
+            and self._select is None
             and len(value) + len(key or b"") <= known.message_bytes_max
         ):
             return (topic, key, value, None, placement.options)
         return None
 
-    def records(self, messages: Sequence[Message], placement: Placement) -> list[HalfRecord] | None:
+    def records(self, messages: Sequence[Message], placement: Placement, asked: str = "") -> list[HalfRecord] | None:
         """Half records of one transaction; None if one of its `unknown_topics` must be learned first.
+
+        The options of the first one also hold `asked`.
 
         Raises:
             UsageError and its subclasses, RefusedRecordError: a message cannot be sent. Nothing was sent.
@@ -163,10 +179,10 @@ class Encoder:
             raise UsageError(
                 f"{len(set(times))} different times in one transaction; it may have {TIMES_MAX}. Nothing was sent"
             )
-        records = []
+        records: list[HalfRecord] = []
         byte_count = 0
         for message, deliver_at_ms in zip(messages, times, strict=True):
-            record, size = self._record(message, placement, deliver_at_ms)
+            record, size = self._record(message, placement, deliver_at_ms, "" if records else asked)
             records.append(record)
             byte_count += size
         if byte_count > self._config.transaction_bytes_max:
@@ -175,7 +191,9 @@ class Encoder:
             )
         return records
 
-    def _record(self, message: Message, placement: Placement, deliver_at_ms: int | None) -> tuple[HalfRecord, int]:
+    def _record(
+        self, message: Message, placement: Placement, deliver_at_ms: int | None, asked: str
+    ) -> tuple[HalfRecord, int]:
         topic = message.topic
         headers = headers_of(message.headers)
         if message.tags is not None:
@@ -188,7 +206,7 @@ class Encoder:
             if not isinstance(value, bytes | None):
                 raise UsageError(f"the serializer gave {type(value).__name__}, not bytes. Nothing was sent")
         known = self._known[topic]
-        size = size_of(key, value, headers)
+        size = size_of(key, value, headers) + len(asked)
         if size > known.message_bytes_max:
             raise RefusedRecordError(
                 "the message is larger than its topic, the half topic or transaction_bytes_max allows; "
@@ -198,6 +216,8 @@ class Encoder:
                 size_bytes_max=known.message_bytes_max,
                 reason="too-large",
             )
+        if self._select is not None and message.partition is None:
+            message = message._replace(partition=self._select(message, known.partition_count))
         _check_partition_and_timestamp(message, known)
         if (
             message.partition is None
@@ -213,6 +233,8 @@ class Encoder:
                 timestamp_ms=message.timestamp,
                 deliver_at_ms=deliver_at_ms,
             )
+        if asked:
+            options = f"{options},{asked}" if options else asked
         return (topic, key, value, headers or None, options), size
 
 

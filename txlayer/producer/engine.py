@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,10 +16,27 @@ from txlayer.adapters.readers import LogHistoryReader
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
-from txlayer.core.messages import Message, Resolution, check_txn_id
+from txlayer.core.messages import Message, OrderMode, Resolution, check_txn_id
 from txlayer.errors import NotAcceptingError, TopicMismatchError, TxLayerError
-from txlayer.producer.encoding import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Encoder, HalfRecord
-from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, Identity, Placement, now_ms
+from txlayer.producer.encoding import (
+    BATCH_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    Encoder,
+    HalfRecord,
+    PartitionSelector,
+)
+from txlayer.producer.identity import (
+    ANYWHERE,
+    BY_MESSAGES,
+    OF_MESSAGES,
+    Entry,
+    Identity,
+    OrderingKey,
+    Placement,
+    asked_options,
+    check_with_option,
+    now_ms,
+)
 from txlayer.producer.metrics import ProducerMetrics
 from txlayer.producer.pipeline import LINE_BYTES_MAX, NAMED_MAX, OPEN, UNSTORED, OpQueue, PendingTransaction, Pipeline
 from txlayer.producer.questions import OpenLimit
@@ -194,6 +211,7 @@ class Engine:
         identity: Identity,
         pipeline: Pipeline,
         config: ProducerConfig,
+        check_with: str = "",
     ) -> None:
         self.connections = connections
         self.encoder = encoder
@@ -207,6 +225,35 @@ class Engine:
         self.closed: ClosedNamespace | None = None
         self.watch: EntryWatch | None = None
         self._asking = threading.Lock()
+        self._check_with = check_with
+        self.entry = Entry(None, BY_MESSAGES, asked_options(check_with, None), may_wait=True, is_plain=not check_with)
+        """That of a transaction without options."""
+
+    def enter(
+        self,
+        txn_id: str | None = None,
+        *,
+        ordering_key: OrderingKey = OF_MESSAGES,
+        order: str | OrderMode = "commit",
+        immunity: timedelta | None = None,
+        check_with: Iterable[str] | None = None,
+        query_id: str | None = None,
+        block: bool = True,
+    ) -> Entry:
+        """Check the options of a new transaction, and that it may be entered. The defaults stand here alone.
+
+        Raises:
+            UsageError: an option is not valid. Nothing was sent.
+            OpenTransactionLimitError: the group has too many open transactions. Nothing was sent.
+        """
+        self.check_entry()
+        placement = self.identity.placement(ordering_key, order, immunity)
+        asked = self.entry.asked
+        if check_with is not None or query_id is not None:
+            own = self._check_with if check_with is None else check_with_option(check_with)
+            asked = asked_options(own, query_id)
+        is_plain = placement in (BY_MESSAGES, ANYWHERE) and txn_id is None and not asked
+        return Entry(txn_id, placement, asked, block, is_plain)
 
     def hear_limit(self, limit: OpenLimit | None) -> None:
         """What the coordinators say of the group's open transactions from now on; a responder hears it."""
@@ -249,6 +296,12 @@ class Engine:
             pipeline.check_open()
         if not pipeline.acquire_slot():
             return None
+        return self._launch(make, records, placement, key)
+
+    def _launch(
+        self, make: MakePending, records: list[HalfRecord], placement: Placement, key: str
+    ) -> PendingTransaction:
+        pipeline = self.pipeline
         queue = pipeline.queues[self.identity.partition(placement, key)]
         txn = make(queue, key, now_ms(), len(records))
         queued_count = pipeline.store(txn, records)
@@ -349,6 +402,7 @@ def open_engine(
     make: Assemble | None = None,
     metrics: ProducerMetrics | None = None,
     linger_ms: float = LINGER_MS,
+    **given: Any,
 ) -> Engine:
     """Connect, check the namespace's topics, and start the producer's thread, and its responder's; blocks.
 
@@ -369,7 +423,7 @@ def open_engine(
                 found=f"{op.partition_count}",
             )
         engine = (make or assemble)(
-            config, connections, half, op, group=group, serializer=serializer, linger_ms=linger_ms
+            config, connections, half, op, group=group, serializer=serializer, linger_ms=linger_ms, **given
         )
     except BaseException:
         connections.close()
@@ -409,6 +463,8 @@ def assemble(
     serializer: Any,
     linger_ms: float = LINGER_MS,
     spare_bytes: int = 0,
+    check_with: str = "",
+    select: PartitionSelector | None = None,
     kind: type[Engine] = Engine,
 ) -> Engine:
     """The parts, of topics that fit together; the producer's thread is not started.
@@ -432,6 +488,7 @@ def assemble(
         config,
         half_bytes_max=half.message_bytes_max,
         spare_bytes=spare_bytes,
+        select=select,
         serialize=None if serializer is None else partial(connections.serialize, serializer),
     )
     return kind(
@@ -440,6 +497,7 @@ def assemble(
         identity=Identity(partition_count=half.partition_count),
         pipeline=pipeline,
         config=config,
+        check_with=check_with,
     )
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from txlayer.config import IMMUNITY_MAX, milliseconds
 from txlayer.core import codec
 from txlayer.core.messages import (
     NONCE_LENGTH,
+    RESERVED_HEADER_PREFIX,
     TAIL_DIGITS,
     UUID_LENGTH,
     HalfOptions,
@@ -80,6 +81,70 @@ ANYWHERE = Placement(None, "", None)
 
 BY_MESSAGES = Placement(None, "", None, open_wish=("commit", None))
 """No settings: the messages' own key decides. The most frequent placement by far."""
+
+
+class TransactionOptions(TypedDict, total=False):
+    """What every way to send a transaction takes; `TransactionalProducer.transaction` describes them."""
+
+    ordering_key: OrderingKey
+    order: str | OrderMode
+    immunity: timedelta | None
+    check_with: Iterable[str] | None
+    query_id: str | None
+    block: bool
+
+
+class Entry(NamedTuple):
+    """The options of a new transaction, checked."""
+
+    txn_id: str | None
+    placement: Placement
+    asked: str  # options of the first half header alone, encoded: what questions carry, and the user's id
+    may_wait: bool
+    is_plain: bool = False  # nothing was asked for
+
+
+QUERY_ID_BYTES_MAX = 200
+"""Longest `query_id`, in UTF-8: with percent-encoding it takes three times as much of a half header."""
+
+
+def check_with_option(wanted: Iterable[str]) -> str:
+    """What questions carry, encoded.
+
+    Raises:
+        UsageError: a part is none that there is, or there are too many. Nothing was sent.
+    """
+    if isinstance(wanted, str | bytes):
+        raise UsageError(f"check_with is a tuple of names, not {wanted!r}")
+    parts = tuple(wanted)
+    try:
+        refused = [part for part in parts if _is_refused_header(part.removeprefix("headers:"))]
+        encoded = codec.encode_check_with(parts)
+    except (ValueError, AttributeError) as exc:
+        named = "key, tags, query_id, content and headers:NAME"
+        raise UsageError(f"check_with: questions carry {named}, not {exc}") from exc
+    if refused:
+        raise UsageError(f"check_with: no question carries {refused[0]!r}")
+    if len(encoded) > codec.CHECK_WITH_LENGTH_MAX:
+        raise UsageError(f"check_with: the names of its headers are too long (together {len(encoded)} bytes)")
+    return encoded
+
+
+def _is_refused_header(name: str) -> bool:
+    return name in codec.TRACE_HEADERS or name.startswith(RESERVED_HEADER_PREFIX)
+
+
+def asked_options(check_with: str, query_id: str | None) -> str:
+    """The options of the first half header for an encoded `check_with` and the user's id of the transaction.
+
+    Raises:
+        UsageError: the id is not 1 to 200 bytes of text. Nothing was sent.
+    """
+    if query_id is not None:
+        is_text = isinstance(query_id, str) and query_id.isprintable()
+        if not is_text or not 0 < len(query_id.encode()) <= QUERY_ID_BYTES_MAX:
+            raise UsageError(f"query_id: 1 to {QUERY_ID_BYTES_MAX} bytes of printable text, not {query_id!r}")
+    return codec.encode_options(HalfOptions(check_with=check_with, query_id=query_id))
 
 
 class Identity:

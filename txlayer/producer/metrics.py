@@ -128,6 +128,9 @@ class Meter:
         self.asked = 0
         self.answered: Counter[Resolution] = Counter()
 
+    def ending(self, record: OpRecord) -> None:
+        """The record is about to be written."""
+
     def acknowledged(self, record: OpRecord, _offset: int) -> None:
         """The record's lines are stored; called before its transactions are notified."""
         self.op_durations.observe(max(time.monotonic() - record.written_at_s, 0.0))

@@ -35,9 +35,9 @@ from txlayer.producer.waiting import Bell, Waker
 
 if TYPE_CHECKING:
     from txlayer.producer.engine import OffsetLookup
+    from txlayer.producer.interceptors import Onlooker
     from txlayer.producer.metrics import Meter
     from txlayer.producer.submitted import SubmittedTransaction
-    from txlayer.producer.tracing import ResolutionSpans
 
 
 class TransactionSendResult(NamedTuple):
@@ -327,7 +327,10 @@ class OpRecord:
             encode(f.resolution._value_, f.key, group, f.last_offset, f.born_ms)  # type: ignore[union-attr]  # it has one
             for f in self.txns
         ]
-        self.written_at_s = self.written_at_s or time.monotonic()
+        if not self.written_at_s:
+            for observer in pipeline.observers:
+                observer.ending(self)
+            self.written_at_s = time.monotonic()
         try:
             pipeline.produce(pipeline.op_topic, codec.encode_ops(lines), None, self.queue.partition, self.reported)
         except BufferError:
@@ -467,7 +470,7 @@ class Pipeline:
         self.slots_bell = Bell(lambda: bool(self.slots) or self.state is not OPEN)
         self.round_bell = Bell(lambda: not self.is_alive)
         self.at_end_of_round: Callable[[], None] | None = None
-        self.observers: list[Meter | ResolutionSpans] = []
+        self.observers: list[Meter | Onlooker] = []
         """They see how transactions end, on the producer's thread, before the transactions are notified."""
         self.write_soon: Callable[[OpQueue], None] = self._write_unless_reports_come
         """What `resolved` does with a queue; a loop gathers what its tasks say in one turn."""

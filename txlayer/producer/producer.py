@@ -6,7 +6,7 @@ import atexit
 import threading
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from datetime import datetime, timedelta
 from enum import Enum
@@ -17,23 +17,24 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, cast
 from txlayer.adapters.bodies import Codec, function_of
 from txlayer.adapters.connect import LINGER_MS, LINGER_OF_TASKS_MS, ConnectProducer, connect_producer
 from txlayer.adapters.ports import Barrier
-from txlayer.adapters.tracing import NO_TRACING, Tracing
+from txlayer.adapters.tracing import HEADER_BYTES, NO_TRACING, Tracing
 from txlayer.config import ProducerConfig, seconds
 from txlayer.core.history import TransactionHistory
-from txlayer.core.messages import NONCE_LENGTH, Message, OrderMode, Resolution, UserHeaders, check_group
+from txlayer.core.messages import NONCE_LENGTH, Message, Resolution, UserHeaders, check_group
 from txlayer.errors import LifecycleError, UsageError
 from txlayer.producer import steps
 from txlayer.producer.barrier import check_kind, joinable, part_of
 from txlayer.producer.check_handlers import AsyncCheckHandler, CheckHandler, handling_of
-from txlayer.producer.encoding import headers_of
+from txlayer.producer.encoding import PartitionSelector, headers_of
 from txlayer.producer.engine import SINCE, Engine, open_engine
-from txlayer.producer.identity import ANYWHERE, BY_MESSAGES, OF_MESSAGES, OrderingKey, Placement, now_ms
+from txlayer.producer.identity import Entry, TransactionOptions, check_with_option, now_ms
+from txlayer.producer.interceptors import ProducerInterceptor, intercepting, watching
 from txlayer.producer.metrics import ProducerMetrics
 from txlayer.producer.pipeline import LOOK_S, PendingTransaction, Pipeline, PipelineState, TransactionSendResult
 from txlayer.producer.questions import RefusedResolution, ResponderStats
 from txlayer.producer.responder import Answering
 from txlayer.producer.submitted import LocalTransaction, LocalWork, SubmittedTransaction
-from txlayer.producer.tracing import assemble_traced, traced_handling
+from txlayer.producer.tracing import traced, traced_handling
 from txlayer.producer.waiting import BarrierCall, Blocking, Steps, called
 
 
@@ -55,16 +56,13 @@ GATHERING, PREPARING, PREPARED, RESOLVED, DROPPED, FAILED = TransactionPhase
 class OpenTransaction:
     """One transaction of one thread or task; the subclasses differ only in how they wait for its steps."""
 
-    __slots__ = ("_engine", "_key", "_local", "_may_wait", "_messages", "_phase", "_placement", "_txn")
+    __slots__ = ("_engine", "_entry", "_key", "_local", "_messages", "_phase", "_txn")
 
-    def __init__(
-        self, engine: Engine, *, barrier: Barrier | None, placement: Placement, key: str, may_wait: bool
-    ) -> None:
+    def __init__(self, engine: Engine, barrier: Barrier | None, entry: Entry) -> None:
         self._engine = engine
         self._local = part_of(barrier, group=engine.pipeline.group)
-        self._placement = placement
-        self._key = key
-        self._may_wait = may_wait
+        self._entry = entry
+        self._key = engine.identity.draw(entry.txn_id, now_ms())
         self._messages: list[Message] = []
         self._txn: PendingTransaction | None = None
         self._phase = GATHERING
@@ -158,7 +156,7 @@ class OpenTransaction:
         engine = self._engine
         try:
             txn = self._txn = yield from steps.launch(
-                engine, PendingTransaction, self._messages, self._placement, self._key, may_wait=self._may_wait
+                engine, PendingTransaction, self._messages, self._entry, self._key
             )
             yield from steps.stored(engine, txn)
         except Exception:
@@ -283,6 +281,10 @@ class ConfiguredProducer(Generic[CheckT]):
         on_refused: Callable[[RefusedResolution], object] | None = None,
         codec: Codec | None = None,
         serializer: Any = None,
+        check_with: Iterable[str] = (),
+        check_executor: Executor | None = None,
+        partition_selector: PartitionSelector | None = None,
+        interceptors: Iterable[ProducerInterceptor] = (),
         connect: ConnectProducer = connect_producer,
         tracing: Tracing = NO_TRACING,
         metrics: ProducerMetrics | None = None,
@@ -292,13 +294,19 @@ class ConfiguredProducer(Generic[CheckT]):
         self._group = check_group(group)
         check_kind(barrier, is_async=self._is_async)
         self._barrier = barrier
-        workers = self._config.check_workers
-        handling = handling_of(check, barrier, worker_count=workers, is_async=self._is_async)
+        handling = handling_of(
+            check, barrier, worker_count=self._config.check_workers, is_async=self._is_async, executor=check_executor
+        )
         self._handling = traced_handling(handling, tracing, check_topic=self._config.topics.check)
         self._on_refused = on_refused
         self._serializer = function_of(codec, "serializer", serializer)
+        self._check_with = check_with_option(check_with)
+        if partition_selector is not None and not callable(partition_selector):
+            raise UsageError("partition_selector is called with a message and the number of its topic's partitions")
+        self._partition_selector = partition_selector
         self._connect = connect
-        self._assemble = assemble_traced(tracing)
+        watchers = [*intercepting(interceptors), *traced(tracing)]
+        self._assemble = watching(watchers, spare_bytes=HEADER_BYTES if tracing.is_on else 0)
         self._metrics = metrics
         self._set_up()
 
@@ -325,6 +333,8 @@ class ConfiguredProducer(Generic[CheckT]):
             make=self._assemble,
             metrics=self._metrics,
             linger_ms=LINGER_OF_TASKS_MS if self._is_async else LINGER_MS,
+            check_with=self._check_with,
+            select=self._partition_selector,
         )
 
 
@@ -347,6 +357,11 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
             It runs on the thread that receives check-backs and must return at once.
         codec: what makes bytes of values, such as `txlayer.JSON`; without one, values are bytes, str or None.
         serializer: the same as `codec=Codec(serializer=…)`: any confluent-kafka serializer for values.
+        check_with: what check-backs carry unless a transaction says otherwise, see `transaction`.
+        check_executor: runs the calls of the handler or of a `SqlBarrier`, in place of `check_workers` threads. It stays yours.
+        partition_selector: called with a message that names no partition, and the number of its topic's partitions;
+            returns a partition, or None: by the key.
+        interceptors: code that runs around the send and the end of each transaction.
         connect: makes the Kafka clients.
         tracing: makes spans (`txlayer.adapters.otel`), and adds a `traceparent` to messages that have none.
         metrics: counts the results of transactions; producers may share one.
@@ -410,15 +425,7 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
 
     # --- transactions -------------------------------------------------------------------------------------------------
 
-    def transaction(
-        self,
-        txn_id: str | None = None,
-        *,
-        ordering_key: OrderingKey = OF_MESSAGES,
-        order: str | OrderMode = "commit",
-        immunity: timedelta | None = None,
-        block: bool = True,
-    ) -> Transaction:
+    def transaction(self, txn_id: str | None = None, **options: Unpack[TransactionOptions]) -> Transaction:
         """Open a transaction as a `with` block: `send` messages, `prepare` (or `join`), then do the local work.
 
         Args:
@@ -427,6 +434,9 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
                 if all have the same one. None: no order, and the partition does not depend on a key.
             order: "commit": in the order of decisions; "prepare": in the order of `prepare`.
             immunity: the age before which no check-back is sent.
+            check_with: what check-backs carry: any of "key", "tags" and "content" (of the first message), "query_id", and
+                "headers:NAME" (its header). Default: that of the producer.
+            query_id: your own id of what this is about, such as an order. `txlayer tx list --query-id` finds it.
             block: False: `prepare` raises RetriableError instead of waiting when `in_flight_max` are in flight.
 
         Raises:
@@ -436,27 +446,19 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
             BrokerUnavailableError, …: what `start` raises.
         """
         engine = self._started()
-        engine.check_entry()
-        placement = engine.identity.placement(ordering_key, order, immunity)
-        key = engine.identity.draw(txn_id, now_ms())
-        return Transaction(engine, barrier=self._barrier, placement=placement, key=key, may_wait=block)
+        return Transaction(engine, self._barrier, engine.enter(txn_id, **options))
 
     def publish(
-        self,
-        messages: Sequence[Message] | Message,
-        *,
-        txn_id: str | None = None,
-        ordering_key: OrderingKey = OF_MESSAGES,
-        order: str | OrderMode = "commit",
-        block: bool = True,
+        self, messages: Sequence[Message] | Message, *, txn_id: str | None = None, **options: Unpack[TransactionOptions]
     ) -> TransactionSendResult:
         """Send messages without a local transaction, all or none; returns when the commit is acknowledged.
+
+        Options: see `transaction`.
 
         Raises:
             TxLayerError: what `submit` raises, and what the result of its future raises.
         """
-        txn = self.submit(messages, txn_id=txn_id, ordering_key=ordering_key, order=order, block=block)
-        return txn.result()
+        return self.submit(messages, txn_id=txn_id, **options).result()
 
     def submit(
         self,
@@ -464,11 +466,8 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         local_transaction: LocalTransaction | None = None,
         *,
         txn_id: str | None = None,
-        ordering_key: OrderingKey = OF_MESSAGES,
-        order: str | OrderMode = "commit",
-        immunity: timedelta | None = None,
         executor: Executor | None = None,
-        block: bool = True,
+        **options: Unpack[TransactionOptions],
     ) -> SubmittedTransaction:
         """Send a transaction without waiting; one thread may have thousands in flight.
 
@@ -476,6 +475,7 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         acknowledgements, or on `executor`. It returns COMMIT (or None), ROLLBACK or UNKNOWN. If it raises, the
         resolution is UNKNOWN and the future raises the same exception. Without `local_transaction` the transaction
         commits at once. With a barrier it calls `tx.join(session)`, and the database decides as in a `with` block.
+        Options: see `transaction`.
 
         Returns:
             A future of the `TransactionSendResult` (works with `concurrent.futures` and `asyncio.wrap_future`), done
@@ -491,23 +491,21 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
         engine = self._engine
         if engine is None:
             engine = self._started()
-        if engine.limit is not None:
-            engine.check_entry()
         several = (messages,) if isinstance(messages, Message) else messages
         work = None
         if local_transaction is not None:
             work = LocalWork(local_transaction, executor, several, self._barrier)
-        identity = engine.identity
-        placement = identity.placement(ordering_key, order, immunity)
-        if (placement is BY_MESSAGES or placement is ANYWHERE) and txn_id is None and len(several) == 1:
-            plain = engine.launch_plain(several[0], placement, work)
+        entry = engine.entry
+        if options or txn_id is not None or engine.limit is not None:
+            entry = engine.enter(txn_id, **options)
+        if entry.is_plain and len(several) == 1:
+            plain = engine.launch_plain(several[0], entry.placement, work)
             if plain is not None:
                 if plain.unsent is not None:
                     drive(steps.store_rest(engine, plain), engine.pipeline)
                 return plain
         make = SubmittedTransaction if work is None else partial(SubmittedTransaction, work=work)
-        key = identity.draw(txn_id, now_ms())
-        launch = steps.launch(engine, make, several, placement, key, may_wait=block)
+        launch = steps.launch(engine, make, several, entry, engine.identity.draw(txn_id, now_ms()))
         return cast("SubmittedTransaction", drive(launch, engine.pipeline))
 
     def status(

@@ -356,6 +356,7 @@ def _request(asked: _Asked) -> CheckRequest:
         question.number,
         tuple(question.text.split(",")) if question.text else (),
         _trace_of(asked.headers),
+        *codec.decode_details(asked.headers),
     )
 
 

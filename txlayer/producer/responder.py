@@ -28,6 +28,7 @@ from txlayer.producer.check_handlers import (
     CallRunner,
     Clock,
     Done,
+    ExecutorCallRunner,
     Handling,
     LoopCallRunner,
     ThreadCallRunner,
@@ -382,6 +383,8 @@ def open_responder(
             return LoopCallRunner(
                 handling.answer, call_count_max=handling.call_count_max, done=done, loop=loop, clock=time.monotonic
             )
+        if handling.executor is not None:
+            return ExecutorCallRunner(handling.answer, executor=handling.executor, done=done, clock=time.monotonic)
         return ThreadCallRunner(
             handling.answer,
             call_count_max=handling.call_count_max,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Awaitable
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar, Unpack
 
-from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, OrderMode, Resolution
+from txlayer.core.messages import COMMIT, ROLLBACK, UNKNOWN, Message, Resolution
 from txlayer.errors import UsageError
+from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.check_handlers import CheckRequest
-from txlayer.producer.identity import OF_MESSAGES, OrderingKey
+from txlayer.producer.identity import TransactionOptions
 from txlayer.producer.pipeline import TransactionSendResult
-from txlayer.producer.producer import TransactionalProducer
+from txlayer.producer.producer import OpenTransaction, TransactionalProducer
 
 _MINUTES = (*range(1, 11), 20, 30, 60, 120)
 DELAYS = (*(timedelta(seconds=s) for s in (1, 5, 10, 30)), *(timedelta(minutes=m) for m in _MINUTES))
@@ -48,6 +51,23 @@ class TransactionListener(Protocol):
         ...
 
 
+class AsyncTransactionListener(Protocol):
+    """`TransactionListener` for asyncio: both methods may be coroutine functions, which run on the producer's loop."""
+
+    def execute_local_transaction(
+        self, prepared: PreparedMessage, arg: Any
+    ) -> Resolution | Awaitable[Resolution | None] | None:
+        """As in `TransactionListener`."""
+        ...
+
+    def check_local_transaction(self, request: CheckRequest) -> Resolution | Awaitable[Resolution]:
+        """As in `TransactionListener`."""
+        ...
+
+
+ListenerT = TypeVar("ListenerT", TransactionListener, AsyncTransactionListener)
+
+
 class TransactionMQProducer(TransactionalProducer):
     """A `TransactionalProducer` with RocketMQ's methods.
 
@@ -60,13 +80,7 @@ class TransactionMQProducer(TransactionalProducer):
     """
 
     def __init__(self, *, listener: TransactionListener, **settings: Any) -> None:
-        for call in ("execute_local_transaction", "check_local_transaction"):
-            if not callable(getattr(listener, call, None)):
-                raise UsageError(f"a TransactionListener has {call}; {type(listener).__name__} has not")
-        refused = sorted({"check", "barrier"} & set(settings))
-        if refused:
-            raise UsageError(f"{refused[0]}= and a listener: the listener answers checks")
-        super().__init__(check=listener.check_local_transaction, **settings)
+        super().__init__(check=_checked(listener, settings).check_local_transaction, **settings)
         self._listener = listener
 
     def send_message_in_transaction(
@@ -75,15 +89,13 @@ class TransactionMQProducer(TransactionalProducer):
         arg: Any = None,
         *,
         txn_id: str | None = None,
-        ordering_key: OrderingKey = OF_MESSAGES,
-        order: str | OrderMode = "commit",
-        immunity: timedelta | None = None,
         delay_level: int | None = None,
+        **options: Unpack[TransactionOptions],
     ) -> TransactionSendResult:
         """Store the half message, run the local transaction on this thread, and return when its resolution is acknowledged.
 
         With `delay_level` (1 to 18, RocketMQ's own: 1s 5s 10s 30s 1m … 10m 20m 30m 1h 2h), or the message's `deliver_at` or
-        `delay`, consumers see it that much later.
+        `delay`, consumers see it that much later. Options: see `TransactionalProducer.transaction`.
 
         Raises:
             What `transaction`, `prepare` and `result` raise: the local transaction did not run, or a check settles it.
@@ -91,27 +103,71 @@ class TransactionMQProducer(TransactionalProducer):
                 logs it.)
             UsageError: the listener returned something other than a resolution; UNKNOWN was sent.
         """
-        with self.transaction(txn_id, ordering_key=ordering_key, order=order, immunity=immunity) as tx:
-            tx.send(
-                message.topic,
-                key=message.key,
-                value=message.value,
-                headers=message.headers,
-                tags=message.tags,
-                partition=message.partition,
-                timestamp=message.timestamp,
-                deliver_at=message.deliver_at,
-                delay=message.delay if delay_level is None else delay_of(delay_level),
-            )
+        with self.transaction(txn_id, **options) as tx:
+            _send(tx, message, delay_level)
             tx.prepare()
-            prepared = PreparedMessage(tx.txn_id, tx.nonce, message)
-            said = self._listener.execute_local_transaction(prepared, arg)
-            if said is COMMIT:
-                tx.commit()
-            elif said is ROLLBACK:
-                tx.rollback()
-            else:
-                tx.unknown()
-        if not (said is None or said is UNKNOWN or said is COMMIT or said is ROLLBACK):
-            raise UsageError(f"execute_local_transaction returns COMMIT, ROLLBACK or UNKNOWN, not {said!r}")
+            said = self._listener.execute_local_transaction(PreparedMessage(tx.txn_id, tx.nonce, message), arg)
+            _say(tx, said)
+        _check_said(said)
         return tx.result()
+
+
+class AsyncTransactionMQProducer(AsyncTransactionalProducer):
+    """`TransactionMQProducer` for one event loop.
+
+    Args and Raises: as in `TransactionMQProducer`.
+    """
+
+    def __init__(self, *, listener: AsyncTransactionListener, **settings: Any) -> None:
+        super().__init__(check=_checked(listener, settings).check_local_transaction, **settings)
+        self._listener = listener
+
+    async def send_message_in_transaction(
+        self,
+        message: Message,
+        arg: Any = None,
+        *,
+        txn_id: str | None = None,
+        delay_level: int | None = None,
+        **options: Unpack[TransactionOptions],
+    ) -> TransactionSendResult:
+        """As in `TransactionMQProducer`; the local transaction runs in this task."""
+        async with self.transaction(txn_id, **options) as tx:
+            _send(tx, message, delay_level)
+            await tx.prepare()
+            said = self._listener.execute_local_transaction(PreparedMessage(tx.txn_id, tx.nonce, message), arg)
+            if inspect.isawaitable(said):
+                said = await said
+            _say(tx, said)
+        _check_said(said)
+        return await tx.result()
+
+
+def _checked(listener: ListenerT, settings: dict[str, Any]) -> ListenerT:
+    for call in ("execute_local_transaction", "check_local_transaction"):
+        if not callable(getattr(listener, call, None)):
+            raise UsageError(f"a TransactionListener has {call}; {type(listener).__name__} has not")
+    refused = sorted({"check", "barrier"} & set(settings))
+    if refused:
+        raise UsageError(f"{refused[0]}= and a listener: the listener answers checks")
+    return listener
+
+
+def _send(tx: OpenTransaction, message: Message, delay_level: int | None) -> None:
+    if delay_level is not None:
+        message = message._replace(delay=delay_of(delay_level))
+    tx.send(**message._asdict())
+
+
+def _say(tx: OpenTransaction, said: object) -> None:
+    if said is COMMIT:
+        tx.commit()
+    elif said is ROLLBACK:
+        tx.rollback()
+    else:
+        tx.unknown()
+
+
+def _check_said(said: object) -> None:
+    if not (said is None or said is UNKNOWN or said is COMMIT or said is ROLLBACK):
+        raise UsageError(f"execute_local_transaction returns COMMIT, ROLLBACK or UNKNOWN, not {said!r}")

@@ -24,19 +24,13 @@ from txlayer.core.messages import Message, OpMessage, Resolution, Source
 from txlayer.errors import OutcomeUnknownError, RefusedRecordError, RetriableError
 from txlayer.producer.encoding import HalfRecord
 from txlayer.producer.engine import Engine, MakePending
-from txlayer.producer.identity import Placement
+from txlayer.producer.identity import Entry, Placement
 from txlayer.producer.pipeline import FAILED, STORING, PendingTransaction, TransactionSendResult
 from txlayer.producer.waiting import Blocking, Steps
 
 
 def launch(
-    engine: Engine,
-    make: MakePending,
-    messages: Sequence[Message],
-    placement: Placement,
-    key: str,
-    *,
-    may_wait: bool = True,
+    engine: Engine, make: MakePending, messages: Sequence[Message], entry: Entry, key: str
 ) -> Steps[PendingTransaction]:
     """Queue every half message.
 
@@ -45,16 +39,16 @@ def launch(
     """
     if engine.closed is not None:  # since it was entered
         raise engine.closed.error()
-    placement = engine.identity.placement_of(placement, messages)
-    plain = engine.encoder.plain_record(messages[0], placement) if len(messages) == 1 else None
+    placement, asked = engine.identity.placement_of(entry.placement, messages), entry.asked
+    plain = engine.encoder.plain_record(messages[0], placement) if len(messages) == 1 and not asked else None
     if plain is not None:
         records = [plain]
     else:
-        records = yield from known_records(engine, messages, placement)
+        records = yield from known_records(engine, messages, placement, asked)
     deadline = 0.0
     while (txn := engine.launch_now(make, records, placement, key)) is None:
         deadline = deadline or time.monotonic() + engine.config.prepare_timeout.total_seconds()
-        if not may_wait or time.monotonic() > deadline:
+        if not entry.may_wait or time.monotonic() > deadline:
             raise RetriableError(
                 f"in_flight_max={engine.config.in_flight_max} transactions are in flight. Nothing was sent"
             )
@@ -64,7 +58,9 @@ def launch(
     return txn
 
 
-def known_records(engine: Engine, messages: Sequence[Message], placement: Placement) -> Steps[list[HalfRecord]]:
+def known_records(
+    engine: Engine, messages: Sequence[Message], placement: Placement, asked: str
+) -> Steps[list[HalfRecord]]:
     """The half records, after asking the cluster about topics that are new or seem to have changed. Raises as `launch`."""
     encoder = engine.encoder
     has_asked = False
@@ -73,7 +69,7 @@ def known_records(engine: Engine, messages: Sequence[Message], placement: Placem
             yield Blocking(partial(engine.learn, topic))
             has_asked = True
         try:
-            records = encoder.records(messages, placement)
+            records = encoder.records(messages, placement, asked)
         except RefusedRecordError as exc:
             if has_asked or exc.topic is None:
                 raise

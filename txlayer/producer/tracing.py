@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from txlayer.adapters.tracing import (
-    HEADER_BYTES,
     LINKS_MAX,
     Attributes,
     Span,
@@ -27,26 +26,24 @@ from txlayer.adapters.tracing import (
     parse_traceparent,
     trace_context_of,
 )
-from txlayer.core.messages import Message
-from txlayer.errors import OutcomeUnknownError
+from txlayer.core.messages import txn_id_of
 from txlayer.producer.check_handlers import CheckRequest, Handling
 from txlayer.producer.encoding import HalfRecord
-from txlayer.producer.engine import Assemble, Engine, MakePending, assemble
-from txlayer.producer.identity import Placement, now_ms
-from txlayer.producer.pipeline import UNSTORED, OpQueue, OpRecord, PendingTransaction
-from txlayer.producer.submitted import LocalWork, SubmittedTransaction
+from txlayer.producer.identity import now_ms
+from txlayer.producer.interceptors import Watch, Watcher
+from txlayer.producer.pipeline import OpRecord, PendingTransaction, Pipeline
 
 
 class TransactionSpans:
     """The spans of one transaction at its producer."""
 
-    __slots__ = ("_attributes", "_prepare", "_tracing", "context")
+    __slots__ = ("_attributes", "_context", "_prepare", "_tracing")
 
     def __init__(self, tracing: Tracing, prepare: Span, attributes: Attributes) -> None:
         self._tracing = tracing
         self._prepare = prepare
         self._attributes = attributes
-        self.context = prepare.context
+        self._context = prepare.context
 
     def prepared(self, txn: PendingTransaction) -> None:
         """Every half message is reported."""
@@ -57,10 +54,19 @@ class TransactionSpans:
         }
         self._prepare.end(error=error, attributes=attributes)
 
-    def resolved(self, txn: PendingTransaction, *, started_ns: int, op_offset: int = -1, error: str = "") -> None:
-        """The op line is acknowledged at `op_offset`, or the offset is unknown."""
+    @property
+    def trace_id(self) -> str:
+        """As in `PendingTransaction`."""
+        return "" if self._context is None else self._context.trace_id
+
+    def ending(self, txn: PendingTransaction) -> None:
+        """As in `Watch`."""
+
+    def ended(self, txn: PendingTransaction, record: OpRecord, op_offset: int, error: BaseException | None) -> None:
+        """As in `Watch`."""
         if txn.resolution is None:
             return
+        took_s = 0.0 if error is not None else time.monotonic() - record.written_at_s
         word = txn.resolution.name.lower()
         pipeline = txn.queue.pipeline
         attributes = {
@@ -76,123 +82,42 @@ class TransactionSpans:
             f"{word} {pipeline.op_topic}",
             SpanRole.CLIENT,
             attributes=attributes,
-            cause=self.context,
+            cause=self._context,
             age_ms=now_ms() - txn.born_ms,
-            started_ns=started_ns,
+            started_ns=time.time_ns() - int(took_s * 1e9),
         )
-        span.end(error=error)
+        span.end(error="" if error is None else type(error).__name__)
 
 
-if TYPE_CHECKING:
-    _Base = PendingTransaction
-else:
-    _Base = object  # the kinds of txns have slots: only one of two bases may
+def traced(tracing: Tracing) -> list[Watcher]:
+    """What makes the spans of transactions, and adds a `traceparent` to messages that have none; nothing without tracing."""
+    watcher: Watcher = partial(_begin, tracing)
+    return [watcher] if tracing.is_on else []
 
 
-class _Traced(_Base):
-    if TYPE_CHECKING:
-        __slots__ = ("trace",)
-        trace: TransactionSpans
-    else:
-        __slots__ = ()  # each kind below has the slot itself
-
-    @property
-    def trace_id(self) -> str:
-        """As in `PendingTransaction`."""
-        return "" if self.trace.context is None else self.trace.context.trace_id
-
-    def prepared(self) -> None:
-        """Every half message is reported."""
-        self.trace.prepared(self)
-        super().prepared()
-
-
-@cache
-def _traced_kind(kind: Any) -> Any:
-    return type(f"Traced{kind.__name__}", (_Traced, kind), {"__slots__": ("trace",)})
-
-
-def _traced(make: MakePending, trace: TransactionSpans) -> MakePending:
-    """Makes the same kind of transaction, with its spans."""
-    call: Callable[..., Any]
-    if isinstance(make, partial):
-        call = partial(_traced_kind(make.func), *make.args, **make.keywords)
-    else:
-        assert isinstance(make, type)
-        call = _traced_kind(make)
-
-    def made(queue: OpQueue, key: str, born_ms: int, message_count: int) -> PendingTransaction:
-        txn: _Traced = call(queue, key, born_ms, message_count)
-        txn.trace = trace  # before anything is sent: reports come at once
-        return txn
-
-    return made
-
-
-class ResolutionSpans:
-    """Makes the spans of resolutions: an observer of a pipeline."""
-
-    def failed(self) -> None:
-        """A transaction was not prepared: its span of `prepare` says so."""
-
-    def acknowledged(self, record: OpRecord, offset: int) -> None:
-        """The record's lines are stored."""
-        started_ns = time.time_ns() - int((time.monotonic() - record.written_at_s) * 1e9)
-        for txn in record.txns:
-            if isinstance(txn, _Traced) and txn.op_offset == UNSTORED:
-                txn.trace.resolved(txn, started_ns=started_ns, op_offset=offset)
-
-    def lost(self, record: OpRecord) -> None:
-        """The record's lines may not be stored."""
-        for txn in record.txns:
-            if isinstance(txn, _Traced):
-                txn.trace.resolved(txn, started_ns=time.time_ns(), error=OutcomeUnknownError.__name__)
-
-
-class TracedEngine(Engine):
-    """An `Engine` whose transactions make spans."""
-
-    tracing: Tracing
-
-    def launch_plain(
-        self,
-        message: Message,  # noqa: ARG002 - the parent's
-        placement: Placement,  # noqa: ARG002 - the parent's
-        work: LocalWork | None,  # noqa: ARG002 - the parent's
-    ) -> SubmittedTransaction | None:
-        """None: a message with a header is not that plain."""
-        return None
-
-    def launch_now(
-        self, make: MakePending, records: list[HalfRecord], placement: Placement, key: str
-    ) -> PendingTransaction | None:
-        """As in `Engine`."""
-        pipeline = self.pipeline
-        if not pipeline.slots:
-            return None
-        attributes: dict[str, str | int | bool] = {
-            "messaging.system": "kafka",
-            "txlayer.txn_id": key.partition("/")[0],
-            "txlayer.producer_group": pipeline.group,
-        }
-        given = [trace_context_of(headers) for _, _, _, headers, _ in records[:LINKS_MAX]]
-        span = self.tracing.start(
-            f"prepare {pipeline.half_topic}",
-            SpanRole.PRODUCER,
-            attributes={
-                **attributes,
-                "messaging.operation.name": "prepare",
-                "messaging.operation.type": "send",
-                "messaging.destination.name": pipeline.half_topic,
-                "messaging.batch.message_count": len(records),
-            },
-            links=list(dict.fromkeys(c for c in given if c is not None)),
-        )
-        context = span.context
-        if context is not None:
-            records = [_with_trace(record, context) for record in records]
-        trace = TransactionSpans(self.tracing, span, attributes)
-        return super().launch_now(_traced(make, trace), records, placement, key)
+def _begin(tracing: Tracing, pipeline: Pipeline, records: list[HalfRecord], key: str) -> tuple[list[HalfRecord], Watch]:
+    attributes: dict[str, str | int | bool] = {
+        "messaging.system": "kafka",
+        "txlayer.txn_id": txn_id_of(key),
+        "txlayer.producer_group": pipeline.group,
+    }
+    given = [trace_context_of(headers) for _, _, _, headers, _ in records[:LINKS_MAX]]
+    span = tracing.start(
+        f"prepare {pipeline.half_topic}",
+        SpanRole.PRODUCER,
+        attributes={
+            **attributes,
+            "messaging.operation.name": "prepare",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": pipeline.half_topic,
+            "messaging.batch.message_count": len(records),
+        },
+        links=list(dict.fromkeys(c for c in given if c is not None)),
+    )
+    context = span.context
+    if context is not None:
+        records = [_with_trace(record, context) for record in records]
+    return records, TransactionSpans(tracing, span, attributes)
 
 
 def _with_trace(record: HalfRecord, context: TraceContext) -> HalfRecord:
@@ -200,21 +125,6 @@ def _with_trace(record: HalfRecord, context: TraceContext) -> HalfRecord:
     if has_trace(headers):
         return record
     return (topic, key, value, [*(headers or ()), *context.headers], options)
-
-
-def assemble_traced(tracing: Tracing) -> Assemble:
-    """`assemble` for a producer that makes spans; `assemble` itself where it makes none."""
-    if not tracing.is_on:
-        return assemble
-
-    def assembled(*arguments: Any, **given: Any) -> Engine:
-        engine = assemble(*arguments, **given, spare_bytes=HEADER_BYTES, kind=TracedEngine)
-        assert isinstance(engine, TracedEngine)
-        engine.tracing = tracing
-        engine.pipeline.observers.append(ResolutionSpans())
-        return engine
-
-    return assembled
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from txlayer.core.ledger.transaction import Transaction
-from txlayer.core.messages import CheckRecord, Origin, Resolution, Undecodable
+from txlayer.core.messages import CheckRecord, Headers, Origin, Resolution, Undecodable
 
 NO_LIMIT = 1 << 62
 """Greater than any offset, and than any number of bytes or lines."""
@@ -78,6 +78,7 @@ class Batch:
     ends: list[Transaction] = field(default_factory=list)
     quarantined: list[RecordToQuarantine] = field(default_factory=list)
     checks: dict[str, CheckRecord] = field(default_factory=dict)
+    details: dict[str, Headers] = field(default_factory=dict)  # of questions: what they carry; read by the service
     policy_lines: dict[str, str] = field(default_factory=dict)
     reports: list[Report] = field(default_factory=list)
     line_count: int = 0

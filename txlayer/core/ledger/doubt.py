@@ -3,7 +3,8 @@
 `DormantTransactions` holds open transactions on doubt that nothing has touched since a restart, as the bytes of their
 summaries. A restart may find a million of them. They need no object until an op line, a half record or their time names them:
 each costs its key, its summary and some numbers. One that is named or due is loaded: it becomes a `Transaction` and is never
-dormant again. Only plain transactions are dormant: undecided, without reason, ordering key, own immunity or second copies.
+dormant again. Only plain transactions are dormant: undecided, without reason, ordering key, own immunity, second copies or
+`check_with`.
 So no order between transactions depends on a dormant one.
 
 `DoubtFold` reads the topic from its low-water mark; it keeps the offset and size of a transaction's content, not the content. Of
@@ -378,8 +379,8 @@ class DoubtFold:
 
         An older summary of them says nothing any more: such a key is neither in `transactions` nor in `dormant`.
         """
-        # Key → (offset of content 0, size of the contents), until its summary comes.
-        self._content_at: dict[bytes, tuple[int, int]] = {}
+        # Key → (offset of content 0, size of the contents, what questions carry), until its summary comes.
+        self._content_at: dict[bytes, tuple[int, int, str]] = {}
         self._with_content = ""  # the newest transaction whose contents ended; its summary ends right behind them
 
     def fold(
@@ -388,7 +389,9 @@ class DoubtFold:
         """Fold one record; a null value is a tombstone. `headers` is called only for contents, because they cost memory too."""
         if raw_key is not None and value is not None and raw_key.endswith(_FIRST_CONTENT):
             # Half of a million records that a restart reads; malformed keys are never looked up.
-            self._content_at[raw_key[: -len(_FIRST_CONTENT)]] = (offset, _size(value, headers))
+            found = headers()
+            place = offset, _size(value, found), codec.asked_options_of(found).check_with
+            self._content_at[raw_key[: -len(_FIRST_CONTENT)]] = place
             return
         parsed = codec.parse_doubt_key(raw_key)
         if raw_key is None or parsed is None:
@@ -399,7 +402,7 @@ class DoubtFold:
             if value is None:
                 self._with_content = key
             elif (first := self._content_at.get(key.encode())) is not None:
-                self._content_at[key.encode()] = (first[0], first[1] + _size(value, headers))
+                self._content_at[key.encode()] = (first[0], first[1] + _size(value, headers()), first[2])
             return
         if value is None:
             self.transactions.pop(key, None)
@@ -410,8 +413,7 @@ class DoubtFold:
             self._content_at.pop(raw_key, None)
         else:
             content_at = self._content_at.pop(raw_key, None)
-            content_offset, size = self._content_before(key, offset) if content_at is None else content_at
-            self._fold_summary(key, value, content_offset, size)
+            self._fold_summary(key, value, *(self._content_before(key, offset) if content_at is None else content_at))
 
     def _fold_quarantined(self, raw_key: bytes | None) -> None:
         origin, line = codec.parse_quarantine_key(raw_key) or (None, None)
@@ -431,9 +433,9 @@ class DoubtFold:
         loaded = {key: transaction_of(key, encoded) for key, encoded in self.dormant.items()}
         return {**self.transactions, **loaded}
 
-    def _fold_summary(self, key: str, value: bytes, doubt_offset: int, size: int) -> None:
+    def _fold_summary(self, key: str, value: bytes, doubt_offset: int, size: int, check_with: str) -> None:
         self.unreadable.pop(key, None)
-        if may_be_dormant(value):
+        if not check_with and may_be_dormant(value):
             self.dormant[key] = with_doubt_offset(value, doubt_offset, size)
             if self.transactions:
                 self.transactions.pop(key, None)
@@ -441,7 +443,8 @@ class DoubtFold:
         summary = codec.decode_summary(key, value)
         try:
             if isinstance(summary, DoubtSummary):
-                self.transactions[key] = from_summary(summary, doubt_offset=doubt_offset, size=size)
+                txn = from_summary(summary, doubt_offset=doubt_offset, size=size, check_with=check_with)
+                self.transactions[key] = txn
                 self.dormant.pop(key, None)
                 return
         except ValueError:
@@ -449,17 +452,19 @@ class DoubtFold:
         self.transactions.pop(key, None)
         self.dormant.pop(key, None)
         self.unreadable[key] = doubt_offset
-        self._content_at[key.encode()] = (doubt_offset, size)  # a summary of an older release may follow
+        self._content_at[key.encode()] = (doubt_offset, size, check_with)  # a summary of an older release may follow
 
-    def _content_before(self, key: str, offset: int) -> tuple[int, int]:
+    def _content_before(self, key: str, offset: int) -> tuple[int, int, str]:
         if (encoded := self.dormant.get(key)) is not None:
-            return doubt_offset_of(encoded), bytes_of(encoded)
+            return doubt_offset_of(encoded), bytes_of(encoded), ""
         before = self.transactions.get(key)
-        return (offset, 0) if before is None else (before.ensure_extras().doubt_offset, before.size)
+        if before is None:
+            return offset, 0, ""
+        return before.ensure_extras().doubt_offset, before.size, before.options.check_with
 
 
-def _size(value: bytes, headers: Callable[[], Headers | None]) -> int:
-    return RECORD_BYTES + codec.content_bytes(value, headers())
+def _size(value: bytes, headers: Headers | None) -> int:
+    return RECORD_BYTES + codec.content_bytes(value, headers)
 
 
 class QuarantinedRecord(NamedTuple):

@@ -1010,7 +1010,7 @@ class Ledger:
         extras = txn.ensure_extras()
         extras.checked_count += 1
         extras.asked_ms = now_ms
-        self.batch.byte_count += summary_bytes(txn)
+        self.batch.byte_count += summary_bytes(txn) + codec.details_bytes_max(txn.options.check_with)
         self.batch.checks[txn.key] = CheckRecord(
             CheckKind.QUESTION,
             txn.key,

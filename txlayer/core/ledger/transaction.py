@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, NamedTuple
 
-from txlayer.core.codec import WHOLE_MAX
+from txlayer.core.codec import WHOLE_MAX, brief_check_with
 from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import NO_OPTIONS, DoubtSummary, HalfHeader, HalfOptions, OrderMode, ParkReason, user_headers
 
@@ -278,6 +278,9 @@ class Transaction:
             extras.lag_ms = self.appended_ms - int(self.born)
             self.born = ""
         self.content = None
+        options = self.options
+        if options.check_with or options.query_id is not None:
+            self.options = _kept_options(options.key_hash, options.order, options.immunity_ms, options.check_with)
 
     def summary(self) -> DoubtSummary:
         """The summary for the doubt topic. The transaction stays as it is, and as small."""
@@ -311,8 +314,17 @@ class Transaction:
         )
 
 
-def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0) -> Transaction:
-    """The transaction that a doubt summary describes; its content stays on the doubt topic.
+def _kept_options(key_hash: str | None, order: OrderMode, immunity_ms: int | None, check_with: str) -> HalfOptions:
+    """What is kept in memory of the options of a transaction on doubt; the most frequent ones share an object."""
+    options = HalfOptions(key_hash, order, immunity_ms, check_with=brief_check_with(check_with))
+    return _SHARED_OPTIONS.get(options, options)
+
+
+_SHARED_OPTIONS = {options: options for options in (NO_OPTIONS, *(HalfOptions(check_with=part) for part in ("k", "c")))}
+
+
+def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0, check_with: str = "") -> Transaction:
+    """The transaction that a doubt summary describes; its content, which says `check_with`, stays on the doubt topic.
 
     Raises:
         ValueError: its state or reason is one of a later release.
@@ -335,9 +347,7 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0) -> 
     txn.seen = summary.seen
     txn.count = summary.count
     extras = txn.ensure_extras()
-    options = HalfOptions(summary.key_hash, summary.order, summary.immunity_ms)
-    if options != NO_OPTIONS:  # else the shared one: there may be a million of them
-        txn.options = options
+    txn.options = _kept_options(summary.key_hash, summary.order, summary.immunity_ms, check_with)
     if summary.last_offset != summary.first_offset:
         txn.last_offset = summary.last_offset
     if summary.count != 1:

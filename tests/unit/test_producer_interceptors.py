@@ -1,0 +1,204 @@
+"""Interceptors of a producer: what they see of each transaction, and what happens when they raise."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from tests.support.producer_stage import HALF, OP, ORDER, ProducerStage, World
+from txlayer.core.messages import COMMIT, ROLLBACK, Message, Resolution
+from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, TxLayerError, UsageError
+from txlayer.producer.aio import AsyncTransactionalProducer
+from txlayer.producer.interceptors import ProducerInterceptor, SentTransaction, intercepting, watching
+from txlayer.producer.submitted import SubmittedTransaction
+
+
+class Notes(ProducerInterceptor):
+    """Writes down what it is called with; raises in the hooks that the test names."""
+
+    def __init__(self, name: str = "", seen: list[str] | None = None, *, raises: str = "") -> None:
+        self.name = name
+        self.seen: list[str] = [] if seen is None else seen
+        self.sent: list[SentTransaction] = []
+        self.raises = raises
+
+    def _note(self, hook: str, sent: SentTransaction, *said: object) -> None:
+        self.seen.append(" ".join(filter(None, [self.name, hook, *map(str, said)])))
+        self.sent.append(sent)
+        if hook == self.raises:
+            raise KeyError(hook)
+
+    def before_send(self, transaction: SentTransaction) -> None:
+        self._note("before_send", transaction)
+
+    def after_send(self, transaction: SentTransaction) -> None:
+        self._note("after_send", transaction)
+
+    def before_end(self, transaction: SentTransaction, resolution: Resolution) -> None:
+        self._note("before_end", transaction, resolution.name)
+
+    def after_end(self, transaction: SentTransaction, resolution: Resolution) -> None:
+        self._note("after_end", transaction, resolution.name)
+
+    def on_error(self, transaction: SentTransaction, error: BaseException) -> None:
+        self._note("on_error", transaction, type(error).__name__)
+
+
+ALL = ["before_send", "after_send", "before_end COMMIT", "after_end COMMIT"]
+
+
+@pytest.mark.parametrize("how", ["block", "submit", "publish"])
+def test_an_interceptor_sees_the_send_and_the_end(stage: ProducerStage, how: str) -> None:
+    notes = Notes()
+    with stage.producer(interceptors=[notes]) as producer:
+        if how == "block":
+            with producer.transaction("order-1") as tx:
+                tx.send("orders", key="k", value="v", tags="big")
+                tx.prepare()
+        elif how == "submit":
+            producer.submit(Message("orders", "k", "v", tags="big"), lambda _tx: COMMIT, txn_id="order-1").result()
+        else:
+            producer.publish(Message("orders", "k", "v", tags="big"), txn_id="order-1")
+
+    assert ALL == notes.seen
+    first = notes.sent[0]
+    assert ("order-1", "g", (Message("orders", b"k", b"v", [("tags", b"big")]),)) == (
+        first.txn_id,
+        first.group,
+        first.messages,
+    )
+    assert all(each is first for each in notes.sent)
+
+
+def test_an_interceptor_sees_what_an_asyncio_producer_sends(stage: ProducerStage) -> None:
+    notes = Notes()
+
+    async def run() -> None:
+        settings: dict[str, Any] = {"bootstrap_servers": "127.0.0.1:9", "group": "g", "connect": stage.connect}
+        async with AsyncTransactionalProducer(interceptors=[notes], **settings) as producer:
+            await producer.publish(ORDER)
+            await (await producer.submit(ORDER, lambda _tx: ROLLBACK))
+
+    asyncio.run(run())
+
+    assert [*ALL, "before_send", "after_send", "before_end ROLLBACK", "after_end ROLLBACK"] == notes.seen
+
+
+def test_before_runs_in_order_and_after_in_reverse(stage: ProducerStage) -> None:
+    seen: list[str] = []
+    with stage.producer(interceptors=[Notes("a", seen), Notes("b", seen)]) as producer:
+        producer.publish(ORDER)
+
+    assert ["a before_send", "b before_send", "b after_send", "a after_send"] == seen[:4]
+    assert ["a before_end COMMIT", "b before_end COMMIT", "b after_end COMMIT", "a after_end COMMIT"] == seen[4:]
+
+
+def test_what_before_send_raises_stops_the_send_and_frees_its_place(stage: ProducerStage) -> None:
+    seen: list[str] = []
+    refusing = Notes("b", seen, raises="before_send")
+    with stage.producer(interceptors=[Notes("a", seen), refusing, Notes("c", seen)], in_flight_max=1) as producer:
+        for _ in range(2):
+            with pytest.raises(KeyError, match="before_send"):
+                producer.publish(ORDER)
+        refusing.raises = ""
+        producer.publish(ORDER)
+
+    assert ["a before_send", "b before_send", "b on_error KeyError", "a on_error KeyError"] == seen[:4]
+    assert 1 == len(stage.writer.of(HALF))
+
+
+@pytest.mark.parametrize("hook", ["after_send", "before_end", "after_end"])
+def test_what_another_hook_raises_is_logged_and_changes_nothing(
+    stage: ProducerStage, hook: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    notes = Notes(raises=hook)
+    with caplog.at_level(logging.ERROR), stage.producer(interceptors=[notes]) as producer:
+        assert COMMIT is producer.publish(ORDER).resolution
+
+    assert ALL == notes.seen
+    assert ["interceptor.raised"] == [record.message for record in caplog.records]
+
+
+class WatchedWorld(World):
+    """A world whose transactions an interceptor sees."""
+
+    def __init__(self, notes: Notes) -> None:
+        super().__init__(watching(intercepting([notes]), spare_bytes=0))
+
+
+def test_a_half_message_that_is_not_stored_is_an_error_and_its_rollback_an_end() -> None:
+    notes = Notes()
+    world = WatchedWorld(notes)
+    refused = iter([None, BrokerUnavailableError("away")])
+    world.writer.refuse = lambda r: next(refused, None) if r.topic() == HALF else None
+
+    world.launch([ORDER, ORDER])
+    world.serve(3)
+
+    expected = ["before_send", "on_error BrokerUnavailableError", "before_end ROLLBACK", "after_end ROLLBACK"]
+    assert expected == notes.seen
+
+
+def test_a_resolution_that_may_not_be_stored_is_an_error() -> None:
+    notes = Notes()
+    world = WatchedWorld(notes)
+    lost: TxLayerError = OutcomeUnknownError("?", txn_id="a", step="op")
+    world.writer.refuse = lambda r: lost if r.topic() == OP else None
+    world.engine.pipeline.resolution_timeout_s = 0
+
+    world.launch(make=SubmittedTransaction)
+    world.serve(3)
+
+    assert [*ALL[:3], "on_error OutcomeUnknownError"] == notes.seen
+
+
+def test_a_line_that_is_sent_again_ends_once() -> None:
+    notes = Notes()
+    world = WatchedWorld(notes)
+    answers = iter([OutcomeUnknownError("?", txn_id="a", step="op")])
+    world.writer.refuse = lambda r: next(answers, None) if r.topic() == OP else None
+
+    world.launch(make=SubmittedTransaction)
+    world.serve(5)
+
+    assert ALL == notes.seen
+
+
+def test_what_is_no_interceptor_is_refused(stage: ProducerStage) -> None:
+    with pytest.raises(UsageError, match="subclasses of ProducerInterceptor"):
+        stage.producer(interceptors=[object()])
+
+
+# --- partition_selector -----------------------------------------------------------------------------------------------
+
+
+def test_a_selector_chooses_the_partition_of_messages_that_name_none(stage: ProducerStage) -> None:
+    asked: list[tuple[Message, int]] = []
+
+    def select(message: Message, partition_count: int) -> int | None:
+        asked.append((message, partition_count))
+        return None if message.key == b"by key" else 2
+
+    with stage.producer(partition_selector=select) as producer:
+        producer.publish(Message("orders", b"k", b"v"))
+        producer.publish([Message("orders", b"by key", b"v"), Message("orders", b"k", b"v", partition=1)])
+
+    headers = [dict(record.headers() or ())["txl"] or b"" for record in stage.writer.of(HALF)]
+    assert [True, False, False] == [b"n2" in raw for raw in headers]
+    assert headers[2].endswith(b"n1")
+    assert [(Message("orders", b"k", b"v"), 3), (Message("orders", b"by key", b"v"), 3)] == asked
+
+
+@pytest.mark.parametrize(
+    ("chosen", "error"), [(3, TxLayerError), (-1, TxLayerError), (True, UsageError), ("1", TxLayerError)]
+)
+def test_a_partition_that_is_not_there_is_refused(stage: ProducerStage, chosen: Any, error: type[Exception]) -> None:
+    with stage.producer(partition_selector=lambda _message, _count: chosen) as producer, pytest.raises(error):
+        producer.publish(ORDER)
+
+    assert [] == stage.writer.of(HALF)
+    with pytest.raises(UsageError, match="partition_selector"):
+        stage.producer(partition_selector=3)
