@@ -136,6 +136,7 @@ def test_a_transaction_on_doubt_shows_its_reason_its_messages_and_its_checks() -
     assert {
         "txn_id": "order-4711",
         "nonce": "5f3a90c2",
+        "query_id": None,
         "producer_group": "orders",
         "state": "held",
         "reason": "topic-missing",

@@ -177,6 +177,20 @@ class LogHistoryReader:
             _fold(fold, record, self._topics)
         return fold.histories()
 
+    def ids_of(self, query_id: str, *, start: HistoryStart) -> list[str]:
+        """The ids of transactions with this id of the user's, in half since `start`, or on doubt; the oldest first. Raises as `read`."""
+        with closing(self._clients.admin()) as admin:
+            positions, ends, _ = self._ranges(admin, start, None)
+        ends = {(topic, number): end for (topic, number), end in ends.items() if topic != self._topics.op}
+        found: dict[str, int] = {}
+        for record in self._records(positions, ends):
+            headers = record.headers()
+            if codec.asked_options_of(headers).query_id == query_id:
+                header = codec.decode_half_header(codec.half_header_of(headers) or b"")
+                assert isinstance(header, HalfHeader)  # its options were read
+                found.setdefault(txn_id_of(header.key), header.born_ms)
+        return sorted(found, key=found.__getitem__)
+
     def half_at(self, partition: int, offset: int) -> HalfOwner | str:
         """The transaction of the half record at a position; otherwise a sentence about what is there."""
         topic = self._topics.half

@@ -81,6 +81,7 @@ class TransactionFilters(Bundle):
     ] = None
     older_than: Annotated[str | None, option("--older-than", "Only those prepared longer ago.", "1h")] = None
     younger_than: Annotated[str | None, option("--younger-than", "Only those prepared since.", "1h")] = None
+    query_id: Annotated[str | None, option("--query-id", "Only those with this id of the user's own.", "TEXT")] = None
 
     def read(self) -> Filter:
         """What the options say together: states add up, everything else narrows."""
@@ -96,6 +97,7 @@ class TransactionFilters(Bundle):
             frozenset(self.reason_code or ()),
             _age("--older-than", self.older_than),
             _age("--younger-than", self.younger_than),
+            self.query_id,
         )
 
 
@@ -108,8 +110,11 @@ def _age(option: str, text: str | None) -> int | None:
 LIMIT = 100
 """Transactions that `list` shows: a page of a terminal or two."""
 
+SHOWN_MAX = 20
+"""Transactions with one id of the user's that `show` reads."""
+
 What = Annotated[
-    str,
+    str | None,
     typer.Argument(
         metavar="ID|PARTITION:OFFSET|ORIGIN",
         help="A transaction id; the position of one of its half messages (as in the header txl-origin); "
@@ -209,8 +214,11 @@ def stats(*, connection: Connection, as_json: AsJson = False) -> None:
 
 @command(app)
 def show(
-    what: What,
+    what: What = None,
     *,
+    query_id: Annotated[
+        str | None, option("--query-id", "Show instead the transactions with this id of the user's own.", "TEXT")
+    ] = None,
     since: Annotated[str, option("--since", "Read half, op and check from so long ago.", "1h|TIME")] = "1h",
     is_id: Annotated[bool, option("--id", "It is an id, even if it looks like PARTITION:OFFSET.")] = False,
     connection: Connection,
@@ -225,7 +233,10 @@ def show(
     from txlayer.cli import tx_rows
     from txlayer.operate import history as histories
 
+    if (what is None) is (query_id is None):
+        raise UsageError("name a transaction, or --query-id")
     config = connection.config(CoordinatorConfig)
+    what = what or ""
     position = None if is_id else histories.parse_position(what)
     wanted = codec.parse_quarantine_key(what.encode(errors="replace"))
     if position is not None:
@@ -240,10 +251,12 @@ def show(
         searched = f"{config.topics.doubt} holds nothing under {what}"
     else:
         start = HistoryStart(parse_instant("--since", since, now_ms=current_ms()))
-        found = reader.read(check_txn_id(what), start=start, with_checks=True)
+        ids = [check_txn_id(what)] if query_id is None else reader.ids_of(query_id, start=start)
+        found = [each for txn_id in ids[:SHOWN_MAX] for each in reader.read(txn_id, start=start, with_checks=True)]
+        output.note_counts((len(ids[SHOWN_MAX:]), "more ids; the oldest are shown"), err=as_json)
         searched = (
             f"half, op and check of the last {since}, and doubt, of the namespace {config.namespace} hold nothing about "
-            f"the id {what}; --since goes further back"
+            f"the id {query_id or what}; --since goes further back"
         )
     if not found:
         typer.echo(printable(f"not found: {searched}"), err=True)

@@ -44,6 +44,8 @@ def list_table(rows: Sequence[Json]) -> Table:
         "checks": lambda row: f"{row['answered_count']}/{row['checked_count']}",
         "last asked": output.times("asked_ms"),
     }
+    if any(row["query_id"] is not None for row in rows):
+        columns = {**columns, "query id": "query_id"}
     if any(row["due_ms"] is not None for row in rows):
         columns = {**columns, "due": output.times("due_ms")}
     right = ("age", "messages", "half", "checks")
@@ -107,6 +109,8 @@ def _head(row: Json) -> list[tuple[str, object]]:
         ("group", row["producer_group"]),
         ("partition", row["partition"]),
     ]
+    if row["query_id"] is not None:
+        head.insert(1, ("query id", row["query_id"]))
     if row["born_ms"] is not None:
         head.append(("born", time_text(row["born_ms"]) + " by its producer's clock"))
     if row["message_count"] is None:

@@ -102,6 +102,11 @@ class TransactionHistory:
         return self.op_lines[0].op.born_ms if self.op_lines else None
 
     @property
+    def query_id(self) -> str | None:
+        """The user's own id of the transaction; None if it has none, or its first half record was not read."""
+        return next((half.options.query_id for half in self.half_records if not half.index), None)
+
+    @property
     def appended_ms(self) -> int | None:
         """The broker's clock at the first half record; None if that was not read."""
         if self.half_records:

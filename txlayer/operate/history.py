@@ -75,6 +75,7 @@ def history_json(history: TransactionHistory, *, is_applied: bool | None) -> Jso
     return {
         "txn_id": h.txn_id,
         "nonce": h.nonce,
+        "query_id": h.query_id,
         "producer_group": h.producer_group,
         "partition": h.partition,
         "state": None if h.state is None else h.state.value,

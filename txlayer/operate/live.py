@@ -38,7 +38,7 @@ from txlayer.core.ledger.misplaced_records import LinesAheadOfHalf
 from txlayer.core.ledger.transaction import OpPosition, Transaction
 from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.errors import TxLayerError
-from txlayer.operate.overview import committed_records, read_stored
+from txlayer.operate.overview import committed_records, query_id_on_doubt, read_stored
 from txlayer.operate.responders import GroupResponders, read_responders
 from txlayer.operate.rows import ROW_COUNT_MAX, UnsettledRows, young_row
 from txlayer.operate.tallies import Minute, Minutes, Quarantine
@@ -396,9 +396,11 @@ class LiveView:
                 followed.is_stale |= not followed.ledger.is_given_up_in_time((kept[0].offset, kept[1]))
             return
         key, index = parsed
-        if index is not None:
-            return
         ledger, value = followed.ledger, record.value()
+        if index is not None:
+            if value is not None:
+                self.rows.note_query_id(query_id_on_doubt(record.key(), record.headers), ledger.partition)
+            return
         ledger.take_doubt(key, value, half_next=ledger.half_next, at_ms=record.timestamp()[1])
         if value is not None and (decided := followed.decided.get(key)) is not None:
             # Op was read sooner than doubt.

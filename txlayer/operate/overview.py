@@ -5,7 +5,7 @@ Nothing is fenced, stored or written, and no group is joined, so any number may 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -16,10 +16,11 @@ from txlayer.coordinator.recovery import Recovery, StoredPositions, decode_store
 from txlayer.coordinator.setup import count_partitions, ledger_settings
 from txlayer.core import codec
 from txlayer.core.ledger.batch import NO_LIMIT
-from txlayer.core.ledger.doubt import QuarantinedRecord, QuarantineFold
+from txlayer.core.ledger.doubt import DoubtFold, QuarantinedRecord, QuarantineFold
 from txlayer.core.ledger.ledger import Ledger, LedgerSettings
 from txlayer.core.ledger.transaction import Target, Transaction, accepting_target
 from txlayer.core.ledger.transitions import COMMITTING
+from txlayer.core.messages import Headers
 from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
 
 SLICE_MAX = 100_000
@@ -63,6 +64,35 @@ class UnsettledTransaction(NamedTuple):
     partition: int
     state: str  # a TxnState's value, or COMMITTING
     txn: Transaction  # without content
+    query_id: str | None = None  # the user's own id
+
+
+class QueryFold(DoubtFold):
+    """Folds doubt, and remembers the users' own ids of transactions."""
+
+    def __init__(self, *, op_offset: int) -> None:
+        super().__init__(op_offset=op_offset)
+        self.query_ids: dict[str, str] = {}
+
+    def fold(
+        self,
+        offset: int,
+        raw_key: bytes | None,
+        value: bytes | None,
+        headers: Callable[[], Headers | None] = lambda: None,
+    ) -> None:
+        super().fold(offset, raw_key, value, headers)
+        if value is not None and (named := query_id_on_doubt(raw_key, headers)) is not None:
+            self.query_ids[named[0]] = named[1]
+
+
+def query_id_on_doubt(raw_key: bytes | None, headers: Callable[[], Headers | None]) -> tuple[str, str] | None:
+    """("id/nonce", the user's own id) if this is the first content of a transaction that has one."""
+    if raw_key is None or not raw_key.endswith(b"/0"):
+        return None
+    query_id = codec.asked_options_of(headers()).query_id
+    parsed = None if query_id is None else codec.parse_doubt_key(raw_key)
+    return None if parsed is None or query_id is None else (parsed[0], query_id)
 
 
 class Overview:
@@ -86,14 +116,20 @@ class Overview:
         stored = read_stored(self._connections, range(partition_count))
         ledgers: dict[int, Ledger] = {p: ContentlessLedger(p, settings) for p in stored}
         # No group gave these partitions, so none can take them away.
-        recovery = Recovery(self._config, self._connections, is_still_ours=lambda: None)
+        folds: dict[int, QueryFold] = {}
+
+        def make_fold(partition: int, op_offset: int) -> QueryFold:
+            return folds.setdefault(partition, QueryFold(op_offset=op_offset))
+
+        recovery = Recovery(self._config, self._connections, is_still_ours=lambda: None, make_fold=make_fold)
         recovery.replay(ledgers, stored)
         for partition, ledger in ledgers.items():
             ledger.end_replay(stored[partition].positions)
         yield from self._read_on(ledgers, stored)
         for partition, ledger in ledgers.items():
             for txn in ledger.all_unsettled():
-                yield UnsettledTransaction(partition, txn.state.value, txn)
+                query_id = txn.options.query_id or folds[partition].query_ids.get(txn.key)
+                yield UnsettledTransaction(partition, txn.state.value, txn, query_id)
 
     def _read_on(
         self, ledgers: dict[int, Ledger], stored: dict[int, StoredPositions]
@@ -142,7 +178,7 @@ def _advance(partition: int, ledger: Ledger, *, is_half_read: bool) -> Iterator[
     while True:
         batch = ledger.advance(line_count_max=NO_LIMIT, byte_count_max=NO_LIMIT)
         for txn in batch.forwards:
-            yield UnsettledTransaction(partition, COMMITTING, txn)
+            yield UnsettledTransaction(partition, COMMITTING, txn, txn.options.query_id)
         ledger.forget_batch()
         if ledger.has_more:
             continue

@@ -34,24 +34,26 @@ _SCHEMA = """
 CREATE TABLE txn (
     key TEXT, partition INTEGER, is_on_doubt INTEGER, producer_group TEXT, state TEXT, reason TEXT, topics TEXT,
     key_hash TEXT, appended_ms INTEGER, summary BLOB, decided TEXT, op_offset INTEGER, op_line INTEGER,
+    query_id TEXT,
     PRIMARY KEY (key, partition)
 ) WITHOUT ROWID;
 CREATE INDEX by_ordering_key ON txn (key_hash) WHERE key_hash IS NOT NULL;
+CREATE INDEX by_query_id ON txn (query_id) WHERE query_id IS NOT NULL;
 CREATE INDEX by_decision ON txn (partition) WHERE decided IS NOT NULL;
 """
 
 # `decided`: what op lines say that no coordinator has carried out yet; the newest picture of a transaction on doubt keeps it.
 _PUT = """
-INSERT INTO txn VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key, partition) DO UPDATE SET
+INSERT INTO txn VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key, partition) DO UPDATE SET
     is_on_doubt = excluded.is_on_doubt, producer_group = excluded.producer_group, state = excluded.state,
     reason = excluded.reason, topics = excluded.topics, key_hash = excluded.key_hash,
-    appended_ms = excluded.appended_ms, summary = excluded.summary
+    appended_ms = excluded.appended_ms, summary = excluded.summary, query_id = coalesce(excluded.query_id, query_id)
 """
 _PUT_YOUNG = f"""{_PUT}, decided = excluded.decided, op_offset = excluded.op_offset, op_line = excluded.op_line
 WHERE NOT is_on_doubt
 """
 _STATE = "coalesce(decided, state)"
-_COLUMNS = f"partition, {_STATE}, key, summary, is_on_doubt, appended_ms"
+_COLUMNS = f"partition, {_STATE}, key, summary, is_on_doubt, appended_ms, query_id"
 _IS_SHOWN = f"decided IS NOT '{ROLLED_BACK}'"
 _IS_BEFORE = "partition = ? AND decided IS NOT NULL AND (op_offset, op_line) < (?, ?)"
 
@@ -82,6 +84,7 @@ class Row(NamedTuple):
     decided: str | None = None
     op_offset: int | None = None
     op_line: int | None = None
+    query_id: str | None = None
 
 
 def doubt_row(key: str, raw: bytes, *, partition: int, at_ms: int) -> tuple[Row, int]:
@@ -101,7 +104,7 @@ def young_row(txn: Transaction, *, partition: int) -> Row:
     s = txn.summary()
     topics, raw = f",{','.join(s.topics)},", codec.encode_summary(s)
     place = (s.producer_group, s.state, s.reason, topics, s.key_hash, s.appended_ms)
-    return Row(s.key, partition, False, *place, raw)  # noqa: FBT003 - as above
+    return Row(s.key, partition, False, *place, raw, query_id=txn.options.query_id)  # noqa: FBT003 - as above
 
 
 _KNOWN = frozenset(
@@ -156,6 +159,7 @@ class UnsettledRows:
         self._lock = threading.Lock()
         self._row_count_max = row_count_max
         self._waiting: dict[tuple[str, int], Row] = {}
+        self._query_ids: dict[tuple[str, int], str] = {}
         self._count = 0
         self._version = 0
         self._counts: tuple[int, list[GroupCount]] = (-1, [])
@@ -164,9 +168,17 @@ class UnsettledRows:
 
     # --- the follower's thread ----------------------------------------------------------------------------------------
 
+    def note_query_id(self, named: tuple[str, str] | None, partition: int) -> None:
+        """("id/nonce", the user's own id) of a content on doubt; its summary follows in the same Kafka transaction."""
+        if named is not None:
+            self._query_ids[named[0], partition] = named[1]
+
     def put_on_doubt(self, row: Row) -> None:
         """The newest that doubt says of a transaction; it may wait for `flush`."""
-        self._waiting[row.key, row.partition] = row
+        place = row.key, row.partition
+        before = self._waiting.get(place)
+        query_id = self._query_ids.pop(place, None if before is None else before.query_id)
+        self._waiting[place] = row if query_id is None else row._replace(query_id=query_id)
         if len(self._waiting) >= 2_000:
             self.flush()
 
@@ -296,7 +308,7 @@ class UnsettledRows:
         )
         found = self._ask(query, (*values, wanted.limit + 1))
         rows = found[: wanted.limit]
-        after = "" if len(found) <= wanted.limit else _encoded(rows[-1][6], rows[-1][2], rows[-1][0])
+        after = "" if len(found) <= wanted.limit else _encoded(rows[-1][7], rows[-1][2], rows[-1][0])
         return Page([_transaction(row) for row in rows], count, after)
 
 
@@ -305,6 +317,8 @@ def _where(wanted: Wanted, now_ms: int) -> tuple[str, tuple[Any, ...]]:
     parts: list[tuple[str, Sequence[Any]]] = [(_IS_SHOWN, ())]
     if f.group is not None:
         parts.append(("producer_group = ?", (f.group,)))
+    if f.query_id is not None:
+        parts.append(("query_id = ?", (f.query_id,)))
     if f.topic is not None:
         parts.append(("instr(topics, ?)", (f",{f.topic},",)))
     if f.states:
@@ -345,7 +359,7 @@ def _decoded(after: str) -> tuple[Any, ...]:
 
 
 def _transaction(row: Sequence[Any]) -> UnsettledTransaction:
-    partition, state, key, raw, is_on_doubt, appended_ms = row[:6]
+    partition, state, key, raw, is_on_doubt, appended_ms, query_id = row[:7]
     summary = codec.decode_summary(key, raw)
     if isinstance(summary, Undecodable):
         summary = DoubtSummary(key, "open", "", "", 0, 0, 0, 0, appended_ms, 0, None, OrderMode.COMMIT, None, None, 0)
@@ -355,4 +369,4 @@ def _transaction(row: Sequence[Any]) -> UnsettledTransaction:
         txn = from_summary(summary, doubt_offset=doubt_offset)
     except ValueError:  # it is committing, or has a state or reason that only a later release knows
         txn = from_summary(summary._replace(state=TxnState.OPEN.value, reason=""), doubt_offset=doubt_offset)
-    return UnsettledTransaction(partition, state, txn)
+    return UnsettledTransaction(partition, state, txn, query_id)

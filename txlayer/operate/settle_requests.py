@@ -191,7 +191,7 @@ def _pages(
     while True:
         at_ms = now_ms()
         f, key_hash = request.wanted.filter, request.wanted.key_hash
-        until = Filter(f.group, f.topic, f.states, f.reasons, older_ms=at_ms - request.until_ms)
+        until = replace(f, older_ms=at_ms - request.until_ms)
         page = view.rows.page(Wanted(until, key_hash=key_hash, after=after, limit=STEP_COUNT), now_ms=at_ms)
         yield page.rows
         after = page.after

@@ -168,8 +168,8 @@ class Drain(NamedTuple):
 def look(connections: CoordinatorConnections, *, partition_count: int) -> Drain:
     unread_counts = unread(connections, partition_count=partition_count)
     groups: defaultdict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-    for _, state, txn in Overview(connections).unsettled():
-        groups[txn.group, state].append((txn.appended_ms, txn_id_of(txn.key)))
+    for each in Overview(connections).unsettled():
+        groups[each.txn.group, each.state].append((each.txn.appended_ms, txn_id_of(each.txn.key)))
     now_ms = int(time.time() * 1000)
     found = tuple(
         {

@@ -32,6 +32,7 @@ class Filter:
     reasons: frozenset[ParkReason] = frozenset()
     older_ms: int | None = None
     younger_ms: int | None = None
+    query_id: str | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -40,7 +41,13 @@ class Filter:
     def fields(self) -> dict[str, str]:
         """It as an address and an op line name it, without ages; what is not asked for is left out."""
         reasons = sorted(reason.value for reason in self.reasons)
-        named = {"group": self.group, "topic": self.topic, "state": sorted(self.states), "reason": reasons}
+        named = {
+            "group": self.group,
+            "topic": self.topic,
+            "state": sorted(self.states),
+            "reason": reasons,
+            "query": self.query_id,
+        }
         return {name: value if isinstance(value, str) else ",".join(value) for name, value in named.items() if value}
 
     @classmethod
@@ -54,7 +61,8 @@ class Filter:
         if unknown := sorted(reasons - {reason.value for reason in ParkReason}):
             raise UsageError(f"no reason is called {unknown[0][:40]!r}")
         known = frozenset(map(ParkReason, reasons))
-        return cls(fields.get("group") or None, fields.get("topic") or None, states, known, older_ms)
+        group, topic, query_id = (fields.get(name) or None for name in ("group", "topic", "query"))
+        return cls(group, topic, states, known, older_ms, query_id=query_id)
 
     def lets_through(self, found: UnsettledTransaction, *, now_ms: int) -> bool:
         """True for a transaction that is meant; ages count from the append time of its first half message."""
@@ -62,6 +70,7 @@ class Filter:
         reason = None if txn.extras is None else txn.extras.reason
         return (
             (self.group is None or txn.group == self.group)
+            and (self.query_id is None or found.query_id == self.query_id)
             and (self.topic is None or self.topic in txn.topics)
             and (not self.states or found.state in self.states)
             and (not self.reasons or reason in self.reasons)
@@ -80,6 +89,7 @@ def unsettled_json(found: UnsettledTransaction, *, now_ms: int) -> Json:
     return {
         "txn_id": txn_id_of(txn.key),
         "nonce": nonce_of(txn.key),
+        "query_id": found.query_id,
         "producer_group": txn.group,
         "state": found.state,
         "reason": more.reason.value if more is not None and more.reason is not None else None,
@@ -109,8 +119,8 @@ def stats_json(connections: CoordinatorConnections, *, now_ms: int) -> Json:
     from txlayer.operate.responders import read_responders, responders_json
 
     ages_ms: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # by producer group and state
-    for _, state, txn in Overview(connections).unsettled():
-        ages_ms[txn.group, state].append(max(now_ms - txn.appended_ms, 0))
+    for found in Overview(connections).unsettled():
+        ages_ms[found.txn.group, found.state].append(max(now_ms - found.txn.appended_ms, 0))
     asked = sorted({group for group, state in ages_ms if state == TxnState.OPEN.value})
     return {
         "namespace": connections.config.namespace,

@@ -19,7 +19,7 @@ from txlayer.core.ledger.misplaced_records import NAMES_NO_HALF
 from txlayer.core.ledger.transaction import OpPosition, Transaction
 from txlayer.core.ledger.transitions import COMMITTING, Effect, TxnEvent, TxnState, transition
 from txlayer.core.messages import Headers, OpMessage, Resolution, Source
-from txlayer.operate.overview import ContentlessLedger
+from txlayer.operate.overview import ContentlessLedger, query_id_on_doubt
 from txlayer.operate.rows import ROLLED_BACK, UnsettledRows, doubt_row
 from txlayer.operate.tallies import Quarantine
 
@@ -44,9 +44,10 @@ class RowsFold(DoubtFold):
         offset: int,  # noqa: ARG002 - content is not read
         raw_key: bytes | None,
         value: bytes | None,
-        headers: Callable[[], Headers | None] = lambda: None,  # noqa: ARG002 - the same
+        headers: Callable[[], Headers | None] = lambda: None,
     ) -> None:
         if value is not None and raw_key is not None and raw_key.endswith(b"/0") and not raw_key.startswith(b"origin/"):
+            self._ledger.rows.note_query_id(query_id_on_doubt(raw_key, headers), self._ledger.partition)
             return  # content: half of all records
         parsed = codec.parse_doubt_key(raw_key)
         if parsed is None:
@@ -71,7 +72,7 @@ class YoungLedger(ContentlessLedger):
 
     def __init__(self, partition: int, settings: LedgerSettings, rows: UnsettledRows) -> None:
         super().__init__(partition, settings)
-        self._rows = rows
+        self.rows = rows
         self._own_quarantined: deque[OpPosition] = deque(maxlen=_QUARANTINED_MAX)
         self.committed: list[int] = []
         """Append times of the transactions that the last op record committed."""
@@ -96,10 +97,10 @@ class YoungLedger(ContentlessLedger):
         """Doubt has this transaction now, or has ended it; half is read to `half_next`."""
         self.leave(key)
         if value is None:
-            self._rows.end_on_doubt(key, self.partition)
+            self.rows.end_on_doubt(key, self.partition)
             return
         row, first_offset = doubt_row(key, value, partition=self.partition, at_ms=at_ms)
-        self._rows.put_on_doubt(row)
+        self.rows.put_on_doubt(row)
         if first_offset >= half_next:
             self._ahead[key] = None
             if len(self._ahead) > _AHEAD_MAX:
@@ -167,7 +168,7 @@ class YoungLedger(ContentlessLedger):
         if self.is_replaying or op.key in self.transactions:
             super()._apply(op, position)
             return
-        found = self._rows.on_doubt(op.key, self.partition)
+        found = self.rows.on_doubt(op.key, self.partition)
         if found is None:
             super()._apply(op, position)
             return
@@ -179,12 +180,12 @@ class YoungLedger(ContentlessLedger):
         event = TxnEvent.ABANDON if op.is_abandon else _EVENTS[op.resolution]
         effect = transition(txn.state, event, txn_id=txn.key)[1]
         if effect is Effect.FORGET:
-            self._rows.decide(op.key, self.partition, ROLLED_BACK, position)
+            self.rows.decide(op.key, self.partition, ROLLED_BACK, position)
             self.batch.rollback_count += 1
         elif effect is Effect.TRY or effect in _DECISIONS:
             is_complete = effect is Effect.TRY or txn.is_complete_at(op.last_offset)
             state = COMMITTING if is_complete else TxnState.PARKED_COMMITTED.value
-            self._rows.decide(op.key, self.partition, state, position)
+            self.rows.decide(op.key, self.partition, state, position)
             self.committed += [txn.appended_ms] if txn.state in _UNDECIDED else []
 
     def _carry_out(self, txn: Transaction, event: TxnEvent, **more: Any) -> None:
@@ -199,7 +200,7 @@ class YoungLedger(ContentlessLedger):
             self.decided[txn.key] = COMMITTING
 
     def _quarantine_misplaced_line(self, op: OpMessage, line: str, position: OpPosition) -> None:
-        found = self._rows.on_doubt(op.key, self.partition)
+        found = self.rows.on_doubt(op.key, self.partition)
         if found is None:
             super()._quarantine_misplaced_line(op, line, position)
         elif not found.txn.seen and op.source is Source.OPERATOR:

@@ -41,7 +41,7 @@ from txlayer.operate.unsettled import PARKED, unsettled_json
 if TYPE_CHECKING:
     from txlayer.console.app import Console
 
-FILTERS = ("group", "state", "topic", "reason", "key", "older")
+FILTERS = ("group", "state", "topic", "reason", "key", "query", "older")
 PLAN_MS = 60 * 60_000
 """A person looks again at what would happen after this time."""
 RUNNING_MAX = 4

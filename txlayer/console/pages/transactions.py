@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from txlayer.adapters.ports import HistoryStart
 from txlayer.config import milliseconds, parse_duration
 from txlayer.console.acting import route
 from txlayer.console.show import query
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 PAGE_COUNT = 100
 STATES = [*(state.value for state in TxnState if state not in SETTLED), COMMITTING, UNREADABLE]
-FIELDS = ("group", "state", "topic", "reason", "older", "key", "sort", "after")
+FIELDS = ("group", "state", "topic", "reason", "older", "key", "query", "sort", "after")
+SINCE_MS = 3_600_000
+"""How far back the search for an id of the user's own reads half, if nothing unsettled has it."""
 LENGTH_MAX = 2_000
 """Characters of one field of an address."""
 
@@ -81,14 +84,25 @@ def _sort_link(kept: dict[str, str], name: str) -> dict[str, Any]:
     return {"link": "?" + query(kept | {"sort": turned}), "mark": mark}
 
 
-async def search(_console: Console, request: Request) -> Response:
-    """Where a search leads: to the transaction of an id or a position, or to those of an ordering key."""
+async def search(console: Console, request: Request) -> Response:
+    """Where a search leads: to the transaction of an id or a position, or to those of an ordering key or of the user's own id."""
     what = request.query_params.get("what", "").strip()
     if not what or len(what) > LENGTH_MAX:
         return RedirectResponse("/transactions", 303)
     if request.query_params.get("by") == "key":
         return RedirectResponse("/transactions?" + query({"key": what}), 303)
+    if request.query_params.get("by") == "query":
+        ids = await console.desk.call(_settled_ids, console, what)
+        found = {"id": ids[-1]} if ids else {"query": what}
+        return RedirectResponse(("/transaction?" if ids else "/transactions?") + query(found), 303)
     return RedirectResponse("/transaction?" + query({"id": what}), 303)
+
+
+def _settled_ids(console: Console, query_id: str) -> list[str]:
+    """The transactions with this id of the user's, the oldest first; none if the list shows some."""
+    if console.view.rows.page(Wanted(Filter(query_id=query_id), limit=1), now_ms=console.now_ms()).count:
+        return []
+    return console.clients.history().ids_of(query_id, start=HistoryStart(console.now_ms() - SINCE_MS))
 
 
 ROUTES = [route("/transactions", transactions), route("/search", search)]
