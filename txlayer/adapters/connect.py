@@ -206,6 +206,7 @@ class CoordinatorConnections(_Connected):
         self.groups_with_members = self._aside.groups_with_members
         self.topic_limits_in_background = self._aside.topic_limits
         self.operator_writer = clients.operator_writer
+        self.history = clients.history
 
     def make_group_reader(self) -> GroupReader:
         """A member of the coordinator group, not started yet."""

@@ -36,7 +36,7 @@ from txlayer.cli.options import (
 from txlayer.config import CoordinatorConfig, milliseconds, parse_duration
 from txlayer.core import codec
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
-from txlayer.core.messages import Origin, ParkReason, check_txn_id, txn_id_of
+from txlayer.core.messages import Origin, ParkReason, check_txn_id
 from txlayer.errors import ConfigError, UsageError
 from txlayer.operate import Json, time_text, unsettled
 from txlayer.operate.unsettled import PARKED, Filter
@@ -412,7 +412,7 @@ class Settling(TransactionFilters):
             recorded="it is recorded in the op log",
             may_be_silent=action == OperatorAction.CHECK_NOW.value,
         )
-        order = SettlementOrder(
+        return SettlementOrder(
             OperatorAction(action),
             tuple(txn_ids or ()),
             self.nonce,
@@ -422,8 +422,6 @@ class Settling(TransactionFilters):
             signature,
             time_ms,
         )
-        order.check()
-        return order
 
 
 def _add(action: str) -> None:
@@ -467,14 +465,14 @@ def _time_to_come(text: str) -> int:
 
 
 def _settle(order: SettlementOrder, settling: Settling, connection: Connection, *, as_json: bool) -> None:
-    from txlayer.operate.settle import GOOD, ManualSettlement, SettlementResult, outcome_json, sentence
+    from txlayer.operate.settle import GOOD, ManualSettlement, SettlementResult, outcome_json, plan_of, sentence
 
     patience_s = parse_duration("--wait", settling.wait).total_seconds()
     since_ms = milliseconds(parse_duration("--since", settling.since))
     config = connection.config(CoordinatorConfig)
     with _connected(config) as connections:
         settlement = ManualSettlement(connections)
-        plan = _plan(order, settlement, config, since_ms=since_ms)
+        plan = plan_of(order, settlement, since_ms=current_ms() - since_ms, now_ms=current_ms())
         outcomes = _carry_out(order, settlement, plan, settling, patience_s=patience_s)
     decided = (
         f"skipped: they are decided already, and {order.action.value} says nothing about them; "
@@ -491,27 +489,6 @@ def _settle(order: SettlementOrder, settling: Settling, connection: Connection, 
         nothing="no transaction is as the filters say; nothing was written",
         as_json=as_json,
     )
-
-
-def _plan(
-    order: SettlementOrder, settlement: ManualSettlement, config: CoordinatorConfig, *, since_ms: int
-) -> SettlementPlan:
-    from txlayer.adapters.connect import connect_history
-    from txlayer.adapters.ports import HistoryStart
-    from txlayer.operate.settle import candidates, plan_of
-
-    def read_histories(txn_id: str) -> list[TransactionHistory]:
-        start = HistoryStart(current_ms() - since_ms)
-        return connect_history(config).read(txn_id, start=start)
-
-    plan = plan_of(order, settlement, read_histories=read_histories, now_ms=current_ms())
-    if plan.ambiguous:
-        found = plan.ambiguous
-        raise UsageError(
-            f"{txn_id_of(found[0].txn.key)} names {len(found)} transactions that are not settled; say with --nonce "
-            f"which one: {candidates(found, now_ms=current_ms())}"
-        )
-    return plan
 
 
 def _carry_out(

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.ports import no_such_topic
+from txlayer.adapters.ports import HistoryStart, no_such_topic
 from txlayer.adapters.telemetry import printable
 from txlayer.config import SystemTopics
 from txlayer.coordinator.setup import count_partitions
@@ -418,9 +418,6 @@ def lines_of(record: Any) -> Iterable[RecordedLine]:
             yield RecordedLine((record.offset(), number), record.timestamp()[1], op)
 
 
-ReadHistories = Callable[[str], list[TransactionHistory]]
-
-
 @dataclass(frozen=True, slots=True)
 class SettlementOrder:
     """What an operator asked for."""
@@ -434,7 +431,8 @@ class SettlementOrder:
     signature: str
     time_ms: int | None = None  # of a reschedule
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
+        """Refuse a choice that cannot be meant."""
         command = f"txlayer tx {self.action.value}"
         check_choice(
             command,
@@ -461,16 +459,16 @@ class SettlementPlan:
     lines: list[Line]
     known: list[SettlementOutcome] = field(default_factory=list)
     skipped_count: int = 0  # chosen by filter, but decided already: this action says nothing about them
-    ambiguous: list[UnsettledTransaction] = field(default_factory=list)
-    """Transactions of one id that are not settled, and no nonce says which is meant: nothing else is in the plan."""
 
 
-def plan_of(
-    order: SettlementOrder, settlement: ManualSettlement, *, read_histories: ReadHistories, now_ms: int
-) -> SettlementPlan:
-    """What the order comes to, as the topics are now; nothing is written."""
+def plan_of(order: SettlementOrder, settlement: ManualSettlement, *, since_ms: int, now_ms: int) -> SettlementPlan:
+    """What the order comes to, as the topics are now; nothing is written. What is settled is looked for since `since_ms`.
+
+    Raises:
+        UsageError: several transactions of one id are not settled, and no nonce says which is meant.
+    """
     if not order.is_all:
-        return _plan_of_named(order, settlement, read_histories)
+        return _plan_of_named(order, settlement, since_ms=since_ms, now_ms=now_ms)
     states = order.wanted.states or (frozenset({_SCHEDULED}) if order.action in _OF_SCHEDULED else PARKED)
     snapshot = settlement.find(lambda each: each.state in states and order.wanted.lets_through(each, now_ms=now_ms))
     able = [each for each in snapshot.found if known_before(order.action, each.state) is None]
@@ -480,7 +478,7 @@ def plan_of(
 
 
 def _plan_of_named(
-    order: SettlementOrder, settlement: ManualSettlement, read_histories: ReadHistories
+    order: SettlementOrder, settlement: ManualSettlement, *, since_ms: int, now_ms: int
 ) -> SettlementPlan:
     wanted = dict.fromkeys(order.txn_ids)
     snapshot = settlement.find(
@@ -489,13 +487,16 @@ def _plan_of_named(
     by_id: dict[str, list[UnsettledTransaction]] = {}
     for each in snapshot.found:
         by_id.setdefault(txn_id_of(each.txn.key), []).append(each)
-    for found in by_id.values():
+    for txn_id, found in by_id.items():
         if len(found) > 1:
-            return SettlementPlan(snapshot, [], ambiguous=found)
-    plan = SettlementPlan(snapshot, [])
+            raise UsageError(
+                f"{txn_id} names {len(found)} transactions that are not settled; say with --nonce which one: "
+                f"{candidates(found, now_ms=now_ms)}"
+            )
+    plan, history = SettlementPlan(snapshot, []), settlement.connections.history()
     for txn_id in wanted:
         if txn_id not in by_id:
-            plan.known.append(_settled(order, txn_id, read_histories))
+            plan.known.append(_settled(order, txn_id, history.read(txn_id, start=HistoryStart(since_ms))))
             continue
         (found_one,) = by_id[txn_id]
         result = known_before(order.action, found_one.state)
@@ -506,11 +507,9 @@ def _plan_of_named(
     return plan
 
 
-def _settled(order: SettlementOrder, txn_id: str, read_histories: ReadHistories) -> SettlementOutcome:
+def _settled(order: SettlementOrder, txn_id: str, histories: Iterable[TransactionHistory]) -> SettlementOutcome:
     """Of several attempts the one that is as the operator wants it, else the newest."""
-    settled = [
-        of_settled(order.action, history) for history in read_histories(txn_id) if order.nonce in (None, history.nonce)
-    ]
+    settled = [of_settled(order.action, each) for each in histories if order.nonce in (None, each.nonce)]
     if not settled:
         key = f"{txn_id}/{order.nonce or ''}"
         return SettlementOutcome(key, "", None, None, SettlementResult.NOT_FOUND)
