@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from txlayer.adapters.ports import StoredOffset
-from txlayer.config import SystemTopics
+from txlayer.config import CoordinatorConfig
 from txlayer.core import codec
 from txlayer.core.history import HistoryFold, operator_reason
 from txlayer.core.ledger.transaction import DueTimes, Transaction
@@ -252,12 +252,14 @@ def test_an_abandon_is_carried_out_when_the_coordinators_are_beyond_it(*, op_nex
     fold.doubt(partition=3, appended_ms=21_000, key=KEY.encode(), value=codec.encode_summary(held.summary()))
 
     class Offsets:
+        config = CoordinatorConfig()
+
         def stored_offsets(self, _group: str, partitions: Any) -> Any:
             return {tp: StoredOffset(op_next, f"1|w|9|0|{op_next}:0|0") for tp in partitions}
 
-    admin: Any = Offsets()
+    connections: Any = Offsets()
 
-    assert [is_applied] == list(are_applied(admin, SystemTopics("txlayer"), fold.histories()))
+    assert [is_applied] == list(are_applied(connections, fold.histories()))
 
 
 # --- scheduled ones ---------------------------------------------------------------------------------------------------

@@ -21,18 +21,7 @@ import typer
 from txlayer.adapters.telemetry import printable
 from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.options import (
-    AsJson,
-    Bundle,
-    Connection,
-    Operator,
-    Reason,
-    administration,
-    command,
-    current_ms,
-    option,
-    parse_instant,
-)
+from txlayer.cli.options import AsJson, Bundle, Connection, Operator, Reason, command, current_ms, option, parse_instant
 from txlayer.config import CoordinatorConfig, milliseconds, parse_duration
 from txlayer.core import codec
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
@@ -261,8 +250,8 @@ def show(
     if not found:
         typer.echo(printable(f"not found: {searched}"), err=True)
         raise typer.Exit(ExitCode.FINDING)
-    with administration(config) as admin:
-        applied = list(histories.are_applied(admin, config.topics, found))
+    with _connected(config) as connections:
+        applied = list(histories.are_applied(connections, found))
     rows = [histories.history_json(h, is_applied=a) for h, a in zip(found, applied, strict=True)]
     output.show(rows, tx_rows.histories_tables, as_json=as_json)
 

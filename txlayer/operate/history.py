@@ -9,9 +9,8 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.ports import Administration, HistoryStart
+from txlayer.adapters.ports import HistoryStart
 from txlayer.adapters.readers import HalfOwner, LogHistoryReader, runs_of
-from txlayer.config import SystemTopics
 from txlayer.coordinator.contents import fetch_contents
 from txlayer.coordinator.recovery import decode_stored
 from txlayer.core.history import CheckNote, OpLine, TransactionHistory, split_operator_reason
@@ -47,13 +46,11 @@ def histories_at(reader: LogHistoryReader, partition: int, offset: int) -> tuple
     return [h for h in histories if h.nonce == found.nonce], ""
 
 
-def are_applied(
-    admin: Administration, topics: SystemTopics, histories: Sequence[TransactionHistory]
-) -> Iterator[bool | None]:
+def are_applied(connections: CoordinatorConnections, histories: Sequence[TransactionHistory]) -> Iterator[bool | None]:
     """For each: whether the stored offsets are beyond the line that ends it; None without one, or where nothing is stored."""
-    partitions = {h.partition for h in histories}
+    partitions, topics = {h.partition for h in histories}, connections.config.topics
     wanted = [(topic, p) for p in partitions for topic in (topics.half, topics.op)]
-    stored = admin.stored_offsets(topics.coordinator_group, wanted)
+    stored = connections.stored_offsets(topics.coordinator_group, wanted)
     for history in histories:
         half, op = (stored[topic, history.partition] for topic in (topics.half, topics.op))
         line = history.ending

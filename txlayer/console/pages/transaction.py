@@ -120,10 +120,9 @@ def _look_up(console: Console, what: str, *, since: str, has_values: bool) -> Fo
         since_ms = _since_ms(console, what, since, rows)
         partitions = sorted({row.partition for row in rows}) if rows and not since else None
         histories = reader.read(what, start=HistoryStart(since_ms), partitions=partitions, with_checks=True)
-    with closing(console.connect()) as connections, closing(console.clients.admin()) as admin:
-        applied = list(are_applied(admin, console.config.topics, histories))
-        attempts = []
-        for history, is_applied in zip(histories, applied, strict=True):
+    attempts = []
+    with closing(console.connect()) as connections:
+        for history, is_applied in zip(histories, are_applied(connections, histories), strict=True):
             offsets = [half.offset for half in history.half_records]
             records = read_half_records(connections, history.partition, offsets)
             body = history_json(history, is_applied=is_applied)
