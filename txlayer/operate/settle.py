@@ -152,24 +152,24 @@ def known_before(action: OperatorAction, state: str) -> SettlementResult | None:
 
 def of_settled(action: OperatorAction, history: TransactionHistory) -> SettlementOutcome:
     """The outcome for a transaction that is settled."""
-    h = history
-    state = None if h.state is None else h.state.value
-    wanted = {OperatorAction.CHECK_NOW: "", OperatorAction.COMMIT: _COMMITTED}.get(action, _ROLLED_BACK)
-    line = h.ending
+    h, line = history, history.ending
     decision = None if line is None else RecordedLine((line.offset, line.line), line.appended_ms, line.op)
+    state = None if h.state is None else h.state.value
+    found = settled_by(action, f"{h.txn_id}/{h.nonce}", h.partition, state, decision)
+    decided_ms = h.left_doubt_ms if decision is None else decision.appended_ms
+    return found._replace(group=h.producer_group, decided_ms=decided_ms)
+
+
+def settled_by(
+    action: OperatorAction, key: str, partition: int | None, state: str | None, decision: RecordedLine | None
+) -> SettlementOutcome:
+    """The outcome for a transaction that has come to this state by that line, as far as both are known."""
+    wanted = {OperatorAction.CHECK_NOW: "", OperatorAction.COMMIT: _COMMITTED}.get(action, _ROLLED_BACK)
     result = SettlementResult.ALREADY if state == wanted else SettlementResult.REFUSED
     if action is OperatorAction.RESCHEDULE or (action is OperatorAction.CANCEL and state != wanted):
         result = SettlementResult.NOT_SCHEDULED
-    return SettlementOutcome(
-        f"{h.txn_id}/{h.nonce}",
-        h.producer_group,
-        h.partition,
-        None,
-        result,
-        state,
-        decision=decision,
-        decided_ms=h.left_doubt_ms if decision is None else decision.appended_ms,
-    )
+    group, decided_ms = ("", None) if decision is None else (decision.op.producer_group, decision.appended_ms)
+    return SettlementOutcome(key, group, partition, None, result, state, decision=decision, decided_ms=decided_ms)
 
 
 def result_of(

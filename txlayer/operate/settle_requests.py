@@ -37,6 +37,7 @@ from txlayer.operate.settle import (
     known_before,
     line_of,
     lines_of,
+    settled_by,
 )
 from txlayer.operate.unsettled import Filter
 
@@ -334,21 +335,8 @@ def _gone(
         if line is None:
             yield SettlementOutcome(key, "", None, None, SettlementResult.NOT_FOUND)
             continue
-        is_rolled_back = line.op.resolution is Resolution.ROLLBACK
-        state = TxnState.ROLLED_BACK if is_rolled_back else TxnState.COMMITTED
-        is_wanted = request.action is not OperatorAction.CHECK_NOW
-        is_wanted &= (request.action is OperatorAction.COMMIT) != is_rolled_back
-        result = SettlementResult.ALREADY if is_wanted else SettlementResult.REFUSED
-        yield SettlementOutcome(
-            key,
-            line.op.producer_group,
-            partition,
-            None,
-            result,
-            state.value,
-            decision=line,
-            decided_ms=line.appended_ms,
-        )
+        state = TxnState.ROLLED_BACK if line.op.resolution is Resolution.ROLLBACK else TxnState.COMMITTED
+        yield settled_by(request.action, key, partition, state.value, line)
 
 
 # --- finding it again -------------------------------------------------------------------------------------------------
