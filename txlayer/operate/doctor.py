@@ -274,9 +274,9 @@ def in_sync(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[Cluster
         behind = [p for p, r in enumerate(topic.replicas) if len(topic.in_sync[p]) < len(r)]
         below = [p for p in behind if len(topic.in_sync[p]) < (least or 1)]
         if behind:
-            reason = f"replicas are not in sync in partitions {_few(behind)}"
+            reason = f"replicas are not in sync in partitions {few(behind)}"
             if below:
-                reason += f"; {_few(below)} take no records (min.insync.replicas={least})"
+                reason += f"; {few(below)} take no records (min.insync.replicas={least})"
             mend = "start the brokers that are missing, or wait until they have caught up"
             found.append((error if below else warning)(topic.name, reason, mend))
         yield from found or [ok(topic.name, f"min.insync.replicas={least}, all in sync")]
@@ -309,7 +309,7 @@ def leaders(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[Cluster
     for topic in (*facts.topics, *facts.real_topics):
         orphans = [p for p, leader in enumerate(topic.leaders) if leader is None]
         if orphans:
-            reason = f"partitions {_few(orphans)} have no leader: they cannot be read or written"
+            reason = f"partitions {few(orphans)} have no leader: they cannot be read or written"
             yield error(topic.name, reason, "start the brokers that hold their replicas")
         else:
             yield ok(topic.name, "every partition has a leader")
@@ -359,7 +359,8 @@ def message_bytes(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[C
             yield ok(topic.name, f"max.message.bytes={most}")
 
 
-def _few(numbers: list[int]) -> str:
+def few(numbers: list[int]) -> str:
+    """The first numbers, as a text."""
     shown = ", ".join(map(str, numbers[:8]))
     return f"{shown}, …" if len(numbers) > 8 else shown
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.operate import Json, length_text
-from txlayer.operate.doctor import Level, counted
+from txlayer.operate.doctor import Level, counted, few
 from txlayer.operate.live import STABLE, LiveState
 from txlayer.operate.responders import GroupResponders
 from txlayer.operate.rows import UNREADABLE, GroupCount
@@ -67,7 +67,7 @@ def _about_coordinators(state: LiveState) -> Iterator[Remark]:
         elif state.group_state != STABLE:
             yield Remark(Level.WARNING, "the coordinators share the partitions anew")
         elif orphans:
-            yield Remark(Level.ERROR, f"no coordinator owns {counted(len(orphans), 'partition')}: {_few(orphans)}")
+            yield Remark(Level.ERROR, f"no coordinator owns {counted(len(orphans), 'partition')}: {few(orphans)}")
     late = [p for p in state.partitions if p.op_lag_ms > LAG_MS]
     if late:
         longest = length_text(max(p.op_lag_ms for p in late))
@@ -176,7 +176,3 @@ def overall_json(namespace: str, state: LiveState, counts: Sequence[GroupCount],
             for each in state.partitions
         ],
     }
-
-
-def _few(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:5])) + (", …" if len(numbers) > 5 else "")
