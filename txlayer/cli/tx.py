@@ -365,6 +365,8 @@ HELP = {
 }
 _RESCHEDULE = "reschedule"
 
+TxnIds = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Transaction ids.", show_default=False)]
+
 
 _EXITS = """
 
@@ -415,15 +417,7 @@ class Settling(TransactionFilters):
 
 def _add(action: str) -> None:
     @command(app, action, help=HELP[action] + _EXITS)
-    def settle(
-        txn_ids: Annotated[
-            list[str] | None, typer.Argument(metavar="ID…", help="Transaction ids.", show_default=False)
-        ] = None,
-        *,
-        settling: Settling,
-        connection: Connection,
-        as_json: AsJson = False,
-    ) -> None:
+    def settle(txn_ids: TxnIds = None, *, settling: Settling, connection: Connection, as_json: AsJson = False) -> None:
         _settle(settling.order(action, txn_ids), settling, connection, as_json=as_json)
 
 
@@ -433,9 +427,7 @@ for _word in [word for word in HELP if word != _RESCHEDULE]:
 
 @command(app, _RESCHEDULE, help=HELP[_RESCHEDULE] + _EXITS)
 def reschedule(
-    txn_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="ID…", help="Transaction ids.", show_default=False)
-    ] = None,
+    txn_ids: TxnIds = None,
     *,
     to: Annotated[str, option("--to", "The new time; or how long from now.", "TIME|2h")],
     settling: Settling,
