@@ -173,6 +173,10 @@ PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     "a question about nobody's transaction": (Kind.ASKED, lambda: asked(key=OTHER)),
     "a question within the immunity": (Kind.ASKED, lambda: asked(at_ms=100)),
     "a question within its own immunity": (Kind.ASKED, lambda: asked(options=HalfOptions(immunity_ms=500))),
+    "a question without what its transaction asked for": (
+        Kind.ASKED,
+        lambda: asked(options=HalfOptions(check_with="k+q", query_id="7")),
+    ),
     "a question after its end": (
         Kind.ASKED,
         lambda: history(

@@ -161,7 +161,13 @@ class ProducerProcess:
         engine, society, databases = self._engine, self._society, self._society.databases
         key = self._begin(planned)
         immunity = None if planned.immunity_s is None else timedelta(seconds=planned.immunity_s)
-        entry = engine.enter(ordering_key=planned.ordering_key, order=planned.order, immunity=immunity)
+        entry = engine.enter(
+            ordering_key=planned.ordering_key,
+            order=planned.order,
+            immunity=immunity,
+            check_with=planned.check_with,
+            query_id=f"{key} of {planned.txn_id}" if "query_id" in planned.check_with else None,
+        )
         messages = _messages(planned, key, now_s=self._world.now_ms() / 1000)
         try:
             txn = yield from steps.launch(engine, self._make_flight, messages, entry, key)

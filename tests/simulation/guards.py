@@ -13,6 +13,7 @@ from typing import Any
 from tests.simulation import done_again as da
 from tests.simulation import unasked as ua
 from tests.simulation import unguarded as un
+from tests.simulation.asked import make_asked_plan
 from tests.simulation.plan import Plan, make_plan
 from tests.simulation.society import Variant
 from tests.simulation.timed import make_timed_plan
@@ -353,6 +354,15 @@ GUARDS: tuple[Guard, ...] = (
         Variant(make=coordinator_with(ledger=ua.ForgetfulLedger)),
         14,
         _COUNTS,
+    ),
+    Guard(
+        "a restart finds on doubt that questions carry something",
+        "P7",
+        "doubt.py",
+        Variant(make=coordinator_with(ledger=ua.ShortOfMemoryLedger)),
+        14,
+        _ASKED,
+        plan=make_asked_plan,
     ),
     Guard(
         "a writer that decides too late is notified",

@@ -125,6 +125,7 @@ class PlannedTransaction:
     is_unclear: bool = False  # the connection is lost in the local commit
     is_retried: bool = False  # who dies in it tries the same id again
     delays_s: tuple[float | None, ...] = ()  # of its messages: how much later they may be seen; empty: none has a time
+    check_with: tuple[str, ...] = ()  # what questions about it carry
 
 
 @dataclass(frozen=True, slots=True)

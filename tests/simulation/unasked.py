@@ -75,6 +75,15 @@ class HastyAskingLedger(Ledger):
         super()._ask_those_due(now_ms=now_ms, present=present, count_max=count_max)
 
 
+class ShortOfMemoryLedger(Ledger):
+    """Forgets in a restart that questions carry something."""
+
+    def start_replay(self, positions: Any, kept: DoubtFold, **more: Any) -> None:
+        for txn in kept.transactions.values():
+            txn.options = txn.options._replace(check_with="")
+        super().start_replay(positions, kept, **more)
+
+
 class GullibleLedger(Ledger):
     """Counts every answer, also to a question of yesterday, and also a second time."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import chain
+from urllib.parse import unquote
 
 from tests.support.checker import Expected, Finding, Judge, Kind
 from tests.support.history import History
@@ -69,6 +70,7 @@ class _CheckBack:
             yield from self._too_late(txn, asked)
             yield from self._of_nobody(txn, asked)
             yield from self._numbers(txn, asked)
+            yield from self._carried(txn, asked)
         for key, summaries in self._summaries.items():
             yield from self._counts(key, summaries)
             yield from self._parked(key, summaries)
@@ -190,6 +192,25 @@ class _CheckBack:
             yield Finding(Kind.MISCOUNTED, txn.key, f"questions {numbers}")
         if txn.decision is None and txn.key not in self._judge.summaries:
             yield Finding(Kind.MISCOUNTED, txn.key, "was asked about, and does not stand on doubt")
+
+    def _carried(self, txn: Expected, asked: list[tuple[Seen, CheckRecord]]) -> Iterable[Finding]:
+        """A question carries what the first half record says, or names what it leaves out; never anything else."""
+        half = txn.records.get(0)
+        if half is None:
+            return
+        options = dict(half.headers)["txl"].decode().rpartition("|")[2].split(",")  # type: ignore[union-attr]  # it has one
+        given = {option[:1]: option[1:] for option in options}
+        query = unquote(given["q"]).encode() if "q" in given else None
+        holds = {"k": ("txl-key", half.key), "q": ("txl-query", query), "c": ("txl-content", half.value)}
+        wanted = [holds[part] for part in filter(None, given.get("a", "").split("+"))]
+        self._judge.counts["question that carries something"] += len(asked) * bool(wanted)
+        for record, check in asked:
+            found = [header for header in record.headers if header[0].startswith("txl")]
+            missing = [header for header in wanted if header not in found]
+            others = [header for header in found if header not in wanted and header[0] != "txl-left-out"]
+            if others or (missing and "txl-left-out" not in dict(found)):
+                detail = f"question {check.number} carries {found}, not {wanted}"
+                yield Finding(Kind.ASKED, txn.key, detail[:500])
 
     # --- counts -------------------------------------------------------------------------------------------------------
 
