@@ -8,6 +8,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -22,10 +23,12 @@ from txlayer.console.pages.overview import changes
 from txlayer.console.work import Desk, Jobs
 from txlayer.core.codec import HALF_HEADER
 from txlayer.core.dead_letters import DeadLetter, DeadLetterReason, encode_dead_letter
-from txlayer.core.messages import Origin, Source
+from txlayer.core.messages import HalfOptions, Origin, Source
 from txlayer.errors import BrokerUnavailableError, RetriableError
 from txlayer.operate.consumers import consumed_topics
+from txlayer.operate.overview import Overview
 from txlayer.operate.tallies import Minute
+from txlayer.operate.unsettled import Filter
 
 HOSTILE = '"><script>alert(1)</script>'
 
@@ -165,6 +168,47 @@ def test_the_search_leads_to_ids_positions_and_ordering_keys(site: Site) -> None
 
     assert ours.partition("/")[0] in found.text
     assert "/transactions" == empty.url.path
+
+
+@pytest.mark.parametrize("is_on_doubt", [False, True])
+@pytest.mark.parametrize("is_seen_young", [False, True])
+def test_the_search_finds_a_transaction_by_the_users_own_id(
+    site: Site, *, is_on_doubt: bool, is_seen_young: bool
+) -> None:
+    ours, other, own = txn_key("ours"), txn_key("other"), "invoice 7/2026 & Zoë"
+    site.stage.half(ours, options=HalfOptions(query_id=own))
+    site.stage.half(other, options=HalfOptions(query_id="invoice 8"))
+    if is_seen_young:
+        site.onlooker.look()
+    if is_on_doubt:
+        site.stage.world.advance(ms=5_000)
+        site.stage.work(seconds=10)
+    site.onlooker.look()
+
+    found = site.browser.get("/search", params={"by": "query", "what": own})
+
+    assert "/transactions" == found.url.path
+    assert ours.partition("/")[0] in found.text
+    assert other.partition("/")[0] not in found.text
+    (row,) = site.onlooker.page(filter=Filter(query_id=own)).rows
+    assert (own, is_on_doubt) == (row.query_id, row.txn.is_in_doubt)
+    with closing(site.stage.kafka.connect_coordinator(site.stage.config, client="overview")) as connections:
+        assert {ours: own, other: "invoice 8"} == {u.txn.key: u.query_id for u in Overview(connections).unsettled()}
+
+
+def test_the_search_finds_a_settled_transaction_by_the_users_own_id(site: Site) -> None:
+    ours = txn_key("ours")
+    site.stage.commit(ours, site.stage.half(ours, options=HalfOptions(query_id="invoice 7")))
+    site.stage.work(seconds=5)
+    site.onlooker.look()
+
+    found = site.browser.get("/search", params={"by": "query", "what": "invoice 7"})
+    nothing = site.browser.get("/search", params={"by": "query", "what": "invoice 8"})
+
+    assert "/transaction" == found.url.path
+    assert "<dt>your own id</dt><dd>invoice 7</dd>" in found.text
+    assert ours.partition("/")[0] in found.text
+    assert ("/transactions", "Nothing of this kind" in nothing.text) == (nothing.url.path, True)
 
 
 @pytest.mark.threat("write `<ns>.half`", "write `<ns>.op`")

@@ -14,7 +14,7 @@ from tests.support.console_site import CLIENT, Site
 from tests.support.core_records import op_line, txn_key
 from txlayer.console.access import AccessRules, parse_proxy
 from txlayer.console.people import Person, Role, User
-from txlayer.core.messages import Source
+from txlayer.core.messages import HalfOptions, Source
 from txlayer.operate.settle_requests import request_id_of
 
 HOSTILE = '"><script>alert(1)</script>'
@@ -143,6 +143,22 @@ def test_many_take_their_number_typed_and_are_written_in_steps(desk: Desk, monke
     assert not any(later in line for line in desk.operator_lines())
     assert "<dt>done</dt><dd>8</dd>" in page
     assert all(key.partition("/")[0] in page for key in keys)
+
+
+def test_many_with_one_id_of_the_users_are_settled_and_no_others(desk: Desk) -> None:
+    (other,) = desk.prepare("other")
+    for name in ("a", "b"):
+        desk.stage.half(txn_key(name), options=HalfOptions(query_id="invoice 7"))
+    desk.site.onlooker.look()
+    plan = desk.plan(
+        desk.get("/transactions?query=invoice+7"), "rollback", is_view="1", state="open", query="invoice 7"
+    )
+
+    page = desk.settle(plan, confirm="2")
+
+    assert {txn_key("a"), txn_key("b")} == {line.split("|")[2] for line in desk.operator_lines()}
+    assert "own id" in page or "query invoice 7" in page
+    assert not any(other in line for line in desk.operator_lines())
 
 
 def test_a_request_that_is_stopped_is_resumed_and_nothing_is_written_twice(

@@ -114,6 +114,25 @@ def test_list_filters_and_says_how_many_it_leaves_out(arena: Arena, crafted: Cra
     assert "nothing of this kind is open" in looking.run("list", "--older-than", "1h")[1]
 
 
+def test_list_and_show_find_a_transaction_by_the_users_own_id(arena: Arena, crafted: Crafted, looking: Tx) -> None:
+    target, own = arena.targets[0], HalfOptions(query_id="invoice 7/2026")
+    crafted.half("ours/00000001", target, options=own)
+    crafted.op(crafted.half("settled/00000001", target, options=own), ROLLBACK)
+    crafted.half("other/00000001", target, options=HalfOptions(query_id="invoice 8"))
+
+    (row,) = looking.json("list", "--query-id", "invoice 7/2026")
+    shown = looking.json("show", "--query-id", "invoice 7/2026")
+
+    assert ("ours", "invoice 7/2026") == (row["txn_id"], row["query_id"])
+    assert [("ours", "open"), ("settled", "rolled-back")] == sorted((each["txn_id"], each["state"]) for each in shown)
+    assert {"invoice 7/2026"} == {each["query_id"] for each in shown}
+    assert "invoice 7/2026" in looking.run("show", "--query-id", "invoice 7/2026")[1]
+    assert [] == looking.json("list", "--query-id", "invoice 9")
+    code, _, err = looking.run("show", "--query-id", "invoice 9")
+    assert (1, True) == (code, "hold nothing about the id invoice 9" in err)
+    assert [2, 2] == [looking.run("show", *which)[0] for which in ([], ["ours", "--query-id", "invoice 7/2026"])]
+
+
 def test_list_reads_from_the_low_water_mark_and_doubt_tells_the_rest(
     arena: Arena, crafted: Crafted, looking: Tx, coordinator: CoordinatorProcess
 ) -> None:
