@@ -11,7 +11,7 @@ import pytest
 from tests.support.commands import run_command
 from txlayer.cli import responder
 from txlayer.cli.exits import ExitCode
-from txlayer.cli.services import load_handler
+from txlayer.cli.services import load
 from txlayer.errors import ConfigError
 
 URL = "postgresql+psycopg://shop:s3cret@127.0.0.1:1/shop"
@@ -53,7 +53,7 @@ def test_a_module_that_raises_is_told_by_kind_and_place_and_not_by_its_words(her
     (here / "broken_shop.py").write_text("import os\nraise RuntimeError('s3cret')\n")
 
     with pytest.raises(ConfigError, match=r"RuntimeError at .*broken_shop\.py:2") as raised:
-        load_handler("broken_shop:check", folder=str(here))
+        load("broken_shop:check", folder=str(here), name="--handler", kind="function")
     assert "s3cret" not in str(raised.value)
 
 
@@ -62,7 +62,7 @@ def test_a_handler_is_found_where_one_stands(here: Path) -> None:
         "class Orders:\n    @staticmethod\n    def check(request):\n        return request\n"
     )
 
-    assert 7 == load_handler("my_shop:Orders.check", folder=str(here))(7)
+    assert 7 == load("my_shop:Orders.check", folder=str(here), name="--handler", kind="function")(7)
 
 
 def test_nobody_to_ask_and_two_to_ask_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

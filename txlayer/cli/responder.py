@@ -13,7 +13,7 @@ import typer
 from txlayer import __version__
 from txlayer.cli.database import BARRIER_URL, opened_barrier
 from txlayer.cli.options import Connection, command, duration, from_file, option
-from txlayer.cli.services import Observing, StartTimeout, load_handler, observed
+from txlayer.cli.services import Observing, StartTimeout, load, observed
 from txlayer.config import ResponderConfig
 from txlayer.coordinator.workers import StopSignal
 from txlayer.core.messages import check_group
@@ -108,7 +108,7 @@ def _answering(
 ) -> Iterator[dict[str, Any]]:
     """What is asked: the handler, or the barrier in the database."""
     if handler is not None:
-        yield {"check": load_handler(handler, folder=str(Path.cwd()))}
+        yield {"check": load(handler, folder=str(Path.cwd()), name="--handler", kind="function")}
         return
     if not barrier_url and not from_file(os.environ, BARRIER_URL):
         raise ConfigError(

@@ -143,21 +143,9 @@ def run_workers(config: MetricsConfig, worker_count: int, stop: StopSignal) -> N
     raise typer.Exit(supervise(command, worker_count=worker_count, wait=stop.wait, own_arguments=ports))
 
 
-def load_handler(reference: str, *, folder: str) -> Callable[..., Any]:
-    """The function that `reference` names; modules of `folder` are found first."""
-    found = _load(reference, folder=folder, name="--handler", kind="function")
-    if not callable(found):
-        expected = "a function that takes a CheckRequest"
-        raise ConfigError(
-            f"{type(found).__name__} is not callable", name="--handler", value=reference, expected=expected
-        )
-    function: Callable[..., Any] = found
-    return function
-
-
 def load_object(reference: str, kind: type[T], *, folder: str) -> T:
-    """The object of this kind that `reference` names; the rest as `load_handler`."""
-    found = _load(reference, folder=folder, name="MODULE:CONSUMER", kind="consumer")
+    """The object of this kind that `reference` names; modules of `folder` are found first."""
+    found = load(reference, folder=folder, name="MODULE:CONSUMER", kind="consumer")
     if not isinstance(found, kind):
         raise ConfigError(
             f"it is {type(found).__name__}", name="MODULE:CONSUMER", value=reference, expected="a consumer"
@@ -165,7 +153,8 @@ def load_object(reference: str, kind: type[T], *, folder: str) -> T:
     return found
 
 
-def _load(reference: str, *, folder: str, name: str, kind: str) -> Any:
+def load(reference: str, *, folder: str, name: str, kind: str) -> Any:
+    """What `reference` names; modules of `folder` are found first. `name` and `kind` are for the error."""
     module_name, colon, path = reference.partition(":")
     if not colon or not module_name or not path:
         raise ConfigError(f"names no {kind}", name=name, value=reference, expected=f"MODULE:{kind.upper()}")

@@ -162,7 +162,6 @@ class Look(NamedTuple):
     at_ms: int = 0  # 0: not yet
     result: Any = None
     problem: str = ""  # why it is not known now
-    is_reading: bool = False
 
 
 class Looks:
@@ -184,7 +183,7 @@ class Looks:
         if ended_ms is not None and self._now_ms() - ended_ms > max(age_ms, 19 * took_ms):
             self.again(name, read)
             job = self._jobs.newest(name)
-        return Look(at_ms, result, "" if job is None else job.problem, job is not None and job.is_running)
+        return Look(at_ms, result, "" if job is None else job.problem)
 
     def again(self, name: str, read: Callable[[], Any]) -> None:
         """Read it now: something was changed. What reads already begins anew."""
