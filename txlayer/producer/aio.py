@@ -17,10 +17,10 @@ from typing import Any, Self, TypeVar, Unpack
 from txlayer.adapters.ports import Barrier
 from txlayer.config import seconds
 from txlayer.core.history import TransactionHistory
-from txlayer.core.messages import UNKNOWN, Message, Resolution
+from txlayer.core.messages import Message, Resolution
 from txlayer.errors import LifecycleError
 from txlayer.producer import steps
-from txlayer.producer.barrier import Ending, LocalPart, joinable, part_of
+from txlayer.producer.barrier import LocalPart, joinable, part_of
 from txlayer.producer.check_handlers import AsyncCheckHandler
 from txlayer.producer.engine import SINCE, Engine, MakePending
 from txlayer.producer.identity import Entry, TransactionOptions, now_ms
@@ -28,7 +28,7 @@ from txlayer.producer.pipeline import OpQueue, PendingTransaction, TransactionSe
 from txlayer.producer.producer import ConfiguredProducer, OpenTransaction
 from txlayer.producer.producer import drive as drive_in_thread
 from txlayer.producer.questions import ResponderStats
-from txlayer.producer.submitted import SubmittedTransaction, said_by_local_transaction
+from txlayer.producer.submitted import SubmittedTransaction, run_local_transaction
 from txlayer.producer.waiting import BarrierCall, Blocking, Steps
 
 T = TypeVar("T")
@@ -159,37 +159,12 @@ class AsyncSubmittedTransaction(PendingTransaction):
         """
         engine = self._started.engine
         await self._started.drive(steps.stored(engine, self))
-        said: Resolution | None = None
-        error: BaseException | None = None
-        try:
-            if self._local is not None:
-                self._local.begin()
-            answer = local_transaction(self)
-            if inspect.isawaitable(answer):
-                answer = await answer
-            said = answer
-            resolution = said_by_local_transaction(said)
-        except BaseException as exc:  # noqa: BLE001 - border: the user's code, also cancelled; raised again below
-            error = exc
-            resolution = UNKNOWN
-        ending = Ending(resolution)
-        try:
-            if self._local is not None:
-                has_failed = error is not None
-                ending = await self._started.drive(
-                    self._local.said_steps(
-                        None if has_failed else said, txn_id=self.txn_id, nonce=self.nonce, has_failed=has_failed
-                    )
-                )
-        except BaseException:
-            steps.resolve(engine, self, UNKNOWN)
-            raise
-        steps.resolve(engine, self, ending.resolution)
+        local_steps = run_local_transaction(partial(local_transaction, self), self, self._local)
+        resolution, error = await self._started.drive(local_steps)
+        steps.resolve(engine, self, resolution)
         result = await self._started.drive(steps.result(engine, self))
         if error is not None:
             raise error
-        if ending.misfit is not None:
-            raise LifecycleError(ending.misfit, state="prepared")
         return result
 
 

@@ -10,13 +10,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from txlayer.adapters.ports import Barrier
 from txlayer.config import seconds
 from txlayer.core.messages import COMMIT, UNKNOWN, Message, Resolution
 from txlayer.errors import LifecycleError, UsageError
-from txlayer.producer.barrier import LocalPart, joinable, part_of
+from txlayer.producer.barrier import Ending, LocalPart, joinable, part_of
 from txlayer.producer.pipeline import (
     FAILED,
     PREPARED,
@@ -26,7 +27,7 @@ from txlayer.producer.pipeline import (
     PendingTransaction,
     TransactionSendResult,
 )
-from txlayer.producer.waiting import answered
+from txlayer.producer.waiting import BarrierCall, Steps, answered
 
 LocalTransaction = Callable[["SubmittedTransaction"], Resolution | None]
 """Called once its half messages are acknowledged. Nothing (None) commits, like leaving a `with` block."""
@@ -43,6 +44,31 @@ def said_by_local_transaction(said: object) -> Resolution:
     if isinstance(said, Resolution):
         return said
     raise UsageError(f"a local transaction returns COMMIT, ROLLBACK or UNKNOWN, not {said!r}")
+
+
+def run_local_transaction(
+    call: Callable[[], Any], txn: PendingTransaction, local: LocalPart | None
+) -> Steps[tuple[Resolution, BaseException | None]]:
+    """Run it, and ask the barrier, if there is one, how it ended: (what to say, what its caller gets raised)."""
+    said: Any = None
+    error: BaseException | None = None
+    ending = Ending(UNKNOWN)
+    try:
+        if local is not None:
+            local.begin()
+        said = yield BarrierCall(call)
+        ending = Ending(said_by_local_transaction(said))
+    except BaseException as exc:  # noqa: BLE001 - border: the user's code, also cancelled; raised again as it was
+        said, error = None, exc
+    if local is not None:
+        asking = local.said_steps(said, txn_id=txn.txn_id, nonce=txn.nonce, has_failed=error is not None)
+        try:
+            ending = yield from asking
+        except BaseException as exc:  # noqa: BLE001 - border: the user's database, or cancelled
+            return UNKNOWN, error or exc
+    if ending.misfit is not None:
+        error = error or LifecycleError(ending.misfit, state=PREPARED.value)
+    return ending.resolution, error
 
 
 class LocalWork(NamedTuple):
@@ -149,36 +175,10 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
 
     def _resolve(self) -> None:
         assert self._work is not None
-        work = self._work
-        self._local = part_of(work.barrier, group=self.queue.pipeline.group)
-        said: Resolution | None = UNKNOWN
-        try:
-            if self._local is not None:
-                self._local.begin()
-            said = work.local_transaction(self)
-            self.resolution = said_by_local_transaction(said)
-        except BaseException as exc:  # noqa: BLE001 - border: the user's code. The future raises it again as it was.
-            self._local_error = exc
-            self.resolution = UNKNOWN
-        if self._local is not None:
-            self._ask_barrier(self._local, said)
+        work, self._local = self._work, part_of(self._work.barrier, group=self.queue.pipeline.group)
+        local_steps = run_local_transaction(partial(work.local_transaction, self), self, self._local)
+        self.resolution, self._local_error = answered(local_steps)
         self._work = None
-
-    def _ask_barrier(self, local: LocalPart, said: Resolution | None) -> None:
-        has_failed = self._local_error is not None
-        self.resolution = UNKNOWN
-        try:
-            ending = answered(
-                local.said_steps(
-                    None if has_failed else said, txn_id=self.txn_id, nonce=self.nonce, has_failed=has_failed
-                )
-            )
-        except BaseException as exc:  # noqa: BLE001 - border: the user's database, on the producer's thread
-            self._local_error = self._local_error or exc
-            return
-        self.resolution = ending.resolution
-        if ending.misfit is not None:
-            self._local_error = LifecycleError(ending.misfit, state=PREPARED.value)
 
     def _run_elsewhere(self) -> None:
         self._resolve()
