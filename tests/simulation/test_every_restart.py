@@ -9,6 +9,7 @@ import pytest
 from tests.simulation.consumers.plan import ConsumerPlan, make_consumer_plan
 from tests.simulation.plan import Harm, Plan, make_plan
 from tests.simulation.restarts import restarts
+from tests.simulation.timed import make_timed_plan
 from tests.simulation.unkind import make_unkind_plan
 
 pytestmark = pytest.mark.slow
@@ -33,6 +34,14 @@ def test_a_coordinator_or_producer_may_die_behind_any_of_its_writes(
     make: Callable[[int], Plan], seed: int, slot: str, request_name: str
 ) -> None:
     assert clean_restarts(make(seed), slot, request_name) >= 3
+
+
+@pytest.mark.promise("P1")
+@pytest.mark.promise("P2")
+@pytest.mark.promise("P3")
+@pytest.mark.parametrize("seed", [15, 53])
+def test_a_coordinator_may_die_behind_any_write_while_messages_have_times(seed: int) -> None:
+    assert clean_restarts(make_timed_plan(seed), "c0", "EndTxn") >= 20
 
 
 @pytest.mark.fault("consumer: dies after any of its stores")
