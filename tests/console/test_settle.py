@@ -6,6 +6,7 @@ import html
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from tests.support.console_site import CLIENT, Site
 from tests.support.core_records import op_line, txn_key
 from txlayer.console.access import AccessRules, parse_proxy
 from txlayer.console.people import Person, Role, User
-from txlayer.core.messages import HalfOptions, Source
-from txlayer.operate.settle_requests import request_id_of
+from txlayer.core.messages import HalfOptions, Source, txn_id_of
+from txlayer.operate.settle import OperatorAction
+from txlayer.operate.settle_requests import read_requests, request_id_of
 
 HOSTILE = '"><script>alert(1)</script>'
 
@@ -108,6 +110,43 @@ def test_each_action_writes_its_own_line(desk: Desk, action: str, letter: str) -
     assert line.startswith(f"1|{letter}|{key}|")
     assert "<dt>done</dt><dd>1</dd>" in page
     assert [] == desk.stage.visible()
+
+
+def test_scheduled_messages_are_moved_and_cancelled(desk: Desk) -> None:
+    keys = [txn_key(name) for name in ("moved", "cancelled")]
+    due_ms = desk.stage.world.now_ms() + 3_600_000
+    for key in keys:
+        desk.stage.commit(key, desk.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
+    desk.stage.work(seconds=2)
+    desk.look()
+
+    plan = desk.plan(desk.get("/transactions"), "reschedule", keys[0])
+    assert 400 == desk.ask(plan, to="soon").status_code
+    assert [] == desk.operator_lines()
+    moved = desk.settle(plan, to="1m")
+    cancelled = desk.settle(desk.plan(desk.get("/transactions"), "cancel", keys[1]))
+    desk.stage.work(seconds=120)
+
+    assert "move" in desk.get("/audit")
+    assert ["2|U", "1|A"] == [line[:3] for line in desk.operator_lines()]
+    assert all("<dt>done</dt><dd>1</dd>" in page for page in (moved, cancelled))
+    assert [txn_id_of(keys[0])] == desk.stage.visible()
+
+
+def test_a_request_to_move_is_found_again_with_its_time(desk: Desk) -> None:
+    key = txn_key("a")
+    offset = desk.stage.half(key, options=HalfOptions(deliver_at_ms=desk.stage.world.now_ms() + 3_600_000))
+    desk.stage.commit(key, offset)
+    desk.stage.work(seconds=2)
+    desk.look()
+    desk.settle(desk.plan(desk.get("/transactions"), "reschedule", key), to="2h")
+
+    with closing(desk.stage.kafka.connect_coordinator(desk.stage.config, client="look")) as connections:
+        (found,) = read_requests(connections, since_ms=0)
+    (line,) = desk.operator_lines()
+
+    assert (OperatorAction.RESCHEDULE, line.rpartition("|")[2]) == (found.request.action, str(found.request.time_ms))
+    assert "Move" in desk.get(f"/request?id={found.request.id}")
 
 
 def test_of_two_people_the_first_line_wins_and_the_page_of_the_other_says_so(desk: Desk) -> None:

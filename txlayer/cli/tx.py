@@ -26,7 +26,7 @@ from txlayer.config import CoordinatorConfig, milliseconds, parse_duration
 from txlayer.core import codec
 from txlayer.core.ledger.transitions import COMMITTING, SETTLED, TxnState
 from txlayer.core.messages import Origin, ParkReason, check_txn_id
-from txlayer.errors import ConfigError, UsageError
+from txlayer.errors import UsageError
 from txlayer.operate import Json, time_text, unsettled
 from txlayer.operate.unsettled import PARKED, Filter
 
@@ -434,15 +434,10 @@ def reschedule(
     connection: Connection,
     as_json: AsJson = False,
 ) -> None:
-    _settle(settling.order(_RESCHEDULE, txn_ids, _time_to_come(to)), settling, connection, as_json=as_json)
+    from txlayer.operate.settle import time_to_come
 
-
-def _time_to_come(text: str) -> int:
-    """Milliseconds since 1970 of `2h` (from now on), or of an ISO 8601 time."""
-    try:
-        return current_ms() + milliseconds(parse_duration("--to", text))
-    except ConfigError:
-        return parse_instant("--to", text, now_ms=current_ms())
+    time_ms = time_to_come("--to", to, now_ms=current_ms())
+    _settle(settling.order(_RESCHEDULE, txn_ids, time_ms), settling, connection, as_json=as_json)
 
 
 def _settle(order: SettlementOrder, settling: Settling, connection: Connection, *, as_json: bool) -> None:

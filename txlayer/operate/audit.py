@@ -34,7 +34,7 @@ class Act(NamedTuple):
     """One record that a person wrote."""
 
     at_ms: int
-    what: str  # commit, rollback, abandon, ask; replay, drop, pause, resume; release
+    what: str  # commit, rollback, abandon, ask, move; replay, drop, pause, resume; release
     operator: str
     reason: str
     about: str  # a producer group; "consumer group topic"; a queue
@@ -173,6 +173,7 @@ def _of_op(record: Any) -> Iterator[Act]:
     for (offset, number), at_ms, op in lines_of(record):
         if op.source is Source.OPERATOR:
             what = "ask" if op.resolution is Resolution.UNKNOWN else op.resolution.name.lower()
+            what = "move" if op.is_reschedule else what
             what, who = "abandon" if op.is_abandon else what, split_operator_reason(op.reason)
             example, place = (
                 f"{record.partition()}:{op.last_offset}",

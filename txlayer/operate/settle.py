@@ -9,20 +9,21 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import HistoryStart, no_such_topic
 from txlayer.adapters.telemetry import printable
-from txlayer.config import SystemTopics
+from txlayer.config import SystemTopics, milliseconds, parse_duration
 from txlayer.coordinator.setup import count_partitions
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
 from txlayer.core.ledger.transaction import OpPosition, Transaction
 from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.core.messages import OpMessage, Resolution, Source, Undecodable, check_txn_id, nonce_of, txn_id_of
-from txlayer.errors import BrokerUnavailableError, UsageError
+from txlayer.errors import BrokerUnavailableError, ConfigError, UsageError
 from txlayer.operate import Json, length_text, time_text, unsettled
 from txlayer.operate.history import op_json, operator_of, position_json
 from txlayer.operate.operators import OperatorWriter, check_choice
@@ -80,6 +81,24 @@ class RecordedLine(NamedTuple):
     position: OpPosition
     appended_ms: int
     op: OpMessage
+
+
+def time_to_come(name: str, text: str, *, now_ms: int) -> int:
+    """Milliseconds since 1970 of `2h` (from now on), or of an ISO 8601 time (UTC when it names no zone).
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    try:
+        return now_ms + milliseconds(parse_duration(name, text))
+    except ConfigError:
+        pass  # it may be a time
+    try:
+        at = datetime.fromisoformat(text)
+        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        return max(int(at.timestamp() * 1000), 0)
+    except (ValueError, OverflowError) as exc:
+        raise ConfigError("not a time", name=name, value=text, expected="2h, 3d or 2026-11-21T10:00:00+00:00") from exc
 
 
 class SettlementOutcome(NamedTuple):

@@ -70,6 +70,7 @@ class SettlementRequest:
     keys: tuple[str, ...] = ()  # "id/nonce"
     wanted: Wanted = field(default_factory=Wanted)
     until_ms: int = 0
+    time_ms: int | None = None  # of a reschedule
 
     def __post_init__(self) -> None:
         """Check what a person can have got wrong."""
@@ -147,6 +148,7 @@ def request_of(op_line: RecordedLine) -> SettlementRequest | None:
             () if found[4] else (op.key,) * min(int(found[3]), SELECTED_COUNT_MAX),  # the others are in other lines
             Wanted(Filter.of_fields(fields), key_hash=fields.get("key")),
             int(fields.get("until", "0")),
+            op.time_ms,
         )
     except (ValueError, UsageError):
         return None
@@ -155,6 +157,8 @@ def request_of(op_line: RecordedLine) -> SettlementRequest | None:
 def _action_of(line: RecordedLine) -> OperatorAction:
     if line.op.is_abandon:
         return OperatorAction.ABANDON
+    if line.op.is_reschedule:
+        return OperatorAction.RESCHEDULE
     actions = {Resolution.COMMIT: OperatorAction.COMMIT, Resolution.ROLLBACK: OperatorAction.ROLLBACK}
     return actions.get(line.op.resolution, OperatorAction.CHECK_NOW)
 
@@ -276,7 +280,9 @@ def work_off(
                 for row in known
                 if row.state != UNREADABLE and (result := known_before(request.action, row.state)) is not None
             )
-        lines = [line_of(request.action, row, signature) for row in able[: request.count - state.line_count]]
+        lines = [
+            line_of(request.action, row, signature, request.time_ms) for row in able[: request.count - state.line_count]
+        ]
         if lines:
             written = settlement.write(lines)
             state.written_count += len(written)
@@ -420,7 +426,7 @@ def _first_decisions(
     """{key: (partition, its first commit or rollback since the request began)}."""
     found: dict[str, tuple[int, RecordedLine]] = {}
     for partition, line in _op_lines(connections, since_ms=request.begun_ms):
-        if line.op.resolution is not Resolution.UNKNOWN and is_wanted(line):
+        if line.op.resolution is not Resolution.UNKNOWN and line.op.time_ms is None and is_wanted(line):
             found.setdefault(line.op.key, (partition, line))
     return found
 

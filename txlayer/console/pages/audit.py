@@ -21,7 +21,7 @@ SPANS = {"1h": 3_600_000, "1d": 86_400_000, "7d": 7 * 86_400_000}
 SHOWN_COUNT_MAX = 500
 AHEAD_MS = 60_000
 """A broker's clock may be so far ahead of the console's."""
-_DECISIONS = frozenset({"commit", "rollback", "abandon", "ask"})
+_DECISIONS = frozenset({"commit", "rollback", "abandon", "ask", "move"})
 
 
 async def audit(console: Console, request: Request) -> Response:

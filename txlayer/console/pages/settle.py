@@ -18,9 +18,17 @@ from txlayer.console.pages.transactions import LENGTH_MAX, wanted_of
 from txlayer.console.show import query
 from txlayer.console.work import Job, Note
 from txlayer.errors import RetriableError, UsageError
+from txlayer.operate import time_text
 from txlayer.operate.operators import REASON_LENGTH_MAX
 from txlayer.operate.rows import Wanted
-from txlayer.operate.settle import ManualSettlement, OperatorAction, SettlementOutcome, SettlementResult, sentence
+from txlayer.operate.settle import (
+    ManualSettlement,
+    OperatorAction,
+    SettlementOutcome,
+    SettlementResult,
+    sentence,
+    time_to_come,
+)
 from txlayer.operate.settle_requests import (
     REQUEST_COUNT_MAX,
     SELECTED_COUNT_MAX,
@@ -52,6 +60,7 @@ WORDS = {
     OperatorAction.ROLLBACK: "Roll back",
     OperatorAction.ABANDON: "Abandon",
     OperatorAction.CANCEL: "Cancel",
+    OperatorAction.RESCHEDULE: "Move",
 }
 EFFECTS = {
     OperatorAction.CHECK_NOW: "The coordinator asks the producer group at once what became of the local transaction. The answer decides.",
@@ -61,6 +70,7 @@ EFFECTS = {
     OperatorAction.ABANDON: "The messages are gone for good, also those of a transaction that is committed and cannot be "
     "forwarded: readers of its topics miss them. It cannot be taken back.",
     OperatorAction.CANCEL: "Of scheduled ones, consumers never see the messages whose time has not come. It cannot be taken back.",
+    OperatorAction.RESCHEDULE: "Of scheduled ones, all messages that are left become visible at the new time.",
 }
 
 
@@ -156,6 +166,8 @@ async def settle(console: Console, request: Request) -> Response:
     if not keys:
         wanted = _wanted({name: form.get(name, "").strip() for name in FILTERS} | {"older": ""})
         asked = replace(asked, wanted=wanted, until_ms=until_ms)
+    if action is OperatorAction.RESCHEDULE:
+        asked = replace(asked, time_ms=time_to_come("the new time", form.get("to", "").strip(), now_ms=now_ms))
     if count > 1 and form.get("confirm", "").strip().replace(",", "") != str(count):
         raise UsageError(f"type the number of transactions, {count}, to confirm; nothing was written")
     _check_current(console)
@@ -175,7 +187,8 @@ def _as_action(console: Console, asked: SettlementRequest, *, is_resumed: bool =
         return "/request?" + query({"id": asked.id})
 
     them = "1 transaction" if asked.count == 1 else f"{asked.count:,} transactions"
-    says = f"{'resume: ' if is_resumed else ''}{WORDS[asked.action].lower()} {them}: {_which(asked)}"
+    to = "" if asked.time_ms is None else f" to {time_text(asked.time_ms)}"
+    says = f"{'resume: ' if is_resumed else ''}{WORDS[asked.action].lower()} {them}{to}: {_which(asked)}"
     return Action(says, asked.reason, carry_out)
 
 
