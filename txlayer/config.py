@@ -357,7 +357,8 @@ class CoordinatorConfig(ClientConfig):
     transaction_age_max: timedelta = timedelta(hours=72)
     """Age without a decision after which `unresolved` applies, counted from the end of the immunity."""
     unresolved: str = "park"
-    """What happens to a transaction that stays unresolved: `park` keeps it for an operator, `rollback` rolls it back."""
+    """What happens to a transaction that stays without an answer: `park` keeps it for an operator, `rollback` rolls it back,
+    `commit` commits it. A transaction may have its own."""
     open_count_max: int = 1_000_000
     """Open transactions of one producer group in one partition. At the limit, if its members do not decide them, its producers
     refuse new ones."""

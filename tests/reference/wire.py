@@ -189,14 +189,14 @@ def _are_numbers(*texts: str) -> bool:
     return all(_fits(r"\d+", text) and int(text) <= NUMBER_MAX for text in texts)
 
 
-def _fields(value: bytes | None, count: int, *, timed_count: int = 0) -> list[str] | None:
-    """The fields of a line; a line of version 2 may have more, which are passed over. Version 3 has `timed_count`."""
+def _fields(value: bytes | None, count: int, *, timed_counts: tuple[int, ...] = ()) -> list[str] | None:
+    """The fields of a line; a line of version 2 may have more, which are passed over. Version 3 has one of `timed_counts`."""
     try:
         fields = (value or b"").decode("ascii").split("|")
     except UnicodeDecodeError:
         return None
-    if timed_count and fields[0] == "3":
-        return fields if len(fields) == timed_count and "\n" not in "".join(fields) else None
+    if timed_counts and fields[0] == "3":
+        return fields if len(fields) in timed_counts and "\n" not in "".join(fields) else None
     is_in_form = len(fields) == count if fields[0] == "1" else fields[0] == "2" and len(fields) > count - 1
     return fields[:count] if is_in_form and "\n" not in "".join(fields[:count]) else None
 
@@ -220,7 +220,7 @@ def parse_half(record: Record) -> HalfMessage | None:
     ours = [value for name, value in record.headers if name == "txl"]
     if not ours:
         return None
-    fields = _fields(ours[-1], 7, timed_count=7)
+    fields = _fields(ours[-1], 7, timed_counts=(7,))
     if fields is None or len(ours[-1] or b"") > HALF_HEADER_BYTES_MAX or b"\n" in (ours[-1] or b""):
         return None
     _, key, group, topic, numbers, born, option_text = fields
@@ -270,7 +270,7 @@ def parse_line(text: bytes, record: Record, number: int) -> Line | None:
 
 
 def parse_summary(value: bytes | None) -> Summary | None:
-    fields = _fields(value, 17, timed_count=18)
+    fields = _fields(value, 17, timed_counts=(18, 19))
     if fields is None:
         return None
     _, state, reason, group, first, last, seen, count, appended, born, key_hash, order, *more = fields

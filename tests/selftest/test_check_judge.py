@@ -16,7 +16,7 @@ from tests.support.history import Absence, History, Logs, Sample
 from tests.support.logs import Seen
 from txlayer.adapters.ports import StoredOffset
 from txlayer.core import codec
-from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
+from txlayer.core.checks import CheckPolicies, CheckPolicy
 from txlayer.core.messages import (
     UNKNOWN,
     CheckKind,
@@ -27,6 +27,7 @@ from txlayer.core.messages import (
     OrderMode,
     Resolution,
     Source,
+    UnresolvedAction,
 )
 
 CHECK, REAL = "ns.check", "orders"

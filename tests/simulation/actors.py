@@ -165,6 +165,7 @@ class ProducerProcess:
             ordering_key=planned.ordering_key,
             order=planned.order,
             immunity=immunity,
+            unresolved=planned.unresolved,
             check_with=planned.check_with,
             query_id=f"{key} of {planned.txn_id}" if "query_id" in planned.check_with else None,
         )

@@ -124,6 +124,7 @@ class PlannedTransaction:
     immunity_s: float | None = None  # its own
     is_unclear: bool = False  # the connection is lost in the local commit
     is_retried: bool = False  # who dies in it tries the same id again
+    unresolved: str | None = None  # its own policy
     delays_s: tuple[float | None, ...] = ()  # of its messages: how much later they may be seen; empty: none has a time
     check_with: tuple[str, ...] = ()  # what questions about it carry
 

@@ -8,12 +8,11 @@ from typing import Any
 from tests.simulation.databases import BarrierCheck
 from tests.simulation.processes import Process
 from txlayer.coordinator.loop import Coordinator
-from txlayer.core.checks import UnresolvedAction
 from txlayer.core.ledger.doubt import DoubtFold
 from txlayer.core.ledger.ledger import Ledger
 from txlayer.core.ledger.transaction import OpPosition, Transaction
 from txlayer.core.ledger.transitions import TxnEvent, TxnState, transition
-from txlayer.core.messages import ROLLBACK, OpMessage, ParkReason, Resolution, Source, txn_id_of
+from txlayer.core.messages import ROLLBACK, OpMessage, ParkReason, Resolution, Source, UnresolvedAction, txn_id_of
 
 # --- the barrier ------------------------------------------------------------------------------------------------------
 

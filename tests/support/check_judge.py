@@ -14,7 +14,7 @@ from tests.support.checker import Expected, Finding, Judge, Kind
 from tests.support.history import History
 from tests.support.logs import Seen
 from txlayer.core import codec
-from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
+from txlayer.core.checks import CheckPolicies, CheckPolicy
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import (
     CheckKind,
@@ -25,6 +25,7 @@ from txlayer.core.messages import (
     Resolution,
     Source,
     Undecodable,
+    UnresolvedAction,
 )
 
 _ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
@@ -254,13 +255,16 @@ class _CheckBack:
             if op.source is Source.POLICY and txn is not None and not op.is_release:
                 answers = self._answers.get(op.key, {}).values()
                 count = sum(answered_at < position for answered_at in answers)
-                yield from self._given_up(txn, op.reason, record, count, UnresolvedAction.ROLLBACK)
+                then = UnresolvedAction[op.resolution.name]
+                yield from self._given_up(txn, op.reason, record, count, then)
 
     def _given_up(
         self, txn: Expected, reason: str, record: Seen, answered_count: int, then: UnresolvedAction
     ) -> Iterable[Finding]:
         policy, where = self._policy(txn), f"{record.topic}-{record.partition}@{record.offset}"
-        if policy.unresolved is not then:
+        wanted = txn.head.options.unresolved or policy.unresolved
+        is_incomplete = then is UnresolvedAction.PARK and len(txn.records) < txn.head.count
+        if wanted is not then and not (is_incomplete and wanted is UnresolvedAction.COMMIT):
             yield Finding(Kind.GIVEN_UP, txn.key, f"{where}: {then.value}, against its policy")
         if reason == ParkReason.TOO_OLD.value:
             old_from_ms = self._immune_until_ms(txn) + policy.transaction_age_max_ms

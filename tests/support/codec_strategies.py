@@ -27,6 +27,7 @@ from txlayer.core.messages import (
     ParkReason,
     Resolution,
     Source,
+    UnresolvedAction,
     is_topic_name,
 )
 
@@ -60,6 +61,7 @@ OPTIONS = st.builds(
     deliver_at_ms=st.none() | WHOLE,
     check_with=st.sampled_from(["", "k", "k+t+q+c+horder-id", "horder%20id+z"]),
     query_id=st.none() | st.text(min_size=1, max_size=30),
+    unresolved=st.none() | st.sampled_from(UnresolvedAction),
 )
 
 _PLAIN_SUMMARIES = st.builds(
@@ -89,6 +91,7 @@ _PLAIN_SUMMARIES = st.builds(
     released_to=st.just(0),
     times=st.just(()),
     committed_at=st.none(),
+    unresolved=st.none() | st.sampled_from(UnresolvedAction),
 )
 SUMMARIES = _PLAIN_SUMMARIES | st.builds(
     lambda summary, sent_to, times, committed_at: summary._replace(

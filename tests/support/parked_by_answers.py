@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from tests.support.history import History, Logs
 from txlayer.core import codec
-from txlayer.core.checks import CheckPolicies, UnresolvedAction
+from txlayer.core.checks import CheckPolicies
 from txlayer.core.ledger.transitions import TxnState
-from txlayer.core.messages import CheckKind, CheckRecord, DoubtSummary, OpMessage, Resolution, Source
+from txlayer.core.messages import CheckKind, CheckRecord, DoubtSummary, OpMessage, Resolution, Source, UnresolvedAction
 
 Position = tuple[int, int]
 """(offset, line) in op."""
@@ -40,7 +40,9 @@ def parked_by_answers(history: History) -> dict[str, Position]:
 
 def _is_last(summary: DoubtSummary, policies: CheckPolicies) -> bool:
     policy = policies.of(summary.producer_group)
-    return policy.unresolved is UnresolvedAction.PARK and summary.answered_count + 1 >= policy.check_max
+    return (
+        summary.unresolved or policy.unresolved
+    ) is UnresolvedAction.PARK and summary.answered_count + 1 >= policy.check_max
 
 
 def _unknown_answers(logs: Logs) -> Mapping[str, dict[int, Position]]:

@@ -100,7 +100,7 @@ class PartitionLog:
         self.book = Targets(CONFIG, self.connections, clock=lambda: 0.0)
         if targets is not None:
             self.book.targets = targets
-        self.refusals = Refusals(TOPICS.check, clock=lambda: 0.0)
+        self.refusals = Refusals(TOPICS, clock=lambda: 0.0)
         """What the coordinator remembers of records that the broker refused."""
         self._publisher = self._new_publisher()
         self.check_bytes_max = 1 << 30

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from txlayer.core.messages import CheckKind, OrderMode, Resolution, Source
+from txlayer.core.messages import CheckKind, OrderMode, Resolution, Source, UnresolvedAction
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "protocol.md"
 
@@ -26,7 +26,9 @@ def page() -> str:
     return PAGE.read_text(encoding="utf-8")
 
 
-def with_enums(vector: dict[str, Any], **enums: type[OrderMode | Resolution | Source | CheckKind]) -> dict[str, Any]:
+def with_enums(
+    vector: dict[str, Any], **enums: type[OrderMode | Resolution | Source | CheckKind | UnresolvedAction]
+) -> dict[str, Any]:
     """A vector's fields with names turned into members; what it is on the wire taken out."""
     fields = {name: value for name, value in vector.items() if name not in ("bytes", "line")}
     for name, enum in enums.items():

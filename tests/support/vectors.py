@@ -29,6 +29,7 @@ from txlayer.core.messages import (
     Resolution,
     Source,
     Undecodable,
+    UnresolvedAction,
 )
 from txlayer.errors import ForbiddenTopicError, RefusedRecordError, UsageError
 from txlayer.producer.encoding import Encoder
@@ -62,6 +63,7 @@ RULES: Json = {
         {"name": "key_murmur", "form": "m{}"},
         {"name": "check_with", "form": "a{}"},
         {"name": "query_id", "form": "q{}", "percent_encoded": "all but letters A-Z a-z, digits, _ . - ~"},
+        {"name": "unresolved", "form": "u{}"},
     ],
     "op_line": {
         "form": "{version}|{resolution}|{txn_id}/{nonce}|{producer_group}|{last_offset}|{born_ms}|{source}|{check_number}|{reason}",
@@ -300,7 +302,7 @@ def plain(vector: Json) -> Json:
 
 def half_header_of(vector: Json) -> bytes:
     """The header of a vector of the protocol page."""
-    options = HalfOptions(**with_enums(vector["options"], order=OrderMode))
+    options = HalfOptions(**with_enums(vector["options"], order=OrderMode, unresolved=UnresolvedAction))
     return codec.encode_half_header(HalfHeader(**{**with_enums(vector), "options": options}))
 
 

@@ -24,6 +24,7 @@ from txlayer.core.messages import (
     Resolution,
     Source,
     Undecodable,
+    UnresolvedAction,
 )
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -31,7 +32,7 @@ from txlayer.core.messages import (
 
 def test_a_half_header_is_the_one_on_the_protocol_page() -> None:
     for vector in vectors("half"):
-        options = HalfOptions(**with_enums(vector["options"], order=OrderMode))
+        options = HalfOptions(**with_enums(vector["options"], order=OrderMode, unresolved=UnresolvedAction))
         header = HalfHeader(**{**with_enums(vector), "options": options})
 
         assert vector["bytes"].encode() == codec.encode_half_header(header)
@@ -113,7 +114,7 @@ def test_a_check_is_kept_under_its_transaction_id_or_its_group() -> None:
 
 def test_a_doubt_summary_is_the_one_on_the_protocol_page() -> None:
     for vector in vectors("summary"):
-        fields = with_enums(vector, order=OrderMode)
+        fields = with_enums(vector, order=OrderMode, unresolved=UnresolvedAction)
         if fields["decided_at"] is not None:
             fields["decided_at"] = tuple(fields["decided_at"])
         if "committed_at" in fields:

@@ -11,7 +11,7 @@ from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_log import SETTINGS
 from tests.support.small_batches import SmallBatches
 from txlayer.core import codec
-from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
+from txlayer.core.checks import CheckPolicies, CheckPolicy
 from txlayer.core.ledger.batch import ReportKind
 from txlayer.core.ledger.ledger import LedgerSettings
 from txlayer.core.ledger.transitions import TxnState
@@ -24,6 +24,7 @@ from txlayer.core.messages import (
     ParkReason,
     Resolution,
     Source,
+    UnresolvedAction,
 )
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from txlayer.config import SystemTopics
 from txlayer.coordinator.refusals import UNKNOWN_COUNT, WATCH_COUNT, Refusals
 from txlayer.coordinator.targets import Targets
 from txlayer.core.ledger.batch import Batch, RecordToQuarantine
@@ -25,7 +26,7 @@ class _Book:
 
 def new_refusals() -> Refusals:
     """Of a process that just started."""
-    return Refusals("txlayer.check", clock=lambda: 0.0)
+    return Refusals(SystemTopics("txlayer"), clock=lambda: 0.0)
 
 
 def suspicious(partition: int, *, line_count: int) -> Refusals:

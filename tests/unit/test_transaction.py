@@ -10,7 +10,7 @@ from txlayer.adapters.memory.log import MemoryRecord
 from txlayer.core.codec import decode_summary, encode_summary
 from txlayer.core.ledger.transaction import Content, Transaction, from_summary, held_bytes, record_size, records_of
 from txlayer.core.ledger.transitions import SETTLED, TxnState
-from txlayer.core.messages import NO_OPTIONS, DoubtSummary, OrderMode, ParkReason
+from txlayer.core.messages import NO_OPTIONS, DoubtSummary, OrderMode, ParkReason, UnresolvedAction
 
 KEY = txn_key("a")
 
@@ -133,7 +133,8 @@ SUMMARIES = st.builds(
     released_to=st.integers(10, 1 << 40),
     times=st.lists(st.integers(1 << 41, 1 << 42), max_size=3).map(tuple),
     committed_at=st.one_of(st.none(), st.tuples(st.integers(0, 99), st.integers(0, 99))),
-) | st.just(plain().summary())
+    unresolved=st.none(),
+) | st.builds(plain().summary()._replace, unresolved=st.none() | st.sampled_from(UnresolvedAction))
 
 
 @given(SUMMARIES)

@@ -93,7 +93,7 @@ class Coordinator:
         self._clock = environment.clock
         self._topics = config.topics
         self._targets = Targets(config, connections, clock=self._clock)
-        self._refusals = Refusals(config.topics.check, clock=self._clock)
+        self._refusals = Refusals(config.topics, clock=self._clock)
         self._batch_size = BatchSize()
         self._presence = GroupPresence(connections, config.topics, environment=environment)
         self._group = connections.make_group_reader()
@@ -287,6 +287,7 @@ class Coordinator:
             ledger.times.believe_until(latest)
             ledger.batch_bytes_max = self._bytes_max
             ledger.batch_size = self._batch_size
+            ledger.may_write_op = not self._refusals.are_lines_paused
         for record in records:
             ledger = ledgers[record.partition()]
             kind, appended_ms = record.timestamp()

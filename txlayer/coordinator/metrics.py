@@ -53,7 +53,7 @@ MOVED = counter(
 CHECKS_SENT = counter("txlayer_checks_sent_total", "Check-backs written for producer groups.")
 ANSWERS = counter("txlayer_check_answers_total", "Answers to check-backs that were read, by answer.", "answer")
 POLICY = counter(
-    "txlayer_policy_rollbacks_total", "Rollbacks that the coordinator wrote itself, as it is configured to."
+    "txlayer_policy_decisions_total", "Commits and rollbacks that the coordinator wrote itself, as it is configured to."
 )
 PARKED = counter(
     "txlayer_transactions_parked_total",

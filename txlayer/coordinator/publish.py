@@ -78,6 +78,9 @@ class PublishObserver(Protocol):
 SLOW_BYTES_MIN = 1 << 20
 """A smaller transaction is not to blame when a Kafka transaction takes too long."""
 
+LINES_OF_RECORD_MAX = 100
+"""The coordinator's own op lines in one record: it stays well below any topic's largest message."""
+
 TOO_SLOW = "too-slow"
 """Reason of a refusal: the first records of a transaction were acknowledged, and the time-out was over before all were."""
 
@@ -96,6 +99,8 @@ class Precautions(NamedTuple):
     that is not enough."""
     sure_question_bytes_max: int = NO_LIMIT
     """A larger one is acknowledged before anything else is written, so that a refusal names it."""
+    are_lines_sure: bool = False
+    """The coordinator's own op lines are acknowledged before anything else is written, so that a refusal names op."""
     stamps_ms: Mapping[int, int] = MappingProxyType({})
     """The time of each partition, where this machine's clock is not trusted: no record for the partition has a later timestamp."""
 
@@ -428,9 +433,20 @@ class _Records:
                 sure_bytes_max = max(sure_bytes_max, size_bytes)
             else:
                 produce(self._writer, topic, line, key, report=answers, stamp_ms=self._stamp_ms, headers=headers)
-        if batch.policy_lines:
-            lines = codec.encode_ops(list(batch.policy_lines.values()))
-            produce(self._writer, self._topics.op, lines, None, self._partition)
+        self._write_policy_lines(list(batch.policy_lines.values()))
+
+    def _write_policy_lines(self, lines: list[str]) -> None:
+        """What the coordinator decides or releases itself."""
+        topic = self._topics.op
+        answers = self.answers if self._is_watched or self._precautions.are_lines_sure else None
+        for start in range(0, len(lines), LINES_OF_RECORD_MAX):
+            value = codec.encode_ops(lines[start : start + LINES_OF_RECORD_MAX])
+            if answers is not None:
+                answers.missing[topic] += 1
+            if self._is_careful or self._precautions.are_lines_sure:
+                self._put_carefully(topic, value, None, self._partition, note=answers)
+            else:
+                produce(self._writer, topic, value, None, self._partition, report=answers)
 
     def _forward_all(self, transactions: Sequence[Transaction]) -> None:
         send, origin = self._writer.produce, f"{self._partition}:"
@@ -589,7 +605,7 @@ class _Records:
         self,
         topic: str,
         value: bytes | None,
-        key: bytes,
+        key: bytes | None,
         partition: int,
         headers: list[tuple[str, bytes | None]] | None = None,
         note: DeliveryReport | None = None,

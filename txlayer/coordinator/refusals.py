@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from txlayer.adapters.errors import REFUSED_RECORD_CODES, Code
+from txlayer.config import SystemTopics
 from txlayer.coordinator.log_time import LogTime
 from txlayer.coordinator.publish import SLOW_BYTES_MIN, TOO_SLOW, Precautions
 from txlayer.coordinator.reports import trace_of
@@ -48,8 +49,8 @@ WATCH_COUNT = 100
 class Refusals:
     """What is suspected and what is known. One thread uses it."""
 
-    def __init__(self, check_topic: str, *, clock: Callable[[], float]) -> None:
-        self._check_topic = check_topic
+    def __init__(self, topics: SystemTopics, *, clock: Callable[[], float]) -> None:
+        self._check_topic, self._op_topic = topics.check, topics.op
         self._clock = clock
         self.reasons: dict[str, ParkReason] = {}
         self.doubt_keys: set[bytes] = set()
@@ -59,6 +60,7 @@ class Refusals:
         self._ask_pause_s = 0.0  # the last one; 0: the check topic takes questions
         self._ask_again_at = float("-inf")
         self._is_outage = False  # while questions are paused, others got no answer either
+        self._line_pause_s, self._lines_again_at = 0.0, float("-inf")  # the same of the coordinator's own op lines
         self.is_clock_doubted = False
         """A topic refused a timestamp: this machine's clock may be ahead of its broker's."""
         self._bisections: dict[int, Bisection] = {}
@@ -70,6 +72,11 @@ class Refusals:
     def are_questions_paused(self) -> bool:
         """True while nothing is asked, because the check topic refuses."""
         return self._clock() < self._ask_again_at
+
+    @property
+    def are_lines_paused(self) -> bool:
+        """True while the coordinator decides and releases nothing by itself, because op refuses its lines."""
+        return self._clock() < self._lines_again_at
 
     def precautions(
         self, partitions: Collection[int], *, is_watched: bool, times: Mapping[int, LogTime]
@@ -89,6 +96,7 @@ class Refusals:
             cut_keys=self.doubt_keys,
             question_bytes_max=question_bytes_max,
             sure_question_bytes_max=sure_question_bytes_max,
+            are_lines_sure=self._line_pause_s > 0,
             stamps_ms={p: times[p].peek_ms() for p in partitions} if self.is_clock_doubted else {},
         )
 
@@ -115,6 +123,8 @@ class Refusals:
             self._ask_pause_s, self._is_outage = 0.0, False
         elif self._is_outage:  # it is over, and may have been all that was wrong with the check topic
             self._is_outage, self._ask_pause_s, self._ask_again_at = False, ASK_PAUSE_S, self._clock()
+        if batch.policy_lines:
+            self._line_pause_s = 0.0
         self._watch_count = max(0, self._watch_count - 1)
         self._unexplained.pop(partition, None)
         self._quiet_since.pop(partition, None)
@@ -174,8 +184,12 @@ class Refusals:
             self._watch_count = WATCH_COUNT
             self._ask_about_targets(busy, targets)
             targets.unanswered(
-                {*unanswered} - {self._check_topic}, large=_largest(busy), large_bytes_min=SLOW_BYTES_MIN
+                {*unanswered} - {self._check_topic, self._op_topic},
+                large=_largest(busy),
+                large_bytes_min=SLOW_BYTES_MIN,
             )
+            if self._op_topic in unanswered:
+                self._pause_lines(error)
             if self._check_topic in unanswered:
                 self._pause_questions(error)
             elif self._ask_pause_s:
@@ -190,8 +204,8 @@ class Refusals:
             self.is_clock_doubted = True
             self._bisections.clear()
             logger.error("clock.refused", extra={"reason": str(error)})
-        elif self._is_about_a_question(error) and not _is_too_large(error):
-            self._pause_questions(error)
+        elif (pause := self._pause_after(error)) is not None:
+            pause(error)
             self._bisections.clear()
         elif isinstance(error, RefusedRecordError) and error.size_bytes is not None:
             self._question_bytes_max = error.size_bytes - 1
@@ -229,10 +243,24 @@ class Refusals:
             return error.topic == self._check_topic
         return isinstance(error, RefusedRecordError) and error.size_bytes is not None
 
+    def _pause_after(self, error: TxLayerError) -> Callable[[TxLayerError], None] | None:
+        """What stops for a while because the check topic, or op, refuses; None: something else is refused."""
+        if isinstance(error, RefusedRecordError | ForbiddenTopicError) and error.topic == self._op_topic:
+            return self._pause_lines
+        return self._pause_questions if self._is_about_a_question(error) and not _is_too_large(error) else None
+
     def _pause_questions(self, error: TxLayerError) -> None:
         self._ask_pause_s = min(max(self._ask_pause_s * 2, ASK_PAUSE_S), ASK_PAUSE_MAX_S)
         self._ask_again_at = self._clock() + self._ask_pause_s
         logger.error("questions.paused", extra={"pause_s": self._ask_pause_s, "reason": str(error)})
+
+    def _pause_lines(self, error: TxLayerError) -> None:
+        self._line_pause_s = min(max(self._line_pause_s * 2, ASK_PAUSE_S), ASK_PAUSE_MAX_S)
+        self._lines_again_at = self._clock() + self._line_pause_s
+        advice = (
+            f"the coordinator needs the right to write {self._op_topic}; until then it parks what a policy would decide"
+        )
+        logger.error("policy.refused", extra={"pause_s": self._line_pause_s, "reason": str(error), "advice": advice})
 
     def _ask_about_targets(self, batches: Mapping[int, Batch], targets: Targets) -> None:
         topics = {topic for batch in batches.values() for txn in batch.forwards for topic in txn.topics if topic}

@@ -10,11 +10,11 @@ from typing import Any
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.ports import Assignment, no_append_time
 from txlayer.config import CoordinatorConfig, SystemTopics, milliseconds, parse_value
-from txlayer.core.checks import CheckPolicies, CheckPolicy, UnresolvedAction
+from txlayer.core.checks import CheckPolicies, CheckPolicy
 from txlayer.core.codec import PlainHeaders
 from txlayer.core.ledger.ledger import Ledger, LedgerSettings
 from txlayer.core.ledger.transaction import Target
-from txlayer.core.messages import ParkReason
+from txlayer.core.messages import ParkReason, UnresolvedAction
 from txlayer.errors import BrokerUnavailableError, ConfigError, TopicMismatchError
 
 CHECK_SETTINGS = tuple(field.name.removesuffix("_ms") for field in fields(CheckPolicy))

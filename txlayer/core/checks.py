@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from heapq import heapify, heappop, heappush
 
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.ledger.transitions import TxnState
+from txlayer.core.messages import UnresolvedAction
 
 CLOCK_ERROR_MS = 60_000
 """Maximum trusted difference between clocks. Beyond it, `tx list`, `verify --since` and the user's own times are wrong by
@@ -39,13 +39,6 @@ FORGET_MS = 10_000
 """Interval for dropping them, because it scans all groups."""
 
 _Entry = tuple[int, int, Transaction]  # time, half offset, transaction
-
-
-class UnresolvedAction(Enum):
-    """What happens to a transaction that could not be resolved."""
-
-    PARK = "park"  #: it is kept for an operator
-    ROLLBACK = "rollback"  #: the coordinator writes a rollback, as an ordinary op line
 
 
 @dataclass(frozen=True, slots=True)

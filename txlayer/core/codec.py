@@ -32,6 +32,7 @@ from txlayer.core.messages import (
     Resolution,
     Source,
     Undecodable,
+    UnresolvedAction,
     is_topic_name,
     user_headers,
 )
@@ -141,6 +142,7 @@ _RESOLUTIONS = {r.value: r for r in Resolution}
 _ABANDON = "A"
 _SOURCES = {s.value: s for s in Source}
 _ORDERS = {o.value: o for o in OrderMode}
+_UNRESOLVED = {u.value: u for u in UnresolvedAction}
 _HALF_FIELDS = 7
 _OP_FIELDS, _TIMED_OP_FIELDS = 9, 10
 _WITH_TIME = frozenset({Resolution.COMMIT.value, Resolution.UNKNOWN.value})
@@ -180,6 +182,8 @@ def encode_options(options: HalfOptions) -> str:
         parts.append("a" + options.check_with)
     if options.query_id is not None:
         parts.append("q" + quote(options.query_id, safe=""))
+    if options.unresolved is not None:
+        parts.append("u" + options.unresolved.value)
     return ",".join(parts)
 
 
@@ -211,7 +215,7 @@ def decode_options(text: str) -> HalfOptions:
     if not text:
         return NO_OPTIONS
     key_hash: str | None = None
-    order = OrderMode.COMMIT
+    order, unresolved = OrderMode.COMMIT, None
     check_with, query_id = "", None
     numbers: dict[str, int] = {}
     for part in text.split(","):
@@ -220,6 +224,8 @@ def decode_options(text: str) -> HalfOptions:
             key_hash = checked_key_hash(value)
         elif letter == "o":
             order = OrderMode.PREPARE if value == "p" else OrderMode.COMMIT
+        elif letter == "u":
+            unresolved = _UNRESOLVED.get(value)
         elif letter in ("i", "n", "t", "m", "d"):
             numbers[letter] = whole(value)
         elif letter == "a":
@@ -238,6 +244,7 @@ def decode_options(text: str) -> HalfOptions:
         numbers.get("d"),
         check_with,
         query_id,
+        unresolved,
     )
 
 
@@ -592,9 +599,11 @@ def encode_summary(summary: DoubtSummary) -> bytes:
     immunity = "" if s.immunity_ms is None else str(s.immunity_ms)
     last = "+".join(map(str, (s.last_offset, *s.twin_offsets)))
     version, times = VERSION, ""
+    if s.unresolved is not None:
+        version, times = NEXT_VERSION, f"|{s.unresolved.value}"
     if s.is_timed:
-        version, times = TIMED_VERSION, f"|{s.sent_to}/{s.released_to}/{'+'.join(map(str, s.times))}/"
-        times += _position(s.committed_at)
+        span = f"{s.sent_to}/{s.released_to}/{'+'.join(map(str, s.times))}/{_position(s.committed_at)}"
+        version, times = TIMED_VERSION, f"|{span}{times}"
     return (
         f"{version}|{s.state}|{s.reason}|{s.producer_group}|{s.first_offset}|{last}|{s.seen}|{s.count}|"
         f"{s.appended_ms}|{s.born_ms}|{s.key_hash or ''}|{s.order.value}|{immunity}|{decided}|{s.moved_ms}|"
@@ -646,7 +655,7 @@ def glance_at_summary(raw: bytes) -> SummaryGlance | None:
 
 
 def _summary_fields(fields: list[str]) -> list[str] | None:
-    if fields[0] == TIMED_VERSION and len(fields) == _TIMED_SUMMARY_FIELDS:
+    if fields[0] == TIMED_VERSION and len(fields) in (_TIMED_SUMMARY_FIELDS, _TIMED_SUMMARY_FIELDS + 1):
         return fields
     return known_fields(fields, _SUMMARY_FIELDS)
 
@@ -688,6 +697,7 @@ def _any_summary(key: str, text: str) -> DoubtSummary | Undecodable:
         1:_SUMMARY_FIELDS
     ]
     due = known[_SUMMARY_FIELDS] if len(known) > _SUMMARY_FIELDS else "0/0//"
+    further = fields[_SUMMARY_FIELDS + (fields[0] == TIMED_VERSION) :]
     sent_to, released_to, times, committed = due.split("/")
     seen, count, appended, born = map(whole, numbers)
     checks_asked, unknowns, asked_ms, newest = map(whole, checks.split("/"))
@@ -718,6 +728,7 @@ def _any_summary(key: str, text: str) -> DoubtSummary | Undecodable:
         whole(released_to),
         tuple(map(whole, times.split("+"))) if times else (),
         _decode_position(committed),
+        _UNRESOLVED.get(further[0]) if further else None,
     )
 
 

@@ -147,6 +147,14 @@ class OrderMode(Enum):
     PREPARE = "prepare"  #: the order of half messages; a later one waits for an earlier undecided one
 
 
+class UnresolvedAction(Enum):
+    """What happens to a transaction that its producer group does not resolve."""
+
+    PARK = "park"  #: it is kept for an operator
+    ROLLBACK = "rollback"  #: the coordinator writes a rollback, as an ordinary op line
+    COMMIT = "commit"  #: the coordinator writes a commit, as an ordinary op line; an incomplete one is parked
+
+
 class ParkReason(Enum):
     """Why a transaction or record is on the doubt topic, for an operator or until a topic accepts again; a closed list."""
 
@@ -203,6 +211,7 @@ class HalfOptions(NamedTuple):
     deliver_at_ms: int | None = None  # no consumer sees the message before
     check_with: str = ""  # what questions about the transaction carry, as `codec.encode_check_with` writes it
     query_id: str | None = None  # the user's own id of the transaction
+    unresolved: UnresolvedAction | None = None  # instead of the group's policy; in the first half record
 
 
 NO_OPTIONS = HalfOptions()
@@ -311,6 +320,7 @@ class DoubtSummary(NamedTuple):
     released_to: int = 0  # those from there on with an earlier time than this are released
     times: tuple[int, ...] = ()  # of the others, the earliest first; 0: with the decision
     committed_at: tuple[int, int] | None = None  # of one with times: op position of its commit
+    unresolved: UnresolvedAction | None = None  # of one that is open, if it has a policy of its own
 
     @property
     def is_timed(self) -> bool:

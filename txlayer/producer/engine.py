@@ -236,6 +236,7 @@ class Engine:
         ordering_key: OrderingKey = OF_MESSAGES,
         order: str | OrderMode = "commit",
         immunity: timedelta | None = None,
+        unresolved: str | None = None,
         check_with: Iterable[str] | None = None,
         query_id: str | None = None,
         block: bool = True,
@@ -247,7 +248,7 @@ class Engine:
             OpenTransactionLimitError: the group has too many open transactions. Nothing was sent.
         """
         self.check_entry()
-        placement = self.identity.placement(ordering_key, order, immunity)
+        placement = self.identity.placement(ordering_key, order, immunity, unresolved)
         asked = self.entry.asked
         if check_with is not None or query_id is not None:
             own = self._check_with if check_with is None else check_with_option(check_with)

@@ -20,6 +20,7 @@ from txlayer.core.messages import (
     HalfOptions,
     Message,
     OrderMode,
+    UnresolvedAction,
     check_txn_id,
     key_tails,
     uuid7_head,
@@ -63,8 +64,8 @@ class Placement(NamedTuple):
     partition: int | None  # of half and op; None: by the transaction id
     options: str  # of each half header, encoded
     ordering_key: bytes | None
-    open_wish: tuple[str | OrderMode, timedelta | None] | None = None
-    """Order and immunity of a placement that the messages' own key will decide."""
+    open_wish: tuple[str | OrderMode, timedelta | None, str | None] | None = None
+    """Order, immunity and `unresolved` of a placement that the messages' own key will decide."""
 
     def options_of(
         self, *, has_key: bool, partition: int | None, timestamp_ms: int | None, deliver_at_ms: int | None = None
@@ -79,7 +80,7 @@ class Placement(NamedTuple):
 ANYWHERE = Placement(None, "", None)
 """No ordering key and no options."""
 
-BY_MESSAGES = Placement(None, "", None, open_wish=("commit", None))
+BY_MESSAGES = Placement(None, "", None, open_wish=("commit", None, None))
 """No settings: the messages' own key decides. The most frequent placement by far."""
 
 
@@ -89,6 +90,7 @@ class TransactionOptions(TypedDict, total=False):
     ordering_key: OrderingKey
     order: str | OrderMode
     immunity: timedelta | None
+    unresolved: str | None
     check_with: Iterable[str] | None
     query_id: str | None
     block: bool
@@ -229,31 +231,41 @@ class Identity:
         if placement.open_wish is None:
             return placement
         key = common_key(messages)
-        order, immunity = placement.open_wish
         if key is None and placement is BY_MESSAGES:
             return ANYWHERE
-        return self._placement(key, order, immunity)
+        return self._placement(key, *placement.open_wish)
 
-    def placement(self, ordering_key: OrderingKey, order: str | OrderMode, immunity: timedelta | None) -> Placement:
+    def placement(
+        self,
+        ordering_key: OrderingKey,
+        order: str | OrderMode,
+        immunity: timedelta | None,
+        unresolved: str | None = None,
+    ) -> Placement:
         """The placement of a transaction with these settings; `placement_of` must follow once its messages are known.
 
         Raises:
             UsageError: a setting is not valid. Nothing was sent.
         """
         if ordering_key is OF_MESSAGES:
-            if immunity is None and order in _BY_COMMIT:
+            if immunity is None and unresolved is None and order in _BY_COMMIT:
                 return BY_MESSAGES
             if immunity is not None:
                 _immunity_ms(immunity)
-            return Placement(None, "", None, open_wish=(_order_mode(order), immunity))
-        if ordering_key is None and immunity is None and order in _BY_COMMIT:
+            _unresolved_action(unresolved)
+            return Placement(None, "", None, open_wish=(_order_mode(order), immunity, unresolved))
+        if ordering_key is None and immunity is None and unresolved is None and order in _BY_COMMIT:
             return ANYWHERE
         if not isinstance(ordering_key, bytes | str | None):
             raise UsageError(f"an ordering key is bytes or str, not {type(ordering_key).__name__}")
-        return self._placement(ordering_key, order, immunity)
+        return self._placement(ordering_key, order, immunity, unresolved)
 
     def _find_placement(
-        self, ordering_key: bytes | str | None, order: str | OrderMode, immunity: timedelta | None
+        self,
+        ordering_key: bytes | str | None,
+        order: str | OrderMode,
+        immunity: timedelta | None,
+        unresolved: str | None,
     ) -> Placement:
         mode = _order_mode(order)
         key = ordering_key.encode() if isinstance(ordering_key, str) else ordering_key
@@ -264,6 +276,7 @@ class Identity:
                 key_hash=None if key is None else key_hash(key),
                 order=mode,
                 immunity_ms=None if immunity is None else _immunity_ms(immunity),
+                unresolved=_unresolved_action(unresolved),
             )
         )
         if key is None:
@@ -297,6 +310,13 @@ def _order_mode(order: str | OrderMode) -> OrderMode:
         return OrderMode(order)
     except ValueError as exc:
         raise UsageError(f'order is "commit" or "prepare", not {order!r}') from exc
+
+
+def _unresolved_action(unresolved: str | None) -> UnresolvedAction | None:
+    try:
+        return None if unresolved is None else UnresolvedAction(unresolved)
+    except ValueError as exc:
+        raise UsageError(f'unresolved is "park", "rollback" or "commit", not {unresolved!r}') from exc
 
 
 def _immunity_ms(immunity: timedelta) -> int:

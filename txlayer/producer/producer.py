@@ -434,6 +434,8 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
                 if all have the same one. None: no order, and the partition does not depend on a key.
             order: "commit": in the order of decisions; "prepare": in the order of `prepare`.
             immunity: the age before which no check-back is sent.
+            unresolved: "park", "rollback" or "commit": what happens if it stays without an answer, instead of the
+                coordinators' `unresolved`.
             check_with: what check-backs carry: any of "key", "tags" and "content" (of the first message), "query_id", and
                 "headers:NAME" (its header). Default: that of the producer.
             query_id: your own id of what this is about, such as an order. `txlayer tx list --query-id` finds it.

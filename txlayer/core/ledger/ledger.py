@@ -23,7 +23,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from txlayer.core import codec
-from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckSchedule, OpenLimits, UnresolvedAction
+from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckSchedule, OpenLimits
 from txlayer.core.codec import (
     KEY_INDEX,
     PLAIN_OPTIONS_LENGTH,
@@ -79,6 +79,7 @@ from txlayer.core.messages import (
     Resolution,
     Source,
     Undecodable,
+    UnresolvedAction,
 )
 
 UNSETTLED_BYTES, DORMANT_BYTES, GROUP_BYTES, FURTHER_BYTES, KEYED_BYTES = 750, 250, 350, 300, 700
@@ -160,6 +161,9 @@ _EVENTS = {
 }
 
 
+_BY_POLICY = {UnresolvedAction.ROLLBACK: Resolution.ROLLBACK, UnresolvedAction.COMMIT: Resolution.COMMIT}
+
+
 class DueEntry(NamedTuple):
     """A time of a scheduled transaction: what is due first comes first, and of that what was decided first."""
 
@@ -175,6 +179,9 @@ class Ledger:
 
     batch_bytes_max = NO_LIMIT
     """Bytes of a batch above which only what op lines cause is added: no moves to doubt, check-backs or releases."""
+
+    may_write_op = True
+    """False while op refuses the coordinator's lines: what a policy would decide is parked, and nothing is released."""
 
     def __init__(
         self,
@@ -516,6 +523,7 @@ class Ledger:
     def _release_those_due(self, now_ms: int) -> None:
         """Write a line for each time that has come, in the order of the times. Each takes effect when it is read from the op log."""
         left = min(RELEASE_LINES_MAX - len(self.batch.policy_lines), RELEASES_AHEAD_MAX - self._releases_ahead)
+        left *= self.may_write_op
         op_ms = now_ms - self._op_behind_ms
         while left > 0 and self.due_times and self.due_times[0].time_ms <= op_ms and self._has_room:
             left -= self._write_release()
@@ -544,7 +552,8 @@ class Ledger:
 
         The partition's time stands still while it has no owner and no new record. False: no line was written.
         """
-        is_probed = bool(self.due_times) and now_ms < self.due_times[0].time_ms <= wall_ms and self._write_release()
+        is_due = bool(self.due_times) and now_ms < self.due_times[0].time_ms <= wall_ms
+        is_probed = is_due and self.may_write_op and self._write_release()
         if is_probed:  # such a line may well come early, and says nothing of op's clock
             self._releases_before = self._releases_ahead
         return is_probed
@@ -552,7 +561,7 @@ class Ledger:
     def is_release_due(self, now_ms: int) -> bool:
         """True if lines can be written now that release scheduled transactions."""
         is_due = bool(self.due_times) and self.due_times[0].time_ms <= now_ms - self._op_behind_ms
-        return is_due and self._releases_ahead < RELEASES_AHEAD_MAX
+        return is_due and self.may_write_op and self._releases_ahead < RELEASES_AHEAD_MAX
 
     def _try_next(self, key_hash: str | None) -> None:
         if key_hash is not None:
@@ -1027,24 +1036,21 @@ class Ledger:
         self._report(ReportKind.CHECKED, txn.key, f"question {extras.checked_count}")
 
     def _give_up(self, txn: Transaction, reason: ParkReason, now_ms: int) -> None:
-        """Stop asking: roll back by policy, or park."""
+        """Stop asking: commit or roll back by policy, or park."""
         if txn.state is not TxnState.OPEN:
             return  # with a check-back by an operator, it was scheduled twice, and both were due
         policy = self.schedule.policies.of(txn.group)
-        if policy.unresolved is UnresolvedAction.ROLLBACK:
-            self.batch.policy_lines[txn.key] = codec.encode_op(
-                OpMessage(
-                    Resolution.ROLLBACK,
-                    txn.key,
-                    txn.group,
-                    txn.last_offset,
-                    txn.born_ms,
-                    Source.POLICY,
-                    reason=reason.value,
-                )
+        action = txn.options.unresolved or policy.unresolved
+        resolution = _BY_POLICY.get(action)
+        # A commit of what is incomplete would publish nothing: its prepare did not succeed.
+        is_incomplete = resolution is Resolution.COMMIT and not txn.is_complete_at(txn.last_offset)
+        if resolution is not None and self.may_write_op and not is_incomplete:
+            op = OpMessage(
+                resolution, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY, reason=reason.value
             )
+            self.batch.policy_lines[txn.key] = codec.encode_op(op)
             self.schedule.try_again(txn, now_ms + policy.check_interval_max_ms)
-            self._report(ReportKind.POLICY, txn.key, f"rollback: {reason.value}")
+            self._report(ReportKind.POLICY, txn.key, f"{action.value}: {reason.value}")
             return
         self._carry_out(txn, TxnEvent.PARK, reason=reason)
         self._try_those_behind()

@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 
 from txlayer.core.codec import WHOLE_MAX, brief_check_with
 from txlayer.core.ledger.transitions import SETTLED, TxnState
-from txlayer.core.messages import NO_OPTIONS, DoubtSummary, HalfHeader, HalfOptions, OrderMode, ParkReason, user_headers
+from txlayer.core.messages import (
+    NO_OPTIONS,
+    DoubtSummary,
+    HalfHeader,
+    HalfOptions,
+    OrderMode,
+    ParkReason,
+    UnresolvedAction,
+    user_headers,
+)
 
 OpPosition = tuple[int, int]
 """(op offset, line within the record)."""
@@ -280,7 +289,9 @@ class Transaction:
         self.content = None
         options = self.options
         if options.check_with or options.query_id is not None:
-            self.options = _kept_options(options.key_hash, options.order, options.immunity_ms, options.check_with)
+            self.options = _kept_options(
+                options.key_hash, options.order, options.immunity_ms, options.check_with, options.unresolved
+            )
 
     def summary(self) -> DoubtSummary:
         """The summary for the doubt topic. The transaction stays as it is, and as small."""
@@ -311,12 +322,19 @@ class Transaction:
             released_to=0 if extras.due is None else extras.due.released_to,
             times=() if extras.due is None else extras.due.left,
             committed_at=None if extras.due is None else extras.due.committed_at,
+            unresolved=self.options.unresolved if self.state is TxnState.OPEN else None,
         )
 
 
-def _kept_options(key_hash: str | None, order: OrderMode, immunity_ms: int | None, check_with: str) -> HalfOptions:
+def _kept_options(
+    key_hash: str | None,
+    order: OrderMode,
+    immunity_ms: int | None,
+    check_with: str,
+    unresolved: UnresolvedAction | None,
+) -> HalfOptions:
     """What is kept in memory of the options of a transaction on doubt; the most frequent ones share an object."""
-    options = HalfOptions(key_hash, order, immunity_ms, check_with=brief_check_with(check_with))
+    options = HalfOptions(key_hash, order, immunity_ms, check_with=brief_check_with(check_with), unresolved=unresolved)
     return _SHARED_OPTIONS.get(options, options)
 
 
@@ -347,7 +365,7 @@ def from_summary(summary: DoubtSummary, *, doubt_offset: int, size: int = 0, che
     txn.seen = summary.seen
     txn.count = summary.count
     extras = txn.ensure_extras()
-    txn.options = _kept_options(summary.key_hash, summary.order, summary.immunity_ms, check_with)
+    txn.options = _kept_options(summary.key_hash, summary.order, summary.immunity_ms, check_with, summary.unresolved)
     if summary.last_offset != summary.first_offset:
         txn.last_offset = summary.last_offset
     if summary.count != 1:
