@@ -11,7 +11,7 @@ from markupsafe import Markup
 from txlayer.adapters.ports import GroupMember
 from txlayer.adapters.telemetry import printable
 from txlayer.operate import length_text, time_text
-from txlayer.operate.tallies import Minute, quantile
+from txlayer.operate.tallies import BUCKET_COUNT, BUCKET_MS, Minute, quantile
 
 VALUE_BYTES_SHOWN = 16 * 1024
 
@@ -91,41 +91,33 @@ WIDTH, HEIGHT = 360, 64
 """Units of a chart; the page gives it its size."""
 
 
-def rate_chart(minutes: Sequence[Minute], *, since_ms: int, bucket_ms: int, bucket_count: int, now_ms: int) -> Markup:
+def rate_chart(minutes: Sequence[Minute], *, since_ms: int, now_ms: int) -> Markup:
     """Prepared, committed and rolled back transactions a second, counted since then."""
-    seconds = bucket_ms / 1000
-    last_ms = now_ms - now_ms % bucket_ms
-    first_ms = max(last_ms - bucket_ms * bucket_count, since_ms - since_ms % bucket_ms)
-    nothing = dict.fromkeys(range(first_ms, last_ms, bucket_ms), 0.0)
+    seconds = BUCKET_MS / 1000
+    last_ms = now_ms - now_ms % BUCKET_MS
+    first_ms = max(last_ms - BUCKET_MS * BUCKET_COUNT, since_ms - since_ms % BUCKET_MS)
+    nothing = dict.fromkeys(range(first_ms, last_ms, BUCKET_MS), 0.0)
     series = [
         ("prepared", nothing | {m.at_ms: m.prepared / seconds for m in minutes}),
         ("committed", nothing | {m.at_ms: m.committed / seconds for m in minutes}),
         ("rolled back", nothing | {m.at_ms: m.rolled_back / seconds for m in minutes}),
     ]
-    return _chart("Transactions a second", series, "/s", bucket_ms=bucket_ms, bucket_count=bucket_count, now_ms=now_ms)
+    return _chart("Transactions a second", series, "/s", now_ms)
 
 
-def latency_chart(minutes: Sequence[Minute], *, bucket_ms: int, bucket_count: int, now_ms: int) -> Markup:
+def latency_chart(minutes: Sequence[Minute], *, now_ms: int) -> Markup:
     """Time from the first half record to the decision; upper bounds, each at most twice the true value."""
     series = [
         (name, {m.at_ms: quantile(m.latency_ms, share) / 1000 for m in minutes if m.latency_ms})
         for name, share in (("median", 0.5), ("99 of 100", 0.99))
     ]
-    return _chart("Seconds to a decision", series, " s", bucket_ms=bucket_ms, bucket_count=bucket_count, now_ms=now_ms)
+    return _chart("Seconds to a decision", series, " s", now_ms)
 
 
-def _chart(
-    title: str,
-    series: Sequence[tuple[str, Mapping[int, float]]],
-    unit: str,
-    *,
-    bucket_ms: int,
-    bucket_count: int,
-    now_ms: int,
-) -> Markup:
+def _chart(title: str, series: Sequence[tuple[str, Mapping[int, float]]], unit: str, now_ms: int) -> Markup:
     """Lines over time; the newest full bucket is at the right. A line has a gap where there is no value."""
-    last_ms = now_ms - now_ms % bucket_ms - bucket_ms
-    starts = [last_ms - bucket_ms * number for number in reversed(range(bucket_count))]
+    last_ms = now_ms - now_ms % BUCKET_MS - BUCKET_MS
+    starts = [last_ms - BUCKET_MS * number for number in reversed(range(BUCKET_COUNT))]
     most = max((value for _, values in series for value in values.values()), default=0.0)
     parts, legend = [], []
     for number, (name, values) in enumerate(series):
@@ -134,14 +126,14 @@ def _chart(
             if at not in values:
                 lines.append([])
                 continue
-            x, y = index * WIDTH / (bucket_count - 1), HEIGHT - 2 - (values[at] / most * (HEIGHT - 4) if most else 0)
+            x, y = index * WIDTH / (BUCKET_COUNT - 1), HEIGHT - 2 - (values[at] / most * (HEIGHT - 4) if most else 0)
             lines[-1] += [f"{x:.1f},{y:.1f}"] if lines[-1] else [f"{x - 1:.1f},{y:.1f}", f"{x + 1:.1f},{y:.1f}"]
         parts += [
             Markup('<polyline class="line-{}" points="{}"/>').format(number, " ".join(line)) for line in lines if line
         ]
         newest = f"{values[last_ms]:,.3g}{unit}" if last_ms in values else "no value"
         legend.append(Markup('<span class="key-{}">{} {}</span>').format(number, name, newest))
-    minutes = bucket_ms * bucket_count // 60_000
+    minutes = BUCKET_MS * BUCKET_COUNT // 60_000
     says = f"{title}, the last {minutes} minutes; at most {most:,.3g}{unit}"
     return Markup(
         "<figure><figcaption>{} <small>at most {} in {} min</small></figcaption>"

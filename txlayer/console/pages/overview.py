@@ -13,7 +13,6 @@ from txlayer.console import show
 from txlayer.console.acting import route
 from txlayer.operate.consumers import read_consumed
 from txlayer.operate.overall import groups_of, remarks
-from txlayer.operate.tallies import BUCKET_COUNT, BUCKET_MS
 
 if TYPE_CHECKING:
     from txlayer.console.app import Console
@@ -31,7 +30,6 @@ async def overview(console: Console, request: Request) -> Response:
     consumers = console.looks.newest(CONSUMERS, lambda: read_consumed(console.clients), age_ms=CONSUMERS_MS)
     state, now_ms = console.view.state, console.now_ms()
     said = remarks(state, counts, now_ms=now_ms)
-    size: dict[str, Any] = {"bucket_ms": BUCKET_MS, "bucket_count": BUCKET_COUNT, "now_ms": now_ms}
     owners = {partition: member for member in state.members for _, partition in member.partitions}
     return console.page(
         request,
@@ -41,8 +39,8 @@ async def overview(console: Console, request: Request) -> Response:
         owners=owners,
         is_cut=console.view.rows.is_cut,
         charts=[
-            show.rate_chart(state.minutes, since_ms=state.since_ms, **size),
-            show.latency_chart(state.minutes, **size),
+            show.rate_chart(state.minutes, since_ms=state.since_ms, now_ms=now_ms),
+            show.latency_chart(state.minutes, now_ms=now_ms),
         ],
         consumers=consumers,
         jobs=[console.jobs.newest(name) for name in WORK],
