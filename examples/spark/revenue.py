@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from txlayer_spark import committed_stream
-from txlayer_spark.sessions import build_session
+from txlayer_spark import committed_stream, session
 
 ORDER = "customer STRING, cents BIGINT, at TIMESTAMP"
 LATE = "2 days"
@@ -49,7 +48,7 @@ def main() -> None:
     options.add_argument("--into", required=True, help="folder, or any address that Spark knows")
     options.add_argument("--once", action="store_true", help="end with what is there now")
     given = options.parse_args()
-    spark = build_session(name="revenue", master=None)
+    spark = session(name="revenue")
     messages = committed_stream(spark, given.topic, bootstrap_servers=given.bootstrap_servers)
     start(messages, into=given.into, is_once=given.once).awaitTermination()
 

@@ -18,8 +18,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection, create_engine, text
 
-from txlayer_spark import committed_stream
-from txlayer_spark.sessions import build_session
+from txlayer_spark import committed_stream, session
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS applied (txn_id VARCHAR(128), place INTEGER, PRIMARY KEY (txn_id, place))",
@@ -86,7 +85,7 @@ def main() -> None:
     options.add_argument("--checkpoint", required=True, help="folder, or any address that Spark knows")
     options.add_argument("--once", action="store_true", help="end with what is there now")
     given = options.parse_args()
-    spark = build_session(name="to-database", master=None)
+    spark = session(name="to-database")
     messages = committed_stream(spark, given.topic, bootstrap_servers=given.bootstrap_servers)
     query = start(messages, database=given.database, checkpoint=given.checkpoint, is_once=given.once)
     query.awaitTermination()

@@ -186,7 +186,7 @@ def _half(raw: DataFrame) -> DataFrame:
 
 def _with_half_columns(located: DataFrame) -> DataFrame:
     """`_line`, the header `txl`, → what it says, and `error`."""
-    part, born, options = F.get("_f", F.lit(4)), F.get("_f", F.lit(5)), F.get("_f", F.lit(6))
+    part, born, options = _field(4), _field(5), _field(6)
     numbers = {
         "index": lines.whole(F.split_part(part, F.lit("/"), F.lit(1))),
         "count": lines.whole(F.split_part(part, F.lit("/"), F.lit(2))),
@@ -195,22 +195,18 @@ def _with_half_columns(located: DataFrame) -> DataFrame:
     given = {name: lines.option(options, letter) for name, letter in zip(_OPTION_COLUMNS, _OPTION_LETTERS, strict=True)}
     order = lines.option(options, "o", "[^,]*")
     prepare, commit = OrderMode.PREPARE.value, OrderMode.COMMIT.value
-    decoded = (
-        located.withColumn("_form", F.col("_line").rlike(lines.HALF))
-        .withColumn("_f", F.when(F.col("_form"), lines.fields(F.col("_line"))))
-        .withColumns(
-            {
-                "txn_id": lines.txn_id_of(F.get("_f", F.lit(1))),
-                "nonce": lines.nonce_of(F.get("_f", F.lit(1))),
-                "producer_group": F.get("_f", F.lit(2)),
-                "real_topic": F.get("_f", F.lit(3)),
-                **numbers,
-                "key_hash": lines.key_hash_option(options),
-                "order": F.when(order == "p", prepare).otherwise(F.lit(commit)),
-                **{name: lines.whole(found) for name, found in given.items()},
-                "_options_fit": all_of([found.isNull() | lines.whole(found).isNotNull() for found in given.values()]),
-            }
-        )
+    decoded = _split(located, lines.HALF).withColumns(
+        {
+            "txn_id": lines.txn_id_of(_field(1)),
+            "nonce": lines.nonce_of(_field(1)),
+            "producer_group": _field(2),
+            "real_topic": _field(3),
+            **numbers,
+            "key_hash": lines.key_hash_option(options),
+            "order": F.when(order == "p", prepare).otherwise(F.lit(commit)),
+            **{name: lines.whole(found) for name, found in given.items()},
+            "_options_fit": all_of([found.isNull() | lines.whole(found).isNotNull() for found in given.values()]),
+        }
     )
     is_good = (
         F.col("_form")
@@ -243,28 +239,24 @@ def _op(raw: DataFrame) -> DataFrame:
     found = F.when(value.rlike(lines.ASCII) & (value != ""), F.split(value, "\n"))
     exploded = raw.select(*POSITION, F.posexplode_outer(found).alias("line", "_line"))
     exploded = exploded.withColumn("line", F.coalesce("line", F.lit(0)))
-    letter = F.get("_f", F.lit(1))
-    check = F.get("_f", F.lit(7))
+    letter = _field(1)
+    check = _field(7)
     names = [F.lit(word) for r in Resolution for word in (r.value, r.name)]
-    decoded = (
-        exploded.withColumn("_form", F.col("_line").rlike(lines.OP))
-        .withColumn("_f", F.when(F.col("_form"), lines.fields(F.col("_line"))))
-        .withColumns(
-            {
-                "is_abandon": letter == "A",
-                "resolution": F.when(letter == "A", Resolution.ROLLBACK.name).otherwise(
-                    F.try_element_at(F.create_map(*names), letter)
-                ),
-                "txn_id": lines.txn_id_of(F.get("_f", F.lit(2))),
-                "nonce": lines.nonce_of(F.get("_f", F.lit(2))),
-                "producer_group": F.get("_f", F.lit(3)),
-                "last_offset": lines.whole(F.get("_f", F.lit(4))),
-                "born_ms": lines.whole(F.get("_f", F.lit(5))),
-                "source": F.get("_f", F.lit(6)),
-                "check_number": lines.whole(F.when(check != "", check)),
-                "reason": lines.unquoted(F.get("_f", F.lit(8))),
-            }
-        )
+    decoded = _split(exploded, lines.OP).withColumns(
+        {
+            "is_abandon": letter == "A",
+            "resolution": F.when(letter == "A", Resolution.ROLLBACK.name).otherwise(
+                F.try_element_at(F.create_map(*names), letter)
+            ),
+            "txn_id": lines.txn_id_of(_field(2)),
+            "nonce": lines.nonce_of(_field(2)),
+            "producer_group": _field(3),
+            "last_offset": lines.whole(_field(4)),
+            "born_ms": lines.whole(_field(5)),
+            "source": _field(6),
+            "check_number": lines.whole(F.when(check != "", check)),
+            "reason": lines.unquoted(_field(8)),
+        }
     )
     is_good = (
         F.col("_form")
@@ -277,21 +269,17 @@ def _op(raw: DataFrame) -> DataFrame:
 
 def _check(raw: DataFrame) -> DataFrame:
     located = raw.select(*POSITION, lines.text(F.col("value")).alias("_line"))
-    key = F.get("_f", F.lit(2))
+    key = _field(2)
     numbers = {"half_partition": 4, "last_offset": 5, "born_ms": 6, "number": 7}
-    decoded = (
-        located.withColumn("_form", F.col("_line").rlike(lines.CHECK))
-        .withColumn("_f", F.when(F.col("_form"), lines.fields(F.col("_line"))))
-        .withColumns(
-            {
-                "kind": F.get("_f", F.lit(1)),
-                "txn_id": F.when(key != "", lines.txn_id_of(key)),
-                "nonce": F.when(key != "", lines.nonce_of(key)),
-                "producer_group": F.get("_f", F.lit(3)),
-                **{name: lines.whole(F.get("_f", F.lit(at))) for name, at in numbers.items()},
-                "text": lines.unquoted(F.get("_f", F.lit(8))),
-            }
-        )
+    decoded = _split(located, lines.CHECK).withColumns(
+        {
+            "kind": _field(1),
+            "txn_id": F.when(key != "", lines.txn_id_of(key)),
+            "nonce": F.when(key != "", lines.nonce_of(key)),
+            "producer_group": _field(3),
+            **{name: lines.whole(_field(at)) for name, at in numbers.items()},
+            "text": lines.unquoted(_field(8)),
+        }
     )
     is_good = (
         F.col("_form")
@@ -427,17 +415,16 @@ def _forwarded(raw: DataFrame) -> DataFrame:
         lines.text(lines.header(headers, codec.ORIGIN_HEADER)).alias("_line"),
         F.size(F.filter(headers, lambda each: each["key"].isin(*_FORWARDED_HEADERS))).alias("_ours"),
     )
-    where, part = F.get("_f", F.lit(0)), F.get("_f", F.lit(1))
+    where, part = _field(0), _field(1)
     numbers = {
         "half_partition": F.split_part(where, F.lit(":"), F.lit(1)),
         "half_offset": F.split_part(where, F.lit(":"), F.lit(2)),
         "index": F.split_part(part, F.lit("/"), F.lit(1)),
         "count": F.split_part(part, F.lit("/"), F.lit(2)),
-        "born_ms": F.get("_f", F.lit(2)),
+        "born_ms": _field(2),
     }
     decoded = (
-        located.withColumn("_form", F.col("_line").rlike(lines.ORIGIN))
-        .withColumn("_f", F.when(F.col("_form"), lines.fields(F.col("_line"))))
+        _split(located, lines.ORIGIN)
         .withColumn("txn_id", F.col("_id"))
         .withColumns({name: lines.whole(field) for name, field in numbers.items()})
     )
