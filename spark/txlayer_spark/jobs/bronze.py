@@ -268,9 +268,10 @@ class _Reading:
         )
         query.awaitTermination()
         progress = query.lastProgress
-        found = progress.sources[0].endOffset if progress is not None else ""
-        # A reader none of whose topics is there has no ends, which PySpark tells as the word None.
-        ends = json.loads(found) if found.startswith("{") else reader.end_offsets
+        # As JSON: what PySpark's own field holds differs from release to release.
+        found = None if progress is None else json.loads(progress.json)["sources"][0]["endOffset"]
+        # A reader none of whose topics is there has no ends.
+        ends = found if isinstance(found, dict) else reader.end_offsets
         last = self._catalog.last_batch(reader.number)
         self._read[reader.number] = replace(reader, at_ms=started_ms, end_offsets=ends, last_batch=last)
 
