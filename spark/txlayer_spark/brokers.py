@@ -30,6 +30,8 @@ class Span(NamedTuple):
 
 
 Spans = Mapping[int, Span]
+EndOffsets = Mapping[str, Mapping[str, int]]
+"""{topic: {partition: where a reader had come to}}, as Spark writes it."""
 
 
 class NamespaceAddress(NamedTuple):
@@ -113,6 +115,21 @@ class Brokers:
             starts = self._offsets(topic, range(count), spec=earliest)
             ends = self._offsets(topic, range(count), is_stable=True)
             found[topic] = {p: Span(starts[p], ends[p]) for p in starts}
+        return found
+
+    def unread(self, read: EndOffsets) -> dict[str, tuple[int, int]]:
+        """{topic: (offsets of committed records behind what was read, offsets behind an open Kafka transaction)} of those
+        topics that are there.
+
+        Raises:
+            BrokerUnavailableError: no broker answered.
+        """
+        found = {}
+        for topic, count in self.partition_counts(set(read) & set(self.topics())).items():
+            stable = self._offsets(topic, range(count), is_stable=True)
+            ends = self._offsets(topic, range(count))
+            behind = sum(max(end - read[topic].get(str(p), 0), 0) for p, end in stable.items())
+            found[topic] = (behind, sum(max(ends[p] - end, 0) for p, end in stable.items()))
         return found
 
     def hidden(self, topics: Collection[str], *, before_ms: int) -> list[str]:

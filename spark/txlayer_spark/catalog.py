@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from txlayer.errors import UsageError
+from txlayer_spark.brokers import EndOffsets
 from txlayer_spark.schemas import BRONZE, SCHEMA_VERSION, TopicKind, Values
 from txlayer_spark.sessions import java_of
 
@@ -133,8 +134,6 @@ READS_KEPT = 20
 _RECORDS, _READS, _CHECKPOINTS, _ABOUT = "records", "reads", "checkpoints", "about.json"
 _COMPLETE = "_SUCCESS"
 _KIND, _DAY = "kind=", "day="
-
-EndOffsets = Mapping[str, Mapping[str, int]]
 
 
 class BatchFolder(NamedTuple):

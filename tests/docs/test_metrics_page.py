@@ -14,6 +14,7 @@ from tests.support.dashboards import alerts
 from tests.support.databases import free_port
 from tests.support.pages import ROOT, programs
 from txlayer.adapters.metrics import EVERYBODYS, Family
+from txlayer.cli.spark.metrics import FAMILIES as OF_AUDITS
 from txlayer.consumer.metrics import FAMILIES as OF_CONSUMERS
 from txlayer.coordinator.metrics import FAMILIES as OF_COORDINATORS
 from txlayer.producer.metrics import FAMILIES as OF_PRODUCERS
@@ -59,6 +60,7 @@ def row(family: Family) -> str:
         ("Coordinator", OF_COORDINATORS),
         ("Consumer", OF_CONSUMERS),
         ("Responder", OF_RESPONDERS),
+        ("Audit", OF_AUDITS),
         ("Producer", OF_PRODUCERS),
     ],
 )

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
 import txlayer
 from tests.conftest import Broker
 from tests.support.commands import run_command
+from tests.support.databases import free_port
 from tests.support.planted import Field
+from tests.support.waiting import wait_until
 from txlayer.cli.spark.main import app
 
 
@@ -80,3 +85,34 @@ def test_plain_text_to_another_machine_is_refused_before_anything_starts(tmp_pat
     assert 2 == done.returncode
     assert done.stderr.startswith("error: plain text to another machine")
     assert 1 == len(done.stderr.splitlines())
+
+
+@pytest.mark.kafka
+@pytest.mark.nightly
+def test_an_audit_runs_until_it_is_stopped_and_shows_what_it_found(broker: Broker, tmp_path: Path) -> None:
+    field = Field(broker.bootstrap_servers)
+    field.whole()
+    port = free_port()
+    arguments = ["audit", "-b", field.servers, "-n", field.namespace, "--every", "1s", "--metrics-port", str(port)]
+
+    def shown() -> str:
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            return str(answer.read().decode())
+        return ""
+
+    audit = subprocess.Popen(
+        [sys.executable, "-c", "from txlayer.cli import run_spark; run_spark()", *arguments, "--master", "local[2]"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+    )
+    try:
+        wait_until(lambda: 'txlayer_audit_transactions{verdict="ok"} 1.0' in shown(), within=300, what="a first run")
+        field.whole()
+        wait_until(lambda: 'txlayer_audit_transactions{verdict="ok"} 2.0' in shown(), within=300, what="a later run")
+        assert f'txlayer_audit_behind_records{{topic="{field.orders}"}}' in shown()
+    finally:
+        audit.send_signal(signal.SIGINT)
+        ended = audit.wait(60)
+    assert ended != 0

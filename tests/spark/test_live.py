@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from examples.spark import pairs, revenue, to_database
 from tests.support.planted import Field, Message
+from tests.support.spark_reading import run_to_its_end
 from tests.support.topic_records import Record, write_records
 from txlayer_spark import committed_stream
 
@@ -97,13 +98,8 @@ def test_a_batch_that_is_given_to_a_database_twice_counts_once(
     database = f"sqlite:///{file}"
 
     def run() -> None:
-        query = to_database.start(
-            stream_of(spark, field, field.orders, maxOffsetsPerTrigger="3"),
-            database=database,
-            checkpoint=str(checkpoint),
-            is_once=True,
-        )
-        assert query.awaitTermination(300)
+        messages = stream_of(spark, field, field.orders, maxOffsetsPerTrigger="3")
+        run_to_its_end(lambda: to_database.start(messages, database=database, checkpoint=str(checkpoint), is_once=True))
 
     for cents in (1, 10):
         field.whole(*(Message(field.orders, value=order(who, cents)) for who in ("ann", "ann", "bob")))

@@ -172,7 +172,7 @@ def test_what_is_new_is_added_once_and_what_is_a_persons_or_old_is_gone(spark: S
     assert [] == [row.value for row in rows("bronze") if row.value == SECRET]
     assert len(records) == len(rows("bronze"))
     held = spark.read.parquet(f"{settings.data}/bronze/v1/records")
-    assert 0 == held.where(F.col("value") == SECRET).count()
+    assert 0 == held.where(F.col("value") == F.lit(SECRET)).count()
     assert verdicts == audit.judge(spark, "ledger-anew")
     assert 0 == compaction.erase(spark, f"{settings.data}/bronze", "customer-7")
 

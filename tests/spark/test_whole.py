@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from tests.support.broker import create_topic
 from tests.support.planted import Field, Message, Transaction
+from tests.support.spark_reading import run_to_its_end
 from tests.support.topic_records import Record
 from txlayer.errors import UsageError
 from txlayer_spark import committed_stream, read_committed, whole_transactions
@@ -43,11 +44,7 @@ def plant(field: Field) -> tuple[str, list[Transaction]]:
 def run(rows: DataFrame, handle: Callable[[DataFrame, int], None], checkpoint: Path) -> None:
     """What is there now, in small batches."""
     writer = rows.writeStream.foreachBatch(handle).option("checkpointLocation", str(checkpoint))
-    query = writer.trigger(availableNow=True).start()
-    try:
-        assert query.awaitTermination(300)
-    finally:
-        query.stop()
+    run_to_its_end(lambda: writer.trigger(availableNow=True).start())
 
 
 @pytest.mark.fault(

@@ -66,8 +66,8 @@ class Logging(Bundle):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observing(Logging):
-    """How a running service is looked at."""
+class Metering(Logging):
+    """Where a running service answers with metrics."""
 
     metrics_port: Annotated[
         int | None,
@@ -82,6 +82,15 @@ class Observing(Logging):
         str | None,
         option("--metrics-host", "The address for it; default TXLAYER_METRICS_HOST, then 127.0.0.1.", "ADDRESS"),
     ] = None
+
+    def metrics(self) -> MetricsConfig:
+        return from_environ(MetricsConfig, os.environ, metrics_port=self.metrics_port, metrics_host=self.metrics_host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observing(Metering):
+    """How a running service is looked at."""
+
     tracing: Annotated[
         bool | None,
         option(
@@ -90,9 +99,6 @@ class Observing(Logging):
             "`opentelemetry-instrument`, which sets up the SDK.",
         ),
     ] = None
-
-    def metrics(self) -> MetricsConfig:
-        return from_environ(MetricsConfig, os.environ, metrics_port=self.metrics_port, metrics_host=self.metrics_host)
 
     def tracer(self) -> Tracing:
         said = os.environ.get(TRACING, "").lower()

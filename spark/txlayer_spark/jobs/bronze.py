@@ -13,11 +13,11 @@ from pyspark.sql import functions as F
 from txlayer.core import codec
 from txlayer.errors import UsageError
 from txlayer_spark import lines
-from txlayer_spark.brokers import Brokers, NamespaceAddress
-from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, EndOffsets, Gap, Reader, ReadState, Turn
+from txlayer_spark.brokers import Brokers, EndOffsets, NamespaceAddress
+from txlayer_spark.catalog import WRITING, BatchFolder, Catalog, Gap, Reader, ReadState, Turn
 from txlayer_spark.events import hashed
 from txlayer_spark.schemas import TopicKind, Values, is_never_forwarded, kind_column, system_topics
-from txlayer_spark.sessions import is_data_loss, source_options
+from txlayer_spark.sessions import is_data_loss, is_done_all_the_same, source_options
 
 _FOLLOWERS_MAX = 5
 """How often one call begins again behind what retention took meanwhile."""
@@ -51,6 +51,18 @@ class BronzeSettings:
     """What is kept of what users sent; the same from run to run."""
     batch_offsets_max: int = 4_000_000
     """Offsets of one batch: bounds what a killed job reads again, and the memory of its tasks."""
+
+    @property
+    def address(self) -> NamespaceAddress:
+        """How the namespace is reached."""
+        return NamespaceAddress(self.bootstrap_servers, self.namespace, self.kafka_options)
+
+
+def unread(spark: SparkSession, settings: BronzeSettings, state: ReadState) -> dict[str, tuple[int, int]]:
+    """{topic: (offsets of committed records that bronze has not read, offsets that an open Kafka transaction hides)}."""
+    read = {topic: ends for reader in state.active for topic, ends in reader.end_offsets.items()}
+    with Brokers(spark, settings.address) as brokers:
+        return brokers.unread(read)
 
 
 def read_new(spark: SparkSession, settings: BronzeSettings, *, now_ms: Callable[[], int]) -> ReadState:
@@ -128,6 +140,8 @@ class _Reading:
             except StreamingQueryException as exc:
                 # Whatever Spark says of a checkpoint that two write.
                 self._turn.go_on()
+                if is_done_all_the_same(exc):
+                    continue
                 follower = self._follower(reader) if is_data_loss(exc) else None
                 if follower is None:
                     raise
@@ -372,10 +386,7 @@ class _Reading:
         return follower
 
     def _brokers(self) -> Brokers:
-        settings = self._settings
-        return Brokers(
-            self._spark, NamespaceAddress(settings.bootstrap_servers, settings.namespace, settings.kafka_options)
-        )
+        return Brokers(self._spark, self._settings.address)
 
 
 # --- records as rows ---

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from txlayer import __version__
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.kafka.local.runtime import SparkRuntime, prepare_connector
 from txlayer.adapters.telemetry import printable
@@ -35,12 +37,16 @@ from txlayer.cli.options import (
     version_option,
     with_secrets,
 )
+from txlayer.cli.services import Metering, observed
+from txlayer.cli.spark.metrics import ObservedAudit, RunResult
 from txlayer.config import ClientConfig, check_names, milliseconds, parse_duration, parse_settings
+from txlayer.errors import RetriableError
+from txlayer_spark.catalog import ReadState
 from txlayer_spark.jobs import against as against_job
 from txlayer_spark.jobs import compaction
 from txlayer_spark.jobs import tables as tables_job
 from txlayer_spark.jobs.against import AgainstSettings
-from txlayer_spark.jobs.bronze import BronzeSettings, read_new
+from txlayer_spark.jobs.bronze import BronzeSettings, read_new, unread
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
 from txlayer_spark.jobs.tables import Format, TableSettings
 from txlayer_spark.report import write_report
@@ -48,6 +54,8 @@ from txlayer_spark.schemas import Values
 from txlayer_spark.sessions import failures_as_ours, session
 from txlayer_spark.summary import Summary
 from txlayer_spark.verdicts import exit_code
+
+logger = logging.getLogger("txlayer.spark")
 
 app = typer.Typer(
     name="txlayer-spark",
@@ -63,6 +71,7 @@ Grace = Annotated[
     str, option("--grace", "What is younger may still be on its way, and is called neither lost nor torn.")
 ]
 Overdue = Annotated[str, option("--overdue", "Age at which an undecided or held transaction is overdue.")]
+Every = Annotated[str | None, option("--every", "Go on, and read what is new after this time (30s, 5m), until Ctrl-C.")]
 Page = Annotated[Path, option("--page", "The HTML file; JSON is written beside it.")]
 
 
@@ -166,29 +175,60 @@ def audit(
     grace: Grace = "1m",
     overdue: Overdue = "15m",
     page: Page = _PAGE,
+    every: Every = None,
+    observing: Metering,
     as_json: AsJson = False,
     session: SessionOptions,
 ) -> None:
-    """Bronze, ledger and report, one after the other."""
+    """Bronze, ledger and report, one after the other; with --every again and again, with metrics."""
     settings = source.settings(data)
     late = _ledger(data, grace, overdue)
-    with session.open() as spark:
-        _read(spark, settings)
+    pause = duration("--every", every)
+
+    def run(spark: SparkSession) -> tuple[ReadState, Summary]:
+        state = _read(spark, settings)
         update_ledger(spark, late)
-        summary = _report(spark, settings.namespace, data, page)
-    _end(summary, page, as_json=as_json)
+        return state, _report(spark, settings.namespace, data, page)
+
+    with session.open() as spark:
+        if pause is None:
+            _end(run(spark)[1], page, as_json=as_json)
+        observing.set_up_logging()
+        audit = ObservedAudit(pause_s=pause.total_seconds(), name=settings.namespace, version=__version__)
+        with observed(observing.metrics(), lambda: audit):
+            while True:
+                _run_observed(spark, settings, run, audit)
+                time.sleep(pause.total_seconds())
+
+
+def _run_observed(
+    spark: SparkSession,
+    settings: BronzeSettings,
+    run: Callable[[SparkSession], tuple[ReadState, Summary]],
+    audit: ObservedAudit,
+) -> None:
+    """One run of many: what may pass by itself is counted, and tried again after the pause."""
+    began = time.monotonic()
+    try:
+        with failures_as_ours():
+            state, summary = run(spark)
+            unread_now = unread(spark, settings, state)
+    except RetriableError as exc:
+        audit.failed()
+        logger.warning("audit.failed", extra={"error": str(exc)})
+        return
+    seconds = time.monotonic() - began
+    audit.complete(RunResult(seconds, summary.verdicts, unread_now))
+    broken = exit_code(summary.verdicts) != 0
+    logger.log(
+        logging.ERROR if broken else logging.INFO,
+        "audit.broken" if broken else "audit.complete",
+        extra={"seconds": round(seconds, 1), **summary.verdicts},
+    )
 
 
 @command(app)
-def bronze(
-    *,
-    source: SourceOptions,
-    data: Data = _DATA,
-    every: Annotated[
-        str | None, option("--every", "Go on, and read what is new after this time (30s, 5m), until Ctrl-C.")
-    ] = None,
-    session: SessionOptions,
-) -> None:
+def bronze(*, source: SourceOptions, data: Data = _DATA, every: Every = None, session: SessionOptions) -> None:
     """Copy what is new in the topics of a namespace into Parquet files, each record exactly once."""
     settings = source.settings(data)
     pause = duration("--every", every)
@@ -362,9 +402,10 @@ def _ledger_root(data: str) -> str:
     return f"{data.rstrip('/')}/ledger"
 
 
-def _read(spark: SparkSession, settings: BronzeSettings) -> None:
+def _read(spark: SparkSession, settings: BronzeSettings) -> ReadState:
     state = read_new(spark, settings, now_ms=lambda: int(time.time() * 1000))
     typer.echo(f"bronze: {len(state.real_topics)} real topics, in {settings.root}", err=True)
+    return state
 
 
 def _report(spark: SparkSession, namespace: str, data: str, page: Path) -> Summary:
@@ -378,7 +419,7 @@ def _report(spark: SparkSession, namespace: str, data: str, page: Path) -> Summa
     )
 
 
-def _end(summary: Summary, page: Path, *, as_json: bool) -> None:
+def _end(summary: Summary, page: Path, *, as_json: bool) -> NoReturn:
     body = {"verdicts": summary.verdicts, "page": str(page.absolute())}
     counts = sorted(summary.verdicts.items(), key=lambda item: -item[1])
     lines: output.Drawn = [*(f"{count:>12,} {verdict}" for verdict, count in counts), f"report: {body['page']}"]

@@ -1,0 +1,31 @@
+"""What an audit that runs for ever shows of its runs."""
+
+from __future__ import annotations
+
+from txlayer.cli.spark.metrics import ObservedAudit, RunResult
+
+
+def test_an_audit_is_ready_after_its_first_run_and_stalled_when_no_further_one_ends() -> None:
+    now = 100.0
+    audit = ObservedAudit(pause_s=60, name="txlayer", version="1", clock=lambda: now)
+
+    assert ("", "the first run goes on") == audit.health()
+    audit.failed()
+    audit.complete(RunResult(20.0, {"ok": 7, "lost": 1}, {"orders": (3, 5)}))
+    now = 339.0
+    assert ("", "") == audit.health()
+
+    found = {(sample.family.name, sample.labels): sample.value for sample in audit.samples()}
+    assert {
+        ("txlayer_audit_runs_total", ("complete",)): 1,
+        ("txlayer_audit_runs_total", ("failed",)): 1,
+        ("txlayer_audit_run_seconds", ()): 20.0,
+        ("txlayer_audit_age_seconds", ()): 239.0,
+        ("txlayer_audit_transactions", ("ok",)): 7,
+        ("txlayer_audit_transactions", ("lost",)): 1,
+        ("txlayer_audit_behind_records", ("orders",)): 3,
+        ("txlayer_audit_hidden_records", ("orders",)): 5,
+    }.items() <= found.items()
+
+    now = 341.0
+    assert "the last complete run ended 241 s ago" == audit.health().stalled

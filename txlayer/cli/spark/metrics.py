@@ -1,0 +1,76 @@
+"""The metrics and the health of `txlayer-spark audit --every`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from txlayer.adapters.metrics import Family, FamilyKind, Health, ObservedRole, Sample
+
+RUNS = Family("txlayer_audit_runs_total", FamilyKind.COUNTER, "Runs, by their end: complete or failed.", ("end",))
+SECONDS = Family("txlayer_audit_run_seconds", FamilyKind.GAUGE, "How long the last complete run took.")
+AGE = Family("txlayer_audit_age_seconds", FamilyKind.GAUGE, "Time since the end of the last complete run.")
+VERDICTS = Family(
+    "txlayer_audit_transactions", FamilyKind.GAUGE, "Transactions in the ledger, by verdict.", ("verdict",)
+)
+BEHIND = Family(
+    "txlayer_audit_behind_records",
+    FamilyKind.GAUGE,
+    "Offsets of committed records that the last run did not read.",
+    ("topic",),
+)
+HIDDEN = Family(
+    "txlayer_audit_hidden_records",
+    FamilyKind.GAUGE,
+    "Offsets behind an open Kafka transaction, which no reader of committed records sees.",
+    ("topic",),
+)
+FAMILIES = (RUNS, SECONDS, AGE, VERDICTS, BEHIND, HIDDEN)
+LATE = 3
+"""So many pauses after the last complete run, an audit is called stalled."""
+
+
+class RunResult(NamedTuple):
+    """What a complete run found."""
+
+    seconds: float
+    verdicts: Mapping[str, int]
+    unread: Mapping[str, tuple[int, int]]
+    """{topic: (behind, hidden)}."""
+
+
+class ObservedAudit(ObservedRole):
+    """The runs of one audit. The thread that runs them writes; any thread may read."""
+
+    role = "audit"
+
+    def __init__(self, *, pause_s: float, **given: Any) -> None:
+        super().__init__(**given)
+        self._pause_s = pause_s
+        self._began_at = self._clock()
+        self._ends = {"complete": 0, "failed": 0}
+        self._last: tuple[float, RunResult] | None = None
+
+    def complete(self, result: RunResult) -> None:
+        """Count a run that ended well."""
+        self._ends["complete"] += 1
+        self._last = (self._clock(), result)
+
+    def failed(self) -> None:
+        """Count a run that could not be ended, and is tried again after the pause."""
+        self._ends["failed"] += 1
+
+    def _look(self, now: float) -> tuple[Health, Iterable[Sample]]:
+        last = self._last
+        since_s = now - (self._began_at if last is None else last[0])
+        allowed_s = LATE * (self._pause_s + (0 if last is None else last[1].seconds))
+        is_late = last is not None and since_s > allowed_s
+        stalled = f"the last complete run ended {since_s:.0f} s ago" if is_late else ""
+        samples = [Sample(RUNS, count, (end,)) for end, count in self._ends.items()]
+        if last is not None:
+            _, result = last
+            samples += [Sample(SECONDS, result.seconds), Sample(AGE, since_s)]
+            samples += [Sample(VERDICTS, count, (verdict,)) for verdict, count in result.verdicts.items()]
+            for topic, (behind, hidden) in result.unread.items():
+                samples += [Sample(BEHIND, behind, (topic,)), Sample(HIDDEN, hidden, (topic,))]
+        return Health(stalled, "" if last is not None else "the first run goes on"), samples
