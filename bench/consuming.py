@@ -111,7 +111,7 @@ def run_empty(servers: str, topic: str, count: int, failing: str = "") -> dict[s
 
 
 def run_fair(servers: str, topic: str, count: int) -> dict[str, float]:
-    """Handlers that wait for 1 ms, until COUNT messages of others than the one key with a backlog are handled."""
+    """Handlers that wait for 5 ms, until COUNT messages of others than the one key with a backlog are handled."""
     span = Span(count)
     consumer = OrderedConsumer(
         bootstrap_servers=servers, group=new_group(), topics=[topic], start_at="earliest", record_count_max=1_000_000
@@ -120,7 +120,7 @@ def run_fair(servers: str, topic: str, count: int) -> dict[str, float]:
     @consumer.handler
     def handle(message: Any, _context: Any) -> None:
         span.begin()
-        time.sleep(HANDLER_S / 10)
+        time.sleep(HANDLER_S / 2)
         if message.key != BACKLOGGED:
             span.add()
 

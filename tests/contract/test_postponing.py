@@ -76,7 +76,8 @@ def test_a_handler_suspends_its_partition(stage: Stage) -> None:
         stage.wait_stored(2)
         assert 0 == consumer.stats().topics[stage.topic].paused_partitions
 
-    assert all(at[-1] - began[b"first"][0] >= 0.4 for at in began.values())
+    waited_s = [at[-1] - began[b"first"][0] for at in began.values()]
+    assert min(waited_s) > 0.398, waited_s  # the consumer counts whole milliseconds
 
 
 @OF_HANDLERS
