@@ -338,7 +338,7 @@ def opened_logs(clients: Clients, group: str, topics: Sequence[str] = ()) -> Ite
 
 
 def look_at_each(
-    admin: Administration, look: Callable[[DeadLetterLog], None], *, make_reader: Callable[[], LogReader]
+    clients: Clients, admin: Administration, look: Callable[[DeadLetterLog], None]
 ) -> tuple[dict[str, str], bool]:
     """Look at the dead letters of every group and topic, as far as the names of topics say; the first `COUNT_MAX` by name.
 
@@ -349,7 +349,7 @@ def look_at_each(
         if number >= COUNT_MAX:
             return problems, True
         try:
-            look(DeadLetterLog(admin, group=group, topic=topic, make_reader=make_reader))
+            look(DeadLetterLog(admin, group=group, topic=topic, make_reader=clients.reader))
         except TxLayerError as exc:  # the others may be readable
             problems[f"{group} {topic}"] = str(exc)
     return problems, False
@@ -468,9 +468,7 @@ def survey_all(clients: Clients) -> Survey:
     """The dead letters of every group and topic."""
     found = Survey()
     with closing(clients.admin()) as admin:
-        found.problems, is_cut = look_at_each(
-            admin, lambda log: found.add(log, DeadLetterFilter()), make_reader=clients.reader
-        )
+        found.problems, is_cut = look_at_each(clients, admin, lambda log: found.add(log, DeadLetterFilter()))
     found.is_cut |= is_cut
     return found
 

@@ -84,7 +84,7 @@ def _queues(clients: Clients, admin: Administration, leases: list[LeaseStatus]) 
     def look(log: DeadLetterLog) -> None:
         rows.update((row[:3], row) for row in _queues_of(log, by_place))
 
-    problems, is_cut = look_at_each(admin, look, make_reader=clients.reader)
+    problems, is_cut = look_at_each(clients, admin, look)
     ordered = [rows[place] for place in sorted(rows)]
     return Queues(ordered[:QUEUE_COUNT_MAX], problems, is_cut or len(ordered) > QUEUE_COUNT_MAX)
 

@@ -47,6 +47,8 @@ SELECTED_COUNT_MAX = 100
 """Transactions that a request may name one by one: a page of the list."""
 STEP_COUNT = 1_000
 """Lines that are written at once; the next ones are written when coordinators have carried these out."""
+PATIENCE_S = 10.0
+"""How long coordinators may stand still before a request is stopped."""
 SHOWN_COUNT_MAX = 100
 """Outcomes that are kept for a person; all are counted."""
 SCANNED_MAX = 1_000_000
@@ -247,12 +249,11 @@ def work_off(
     should_stop: Callable[[], bool],
     on_step: Callable[[RequestState], None] = lambda _state: None,
     is_resumed: bool = False,
-    patience_s: float = 10.0,
 ) -> RequestState:
     """Write the lines of a request that are missing, in steps; after each step wait for the coordinators.
 
     It may be called any number of times, and by two at once: a second line for a transaction changes nothing. It ends early
-    when `should_stop`, and when the coordinators do not carry out a step for `patience_s`.
+    when `should_stop`, and when the coordinators do not carry out a step for `PATIENCE_S`.
 
     Raises:
         BrokerUnavailableError, OutcomeUnknownError, NotAuthorisedError, RetriableError: some lines are stored. Call it again.
@@ -287,8 +288,8 @@ def work_off(
             written = settlement.write(lines)
             state.written_count += len(written)
             on_step(state.copy())
-            reached = settlement.wait(written, patience_s=patience_s)
-            now = _wait_for_view(view, settlement, written, reached, now_ms=now_ms, patience_s=patience_s)
+            reached = settlement.wait(written, patience_s=PATIENCE_S)
+            now = _wait_for_view(view, settlement, written, reached, now_ms=now_ms)
             state.add(settlement.outcomes(request.action, written, snapshot, reached=reached, now=now))
             on_step(state.copy())
             if any(each.found.partition not in reached for each in written):
@@ -316,11 +317,10 @@ def _wait_for_view(
     reached: set[int],
     *,
     now_ms: Callable[[], int],
-    patience_s: float,
 ) -> dict[str, UnsettledTransaction] | None:
     """Those of them that are not settled, once the view shows this moment; None: it does not in time."""
     keys = [each.found.txn.key for each in written if each.found.partition in reached]
-    asked_ms, give_up_at = now_ms(), settlement.clock() + patience_s
+    asked_ms, give_up_at = now_ms(), settlement.clock() + PATIENCE_S
     while any(p.true_ms <= asked_ms for p in view.state.partitions if p.partition in reached):
         if settlement.clock() >= give_up_at:
             return None
