@@ -20,7 +20,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from starlette.datastructures import Headers, ImmutableMultiDict, MutableHeaders
+from starlette.datastructures import ImmutableMultiDict, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -269,7 +269,7 @@ class Access:
             raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, "there are GET, HEAD and POST")
         self._check_host(request)
         self._check_peer(request)
-        _check_site(request, is_secure=_is_secure(request))
+        _check_site(request)
         if path.startswith(STATIC) and not is_post:
             return self._app
         asker = self._asker(request)
@@ -465,7 +465,7 @@ def _set_cookie(response: Response, request: Request, value: str) -> None:
     )
 
 
-def _check_site(request: Request, *, is_secure: bool) -> None:
+def _check_site(request: Request) -> None:
     """Refuse what a page of another site sends; only following a link to a page of ours is let through.
 
     With `no-referrer` a browser sends `Origin: null` with our own forms, too; then `Sec-Fetch-Site` decides, which no page can set.
@@ -475,19 +475,20 @@ def _check_site(request: Request, *, is_secure: bool) -> None:
     if request.method != "POST":
         is_ours = site in (None, "same-origin", "none") or headers.get("sec-fetch-mode") == "navigate"
     elif site is not None:
-        is_ours = site == "same-origin" and (origin in (None, "null") or _is_own(origin, headers, is_secure=is_secure))
+        is_ours = site == "same-origin" and (origin in (None, "null") or _is_own(origin, request))
     else:
-        is_ours = origin is not None and _is_own(origin, headers, is_secure=is_secure)
+        is_ours = origin is not None and _is_own(origin, request)
     if not is_ours:
         raise RefusedError(HTTPStatus.FORBIDDEN, "this request came from a page of another site")
 
 
-def _is_own(origin: str, headers: Headers, *, is_secure: bool) -> bool:
+def _is_own(origin: str, request: Request) -> bool:
     try:
         parts = urlsplit(origin)
     except ValueError:
         return False
-    return parts.netloc.lower() == headers.get("host", "").lower() and (parts.scheme == "https" or not is_secure)
+    is_host = parts.netloc.lower() == request.headers.get("host", "").lower()
+    return is_host and (parts.scheme == "https" or not _is_secure(request))
 
 
 async def _read_form(request: Request, *, size_max: int | None = None) -> ImmutableMultiDict[str, str]:
