@@ -87,6 +87,17 @@ def test_a_message_is_postponed_so_often_and_for_so_long_and_then_its_attempt_ha
     assert "postponed for 1 s (later_max)" == postpone(long)
 
 
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_of_partition", [False, True])
+def test_a_longer_delay_ends_at_the_limit(is_of_partition: bool) -> None:
+    stage = stage_of(A, B, later_max=timedelta(seconds=1))
+
+    assert "" == postpone(stage, Later(delay_ms=3_600_000, is_of_partition=is_of_partition))
+    stage.advance(1_000)
+
+    assert {"0", "1"} == set(stage.taken())
+
+
 def test_what_the_handler_did_not_ask_for_has_no_limit_in_number() -> None:
     stage = stage_of(A, later_count_max=1)
 

@@ -963,13 +963,13 @@ class PartitionQueue(Generic[R]):
             if why := why_not_later(0, since_ms=since_ms, now_ms=now_ms, policy=policy):
                 return f"the partition is {why}"
             self._suspended_since_ms = since_ms
-            self.suspended_until_ms = max(self.suspended_until_ms, until_ms)
+            self.suspended_until_ms = max(self.suspended_until_ms, min(until_ms, since_ms + policy.later_max_ms))
         self.in_flight_count -= len(items)
         for item, more in zip(firsts, found, strict=True):
             more.later_count += is_asked
             more.later_since_ms = more.later_since_ms or now_ms
             item.more = more
-            self._lanes.wait(item, not_before_ms=until_ms)
+            self._lanes.wait(item, not_before_ms=min(until_ms, more.later_since_ms + policy.later_max_ms))
         return ""
 
     def end_before(self, batch: Sequence[Item[R]], index: int) -> Item[R]:
