@@ -796,7 +796,7 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
         if reading.released:
             reading.find(Kind.ABANDONED_LATE, reading.abandoned.place)
     elif txn.is_timed and reading.released and (reading.abandoned or reading.times or len(shown) < txn.count):
-        judge_times(world, txn, reading, shown, doubt_state)
+        judge_times(world, txn, reading, queue, shown, doubt_state)
     elif reading.released and len(shown) == txn.count:
         seen = {index for record, index in txn.shown if world.is_readable(record)}
         hidden = [(r, i) for r, i in txn.shown if r.kafka != "aborted" and i not in seen]
@@ -819,7 +819,9 @@ def judge_committed(world: World, txn: Transaction, reading: Reading, queue: Key
             reading.find(Kind.CONTRADICTED, detail=f"{doubt_state}, although it was committed")
 
 
-def judge_times(world: World, txn: Transaction, reading: Reading, shown: set[int], doubt_state: str | None) -> None:
+def judge_times(
+    world: World, txn: Transaction, reading: Reading, queue: KeyQueue, shown: set[int], doubt_state: str | None
+) -> None:
     """Say where a committed transaction is of which not every message is visible, and messages have times."""
     released = set(reading.released_by)
     parts: dict[tuple[int, int], set[int]] = {}
@@ -847,6 +849,8 @@ def judge_times(world: World, txn: Transaction, reading: Reading, shown: set[int
             judge_age(world, txn, reading)
     elif world.is_young(written_ms(txn, reading)):
         reading.state = "committing"
+    elif txn.is_prepare_order and not shown and not txn.was_on_doubt and is_waiting(world, queue):
+        reading.state = "waiting"  # its first part waits in half for an earlier one of its key
     else:
         judge_missing(world, txn, reading, shown)
         if doubt_state is not None and reading.state == "lost":

@@ -230,3 +230,19 @@ def test_a_message_with_a_later_time_may_come_behind_later_ones_of_its_transacti
 
     assert "ok" == verdict(judge(log.history()).of(KEY))
     assert {KEY: "ok"} == verified(log.history(), now_ms=NOW_MS).words
+
+
+@pytest.mark.promise("P6")
+def test_one_in_the_order_of_half_waits_for_an_undecided_one_although_it_has_times() -> None:
+    log = Log()
+    log.half(OTHER, options=f"k{HASH},op")
+    time_ms = log.now_ms + MINUTE
+    log.half(numbers="0/2", options=f"d{time_ms},k{HASH},op")
+    last = log.half(numbers="1/2", options=f"k{HASH},op")
+    log.op(("C", last))
+    history = log.history()
+
+    model = verdict(judge(history).of(KEY))
+    told = verified(history, now_ms=NOW_MS).words[KEY]
+
+    assert {"open"} == {model, told}
