@@ -8,6 +8,7 @@ from typing import Any
 from tests.simulation.databases import BarrierCheck
 from tests.simulation.processes import Process
 from txlayer.coordinator.loop import Coordinator
+from txlayer.core.ledger.dormant import DormantTransactions
 from txlayer.core.ledger.doubt import DoubtFold
 from txlayer.core.ledger.ledger import Ledger
 from txlayer.core.ledger.transaction import OpPosition, Transaction
@@ -65,7 +66,7 @@ class HastyAskingLedger(Ledger):
     """Asks about whoever is there, as young as they are."""
 
     def _ask_those_due(self, *, now_ms: int, present: Collection[str], count_max: int) -> None:
-        for key in list(self.dormant.summaries):
+        for key in list(self.dormant.rows):
             self.find(key)
         for txn in list(self.transactions.values()):
             is_first = txn.extras is None or not txn.extras.checked_count
@@ -106,7 +107,7 @@ class ForgetfulLedger(Ledger):
     """A successor knows nothing of the questions before it."""
 
     def start_replay(self, positions: Any, kept: DoubtFold, *, doubt_next: int, time_ms: int = 0) -> None:
-        kept.transactions, kept.dormant = kept.all_unsettled(), {}
+        kept.transactions, kept.dormant = kept.all_unsettled(), DormantTransactions()
         for txn in kept.transactions.values():
             extras = txn.ensure_extras()
             extras.checked_count = extras.answered_count = extras.answered_number = 0

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.core_records import GROUP, txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.unit.test_ledger_checks import HOUR_MS, ask, questions, settings
 from txlayer.core import codec
-from txlayer.core.checks import CheckPolicies, CheckPolicy
-from txlayer.core.ledger.doubt import (
-    DormantTransactions,
-    DoubtFold,
-    doubt_offset_of,
-    may_be_dormant,
-    transaction_of,
-    with_doubt_offset,
-)
+from txlayer.core.checks import NEVER_MS, CheckPolicies, CheckPolicy
+from txlayer.core.ledger.dormant import DormantTransactions, ReleaseTimes
+from txlayer.core.ledger.doubt import DoubtFold
+from txlayer.core.ledger.transaction import OpPosition
 from txlayer.core.messages import CheckKind, DoubtSummary, OrderMode, ParkReason
 
 A, B, C = txn_key("a"), txn_key("b"), txn_key("c")
@@ -43,14 +40,35 @@ def awake(driver: PartitionDriver) -> list[str]:
 # --- who sleeps -------------------------------------------------------------------------------------------------------
 
 
-def test_the_plain_sleep_and_come_back_as_they_were() -> None:
-    raw = codec.encode_summary(PLAIN)
+NEVER_ASKED = PLAIN._replace(checked_count=0, answered_count=0, asked_ms=0, answered_number=0)
+TIMED = NEVER_ASKED._replace(state="scheduled", decided_at=(7, 1), committed_at=(7, 1), times=(5_000,))
 
-    woken = transaction_of(A, with_doubt_offset(raw, 41))
 
-    assert may_be_dormant(raw)
-    assert (PLAIN, 41) == (woken.summary(), woken.ensure_extras().doubt_offset)
-    assert 41 == doubt_offset_of(with_doubt_offset(raw, 41))
+@pytest.mark.parametrize(
+    "plain",
+    [
+        PLAIN,
+        PLAIN._replace(seen=2, count=2, last_offset=9, topics=("orders", "stock")),
+        NEVER_ASKED,
+        PLAIN._replace(born_ms=2_000),
+        TIMED,
+        TIMED._replace(seen=2, count=2, last_offset=9, topics=("orders", "stock")),
+        TIMED._replace(key_hash="028c7948712c936a"),
+        TIMED._replace(key_hash="0000000000000000", order=OrderMode.PREPARE),
+        TIMED._replace(decided_at=(2**40 - 1, 2**16 - 1), committed_at=(2**40 - 1, 2**16 - 1)),
+        TIMED._replace(first_offset=2**40 - 1, last_offset=2**40 - 1),
+    ],
+)
+def test_the_plain_sleep_and_come_back_as_they_were(plain: DoubtSummary) -> None:
+    dormant = DormantTransactions()
+
+    assert dormant.put(A, codec.encode_summary(plain), doubt_offset=41, size=77)
+    place = dormant.place_of(A)
+    woken = dormant.load(A)
+
+    assert woken is not None
+    assert (plain, 41, 77) == (woken.summary(), woken.ensure_extras().doubt_offset, woken.size)
+    assert ((41, 77), 0) == (place, len(dormant))
 
 
 @pytest.mark.parametrize(
@@ -63,10 +81,24 @@ def test_the_plain_sleep_and_come_back_as_they_were() -> None:
         PLAIN._replace(immunity_ms=0),
         PLAIN._replace(twin_offsets=(9,)),
         PLAIN._replace(topics=()),
+        PLAIN._replace(appended_ms=2**48),
+        TIMED._replace(times=(999,)),
+        PLAIN._replace(moved_ms=999),
+        PLAIN._replace(asked_ms=999),
+        TIMED._replace(times=(5_000, 6_000)),
+        TIMED._replace(checked_count=3, answered_count=2, asked_ms=1_900, answered_number=2),
+        TIMED._replace(times=(), released_to=6_000),
+        TIMED._replace(sent_to=1, released_to=1),
+        TIMED._replace(decided_at=(8, 0)),
+        TIMED._replace(decided_at=(7, 2**16), committed_at=(7, 2**16)),
+        TIMED._replace(state="held", reason="topic-missing"),
     ],
 )
 def test_whatever_is_out_of_the_ordinary_does_not_sleep(other: DoubtSummary) -> None:
-    assert not may_be_dormant(codec.encode_summary(other))
+    dormant = DormantTransactions()
+
+    assert not dormant.put(A, codec.encode_summary(other), doubt_offset=0, size=0)
+    assert 0 == len(dormant)
 
 
 def test_a_summary_out_of_form_hides_a_dormant_transaction_until_one_in_form_follows() -> None:
@@ -91,11 +123,13 @@ def test_a_sleeper_that_becomes_special_stands_once_and_keeps_its_place() -> Non
     fold.fold(6, A.encode(), codec.encode_summary(PLAIN))
 
     fold.fold(7, A.encode(), codec.encode_summary(PLAIN._replace(twin_offsets=(9,))))
-    special = (set(fold.dormant), fold.transactions[A].ensure_extras().doubt_offset)
+    special = (set(fold.dormant.rows), fold.transactions[A].ensure_extras().doubt_offset)
     fold.fold(8, A.encode(), codec.encode_summary(PLAIN))
 
     assert (set(), 5) == special
-    assert ({A: 5}, {}) == ({k: doubt_offset_of(s) for k, s in fold.dormant.items()}, fold.transactions)
+    place = fold.dormant.place_of(A)
+    assert place is not None
+    assert (5, {}) == (place[0], fold.transactions)
 
 
 def test_a_tombstone_ends_a_sleeper() -> None:
@@ -291,6 +325,66 @@ def test_the_topics_of_sleepers_are_asked_for() -> None:
 def test_nothing_sleeps_in_an_empty_partition() -> None:
     nobody = DormantTransactions()
 
-    nobody.fill({}, CheckPolicies())
+    newest_ms = nobody.begin(CheckPolicies(), ReleaseTimes(nobody.committed_at, lambda _time_ms, _key: False))
 
-    assert (0, [], {}) == (len(nobody), nobody.groups, nobody.counts)
+    assert (0, 0, [], {}) == (newest_ms, len(nobody), nobody.groups, nobody.counts)
+
+
+# --- what they cost -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.threat("write `<ns>.half`")
+@pytest.mark.promise("P11")
+def test_what_only_settled_ones_had_in_common_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.core.ledger.dormant.SHAPES_SPARE_MAX", 3)
+    dormant = DormantTransactions()
+    for number in range(50):
+        summary = PLAIN._replace(producer_group=f"group-{number}")
+        assert dormant.put(txn_key(f"t{number}"), codec.encode_summary(summary), doubt_offset=number, size=0)
+        if number % 10:
+            dormant.load(txn_key(f"t{number}"))
+
+    left = {txn.key: (txn.group, txn.ensure_extras().doubt_offset) for txn in dormant.all_unsettled()}
+
+    assert {txn_key(f"t{number}"): (f"group-{number}", number) for number in range(0, 50, 10)} == left
+    assert dormant.shape_count <= 5 + 4
+    for key in left:
+        dormant.load(key)
+    assert 0 == dormant.shape_count
+
+
+TIMES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)) | st.none(), max_size=60)
+
+
+@given(TIMES, TIMES)
+def test_times_come_in_order_and_of_one_time_what_was_committed_first(
+    restored: list[tuple[int, int] | None], steps: list[tuple[int, int] | None]
+) -> None:
+    """A step adds a time and the position of a commit, or takes the first."""
+    committed: dict[str, OpPosition] = {}
+    expected: list[tuple[int, OpPosition]] = []
+    times = ReleaseTimes(committed.__getitem__, lambda time_ms, key: (time_ms, committed[key]) in expected)
+
+    def note(time_ms: int, offset: int) -> str:
+        key = f"t{len(committed)}"
+        committed[key] = offset, 0
+        expected.append((time_ms, (offset, 0)))
+        return key
+
+    found = [each for each in restored if each is not None]
+    keys = [note(*each) for each in found]
+    times.add_run([time_ms for time_ms, _ in found], [offset for _, offset in found], keys)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("txlayer.core.ledger.dormant.RUN_COUNT", 3)
+        patch.setattr("txlayer.core.ledger.dormant.RUNS_MAX", 2)
+        patch.setattr("txlayer.core.ledger.dormant.TIMES_MIN", 5)
+        for step in [*steps, *[None] * 120]:
+            if step is not None:
+                times.add(step[0], (step[1], 0), note(*step))
+            elif expected:
+                assert min(expected)[0] == times.first_ms
+                time_ms, key = times.take()
+                assert min(expected) == (time_ms, committed[key])
+                expected.remove((time_ms, committed[key]))
+
+    assert NEVER_MS == times.first_ms

@@ -9,7 +9,7 @@ from tests.support.partition_driver import ACCEPTS, FORBIDDEN, MISSING
 from txlayer.core.codec import content_key, encode_summary, quarantine_key
 from txlayer.core.ledger.doubt import REWRITE_LAG_MIN, DoubtFold, DoubtIndex
 from txlayer.core.ledger.transaction import Transaction, from_summary
-from txlayer.core.ledger.transitions import TxnState
+from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import DoubtSummary, OrderMode, Origin
 
 A, B = txn_key("a"), txn_key("b")
@@ -91,7 +91,7 @@ def test_the_newest_summary_wins_and_the_content_stays_where_it_is() -> None:
     newer = encode_summary(summary(state="parked"))
     fold = folded(*whole(A, 10), (20, A.encode(), newer))
 
-    (found,) = fold.in_offset_order()
+    (found,) = fold.transactions.values()
 
     assert (TxnState.PARKED, 10) == (found.state, found.ensure_extras().doubt_offset)
 
@@ -149,65 +149,72 @@ def test_what_the_newest_summary_hides_is_left_as_it_is_whatever_an_older_one_sa
 # --- shelf ------------------------------------------------------------------------------------------------------------
 
 
+def shelf_of(*transactions: Transaction, is_restored: bool = True) -> DoubtIndex:
+    """The index of these."""
+    table = {txn.key: txn for txn in transactions}
+
+    def offset_of(key: str) -> int:
+        return -1 if table[key].state in SETTLED else table[key].ensure_extras().doubt_offset
+
+    shelf = DoubtIndex(offset_of)
+    if is_restored:
+        shelf.restore(table, ())
+        return shelf
+    for offset, txn in enumerate(transactions):
+        shelf.put(txn, 10 * offset)
+    return shelf
+
+
 def test_an_empty_shelf_needs_nothing_but_what_comes() -> None:
-    shelf = DoubtIndex()
+    shelf = shelf_of()
     shelf.next_offset = 42
 
     assert (42, 0) == (shelf.low, shelf.count)
 
 
 def test_the_low_water_mark_is_the_oldest_that_is_not_settled() -> None:
-    shelf = DoubtIndex()
     first, second = on_doubt(A, at=-1), on_doubt(B, at=-1)
-    shelf.put(first, 10)
-    shelf.put(second, 20)
-    assert (10, 2) == (shelf.low, shelf.count)
+    shelf = shelf_of(first, second, is_restored=False)
+    assert (0, 2) == (shelf.low, shelf.count)
 
     first.state = TxnState.COMMITTED
     shelf.ended()
-    assert (20, 1) == (shelf.low, shelf.count)
+    assert (10, 1) == (shelf.low, shelf.count)
     second.state = TxnState.ROLLED_BACK
     shelf.ended()
 
-    assert (21, 0) == (shelf.low, shelf.count)
+    assert (11, 0) == (shelf.low, shelf.count)
 
 
 def test_what_is_written_again_holds_the_low_water_mark_at_its_new_place() -> None:
-    shelf = DoubtIndex()
     first, second = on_doubt(A, at=-1), on_doubt(B, at=-1)
-    shelf.put(first, 10)
-    shelf.put(second, 20)
+    shelf = shelf_of(first, second, is_restored=False)
 
     shelf.put(first, 30)
 
-    assert (20, 2) == (shelf.low, shelf.count)
+    assert (10, 2) == (shelf.low, shelf.count)
 
 
 def test_what_was_restored_is_on_the_shelf() -> None:
-    shelf = DoubtIndex()
-    shelf.next_offset = 50
     held = on_doubt(B, at=20, state=TxnState.HELD)
-    shelf.put_restored(on_doubt(A, at=10))
-    shelf.put_restored(held)
+    shelf = shelf_of(held, on_doubt(A, at=10))
+    shelf.next_offset = 50
 
     assert (10, 2, {B: held}) == (shelf.low, shelf.count, shelf.held)
 
 
 def test_nothing_is_written_again_while_a_restart_is_cheap() -> None:
-    shelf = DoubtIndex()
-    shelf.put(on_doubt(at=-1), 0)
+    shelf = shelf_of(on_doubt(at=-1), is_restored=False)
     shelf.next_offset = REWRITE_LAG_MIN - 1
 
     assert [] == shelf.to_write_again(10)
 
 
 def test_the_oldest_are_written_again_when_they_keep_too_much_readable() -> None:
-    shelf = DoubtIndex()
     gone, first, second = on_doubt(A, at=-1), on_doubt(B, at=-1), on_doubt(txn_key("c"), at=-1)
-    for offset, txn in enumerate((gone, first, second)):
-        shelf.put(txn, offset)
+    shelf = shelf_of(gone, first, second, is_restored=False)
     gone.state = TxnState.COMMITTED
-    shelf.next_offset = REWRITE_LAG_MIN + 10
+    shelf.next_offset = REWRITE_LAG_MIN + 20
 
     assert [first.key] == shelf.to_write_again(1)
     assert [first.key, second.key] == shelf.to_write_again(10)
@@ -215,12 +222,10 @@ def test_the_oldest_are_written_again_when_they_keep_too_much_readable() -> None
 
 
 def test_a_settled_one_between_others_is_not_written_again() -> None:
-    shelf = DoubtIndex()
     first, gone, last = on_doubt(A, at=-1), on_doubt(B, at=-1), on_doubt(txn_key("c"), at=-1)
-    for offset, txn in enumerate((first, gone, last)):
-        shelf.put(txn, offset)
+    shelf = shelf_of(first, gone, last, is_restored=False)
     gone.state = TxnState.ROLLED_BACK
-    shelf.next_offset = REWRITE_LAG_MIN + 10
+    shelf.next_offset = REWRITE_LAG_MIN + 20
 
     assert [first.key, last.key] == shelf.to_write_again(10)
 
@@ -231,25 +236,21 @@ def held(key: str, *, decided: int, topics: tuple[str, ...], moved_ms: int = 0) 
 
 
 def test_what_is_held_for_a_topic_comes_in_the_order_of_the_decisions() -> None:
-    shelf = DoubtIndex()
     late = held(A, decided=9, topics=("orders",))
     early = held(B, decided=4, topics=("stock", "orders"))
     other = held(txn_key("c"), decided=1, topics=("loyalty",))
-    for txn in (late, early, other):
-        shelf.put_restored(txn)
+    shelf = shelf_of(late, early, other)
 
     assert [early, late] == shelf.held_for(["orders"])
     assert [] == shelf.held_for(["nothing"])
 
 
 def test_what_is_held_in_vain_is_what_no_topic_refuses() -> None:
-    shelf = DoubtIndex()
     mended = held(A, decided=9, topics=("orders",))
     half_mended = held(B, decided=4, topics=("stock", "orders"))
     hopeless = held(txn_key("c"), decided=1, topics=("secret",))
     unknown = held(txn_key("d"), decided=2, topics=("nobody asked",))
-    for txn in (mended, half_mended, hopeless, unknown):
-        shelf.put_restored(txn)
+    shelf = shelf_of(mended, half_mended, hopeless, unknown)
 
     targets = {"orders": ACCEPTS, "stock": MISSING, "secret": FORBIDDEN}
 
@@ -257,13 +258,11 @@ def test_what_is_held_in_vain_is_what_no_topic_refuses() -> None:
 
 
 def test_what_is_held_too_long_is_told_by_its_age() -> None:
-    shelf = DoubtIndex()
     old, young = (
         held(A, decided=1, topics=("orders",), moved_ms=0),
         held(B, decided=2, topics=("orders",), moved_ms=500),
     )
-    shelf.put_restored(old)
-    shelf.put_restored(young)
+    shelf = shelf_of(old, young)
     refusing = {"orders": MISSING}
 
     assert [old] == shelf.held_too_long(now_ms=1_000, age_max_ms=1_000, targets=refusing)

@@ -65,6 +65,25 @@ def test_a_message_with_a_time_waits_on_doubt_until_then() -> None:
     assert 0 == driver.ledger.open_count == driver.ledger.content_bytes
 
 
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_new_process", [False, True])
+def test_until_its_time_it_needs_no_object(is_new_process: bool) -> None:
+    driver = PartitionDriver()
+    at_ms = driver.now_ms + MINUTE
+    last = scheduled(driver, A, at_ms)
+    driver.op_lines(line_with_time(Resolution.UNKNOWN, A, last, at_ms + MINUTE))
+    driver.turn()
+    if is_new_process:
+        driver.crash(is_new_process=True)
+
+    let_pass(driver, MINUTE)
+
+    assert ([], 1, 1) == ([*driver.ledger.transactions], len(driver.ledger.dormant), driver.ledger.open_count)
+    let_pass(driver, MINUTE)
+    assert [A] == driver.log.forwarded
+    assert (0, 0) == (driver.ledger.open_count, driver.ledger.order.keyed_count)
+
+
 def test_a_time_that_is_over_is_due_at_once() -> None:
     driver = PartitionDriver()
     scheduled(driver, A, 5)
@@ -405,7 +424,7 @@ def test_times_that_are_not_awaited_any_more_leave_memory() -> None:
         driver.turn()
 
     assert 1 == driver.ledger.open_count
-    assert len(driver.ledger.due_times) < 2_500
+    assert len(driver.ledger.release_times) < 2_500
     let_pass(driver, far_ms + MINUTE)
     assert [A] == driver.log.forwarded
 
@@ -439,7 +458,7 @@ def test_a_line_of_another_writer_before_the_time_delays_nothing() -> None:
         driver.op_lines(line_with_time(Resolution.COMMIT, A, last, far_ms, Source.POLICY))
     driver.turn()
 
-    assert len(driver.ledger.due_times) == 2
+    assert len(driver.ledger.release_times) == 2
     let_pass(driver, MINUTE)
     assert [B] == driver.log.forwarded
 

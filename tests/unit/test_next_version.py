@@ -86,7 +86,7 @@ def test_a_summary_that_only_a_later_release_can_read_stays_where_it_will_be_rea
     fold.fold(7, codec.content_key(KEY, 0), b"value")
     fold.fold(8, KEY.encode(), b"3|what nobody knows")
 
-    shelf = DoubtIndex()
+    shelf = DoubtIndex(lambda _key: -1)
     shelf.next_offset = 100
     shelf.kept_readable_from = min(fold.unreadable.values())
 

@@ -12,9 +12,12 @@ from tests.support.partition_driver import PartitionDriver
 from tests.support.partition_log import SETTINGS
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.coordinator.shard import Shard
+from txlayer.core.codec import content_key, encode_summary
+from txlayer.core.ledger.batch import Positions
+from txlayer.core.ledger.doubt import DoubtFold
 from txlayer.core.ledger.ledger import DORMANT_BYTES, FURTHER_BYTES, GROUP_BYTES, KEYED_BYTES, UNSETTLED_BYTES, Ledger
 from txlayer.core.ledger.transaction import accepting_target
-from txlayer.core.messages import NO_OPTIONS, NONCE_LENGTH, HalfOptions, OrderMode
+from txlayer.core.messages import NO_OPTIONS, NONCE_LENGTH, DoubtSummary, HalfOptions, OrderMode
 from txlayer.core.partitions import half_partition, key_hash
 
 READ_COUNT = 5
@@ -234,6 +237,54 @@ def test_unsettled_transactions_take_no_more_memory_than_is_counted(order: Order
 
     assert (count, count) == (ledger.open_count, ledger.doubt_index.count)
     assert used <= 1.1 * ledger.unsettled_bytes
+
+
+@pytest.mark.promise("P11")
+@pytest.mark.parametrize("is_keyed", [False, True])
+def test_scheduled_transactions_take_no_more_memory_than_is_counted(is_keyed: bool) -> None:
+    count, at_ms = 3_000, 1_800_000_000_000
+    fold = DoubtFold()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(count):
+            hashed = key_hash(f"customer-{number}".encode()) if is_keyed else None
+            key = f"019012ab-1234-7abc-89ab-{number:012x}/0000000a"
+            summary = DoubtSummary(
+                key=key,
+                state="scheduled",
+                reason="",
+                producer_group="shop",
+                topics=("orders",),
+                first_offset=number,
+                last_offset=number,
+                seen=1,
+                count=1,
+                appended_ms=at_ms,
+                born_ms=at_ms,
+                key_hash=hashed,
+                order=OrderMode.COMMIT,
+                immunity_ms=None,
+                decided_at=(number, 0),
+                committed_at=(number, 0),
+                moved_ms=at_ms,
+                times=(at_ms + 3_600_000 + number,),
+            )
+            fold.fold(2 * number, content_key(key, 0), b"v")
+            fold.fold(2 * number + 1, key.encode(), encode_summary(summary))
+        ledger = Ledger(0, settings=SETTINGS, targets={"orders": accepting_target(10**6)})
+        ledger.start_replay(Positions(count, count, count, 0, count, 0, 0, count), fold, doubt_next=2 * count)
+        ledger.end_replay(Positions(count, count, count, 0, count, 0, 0, count))
+        del fold, summary
+        gc.collect()
+        used = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert (count, []) == (ledger.open_count, list(ledger.transactions))
+    assert used <= 1.1 * ledger.unsettled_bytes
+    assert ledger.unsettled_bytes <= 300 * count
 
 
 @pytest.mark.promise("P11")

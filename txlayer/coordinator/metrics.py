@@ -33,7 +33,6 @@ from txlayer.adapters.ports import Assignment, TopicPartition
 from txlayer.config import SystemTopics
 from txlayer.coordinator.shard import Shard
 from txlayer.core.ledger.batch import Batch, Positions, ReportKind
-from txlayer.core.ledger.doubt import transaction_of
 from txlayer.core.ledger.ledger import Ledger
 from txlayer.core.ledger.transaction import Target, Transaction
 from txlayer.core.ledger.transitions import TxnState
@@ -340,12 +339,8 @@ def ages_of(shards: Iterable[Shard]) -> AgeCounts:
         step = len(awake) // LOOK_COUNT_MAX + 1
         for number in range(0, len(awake), step):
             ages.add(awake[number], min(step, len(awake) - number), now_ms)
-        # The interpreter runs list() of a dict's items as one step: the loop cannot change the dict in between.
-        dormant = list(ledger.dormant.summaries.items())
-        step = len(dormant) // DORMANT_COUNT_MAX + 1
-        for number in range(0, len(dormant), step):
-            txn = transaction_of(*dormant[number])
-            ages.add(txn, min(step, len(dormant) - number), now_ms)
+        for txn, count in ledger.dormant.sample(DORMANT_COUNT_MAX):
+            ages.add(txn, count, now_ms)
     return ages
 
 

@@ -1,202 +1,21 @@
 """The doubt topic of one partition: its transactions, its low-water mark, what must be rewritten, and quarantined records.
 
-`DormantTransactions` holds open transactions on doubt that nothing has touched since a restart, as the bytes of their
-summaries. A restart may find a million of them. They need no object until an op line, a half record or their time names them:
-each costs its key, its summary and some numbers. One that is named or due is loaded: it becomes a `Transaction` and is never
-dormant again. Only plain transactions are dormant: undecided, without reason, ordering key, own immunity, second copies or
-`check_with`.
-So no order between transactions depends on a dormant one.
-
 `DoubtFold` reads the topic from its low-water mark; it keeps the offset and size of a transaction's content, not the content. Of
 quarantined records, `QuarantineFold` keeps sizes and names, not bytes: their content may be confidential.
 """
 
 from __future__ import annotations
 
-import re
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from heapq import merge
-from itertools import compress, islice
-from operator import gt, itemgetter
+from itertools import islice
 from typing import Any, NamedTuple
 
 from txlayer.core import codec
-from txlayer.core.checks import NEVER_MS, CheckPolicies, pause_after
+from txlayer.core.ledger.dormant import DormantTransactions
 from txlayer.core.ledger.transaction import ANY_SIZE, RECORD_BYTES, UNKNOWN_TARGET, Target, Transaction, from_summary
-from txlayer.core.ledger.transitions import SETTLED, TxnState
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import DoubtSummary, HalfHeader, Headers, OpMessage, Origin
-
-_N = rb"[0-9]{1,18}"  # the class `\d` takes twice as long
-_SUMMARY_FORM = re.compile(
-    rb"1\|open\|\|[A-Za-z0-9._-]{1,200}\|%b\|%b\|%b\|%b\|%b\|%b\|\|commit\|\|\|%b\|[A-Za-z0-9._,-]+\|%b/%b/%b/%b"
-    % ((_N,) * 11)
-)
-_NEVER_ASKED = b"0/"
-"""Start of the checks in a summary without a check-back."""
-_OFFSET_MARK = b"@"
-"""Separates a summary from the offset of its content; no summary contains it."""
-
-
-def may_be_dormant(summary: bytes) -> bool:
-    """True if a summary is well formed and describes a plain open transaction."""
-    return _SUMMARY_FORM.fullmatch(summary) is not None
-
-
-def with_doubt_offset(summary: bytes, doubt_offset: int, size: int = 0) -> bytes:
-    """Encode a dormant transaction: its summary, the doubt offset of its content, and the content's size in bytes."""
-    return b"%b@%d:%d" % (summary, doubt_offset, size)
-
-
-def doubt_offset_of(encoded: bytes) -> int:
-    """Doubt offset of a dormant transaction's content."""
-    return int(encoded[encoded.rindex(_OFFSET_MARK) + 1 : encoded.rindex(b":")])
-
-
-def bytes_of(encoded: bytes) -> int:
-    """Size of a dormant transaction's content in bytes."""
-    return int(encoded[encoded.rindex(b":") + 1 :])
-
-
-def transaction_of(key: str, encoded: bytes) -> Transaction:
-    """Decode a dormant transaction."""
-    raw = encoded[: encoded.rindex(_OFFSET_MARK)]
-    summary = codec.decode_summary(key, raw)
-    assert isinstance(summary, DoubtSummary)  # `may_be_dormant` is stricter than the codec
-    return from_summary(summary, doubt_offset=doubt_offset_of(encoded), size=bytes_of(encoded))
-
-
-class _Waiting(NamedTuple):
-    """The dormant transactions of one producer group; the last one is due first."""
-
-    keys: list[str]
-    due_ms: array[int]
-    end_ms: array[int]  # when their age is over
-
-
-class DormantTransactions:
-    """The dormant transactions of one partition, and when they are due."""
-
-    def __init__(self) -> None:
-        self.summaries: dict[str, bytes] = {}
-        """By key. Only this class changes it."""
-        self.counts: dict[str, tuple[int, int]] = {}
-        """Dormant transactions by producer group: all, and those with a check-back."""
-        self.byte_count = 0
-        """Size of the summaries."""
-        self.topics: frozenset[str] = frozenset()
-        """Real topics of the dormant transactions that a restart found."""
-        self.newest_ms = 0
-        """When the last of them moved to doubt, or was decided there."""
-        self._waiting: dict[str, _Waiting] = {}
-        self._next_end_ms: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        return len(self.summaries)
-
-    def fill(self, dormant: dict[str, bytes], policies: CheckPolicies) -> None:
-        """Take over the dormant transactions that a restart found."""
-        self.summaries = dormant
-        self.byte_count = sum(map(len, dormant.values()))
-        newest_ms = 0
-        topics: set[bytes] = set()
-        waiting: dict[bytes, _Waiting] = {}
-        policy, current, of_group = policies.default, None, _Waiting([], array("q"), array("q"))
-        asked_counts: dict[bytes, int] = {}
-        last_names: bytes | None = None
-        for key, encoded in dormant.items():  # hot path: a million of them
-            # `may_be_dormant` checked the form; splitting costs a fifth of matching it again.
-            (_, _, _, group, _, _, _, _, appended, _, _, _, _, _, moved, names, checks) = encoded.split(b"|")
-            if group != current:
-                current, policy = group, policies.of(group.decode("ascii"))
-                of_group = waiting.setdefault(group, _Waiting([], array("q"), array("q")))
-            if names != last_names:
-                topics.add(last_names := names)
-            moved_ms = int(moved)
-            if moved_ms > newest_ms:
-                newest_ms = moved_ms
-            due_ms = int(appended) + policy.check_immunity_ms
-            end_ms = due_ms + policy.transaction_age_max_ms
-            if not checks.startswith(_NEVER_ASKED):
-                asked_counts[group] = asked_counts.get(group, 0) + 1
-                checked, _, asked, _ = checks.split(b"/")
-                due_ms = min(int(asked) + pause_after(int(checked), policy), end_ms)
-            of_group.keys.append(key)
-            of_group.due_ms.append(due_ms)
-            of_group.end_ms.append(end_ms)
-        self.newest_ms = newest_ms
-        self.topics = frozenset(name for t in topics for name in t.decode("ascii").split(","))
-        for name, of_group in waiting.items():
-            group_name = name.decode("ascii")
-            self.counts[group_name] = len(of_group.keys), asked_counts.get(name, 0)
-            self._wait(group_name, of_group)
-
-    def load(self, key: str) -> Transaction | None:
-        """Load a dormant transaction: it is returned and is no longer dormant. None: no transaction of this key is dormant."""
-        encoded = self.summaries.pop(key, None)
-        if encoded is None:
-            return None
-        self.byte_count -= len(encoded)
-        txn = transaction_of(key, encoded)
-        count, asked_count = self.counts[txn.group]
-        self.counts[txn.group] = count - 1, asked_count - (txn.ensure_extras().checked_count > 0)
-        return txn
-
-    def all_unsettled(self) -> Iterator[Transaction]:
-        """All of them as transactions, for reading only: they stay dormant."""
-        return (transaction_of(key, encoded) for key, encoded in self.summaries.items())
-
-    # --- time ---
-
-    @property
-    def group_count(self) -> int:
-        """Number of groups."""
-        return len(self._waiting)
-
-    @property
-    def groups(self) -> list[str]:
-        """Groups that may still have dormant transactions."""
-        return list(self._waiting)
-
-    def due(self, group: str, now_ms: int, count_max: int) -> list[str]:
-        """At most `count_max` keys of a group that are due, the earliest first. The caller must load each of them."""
-        keys, due_ms, end_ms = self._waiting[group]
-        found: list[str] = []
-        while keys and due_ms[-1] <= now_ms and len(found) < count_max:
-            key = keys.pop()
-            due_ms.pop()
-            end_ms.pop()
-            if key in self.summaries:
-                found.append(key)
-        if not keys:
-            del self._waiting[group], self._next_end_ms[group]
-        return found
-
-    def too_old(self, group: str, now_ms: int, count_max: int) -> list[str]:
-        """At most `count_max` keys of a group whose age is over, due or not."""
-        if self._next_end_ms[group] > now_ms:
-            return []
-        # Scans all of them, but only when the age of one is over.
-        keys, _, end_ms = self._waiting[group]
-        found = [k for k in compress(keys, (end <= now_ms for end in end_ms)) if k in self.summaries]
-        if len(found) <= count_max:
-            later = (end for end in end_ms if end > now_ms)
-            self._next_end_ms[group] = min(later, default=NEVER_MS)
-        return found[:count_max]
-
-    def _wait(self, group: str, found: _Waiting) -> None:
-        # They arrive in the order in which they moved to doubt, which is nearly the order of their times: sorting is cheap.
-        due_ms = found.due_ms
-        order = sorted(range(len(due_ms)), key=due_ms.__getitem__)
-        order.reverse()
-        self._waiting[group] = _Waiting(
-            [found.keys[index] for index in order],
-            array("q", [due_ms[index] for index in order]),
-            array("q", [found.end_ms[index] for index in order]),
-        )
-        self._next_end_ms[group] = min(found.end_ms)
-
 
 PASSED_MAX = 1_024
 """Obsolete entries of the index, in addition to as many as there are transactions on doubt."""
@@ -206,23 +25,19 @@ REWRITE_LAG_MIN = 200_000
 
 
 class DoubtIndex:
-    """The transactions on doubt, by the offset of their content."""
+    """The transactions on doubt, by the offset of their content. `offset_of` tells where the content of a transaction is now, by its key."""
 
-    def __init__(self) -> None:
+    def __init__(self, offset_of: Callable[[str], int]) -> None:
         self.next_offset = 0  # lower bound of the next doubt record's offset
         self.kept_readable_from: int | None = None
         """Doubt offset from which there are transactions that only a later release can read; a restart must find them."""
         self.held: dict[str, Transaction] = {}
-        # Two sequences instead of pairs: there may be a million entries.
-        self._offsets: deque[int] = deque()
-        self._transactions: deque[Transaction] = deque()
         self.count = 0  # transactions on doubt, with the dormant ones
-        # Transactions that were dormant after a restart: by key, loaded or not, and the first of them that may still be there.
-        self._dormant_offsets: array[int] = array("q")
-        self._dormant_keys: list[str] = []
-        self._first_dormant = 0
-        self._dormant: Mapping[str, bytes] = {}
-        self._loaded: Mapping[str, Transaction] = {}
+        self._offset_of = offset_of
+        # Two sequences instead of pairs: there may be a million entries.
+        self._offsets: array[int] = array("q")
+        self._keys: list[str] = []
+        self._first = 0  # of the entries; those before it left
 
     def wrote(self, record_count: int) -> None:
         """Note that `record_count` more records are on doubt: whole transactions, summaries, tombstones, quarantined records."""
@@ -230,46 +45,36 @@ class DoubtIndex:
 
     def put(self, txn: Transaction, doubt_offset: int) -> None:
         """`txn` is at `doubt_offset` now (moved there, or written again)."""
-        extras = txn.ensure_extras()
         if not txn.is_in_doubt:
             self.count += 1
-        extras.doubt_offset = doubt_offset
+        txn.ensure_extras().doubt_offset = doubt_offset
         self._offsets.append(doubt_offset)
-        self._transactions.append(txn)
+        self._keys.append(txn.key)
         self.next_offset = max(self.next_offset, doubt_offset + 1)
-        if len(self._offsets) > 2 * self.count + PASSED_MAX:
-            self._compact()
+        if len(self._keys) > 2 * self.count + PASSED_MAX:
+            # One that stays must not keep all later ones in memory.
+            living = list(self._living())
+            self._offsets, self._keys = array("q", [offset for offset, _ in living]), [key for _, key in living]
+            self._first = 0
 
-    def put_restored(self, txn: Transaction) -> None:
-        """Add a transaction that a restart found on doubt. Call it in offset order."""
-        self.count += 1
-        self._offsets.append(txn.ensure_extras().doubt_offset)
-        self._transactions.append(txn)
-        if txn.state is TxnState.HELD:
-            self.held[txn.key] = txn
-
-    def put_dormant(self, dormant: Mapping[str, bytes], *, loaded: Mapping[str, Transaction]) -> None:
-        """Add the dormant transactions that a restart found. `loaded` contains the loaded ones until they are settled."""
-        offsets, keys = array("q", map(doubt_offset_of, dormant.values())), list(dormant)
-        if any(map(gt, offsets, islice(offsets, 1, None))):
-            # Rare: a restart reads them in the order in which they moved to doubt.
-            in_order = sorted(range(len(keys)), key=offsets.__getitem__)
-            offsets = array("q", [offsets[index] for index in in_order])
-            keys = [keys[index] for index in in_order]
-        self._dormant_offsets, self._dormant_keys = offsets, keys
-        self._dormant, self._loaded = dormant, loaded
-        self.count += len(keys)
-
-    def _compact(self) -> None:
-        """Forget those that are no longer where they were put: one that stays must not keep all later ones in memory."""
-        entries = zip(self._offsets, self._transactions, strict=True)
-        living = [(offset, txn) for offset, txn in entries if _is_at(offset, txn)]
-        self._offsets = deque(offset for offset, _ in living)
-        self._transactions = deque(txn for _, txn in living)
+    def restore(self, transactions: Mapping[str, Transaction], dormant: Iterable[str]) -> None:
+        """Add the transactions that a restart found on doubt; of dormant ones the keys."""
+        keys = [*transactions, *dormant]
+        offsets = array("q", map(self._offset_of, keys))
+        order = sorted(range(len(keys)), key=offsets.__getitem__)
+        self._offsets, self._keys = array("q", [offsets[n] for n in order]), [keys[n] for n in order]
+        self.count = len(keys)
+        self.held = {key: txn for key, txn in transactions.items() if txn.state is TxnState.HELD}
 
     def ended(self) -> None:
         """One of them is settled."""
         self.count -= 1
+
+    def _living(self) -> Iterator[tuple[int, str]]:
+        """The entries of transactions that are still where they were put."""
+        for number in range(self._first, len(self._keys)):
+            if self._offset_of(self._keys[number]) == self._offsets[number]:
+                yield self._offsets[number], self._keys[number]
 
     @property
     def low(self) -> int:
@@ -278,41 +83,18 @@ class DoubtIndex:
         return low if self.kept_readable_from is None else min(low, self.kept_readable_from)
 
     def _own_low(self) -> int:
-        offsets, transactions = self._offsets, self._transactions
-        while offsets and not _is_at(offsets[0], transactions[0]):
-            offsets.popleft()
-            transactions.popleft()
-        low = offsets[0] if offsets else self.next_offset
-        while self._first_dormant < len(self._dormant_keys):
-            offset = self._dormant_offsets[self._first_dormant]
-            if self._is_still_at(offset, self._dormant_keys[self._first_dormant]):
-                return min(low, offset)
-            self._first_dormant += 1
-        return low
+        while self._first < len(self._keys):
+            offset = self._offsets[self._first]
+            if self._offset_of(self._keys[self._first]) == offset:
+                return offset
+            self._first += 1
+        return self.next_offset
 
     def to_write_again(self, count_max: int) -> list[str]:
         """Keys of the oldest transactions, if they keep far more records readable than there are live ones."""
         if self.next_offset - self._own_low() < max(REWRITE_LAG_MIN, 8 * self.count):
             return []
-        living = (
-            (offset, txn.key)
-            for offset, txn in zip(self._offsets, self._transactions, strict=True)
-            if _is_at(offset, txn)
-        )
-        oldest = islice(merge(living, self._dormant_left(), key=itemgetter(0)), count_max)
-        return [key for _, key in oldest]
-
-    def _dormant_left(self) -> Iterator[tuple[int, str]]:
-        for index in range(self._first_dormant, len(self._dormant_keys)):
-            offset, key = self._dormant_offsets[index], self._dormant_keys[index]
-            if self._is_still_at(offset, key):
-                yield offset, key
-
-    def _is_still_at(self, offset: int, key: str) -> bool:
-        if key in self._dormant:
-            return True
-        txn = self._loaded.get(key)
-        return txn is not None and _is_at(offset, txn)
+        return [key for _, key in islice(self._living(), count_max)]
 
     def held_topics(self) -> set[str]:
         """Real topics of held transactions."""
@@ -345,10 +127,6 @@ def _by_decision(transactions: Iterable[Transaction]) -> list[Transaction]:
     return sorted(transactions, key=lambda t: t.ensure_extras().decided_at or (0, 0))
 
 
-def _is_at(offset: int, txn: Transaction) -> bool:
-    return txn.state not in SETTLED and txn.extras is not None and txn.extras.doubt_offset == offset
-
-
 LINES_MAX = 1 << 24
 """Greater than the number of lines in an op record."""
 
@@ -370,7 +148,7 @@ class DoubtFold:
         record since.
         """
         self.transactions: dict[str, Transaction] = {}
-        self.dormant: dict[str, bytes] = {}
+        self.dormant = DormantTransactions()
         """Transactions that need no object yet. A key is either here or in `transactions`."""
         self.rolled_back: set[str] = set()
         """Transactions known from an op line only that were rolled back: a half record that comes later begins nothing."""
@@ -408,7 +186,7 @@ class DoubtFold:
             self.transactions.pop(key, None)
             if key != self._with_content:
                 self.rolled_back.add(key)
-            self.dormant.pop(key, None)
+            self.dormant.drop(key)
             self.unreadable.pop(key, None)
             self._content_at.pop(raw_key, None)
         else:
@@ -424,39 +202,31 @@ class DoubtFold:
             marks.extend(bytes(line + 1 - len(marks)))
         marks[line] = 1
 
-    def in_offset_order(self) -> list[Transaction]:
-        """The transactions on doubt that are not dormant, by offset."""
-        return sorted(self.transactions.values(), key=lambda t: t.ensure_extras().doubt_offset)
-
     def all_unsettled(self) -> dict[str, Transaction]:
         """All transactions on doubt, the dormant ones decoded."""
-        loaded = {key: transaction_of(key, encoded) for key, encoded in self.dormant.items()}
-        return {**self.transactions, **loaded}
+        return {**self.transactions, **{txn.key: txn for txn in self.dormant.all_unsettled()}}
 
     def _fold_summary(self, key: str, value: bytes, doubt_offset: int, size: int, check_with: str) -> None:
         self.unreadable.pop(key, None)
-        if not check_with and may_be_dormant(value):
-            self.dormant[key] = with_doubt_offset(value, doubt_offset, size)
-            if self.transactions:
-                self.transactions.pop(key, None)
+        if not check_with and self.dormant.put(key, value, doubt_offset=doubt_offset, size=size):
+            self.transactions.pop(key, None)
             return
+        self.dormant.drop(key)
         summary = codec.decode_summary(key, value)
         try:
             if isinstance(summary, DoubtSummary):
                 txn = from_summary(summary, doubt_offset=doubt_offset, size=size, check_with=check_with)
                 self.transactions[key] = txn
-                self.dormant.pop(key, None)
                 return
         except ValueError:
             pass  # a state or reason that only a later version knows
         self.transactions.pop(key, None)
-        self.dormant.pop(key, None)
         self.unreadable[key] = doubt_offset
         self._content_at[key.encode()] = (doubt_offset, size, check_with)  # a summary of an older release may follow
 
     def _content_before(self, key: str, offset: int) -> tuple[int, int, str]:
-        if (encoded := self.dormant.get(key)) is not None:
-            return doubt_offset_of(encoded), bytes_of(encoded), ""
+        if (place := self.dormant.place_of(key)) is not None:
+            return *place, ""
         before = self.transactions.get(key)
         if before is None:
             return offset, 0, ""

@@ -18,9 +18,8 @@ import zlib
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from txlayer.core import codec
 from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckSchedule, OpenLimits
@@ -45,12 +44,14 @@ from txlayer.core.ledger.batch import (
     Report,
     ReportKind,
 )
-from txlayer.core.ledger.doubt import DormantTransactions, DoubtFold, DoubtIndex
+from txlayer.core.ledger.dormant import DormantTransactions, ReleaseTimes
+from txlayer.core.ledger.doubt import DoubtFold, DoubtIndex
 from txlayer.core.ledger.forward_order import ForwardOrder
 from txlayer.core.ledger.hold_or_park import hold_or_park
 from txlayer.core.ledger.misplaced_records import NAMES_NO_HALF, own_partition, parked_by_line, why_misplaced
 from txlayer.core.ledger.second_copies import HalfMarks, RecentlySettled
 from txlayer.core.ledger.transaction import (
+    NOT_IN_DOUBT,
     RECORD_BYTES,
     TIMES_MAX,
     UNKNOWN_TARGET,
@@ -82,9 +83,9 @@ from txlayer.core.messages import (
     UnresolvedAction,
 )
 
-UNSETTLED_BYTES, DORMANT_BYTES, GROUP_BYTES, FURTHER_BYTES, KEYED_BYTES = 750, 250, 350, 300, 700
-"""Bytes, measured: an unsettled transaction on doubt; a dormant one with its summary; a producer group that some of them
-name; each half record of a transaction beyond the first, with a topic of its own; an ordering key of its own, with
+UNSETTLED_BYTES, DORMANT_BYTES, SHAPE_BYTES, GROUP_BYTES, FURTHER_BYTES, KEYED_BYTES = 750, 280, 700, 350, 300, 700
+"""Bytes, measured: an unsettled transaction on doubt; a dormant one, and a shape that some of them have; a producer group that some of
+them name; each half record of a transaction beyond the first, with a topic of its own; an ordering key of its own, with
 order="prepare" (550 otherwise). A transaction in half takes 500 bytes,
 but moves to doubt when memory is short: it counts in full."""
 
@@ -137,9 +138,6 @@ name any number of them, and each would stay in memory until a person settles it
 RELEASE_LINES_MAX = 1_000
 """Lines that one batch writes to release scheduled transactions."""
 
-DUE_TIMES_MIN = 1_000
-"""Times of scheduled transactions among which obsolete ones may stay; of more, as many as there are others."""
-
 RELEASES_AHEAD_MAX = 2_000
 """Such lines of a partition that are written and not applied. An op line of another transaction waits behind no more of them."""
 
@@ -162,14 +160,6 @@ _EVENTS = {
 
 
 _BY_POLICY = {UnresolvedAction.ROLLBACK: Resolution.ROLLBACK, UnresolvedAction.COMMIT: Resolution.COMMIT}
-
-
-class DueEntry(NamedTuple):
-    """A time of a scheduled transaction: what is due first comes first, and of that what was decided first."""
-
-    time_ms: int
-    committed_at: OpPosition
-    key: str
 
 
 class Ledger:
@@ -215,7 +205,7 @@ class Ledger:
         self._misplaced_before = 0  # earlier op records waited long enough for half
         # Those before this half offset, and those of these keys that wait in half, must move to doubt.
         self._leave_before, self._keys_to_leave = 0, dict[str, None]()
-        self.doubt_index = DoubtIndex()
+        self.doubt_index = DoubtIndex(self._doubt_offset_of)
         self.schedule = CheckSchedule(settings.checks)
         self.in_half = UnsettledInHalf(self.schedule)
         self.open_limits = OpenLimits()
@@ -234,8 +224,7 @@ class Ledger:
         self._keys_to_try: dict[str, None] = {}  # ordered; a waiting transaction may be free now
         self._keys_to_go_on_with: dict[str, None] = {}  # the same, beyond the limit of one batch
         self._mended: deque[Transaction] = deque()  # held until now, in the order of decisions
-        self.due_times: list[DueEntry] = []  # a heap; the times of scheduled transactions, some of them obsolete
-        self._due_times_max = DUE_TIMES_MIN  # above this number the obsolete ones are left out
+        self.release_times = ReleaseTimes(self._committed_at, self._is_awaited)
         self._releases_ahead = 0  # lines that release some, written and not applied
         # By how much op's append times are behind this partition's time, and how many lines were written before it was known.
         self._op_behind_ms = self._releases_before = 0
@@ -291,7 +280,7 @@ class Ledger:
             UNSETTLED_BYTES * len(self.transactions)
             + KEYED_BYTES * self.order.keyed_count
             + DORMANT_BYTES * len(self.dormant)
-            + self.dormant.byte_count
+            + SHAPE_BYTES * self.dormant.shape_count
             + GROUP_BYTES * (self.schedule.group_count + 2 * self.dormant.group_count)
             + FURTHER_BYTES * (self._further_count + len(self._second_copies))
         )
@@ -313,8 +302,34 @@ class Ledger:
         if txn is not None:
             self.transactions[key] = txn
             self._further_count += max(txn.seen - 1, 0)
-            self.schedule.add(txn)
+            self.order.keyed_count += txn.key_hash is not None
+            if txn.state is TxnState.OPEN:
+                self.schedule.add(txn)
         return txn
+
+    def _let_sleep(self, txn: Transaction) -> None:
+        """Keep a scheduled transaction on doubt in the short form, if it has one: a million of them may wait."""
+        due = txn.due
+        if txn.state is not TxnState.SCHEDULED or not txn.is_in_doubt or due is None or due.left[0] <= due.said_ms:
+            return
+        summary = codec.encode_summary(txn.summary())
+        if self.dormant.put(txn.key, summary, doubt_offset=self._doubt_offset_of(txn.key), size=txn.size):
+            del self.transactions[txn.key]
+            self._further_count -= txn.seen - 1
+            self.order.keyed_count -= txn.key_hash is not None
+
+    def _doubt_offset_of(self, key: str) -> int:
+        txn = self.transactions.get(key)
+        if txn is not None:
+            return NOT_IN_DOUBT if txn.extras is None else txn.extras.doubt_offset
+        place = self.dormant.place_of(key)
+        return NOT_IN_DOUBT if place is None else place[0]
+
+    def _committed_at(self, key: str) -> OpPosition:
+        txn = self.transactions.get(key)
+        if txn is None:
+            return self.dormant.committed_at(key)
+        return (txn.due.committed_at if txn.due is not None else None) or (0, 0)
 
     def _carry_out(
         self,
@@ -508,33 +523,30 @@ class Ledger:
             return
         time_ms = next((at_ms for at_ms in due.left if at_ms > due.said_ms), None)
         if time_ms is not None:
-            heappush(self.due_times, DueEntry(time_ms, due.committed_at or (0, 0), txn.key))
-        if len(self.due_times) > self._due_times_max:
-            self.due_times = [entry for entry in set(self.due_times) if self._is_awaited(entry)]
-            heapify(self.due_times)
-            self._due_times_max = max(2 * len(self.due_times), DUE_TIMES_MIN)
+            self.release_times.add(time_ms, due.committed_at or (0, 0), txn.key)
 
-    def _is_awaited(self, entry: DueEntry) -> bool:
+    def _is_awaited(self, time_ms: int, key: str) -> bool:
         """False if the transaction was settled or rescheduled meanwhile, or a line was written for this time."""
-        txn = self.transactions.get(entry.key)
-        due = None if txn is None else txn.due
-        return due is not None and entry.time_ms in due.left and entry.time_ms > due.said_ms
+        txn = self.transactions.get(key)
+        if txn is None:
+            return time_ms == self.dormant.time_of(key)
+        return txn.due is not None and time_ms in txn.due.left and time_ms > txn.due.said_ms
 
     def _release_those_due(self, now_ms: int) -> None:
         """Write a line for each time that has come, in the order of the times. Each takes effect when it is read from the op log."""
         left = min(RELEASE_LINES_MAX - len(self.batch.policy_lines), RELEASES_AHEAD_MAX - self._releases_ahead)
         left *= self.may_write_op
         op_ms = now_ms - self._op_behind_ms
-        while left > 0 and self.due_times and self.due_times[0].time_ms <= op_ms and self._has_room:
+        while left > 0 and self.release_times.first_ms <= op_ms and self._has_room:
             left -= self._write_release()
 
     def _write_release(self) -> bool:
         """Write a line for the first time that is left. False: it is not awaited any more."""
-        entry = heappop(self.due_times)
-        if not self._is_awaited(entry):
+        time_ms, key = self.release_times.take()
+        if not self._is_awaited(time_ms, key):
             return False
-        time_ms, _, key = entry
-        txn = self.transactions[key]
+        txn = self.find(key)
+        assert txn is not None
         assert txn.due is not None
         txn.due.said_ms = time_ms
         op = OpMessage(
@@ -552,7 +564,7 @@ class Ledger:
 
         The partition's time stands still while it has no owner and no new record. False: no line was written.
         """
-        is_due = bool(self.due_times) and now_ms < self.due_times[0].time_ms <= wall_ms
+        is_due = now_ms < self.release_times.first_ms <= wall_ms
         is_probed = is_due and self.may_write_op and self._write_release()
         if is_probed:  # such a line may well come early, and says nothing of op's clock
             self._releases_before = self._releases_ahead
@@ -560,7 +572,7 @@ class Ledger:
 
     def is_release_due(self, now_ms: int) -> bool:
         """True if lines can be written now that release scheduled transactions."""
-        is_due = bool(self.due_times) and self.due_times[0].time_ms <= now_ms - self._op_behind_ms
+        is_due = self.release_times.first_ms <= now_ms - self._op_behind_ms
         return is_due and self.may_write_op and self._releases_ahead < RELEASES_AHEAD_MAX
 
     def _try_next(self, key_hash: str | None) -> None:
@@ -710,7 +722,7 @@ class Ledger:
             and text[:2] == _START
             and key not in transactions.fresh
             and key not in transactions.rest
-            and key not in self.dormant.summaries
+            and key not in self.dormant.rows
             and key not in self.settled.newer
             and key not in self.settled.older
             and home % self.settings.partition_count == self.partition
@@ -1213,7 +1225,7 @@ class Ledger:
         elif op.is_reschedule:
             event = TxnEvent.RESCHEDULE
         txn = self.transactions.get(op.key)
-        if self.is_replaying and (op.key in self.dormant.summaries if txn is None else txn.is_in_doubt):
+        if self.is_replaying and (op.key in self.dormant.rows if txn is None else txn.is_in_doubt):
             return  # applied before: doubt holds the result
         txn = txn or self._load(op.key)
         if txn is None:
@@ -1422,6 +1434,8 @@ class Ledger:
             self.content_bytes -= txn.size
             txn.forget_content()
             self.doubt_index.put(txn, doubt_offset)
+        for move in self.batch.to_doubt.values():
+            self._let_sleep(move.txn)
         for txn in self.batch.forwards:
             if txn.content is not None and txn.key in self.transactions:  # a part of it: the rest is on doubt
                 self.content_bytes -= txn.size
@@ -1444,7 +1458,6 @@ class Ledger:
         self.half_marks.begin(min(positions.copies_from, positions.low_water))
         self.op_next = (positions.replay_offset, positions.replay_line)
         self.doubt_index.next_offset = doubt_next
-        self.doubt_index.kept_readable_from = min(kept.unreadable.values(), default=None)
         self._quarantined_lines = kept.quarantined_lines
         if kept.quarantined_lines:
             newest = max(kept.quarantined_lines)
@@ -1455,11 +1468,10 @@ class Ledger:
         # What only a later release can read is not new either: half would bring back what that release did to it.
         self.settled.add_unknown(kept.unreadable)
         others = set[str]()
-        for txn in kept.in_offset_order():
+        for txn in kept.transactions.values():
             self.transactions[txn.key] = txn
             self._further_count += max(txn.seen - 1, 0)
             self._only_named_count += not txn.seen
-            self.doubt_index.put_restored(txn)
             # A transaction that is known from an op line only has no topic: do not ask about "".
             unknown = [t for t in txn.topics if t and t not in self.targets]
             if txn.state in (TxnState.HELD, TxnState.WAITING):
@@ -1467,16 +1479,17 @@ class Ledger:
             else:
                 others.update(unknown)
             if txn.due is not None and txn.may_be_released:
-                self.due_times.append(DueEntry(txn.due.left[0], txn.due.committed_at or (0, 0), txn.key))
+                self.release_times.add(txn.due.left[0], txn.due.committed_at or (0, 0), txn.key)
             self.times.saw(txn.ensure_extras().moved_ms)
-        heapify(self.due_times)
         self.schedule.restore(self.transactions.values())
-        self.dormant.fill(kept.dormant, self.settings.checks)
-        self.doubt_index.put_dormant(self.dormant.summaries, loaded=self.transactions)
+        self.dormant = kept.dormant
+        newest_ms = self.dormant.begin(self.settings.checks, self.release_times)
+        self.doubt_index.restore(kept.transactions, self.dormant.rows)
+        self.doubt_index.kept_readable_from = min(kept.unreadable.values(), default=None)
         # Those that held ones wait for are asked about first; undecided ones may name any number.
         others |= self.dormant.topics - self.targets.keys()
         self.unknown_topics = {*self.committed_topics, *islice(others, UNKNOWN_TOPICS_MAX)}
-        for stored_ms in (self.dormant.newest_ms, time_ms):
+        for stored_ms in (newest_ms, time_ms):
             self.times.saw(stored_ms)
 
     def end_replay(self, positions: Positions) -> None:
@@ -1489,6 +1502,8 @@ class Ledger:
         self._forget_what_doubt_does_not_hold()
         self.order = ForwardOrder(self.transactions.values())
         self._keys_to_try.clear()
+        for txn in list(self.transactions.values()):
+            self._let_sleep(txn)  # its half record was read again
         # The first of those that did not fit into a batch may be free.
         self._keys_to_go_on_with = dict.fromkeys(
             txn.key_hash

@@ -1,0 +1,444 @@
+"""Transactions on doubt that wait for nothing but their time, in a short form: undecided ones after a restart, and scheduled ones.
+
+A partition may have a million of them. They need no object until an op line, a half record or their time names them: each costs
+its key, a row of at most 55 bytes and some numbers. What repeats (group, topics, …) is stored once, as a shape. One that is named or
+due is loaded: it becomes a `Transaction`. Only plain transactions are dormant: an undecided one without ordering key, own immunity or
+second copies; a scheduled one with one time, none of whose messages is released. So no order between transactions depends on a
+dormant one.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from binascii import hexlify, unhexlify
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import chain, compress
+from typing import NamedTuple
+
+from txlayer.core.checks import NEVER_MS, CheckPolicies, pause_after
+from txlayer.core.ledger.transaction import OpPosition, Transaction, from_summary
+from txlayer.core.ledger.transitions import TxnState
+from txlayer.core.messages import DoubtSummary, OrderMode
+
+_N = rb"([0-9]{1,18})"  # the class `\d` takes twice as long
+_SUMMARY_FORM = re.compile(
+    rb"(1\|open|3\|scheduled)\|\|([A-Za-z0-9._-]{1,200})\|%b\|%b\|([0-9]{1,18}\|[0-9]{1,18})\|%b\|%b\|([0-9a-f]{16})?"
+    rb"\|(commit|prepare)\|\|(?:%b:%b)?\|%b\|([A-Za-z0-9._,-]+)\|([0-9]{1,18}/[0-9]{1,18})/%b/%b(?:\|0/0/%b/%b:%b)?"
+    % ((_N,) * 12)
+)
+_OPEN, _NEVER_ASKED = b"1|open", b"0/"
+
+_WIDTHS = (3, 5, 3, 6, 6, 4, 5, 3)
+"""Bytes of the first numbers of a row: the shape; the offset of the first half record, and the distance of the last one; the append time;
+the time since the birth, and until it moved to doubt; the doubt offset and the size of its content."""
+_OPEN_WIDTHS = (*_WIDTHS, 4)
+"""The same of an undecided one, and the time from its append until its last check-back."""
+_SCHEDULED_WIDTHS = (*_WIDTHS, 7, 5)
+"""The same of a scheduled one, with the op position of its commit, and the time from its append until it is due. The hash of an ordering key follows."""
+_LAG_MS = 1 << 47
+"""Added to the time since the birth: a producer's clock may be wrong by any time."""
+_LINE_BITS = 16
+
+
+def _slices(widths: tuple[int, ...]) -> tuple[slice, ...]:
+    ends = [sum(widths[: number + 1]) for number in range(len(widths))]
+    return tuple(slice(end - width, end) for end, width in zip(ends, widths, strict=True))
+
+
+_OPEN_SLICES, _SCHEDULED_SLICES = _slices(_OPEN_WIDTHS), _slices(_SCHEDULED_WIDTHS)
+_SHAPE, _, _, _APPENDED, _, _MOVED, _DOUBT, _SIZE, _ASKED = _OPEN_SLICES
+_COMMITTED, _TIME = _SCHEDULED_SLICES[-2:]
+_KEY_HASH = slice(_TIME.stop, None)
+
+SHAPES_SPARE_MAX = 10_000
+"""Shapes of which no transaction may be left, in addition to as many as there are transactions."""
+
+
+class _Shape(NamedTuple):
+    """What many transactions have in common."""
+
+    state: TxnState
+    producer_group: str
+    seen: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which has no caller
+    order: OrderMode
+    topics: tuple[str, ...]
+    checked_count: int
+    answered_count: int
+    answered_number: int
+
+
+class _Waiting(NamedTuple):
+    """The undecided ones of one producer group; the last one is due first."""
+
+    keys: list[str]
+    due_ms: array[int]
+    end_ms: array[int]  # when their age is over
+
+
+def _number(raw: bytes) -> int:
+    return int.from_bytes(raw, "little")
+
+
+class DormantTransactions:
+    """The dormant transactions of one partition, and when the undecided ones are due."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, bytes] = {}
+        """By key. Only this class changes it."""
+        self.counts: dict[str, tuple[int, int]] = {}
+        """Undecided ones by producer group: all, and those with a check-back."""
+        self._shapes: list[_Shape] = []
+        self._shape_numbers: dict[tuple[bytes, ...], int] = {}  # by the fields of a summary that make a shape
+        self._waiting: dict[str, _Waiting] = {}
+        self._next_end_ms: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def shape_count(self) -> int:
+        """Number of shapes in memory."""
+        return len(self._shapes)
+
+    @property
+    def topics(self) -> set[str]:
+        """Their real topics."""
+        return {topic for shape in self._shapes for topic in shape.topics}
+
+    def put(self, key: str, summary: bytes, *, doubt_offset: int, size: int) -> bool:
+        """Take a transaction, by its summary, and the place and size of its content. False: it has no short form."""
+        found = _SUMMARY_FORM.fullmatch(summary)
+        if found is None:
+            return False
+        fields = found.groups()
+        head, group, first, last, counts, appended, born, hashed, order = fields[:9]
+        op_offset, op_line, moved, topics, checks, asked, newest = fields[9:16]
+        time, commit_offset, commit_line = fields[16:]
+        is_open, is_asked = head == _OPEN, not checks.startswith(_NEVER_ASKED)
+        if is_open:
+            is_plain = not (hashed or op_offset or time) and order == b"commit"
+        else:
+            is_plain = time is not None and not is_asked and (op_offset, op_line) == (commit_offset, commit_line)
+            is_plain = is_plain and not int(op_line) >> _LINE_BITS
+        if not is_plain or not (is_asked or asked == b"0"):
+            return False
+        name = (head, group, counts, order, topics, checks, newest)
+        number = self._shape_numbers.get(name)
+        first_offset, appended_ms = int(first), int(appended)
+        numbers = [
+            self._add_shape(name) if number is None else number,
+            first_offset,
+            int(last) - first_offset,
+            appended_ms,
+            appended_ms - int(born) + _LAG_MS,
+            int(moved) - appended_ms,
+            doubt_offset,
+            size,
+        ]
+        if is_open:
+            numbers.append(int(asked) - appended_ms * is_asked)
+        else:
+            numbers += (int(op_offset) << _LINE_BITS | int(op_line), int(time) - appended_ms)
+        widths = _OPEN_WIDTHS if is_open else _SCHEDULED_WIDTHS
+        try:
+            row = b"".join([n.to_bytes(width, "little") for n, width in zip(numbers, widths, strict=True)])
+        except OverflowError:  # one of them is below 0, or larger than usual
+            return False
+        self.rows[key] = row + unhexlify(hashed) if hashed else row
+        return True
+
+    def _add_shape(self, name: tuple[bytes, ...]) -> int:
+        if len(self._shapes) > len(self.rows) + SHAPES_SPARE_MAX:
+            self._forget_shapes()
+        head, group, counts, order, topics, checks, newest = (field.decode("ascii") for field in name)
+        seen, _, count = counts.partition("|")
+        checked, _, answered = checks.partition("/")
+        state = TxnState(head.partition("|")[2])
+        shape = _Shape(
+            state,
+            group,
+            int(seen),
+            int(count),
+            OrderMode(order),
+            tuple(topics.split(",")),
+            *map(int, (checked, answered, newest)),
+        )
+        self._shapes.append(shape)
+        self._shape_numbers[name] = len(self._shapes) - 1
+        return len(self._shapes) - 1
+
+    def _forget_shapes(self) -> None:
+        """Forget the shapes of which no transaction is left: half records may invent any number of them."""
+        used = {raw: number for number, raw in enumerate({row[_SHAPE]: None for row in self.rows.values()})}
+        numbers = {_number(raw): number for raw, number in used.items()}
+        self._shapes = [self._shapes[number] for number in numbers]
+        self._shape_numbers = {name: numbers[n] for name, n in self._shape_numbers.items() if n in numbers}
+        width = _WIDTHS[0]
+        self.rows = {k: used[row[_SHAPE]].to_bytes(width, "little") + row[width:] for k, row in self.rows.items()}
+
+    def drop(self, key: str) -> None:
+        """Forget one that is settled, or that has no short form any more."""
+        self.rows.pop(key, None)
+
+    def load(self, key: str) -> Transaction | None:
+        """Load a dormant transaction: it is returned and is no longer dormant. None: no transaction of this key is dormant."""
+        row = self.rows.pop(key, None)
+        if row is None:
+            return None
+        txn = _transaction(key, row, self._shapes)
+        if not self.rows:
+            self._forget_shapes()
+        if txn.state is TxnState.OPEN and txn.group in self.counts:
+            count, asked_count = self.counts[txn.group]
+            self.counts[txn.group] = count - 1, asked_count - (txn.ensure_extras().checked_count > 0)
+        return txn
+
+    def place_of(self, key: str) -> tuple[int, int] | None:
+        """Doubt offset and size of its content; None: no transaction of this key is dormant."""
+        row = self.rows.get(key)
+        return None if row is None else (_number(row[_DOUBT]), _number(row[_SIZE]))
+
+    def committed_at(self, key: str) -> OpPosition:
+        """Op position of the commit of a scheduled one."""
+        committed = _number(self.rows.get(key, b"")[_COMMITTED])
+        return committed >> _LINE_BITS, committed & (1 << _LINE_BITS) - 1
+
+    def time_of(self, key: str) -> int | None:
+        """The time of a scheduled one; None: it is none."""
+        row = self.rows.get(key, b"")
+        return _number(row[_APPENDED]) + _number(row[_TIME]) if len(row) >= _TIME.stop else None
+
+    def sample(self, count_max: int) -> Iterator[tuple[Transaction, int]]:
+        """At most about so many of them, each with the number of those that it stands for. They stay dormant; any thread may call it."""
+        shapes, rows = self._shapes, list(self.rows.items())  # the interpreter runs list() as one step
+        step = len(rows) // count_max + 1
+        for number in range(0, len(rows), step):
+            yield _transaction(*rows[number], shapes), min(step, len(rows) - number)
+
+    def all_unsettled(self) -> Iterator[Transaction]:
+        """All of them as transactions, for reading only: they stay dormant."""
+        return (_transaction(key, row, self._shapes) for key, row in self.rows.items())
+
+    # --- time ---
+
+    def begin(self, policies: CheckPolicies, release_times: ReleaseTimes) -> int:
+        """Note when those that a restart found are due. Returns when the last of them moved to doubt, or was decided there."""
+        newest_ms = 0
+        waiting: dict[str, _Waiting] = {}
+        asked_counts: dict[str, int] = {}
+        of_shapes = []
+        for shape in self._shapes:
+            policy, group = policies.of(shape.producer_group), shape.producer_group
+            is_open = shape.state is TxnState.OPEN
+            of_group = waiting.setdefault(group, _Waiting([], array("q"), array("q"))) if is_open else None
+            pause_ms = pause_after(shape.checked_count, policy) if shape.checked_count else 0
+            of_shapes.append((of_group, group, policy.check_immunity_ms, policy.transaction_age_max_ms, pause_ms))
+        times, committed, keys = array("q"), array("q"), list[str]()
+        number = int.from_bytes
+        for key, row in self.rows.items():  # hot path: a million of them
+            of_group, group, immunity_ms, age_max_ms, pause_ms = of_shapes[number(row[_SHAPE], "little")]
+            appended_ms = number(row[_APPENDED], "little")
+            moved_ms = appended_ms + number(row[_MOVED], "little")
+            if moved_ms > newest_ms:
+                newest_ms = moved_ms
+            if of_group is None:
+                times.append(appended_ms + number(row[_TIME], "little"))
+                committed.append(number(row[_COMMITTED], "little"))
+                keys.append(key)
+                continue
+            due_ms = appended_ms + immunity_ms
+            end_ms = due_ms + age_max_ms
+            if pause_ms:
+                asked_counts[group] = asked_counts.get(group, 0) + 1
+                due_ms = min(appended_ms + number(row[_ASKED], "little") + pause_ms, end_ms)
+            of_group.keys.append(key)
+            of_group.due_ms.append(due_ms)
+            of_group.end_ms.append(end_ms)
+        release_times.add_run(times, committed, keys)
+        for group, found in waiting.items():
+            if found.keys:
+                self.counts[group] = len(found.keys), asked_counts.get(group, 0)
+                self._wait(group, found)
+        return newest_ms
+
+    @property
+    def group_count(self) -> int:
+        """Number of groups."""
+        return len(self._waiting)
+
+    @property
+    def groups(self) -> list[str]:
+        """Groups that may still have dormant undecided transactions."""
+        return list(self._waiting)
+
+    def due(self, group: str, now_ms: int, count_max: int) -> list[str]:
+        """At most `count_max` keys of a group that are due, the earliest first. The caller must load each of them."""
+        keys, due_ms, end_ms = self._waiting[group]
+        found: list[str] = []
+        while keys and due_ms[-1] <= now_ms and len(found) < count_max:
+            key = keys.pop()
+            due_ms.pop()
+            end_ms.pop()
+            if key in self.rows:
+                found.append(key)
+        if not keys:
+            del self._waiting[group], self._next_end_ms[group]
+        return found
+
+    def too_old(self, group: str, now_ms: int, count_max: int) -> list[str]:
+        """At most `count_max` keys of a group whose age is over, due or not."""
+        if self._next_end_ms[group] > now_ms:
+            return []
+        # Scans all of them, but only when the age of one is over.
+        keys, _, end_ms = self._waiting[group]
+        found = [k for k in compress(keys, (end <= now_ms for end in end_ms)) if k in self.rows]
+        if len(found) <= count_max:
+            later = (end for end in end_ms if end > now_ms)
+            self._next_end_ms[group] = min(later, default=NEVER_MS)
+        return found[:count_max]
+
+    def _wait(self, group: str, found: _Waiting) -> None:
+        # They arrive in the order in which they moved to doubt, which is nearly the order of their times: sorting is cheap.
+        due_ms = found.due_ms
+        order = sorted(range(len(due_ms)), key=due_ms.__getitem__)
+        order.reverse()
+        self._waiting[group] = _Waiting(
+            [found.keys[index] for index in order],
+            array("q", [due_ms[index] for index in order]),
+            array("q", [found.end_ms[index] for index in order]),
+        )
+        self._next_end_ms[group] = min(found.end_ms)
+
+
+def _transaction(key: str, row: bytes, shapes: Sequence[_Shape]) -> Transaction:
+    shape = shapes[_number(row[_SHAPE])]
+    is_open = shape.state is TxnState.OPEN
+    _, first, distance, appended_ms, lag, moved, doubt_offset, size, *rest = (
+        _number(row[each]) for each in (_OPEN_SLICES if is_open else _SCHEDULED_SLICES)
+    )
+    committed = None if is_open else (rest[0] >> _LINE_BITS, rest[0] & (1 << _LINE_BITS) - 1)
+    summary = DoubtSummary(
+        key=key,
+        state=shape.state.value,
+        reason="",
+        producer_group=shape.producer_group,
+        first_offset=first,
+        last_offset=first + distance,
+        seen=shape.seen,
+        count=shape.count,
+        appended_ms=appended_ms,
+        born_ms=appended_ms - lag + _LAG_MS,
+        key_hash=hexlify(row[_KEY_HASH]).decode("ascii") or None,
+        order=shape.order,
+        immunity_ms=None,
+        decided_at=committed,
+        moved_ms=appended_ms + moved,
+        topics=shape.topics,
+        checked_count=shape.checked_count,
+        answered_count=shape.answered_count,
+        asked_ms=appended_ms + rest[0] if shape.checked_count else 0,
+        answered_number=shape.answered_number,
+        times=() if is_open else (appended_ms + rest[1],),
+        committed_at=committed,
+    )
+    return from_summary(summary, doubt_offset=doubt_offset, size=size)
+
+
+RUN_COUNT = 10_000
+"""Times in the heap of `ReleaseTimes` above which they become a run."""
+
+RUNS_MAX = 64
+"""Runs above which they become one."""
+
+TIMES_MIN = 1_000
+"""Times among which obsolete ones may stay; of more, as many as there are others."""
+
+
+class _Run(NamedTuple):
+    """Times of scheduled transactions, the last one first."""
+
+    times: array[int]
+    keys: list[str]
+
+
+class ReleaseTimes:
+    """The times of scheduled transactions: the earliest first, and of one time what was committed first. Some are obsolete.
+
+    The newest ones are in a heap. Of a million, all but some are in sorted runs, which take 16 bytes each. `committed_at` tells the op
+    position of a transaction's commit, and `is_awaited` whether a time of it is not obsolete.
+    """
+
+    def __init__(self, committed_at: Callable[[str], OpPosition], is_awaited: Callable[[int, str], bool]) -> None:
+        self._committed_at = committed_at
+        self._is_awaited = is_awaited
+        self._heap: list[tuple[int, OpPosition, str]] = []
+        self._runs: list[_Run] = []
+        self._count_max = TIMES_MIN
+
+    def __len__(self) -> int:
+        return len(self._heap) + sum(len(run.keys) for run in self._runs)
+
+    @property
+    def first_ms(self) -> int:
+        """The earliest; later than any time if there is none."""
+        heads = [run.times[-1] for run in self._runs]
+        if self._heap:
+            heads.append(self._heap[0][0])
+        return min(heads, default=NEVER_MS)
+
+    def add(self, time_ms: int, committed_at: OpPosition, key: str) -> None:
+        """Add a time of a transaction that was committed at this op position."""
+        heappush(self._heap, (time_ms, committed_at, key))
+        if len(self._heap) > RUN_COUNT:
+            self._heap.sort(reverse=True)
+            self._runs.append(_Run(array("q", [time for time, _, _ in self._heap]), [key for _, _, key in self._heap]))
+            self._heap.clear()
+        if len(self._runs) > RUNS_MAX or len(self) > self._count_max:
+            self._forget_obsolete()
+
+    def _forget_obsolete(self) -> None:
+        """Make one run of those that are awaited."""
+        times, committed, keys = array("q"), list[int](), list[str]()
+        in_heap = ((time_ms, key) for time_ms, _, key in self._heap)
+        for time_ms, key in chain(in_heap, *(zip(run.times, run.keys, strict=True) for run in self._runs)):
+            if self._is_awaited(time_ms, key):
+                offset, line = self._committed_at(key)
+                times.append(time_ms)
+                committed.append(offset << 32 | line)
+                keys.append(key)
+        self._heap, self._runs = [], []
+        self.add_run(times, committed, keys)
+
+    def add_run(self, times: Sequence[int], committed: Sequence[int], keys: Sequence[str]) -> None:
+        """Add many; `committed` has a number for each that grows with the op position of its commit."""
+        order = sorted(range(len(keys)), key=committed.__getitem__)
+        order.sort(key=times.__getitem__)
+        order.reverse()
+        run = _Run(array("q"), [])
+        for index in order:
+            # One that was given another time, and then the first one again, is here twice.
+            if not run.keys or (run.times[-1], run.keys[-1]) != (times[index], keys[index]):
+                run.times.append(times[index])
+                run.keys.append(keys[index])
+        if run.keys:
+            self._runs.append(run)
+        self._count_max = max(2 * len(self), TIMES_MIN)
+
+    def take(self) -> tuple[int, str]:
+        """Remove and return the first: its time and key."""
+        first_ms = self.first_ms
+        heads: list[tuple[OpPosition, _Run | None]] = []
+        if self._heap and self._heap[0][0] == first_ms:
+            heads.append((self._heap[0][1], None))
+        heads += [(self._committed_at(run.keys[-1]), run) for run in self._runs if run.times[-1] == first_ms]
+        run = min(heads, key=lambda head: head[0])[1]
+        if run is None:
+            return first_ms, heappop(self._heap)[2]
+        run.times.pop()
+        key = run.keys.pop()
+        if not run.keys:
+            self._runs = [run for run in self._runs if run.keys]
+        return first_ms, key
