@@ -71,13 +71,16 @@ def _group(dice: Random, name: str, until_s: float) -> GroupPlan:
         rate_max=dice.choice((2, 1_000, 1_000)),
         answered_max=15 if is_patient else dice.choice((1, 2, 3)),
         age_max_s=_NEVER_S if is_patient or dice.random() < 0.5 else dice.choice((1.5, 4.0)),
-        unresolved=dice.choice(("park", "park", "rollback")),
+        unresolved=dice.choice(("park", "commit", "rollback")),
         open_count_max=dice.choice((2, 1_000)),
         slow_share=dice.choice((0.0, 0.2, 0.6)),
         slow_s=dice.choice((0.5, 3.0)),
         twice_share=dice.choice((0.0, 0.0, 0.5)),
         failing_share=dice.choice((0.0, 0.1, 0.3)),
     )
+
+
+_OWN_POLICIES = ("park", "rollback", "commit")
 
 
 def _transaction(dice: Random, transaction: PlannedTransaction) -> PlannedTransaction:
@@ -92,6 +95,7 @@ def _transaction(dice: Random, transaction: PlannedTransaction) -> PlannedTransa
         immunity_s=dice.choice((0.1, 1.5, 3.0)) if dice.random() < 0.15 else None,
         is_unclear=dice.random() < 0.15,
         is_retried=dice.random() < 0.3,
+        unresolved=Random(transaction.txn_id).choice((None, None, None, *_OWN_POLICIES)),
     )
 
 

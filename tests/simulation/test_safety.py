@@ -116,6 +116,7 @@ def test_promises_hold_in_worlds_with_faults() -> None:
         "unknown by barrier",
         "commit by check",
         "rollback by policy",
+        "commit by policy",
         "unknown by operator",
     } <= seen.keys()
     missing = {harm.value for harm in Harm} - happened.keys()

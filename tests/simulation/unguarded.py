@@ -363,6 +363,19 @@ class ResignedCoordinator(Coordinator):
         self._targets = _ResignedTargets(config, connections, clock=self._clock)
 
 
+class _InsistentRefusals(Refusals):
+    def _pause_lines(self, error: TxLayerError) -> None:
+        del error
+
+
+class InsistentCoordinator(Coordinator):
+    """Writes its own op lines again at once, although op refuses them."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._refusals.__class__ = _InsistentRefusals
+
+
 class _GrudgingRefusals(Refusals):
     def is_quiet(self, partition: int, now: float) -> None:
         del partition, now

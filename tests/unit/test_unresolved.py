@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.unguarded import InsistentCoordinator
 from tests.support.core_records import op_line, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.world import RefusedError
+from txlayer.coordinator.loop import Coordinator
 from txlayer.core import codec
 from txlayer.core.messages import HalfOptions, OpMessage, Resolution, Source, UnresolvedAction, txn_id_of
 
@@ -177,3 +179,18 @@ def test_scheduled_messages_wait_whole_while_op_refuses_and_nothing_else_waits(
     op.is_on = False
     stage.work(seconds=400)
     assert ([txn_id_of(B), txn_id_of(A)], {}) == (stage.visible(), states(stage))
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize(("make", "state"), [(Coordinator, "parked"), (InsistentCoordinator, "open")])
+def test_without_the_pause_what_a_policy_decides_is_neither_decided_nor_parked(
+    make: type[Coordinator], state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = open_stage("rollback", make=make)
+    OpRefuses(stage, Code.TOPIC_AUTHORIZATION_FAILED)
+    stage.half(A)
+    with caplog.at_level(logging.WARNING, "txlayer.coordinator"):
+        stage.work(seconds=AGE_S + 600)
+
+    assert state == stage.on_doubt()[A].state
+    assert (rebuilds(caplog) > 20) is (make is InsistentCoordinator)
