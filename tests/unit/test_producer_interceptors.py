@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from tests.support.producer_stage import HALF, OP, ORDER, ProducerStage, World
 from txlayer.core.messages import COMMIT, ROLLBACK, Message, Resolution
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, TxLayerError, UsageError
 from txlayer.producer.aio import AsyncTransactionalProducer
-from txlayer.producer.interceptors import ProducerInterceptor, SentTransaction, intercepting, watching
+from txlayer.producer.engine import assemble
+from txlayer.producer.interceptors import ProducerInterceptor, SentTransaction, intercepting
 from txlayer.producer.submitted import SubmittedTransaction
 
 
@@ -126,7 +128,7 @@ class WatchedWorld(World):
     """A world whose transactions an interceptor sees."""
 
     def __init__(self, notes: Notes) -> None:
-        super().__init__(watching(intercepting([notes]), spare_bytes=0))
+        super().__init__(partial(assemble, watchers=intercepting([notes])))
 
 
 def test_a_half_message_that_is_not_stored_is_an_error_and_its_rollback_an_end() -> None:

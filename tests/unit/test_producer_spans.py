@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from tests.support.tracing import Spans, attributes
 from txlayer.adapters.tracing import HEADER_BYTES
 from txlayer.core.messages import COMMIT
 from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError
-from txlayer.producer.interceptors import watching
+from txlayer.producer.engine import assemble
 from txlayer.producer.submitted import SubmittedTransaction
 from txlayer.producer.tracing import traced
 
@@ -20,7 +21,7 @@ class TracedWorld(World):
     """A world whose engine makes spans."""
 
     def __init__(self, spans: Spans, **settings: Any) -> None:
-        super().__init__(watching(traced(spans.tracing), spare_bytes=HEADER_BYTES), **settings)
+        super().__init__(partial(assemble, watchers=traced(spans.tracing), spare_bytes=HEADER_BYTES), **settings)
 
 
 @pytest.fixture

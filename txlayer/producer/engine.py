@@ -37,6 +37,7 @@ from txlayer.producer.identity import (
     check_with_option,
     now_ms,
 )
+from txlayer.producer.interceptors import Onlooker, Watch, Watcher
 from txlayer.producer.metrics import ProducerMetrics
 from txlayer.producer.pipeline import LINE_BYTES_MAX, NAMED_MAX, OPEN, UNSTORED, OpQueue, PendingTransaction, Pipeline
 from txlayer.producer.questions import OpenLimit
@@ -196,8 +197,6 @@ SINCE = timedelta(hours=1)
 
 
 MakePending = Callable[[OpQueue, str, int, int], PendingTransaction]
-Assemble = Callable[..., "Engine"]
-"""`assemble`, or what makes an engine that does more."""
 
 
 class Engine:
@@ -212,6 +211,7 @@ class Engine:
         pipeline: Pipeline,
         config: ProducerConfig,
         check_with: str = "",
+        watchers: Sequence[Watcher] = (),
     ) -> None:
         self.connections = connections
         self.encoder = encoder
@@ -226,7 +226,9 @@ class Engine:
         self.watch: EntryWatch | None = None
         self._asking = threading.Lock()
         self._check_with = check_with
-        self.entry = Entry(None, BY_MESSAGES, asked_options(check_with, None), may_wait=True, is_plain=not check_with)
+        self.watchers = watchers
+        is_plain = not check_with and not watchers
+        self.entry = Entry(None, BY_MESSAGES, asked_options(check_with, None), may_wait=True, is_plain=is_plain)
         """That of a transaction without options."""
 
     def enter(
@@ -253,7 +255,7 @@ class Engine:
         if check_with is not None or query_id is not None:
             own = self._check_with if check_with is None else check_with_option(check_with)
             asked = asked_options(own, query_id)
-        is_plain = placement in (BY_MESSAGES, ANYWHERE) and txn_id is None and not asked
+        is_plain = placement in (BY_MESSAGES, ANYWHERE) and txn_id is None and not asked and not self.watchers
         return Entry(txn_id, placement, asked, block, is_plain)
 
     def hear_limit(self, limit: OpenLimit | None) -> None:
@@ -297,14 +299,17 @@ class Engine:
             pipeline.check_open()
         if not pipeline.acquire_slot():
             return None
-        return self._launch(make, records, placement, key)
-
-    def _launch(
-        self, make: MakePending, records: list[HalfRecord], placement: Placement, key: str
-    ) -> PendingTransaction:
-        pipeline = self.pipeline
+        watches: list[Watch] = []
+        try:
+            for begin in self.watchers:
+                records, watch = begin(pipeline, records, key)
+                watches.append(watch)
+        except BaseException:
+            pipeline.give_back(1)
+            raise
         queue = pipeline.queues[self.identity.partition(placement, key)]
         txn = make(queue, key, now_ms(), len(records))
+        txn.watches = watches  # before anything is sent: reports come at once
         queued_count = pipeline.store(txn, records)
         if queued_count < len(records):
             txn.unsent = (records, queued_count)
@@ -400,12 +405,10 @@ def open_engine(
     serializer: Any,
     connect: ConnectProducer,
     answering: Answering | None = None,
-    make: Assemble | None = None,
     metrics: ProducerMetrics | None = None,
-    linger_ms: float = LINGER_MS,
     **given: Any,
 ) -> Engine:
-    """Connect, check the namespace's topics, and start the producer's thread, and its responder's; blocks.
+    """Connect, check the namespace's topics, and start the producer's thread, and its responder's; blocks. `given`: see `assemble`.
 
     Raises:
         BrokerUnavailableError: no broker answered within `start_timeout`.
@@ -423,9 +426,7 @@ def open_engine(
                 expected=f"{half.partition_count} partitions, like {config.topics.half}",
                 found=f"{op.partition_count}",
             )
-        engine = (make or assemble)(
-            config, connections, half, op, group=group, serializer=serializer, linger_ms=linger_ms, **given
-        )
+        engine = assemble(config, connections, half, op, group=group, serializer=serializer, **given)
     except BaseException:
         connections.close()
         raise
@@ -466,7 +467,7 @@ def assemble(
     spare_bytes: int = 0,
     check_with: str = "",
     select: PartitionSelector | None = None,
-    kind: type[Engine] = Engine,
+    watchers: Sequence[Watcher] = (),
 ) -> Engine:
     """The parts, of topics that fit together; the producer's thread is not started.
 
@@ -485,6 +486,8 @@ def assemble(
     pipeline.finder = OffsetLookup(
         connections.history, post=pipeline.post, patience_s=config.resolution_timeout.total_seconds()
     )
+    if watchers:
+        pipeline.observers.append(Onlooker())
     encoder = Encoder(
         config,
         half_bytes_max=half.message_bytes_max,
@@ -492,13 +495,14 @@ def assemble(
         select=select,
         serialize=None if serializer is None else partial(connections.serialize, serializer),
     )
-    return kind(
+    return Engine(
         connections=connections,
         encoder=encoder,
         identity=Identity(partition_count=half.partition_count),
         pipeline=pipeline,
         config=config,
         check_with=check_with,
+        watchers=watchers,
     )
 
 

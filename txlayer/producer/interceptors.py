@@ -6,17 +6,14 @@ A producer that has neither runs none of this.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from txlayer.core.messages import Message, Resolution, nonce_of, txn_id_of
 from txlayer.errors import OutcomeUnknownError, UsageError
 from txlayer.producer.encoding import HalfRecord
-from txlayer.producer.engine import Assemble, Engine, MakePending, assemble
-from txlayer.producer.identity import Placement
-from txlayer.producer.pipeline import UNSTORED, OpQueue, OpRecord, PendingTransaction, Pipeline
-from txlayer.producer.submitted import LocalWork, SubmittedTransaction
+from txlayer.producer.pipeline import UNSTORED, OpRecord, PendingTransaction, Pipeline
 
 logger = logging.getLogger("txlayer.producer")
 
@@ -134,55 +131,6 @@ class _Intercepted:
                 logger.exception("interceptor.raised", extra={"txn_id": self._sent.txn_id, "nonce": self._sent.nonce})
 
 
-# --- watched transactions ---------------------------------------------------------------------------------------------
-
-if TYPE_CHECKING:
-    _Base = PendingTransaction
-else:
-    _Base = object  # the kinds of transactions have slots: only one of two bases may
-
-
-class _Watched(_Base):
-    if TYPE_CHECKING:
-        __slots__ = ("watches",)
-        watches: tuple[Watch, ...]
-    else:
-        __slots__ = ()  # each kind below has the slot itself
-
-    @property
-    def trace_id(self) -> str:
-        """As in `PendingTransaction`."""
-        return next(filter(None, (watch.trace_id for watch in self.watches)), "")
-
-    def prepared(self) -> None:
-        """Every half message is reported."""
-        for watch in self.watches:
-            watch.prepared(self)
-        super().prepared()
-
-
-@cache
-def _watched_kind(kind: Any) -> Any:
-    return type(f"Watched{kind.__name__}", (_Watched, kind), {"__slots__": ("watches",)})
-
-
-def _watched(make: MakePending, watches: tuple[Watch, ...]) -> MakePending:
-    """Makes the same kind of transaction, watched."""
-    call: Callable[..., Any]
-    if isinstance(make, partial):
-        call = partial(_watched_kind(make.func), *make.args, **make.keywords)
-    else:
-        assert isinstance(make, type)
-        call = _watched_kind(make)
-
-    def made(queue: OpQueue, key: str, born_ms: int, message_count: int) -> PendingTransaction:
-        txn: _Watched = call(queue, key, born_ms, message_count)
-        txn.watches = watches  # before anything is sent: reports come at once
-        return txn
-
-    return made
-
-
 class Onlooker:
     """Tells watches how their transactions end: an observer of a pipeline."""
 
@@ -192,64 +140,19 @@ class Onlooker:
     def ending(self, record: OpRecord) -> None:
         """The record is about to be written."""
         for txn in record.txns:
-            if isinstance(txn, _Watched):
-                for watch in txn.watches:
-                    watch.ending(txn)
+            for watch in txn.watches:
+                watch.ending(txn)
 
     def acknowledged(self, record: OpRecord, offset: int) -> None:
         """The record's lines are stored."""
         for txn in record.txns:
-            if isinstance(txn, _Watched) and txn.op_offset == UNSTORED:
+            if txn.op_offset == UNSTORED:
                 for watch in txn.watches:
                     watch.ended(txn, record, offset, None)
 
     def lost(self, record: OpRecord) -> None:
         """The record's lines may not be stored."""
         for txn in record.txns:
-            if isinstance(txn, _Watched):
-                error = OutcomeUnknownError("its resolution may not be stored", txn_id=txn.txn_id, step="op")
-                for watch in txn.watches:
-                    watch.ended(txn, record, UNSTORED, error)
-
-
-class WatchedEngine(Engine):
-    """An `Engine` whose transactions are watched."""
-
-    watchers: Sequence[Watcher]
-
-    def launch_plain(
-        self,
-        message: Message,  # noqa: ARG002 - the parent's
-        placement: Placement,  # noqa: ARG002 - the parent's
-        work: LocalWork | None,  # noqa: ARG002 - the parent's
-    ) -> SubmittedTransaction | None:
-        """None: a transaction that is watched is not that plain."""
-        return None
-
-    def _launch(
-        self, make: MakePending, records: list[HalfRecord], placement: Placement, key: str
-    ) -> PendingTransaction:
-        watches: list[Watch] = []
-        try:
-            for begin in self.watchers:
-                records, watch = begin(self.pipeline, records, key)
-                watches.append(watch)
-        except BaseException:
-            self.pipeline.give_back(1)
-            raise
-        return super()._launch(_watched(make, tuple(watches)), records, placement, key)
-
-
-def watching(watchers: Sequence[Watcher], *, spare_bytes: int) -> Assemble:
-    """`assemble` for a producer whose transactions are watched; `assemble` itself without watchers."""
-    if not watchers:
-        return assemble
-
-    def assembled(*arguments: Any, **given: Any) -> Engine:
-        engine = assemble(*arguments, **given, spare_bytes=spare_bytes, kind=WatchedEngine)
-        assert isinstance(engine, WatchedEngine)
-        engine.watchers = watchers
-        engine.pipeline.observers.append(Onlooker())
-        return engine
-
-    return assembled
+            error = OutcomeUnknownError("its resolution may not be stored", txn_id=txn.txn_id, step="op")
+            for watch in txn.watches:
+                watch.ended(txn, record, UNSTORED, error)

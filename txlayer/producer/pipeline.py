@@ -35,7 +35,7 @@ from txlayer.producer.waiting import Bell, Waker
 
 if TYPE_CHECKING:
     from txlayer.producer.engine import OffsetLookup
-    from txlayer.producer.interceptors import Onlooker
+    from txlayer.producer.interceptors import Onlooker, Watch
     from txlayer.producer.metrics import Meter
     from txlayer.producer.submitted import SubmittedTransaction
 
@@ -95,6 +95,7 @@ class PendingTransaction:
         "unreported_count",
         "unsent",
         "waker",
+        "watches",
     )
 
     def __init__(self, queue: OpQueue, key: str, born_ms: int, message_count: int) -> None:
@@ -110,6 +111,7 @@ class PendingTransaction:
         self.unsent: tuple[list[HalfRecord], int] | None = None
         """(all half records, how many are queued) while the client has no room for the rest."""
         self.waker: Waker | None = None
+        self.watches: Sequence[Watch] = ()
 
     @property
     def txn_id(self) -> str:
@@ -124,7 +126,7 @@ class PendingTransaction:
     @property
     def trace_id(self) -> str:
         """The trace that its messages carry; "" without tracing."""
-        return ""
+        return next(filter(None, (watch.trace_id for watch in self.watches)), "")
 
     @property
     def half_partition(self) -> int:
@@ -210,6 +212,8 @@ class PendingTransaction:
 
     def prepared(self) -> None:
         """Every half message is reported."""
+        for watch in self.watches:
+            watch.prepared(self)
         if self.error is not None:
             self.failed_to_prepare(self.error)
         elif self.resolution is not None:

@@ -28,7 +28,7 @@ from txlayer.producer.check_handlers import AsyncCheckHandler, CheckHandler, han
 from txlayer.producer.encoding import PartitionSelector, headers_of
 from txlayer.producer.engine import SINCE, Engine, open_engine
 from txlayer.producer.identity import Entry, TransactionOptions, check_with_option, now_ms
-from txlayer.producer.interceptors import ProducerInterceptor, intercepting, watching
+from txlayer.producer.interceptors import ProducerInterceptor, intercepting
 from txlayer.producer.metrics import ProducerMetrics
 from txlayer.producer.pipeline import LOOK_S, PendingTransaction, Pipeline, PipelineState, TransactionSendResult
 from txlayer.producer.questions import RefusedResolution, ResponderStats
@@ -305,8 +305,8 @@ class ConfiguredProducer(Generic[CheckT]):
             raise UsageError("partition_selector is called with a message and the number of its topic's partitions")
         self._partition_selector = partition_selector
         self._connect = connect
-        watchers = [*intercepting(interceptors), *traced(tracing)]
-        self._assemble = watching(watchers, spare_bytes=HEADER_BYTES if tracing.is_on else 0)
+        self._watchers = [*intercepting(interceptors), *traced(tracing)]
+        self._spare_bytes = HEADER_BYTES if tracing.is_on else 0
         self._metrics = metrics
         self._set_up()
 
@@ -330,11 +330,12 @@ class ConfiguredProducer(Generic[CheckT]):
             serializer=self._serializer,
             connect=self._connect,
             answering=None if self._handling is None else Answering(self._handling, on_refused, loop),
-            make=self._assemble,
             metrics=self._metrics,
             linger_ms=LINGER_OF_TASKS_MS if self._is_async else LINGER_MS,
             check_with=self._check_with,
             select=self._partition_selector,
+            watchers=self._watchers,
+            spare_bytes=self._spare_bytes,
         )
 
 

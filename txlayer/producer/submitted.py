@@ -105,6 +105,7 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
         self.error = None
         self.unsent = None
         self.waker = None
+        self.watches = ()
         self._work = work
         self._local: LocalPart | None = None
         self._local_error: BaseException | None = None
@@ -149,6 +150,8 @@ class SubmittedTransaction(PendingTransaction, Future[TransactionSendResult]):
         if self.error is not None or self.resolution is not None:
             PendingTransaction.prepared(self)
             return
+        for watch in self.watches:
+            watch.prepared(self)
         self.stage = PREPARED
         if self._work is None:
             self.resolution = COMMIT
