@@ -10,9 +10,11 @@ from tests.support.core_records import txn_key
 from tests.support.partition_driver import PartitionDriver
 from tests.support.producer_stage import HALF, ProducerStage
 from tests.support.still_coordinator import StillCoordinator
+from txlayer.adapters.errors import Code
 from txlayer.adapters.memory.log import MemoryRecord
+from txlayer.adapters.memory.world import RefusedError
 from txlayer.core import codec
-from txlayer.core.messages import NO_OPTIONS, HalfHeader, HalfOptions, Message, QuestionDetails
+from txlayer.core.messages import NO_OPTIONS, CheckRecord, HalfHeader, HalfOptions, Message, QuestionDetails
 from txlayer.errors import UsageError
 
 WANTED = ("key", "tags", "headers:order-id", "query_id")
@@ -133,6 +135,28 @@ def test_content_is_carried_when_it_is_asked_for_and_small_enough() -> None:
         details = [codec.decode_details(record.headers()) for record in asked(stage)]
         assert 1 < len(details)
         assert {expected} == {(len(each.content or b""), each.left_out) for each in details}
+
+
+@pytest.mark.fault("check handler: the check topic refuses a question as too large")
+def test_a_check_topic_that_refuses_what_a_question_carries_gets_the_question_alone() -> None:
+    stage = StillCoordinator()
+    half(stage, "content", value=b"v" * 500)
+    broker: Any = stage.kafka.cluster
+    produce = broker.produce
+
+    def refuse(place: Any, records: Any, *arguments: Any) -> Any:
+        sizes = [len(r.value() or b"") + sum(len(value or b"") for _, value in r.headers() or ()) for r in records]
+        if place[0] == stage.topics.check and max(sizes) > 300:
+            raise RefusedError(Code.MSG_SIZE_TOO_LARGE)
+        return produce(place, records, *arguments)
+
+    broker.produce = refuse
+    stage.work(seconds=90)
+
+    checks = [codec.decode_check(record.value()) for record in asked(stage)]
+    assert ["orders"] * len(checks) == [check.text for check in checks if isinstance(check, CheckRecord)]
+    assert checks
+    assert {None} == {codec.decode_details(record.headers()).content for record in asked(stage)}
 
 
 def test_questions_of_other_transactions_carry_nothing() -> None:

@@ -116,7 +116,7 @@ def malformed(what: str, fields: list[str], count: int) -> Undecodable:
 HALF_HEADER = "txl"
 """The only header of a half record; it packs all fields."""
 HALF_HEADER_BYTES_MAX = 2_048
-"""A longer one is out of form. Ours have 800 at most; doubt keeps the header of a content that it does not take whole."""
+"""A longer one is out of form. Ours have 1,920 at most; doubt keeps the header of a content that it does not take whole."""
 ID_HEADER = "txl-id"
 """On a forwarded record: the transaction id."""
 ORIGIN_HEADER = "txl-origin"
