@@ -272,13 +272,9 @@ def _name(kind: Any) -> str:
     return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
 
 
-def _kind_of(value: Any) -> str:
-    return "null" if value is None else type(value).__name__
-
-
 def _refusal(wanted: str) -> Reader:
     def read(value: Any) -> Any:
-        raise _UnfitError(f"{wanted} is needed, not {_kind_of(value)}")
+        raise _UnfitError(f"{wanted} is needed, not {'null' if value is None else type(value).__name__}")
 
     return read
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -53,10 +53,8 @@ CHECK_FETCH_WAIT_MS = 500
 class SharedQuestions(Protocol):
     """An administrator's view for any thread."""
 
-    @property
-    def topic_limits(self) -> Callable[[str], TopicLimits | None]: ...
-    @property
-    def groups_with_members(self) -> Callable[..., frozenset[str]]: ...
+    def topic_limits(self, topic: str) -> TopicLimits | None: ...
+    def groups_with_members(self, groups: Collection[str]) -> frozenset[str]: ...
     def close(self) -> None: ...
 
 

@@ -37,7 +37,9 @@ def memory_clients(link: Link, config: ClientConfig) -> Clients:
     return Clients(
         config=config,
         admin=partial(MemoryAdmin, link),
-        shared_questions=partial(_shared_admin, link),
+        shared_questions=lambda *, timeout_ms, patience_ms=0: MemoryAdmin(
+            link, timeout_ms=max(timeout_ms, patience_ms)
+        ),
         reader=partial(MemoryLogReader, link),
         writer=partial(MemoryTransactionalWriter, link),
         half_writer=partial(MemoryHalfWriter, link),
@@ -54,21 +56,9 @@ def _serialize(serializer: Any, value: Any, *, topic: str, headers: list[tuple[s
     return written
 
 
-def _shared_admin(link: Link, *, timeout_ms: int, patience_ms: int = 0) -> MemoryAdmin:
-    return MemoryAdmin(link, timeout_ms=max(timeout_ms, patience_ms))
-
-
-BOOTSTRAP_SERVERS = "127.0.0.1:0"
-"""What settings may name as the brokers' address; nothing listens there."""
-
 T = TypeVar("T")
 
 Isolation = Literal["read_committed", "read_uncommitted"]
-
-
-def at_once() -> float:
-    """Markers are written when the Kafka transaction ends."""
-    return 0.0
 
 
 class MemoryKafka:
@@ -82,13 +72,14 @@ class MemoryKafka:
             `float("inf")`: not before `land_markers`.
     """
 
-    def __init__(self, world: World | None = None, *, marker_delay_ms: Callable[[], float] = at_once) -> None:
+    def __init__(self, world: World | None = None, *, marker_delay_ms: Callable[[], float] = lambda: 0.0) -> None:
         self.world: World = ThreadWorld() if world is None else world
         self.cluster = Cluster(self.world, marker_delay_ms=marker_delay_ms)
         """Its state, for tests that judge a run; to change it use `do`."""
         self._numbers = count(1)
 
-    bootstrap_servers = BOOTSTRAP_SERVERS
+    bootstrap_servers = "127.0.0.1:0"
+    """What settings may name as the brokers' address; nothing listens there."""
 
     # --- clients ------------------------------------------------------------------------------------------------------
 
@@ -114,7 +105,7 @@ class MemoryKafka:
 
     def _link(self, client: str | None, role: str) -> Link:
         name = client or f"{role}-{next(self._numbers)}"
-        return Link(self.world, self.cluster, client=name, bootstrap_servers=BOOTSTRAP_SERVERS)
+        return Link(self.world, self.cluster, client=name, bootstrap_servers=self.bootstrap_servers)
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
