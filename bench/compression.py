@@ -19,8 +19,8 @@ import psutil
 from harness import ROOT, broker, settings_line
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.kafka.client import transactional_producer
 from txlayer.adapters.kafka.local import LocalBroker
+from txlayer.adapters.kafka.writers import KafkaTransactionalWriter
 from txlayer.config import ClientConfig
 from txlayer.core.topics import CreateTopic
 
@@ -49,18 +49,18 @@ def write(kafka: LocalBroker, records: list[tuple[bytes, bytes]], *, codec: str,
     settings = {"compression.type": setting} if setting != "producer" else {}
     with KafkaAdmin(config) as admin:
         admin.create([CreateTopic(topic, 1, 1, settings, why="measured")])
-    writer = transactional_producer(
+    writer = KafkaTransactionalWriter(
         config, transactional_id=topic, timeout_ms=30_000, batch_bytes_max=999_488, compression=codec
     )
-    writer.init_transactions(30)
+    writer.initialise(timeout_s=30)
     process, server = psutil.Process(), psutil.Process(kafka.pid)
     before, before_server = cpu_s(process), cpu_s(server)
     for start in range(0, len(records), PER_TRANSACTION):
-        writer.begin_transaction()
+        writer.begin()
         for key, value in records[start : start + PER_TRANSACTION]:
             writer.produce(topic, value, key, 0)
-        writer.flush(30)
-        writer.commit_transaction(30)
+        writer.flush(timeout_s=30)
+        writer.commit(timeout_s=30)
     client, served = cpu_s(process) - before, cpu_s(server) - before_server
     size = sum(len(key) + len(value) for key, value in records)
     stored = sum(file.stat().st_size for file in folder_of(server).rglob(f"{topic}-0/*.log"))

@@ -13,7 +13,9 @@ import pytest
 from tests.support.commands import run_command
 from txlayer import OrderedConsumer, TransactionalProducer
 from txlayer.adapters.kafka.admin import AdminConnection
-from txlayer.adapters.kafka.client import group_consumer, half_producer, plain_consumer, transactional_producer
+from txlayer.adapters.kafka.client import plain_consumer
+from txlayer.adapters.kafka.group import KafkaGroupReader
+from txlayer.adapters.kafka.writers import KafkaHalfWriter, KafkaTransactionalWriter
 from txlayer.cli.main import build_app
 from txlayer.config import PROTECTED_CLIENT_SETTINGS, ClientConfig
 from txlayer.errors import ConfigError
@@ -22,17 +24,15 @@ SECRET = "hunter2"
 
 
 def half(config: ClientConfig) -> object:
-    return half_producer(
-        config, message_timeout_ms=1000, batch_bytes_max=1_000_000, linger_ms=1, on_error=lambda _: None
-    )
+    return KafkaHalfWriter(config, message_timeout_ms=1000, batch_bytes_max=1_000_000, linger_ms=1)
 
 
 def transactional(config: ClientConfig) -> object:
-    return transactional_producer(config, transactional_id="id", timeout_ms=5000, batch_bytes_max=1_000_000)
+    return KafkaTransactionalWriter(config, transactional_id="id", timeout_ms=5000, batch_bytes_max=1_000_000)
 
 
 def member(config: ClientConfig) -> object:
-    return group_consumer(config, group="g", session_timeout_ms=10_000)
+    return KafkaGroupReader(config, group="g", session_timeout_ms=10_000)
 
 
 def admin(config: ClientConfig) -> object:

@@ -79,7 +79,7 @@ class FakeConsumer:
 
 
 def reader_over(client: FakeConsumer, monkeypatch: pytest.MonkeyPatch) -> KafkaGroupReader:
-    monkeypatch.setattr(group, "group_consumer", lambda *_, **__: client)
+    monkeypatch.setattr(group, "new_client", lambda *_, **__: client)
     config = ClientConfig(bootstrap_servers="127.0.0.1:1")
     return KafkaGroupReader(config, group="g", session_timeout_ms=6_000)
 
@@ -144,7 +144,7 @@ def test_leaving_twice_is_leaving_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_static_member_gives_its_share_back_and_leaves_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     # The client itself leaves with `unsubscribe`; with nothing but its destructor the group keeps the place.
     clients = [FakeConsumer()]
-    monkeypatch.setattr(group, "group_consumer", lambda *_, **__: clients.pop())
+    monkeypatch.setattr(group, "new_client", lambda *_, **__: clients.pop())
     told: list[bool] = []
     calls, gone = clients[0].calls, weakref.ref(clients[0])
     reader = KafkaStoringGroupReader(

@@ -66,7 +66,7 @@ class SubscribedConsumer:
 def started(metadata: bytes, monkeypatch: pytest.MonkeyPatch) -> KafkaGroupReader:
     """A reader whose group gave it a share with this metadata."""
     consumer = SubscribedConsumer(metadata)
-    monkeypatch.setattr(group, "group_consumer", lambda *_args, **_named: consumer)
+    monkeypatch.setattr(group, "new_client", lambda *_args, **_named: consumer)
     reader = KafkaGroupReader(ClientConfig(), group="g", session_timeout_ms=6_000)
     reader.start(["orders"])
     return reader

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.serialization import MessageField, SerializationContext
 
@@ -142,115 +142,18 @@ def _unreadable(path: Any) -> str:
     return ""
 
 
-def half_producer(
-    config: ClientConfig,
-    *,
-    message_timeout_ms: int,
-    batch_bytes_max: int,
-    linger_ms: float,
-    on_error: Callable[[KafkaError], None],
-) -> Producer:
-    """An idempotent producer for half and op records; they always name their partition.
-
-    `on_error` gets refused credentials from within `poll`; it must not raise.
-    """
-    return new_client(
-        Producer,
-        {
-            "linger.ms": linger_ms,
-            **base_settings(config),
-            "enable.idempotence": True,
-            "acks": "all",
-            "message.timeout.ms": message_timeout_ms,
-            # Sizes are checked against the topics' own limits; a second limit in the client would only contradict them.
-            "message.max.bytes": MESSAGE_BYTES_MAX,
-            # The broker refuses a whole batch that is larger than the topic's largest message.
-            "batch.size": batch_bytes_max,
-            "error_cb": on_error,
-        },
-    )
-
-
-def transactional_producer(
-    config: ClientConfig, *, transactional_id: str, timeout_ms: int, batch_bytes_max: int, compression: str = "none"
-) -> Producer:
-    """A transactional producer, not initialised yet."""
-    return new_client(
-        Producer,
-        {
-            "compression.type": compression,
-            **base_settings(config),
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": timeout_ms,
-            # Equal, so that a slow answer is waited for and not asked for again.
-            "socket.timeout.ms": timeout_ms,
-            "message.timeout.ms": timeout_ms - 1000,
-            "linger.ms": 0,
-            # When no broker answers, the default forgets all of them, the transaction's coordinator too, and send_offsets
-            # waits for it for ever (librdkafka #5511). A writer that fails is replaced: the next one begins at bootstrap.
-            "metadata.recovery.strategy": "none",
-            "allow.auto.create.topics": False,
-            "partitioner": "murmur2_random",
-            "queue.buffering.max.messages": 1_000_000,
-            # The broker knows each topic's limit; the client's own of 1 MB would refuse what a topic allows.
-            "message.max.bytes": MESSAGE_BYTES_MAX,
-            "batch.size": batch_bytes_max,
-        },
-    )
-
-
 FETCH_QUEUE_BACKOFF_MS = 10
 """How long the client fetches nothing after its queue was full. Its default, a second, leaves a reader that empties the queue in
 a fifth of that waiting: 160,000 records/s instead of 540,000/s in a loop over `consume`."""
 
 
-_READING = {
+READING: Mapping[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
     "check.crcs": True,
     "allow.auto.create.topics": False,
 }
-
-
-def group_consumer(
-    config: ClientConfig,
-    *,
-    group: str,
-    session_timeout_ms: int,
-    fetch_wait_ms: int = 10,
-    instance_id: str = "",
-    on_commit: Callable[..., None] | None = None,
-    tells_end: bool = False,
-    prefetches: bool = True,
-) -> Consumer:
-    """A member of a classic group with the range assignor; it never stores offsets by itself.
-
-    With `tells_end` it gets an error record with the position whenever it has read all of a partition. Without `prefetches` it
-    fetches from a partition again when the records that it has fetched are taken: fewer requests, each with more records.
-    """
-    return new_client(
-        Consumer,
-        {
-            "fetch.wait.max.ms": fetch_wait_ms,
-            "queued.max.messages.kbytes": 65_536,
-            "fetch.message.max.bytes": 4 * 1024 * 1024,
-            "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
-            **({} if prefetches else {"queued.min.messages": 1, "fetch.queue.backoff.ms": 1}),
-            "max.poll.interval.ms": max(60_000, session_timeout_ms),
-            **base_settings(config),
-            "group.id": group,
-            **({"group.instance.id": instance_id} if instance_id else {}),
-            **({"on_commit": on_commit} if on_commit is not None else {}),
-            **_READING,
-            "group.protocol": "classic",
-            "partition.assignment.strategy": "range",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": tells_end,
-            "session.timeout.ms": session_timeout_ms,
-            "heartbeat.interval.ms": max(session_timeout_ms // 4, 100),
-        },
-    )
 
 
 _FETCH = {
@@ -288,7 +191,7 @@ def plain_consumer(
             # It is no member of a group: how long members may stay away is not for it, and the client refuses an interval
             # that is shorter than its session's 45 s.
             "max.poll.interval.ms": 300_000,
-            **_READING,
+            **READING,
             "group.id": group,
             "isolation.level": isolation,
             "enable.partition.eof": True,

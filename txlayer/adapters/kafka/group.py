@@ -10,7 +10,7 @@ import logging
 import struct
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,18 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from txlayer.adapters.kafka.client import Deadline, assign, group_consumer, kafka_error, readable, translate, watermarks
+from txlayer.adapters.kafka.client import (
+    FETCH_QUEUE_BACKOFF_MS,
+    READING,
+    Deadline,
+    assign,
+    base_settings,
+    kafka_error,
+    new_client,
+    readable,
+    translate,
+    watermarks,
+)
 from txlayer.adapters.ports import Assignment, OnRevoke, StoredOffset, TopicPartition
 from txlayer.adapters.readers import LOST_TO_COORDINATOR, TranslatedMember
 from txlayer.config import ClientConfig
@@ -58,12 +69,45 @@ class KafkaGroupReader(TranslatedMember):
     """The `GroupReader` of real Kafka."""
 
     def __init__(
-        self, config: ClientConfig, *, group: str, lost_to: str | None = LOST_TO_COORDINATOR, **reading: Any
+        self,
+        config: ClientConfig,
+        *,
+        group: str,
+        session_timeout_ms: int,
+        lost_to: str | None = LOST_TO_COORDINATOR,
+        fetch_wait_ms: int = 10,
+        instance_id: str = "",
+        on_commit: Callable[..., None] | None = None,
+        tells_end: bool = False,
+        prefetches: bool = True,
     ) -> None:
-        """`reading`: what `group_consumer` takes."""
+        """A member of a classic group with the range assignor; it never stores offsets by itself.
+
+        With `tells_end` it gets an error record with the position whenever it has read all of a partition. Without `prefetches` it
+        fetches from a partition again when the records that it has fetched are taken: fewer requests, each with more records.
+        """
         super().__init__(group=group, bootstrap_servers=config.bootstrap_servers, lost_to=lost_to)
         self._config = config
-        self._consumer: Consumer = group_consumer(config, group=group, **reading)
+        settings = {
+            "fetch.wait.max.ms": fetch_wait_ms,
+            "queued.max.messages.kbytes": 65_536,
+            "fetch.message.max.bytes": 4 * 1024 * 1024,
+            "fetch.queue.backoff.ms": FETCH_QUEUE_BACKOFF_MS,
+            **({} if prefetches else {"queued.min.messages": 1, "fetch.queue.backoff.ms": 1}),
+            "max.poll.interval.ms": max(60_000, session_timeout_ms),
+            **base_settings(config),
+            "group.id": group,
+            **({"group.instance.id": instance_id} if instance_id else {}),
+            **({"on_commit": on_commit} if on_commit is not None else {}),
+            **READING,
+            "group.protocol": "classic",
+            "partition.assignment.strategy": "range",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": tells_end,
+            "session.timeout.ms": session_timeout_ms,
+            "heartbeat.interval.ms": max(session_timeout_ms // 4, 100),
+        }
+        self._consumer = new_client(Consumer, settings)
         self._holds_share = False  # the group has given one, empty or not, and not taken it back
         self._is_closed = False
 

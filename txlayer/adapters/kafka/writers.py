@@ -24,7 +24,7 @@ from txlayer.adapters.errors import (
     translate_fatal,
     translate_unwritten,
 )
-from txlayer.adapters.kafka.client import Deadline, half_producer, kafka_error, transactional_producer
+from txlayer.adapters.kafka.client import MESSAGE_BYTES_MAX, Deadline, base_settings, kafka_error, new_client
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ClientConfig
 from txlayer.errors import BrokerUnavailableError, TxLayerError
@@ -33,16 +33,40 @@ from txlayer.errors import BrokerUnavailableError, TxLayerError
 class KafkaTransactionalWriter(TranslatedWriter):
     """The `TransactionalWriter` of real Kafka. One thread uses it."""
 
-    def __init__(self, config: ClientConfig, *, transactional_id: str, batch_bytes_max: int, **writing: Any) -> None:
-        """`writing`: what else `transactional_producer` takes."""
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        transactional_id: str,
+        timeout_ms: int,
+        batch_bytes_max: int,
+        compression: str = "none",
+    ) -> None:
         super().__init__(
             transactional_id=transactional_id,
             batch_bytes_max=batch_bytes_max,
             bootstrap_servers=config.bootstrap_servers,
         )
-        self._producer: Producer = transactional_producer(
-            config, transactional_id=transactional_id, batch_bytes_max=batch_bytes_max, **writing
-        )
+        settings = {
+            "compression.type": compression,
+            **base_settings(config),
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": timeout_ms,
+            # Equal, so that a slow answer is waited for and not asked for again.
+            "socket.timeout.ms": timeout_ms,
+            "message.timeout.ms": timeout_ms - 1000,
+            "linger.ms": 0,
+            # When no broker answers, the default forgets all of them, the transaction's coordinator too, and send_offsets
+            # waits for it for ever (librdkafka #5511). A writer that fails is replaced: the next one begins at bootstrap.
+            "metadata.recovery.strategy": "none",
+            "allow.auto.create.topics": False,
+            "partitioner": "murmur2_random",
+            "queue.buffering.max.messages": 1_000_000,
+            # The broker knows each topic's limit; the client's own of 1 MB would refuse what a topic allows.
+            "message.max.bytes": MESSAGE_BYTES_MAX,
+            "batch.size": batch_bytes_max,
+        }
+        self._producer = new_client(Producer, settings)
         self._deadline = Deadline("txlayer-send-offsets")
         self.produce: Callable[..., None] = self._producer.produce
 
@@ -128,13 +152,19 @@ class KafkaHalfWriter:
     ) -> None:
         self._failure: TxLayerError | None = None
         self._is_refusal_logged = False
-        self._producer: Producer = half_producer(
-            config,
-            message_timeout_ms=message_timeout_ms,
-            batch_bytes_max=batch_bytes_max,
-            linger_ms=linger_ms,
-            on_error=self._on_error,
-        )
+        settings = {
+            "linger.ms": linger_ms,
+            **base_settings(config),
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.timeout.ms": message_timeout_ms,
+            # Sizes are checked against the topics' own limits; a second limit in the client would only contradict them.
+            "message.max.bytes": MESSAGE_BYTES_MAX,
+            # The broker refuses a whole batch that is larger than the topic's largest message.
+            "batch.size": batch_bytes_max,
+            "error_cb": self._on_error,
+        }
+        self._producer = new_client(Producer, settings)
         # Bound once: these are called for every record and every round.
         self.produce: Callable[..., None] = self._producer.produce
         self.poll: Callable[[float], int] = partial(self._served, self._producer.poll)
