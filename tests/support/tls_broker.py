@@ -25,7 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stub fo
 from tests.support.broker import unique_name
 from tests.support.certificates import Authority, Signed
 from tests.support.waiting import wait_until
-from txlayer.adapters.kafka.admin import KafkaAcls
+from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.config import ClientConfig
@@ -124,9 +124,9 @@ class TlsBroker:
     def allow(self, acls: Sequence[Acl]) -> None:
         """Create these, and wait until the broker knows them."""
         wanted = frozenset(acls)
-        with KafkaAcls(ClientConfig(bootstrap_servers=self.open_servers)) as admin:
-            admin.create(acls)
-            wait_until(lambda: wanted <= set(admin.read()), within=30, what="the ACLs are there")
+        with KafkaAdmin(ClientConfig(bootstrap_servers=self.open_servers)) as admin:
+            admin.create_acls(acls)
+            wait_until(lambda: wanted <= admin.acls(), within=30, what="the ACLs are there")
 
     def allow_everything(self, principal: str) -> None:
         """Make somebody an administrator."""
@@ -145,9 +145,9 @@ class TlsBroker:
         ]
         for future in admin.create_acls(bindings).values():
             future.result(30)
-        with KafkaAcls(ClientConfig(bootstrap_servers=self.open_servers)) as known:
+        with KafkaAdmin(ClientConfig(bootstrap_servers=self.open_servers)) as known:
             wait_until(
-                lambda: sum(a.principal == principal for a in known.read()) >= len(bindings),
+                lambda: sum(a.principal == principal for a in known.acls()) >= len(bindings),
                 within=30,
                 what=f"{principal} may do everything",
             )

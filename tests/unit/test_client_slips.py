@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.commands import run_command
 from txlayer import OrderedConsumer, TransactionalProducer
-from txlayer.adapters.kafka.admin import AdminConnection
+from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.client import plain_consumer
 from txlayer.adapters.kafka.group import KafkaGroupReader
 from txlayer.adapters.kafka.writers import KafkaHalfWriter, KafkaTransactionalWriter
@@ -36,7 +36,7 @@ def member(config: ClientConfig) -> object:
 
 
 def admin(config: ClientConfig) -> object:
-    return AdminConnection(config, timeout_ms=1000).client()
+    return KafkaAdmin(config, timeout_ms=1000).client()
 
 
 CLIENTS: list[Callable[[ClientConfig], object]] = [half, transactional, member, plain_consumer, admin]

@@ -185,16 +185,16 @@ def check_acls(*, rights: Rights, connection: Connection, as_json: AsJson = Fals
 
 
 def _compare_acls(rights: Rights, connection: Connection, *, as_json: bool, creates: bool = False) -> list[AclChange]:
-    from txlayer.adapters.kafka.admin import KafkaAcls
+    from txlayer.adapters.kafka.admin import KafkaAdmin
 
     config = connection.config(ClientConfig)
     wanted = topics_.wanted_rights(
         config.namespace, rights.role, rights.principal, group=rights.group, topics=rights.topic or (), host=rights.host
     )
-    with KafkaAcls(config) as cluster:
-        changes = plan_acls(wanted, cluster.read(), namespace=config.namespace)
+    with KafkaAdmin(config) as cluster:
+        changes = plan_acls(wanted, cluster.acls(), namespace=config.namespace)
         if creates:
-            cluster.create([change.acl for change in changes if isinstance(change, CreateAcl)])
+            cluster.create_acls([change.acl for change in changes if isinstance(change, CreateAcl)])
     _show_acls(config.namespace, rights.principal, len(wanted), changes, as_json=as_json)
     return changes
 

@@ -63,8 +63,21 @@ _GRACE_S = 1.0
 """The client ends its questions itself; this is for one that does not."""
 
 
-class AdminConnection:
-    """One cluster's admin client, made at its first use. Used by one thread at a time."""
+_SLICE_S = 0.5
+"""So often a wait for an answer looks whether it was refused."""
+
+
+_STATES_WITH_MEMBERS = {
+    ConsumerGroupState.STABLE,
+    ConsumerGroupState.PREPARING_REBALANCING,
+    ConsumerGroupState.COMPLETING_REBALANCING,
+}
+_GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND)
+MISSING_CODES = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+
+
+class KafkaAdmin:
+    """The `Administration` of real Kafka, and the rights there; a question waits for `timeout_ms`."""
 
     def __init__(self, config: ClientConfig, *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
         self._config = config
@@ -74,6 +87,7 @@ class AdminConnection:
         self._has_answered = False
         self._refusal: KafkaError | None = None
         self._trouble = ""
+        self._consumers: dict[tuple[str, bool], Consumer] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -84,6 +98,7 @@ class AdminConnection:
     def close(self) -> None:
         """Give the clients back; the next use would make new ones."""
         self._client = None
+        self._close_consumers()
 
     def client(self) -> AdminClient:
         if self._client is None:
@@ -195,31 +210,6 @@ class AdminConnection:
             bootstrap_servers=self._config.bootstrap_servers,
             waited_ms=waited_ms,
         )
-
-
-_SLICE_S = 0.5
-"""So often a wait for an answer looks whether it was refused."""
-
-
-_STATES_WITH_MEMBERS = {
-    ConsumerGroupState.STABLE,
-    ConsumerGroupState.PREPARING_REBALANCING,
-    ConsumerGroupState.COMPLETING_REBALANCING,
-}
-_GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND)
-MISSING_CODES = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
-
-
-class KafkaAdmin(AdminConnection):
-    """The `Administration` of real Kafka; a question waits for `timeout_ms`."""
-
-    def __init__(self, config: ClientConfig, *, timeout_ms: int = ANSWER_TIMEOUT_MS) -> None:
-        super().__init__(config, timeout_ms=timeout_ms)
-        self._consumers: dict[tuple[str, bool], Consumer] = {}
-
-    def close(self) -> None:
-        super().close()
-        self._close_consumers()
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
@@ -453,6 +443,36 @@ class KafkaAdmin(AdminConnection):
             waited_ms=int((time.monotonic() - started) * 1000),
         )
 
+    # --- rights -------------------------------------------------------------------------------------------------------
+
+    def acls(self) -> frozenset[Acl]:
+        """Every right; none where the brokers have no authorizer."""
+        any_value: Any = None  # the client's stub wants a text
+        kind = (ResourceType.ANY, any_value, ResourcePatternType.ANY, any_value, any_value)
+        everything = AclBindingFilter(*kind, AclOperation.ANY, AclPermissionType.ANY)
+        future = self.client().describe_acls(everything, **self.limits())
+        return frozenset(map(_ours, self._authorised(future, "cluster", "describe ACLs")))
+
+    def create_acls(self, acls: Sequence[Acl]) -> None:
+        """Create these; one that is there already stays as it is.
+
+        Raises:
+            UsageError: the brokers have no authorizer; nothing was changed.
+        """
+        if not acls:
+            return
+        futures = self.client().create_acls([_theirs(acl) for acl in acls], **self.limits())
+        for binding, future in futures.items():
+            self._authorised(future, binding.name, "create ACLs")
+
+    def _authorised(self, future: concurrent.futures.Future[Any], resource: str, operation: str) -> Any:
+        answer = self.wait(future, resource=resource, operation=operation, foreseen={Code.SECURITY_DISABLED})
+        if isinstance(answer, KafkaError):
+            raise UsageError(
+                "the brokers have no authorizer, every client may do everything: set authorizer.class.name on them"
+            ) from KafkaException(answer)
+        return answer
+
     # --- what several questions share ---------------------------------------------------------------------------------
 
     def _create(self, wanted: list[NewTopic], *, validate_only: bool) -> list[str]:
@@ -588,40 +608,6 @@ class SharedAdmin:
 
 _CLUSTER = ResourceType.BROKER
 """So the client calls the cluster; all other resources, patterns and operations have our names."""
-
-
-class KafkaAcls(AdminConnection):
-    """The rights on one cluster, for one thread at a time; it connects at the first question.
-
-    Every question raises:
-        UsageError: the brokers have no authorizer; nothing was changed. Only `create` finds that out: to the question
-            which rights there are, the client answers "none" there.
-        BrokerUnavailableError: no answer in time; a change may have happened, ask again.
-        NotAuthorisedError: this principal may not see, or not change, rights; nothing was changed.
-    """
-
-    def read(self) -> frozenset[Acl]:
-        any_value: Any = None  # the client's stub wants a text
-        kind = (ResourceType.ANY, any_value, ResourcePatternType.ANY, any_value, any_value)
-        everything = AclBindingFilter(*kind, AclOperation.ANY, AclPermissionType.ANY)
-        answer = self._wait(self.client().describe_acls(everything, **self.limits()), "cluster", "describe ACLs")
-        return frozenset(_ours(binding) for binding in answer)
-
-    def create(self, acls: Sequence[Acl]) -> None:
-        """Create these; one that is there already stays as it is."""
-        if not acls:
-            return
-        futures = self.client().create_acls([_theirs(acl) for acl in acls], **self.limits())
-        for binding, future in futures.items():
-            self._wait(future, binding.name, "create ACLs")
-
-    def _wait(self, future: concurrent.futures.Future[Any], resource: str, operation: str) -> Any:
-        answer = self.wait(future, resource=resource, operation=operation, foreseen={Code.SECURITY_DISABLED})
-        if isinstance(answer, KafkaError):
-            raise UsageError(
-                "the brokers have no authorizer, every client may do everything: set authorizer.class.name on them"
-            ) from KafkaException(answer)
-        return answer
 
 
 def _theirs(acl: Acl) -> AclBinding:
