@@ -516,12 +516,6 @@ class TopicFacts:
         """The replication factor of the partition with the fewest replicas."""
         return min(map(len, self.replicas), default=0)
 
-    def number(self, setting: str) -> int | None:
-        """The value of a numeric setting; None if it is not a number."""
-        text = self.settings.get(setting, "")
-        digits = text.removeprefix("-")
-        return int(text) if digits.isascii() and digits.isdigit() else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:

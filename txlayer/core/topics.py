@@ -25,7 +25,7 @@ _CLOSED_MS_MIN = 10**12
 
 def closed_at_ms(settings: Mapping[str, str]) -> int | None:
     """Since when the namespace accepts no new transactions, by the settings of its half topic; None: it accepts them."""
-    found = _number(settings.get(CLOSED_SETTING, ""))
+    found = setting_number(settings, CLOSED_SETTING)
     return None if found is None or found < _CLOSED_MS_MIN else found
 
 
@@ -275,7 +275,7 @@ def _settings(topic: DesiredTopic, state: TopicState, actual: Mapping[str, Topic
 def _wanted(setting: Setting, actual: Mapping[str, TopicState]) -> str:
     if setting.above is None or setting.above.topic not in actual:
         return setting.value
-    followed = _number(actual[setting.above.topic].settings.get(setting.name, ""))
+    followed = setting_number(actual[setting.above.topic].settings, setting.name)
     return str(max(int(setting.value), (followed or 0) * setting.above.times))
 
 
@@ -291,6 +291,11 @@ def _is_met(name: str, *, found: str, wanted: str) -> bool:
     if rule is SettingRule.AT_LEAST_OR_UNLIMITED and -1 in (number, floor):
         return number == -1
     return number >= floor
+
+
+def setting_number(settings: Mapping[str, str], name: str) -> int | None:
+    """The value of a numeric setting; None if it is missing or not a number."""
+    return _number(settings.get(name, ""))
 
 
 def _number(text: str) -> int | None:

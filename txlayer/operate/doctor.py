@@ -15,7 +15,7 @@ from txlayer.adapters.ports import ClusterFacts
 from txlayer.config import ConsumerConfig, CoordinatorConfig, SystemTopics, milliseconds
 from txlayer.core.checks import CLOCK_ERROR_MS, IMMUNITY_MS_MAX
 from txlayer.core.ledger.transaction import FORWARD_OVERHEAD_BYTES
-from txlayer.core.topics import AlterSetting, CreateTopic, StoreFirstOffsets
+from txlayer.core.topics import AlterSetting, CreateTopic, StoreFirstOffsets, setting_number
 from txlayer.operate import length_text
 
 
@@ -102,7 +102,7 @@ def transaction_timeout(facts: ClusterFacts, config: CoordinatorConfig) -> Itera
     """The coordinators' time-out is allowed, and hanging Kafka transactions are swept soon."""
     for broker in facts.brokers:
         about = f"broker {broker.broker_id}"
-        most = _number(broker.settings, "transaction.max.timeout.ms")
+        most = setting_number(broker.settings, "transaction.max.timeout.ms")
         if most is not None and most < milliseconds(config.kafka_transaction_timeout):
             reason = f"transaction.max.timeout.ms={most} is below kafka_transaction_timeout: no coordinator can begin"
             mend = f"TXLAYER_KAFKA_TRANSACTION_TIMEOUT={most}ms, or {_alter(f'--{about}', 'transaction.max.timeout.ms', 900_000)}"
@@ -110,11 +110,11 @@ def transaction_timeout(facts: ClusterFacts, config: CoordinatorConfig) -> Itera
         elif most is not None:
             yield ok(about, f"transaction.max.timeout.ms={most}")
         sweep_name = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
-        sweep = _number(broker.settings, sweep_name)
+        sweep = setting_number(broker.settings, sweep_name)
         if sweep is not None and sweep > SWEEP_MAX_MS:
             reason = f"a Kafka transaction of a dead producer may block readers {length_text(sweep)} longer than its time-out"
             yield warning(about, reason, f"{sweep_name}=1000 in server.properties")
-        kept = _number(broker.settings, "transactional.id.expiration.ms")
+        kept = setting_number(broker.settings, "transactional.id.expiration.ms")
         if kept is not None and kept < ID_EXPIRATION_MIN_MS:
             reason = f"transactional.id.expiration.ms={kept}: a coordinator that pauses for so long loses its producers"
             mend = "transactional.id.expiration.ms=604800000 in server.properties"
@@ -124,8 +124,8 @@ def transaction_timeout(facts: ClusterFacts, config: CoordinatorConfig) -> Itera
 def session_timeout(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """The group's session time-out lies between the brokers' bounds."""
     for broker in facts.brokers:
-        least = _number(broker.settings, "group.min.session.timeout.ms")
-        most = _number(broker.settings, "group.max.session.timeout.ms")
+        least = setting_number(broker.settings, "group.min.session.timeout.ms")
+        most = setting_number(broker.settings, "group.max.session.timeout.ms")
         if least is None or most is None:
             continue
         about, asked = f"broker {broker.broker_id}", milliseconds(config.session_timeout)
@@ -143,8 +143,8 @@ def offsets(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[ClusterF
     """Stored offsets outlive an outage, and their metadata fits."""
     for broker in facts.brokers:
         about = f"broker {broker.broker_id}"
-        minutes = _number(broker.settings, "offsets.retention.minutes")
-        most = _number(broker.settings, "offset.metadata.max.bytes")
+        minutes = setting_number(broker.settings, "offsets.retention.minutes")
+        most = setting_number(broker.settings, "offset.metadata.max.bytes")
         is_fine = True
         if minutes is not None and minutes * 60_000 < longest_ms(config):
             is_fine = False
@@ -185,11 +185,6 @@ def internal_topics(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator
             yield error(topic.name, reason, mend)
         else:
             yield ok(topic.name, counted(topic.replication_factor, "replica"))
-
-
-def _number(settings: Mapping[str, str], name: str) -> int | None:
-    text = settings.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _with_setting(facts: ClusterFacts, name: str) -> Iterator[tuple[str, str]]:
@@ -256,7 +251,7 @@ def replication(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[Clu
 def in_sync(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """min.insync.replicas protects, does not stop everything, and is met."""
     for topic in (*facts.topics, *facts.real_topics):
-        least, replicas = topic.number("min.insync.replicas"), topic.replication_factor
+        least, replicas = setting_number(topic.settings, "min.insync.replicas"), topic.replication_factor
         alter = _alter_topic(topic.name, "min.insync.replicas", 2)
         found = []
         if least is not None and replicas >= REPLICAS and least < 2:
@@ -286,7 +281,7 @@ def retention(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[Cluste
     """Half and op outlive the longest transaction; check outlives the longest pause between two questions."""
     for name in (facts.half, facts.op):
         topic = facts.topic(name)
-        kept = None if topic is None else topic.number("retention.ms")
+        kept = None if topic is None else setting_number(topic.settings, "retention.ms")
         if kept is None:
             continue
         if kept == -1 or kept >= max(longest_ms(config), IMMUNITY_MS_MAX):
@@ -345,9 +340,9 @@ def real_topics(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[Clu
 def message_bytes(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """What half takes, the real topic takes too."""
     half = facts.topic(facts.half)
-    stored = None if half is None else half.number("max.message.bytes")
+    stored = None if half is None else setting_number(half.settings, "max.message.bytes")
     for topic in facts.real_topics:
-        most = topic.number("max.message.bytes")
+        most = setting_number(topic.settings, "max.message.bytes")
         if stored is None or most is None:
             continue
         # Our two headers are in the real record, ours of half is as long: an equal limit is nearly enough.
@@ -446,7 +441,7 @@ def log_start(facts: ClusterFacts, _config: CoordinatorConfig) -> Iterator[Clust
 def low_water(facts: ClusterFacts, config: CoordinatorConfig) -> Iterator[ClusterFinding]:
     """No old transaction holds half back."""
     half = facts.topic(facts.half)
-    kept = None if half is None else half.number("retention.ms")
+    kept = None if half is None else setting_number(half.settings, "retention.ms")
     is_fine = True
     for p in facts.partitions:
         if p.low_water is None:
