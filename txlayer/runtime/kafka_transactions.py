@@ -154,29 +154,33 @@ class KafkaTransactions:
             close_quietly(writer)
 
     def _append(self, writer: TransactionalWriter, entries: Sequence[Entry]) -> list[int]:
-        reports = [_Report(entry.topic) for entry in entries]
+        errors: dict[int, Any] = {}
+        offsets: dict[int, int] = {}
+
+        def report(index: int, error: Any, record: Any) -> None:
+            if error is not None:
+                errors[index] = error
+            elif record.offset() is not None:
+                offsets[index] = record.offset()
+
         try:
-            for index, ((topic, partition, key, value, headers), report) in enumerate(
-                zip(entries, reports, strict=True)
-            ):
+            for index, (topic, partition, key, value, headers) in enumerate(entries):
                 self.refused = [index]  # by the client itself, if it raises
-                produce(writer, topic, value, key, partition, report=report, headers=headers)
+                produce(writer, topic, value, key, partition, report=partial(report, index), headers=headers)
         except TxLayerError:
             raise
         except Exception as exc:
             raise writer.failure(exc) from exc
         # Flush before the offsets: the guard measures the time of their calls, so they must not wait for anything else.
         waiting = writer.flush(timeout_s=self._timeout_s)
-        failed = [index for index, report in enumerate(reports) if report.error is not None]
         # The other records of the transaction fail together with a refused one, for another reason.
-        self.refused = [at for at in failed if reports[at].error.code() in REFUSED_RECORD_CODES]
-        for at in self.refused or failed:
-            raise writer.refusal(reports[at].error, topic=reports[at].topic, txn_key="")
+        self.refused = [at for at in sorted(errors) if errors[at].code() in REFUSED_RECORD_CODES]
+        for at in self.refused or sorted(errors):
+            raise writer.refusal(errors[at], topic=entries[at].topic, txn_key="")
         raise_if_unacknowledged(waiting, waited_s=self._timeout_s)
-        offsets = [report.offset for report in reports if report.offset is not None]
-        if len(offsets) < len(reports):
+        if len(offsets) < len(entries):
             raise RetriableError("nobody told where records of a Kafka transaction were stored")
-        return offsets
+        return [offsets[index] for index in range(len(entries))]
 
     def _ready_writer(self) -> TransactionalWriter:
         """A producer without stale requests in flight."""
@@ -196,22 +200,6 @@ class KafkaTransactions:
             self.replaced_count += 1
             logger.info("producer.replaced", extra={"transactional_id": self.name})
         return successor
-
-
-class _Report:
-    """The delivery report of one record."""
-
-    __slots__ = ("error", "offset", "topic")
-
-    def __init__(self, topic: str) -> None:
-        self.error: Any = None
-        self.offset: int | None = None
-        self.topic = topic
-
-    def __call__(self, error: Any, record: Any) -> None:
-        self.error = error
-        if error is None:
-            self.offset = record.offset()
 
 
 ANY_PARTITION = -1
