@@ -116,19 +116,6 @@ def test_undecided_ones_are_counted_by_group_and_age() -> None:
     assert {(): 2 * DAY_MS / 1000 + 0.5} == values(seen, f.OLDEST_OPEN)
 
 
-def test_those_that_are_open_for_long_are_counted_with_the_fresh_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txlayer.core.ledger.unsettled.FRESH_COUNT_MAX", 2)
-    driver = PartitionDriver()
-    for number in range(5):
-        driver.half(txn_key(f"t{number}"))
-    driver.turn()
-    assert (4, 1) == tuple(len(table) for table in (driver.ledger.transactions.rest, driver.ledger.transactions.fresh))
-
-    found = values(view(shard(driver.ledger), now_ms=driver.now_ms), f.OPEN)
-
-    assert 5 == sum(found.values())
-
-
 def test_committed_ones_that_cannot_go_are_counted_by_state() -> None:
     driver = PartitionDriver(targets={"orders": MISSING})
     driver.op("C", txn_key("a"), driver.half(txn_key("a")))

@@ -335,7 +335,8 @@ def ages_of(shards: Iterable[Shard]) -> AgeCounts:
     ages = AgeCounts()
     for shard in shards:
         ledger, now_ms = shard.ledger, shard.time.peek_ms()
-        awake = ledger.transactions.snapshot()
+        # The interpreter runs list() of a dict's values as one step: the loop cannot change the dict in between.
+        awake = list(ledger.transactions.values())
         step = len(awake) // LOOK_COUNT_MAX + 1
         for number in range(0, len(awake), step):
             ages.add(awake[number], min(step, len(awake) - number), now_ms)

@@ -65,7 +65,7 @@ from txlayer.core.ledger.transaction import (
     summary_bytes,
 )
 from txlayer.core.ledger.transitions import SETTLED, Effect, TxnEvent, TxnState, transition
-from txlayer.core.ledger.unsettled import UnappliedOps, UnsettledInHalf, UnsettledTransactions
+from txlayer.core.ledger.unsettled import UnappliedOps, UnsettledInHalf
 from txlayer.core.messages import (
     NO_OPTIONS,
     NONCE_LENGTH,
@@ -189,8 +189,8 @@ class Ledger:
         self.committed_topics: dict[str, None] = {}  # unknown topics that decisions wait for
         self.refusals = {} if refusals is None else refusals  # by key; shared across rebuilds
         self.headers = PlainHeaders(targets) if headers is None else headers
-        self.transactions = UnsettledTransactions()
-        self.dormant = DormantTransactions()  # the other unsettled transactions, as summaries
+        self.transactions = dict[str, Transaction]()  # unsettled, in the order of arrival
+        self.dormant = DormantTransactions()  # the other unsettled ones, in the short form
         self.order = ForwardOrder()
         self.batch, self.batch_size = Batch(), BatchSize()  # the service sets the size
         self.half_next = 0
@@ -720,8 +720,7 @@ class Ledger:
         if (
             plain is not None
             and text[:2] == _START
-            and key not in transactions.fresh
-            and key not in transactions.rest
+            and key not in transactions
             and key not in self.dormant.rows
             and key not in self.settled.newer
             and key not in self.settled.older
@@ -733,7 +732,7 @@ class Ledger:
             self.content_bytes += size
             group, topic, born = plain
             txn = Transaction(key, group, topic, offset, appended_ms, born, self.op_next, record, size, options)
-            transactions.fresh[key] = txn
+            transactions[key] = txn
             self.in_half.immune.append(txn)
             if options is not NO_OPTIONS:
                 self.order.keyed_count += 1
@@ -1096,9 +1095,7 @@ class Ledger:
         The batch also holds what follows from half records that were folded before. It belongs to the ledger until
         `published`, or until the ledger is discarded.
         """
-        batch, refusals = self.batch, self.refusals
-        self.transactions.keep_fresh_small()
-        fresh, rest = self.transactions.fresh, self.transactions.rest
+        batch, transactions, refusals = self.batch, self.transactions, self.refusals
         if batch.is_empty:
             batch.line_count = 0  # a batch that may be refused does not include lines without effect
             batch.byte_count = 0
@@ -1138,9 +1135,8 @@ class Ledger:
                     return self._pause((op_offset, number), line_count, quick_bytes, dropped_bytes)
                 line = lines[number]
                 key = line[key_index : line.find("|", key_index)]
-                table = fresh if key in fresh else rest
                 if (
-                    (txn := table.get(key)) is not None
+                    (txn := transactions.get(key)) is not None
                     and txn.extras is None
                     and txn.state is _OPEN
                     and line == f"{begins}{key}|{txn.group}|{txn.last_offset}|{txn.born}{ends}"
@@ -1152,7 +1148,7 @@ class Ledger:
                     size = txn.size
                     if size <= topic_bytes_max and (txn.options is NO_OPTIONS or passes(txn)):
                         # OPEN + COMMIT → WAITING + GO → COMMITTED, as in the transition table; a test compares the two.
-                        del table[key]
+                        del transactions[key]
                         txn.state = _COMMITTED
                         recent[key] = txn.first_offset
                         quick_bytes += size

@@ -1,10 +1,10 @@
-"""What one partition has open: its unsettled transactions, by key and those in half by offset, and op records that wait."""
+"""What one partition has open: its transactions in half, by offset, and op records that wait."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterator, MutableMapping, ValuesView
-from itertools import chain, islice, takewhile
+from collections.abc import Container, Iterator
+from itertools import chain, takewhile
 from typing import Any
 
 from txlayer.core import codec
@@ -12,83 +12,6 @@ from txlayer.core.checks import CheckSchedule
 from txlayer.core.ledger.transaction import RECORD_BYTES, OpPosition, Transaction
 from txlayer.core.ledger.transitions import SETTLED, TxnState
 from txlayer.core.messages import Undecodable
-
-FRESH_COUNT_MAX = 20_000
-"""Above this number, the older half of `fresh` moves to `rest`. A producer has 5,000 in flight."""
-
-
-class UnsettledTransactions(MutableMapping[str, Transaction]):
-    """The unsettled transactions of one partition, by key, in the order of arrival.
-
-    One thread changes it; any thread may take a `snapshot`.
-
-    Two tables, for the processor's caches: most transactions are settled soon after their half record is read. In one table
-    with a million open transactions, each of them would access uncached memory three times: when it is added, found and
-    removed. With a small table for the newest, only the check that a key is new accesses the large one.
-
-    Attributes:
-        fresh: the newest transactions. Hot paths write into both tables directly. A key is in one of the tables only.
-        rest: the transactions that came before those in `fresh`.
-    """
-
-    __slots__ = ("fresh", "rest")
-
-    def __init__(self) -> None:
-        self.fresh: dict[str, Transaction] = {}
-        self.rest: dict[str, Transaction] = {}
-
-    def keep_fresh_small(self) -> None:
-        """Move transactions that stay unsettled from `fresh` to `rest`. Called once per batch."""
-        fresh = self.fresh
-        if len(fresh) > FRESH_COUNT_MAX:
-            rest = self.rest
-            for key in list(islice(fresh, len(fresh) - FRESH_COUNT_MAX // 2)):
-                rest[key] = fresh[key]  # added before it is removed, so that a snapshot misses none
-                del fresh[key]
-
-    def snapshot(self) -> list[Transaction]:
-        """All transactions, for another thread. One that moves to `rest` meanwhile may occur twice; none is missing."""
-        # The interpreter runs list() of a dict's values as one step: the owner cannot change the dict in between.
-        fresh = list(self.fresh.values())
-        return list(self.rest.values()) + fresh
-
-    def get(self, key: str) -> Transaction | None:  # type: ignore[override]  # no caller needs another default
-        """The transaction of this key, or None."""
-        return self.fresh.get(key) or self.rest.get(key)
-
-    def values(self) -> ValuesView[Transaction]:
-        """All transactions, the oldest first. Only the owning thread may call it."""
-        return _Values(self)
-
-    def __getitem__(self, key: str) -> Transaction:
-        return self.fresh[key] if key in self.fresh else self.rest[key]
-
-    def __setitem__(self, key: str, txn: Transaction) -> None:
-        (self.rest if key in self.rest else self.fresh)[key] = txn
-
-    def __delitem__(self, key: str) -> None:
-        del (self.fresh if key in self.fresh else self.rest)[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.fresh or key in self.rest
-
-    def __iter__(self) -> Iterator[str]:
-        return chain(self.rest, self.fresh)
-
-    def __len__(self) -> int:
-        return len(self.rest) + len(self.fresh)
-
-
-class _Values(ValuesView[Transaction]):
-    """Iterates over both tables without a look-up per key."""
-
-    def __init__(self, owner: UnsettledTransactions) -> None:
-        super().__init__(owner)
-        self._tables = (owner.rest, owner.fresh)
-
-    def __iter__(self) -> Iterator[Transaction]:
-        return chain.from_iterable(table.values() for table in self._tables)
-
 
 SETTLED_IN_HALF_MAX = 1024
 """Settled transactions that stay in memory behind an open one, in addition to as many as are open."""
