@@ -149,11 +149,6 @@ _WITH_TIME = frozenset({Resolution.COMMIT.value, Resolution.UNKNOWN.value})
 _CHECK_FIELDS = 9
 _CHECK_KINDS = {k.value: k for k in CheckKind}
 _SUMMARY_FIELDS, _TIMED_SUMMARY_FIELDS = 17, 18
-_N, _T = r"([0-9]{1,18})", r"([^|]*)"  # the class `\d` takes twice as long
-# A restart reads a million of these, nearly all undecided and without an ordering key: one match instead of seventeen fields.
-_PLAIN_SUMMARY = re.compile(
-    rf"1\|{_T}\|{_T}\|{_T}\|{_N}\|{_N}\|{_N}\|{_N}\|{_N}\|{_N}\|\|commit\|\|\|{_N}\|{_T}\|{_N}/{_N}/{_N}/{_N}", re.ASCII
-)
 _WHY_LENGTH_MAX = 500
 _END = re.compile(rb"A[0-9]{0,19}")
 _CUT_BYTES = re.compile(rb" ([0-9]{1,18}) bytes")
@@ -623,9 +618,47 @@ def _decode_position(text: str) -> tuple[int, int] | None:
 def decode_summary(key: str, raw: bytes) -> DoubtSummary | Undecodable:
     """Decode the summary under the doubt key `id/nonce`."""
     try:
-        text = raw.decode("ascii")
-        plain = _PLAIN_SUMMARY.fullmatch(text)
-        return _any_summary(key, text) if plain is None else _plain_summary(key, plain)
+        fields = raw.decode("ascii").split("|")
+        known = _summary_fields(fields)
+        if known is None:
+            return malformed("doubt", fields, _SUMMARY_FIELDS)
+        state, reason, group, first, last, *numbers, key_hash, order, immunity, decided, moved, topics, checks = known[
+            1:_SUMMARY_FIELDS
+        ]
+        due = known[_SUMMARY_FIELDS] if len(known) > _SUMMARY_FIELDS else "0/0//"
+        further = fields[_SUMMARY_FIELDS + (fields[0] == TIMED_VERSION) :]
+        sent_to, released_to, times, committed = due.split("/")
+        seen, count, appended, born = map(whole, numbers)
+        checks_asked, unknowns, asked_ms, newest = map(whole, checks.split("/"))
+        last_offset, *twins = map(whole, last.split("+"))
+        return DoubtSummary(
+            key,
+            state,
+            reason,
+            group,
+            whole(first),
+            last_offset,
+            seen,
+            count,
+            appended,
+            born,
+            checked_key_hash(key_hash) if key_hash else None,
+            _ORDERS[order],
+            whole(immunity) if immunity else None,
+            _decode_position(decided),
+            whole(moved),
+            tuple(topics.split(",")) if topics else (),
+            checks_asked,
+            unknowns,
+            asked_ms,
+            newest,
+            tuple(twins),
+            whole(sent_to),
+            whole(released_to),
+            tuple(map(whole, times.split("+"))) if times else (),
+            _decode_position(committed),
+            _UNRESOLVED.get(further[0]) if further else None,
+        )
     except (ValueError, KeyError) as exc:
         return Undecodable(f"doubt summary: {exc}")
 
@@ -658,78 +691,6 @@ def _summary_fields(fields: list[str]) -> list[str] | None:
     if fields[0] == TIMED_VERSION and len(fields) in (_TIMED_SUMMARY_FIELDS, _TIMED_SUMMARY_FIELDS + 1):
         return fields
     return known_fields(fields, _SUMMARY_FIELDS)
-
-
-def _plain_summary(key: str, plain: re.Match[str]) -> DoubtSummary:
-    """One without the fields that few have: the quick way."""
-    state, reason, group, first, last, seen, count, appended, born, moved, topics, *checks = plain.groups()
-    checked, answered, asked, answered_number = map(int, checks)
-    return DoubtSummary(
-        key,
-        state,
-        reason,
-        group,
-        int(first),
-        int(last),
-        int(seen),
-        int(count),
-        int(appended),
-        int(born),
-        None,
-        OrderMode.COMMIT,
-        None,
-        None,
-        int(moved),
-        tuple(topics.split(",")) if topics else (),
-        checked,
-        answered,
-        asked,
-        answered_number,
-    )
-
-
-def _any_summary(key: str, text: str) -> DoubtSummary | Undecodable:
-    fields = text.split("|")
-    known = _summary_fields(fields)
-    if known is None:
-        return malformed("doubt", fields, _SUMMARY_FIELDS)
-    state, reason, group, first, last, *numbers, key_hash, order, immunity, decided, moved, topics, checks = known[
-        1:_SUMMARY_FIELDS
-    ]
-    due = known[_SUMMARY_FIELDS] if len(known) > _SUMMARY_FIELDS else "0/0//"
-    further = fields[_SUMMARY_FIELDS + (fields[0] == TIMED_VERSION) :]
-    sent_to, released_to, times, committed = due.split("/")
-    seen, count, appended, born = map(whole, numbers)
-    checks_asked, unknowns, asked_ms, newest = map(whole, checks.split("/"))
-    last_offset, *twins = map(whole, last.split("+"))
-    return DoubtSummary(
-        key,
-        state,
-        reason,
-        group,
-        whole(first),
-        last_offset,
-        seen,
-        count,
-        appended,
-        born,
-        checked_key_hash(key_hash) if key_hash else None,
-        _ORDERS[order],
-        whole(immunity) if immunity else None,
-        _decode_position(decided),
-        whole(moved),
-        tuple(topics.split(",")) if topics else (),
-        checks_asked,
-        unknowns,
-        asked_ms,
-        newest,
-        tuple(twins),
-        whole(sent_to),
-        whole(released_to),
-        tuple(map(whole, times.split("+"))) if times else (),
-        _decode_position(committed),
-        _UNRESOLVED.get(further[0]) if further else None,
-    )
 
 
 def content_key(key: str, index: int) -> bytes:
