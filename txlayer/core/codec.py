@@ -286,6 +286,9 @@ PLAIN_OPTIONS_MAX = 10_000
 BORN_DIGITS_MAX = 19
 """Milliseconds with fewer digits fit into 64 bits."""
 
+PLAIN_START = f"{VERSION}|"
+"""How a header begins that `PlainHeaders` may read."""
+
 PLAIN_OPTIONS_LENGTH = 17
 _PLAIN_OPTIONS = re.compile(f"k{KEY_HASH.pattern}")
 

@@ -26,10 +26,10 @@ from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckSchedule, Op
 from txlayer.core.codec import (
     KEY_INDEX,
     PLAIN_OPTIONS_LENGTH,
+    PLAIN_START,
     PLAIN_TAILS_MAX,
     PRODUCER_COMMIT,
     PRODUCER_END,
-    VERSION,
     PlainHeaders,
     is_key,
 )
@@ -116,7 +116,6 @@ class LedgerSettings:
 UNKNOWN_TOPICS_MAX = 1_000
 """Real topics per partition whose metadata are not known yet. Half records may contain any number of invented names."""
 
-_START = f"{VERSION}|"
 _PLAIN_BYTES = RECORD_BYTES + len(codec.HALF_HEADER) + 2
 
 TOPICS_BYTES_MAX = 256 * 1024
@@ -700,7 +699,7 @@ class Ledger:
         if appended_ms != times.half_ms:
             appended_ms = times.of_half(appended_ms)
         # A fast path for the common cases: a single message without options, or with an ordering key only. Everything that passes
-        # here must be well formed; a test compares it with the codec.
+        # here must be well formed. Its twin is `_fold_half_with_care`; tests/unit/test_ledger_half.py compares the two.
         headers = self.headers
         try:
             text = header.decode("ascii")  # type: ignore[union-attr]  # None is caught
@@ -719,7 +718,7 @@ class Ledger:
             return
         if (
             plain is not None
-            and text[:2] == _START
+            and text[:2] == PLAIN_START
             and key not in transactions
             and key not in self.dormant.rows
             and key not in self.settled.newer
@@ -776,7 +775,7 @@ class Ledger:
         start, _, rest = header[2:].partition(b"|")
         # In most headers, all but the key was seen before.
         begins = self._recalled_tails.get(rest)
-        if begins is None or header[:2] != _START.encode() or b"\n" in start:
+        if begins is None or header[:2] != PLAIN_START.encode() or b"\n" in start:
             half = codec.decode_half_header(header)
             if not isinstance(half, HalfHeader):
                 return
@@ -789,6 +788,7 @@ class Ledger:
             self.settled.older[key] = None
 
     def _fold_half_with_care(self, offset: int, appended_ms: int, raw: bytes | None, record: Any, size: int) -> None:
+        """Fold any half record: what the fast path of `fold_half` does for most, by the codec."""
         header = Undecodable("half record without a header txl") if raw is None else codec.decode_half_header(raw)
         count = self.settings.partition_count
         if isinstance(header, HalfHeader):
@@ -1147,7 +1147,8 @@ class Ledger:
                         topic_bytes_max = self.targets.get(topic, UNKNOWN_TARGET).quick_bytes_max
                     size = txn.size
                     if size <= topic_bytes_max and (txn.options is NO_OPTIONS or passes(txn)):
-                        # OPEN + COMMIT → WAITING + GO → COMMITTED, as in the transition table; a test compares the two.
+                        # OPEN + COMMIT → WAITING + GO → COMMITTED, as in the transition table. Its twin is `_apply`;
+                        # tests/unit/test_quick_path.py compares the two.
                         del transactions[key]
                         txn.state = _COMMITTED
                         recent[key] = txn.first_offset
@@ -1211,6 +1212,7 @@ class Ledger:
         return self.batch.byte_count - before
 
     def _apply(self, op: OpMessage, position: OpPosition) -> None:
+        """Apply any op line: what the fast path of `advance` does for most, by the transition table."""
         if op.source in ANSWERING:
             answers = self.batch.answers
             answers[op.resolution] = answers.get(op.resolution, 0) + 1
