@@ -25,7 +25,7 @@ from harness import Child, Figure, broker, settings_line, show_figures, wait_for
 
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker
-from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.namespace import Namespace
 from txlayer.config import ClientConfig
 from txlayer.core.progress import Foreign, decode
 from txlayer.operate.topics import GroupTopics
@@ -263,7 +263,7 @@ def main() -> int:
         bench = Bench(kafka, peer_python=arguments.peer_python)
         with KafkaAdmin(ClientConfig(bootstrap_servers=bench.servers)) as admin:
             config = ClientConfig(bootstrap_servers=bench.servers)
-            Namespace(admin, topics=config.topics, files=read_topic_files()).apply()
+            Namespace(admin, topics=config.topics).apply()
         bench.create("orders")
         bench.fill("orders", arguments.count)
         if "tasks" in only:

@@ -13,7 +13,7 @@ from tests.contract.clients import TIMEOUT_S, open_writer, seen, write_committed
 from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
-from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import StoredOffset, TopicLimits
 from txlayer.config import SystemTopics
 from txlayer.core.partitions import murmur2
@@ -81,7 +81,7 @@ def test_a_setting_is_altered_and_shown_in_effect(lab: Lab) -> None:
 def test_a_namespace_is_applied_once(lab: Lab) -> None:
     topics = SystemTopics(unique_name("ns"))
     admin = lab.admin()
-    namespace = Namespace(admin, topics=topics, files=read_topic_files())
+    namespace = Namespace(admin, topics=topics)
 
     applied = namespace.apply(partition_count=2, replication_factor=1)
 
@@ -96,7 +96,7 @@ def test_a_namespace_is_applied_once(lab: Lab) -> None:
 def interrupted(lab: Lab) -> tuple[Namespace, SystemTopics]:
     """A namespace of two partitions whose `apply` ended between its topics and their first offsets."""
     topics = SystemTopics(unique_name("ns"))
-    namespace = Namespace(lab.admin(), topics=topics, files=read_topic_files())
+    namespace = Namespace(lab.admin(), topics=topics)
     planned = namespace.plan(partition_count=2, replication_factor=1)
     lab.admin().create([c for c in planned if isinstance(c, CreateTopic)])
     return namespace, topics

@@ -34,7 +34,7 @@ from txlayer import (
     TransactionalProducer,
 )
 from txlayer.adapters.connect import ProducerConnections
-from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.tracing import parse_traceparent
 from txlayer.config import CoordinatorConfig, ProducerConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
@@ -50,7 +50,7 @@ class Scene:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.ns = unique_name("ns")
-        namespace = Namespace(lab.admin(), topics=SystemTopics(self.ns), files=read_topic_files())
+        namespace = Namespace(lab.admin(), topics=SystemTopics(self.ns))
         namespace.apply(partition_count=2, replication_factor=1)
         self.topic = lab.topic()
         self.group = unique_name("group")

@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
 from txlayer.adapters.kafka.local.server import free_ports
-from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.namespace import Namespace
 from txlayer.config import ClientConfig, SystemTopics
 
 HOWTO = "docs/howto/"
@@ -198,7 +198,7 @@ def servers(local_config: LocalConfig) -> Iterator[str]:
             create_topic(made, name, partitions=4)
         with KafkaAdmin(ClientConfig(bootstrap_servers=made)) as admin:
             for name in ("txlayer", "settle", "shop"):
-                namespace = Namespace(admin, topics=SystemTopics(name), files=read_topic_files())
+                namespace = Namespace(admin, topics=SystemTopics(name))
                 namespace.apply(partition_count=2, replication_factor=1)
         yield made
 

@@ -19,7 +19,7 @@ from tests.support.history import Absence, Sample
 from tests.support.logs import Seen
 from txlayer.adapters.connect import CoordinatorConnections
 from txlayer.adapters.memory import MemoryKafka, ThreadWorld
-from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import StoredOffset
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
@@ -67,7 +67,7 @@ REAL = Variant()
 @cache
 def _creations(partition_count: int) -> list[CreateTopic]:
     kafka = MemoryKafka(ThreadWorld(seed=1))
-    namespace = Namespace(kafka.admin(), topics=TOPICS, files=read_topic_files())
+    namespace = Namespace(kafka.admin(), topics=TOPICS)
     changes = namespace.plan(partition_count=partition_count, replication_factor=1)
     return [change for change in changes if isinstance(change, CreateTopic)]
 

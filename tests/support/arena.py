@@ -16,7 +16,7 @@ from tests.support.logs import Seen, ends, hanging, header, partition_counts, re
 from tests.support.run_checker import missing_from
 from tests.support.waiting import TimedOutError, wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.namespace import Namespace
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core.codec import ID_HEADER
 from txlayer.core.messages import DoubtSummary
@@ -181,7 +181,7 @@ def make_arena(
     settings = {**REAL_TOPIC_SETTINGS, **({"min.insync.replicas": "2"} if is_replicated else {})}
     topics = SystemTopics(unique_name("ns"))
     with KafkaAdmin(ClientConfig(bootstrap_servers=servers, namespace=topics.namespace)) as admin:
-        namespace = Namespace(admin, topics=topics, files=read_topic_files())
+        namespace = Namespace(admin, topics=topics)
         namespace.apply(partition_count=partition_count, replication_factor=replication_factor)
     targets = tuple(
         create_topic(

@@ -27,7 +27,7 @@ from tests.support.processes import ROOT, ConsoleProcess, CoordinatorProcess, Tx
 from tests.support.responders import ResponderProcess
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.namespace import Namespace
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.operate.topics import GroupTopics
 
@@ -118,7 +118,7 @@ class ConsoleWorld:
         given = {"servers": servers, "namespace": NAMESPACE, "group": LOYALTY, "fails": LETTERS_OF}
         (folder / "consumer.json").write_text(json.dumps(given), encoding="utf-8")
         with KafkaAdmin(ClientConfig(bootstrap_servers=servers, namespace=NAMESPACE)) as admin:
-            namespace = Namespace(admin, topics=self.arena.topics, files=read_topic_files())
+            namespace = Namespace(admin, topics=self.arena.topics)
             namespace.apply(partition_count=PARTITION_COUNT, replication_factor=1)
             for name in TARGETS:
                 create_topic(servers, name, partitions=4, config=REAL_TOPIC_SETTINGS)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from tests.support.core_records import half_header, op_line
 from tests.support.still_world import StillWorld
 from txlayer.adapters.memory import MemoryKafka
-from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.namespace import Namespace
 from txlayer.config import CoordinatorConfig
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core.codec import HALF_HEADER, decode_summary, parse_doubt_key
@@ -39,9 +39,7 @@ class StillCoordinator:
         self.config = CoordinatorConfig(**settings)
         self.topics = self.config.topics
         self.wall_skew_s = wall_skew_s
-        Namespace(self.kafka.admin(), topics=self.topics, files=read_topic_files()).apply(
-            partition_count=PARTITION_COUNT, replication_factor=1
-        )
+        Namespace(self.kafka.admin(), topics=self.topics).apply(partition_count=PARTITION_COUNT, replication_factor=1)
         self._started_count = 0
         self.start()
 

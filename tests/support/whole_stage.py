@@ -10,7 +10,7 @@ from tests.support.broker import unique_name
 from tests.support.lab import Lab
 from tests.support.waiting import wait_until
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.namespace import Namespace
 from txlayer.config import CoordinatorConfig, SystemTopics
 from txlayer.coordinator.loop import Coordinator
 from txlayer.core.codec import ID_HEADER
@@ -62,10 +62,7 @@ class Shop:
         self.lab = lab
         self.topics = SystemTopics(unique_name("ns"))
         self.orders = lab.topic(partitions=2)
-        files = read_topic_files()
-        Namespace(lab.admin(), topics=self.topics, files=files).apply(
-            partition_count=partition_count, replication_factor=1
-        )
+        Namespace(lab.admin(), topics=self.topics).apply(partition_count=partition_count, replication_factor=1)
 
     def producer(self) -> TransactionalProducer:
         """One more producer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -24,10 +23,10 @@ PARTITION_COUNT = 4
 class Group:
     """Producers of the group `g`, each a client of its own."""
 
-    def __init__(self, files: Any = None) -> None:
+    def __init__(self) -> None:
         self.world = ThreadWorld(seed=1)
         self.kafka = MemoryKafka(self.world)
-        self.kafka.create_namespace(files=files)
+        self.kafka.create_namespace()
         self.producers: list[TransactionalProducer] = []
         self.asked: list[list[str]] = []
 

@@ -55,9 +55,8 @@ class Applied(NamedTuple):
 class Namespace:
     """The topics of one namespace and the offsets of its coordinator group. No method deletes or shrinks a topic."""
 
-    def __init__(
-        self, admin: Administration, *, topics: SystemTopics, files: Mapping[str, Mapping[str, object]]
-    ) -> None:
+    def __init__(self, admin: Administration, *, topics: SystemTopics) -> None:
+        files = read_topic_files()
         self._admin = admin
         self._topics = topics
         self._specs = [TopicSpec.parse(files[role]) for role in NAMESPACE_ROLES]

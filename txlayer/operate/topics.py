@@ -114,7 +114,7 @@ def compare_topics(
     sizes: dict[str, Any] = {"replication_factor": replication_factor}
     owner: Namespace | GroupTopics
     if group is None:
-        owner, sizes["partition_count"] = Namespace(admin, topics=namespace, files=read_topic_files()), partitions
+        owner, sizes["partition_count"] = Namespace(admin, topics=namespace), partitions
     else:
         check_group(group)
         if partitions is not None:

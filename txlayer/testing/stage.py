@@ -11,7 +11,7 @@ from types import EllipsisType, TracebackType
 from typing import Any, Self
 
 from txlayer.adapters.connect import CoordinatorConnections
-from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import TopicPartition, TransactionalWriter
 from txlayer.adapters.readers import records_of
 from txlayer.config import CoordinatorConfig, seconds
@@ -240,9 +240,7 @@ class Stage:
                 admin.topic_names()  # brokers that do not answer are not asked to remove anything, either
                 begun.callback(self._remove)
                 self._made += sorted(self._config.topics.all)
-                Namespace(admin, topics=self._config.topics, files=read_topic_files()).apply(
-                    partition_count=self._partition_count
-                )
+                Namespace(admin, topics=self._config.topics).apply(partition_count=self._partition_count)
             self._looking = self.kafka.connect_coordinator(self._config)
             begun.callback(self._looking.close)
             running = RunningCoordinator(self._config, self.kafka.connect_coordinator(self._config))

@@ -15,7 +15,7 @@ from tests.support.producers import made_for
 from tests.support.raw import RawWriter
 from tests.support.running import RunningCoordinator
 from txlayer.adapters.kafka.admin import KafkaAdmin
-from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.namespace import Namespace
 from txlayer.config import ClientConfig
 from txlayer.producer.producer import TransactionalProducer
 
@@ -36,7 +36,7 @@ def admin(config: ClientConfig) -> Iterator[KafkaAdmin]:
 @pytest.fixture
 def namespace(admin: KafkaAdmin, config: ClientConfig) -> Namespace:
     """The namespace on the cluster, not created yet."""
-    return Namespace(admin, topics=config.topics, files=read_topic_files())
+    return Namespace(admin, topics=config.topics)
 
 
 @pytest.fixture(scope="module")

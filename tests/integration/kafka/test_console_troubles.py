@@ -19,7 +19,7 @@ from tests.support.raw import RawWriter
 from tests.support.waiting import wait_until
 from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.kafka.local import LocalBroker, LocalConfig
-from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.namespace import Namespace
 from txlayer.config import ClientConfig, SystemTopics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -110,7 +110,7 @@ def test_topics_that_are_missing_are_named_until_they_are_there(broker: Broker, 
     with opened(config.bootstrap_servers, config.namespace, tmp_path) as pages, KafkaAdmin(config) as admin:
         pages.wait_for("/", "not known now", topics.half)
 
-        Namespace(admin, topics=topics, files=read_topic_files()).apply(partition_count=2, replication_factor=1)
+        Namespace(admin, topics=topics).apply(partition_count=2, replication_factor=1)
         pages.wait_for("/", "0 transactions not settled")
         pages.wait_until_silent("/", "ot known now")
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AclOperation, OffsetSpec, ResourceType  # type
 from txlayer.adapters.errors import NOT_AUTHORISED_CODES
 from txlayer.adapters.kafka.admin import MISSING_CODES, KafkaAdmin
 from txlayer.adapters.kafka.client import PlainReader
-from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import (
     NO_CLOCK,
     BrokerFacts,
@@ -138,7 +138,7 @@ class _Inspection(KafkaAdmin):
         )
 
     def _changes(self, replication_factor: int | None) -> list[Change]:
-        namespace = Namespace(self, topics=self._settings.topics, files=read_topic_files())
+        namespace = Namespace(self, topics=self._settings.topics)
         try:
             return namespace.plan(replication_factor=replication_factor)
         except NotAuthorisedError as exc:

@@ -15,7 +15,7 @@ from txlayer.adapters.memory.log import CREATE_TIME, MemoryRecord
 from txlayer.adapters.memory.readers import MemoryGroupReader, MemoryLogReader, MemoryStoringGroupReader
 from txlayer.adapters.memory.world import ClientError, RefusedError, ThreadWorld, World
 from txlayer.adapters.memory.writers import MemoryHalfWriter, MemoryTransactionalWriter
-from txlayer.adapters.namespace import Namespace, read_topic_files
+from txlayer.adapters.namespace import Namespace
 from txlayer.adapters.ports import StoredOffset, TopicPartition
 from txlayer.config import ClientConfig, ConsumerConfig, CoordinatorConfig, ProducerConfig, SystemTopics
 from txlayer.core.messages import Headers
@@ -131,20 +131,9 @@ class MemoryKafka:
         except RefusedError as exc:
             raise ForbiddenTopicError("no such topic", topic=name, reason=exc.code.kafka_name) from exc
 
-    def create_namespace(
-        self,
-        namespace: str = "txlayer",
-        *,
-        partitions: int | None = None,
-        files: Mapping[str, Mapping[str, object]] | None = None,
-    ) -> None:
-        """The topics of a namespace and where its coordinators begin, as `txlayer topics apply` does.
-
-        `files` are the topic files, for tests that make many clusters: reading them takes most of the time.
-        """
-        Namespace(
-            self.admin(), topics=SystemTopics(namespace), files=read_topic_files() if files is None else files
-        ).apply(partition_count=partitions, replication_factor=1)
+    def create_namespace(self, namespace: str = "txlayer", *, partitions: int | None = None) -> None:
+        """The topics of a namespace and where its coordinators begin, as `txlayer topics apply` does."""
+        Namespace(self.admin(), topics=SystemTopics(namespace)).apply(partition_count=partitions, replication_factor=1)
 
     def deny(self, topic: str, *, is_denied: bool = True) -> None:
         """No client may read, write or describe it; or every client may again."""
