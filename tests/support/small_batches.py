@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txlayer.core.ledger.batch import BatchSize
+from txlayer.core.batch_size import BatchSize
 from txlayer.core.ledger.ledger import KEY_IN_HALF_MAX
 
 

@@ -16,9 +16,10 @@ from tests.support.protocol_page import vectors, with_enums
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig, SystemTopics
 from txlayer.core import codec, messages, partitions
-from txlayer.core.ledger.ledger import TOPICS_BYTES_MAX, TOPICS_MAX
 from txlayer.core.ledger.transaction import TIMES_MAX
 from txlayer.core.messages import (
+    TOPICS_BYTES_MAX,
+    TOPICS_MAX,
     CheckKind,
     CheckRecord,
     HalfHeader,

@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.core_records import GROUP, plain_record, txn_key
-from txlayer.core.ledger.batch import (
-    PASSES_TO_GROW,
-    Batch,
-    BatchSize,
-    Bisection,
-    MoveToDoubt,
-    RecordToQuarantine,
-    Report,
-    ReportKind,
-)
+from txlayer.core.batch_size import PASSES_TO_GROW, BatchSize, Bisection
+from txlayer.core.ledger.batch import Batch, MoveToDoubt, RecordToQuarantine, Report, ReportKind
 from txlayer.core.ledger.transaction import Transaction
 from txlayer.core.messages import Origin, Undecodable
 

@@ -9,8 +9,7 @@ import pytest
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
-from txlayer.core.ledger.ledger import TOPICS_BYTES_MAX
-from txlayer.core.messages import Message
+from txlayer.core.messages import TOPICS_BYTES_MAX, Message
 from txlayer.errors import ForbiddenTopicError, RefusedRecordError, ReservedHeaderError, UsageError
 from txlayer.producer.encoding import Encoder, headers_of, size_of
 from txlayer.producer.identity import ANYWHERE, Identity

@@ -29,7 +29,8 @@ from txlayer.coordinator.setup import assigned_partitions, empty_ledgers, first_
 from txlayer.coordinator.shard import Shard, keep_within_memory, known_ends, pause_those_too_full
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
-from txlayer.core.ledger.batch import Batch, BatchSize
+from txlayer.core.batch_size import BatchSize
+from txlayer.core.ledger.batch import Batch
 from txlayer.core.ledger.ledger import Ledger
 from txlayer.core.messages import ParkReason
 from txlayer.errors import (

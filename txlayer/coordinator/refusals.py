@@ -17,7 +17,8 @@ from txlayer.coordinator.publish import SLOW_BYTES_MIN, TOO_SLOW, Precautions
 from txlayer.coordinator.reports import trace_of
 from txlayer.coordinator.targets import Targets
 from txlayer.core import codec
-from txlayer.core.ledger.batch import NO_LIMIT, Batch, Bisection
+from txlayer.core.batch_size import Bisection
+from txlayer.core.ledger.batch import NO_LIMIT, Batch
 from txlayer.core.ledger.transaction import held_bytes
 from txlayer.core.messages import ParkReason, txn_id_of
 from txlayer.errors import BrokerUnavailableError, ForbiddenTopicError, RefusedRecordError, TxLayerError

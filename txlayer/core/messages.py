@@ -41,6 +41,13 @@ TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 """The form of topic names that Kafka accepts."""
 
 
+TOPICS_BYTES_MAX = 256 * 1024
+"""Total length of the real topics' names of one transaction: its summary on doubt lists them and must fit there."""
+
+TOPICS_MAX = 10_000
+"""Real topics of one transaction. Not a setting: every reader must agree on which records belong to a transaction."""
+
+
 def is_topic_name(name: str) -> bool:
     """True if Kafka accepts `name` as the name of a topic."""
     return TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")

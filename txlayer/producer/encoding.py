@@ -13,9 +13,15 @@ from typing import Any, NamedTuple
 from txlayer.adapters.ports import TopicLimits
 from txlayer.config import ProducerConfig, milliseconds
 from txlayer.core.codec import HEADER_BYTES, WHOLE_MAX
-from txlayer.core.ledger.ledger import TOPICS_BYTES_MAX
 from txlayer.core.ledger.transaction import TIMES_MAX
-from txlayer.core.messages import RESERVED_HEADER_PREFIX, TAGS_HEADER, TOPIC_NAME, TXN_ID_LENGTH_MAX, Message
+from txlayer.core.messages import (
+    RESERVED_HEADER_PREFIX,
+    TAGS_HEADER,
+    TOPIC_NAME,
+    TOPICS_BYTES_MAX,
+    TXN_ID_LENGTH_MAX,
+    Message,
+)
 from txlayer.errors import ForbiddenTopicError, RefusedRecordError, ReservedHeaderError, UsageError
 from txlayer.producer.identity import Placement, now_ms
 

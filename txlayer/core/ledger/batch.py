@@ -1,4 +1,4 @@
-"""The content of one Kafka transaction for one partition, its size, and the search for a refused record."""
+"""The content of one Kafka transaction for one partition."""
 
 from __future__ import annotations
 
@@ -113,80 +113,3 @@ class Batch:
             len(self.policy_lines),
             len(self.ends),
         )
-
-
-PASSES_TO_GROW = 20
-"""Kafka transactions that must succeed before the size limit doubles again."""
-
-HALVINGS_MAX = 12
-
-
-class BatchSize:
-    """Halves the size of the next Kafka transactions after one that took too long, until they succeed."""
-
-    def __init__(self) -> None:
-        self._halvings = 0
-        self._pass_count = 0
-        self._is_stuck = False
-
-    @property
-    def is_stuck(self) -> bool:
-        """True if the smallest ones take too long as well."""
-        return self._is_stuck
-
-    def of(self, limit: int) -> int:
-        """The part of `limit` that is allowed now, at least one."""
-        return max(1, limit >> self._halvings)
-
-    def failed(self) -> None:
-        """A Kafka transaction took too long."""
-        self._is_stuck = self._halvings == HALVINGS_MAX
-        self._halvings, self._pass_count = min(self._halvings + 1, HALVINGS_MAX), 0
-
-    def passed(self) -> None:
-        """A Kafka transaction succeeded."""
-        if not self._halvings:
-            return
-        self._is_stuck = False
-        self._pass_count += 1
-        if self._pass_count >= PASSES_TO_GROW:
-            self._halvings, self._pass_count = self._halvings - 1, 0
-
-
-class Bisection:
-    """Finds the one op line or record whose writes a broker refuses, by halving the number in a Kafka transaction.
-
-    A run of n lines failed: call `failed(n)`. Then `line_count_max` is the number to try; `passed(n)` and `failed(n)` narrow it
-    down until a run of one fails. That line's transaction, or that record, is the refused one, and `failed` returns True.
-    """
-
-    def __init__(self) -> None:
-        self._suspect_count = 0
-
-    @property
-    def is_active(self) -> bool:
-        """True while there are suspects."""
-        return self._suspect_count > 0
-
-    @property
-    def line_count_max(self) -> int:
-        """Number of lines that the next run may take."""
-        return max(1, self._suspect_count // 2)
-
-    def failed(self, line_count: int) -> bool:
-        """A run of `line_count` lines was refused. Returns True if it was a single line.
-
-        One line may bring more records than the allowed number of lines: the allowed number shrinks nevertheless.
-        """
-        if self.is_active:
-            line_count = min(line_count, self.line_count_max)
-        self._suspect_count = max(line_count, 1)
-        return line_count <= 1
-
-    def passed(self, line_count: int) -> None:
-        """A run of `line_count` lines succeeded."""
-        self._suspect_count = max(0, self._suspect_count - line_count)
-
-    def found(self) -> None:
-        """The refused line is known and will be parked: no line is suspected any more."""
-        self._suspect_count = 0

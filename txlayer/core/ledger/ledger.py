@@ -22,6 +22,7 @@ from itertools import chain, islice
 from typing import Any
 
 from txlayer.core import codec
+from txlayer.core.batch_size import BatchSize
 from txlayer.core.checks import CLOCK_ERROR_MS, CheckPolicies, CheckSchedule, OpenLimits
 from txlayer.core.codec import (
     KEY_INDEX,
@@ -34,16 +35,7 @@ from txlayer.core.codec import (
     is_key,
 )
 from txlayer.core.ledger.append_times import AppendTimes
-from txlayer.core.ledger.batch import (
-    NO_LIMIT,
-    Batch,
-    BatchSize,
-    MoveToDoubt,
-    Positions,
-    RecordToQuarantine,
-    Report,
-    ReportKind,
-)
+from txlayer.core.ledger.batch import NO_LIMIT, Batch, MoveToDoubt, Positions, RecordToQuarantine, Report, ReportKind
 from txlayer.core.ledger.dormant import DormantTransactions, ReleaseTimes
 from txlayer.core.ledger.doubt import DoubtFold, DoubtIndex
 from txlayer.core.ledger.forward_order import ForwardOrder
@@ -69,6 +61,8 @@ from txlayer.core.ledger.unsettled import UnappliedOps, UnsettledInHalf
 from txlayer.core.messages import (
     NO_OPTIONS,
     NONCE_LENGTH,
+    TOPICS_BYTES_MAX,
+    TOPICS_MAX,
     TXN_ID_LENGTH_MAX,
     CheckKind,
     CheckRecord,
@@ -117,12 +111,6 @@ UNKNOWN_TOPICS_MAX = 1_000
 """Real topics per partition whose metadata are not known yet. Half records may contain any number of invented names."""
 
 _PLAIN_BYTES = RECORD_BYTES + len(codec.HALF_HEADER) + 2
-
-TOPICS_BYTES_MAX = 256 * 1024
-"""Total length of the real topics' names of one transaction: its summary on doubt lists them and must fit there."""
-
-TOPICS_MAX = 10_000
-"""Real topics of one transaction. Not a setting: every reader must agree on which records belong to a transaction."""
 
 SECOND_COPIES_MAX = 64
 """Second copies of a transaction's half records that the ledger remembers, and as many again of its last half record, which a
