@@ -64,7 +64,7 @@ def request(txn_id: str, number: int = 1) -> CheckRequest:
 
 
 def test_the_check_of_the_page_answers_and_its_producer_is_asked(arena: Arena) -> None:
-    program, own_policy = programs("check-back")
+    program, asking, own_policy = programs("check-back")
     orders = {"paid": SimpleNamespace(is_paid=True), "unpaid": SimpleNamespace(is_paid=False)}
 
     made = run(placed(program, arena), {"orders": orders})
@@ -78,6 +78,11 @@ def test_the_check_of_the_page_answers_and_its_producer_is_asked(arena: Arena) -
             tx.prepare()
             tx.unknown()
         arena.wait_until_visible("paid")
+        names = {**made, "producer": producer}
+        asked_about = run(asking.replace('"orders", key=', f'"{arena.targets[0]}", key='), names)
+        arena.wait_until_visible(asked_about["tx"].txn_id)
+        carried = {"key": b"customer-7", "headers": (("order-id", b"4711"),), "query_id": "invoice 7/2026"}
+        assert COMMIT is asked_about["check_order"](request("paid")._replace(**carried))
         tx = run(own_policy.replace('"orders", key=', f'"{arena.targets[0]}", key='), {"producer": producer})["tx"]
         arena.wait_until_visible(tx.txn_id)
 
