@@ -15,8 +15,7 @@ from tests.support.nightly import Choice
 from tests.support.repeats import Repeats
 from tests.support.secured import SecuredServers, secured_broker
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.jars import RepositoryUnreachableError
-from txlayer.adapters.kafka.local.runtime import prepare_runtime
+from txlayer.adapters.kafka.local.runtime import RepositoryUnreachableError, prepare_runtime
 from txlayer.errors import ConfigError
 
 # Read once, before any test may change it.

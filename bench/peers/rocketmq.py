@@ -20,8 +20,7 @@ from pathlib import Path
 import psutil
 
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.jars import JarPurpose, fetch_jars, parse_lock
-from txlayer.adapters.kafka.local.runtime import bundled_java, find_java
+from txlayer.adapters.kafka.local.runtime import JarPurpose, bundled_java, fetch_jars, find_java, parse_lock
 
 PURPOSE = JarPurpose("rocketmq.lock", "rocketmq", "RocketMQ", "rocketmq-broker", "local")
 TOPIC = "BenchTx"

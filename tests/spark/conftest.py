@@ -15,7 +15,7 @@ from tests.support.arena import Arena, make_arena
 from tests.support.debian import IS_CI
 from tests.support.operating import quick_coordinator
 from tests.support.planted import Field
-from txlayer.adapters.kafka.local.jars import RepositoryUnreachableError
+from txlayer.adapters.kafka.local.runtime import RepositoryUnreachableError
 from txlayer.cli.spark.main import spark_session
 from txlayer.errors import ConfigError
 

@@ -21,8 +21,7 @@ from tests.support.broker import create_topic
 from tests.support.pages import ROOT, blocks
 from tests.support.planted import GROUP, Field, Message
 from tests.support.topic_records import Record
-from txlayer.adapters.kafka.local.jars import TABLES, locked_releases
-from txlayer.adapters.kafka.local.runtime import installed_pyspark
+from txlayer.adapters.kafka.local.runtime import TABLES, installed_pyspark, locked_releases
 from txlayer.core.dead_letters import DLQ_HEADER, DeadLetter, DeadLetterReason, dead_letter_topic, encode_dead_letter
 from txlayer.core.leases import LockKind, LockRecord, encode_lock
 from txlayer.core.messages import Origin, Source

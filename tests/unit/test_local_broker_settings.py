@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from txlayer.adapters.kafka.local.jars import JarLock, parse_lock, read_lock
-from txlayer.adapters.kafka.local.runtime import LocalConfig, parse_version
+from txlayer.adapters.kafka.local.runtime import JarLock, LocalConfig, parse_lock, parse_version, read_lock
 from txlayer.adapters.kafka.local.server import (
     BRIEF,
     FAST,

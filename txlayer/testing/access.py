@@ -189,8 +189,13 @@ def settle_choice(choice: Choice, *, why_no_local: WhyNot, why_no_container: Why
 
 def why_no_local(config: LocalConfig) -> str | None:
     """Why no broker can be started here without a network; None: one can."""
-    from txlayer.adapters.kafka.local.jars import has_all_sizes, read_lock
-    from txlayer.adapters.kafka.local.runtime import bundled_java, find_java, installed_version
+    from txlayer.adapters.kafka.local.runtime import (
+        bundled_java,
+        find_java,
+        has_all_sizes,
+        installed_version,
+        read_lock,
+    )
 
     try:
         find_java(config, bundled=bundled_java())

@@ -14,18 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from txlayer.adapters.kafka.local import jars
-from txlayer.adapters.kafka.local.jars import (
+from txlayer.adapters.kafka.local import runtime
+from txlayer.adapters.kafka.local.runtime import (
     BROKER,
     Jar,
     JarLock,
+    LocalConfig,
     RepositoryUnreachableError,
     WrongChecksumError,
     default_url,
     fetch_jars,
+    find_java,
+    prepare_runtime,
     verify,
 )
-from txlayer.adapters.kafka.local.runtime import LocalConfig, find_java, prepare_runtime
 from txlayer.adapters.kafka.local.server import free_ports
 from txlayer.errors import ConfigError
 
@@ -161,7 +163,7 @@ def test_the_repository_of_ivy_is_used_when_none_is_named() -> None:
 
 
 def test_without_pyspark_the_extra_and_the_setting_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jars, "find_spec", lambda _name: None)
+    monkeypatch.setattr(runtime, "find_spec", lambda _name: None)
 
     with pytest.raises(ConfigError, match=r"txlayer\[local\].*TXLAYER_MAVEN_URL"):
         fetch_jars(LOCK, cache=tmp_path, maven_url=None)

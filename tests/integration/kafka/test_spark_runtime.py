@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from txlayer.adapters.kafka.local import LocalConfig
-from txlayer.adapters.kafka.local.jars import CONNECTOR, locked_releases, read_lock, verify
 from txlayer.adapters.kafka.local.runtime import (
+    CONNECTOR,
     VECTOR_MODULE,
     bundled_java,
     has_vector_module,
     installed_pyspark,
+    locked_releases,
     prepare_connector,
+    read_lock,
+    verify,
     write_launcher,
 )
 from txlayer.errors import ConfigError

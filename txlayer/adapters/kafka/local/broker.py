@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from txlayer.adapters.kafka.local import server as processes
-from txlayer.adapters.kafka.local.jars import file_lock
-from txlayer.adapters.kafka.local.runtime import LocalConfig, prepare_runtime
+from txlayer.adapters.kafka.local.runtime import LocalConfig, file_lock, prepare_runtime
 from txlayer.adapters.kafka.local.server import (
     BRIEF,
     FAST,
