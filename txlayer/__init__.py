@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from txlayer.producer.metrics import ProducerMetrics
     from txlayer.producer.pipeline import TransactionSendResult
     from txlayer.producer.producer import Transaction, TransactionalProducer
-    from txlayer.producer.questions import RefusedResolution, ResponderStats
+    from txlayer.producer.questions import ParkedTransaction, RefusedResolution, ResponderStats
     from txlayer.producer.rocketmq import (
         AsyncTransactionListener,
         AsyncTransactionMQProducer,
@@ -109,6 +109,7 @@ _MODULES = {
     "OrderMode": "txlayer.core.messages",
     "OrderedConsumer": "txlayer.consumer.consumer",
     "OutcomeUnknownError": "txlayer.errors",
+    "ParkedTransaction": "txlayer.producer.questions",
     "PoisonMessageError": "txlayer.errors",
     "PreparedMessage": "txlayer.producer.rocketmq",
     "ProducerFencedError": "txlayer.errors",
@@ -182,6 +183,7 @@ __all__ = [
     "OrderMode",
     "OrderedConsumer",
     "OutcomeUnknownError",
+    "ParkedTransaction",
     "PoisonMessageError",
     "PreparedMessage",
     "ProducerFencedError",

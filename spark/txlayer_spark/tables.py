@@ -107,7 +107,13 @@ def _event(records: DataFrame, kind: TopicKind) -> DataFrame:
             }
         case TopicKind.CHECK:
             event = _word(
-                F.col("kind"), {CheckKind.QUESTION: "asked", CheckKind.LIMIT: "limit", CheckKind.REFUSED: "refused"}
+                F.col("kind"),
+                {
+                    CheckKind.QUESTION: "asked",
+                    CheckKind.LIMIT: "limit",
+                    CheckKind.PARKED: "parked",
+                    CheckKind.REFUSED: "refused",
+                },
             )
             renamed = {
                 "reason": F.col("text"),

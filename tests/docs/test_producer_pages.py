@@ -19,7 +19,7 @@ from tests.support.arena import Arena, make_arena
 from tests.support.commands import run_command
 from tests.support.pages import programs
 from tests.support.running import RunningCoordinator
-from txlayer import COMMIT, ROLLBACK, UNKNOWN, CheckRequest, Resolution, TransactionalProducer
+from txlayer import COMMIT, ROLLBACK, UNKNOWN, CheckRequest, ParkedTransaction, Resolution, TransactionalProducer
 from txlayer.adapters.kafka.local import LocalConfig
 from txlayer.adapters.sql import SqlBarrier
 from txlayer.cli.main import build_app
@@ -64,7 +64,7 @@ def request(txn_id: str, number: int = 1) -> CheckRequest:
 
 
 def test_the_check_of_the_page_answers_and_its_producer_is_asked(arena: Arena) -> None:
-    program, asking, own_policy = programs("check-back")
+    program, asking, own_policy, hears = programs("check-back")
     orders = {"paid": SimpleNamespace(is_paid=True), "unpaid": SimpleNamespace(is_paid=False)}
 
     made = run(placed(program, arena), {"orders": orders})
@@ -85,6 +85,13 @@ def test_the_check_of_the_page_answers_and_its_producer_is_asked(arena: Arena) -
         assert COMMIT is asked_about["check_order"](request("paid")._replace(**carried))
         tx = run(own_policy.replace('"orders", key=', f'"{arena.targets[0]}", key='), {"producer": producer})["tx"]
         arena.wait_until_visible(tx.txn_id)
+
+    paged: list[str] = []
+    database = SimpleNamespace(is_known_lost=lambda txn_id: txn_id == "lost")
+    on_parked = run(hears, {"page_a_person": paged.append, "database": database, "ROLLBACK": ROLLBACK})["on_parked"]
+    parked = [ParkedTransaction(txn_id, "0" * 8, "orders", "too-old", 1, 0) for txn_id in ("lost", "odd")]
+    assert [ROLLBACK, None] == [on_parked(each) for each in parked]
+    assert "lost waits: too-old" == paged[0]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,10 @@ POLICY = CheckPolicy(check_immunity_ms=100, check_interval_ms=100, check_max=2, 
 GIVING_UP = replace(POLICY, unresolved=UnresolvedAction.ROLLBACK)
 
 
+def notice() -> Seen:
+    return word(CheckRecord(CheckKind.PARKED, KEY, "g", 0, 0, 5, 1, "too-old"), 900, 9)
+
+
 def question(number: int = 1, *, at_ms: int = 200, offset: int = 0, key: str = KEY) -> Seen:
     return word(CheckRecord(CheckKind.QUESTION, key, "g", 0, 0, 5, number, REAL), at_ms, offset)
 
@@ -172,6 +176,7 @@ def test_its_clock_runs_from_the_first_record_that_told_it_the_time() -> None:
 
 PLANTED: dict[str, tuple[Kind, Callable[[], History]]] = {
     "a question about nobody's transaction": (Kind.ASKED, lambda: asked(key=OTHER)),
+    "a notice of a parking that did not happen": (Kind.ASKED, lambda: history(doubt=[summary(0)], check=[notice()])),
     "a question within the immunity": (Kind.ASKED, lambda: asked(at_ms=100)),
     "a question within its own immunity": (Kind.ASKED, lambda: asked(options=HalfOptions(immunity_ms=500))),
     "a question without what its transaction asked for": (

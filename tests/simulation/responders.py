@@ -101,7 +101,7 @@ class ResponderProcess:
     def _hear(self, check: CheckRecord | Undecodable) -> None:
         if (
             isinstance(check, CheckRecord)
-            and check.kind is CheckKind.QUESTION
+            and check.kind in (CheckKind.QUESTION, CheckKind.PARKED)
             and check.producer_group == self._group.name
         ):
             self._world.begin_in_background(self._process, partial(self._answer, check))
@@ -114,8 +114,12 @@ class ResponderProcess:
         said, source = self._resolve(check.key)
         if dice.random() < group.slow_share:
             world.pause(dice.uniform(0, group.slow_s))
-        op = OpMessage(said, check.key, group.name, check.last_offset, check.born_ms, source, check.number)
-        world.note(process.name, said.name, f"{check.key}, question {check.number}")
+        is_question = check.kind is CheckKind.QUESTION
+        if said is UNKNOWN and not is_question:
+            return
+        number = check.number if is_question else None
+        op = OpMessage(said, check.key, group.name, check.last_offset, check.born_ms, source, number)
+        world.note(process.name, said.name, f"{check.key}, {check.kind.name.lower()} {check.number}")
         for _ in range(2 if dice.random() < group.twice_share else 1):
             try:
                 self._write(op, check.partition)

@@ -27,6 +27,7 @@ FOUND = {
     381418606344: "the judge's own: parked by one line and committed by the next it seemed to be out of order",
     36696431946: "the judge's own: a fast clock ran from the first record of op, not from that of half",
     183991293988: "the world's own: a broker that had refused records vouched for them in its next answer",
+    409: "a group heard of a parking whose transaction was decided in the same batch",
 }
 """Seeds of worlds that showed a fault, and which one: no fault comes back. (guards.py shows the first two red again.)"""
 
@@ -109,6 +110,7 @@ def test_promises_hold_in_worlds_with_faults() -> None:
     assert {"visible", "commit", "rollback", "ordered", "on doubt", "conflicts", "kept aside"} <= seen.keys()
     assert {
         "check question",
+        "check parked",
         "check limit",
         "check refused",
         "commit by barrier",

@@ -51,6 +51,8 @@ class _CheckBack:
         self._judge = judge
         self._policies = policies
         self._questions: dict[str, list[tuple[Seen, CheckRecord]]] = defaultdict(list)
+        self._parkings: set[str] = set()
+        """Keys of transactions of whose parking a group heard."""
         self._told: set[tuple[str, str]] = set()
         self._answers: dict[str, dict[int, Position]] = defaultdict(dict)
         """{key: {question: where it was first answered with unknown}}."""
@@ -75,6 +77,9 @@ class _CheckBack:
         for key, summaries in self._summaries.items():
             yield from self._counts(key, summaries)
             yield from self._parked(key, summaries)
+        for key in self._parkings:
+            if not any(summary is not None and summary.state == _PARKED for _, summary in self._summaries.get(key, ())):
+                yield Finding(Kind.ASKED, key, "its group heard of a parking that no summary shows")
         yield from self._by_policy()
         yield from self._untold()
         yield from self._unended()
@@ -90,6 +95,8 @@ class _CheckBack:
             counts[f"check {check.kind.name.lower()}"] += 1
             if check.kind is CheckKind.QUESTION:
                 self._questions[check.key].append((record, check))
+            elif check.kind is CheckKind.PARKED:
+                self._parkings.add(check.key)
             elif check.kind is CheckKind.REFUSED:
                 self._told.add((check.key, check.text.partition(" ")[0]))
         for record in logs.op:

@@ -396,6 +396,11 @@ def refusal(name: str = "a", *, group: str = GROUP) -> CheckRecord:
     return CheckRecord(CheckKind.REFUSED, f"{name}/0000000a", group, 3, 17, 0, text="COMMIT by producer")
 
 
+def parking(name: str = "a", *, group: str = GROUP, number: int = 1) -> CheckRecord:
+    """A notice of a parked transaction."""
+    return CheckRecord(CheckKind.PARKED, f"{name}/0000000a", group, 3, 17, 1_700_000_000_000, number, "too-old")
+
+
 def heard(*checks: CheckRecord | bytes, partition: int = 0) -> list[Record]:
     """Them as records of one partition of the check topic."""
     values = [c if isinstance(c, bytes) else codec.encode_check(c) for c in checks]

@@ -9,7 +9,7 @@ most are settled. The ledger writes the check-backs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -86,11 +86,62 @@ class _Ready:
     counted_at_ms: int = -1
 
 
+NOTICE_PAUSE_MAX_MS = 24 * 3_600_000
+"""Longest pause between two notices of one parked transaction."""
+
+
+class ParkedNotices:
+    """When producer groups hear of their parked transactions: at once, then with growing pauses as long as they stay parked.
+
+    It is in memory only. After a restart the groups hear of them again.
+    """
+
+    def __init__(self, policies: CheckPolicies) -> None:
+        self._policies = policies
+        self._entries: dict[str, list[tuple[int, str, int]]] = {}  # group → heap of (time, key, notices so far)
+        self._now_ms = 0
+
+    def add(self, group: str, key: str) -> None:
+        """A transaction of the group is parked."""
+        heappush(self._entries.setdefault(group, []), (0, key, 0))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._entries.values()))
+
+    def groups_due(self) -> list[str]:
+        """Groups that are to hear of a transaction."""
+        return [group for group, entries in self._entries.items() if entries[0][0] <= self._now_ms]
+
+    def take(
+        self, now_ms: int, present: Collection[str], *, is_parked: Callable[[str], bool], open_count: int
+    ) -> list[tuple[str, int]]:
+        """(key, number of the notice) of each that its group hears of now: of one group at most half of `check_rate_max`."""
+        self._now_ms = now_ms
+        found: list[tuple[str, int]] = []
+        for group in sorted(self._entries.keys() & set(present)):
+            entries, policy = self._entries[group], self._policies.of(group)
+            room = max(1, policy.check_rate_max // 2)
+            while entries and entries[0][0] <= now_ms and room:
+                _, key, count = heappop(entries)
+                if is_parked(key):
+                    pause_ms = min(policy.check_interval_max_ms << min(count, 40), NOTICE_PAUSE_MAX_MS)
+                    heappush(entries, (now_ms + pause_ms, key, count + 1))
+                    found.append((key, count + 1))
+                    room -= 1
+        if len(self) > 2 * open_count + GAPS_MAX:  # most are settled meanwhile
+            for entries in self._entries.values():
+                entries[:] = [entry for entry in entries if is_parked(entry[1])]
+                heapify(entries)
+        self._entries = {group: entries for group, entries in self._entries.items() if entries}
+        return found
+
+
 class CheckSchedule:
     """Due times of one partition's open transactions. Every change costs O(log n)."""
 
     def __init__(self, policies: CheckPolicies) -> None:
         self.policies = policies
+        self.notices = ParkedNotices(policies)
         self._first: deque[Transaction] = deque()  # never asked, by append time
         self._later: list[_Entry] = []
         self._ready: dict[str, _Ready] = {}
@@ -110,7 +161,11 @@ class CheckSchedule:
             heappush(self._later, self._entry(txn))
 
     def restore(self, transactions: Iterable[Transaction]) -> None:
-        """Schedule the open transactions that are on doubt at a restart."""
+        """Schedule the open transactions that are on doubt at a restart, and notices of the parked ones."""
+        transactions = list(transactions)
+        for txn in transactions:
+            if txn.state is TxnState.PARKED and txn.seen:
+                self.notices.add(txn.group, txn.key)
         for txn in sorted((t for t in transactions if t.state is _OPEN), key=lambda t: t.appended_ms):
             self.add(txn)
 
@@ -138,8 +193,8 @@ class CheckSchedule:
                 self._make_ready(txn)
 
     def groups_due(self) -> list[str]:
-        """Groups with due transactions."""
-        return [group for group, ready in self._ready.items() if ready.entries]
+        """Groups with due transactions, or that are to hear of a parked one."""
+        return [*(group for group, ready in self._ready.items() if ready.entries), *self.notices.groups_due()]
 
     @property
     def group_count(self) -> int:

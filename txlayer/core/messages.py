@@ -254,6 +254,7 @@ class CheckKind(Enum):
 
     QUESTION = "Q"  #: what became of the local transaction? The answer is an op line
     LIMIT = "L"  #: the group has too many open transactions, or no longer has: `text` is on or off
+    PARKED = "P"  #: a transaction of the group was parked: `text` is the reason. A commit or rollback settles it
     REFUSED = "X"  #: a resolution of the group came too late and was refused: `text` contains it and the reason
 
 
@@ -266,7 +267,7 @@ class CheckRecord(NamedTuple):
     partition: int  # of half and op: the answer is written there
     last_offset: int = 0  # of the half records; an answer names it
     born_ms: int = 0
-    # Of the check-back, repeated in the answer; for a limit: the number of open transactions.
+    # Of the check-back, repeated in the answer; for a limit: the number of open transactions; how often the group heard of a parking.
     number: int = 0
     text: str = ""  # of a check-back: the real topics, comma-separated
 

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import contextlib
 import inspect
+import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -27,11 +28,14 @@ from txlayer.producer.identity import Entry, TransactionOptions, now_ms
 from txlayer.producer.pipeline import OpQueue, PendingTransaction, TransactionSendResult
 from txlayer.producer.producer import ConfiguredProducer, OpenTransaction
 from txlayer.producer.producer import drive as drive_in_thread
-from txlayer.producer.questions import ResponderStats
+from txlayer.producer.questions import ParkedTransaction, ResponderStats
+from txlayer.producer.responder import OnParked
 from txlayer.producer.submitted import SubmittedTransaction, run_local_transaction
 from txlayer.producer.waiting import BarrierCall, Blocking, Steps
 
 T = TypeVar("T")
+
+logger = logging.getLogger("txlayer.producer")
 
 
 class LoopEngine:
@@ -174,7 +178,7 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
     The tasks of the loop that started it share it; no call blocks the loop.
 
     Args and Raises: as in `TransactionalProducer`. `check` may be a coroutine function, which runs as tasks of the
-    loop; `on_refused` is called on the loop.
+    loop; `on_refused` and `on_parked` are called on the loop; the latter may be a coroutine function.
     """
 
     _is_async = True
@@ -185,6 +189,7 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         self._closing: asyncio.Future[None] | None = None
         self._is_closed = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._hearing: set[asyncio.Task[None]] = set()
 
     # --- lifecycle ----------------------------------------------------------------------------------------------------
 
@@ -357,6 +362,26 @@ class AsyncTransactionalProducer(ConfiguredProducer[AsyncCheckHandler]):
         started = LoopEngine(engine, loop)
         atexit.register(started.close_at_exit)
         return started
+
+    def _told_of_parked(self, loop: asyncio.AbstractEventLoop | None) -> OnParked | None:
+        on_parked = self._on_parked
+        if on_parked is None or loop is None:
+            return None
+
+        async def hear(parked: ParkedTransaction, say: Callable[[object], None]) -> None:
+            try:
+                said = on_parked(parked)
+                say(await said if inspect.isawaitable(said) else said)
+            except Exception:
+                # The user's code. The coordinator sends the notice again.
+                logger.exception("on_parked.raised", extra={"txn_id": parked.txn_id, "trace_id": parked.trace_id})
+
+        def start(parked: ParkedTransaction, say: Callable[[object], None]) -> None:
+            task = loop.create_task(hear(parked, say))
+            self._hearing.add(task)  # the loop itself keeps no task alive
+            task.add_done_callback(self._hearing.discard)
+
+        return lambda parked, say: loop.call_soon_threadsafe(start, parked, say)
 
     async def _launch(
         self, started: LoopEngine, make: MakePending, messages: Sequence[Message] | Message, entry: Entry

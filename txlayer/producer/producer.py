@@ -31,8 +31,8 @@ from txlayer.producer.identity import Entry, TransactionOptions, check_with_opti
 from txlayer.producer.interceptors import ProducerInterceptor, intercepting
 from txlayer.producer.metrics import ProducerMetrics
 from txlayer.producer.pipeline import LOOK_S, PendingTransaction, Pipeline, PipelineState, TransactionSendResult
-from txlayer.producer.questions import RefusedResolution, ResponderStats
-from txlayer.producer.responder import Answering
+from txlayer.producer.questions import ParkedTransaction, RefusedResolution, ResponderStats
+from txlayer.producer.responder import Answering, OnParked
 from txlayer.producer.submitted import LocalTransaction, LocalWork, SubmittedTransaction
 from txlayer.producer.tracing import traced, traced_handling
 from txlayer.producer.waiting import BarrierCall, Blocking, Steps, called
@@ -279,6 +279,7 @@ class ConfiguredProducer(Generic[CheckT]):
         barrier: Barrier | None = None,
         check: CheckT | None = None,
         on_refused: Callable[[RefusedResolution], object] | None = None,
+        on_parked: Callable[[ParkedTransaction], Any] | None = None,
         codec: Codec | None = None,
         serializer: Any = None,
         check_with: Iterable[str] = (),
@@ -298,7 +299,7 @@ class ConfiguredProducer(Generic[CheckT]):
             check, barrier, worker_count=self._config.check_workers, is_async=self._is_async, executor=check_executor
         )
         self._handling = traced_handling(handling, tracing, check_topic=self._config.topics.check)
-        self._on_refused = on_refused
+        self._on_refused, self._on_parked = on_refused, on_parked
         self._serializer = function_of(codec, "serializer", serializer)
         self._check_with = check_with_option(check_with)
         if partition_selector is not None and not callable(partition_selector):
@@ -323,13 +324,21 @@ class ConfiguredProducer(Generic[CheckT]):
     def _set_up(self) -> None:
         raise NotImplementedError
 
+    def _told_of_parked(self, loop: AbstractEventLoop | None) -> OnParked | None:
+        """How the responder's thread calls `on_parked`."""
+        del loop
+        on_parked = self._on_parked
+        return None if on_parked is None else lambda parked, say: say(on_parked(parked))
+
     def _open_engine(self, on_refused: Callable[..., object] | None, loop: AbstractEventLoop | None = None) -> Engine:
         return open_engine(
             self._config,
             group=self._group,
             serializer=self._serializer,
             connect=self._connect,
-            answering=None if self._handling is None else Answering(self._handling, on_refused, loop),
+            answering=None
+            if self._handling is None
+            else Answering(self._handling, on_refused, loop, self._told_of_parked(loop)),
             metrics=self._metrics,
             linger_ms=LINGER_OF_TASKS_MS if self._is_async else LINGER_MS,
             check_with=self._check_with,
@@ -356,6 +365,9 @@ class TransactionalProducer(ConfiguredProducer[CheckHandler]):
             open-transaction limit.
         on_refused: called when a resolution of the group arrived too late and was refused; needs `barrier` or `check`.
             It runs on the thread that receives check-backs and must return at once.
+        on_parked: called, at least once, when a transaction of the group is parked because no answer came, and again
+            after growing pauses while it stays parked. Returns COMMIT or ROLLBACK to settle it, or None. It runs where
+            `on_refused` does; needs `barrier` or `check`.
         codec: what makes bytes of values, such as `txlayer.JSON`; without one, values are bytes, str or None.
         serializer: the same as `codec=Codec(serializer=…)`: any confluent-kafka serializer for values.
         check_with: what check-backs carry unless a transaction says otherwise, see `transaction`.

@@ -22,6 +22,7 @@ from txlayer.core.messages import (
     Headers,
     OpMessage,
     Resolution,
+    Source,
     Undecodable,
     nonce_of,
     txn_id_of,
@@ -119,6 +120,18 @@ class RefusedResolution(NamedTuple):
     trace_id: str = ""  # if the coordinator traces
 
 
+class ParkedTransaction(NamedTuple):
+    """A transaction of the group that stayed without an answer; it is kept whole, and a commit or rollback settles it."""
+
+    txn_id: str
+    nonce: str
+    group: str
+    reason: str  # checks-exhausted or too-old
+    number: int  # of this notice; it comes again while the transaction stays parked
+    born_ms: int  # when its producer prepared it, by that clock
+    trace_id: str = ""  # if the coordinator traces
+
+
 @dataclass(frozen=True, slots=True)
 class ResponderStats:
     """The counts of a responder since its start."""
@@ -166,6 +179,7 @@ class Questions:
         check_timeout_s: longest time of a call.
         on_answer: receives the half partition and the answer.
         on_refused: receives refused resolutions.
+        on_parked: receives parked transactions, and the record to `settle` them with.
     """
 
     def __init__(
@@ -176,6 +190,7 @@ class Questions:
         check_timeout_s: float,
         on_answer: Callable[[int, OpMessage], None],
         on_refused: Callable[[RefusedResolution], None],
+        on_parked: Callable[[ParkedTransaction, CheckRecord], None] | None = None,
     ) -> None:
         self._group = group
         self._mark = f"|{group}|".encode("ascii")
@@ -183,6 +198,7 @@ class Questions:
         self._check_timeout_s = check_timeout_s
         self._on_answer = on_answer
         self._on_refused = on_refused
+        self._on_parked = on_parked
         self._asked: dict[str, _Asked] = {}
         self._waiting: deque[str] = deque()
         self._calls: dict[Call, list[str]] = {}
@@ -241,7 +257,21 @@ class Questions:
             return None
         if record.partition() not in own:
             return Skip.OTHER_INSTANCE
+        if check.kind is CheckKind.PARKED:
+            self._hear_parking(check, record.headers())
+            return None
         return self._ask(check, record.headers(), now)
+
+    def _hear_parking(self, check: CheckRecord, headers: Headers | None) -> None:
+        if self._on_parked is not None:
+            ids = (txn_id_of(check.key), nonce_of(check.key), self._group)
+            trace_id = _trace_of(headers)[3:35]
+            self._on_parked(ParkedTransaction(*ids, check.text, check.number, check.born_ms, trace_id), check)
+
+    def settle(self, parked: CheckRecord, resolution: Resolution) -> None:
+        """Write what the application says of a parked transaction."""
+        where = (parked.key, self._group, parked.last_offset, parked.born_ms)
+        self._on_answer(parked.partition, OpMessage(resolution, *where, Source.CHECK))
 
     def _ask(self, question: CheckRecord, headers: Headers | None, now: float) -> Skip | None:
         asked = self._asked.get(question.key)

@@ -21,7 +21,7 @@ from txlayer.adapters.ports import no_such_topic
 from txlayer.adapters.readers import CheckReader
 from txlayer.config import ProducerConfig
 from txlayer.core import codec
-from txlayer.core.messages import OpMessage, Resolution
+from txlayer.core.messages import COMMIT, ROLLBACK, CheckRecord, OpMessage, Resolution
 from txlayer.errors import ConfigError, TxLayerError
 from txlayer.producer.check_handlers import (
     CallOutcome,
@@ -34,9 +34,12 @@ from txlayer.producer.check_handlers import (
     ThreadCallRunner,
 )
 from txlayer.producer.pipeline import Pipeline
-from txlayer.producer.questions import OpenLimit, Questions, RefusedResolution, ResponderStats, Skip
+from txlayer.producer.questions import OpenLimit, ParkedTransaction, Questions, RefusedResolution, ResponderStats, Skip
 
 logger = logging.getLogger("txlayer.responder")
+
+OnParked = Callable[[ParkedTransaction, Callable[[object], None]], object]
+"""Hears of a parked transaction, and calls the function with what the application says: COMMIT, ROLLBACK, or None for neither."""
 
 
 class AnswerWriter:
@@ -132,6 +135,7 @@ class Responder:
         writer: receives the answers.
         on_limit: called whenever the limit of open transactions changes.
         on_refused: called with refused resolutions, on the responder's thread; its exceptions are logged.
+        on_parked: called with parked transactions and with a function that takes what it says, from any thread.
     """
 
     def __init__(
@@ -145,6 +149,7 @@ class Responder:
         writer: AnswerWriter,
         on_limit: Callable[[OpenLimit | None], None],
         on_refused: Callable[[RefusedResolution], object] | None,
+        on_parked: OnParked | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._group = group
@@ -152,7 +157,7 @@ class Responder:
         self._open_reader = open_reader
         self._writer = writer
         self._on_limit = on_limit
-        self._refused_callback = on_refused
+        self._refused_callback, self._parked_callback = on_refused, on_parked
         self._clock = clock
         self._questions = Questions(
             group=group,
@@ -160,7 +165,9 @@ class Responder:
             check_timeout_s=check_timeout_s,
             on_answer=writer.add,
             on_refused=self._hear_refusal,
+            on_parked=None if on_parked is None else self._hear_parking,
         )
+        self._settled: deque[tuple[CheckRecord, Resolution]] = deque()
         self._outcomes: deque[CallOutcome] = deque()
         self._calls = make_calls(self._outcomes.append)
         self._limit: OpenLimit | None = None
@@ -251,6 +258,8 @@ class Responder:
     def _serve(self) -> None:
         """Process results, give up slow calls, begin the next ones, write answers, and look at the limit."""
         questions, now = self._questions, self._clock()
+        while self._settled:
+            questions.settle(*self._settled.popleft())
         while self._outcomes:
             questions.take(self._outcomes.popleft())
         for call in questions.overdue(now):
@@ -340,6 +349,21 @@ class Responder:
             # The user's code; answering goes on whatever it raises.
             logger.exception("on_refused.raised", extra={"txn_id": refused.txn_id, "trace_id": refused.trace_id})
 
+    def _hear_parking(self, parked: ParkedTransaction, check: CheckRecord) -> None:
+        logger.warning("transaction.parked", extra=parked._asdict())
+        assert self._parked_callback is not None
+        try:
+            self._parked_callback(parked, partial(self._settle, check))
+        except Exception:
+            # The user's code. The coordinator sends the notice again.
+            logger.exception("on_parked.raised", extra={"txn_id": parked.txn_id, "trace_id": parked.trace_id})
+
+    def _settle(self, check: CheckRecord, said: object) -> None:
+        if said is COMMIT or said is ROLLBACK:
+            self._settled.append((check, said))
+        elif not (said is None or said is Resolution.UNKNOWN):
+            logger.error("on_parked.returned", extra={"txn_key": check.key, "type": type(said).__name__})
+
     def _told(self) -> dict[str, object]:
         stats = self.stats()
         names = ("asked", "answered", "unknown", "skipped", "late", "stored", "lost", "refused")
@@ -353,6 +377,7 @@ class Answering(NamedTuple):
     handling: Handling
     on_refused: Callable[[RefusedResolution], object] | None = None
     loop: asyncio.AbstractEventLoop | None = None  # runs an asynchronous handler
+    on_parked: OnParked | None = None
 
 
 def open_responder(
@@ -402,6 +427,7 @@ def open_responder(
         writer=writer,
         on_limit=on_limit,
         on_refused=answering.on_refused,
+        on_parked=answering.on_parked,
     )
     responder.start()
     return responder

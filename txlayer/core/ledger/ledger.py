@@ -342,6 +342,7 @@ class Ledger:
                 extras.moved_ms = self.times.at_least(txn.appended_ms)
             _note_release(txn, op, position)
             if effect is Effect.RETURN:
+                self.batch.checks.pop(_notice_name(txn.key), None)
                 self.order.put_back(txn)
                 if not self.is_replaying:
                     self.order.goes_to_doubt(txn)
@@ -366,6 +367,8 @@ class Ledger:
             self.doubt_index.held.pop(txn.key, None)
             self._leave_order(txn)
             self._report(ReportKind.PARKED, txn.key, reason.value if reason else "")
+            if txn.state is TxnState.PARKED and txn.seen and not self.is_replaying:
+                self.schedule.notices.add(txn.group, txn.key)
             self._keep(txn)
         elif effect is Effect.FORGET:
             self._forget(txn, position)
@@ -450,7 +453,9 @@ class Ledger:
         if txn.content is not None:
             self.content_bytes -= txn.size
         self.batch.to_doubt.pop(txn.key, None)
-        self.batch.checks.pop(txn.key, None)
+        if self.batch.checks:
+            self.batch.checks.pop(txn.key, None)
+            self.batch.checks.pop(_notice_name(txn.key), None)
         self.batch.policy_lines.pop(txn.key, None)
         self.doubt_index.held.pop(txn.key, None)
         if txn.is_in_doubt:
@@ -993,7 +998,26 @@ class Ledger:
             else:
                 self._ask(txn, now_ms)
         schedule.tidy(len(self.transactions))
+        self._tell_of_parked(now_ms, present)
         self._look_at_limits(now_ms)
+
+    def _tell_of_parked(self, now_ms: int, present: Collection[str]) -> None:
+        """Let groups with a live responder hear of their parked transactions."""
+        if not self._has_room:
+            return
+        for key, number in self.schedule.notices.take(
+            now_ms, present, is_parked=self._is_parked, open_count=self.open_count
+        ):
+            txn = self.transactions[key]
+            reason = txn.ensure_extras().reason
+            text = "" if reason is None else reason.value
+            where = (key, txn.group, self.partition, txn.last_offset, txn.born_ms)
+            self.batch.checks[_notice_name(key)] = CheckRecord(CheckKind.PARKED, *where, number, text)
+            self.batch.byte_count += RECORD_BYTES
+
+    def _is_parked(self, key: str) -> bool:
+        txn = self.transactions.get(key)
+        return txn is not None and txn.state is TxnState.PARKED
 
     def _load_due(self, now_ms: int, count_max: int) -> None:
         """Load dormant transactions, only as many as can be asked soon. Those of groups without a live responder stay dormant."""
@@ -1514,6 +1538,11 @@ class Ledger:
     def _unsettled_in_half(self) -> Iterator[Transaction]:
         """The unsettled transactions in half, oldest first."""
         return self.in_half.unsettled(count=self.open_count - self.doubt_index.count)
+
+
+def _notice_name(key: str) -> str:
+    """Under which a batch has the notice that a transaction is parked."""
+    return f"{key}/{CheckKind.PARKED.value}"
 
 
 def _add_time(txn: Transaction, time_ms: int | None) -> Undecodable | None:

@@ -1,0 +1,194 @@
+"""A producer group hears of its parked transactions at least once, and may settle them then."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.core_records import GROUP as CORE_GROUP
+from tests.support.core_records import op_line, txn_key
+from tests.support.producer_stage import ProducerStage, parking, question, stats_of
+from tests.support.still_coordinator import StillCoordinator
+from tests.unit.test_responder_aio import Answerer
+from txlayer.coordinator.presence import GroupPresence
+from txlayer.core import codec
+from txlayer.core.checks import GAPS_MAX, CheckPolicies, CheckPolicy, ParkedNotices
+from txlayer.core.messages import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    CheckKind,
+    CheckRecord,
+    OpMessage,
+    Resolution,
+    Source,
+    txn_id_of,
+)
+from txlayer.producer.questions import ParkedTransaction
+
+A = txn_key("a")
+AGE_S = 60
+HOUR_MS = 3_600_000
+
+# --- the coordinator --------------------------------------------------------------------------------------------------
+
+
+def notices(stage: StillCoordinator) -> list[CheckRecord]:
+    found = [codec.decode_check(record.value()) for record in stage.kafka.records(stage.topics.check)]
+    return [check for check in found if isinstance(check, CheckRecord) and check.kind is CheckKind.PARKED]
+
+
+def open_stage(**settings: Any) -> StillCoordinator:
+    return StillCoordinator(doubt_after=timedelta(seconds=5), transaction_age_max=timedelta(seconds=AGE_S), **settings)
+
+
+def present(monkeypatch: pytest.MonkeyPatch, *, is_present: bool) -> None:
+    """The group has a member, or none."""
+    groups = frozenset({CORE_GROUP} if is_present else ())
+    monkeypatch.setattr(GroupPresence, "of", lambda _self, _schedules: groups)
+
+
+@pytest.mark.promise("P7")
+def test_a_group_hears_of_a_parking_again_and_again_and_settles_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = open_stage(check_interval_max=timedelta(minutes=1))
+    present(monkeypatch, is_present=True)
+    offset = stage.half(A)
+    stage.work(seconds=AGE_S + 20)
+    (first,) = notices(stage)
+    assert (A, CORE_GROUP, 0, offset, 1, "too-old") == (
+        first.key,
+        first.producer_group,
+        first.partition,
+        first.last_offset,
+        first.number,
+        first.text,
+    )
+    stage.work(seconds=65)  # a successor tells again at once, and then after a minute
+    assert [1, 1, 2] == [check.number for check in notices(stage)]
+
+    stage.op(op_line("C", A, offset, source=Source.CHECK))
+    stage.work(seconds=600)
+    assert ([txn_id_of(A)], {}, 3) == (stage.visible(), stage.on_doubt(), len(notices(stage)))
+
+
+@pytest.mark.promise("P7")
+def test_a_group_without_a_member_hears_of_it_when_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = open_stage()
+    present(monkeypatch, is_present=False)
+    stage.half(A)
+    stage.work(seconds=AGE_S + 20)
+    assert ("parked", []) == (stage.on_doubt()[A].state, notices(stage))
+
+    present(monkeypatch, is_present=True)
+    stage.work(seconds=5)
+    assert [A] == [check.key for check in notices(stage)]
+
+
+def test_what_is_settled_or_committed_and_parked_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = open_stage()
+    present(monkeypatch, is_present=True)
+    offset = stage.half(A, count=2)
+    stage.op(op_line("C", A, offset))
+    stage.work(seconds=AGE_S + 20)
+    assert ("parked-committed", []) == (stage.on_doubt()[A].state, notices(stage))
+
+
+@pytest.mark.promise("P11")
+def test_notices_of_a_group_are_spread_and_grow_rarer() -> None:
+    policy = CheckPolicy(check_rate_max=4, check_interval_max_ms=HOUR_MS)
+    made = ParkedNotices(CheckPolicies(policy))
+    for number in range(5):
+        made.add("g", f"{number}")
+
+    def take(now_ms: int, *, groups: frozenset[str] = frozenset({"g"})) -> list[tuple[str, int]]:
+        return made.take(now_ms, groups, is_parked=lambda _: True, open_count=5)
+
+    assert ["g"] == made.groups_due()
+    assert [] == take(1, groups=frozenset({"other"}))
+    assert [["0", "1"], ["2", "3"], ["4"], []] == [[key for key, _ in take(now_ms)] for now_ms in (1, 2, 3, 4)]
+    assert [] == made.groups_due()
+    told = [at for at in range(0, 10 * 24 * HOUR_MS, HOUR_MS) if any(key == "0" for key, _ in take(at + 10))]
+    assert [1, 3, 7, 15, 31, 55] == [at // HOUR_MS for at in told][:6]  # 1, 2, 4, 8, 16, then 24 hours
+
+
+@pytest.mark.promise("P11")
+def test_notices_of_what_is_settled_are_forgotten() -> None:
+    made = ParkedNotices(CheckPolicies())
+    for number in range(GAPS_MAX + 1):
+        made.add("absent", f"{number}")
+    made.take(1, (), is_parked=lambda key: key == "7", open_count=0)
+    assert 1 == len(made)
+    made.take(2, {"absent"}, is_parked=lambda _: False, open_count=0)
+    assert (0, []) == (len(made), made.groups_due())
+
+
+# --- the producer -----------------------------------------------------------------------------------------------------
+
+
+def answer_of(stage: ProducerStage) -> OpMessage:
+    return stage.answers(1)[0]
+
+
+@pytest.mark.parametrize("said", [COMMIT, ROLLBACK])
+def test_what_on_parked_returns_is_written(stage: ProducerStage, said: Resolution) -> None:
+    heard: list[ParkedTransaction] = []
+
+    def on_parked(parked: ParkedTransaction) -> Resolution:
+        heard.append(parked)
+        return said
+
+    stage.producer(check=lambda _: UNKNOWN, on_parked=on_parked).start()
+    stage.ask(parking("a"))
+
+    expected = OpMessage(said, "a/0000000a", "g", 17, 1_700_000_000_000, Source.CHECK)
+    assert expected == answer_of(stage)
+    assert [ParkedTransaction("a", "0000000a", "g", "too-old", 1, 1_700_000_000_000)] == heard
+
+
+def test_on_parked_may_leave_it_raise_or_be_missing_and_questions_go_on(
+    stage: ProducerStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = iter([None, UNKNOWN, "commit", ValueError("as planned")])
+
+    def on_parked(_: ParkedTransaction) -> Any:
+        answer = next(said)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    producer = stage.producer(check=lambda _: COMMIT, on_parked=on_parked)
+    producer.start()
+    stage.ask(*(parking(name) for name in "abcd"), parking("e", group="other"), question("f"))
+
+    assert ["f/0000000a"] == [answer.key for answer in stage.answers(1)]
+    assert {"on_parked.returned", "on_parked.raised"} <= {record.message for record in caplog.records}
+    assert 1 == stats_of(producer).asked
+
+
+def test_a_notice_without_on_parked_is_passed_over(stage: ProducerStage) -> None:
+    stage.producer(check=lambda _: COMMIT).start()
+    stage.ask(parking("a"), question("b"))
+    assert ["b/0000000a"] == [answer.key for answer in stage.answers(1)]
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_on_parked_runs_on_the_loop(is_coroutine: bool) -> None:
+    def plain(_: ParkedTransaction) -> Resolution:
+        asyncio.get_running_loop()
+        return ROLLBACK
+
+    async def coroutine(parked: ParkedTransaction) -> Resolution:
+        await asyncio.sleep(0)
+        return plain(parked)
+
+    async def run() -> None:
+        answerer = Answerer(check=lambda _: UNKNOWN, on_parked=coroutine if is_coroutine else plain)
+        async with answerer.producer:
+            await answerer.ask(parking("a"))
+            await answerer.until(answerer.stage.resolutions)
+        assert [ROLLBACK] == answerer.stage.resolutions()
+
+    asyncio.run(run())
