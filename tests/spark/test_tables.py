@@ -218,7 +218,7 @@ def test_delta_and_iceberg_answer_every_question(broker: Broker, tmp_path: Path,
 
 
 PROGRAM = """
-import json, sys, time
+import json, shutil, sys, time
 from txlayer_spark import open_tables, session
 from txlayer_spark.jobs.bronze import BronzeSettings, read_new
 from txlayer_spark.jobs.ledger import LedgerSettings, update_ledger
@@ -233,21 +233,24 @@ read_new(
 update_ledger(spark, LedgerSettings(bronze=f"{data}/bronze", root=f"{data}/ledger", grace_ms=0))
 settings = TableSettings(data=data, format=Format(kind), into=f"{data}/lake")
 
+from txlayer_spark import tables
+
 def counted():
     return {name: spark.table(name).count() for name in ("bronze", "events", "ledger")}
 
 def opened():
     open_tables(spark, settings.into, format=kind)
 
+# By an earlier release, that has no column `state`; killed before its note, and done again by this one.
+kept = tables.EVENTS.pop("state")
+update_tables(spark, settings)
+opened()
+rows = counted()
+shutil.rmtree(f"{data}/tables")
+tables.EVENTS["state"] = kept
 update_tables(spark, settings)
 opened()
 answers = [[row.asDict() for row in spark.sql(question).collect()] for question in json.loads(questions)]
-rows = counted()
-# Killed before its note, and done again.
-import pathlib, shutil
-shutil.rmtree(f"{data}/tables")
-update_tables(spark, settings)
-opened()
 again = counted()
 erased = erase_key(spark, settings, "customer-7")
 opened()

@@ -89,7 +89,8 @@ class Table:
             return self._spark.table(self.name)
         read = self._spark.read
         # A run that is the name of a folder would be of a type that Spark takes from the names.
-        return (read.schema(_SCHEMAS[self._table]) if self._table in _SCHEMAS else read).parquet(self.path)
+        read = read.schema(_SCHEMAS[self._table]) if self._table in _SCHEMAS else read.option("mergeSchema", "true")
+        return read.parquet(self.path)
 
     def put(self, rows: DataFrame, replaced: Column) -> None:
         """Write rows in place of those that fit."""
@@ -98,6 +99,13 @@ class Table:
             writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "true")
             writer.partitionBy(*_PARTS[self._table]).parquet(self.path)
         elif self.exists():
+            there = set(self.read().columns)
+            for column in rows.schema:
+                # A table of an earlier release lacks some.
+                if column.name not in there:
+                    self._spark.sql(
+                        f"ALTER TABLE {self.name} ADD COLUMNS (`{column.name}` {column.dataType.simpleString()})"
+                    )
             rows.writeTo(self.name).overwrite(replaced)
         else:
             self._create(rows)
