@@ -208,8 +208,10 @@ def test_half_does_not_wait_for_groups_whose_transactions_are_all_settled(monkey
 
 
 @pytest.mark.promise("P11")
-@pytest.mark.parametrize("order", [None, OrderMode.COMMIT, OrderMode.PREPARE])
-def test_unsettled_transactions_take_no_more_memory_than_is_counted(order: OrderMode | None) -> None:
+@pytest.mark.parametrize(
+    ("order", "asks"), [(None, False), (None, True), (OrderMode.COMMIT, False), (OrderMode.PREPARE, False)]
+)
+def test_unsettled_transactions_take_no_more_memory_than_is_counted(order: OrderMode | None, *, asks: bool) -> None:
     """Each of another customer: the key of the message is its ordering key, unless the user names one."""
     count, ids = 3_000, (f"019012ab-1234-7abc-89ab-{n:012x}" for n in range(100_000))
     hashes = (key_hash(f"customer-{n}".encode()) for n in range(100_000))
@@ -223,6 +225,8 @@ def test_unsettled_transactions_take_no_more_memory_than_is_counted(order: Order
         ledger.times.believe_until(1 << 62)
         for offset, (txn_id, hashed) in enumerate(zip(names, homes, strict=False)):
             given = NO_OPTIONS if order is None else HalfOptions(hashed, order)
+            if asks:
+                given = HalfOptions(check_with="k+q+horder-id", query_id=f"invoice {offset}")
             raw = half_header(f"{txn_id}/0000000a", options=given)
             ledger.fold_half(offset, 1_800_000_000_000, raw, half_record(raw, value=b""))
         for round_ in range(4):
