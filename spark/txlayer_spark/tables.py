@@ -90,6 +90,14 @@ def _with(columns: Mapping[str, tuple[DataType, str]], rows: DataFrame) -> DataF
     return rows.select(*((F.col(n) if n in there else F.lit(None)).cast(t).alias(n) for n, (t, _) in columns.items()))
 
 
+_CHECK_EVENTS = {
+    CheckKind.QUESTION: "asked",
+    CheckKind.LIMIT: "limit",
+    CheckKind.PARKED: "parked",
+    CheckKind.REFUSED: "refused",
+}
+
+
 def _event(records: DataFrame, kind: TopicKind) -> DataFrame:
     """Records of topics of one kind → columns of `EVENTS`, by the names that they have there."""
     rows = parse(records, kind)
@@ -106,15 +114,7 @@ def _event(records: DataFrame, kind: TopicKind) -> DataFrame:
                 "origin_offset": F.col("last_offset"),
             }
         case TopicKind.CHECK:
-            event = _word(
-                F.col("kind"),
-                {
-                    CheckKind.QUESTION: "asked",
-                    CheckKind.LIMIT: "limit",
-                    CheckKind.PARKED: "parked",
-                    CheckKind.REFUSED: "refused",
-                },
-            )
+            event = _word(F.col("kind"), _CHECK_EVENTS)
             renamed = {
                 "reason": F.col("text"),
                 "origin_partition": F.col("half_partition"),

@@ -81,7 +81,11 @@ def test_the_check_of_the_page_answers_and_its_producer_is_asked(arena: Arena) -
         names = {**made, "producer": producer}
         asked_about = run(asking.replace('"orders", key=', f'"{arena.targets[0]}", key='), names)
         arena.wait_until_visible(asked_about["tx"].txn_id)
-        carried = {"key": b"customer-7", "headers": (("order-id", b"4711"),), "query_id": "invoice 7/2026"}
+        carried: dict[str, Any] = {
+            "key": b"customer-7",
+            "headers": (("order-id", b"4711"),),
+            "query_id": "invoice 7/2026",
+        }
         assert COMMIT is asked_about["check_order"](request("paid")._replace(**carried))
         tx = run(own_policy.replace('"orders", key=', f'"{arena.targets[0]}", key='), {"producer": producer})["tx"]
         arena.wait_until_visible(tx.txn_id)
