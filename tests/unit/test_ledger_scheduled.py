@@ -382,6 +382,23 @@ def test_lines_that_release_are_bounded_in_a_batch_and_ahead_of_the_log() -> Non
     assert [f"t{number}/0000000a" for number in range(count)] == driver.log.forwarded
 
 
+def test_partitions_of_a_process_that_release_at_the_same_time_share_these_bounds() -> None:
+    driver = PartitionDriver()
+    for number in range(RELEASE_LINES_MAX):
+        key = f"t{number}/0000000a"
+        driver.op("C", key, driver.half(key, options=timed(driver.now_ms + MINUTE)))
+    driver.turn()
+    driver.ledger.releasing_count = 4
+    lines = []
+    for _ in range(4):
+        driver.tick(after_ms=MINUTE)
+        lines.append(len(driver.ledger.batch.policy_lines))
+        driver.publish()
+
+    assert [RELEASE_LINES_MAX // 4, RELEASE_LINES_MAX // 4, 0, 0] == lines
+    assert 2 * (RELEASE_LINES_MAX // 4) == RELEASES_AHEAD_MAX // 4
+
+
 def test_one_batch_has_a_bounded_number_of_them_however_often_time_goes_on_before_it() -> None:
     driver = PartitionDriver()
     for number in range(RELEASE_LINES_MAX + 500):

@@ -310,7 +310,7 @@ class Coordinator:
 
     def _publish_what_follows(self, publisher: Publisher, *, is_idle: bool) -> None:
         now = self._clock()
-        is_tick = now - self._ticked_at >= (RELEASE_TICK_S if self._is_release_due() else TICK_S)
+        is_tick = now - self._ticked_at >= (RELEASE_TICK_S if self._share_releases() else TICK_S)
         is_peak_tick = now - self._peak_ticked_at >= TICK_S
         if is_peak_tick:
             self._peak_ticked_at = now
@@ -340,8 +340,12 @@ class Coordinator:
         if batches or self._is_time_to_store(now):
             self._publish(publisher, batches)
 
-    def _is_release_due(self) -> bool:
-        return any(shard.ledger.is_release_due(shard.time.peek_ms()) for shard in self._shards.values())
+    def _share_releases(self) -> bool:
+        """Tell the ledgers how many of them have messages that are due. True if one has."""
+        count = sum(shard.ledger.is_release_due(shard.time.peek_ms()) for shard in self._shards.values())
+        for shard in self._shards.values():
+            shard.ledger.releasing_count = max(1, count)
+        return count > 0
 
     def _learn_topics(self) -> None:
         """Ask about topics that ledgers do not know, for `LOOK_TIME_S` a turn, whatever the number of partitions and names."""

@@ -123,10 +123,10 @@ name any number of them, and each would stay in memory until a person settles it
 
 
 RELEASE_LINES_MAX = 1_000
-"""Lines that one batch writes to release scheduled transactions."""
+"""Lines that one Kafka transaction writes to release scheduled transactions."""
 
 RELEASES_AHEAD_MAX = 2_000
-"""Such lines of a partition that are written and not applied. An op line of another transaction waits behind no more of them."""
+"""Such lines of a process that are written and not applied. An op line of another transaction waits for no more of them."""
 
 
 ANSWERING = frozenset({Source.CHECK, Source.BARRIER})
@@ -159,6 +159,9 @@ class Ledger:
 
     may_write_op = True
     """False while op refuses the coordinator's lines: what a policy would decide is parked, and nothing is released."""
+
+    releasing_count = 1
+    """Partitions of the process with scheduled messages that are due: they share `RELEASE_LINES_MAX` and `RELEASES_AHEAD_MAX`."""
 
     def __init__(
         self,
@@ -526,7 +529,8 @@ class Ledger:
 
     def _release_those_due(self, now_ms: int) -> None:
         """Write a line for each time that has come, in the order of the times. Each takes effect when it is read from the op log."""
-        left = min(RELEASE_LINES_MAX - len(self.batch.policy_lines), RELEASES_AHEAD_MAX - self._releases_ahead)
+        lines_max, ahead_max = (max(1, n // self.releasing_count) for n in (RELEASE_LINES_MAX, RELEASES_AHEAD_MAX))
+        left = min(lines_max - len(self.batch.policy_lines), ahead_max - self._releases_ahead)
         left *= self.may_write_op
         op_ms = now_ms - self._op_behind_ms
         while left > 0 and self.release_times.first_ms <= op_ms and self._has_room:
@@ -563,9 +567,8 @@ class Ledger:
         return is_probed
 
     def is_release_due(self, now_ms: int) -> bool:
-        """True if lines can be written now that release scheduled transactions."""
-        is_due = self.release_times.first_ms <= now_ms - self._op_behind_ms
-        return is_due and self.may_write_op and self._releases_ahead < RELEASES_AHEAD_MAX
+        """True if the time of a scheduled transaction has come, and a line can be written that releases it."""
+        return self.may_write_op and self.release_times.first_ms <= now_ms - self._op_behind_ms
 
     def _try_next(self, key_hash: str | None) -> None:
         if key_hash is not None:
