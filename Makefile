@@ -5,7 +5,7 @@ CONSTRAINTS := .ci/constraints.txt
 BIN := .venv/bin
 # Without bytecode every process of a test compiles all that it imports, and pytest rewrites every assert anew.
 unexport PYTHONDONTWRITEBYTECODE
-SUBJECTS := throughput order latency recovery failover barrier checkback consumers metrics tracing idle verify spark
+SUBJECTS := throughput order latency recovery scheduled failover barrier checkback consumers metrics tracing idle verify spark
 STAMP := .venv/.set-up
 # What `make demo` needs of it: a third of the packages. Where the whole environment is there, it is used.
 DEMO_STAMP := $(if $(wildcard $(STAMP)),$(STAMP),.venv/.set-up-demo)

@@ -294,6 +294,7 @@ JUDGED_COLUMNS = (
     "lost_n",
     "gone_n",
     "hidden_n",
+    "is_contradicted",
     "is_early",
     "is_part_torn",
     "is_behind",
@@ -301,7 +302,8 @@ JUDGED_COLUMNS = (
 )
 """What a verdict needs beside the core: messages stored and visible; attempts of the id that are visible; the op line from which
 on it may be visible; whether what is visible differs from what was stored; whether doubt has all of it; messages that are
-missing, those that may have been visible and be gone, and those that may be where no reader can see it. Of one with times: whether a
+missing, those that may have been visible and be gone, and those that may be where no reader can see it; whether the opposite of what
+counts was said later. Of one with times: whether a
 message is visible before it was released; whether of those that were released together only some are visible; whether one that was
 released is not visible; and the next time for which no line released messages."""
 
@@ -322,6 +324,7 @@ def with_distinct(core: DataFrame) -> DataFrame:
             "lost_n": missing.cast("bigint"),
             "gone_n": F.lit(0).cast("bigint"),
             "hidden_n": F.lit(0).cast("bigint"),
+            "is_contradicted": (released & F.isnotnull("o_rollback")) | (is_rolled_back() & F.isnotnull("o_commit")),
             **{name: F.lit(False) for name in ("is_early", "is_part_torn", "is_behind")},
             "next_ms": F.lit(None).cast("bigint"),
         }
@@ -391,7 +394,7 @@ def fold_exactly(  # its steps, in their order
     every = others.select(*COLUMNS, "reading").unionByName(counting.select(*COLUMNS, "reading"))
     by, reading = list(_ATTEMPT), list(_READING)
     folded = fold(every, by=_READING)
-    released = decided.select(*reading, "released", "released_ms", "_before")
+    released = decided.select(*reading, "released", "released_ms", "is_contradicted", "_before")
     rows = folded.join(released, reading, "left").join(missing, reading, "left").join(timed, reading, "left")
     for extra in (shown_counts(shown), kept):
         rows = rows.join(extra, by, "left")
@@ -417,7 +420,10 @@ def fold_exactly(  # its steps, in their order
             "lost_n": F.coalesce("lost_n", F.lit(0)),
             "hidden_n": F.coalesce("hidden_n", F.lit(0)),
             "gone_n": F.coalesce("gone_n", F.lit(0)) + F.coalesce("_before", F.lit(0)),
-            **{name: F.coalesce(name, F.lit(False)) for name in ("is_early", "is_part_torn", "is_behind")},
+            **{
+                name: F.coalesce(name, F.lit(False))
+                for name in ("is_contradicted", "is_early", "is_part_torn", "is_behind")
+            },
         }
     ).drop("_before")
 
@@ -603,16 +609,20 @@ def _decided(lines: DataFrame) -> DataFrame:
         first("pos", Said.ABANDON).alias("_abandon"),
         first("pos", Said.COMMIT, more=releases).alias("_released"),
         first("at_ms", Said.COMMIT, more=releases).alias("_released_ms"),
+        F.max(F.when(F.col("a") == int(Said.COMMIT), F.col("pos"))).alias("_last_commit"),
         F.max("_low").alias("_low"),
     )
     never = F.lit((1 << 63) - 1)
     other = F.least(F.coalesce("_rollback", never), F.coalesce("_abandon", never))
     is_commit = F.col("_commit") < other
     holds = is_commit & (F.col("_released") < F.coalesce("_abandon", never))
+    # What comes behind an abandon is contrary to it, and not to the commit before it.
+    is_refused = (F.col("_rollback") < F.coalesce("_abandon", never)) | (F.col("_last_commit") > F.col("_abandon"))
     return rows.select(
         *reading,
         F.when(holds, F.col("_released")).alias("released"),
         F.when(holds, F.col("_released_ms")).alias("released_ms"),
+        F.when(is_commit, is_refused).otherwise(F.isnotnull("_commit")).alias("is_contradicted"),
         F.when(is_commit, F.col("_commit")).alias("_committed"),
         F.when(is_commit, F.greatest(F.col("_low"), F.lit(0))).alias("_before"),
     )

@@ -185,7 +185,7 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
     undecided = ~committed & ~rolled_back
     forgotten = undecided & F.isnotnull("d_last") & (state == "") & ~young
     contradicted = undecided & state.isin("held", "waiting", "parked-committed", SCHEDULED) & ~young
-    contrary = (committed & F.isnotnull("o_rollback")) | (rolled_back & F.isnotnull("o_commit"))
+    contrary = F.col("is_contradicted")
     cut_off = is_known & is_cut_off()
     is_late = F.when(is_timed & (state == SCHEDULED), F.col("next_ms") < judging.cut_ms - judging.overdue_ms).otherwise(
         (undecided | waits | (state == LATER)) & (age_ms > judging.overdue_ms)
@@ -208,7 +208,7 @@ def _conditions(judging: Judging) -> dict[str, Column]:  # the table of verdicts
         MAY_WAIT: in_order & is_known & ~unknown & ~cut_off,
         # Order is compared behind the judgement: `with_late`.
         _LATE: F.lit(False),
-        "parked": (hidden | is_timed) & is_parked & ~_sure(abandoned) & F.col("is_kept"),
+        "parked": (hidden | (is_timed & ~whole)) & is_parked & ~_sure(abandoned) & F.col("is_kept"),
         "conflicting": contrary & ((rolled_back & hidden) | (committed & whole & visible) | abandoned),
         "rolled_back": hidden & (rolled_back | abandoned),
         "ok": committed & visible & (whole | (is_timed & abandoned)),

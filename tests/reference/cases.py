@@ -1538,8 +1538,27 @@ def scheduled_and_visible_twice(log: Log) -> None:
     timed.show(2)
 
 
+@case("open")
+def scheduled_in_the_order_of_half_behind_an_undecided_one(log: Log) -> None:
+    log.half("other/0000000c", options=f"k{HASH},op")
+    log.half(numbers="0/2", options=f"d{log.now_ms + MINUTE},k{HASH},op")
+    log.op(("C", log.half(numbers="1/2", options=f"k{HASH},op")))
+
+
 @case("rolled_back")
 def rolled_back_by_a_line_with_one_more_field(log: Log) -> None:
     """Only a commit and an unknown have a time there; a further field of another line is one of a later release."""
     half = log.half()
     log.op(f"2|R|{KEY}|orders|{half.offset}|1700000000000|producer|||5".encode())
+
+
+@case("rolled_back")
+def abandoned_and_then_rolled_back(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half), ("A", half), ("R", half))
+
+
+@case("conflicting")
+def abandoned_and_then_committed(log: Log) -> None:
+    half = log.half()
+    log.op(("C", half), ("A", half), ("C", half))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.reference.differential import NOW_MS
 from tests.reference.model import judge, verdict
 from tests.reference.test_model import HASH, KEY, Log
 from tests.reference.verified import verified
-from tests.reference.wire import Record
+from tests.reference.wire import History, Record
 
 MINUTE = 60_000
 OTHER = "other/0000000c"
@@ -246,3 +247,93 @@ def test_one_in_the_order_of_half_waits_for_an_undecided_one_although_it_has_tim
     told = verified(history, now_ms=NOW_MS).words[KEY]
 
     assert {"open"} == {model, told}
+
+
+# --- random ones ------------------------------------------------------------------------------------------------------
+
+
+class Dice:
+    """One transaction with times, and lines and visible messages that are mostly, but not always, right."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw, self.log = Random(seed), Log()
+        self.times = [self.log.now_ms + MINUTE * n for n in (1, 2, 3)]
+        count = self.draw.randint(1, 4)
+        self.wanted = [self.draw.choice([None, *self.times]) for _ in range(count)]
+        self.wanted[self.draw.randrange(count)] = self.draw.choice(self.times)
+        given = ["" if time_ms is None else f"d{time_ms}" for time_ms in self.wanted]
+        self.halves = [self.log.half(numbers=f"{n}/{count}", options=options) for n, options in enumerate(given)]
+        self.left = sorted({time_ms or 0 for time_ms in self.wanted})
+        self.shown: set[int] = set()
+        self.is_committed = self.is_over = False
+
+    def history(self) -> History:
+        for _ in range(self.draw.randint(1, 9)):
+            self.act(self.draw.random())
+        if self.draw.random() < 0.4:
+            self.keep()
+        return self.log.history()
+
+    def act(self, drawn: float) -> None:
+        if not self.is_committed and drawn < 0.8:
+            self.say("C")
+            self.is_committed = True
+            if self.left[0] == 0:
+                self.release(0)
+        elif drawn < 0.65 and self.left:
+            self.release_at(self.left[0] if self.draw.random() < 0.9 else self.draw.choice(self.times))
+        elif drawn < 0.75:
+            moved_ms = self.log.now_ms + self.draw.choice([-MINUTE, 0, MINUTE])
+            self.say("U", moved_ms)
+            if self.left and not self.is_over:
+                self.left = [moved_ms]
+        elif drawn < 0.85:
+            self.say("A")
+            self.is_over = True
+        else:
+            self.say(self.draw.choice("RCU"))
+
+    def say(self, letter: str, time_ms: int | None = None) -> None:
+        half = self.halves[-1] if self.draw.random() < 0.9 else self.draw.choice(self.halves)
+        end = "" if time_ms is None else f"|{time_ms}"
+        version = 1 if time_ms is None else 2
+        self.log.op(f"{version}|{letter}|{KEY}|orders|{half.offset}|1700000000000|policy||{end}".encode())
+
+    def release_at(self, time_ms: int) -> None:
+        self.log.now_ms = max(self.log.now_ms, time_ms - (0 if self.draw.random() < 0.9 else 1_000))
+        self.say("C", time_ms)
+        if not self.is_over and (time_ms == self.left[0] <= self.log.now_ms or self.draw.random() < 0.1):
+            self.release(time_ms)
+
+    def release(self, to_ms: int) -> None:
+        self.left = [time_ms for time_ms in self.left if time_ms > to_ms]
+        due = [n for n, time_ms in enumerate(self.wanted) if (time_ms or 0) <= to_ms or not self.left]
+        for n in due:
+            if n not in self.shown and self.draw.random() < 0.95:
+                self.shown.add(n)
+                self.log.show(self.halves[n])
+
+    def keep(self) -> None:
+        states = ["scheduled", "scheduled", "waiting", "held", "parked-committed", "open"]
+        due = f"0/0/{'+'.join(map(str, self.left))}/0:0"
+        self.log.summary(self.draw.choice(states), *self.halves, due=due)
+        for n, half in enumerate(self.halves):
+            if self.draw.random() < 0.95:
+                self.log.content(half, n)
+
+
+def random_history(seed: int) -> History:
+    """The history of a seed."""
+    return Dice(seed).history()
+
+
+@pytest.mark.parametrize("start", range(0, 1_000, 250))
+def test_model_and_verify_judge_random_ones_alike(start: int) -> None:
+    found = {}
+    for seed in range(start, start + 250):
+        history = random_history(seed)
+        word, told = verdict(judge(history).of(KEY)), verified(history, now_ms=NOW_MS).words.get(KEY)
+        if word != told:
+            found[seed] = (word, told)
+
+    assert {} == found

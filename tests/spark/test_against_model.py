@@ -11,6 +11,7 @@ from pyspark.sql import Row, SparkSession
 from tests.reference.cases import CASES
 from tests.reference.histories import make
 from tests.reference.test_model import DOUBT, HASH, Log
+from tests.reference.test_times import random_history
 from tests.reference.wire import History, Settings
 from tests.support.seed import say
 from tests.support.spark_histories import Judged, TogetherJudged
@@ -51,6 +52,7 @@ def together(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> T
     """All cases, and what one run of the ledger says of them."""
     histories = {name: each.history() for name, each in CASES.items()}
     histories |= {f"seed {seed}": make(seed).history for seed in (*SEEDS, *range(EACH_TIME))}
+    histories |= {f"timed {seed}": random_history(seed) for seed in range(TIMED)}
     return judge_together(spark, histories, tmp_path_factory.mktemp("model"))
 
 
@@ -139,6 +141,7 @@ def test_a_history_that_was_judged_otherwise_is_judged_alike(seed: int, judged: 
 HISTORIES = 60
 EACH_TIME = 20
 """Of them as many are judged with the cases, whenever these are."""
+TIMED = 60
 # Read when the file is: while a test runs nothing of TXLAYER_ is set.
 FIRST = int(os.environ.get("TXLAYER_DIFFERENTIAL_SEED", "0"))
 COUNT = int(os.environ.get("TXLAYER_DIFFERENTIAL_COUNT", str(HISTORIES)))
@@ -148,6 +151,10 @@ AT_ONCE = 240
 
 def test_some_random_histories_are_judged_alike(judged: dict[str, list[Judged]]) -> None:
     assert [] == [str(a) for seed in range(EACH_TIME) for a in judged[f"seed {seed}"] if a.expected != a.found]
+
+
+def test_random_histories_with_times_are_judged_alike(judged: dict[str, list[Judged]]) -> None:
+    assert [] == [str(a) for seed in range(TIMED) for a in judged[f"timed {seed}"] if a.expected != a.found]
 
 
 @pytest.mark.fault("Spark: a history that was once judged wrongly, or any random one")

@@ -19,6 +19,7 @@ from txlayer.adapters.kafka.admin import KafkaAdmin
 from txlayer.adapters.namespace import Namespace
 from txlayer.config import ClientConfig, SystemTopics
 from txlayer.core.codec import ID_HEADER
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import DoubtSummary
 from txlayer.errors import BrokerUnavailableError
 from txlayer.operate.offsets import CoordinatorStatus, read_status
@@ -42,8 +43,8 @@ class Arena:
         """Its name."""
         return self.topics.namespace
 
-    def load(self, *, rate: int, seed: int, next_share: float = 0.0) -> Load:
-        """A load on it, not started; so many of its transactions are of the next release."""
+    def load(self, *, rate: int, seed: int, next_share: float = 0.0, timed_share: float = 0.0) -> Load:
+        """A load on it, not started; so many of its transactions are of the next release, and so many have times."""
         return Load(
             self.servers,
             self.topics,
@@ -52,6 +53,7 @@ class Arena:
             rate=rate,
             seed=seed,
             next_share=next_share,
+            timed_share=timed_share,
         )
 
     def status(self) -> CoordinatorStatus:
@@ -83,6 +85,15 @@ class Arena:
             wait_until(is_done, within=within, what="everything applied", growing=lambda: applied)
         except TimedOutError as exc:
             raise TimedOutError(f"{exc}: {last}") from exc
+
+    def wait_until_released(self, *, within: float) -> None:
+        """Wait until no message waits for its time, and everything was applied."""
+
+        def count() -> int:
+            return sum(summary.state == TxnState.SCHEDULED.value for summary in self.doubt().summaries.values())
+
+        wait_until(lambda: not count(), within=within, what="no message waits for its time", growing=lambda: -count())
+        self.wait_until_applied(within=within)
 
     def _op_positions(self) -> dict[int, tuple[int, int]]:
         """{partition: (stored, end)} of op.

@@ -34,6 +34,8 @@ from txlayer.adapters.kafka.local.server import free_ports
 
 BROKER_COUNT = 3
 SESSION_S = 1.5
+TIMED_SHARE = 0.1
+"""Of the transactions have messages with times."""
 ADVANCE_S = 330.0
 """After healing something must go on within this time, again and again until all is at rest: longer than the longest pause of
 questions (300 s), and than a Kafka transaction that hangs, the longest pause between two rebuilds and a rebalance together."""
@@ -109,6 +111,7 @@ class Chaos:
                 targets=arena.targets,
                 rate=self._rate,
                 seed=self._seed,
+                timed_share=TIMED_SHARE,
                 truth=checks.truth,
             )
             load.start()
@@ -128,6 +131,7 @@ class Chaos:
                     load.stop(within=ADVANCE_S)
                     checks.wait_until_settled(load, within=ADVANCE_S)
                     arena.wait_until_applied(within=ADVANCE_S)
+                    arena.wait_until_released(within=ADVANCE_S)
                     sampler.take_last(within=ADVANCE_S)
                     witness.wait_until_at_end(arena.targets, within=ADVANCE_S)
                     handled = consumers.wait_until_at_rest(within=ADVANCE_S)

@@ -64,6 +64,7 @@ IN_FLIGHT_MAX = 4_000
 """Records that wait for their acknowledgement; then no new transaction begins."""
 LINES_PER_RECORD_MAX = 5
 DELAY_MAX_S = 3.0
+LATER_S = (None, 0.0, 0.5, 0.5, 3.0, 10.0)
 AT_THE_END = float("inf")
 GROUP = "load"
 DOUBTFUL_SHARE = 0.15
@@ -83,6 +84,9 @@ class Sent:
     resolutions: list[Resolution]  # in the order in which they are sent
     messages: list[tuple[str, bytes, bytes]]  # real topic, key, value
     options: HalfOptions
+    later_s: Sequence[
+        float | None
+    ] = ()  # how much later than prepared each message may be seen; empty: none has a time
     delay_s: float = 0.0  # between the acknowledgement of the half records and the resolution
     acknowledged: list[int] = field(default_factory=list)
     group: str = GROUP
@@ -129,6 +133,7 @@ class Load:
         seed: int,
         key_count: int = 40,
         next_share: float = 0.0,
+        timed_share: float = 0.0,
         truth: Truth | None = None,
     ) -> None:
         self.sent: list[Sent] = []
@@ -140,6 +145,7 @@ class Load:
         self._rate = rate
         self._rng = random.Random(seed)
         self._next_share = next_share
+        self._timed_share = timed_share
         self._truth = truth
         self._keys = [f"customer-{n}".encode() for n in range(key_count)]
         self._producer = plain_producer(servers)
@@ -215,9 +221,13 @@ class Load:
         if self._truth is not None and rng.random() < DOUBTFUL_SHARE:
             wanted = Resolution.COMMIT if rng.random() < 0.7 else Resolution.ROLLBACK
             local_s, is_silent = rng.uniform(0, LOCAL_S_MAX), rng.random() < SILENT_SHARE
-            return Sent(key, partition, [wanted], messages, options, local_s, group=DOUBTFUL_GROUP, is_silent=is_silent)
+            return Sent(
+                key, partition, [wanted], messages, options, delay_s=local_s, group=DOUBTFUL_GROUP, is_silent=is_silent
+            )
         resolutions, delay_s = self._fate(may_stay_open=not is_prepare)
-        return Sent(key, partition, resolutions, messages, options, delay_s)
+        is_timed = rng.random() < self._timed_share
+        later_s = [rng.choice(LATER_S) for _ in messages] if is_timed else ()
+        return Sent(key, partition, resolutions, messages, options, later_s, delay_s)
 
     def _fate(self, *, may_stay_open: bool) -> tuple[list[Resolution], float]:
         rng = self._rng
@@ -242,7 +252,10 @@ class Load:
         self.sent.append(sent)
         born_ms = int(time.time() * 1000)
         for index, (topic, key, value) in enumerate(sent.messages):
-            head = HalfHeader(sent.key, sent.group, topic, index, len(sent.messages), born_ms, sent.options)
+            later_s = sent.later_s[index] if sent.later_s else None
+            due_ms = None if later_s is None else born_ms + round(later_s * 1_000)
+            options = sent.options._replace(deliver_at_ms=due_ms)
+            head = HalfHeader(sent.key, sent.group, topic, index, len(sent.messages), born_ms, options)
             self._producer.produce(
                 self._topics.half,
                 value,

@@ -11,11 +11,15 @@ from typing import Any
 from txlayer.adapters.ports import StoredOffset
 from txlayer.coordinator import loop, recovery
 from txlayer.core import codec
-from txlayer.core.codec import NEXT_VERSION, VERSION
+from txlayer.core.codec import NEXT_VERSION, TIMED_VERSION, VERSION
 
 
 def next_form(record: str) -> str:
     """The same record as the next release writes it."""
+    if record.startswith(f"{TIMED_VERSION}|"):
+        return record  # it has no room for further fields
+    if record.startswith(f"{NEXT_VERSION}|"):  # an op line with a time
+        return f"{record}|of the next release"
     assert record.startswith(f"{VERSION}|")
     return f"{NEXT_VERSION}|{record[2:]}|of the next release"
 

@@ -297,8 +297,8 @@ class TogetherJudged:
             named = [m for m in txn.messages.values() if "n" in m.options]
             if len(named) < len(txn.messages):
                 return "?"
-        if expected == "out_of_order" and Kind.NOT_JUDGED in kinds:
-            return "?"  # Spark compares the order of what it can judge
+        if expected == "out_of_order" and (Kind.NOT_JUDGED in kinds or txn.is_timed):
+            return "?"  # Spark compares the order of what it can judge, and not that of scheduled messages
         if expected not in ("lost", "torn", "out_of_window"):
             return expected
         if expected == "out_of_window" and txn.is_cut_off:
