@@ -69,3 +69,34 @@ def test_a_topic_that_may_be_described_and_not_written_is_held_and_the_others_go
 
     assert "topic-denied" == summary.reason
     assert rebuilds == 0 if tells_rights else 0 < rebuilds <= 12
+
+
+@pytest.mark.fault("rights: the coordinator may not write op, or op takes nothing")
+@pytest.mark.promise("P7")
+def test_a_coordinator_that_may_not_write_op_parks_what_a_policy_would_decide_and_goes_on(
+    guarded: TlsBroker, user: User
+) -> None:
+    stage = make_stage(guarded)
+    op = stage.arena.topics.op
+    acls = [right.acl for right in stage.rights("coordinator", user)]
+    guarded.allow([acl for acl in acls if (acl.name, acl.operation) != (op, Operation.WRITE)])
+    raw = RawWriter(stage.arena)
+    config = CoordinatorConfig(
+        session_timeout=timedelta(seconds=3),
+        check_immunity=timedelta(seconds=1),
+        transaction_age_max=timedelta(seconds=1),
+        unresolved="rollback",
+        **stage.settings(user),
+    )
+
+    with running(config) as coordinator:
+        left = raw.prepare((stage.small, b"k", b"v"))
+        summary = stage.arena.wait_for_doubt(left.key, state="parked")
+        good = raw.prepare((stage.small, b"k", b"v"), key=raw.key_in(left.partition))
+        raw.commit(good)
+        stage.arena.wait_until_visible(good.txn_id, topics=[stage.small])
+        assert 0 < coordinator.coordinator.measures.rebuild_count <= 5
+        raw.commit(left)
+        stage.arena.wait_until_visible(left.txn_id, topics=[stage.small])
+
+    assert "too-old" == summary.reason
