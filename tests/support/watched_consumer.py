@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.fenced_table import FencedTable
-from txlayer import Context, OrderedConsumer, Reject, Retry, RetryPolicy
+from txlayer import Context, Later, OrderedConsumer, Reject, Retry, RetryPolicy
 from txlayer.adapters.connect import ConsumerConnections
 from txlayer.adapters.lock_log import LockEntry
 from txlayer.config import milliseconds
@@ -30,6 +30,7 @@ from txlayer.core.retry import AfterExhausted, HandlerResult
 from txlayer.runtime.environment import draw_name
 
 PER_MILLE = 1_000
+DELAY = timedelta(milliseconds=300)
 
 
 def fate_of(value: bytes) -> tuple[str, int, float]:
@@ -45,6 +46,8 @@ def fate_of(value: bytes) -> tuple[str, int, float]:
         return "raise", 1 + number % 2, seconds
     if share < 36:
         return "later", 1, seconds
+    if share < 38:
+        return "postponed", 0, seconds
     return "", 0, seconds if share < 900 else seconds * 4
 
 
@@ -122,6 +125,7 @@ class WatchedConsumer(OrderedConsumer):
         self._table = FencedTable(folder / "fenced.db")
         self._here = _Here()
         self._numbers = count()
+        self._postponed: set[tuple[str, int, int]] = set()
         self._tenures: dict[int, tuple[Any, int]] = {}  # kept, so that no id is another's
         self.handler(self._handle)
 
@@ -175,6 +179,8 @@ class WatchedConsumer(OrderedConsumer):
             raise RuntimeError("as its bytes say")
         if word == "later":
             return Retry(delay_ms=300)
+        if word == "postponed":
+            return context.suspend(DELAY) if message.offset % 8 == 0 else Later(DELAY)
         return Reject("as its bytes say") if word == "reject" else None
 
     def _word(self, message: ReceivedMessage, context: Context, *, is_replay: bool) -> str:
@@ -183,6 +189,10 @@ class WatchedConsumer(OrderedConsumer):
         if seconds:
             context.lease_lost.wait(seconds)
         if not is_replay and context.attempt <= attempt_count:
+            return word
+        place = message.topic, message.partition, message.offset
+        if word == "postponed" and not is_replay and place not in self._postponed:
+            self._postponed.add(place)  # once in a process
             return word
         if context.token is not None:
             row = (message.topic, message.partition, message.key)
