@@ -182,6 +182,52 @@ def test_what_is_new_is_added_once_and_what_is_a_persons_or_old_is_gone(spark: S
 
 
 @pytest.mark.nightly
+def test_the_commands_do_what_the_page_says(broker: Broker, tmp_path: Path) -> None:
+    audit = Audit(broker.bootstrap_servers, tmp_path)
+    commands = [
+        ["bronze", "-b", audit.field.servers, "-n", audit.field.namespace],
+        ["ledger", "--grace", "0s"],
+        ["tables"],
+        ["sql", "SELECT verdict, count(*) AS n FROM transactions WHERE verdict = 'ok' GROUP BY verdict"],
+        ["erase", "--key", "customer-7"],
+        ["expire", "--older-than", "1d"],
+    ]
+
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS, str(tmp_path), json.dumps(commands)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+    )
+
+    assert 0 == done.returncode, done.stderr[-5000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert f"tables: run 1, parquet in {tmp_path}/parquet" in said[2]
+    assert "verdict\tn\nok\t1\n" in said[3]
+    # customer-7: half twice, orders once, a dead letter.
+    assert "records erased in bronze: 4, in the tables: 4" in said[4]
+    assert "folders of a day ended in bronze: 0; the tables begin with" in said[5]
+
+
+COMMANDS = """
+import json, sys
+from typer.testing import CliRunner
+from txlayer.cli.spark.main import app
+
+data, commands = sys.argv[1:]
+said = []
+for command in json.loads(commands):
+    done = CliRunner().invoke(app, [*command, "--data", data, "--master", "local[2]"])
+    if done.exit_code:
+        raise SystemExit(f"{command}: {done.output} {done.exception!r}")
+    said.append(done.output)
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", [Format.DELTA, Format.ICEBERG], ids=lambda kind: kind.value)
 def test_delta_and_iceberg_answer_every_question(broker: Broker, tmp_path: Path, kind: Format) -> None:
     """By the command line, in processes of their own: the jars must be there when Java starts."""

@@ -337,7 +337,7 @@ def sql(
         found = spark.sql(query)
         typer.echo("\t".join(found.columns))
         for row in found.limit(_ROWS_MAX).collect():
-            typer.echo(printable("\t".join("" if cell is None else str(cell) for cell in row)))
+            typer.echo("\t".join("" if cell is None else printable(str(cell)) for cell in row))
 
 
 @command(app)
