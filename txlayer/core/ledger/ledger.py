@@ -122,10 +122,10 @@ ONLY_NAMED_COUNT_MAX = 1_000
 name any number of them, and each would stay in memory until a person settles it."""
 
 
-RELEASE_LINES_MAX = 1_000
+RELEASE_LINES_MAX = 2_000
 """Lines that one Kafka transaction writes to release scheduled transactions."""
 
-RELEASES_AHEAD_MAX = 2_000
+RELEASES_AHEAD_MAX = 4_000
 """Such lines of a process that are written and not applied. An op line of another transaction waits for no more of them."""
 
 
