@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,9 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
     "spark.sql.streaming.minBatchesToRetain": "5",
 }
+
+# Its packages are large, and nobody else needs them: `make sparks` installs them.
+collect_ignore = [] if find_spec("grpc") else ["test_connect.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

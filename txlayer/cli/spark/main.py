@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -40,7 +41,7 @@ from txlayer.cli.options import (
 from txlayer.cli.services import Metering, observed
 from txlayer.cli.spark.metrics import ObservedAudit, RunResult
 from txlayer.config import ClientConfig, check_names, milliseconds, parse_duration, parse_settings
-from txlayer.errors import RetriableError
+from txlayer.errors import RetriableError, UsageError
 from txlayer_spark.catalog import ReadState
 from txlayer_spark.jobs import against as against_job
 from txlayer_spark.jobs import compaction
@@ -334,10 +335,14 @@ def sql(
     settings = table.settings(data)
     with session.open(table.jars) as spark:
         tables_job.open_tables(spark, settings.into, format=settings.format.value)
-        found = spark.sql(query)
+        try:
+            found = spark.sql(query)
+            rows = found.limit(_ROWS_MAX).collect()
+        except PySparkException as exc:
+            raise UsageError(f"Spark cannot answer: {str(exc).splitlines()[0]}") from exc
         typer.echo("\t".join(found.columns))
-        for row in found.limit(_ROWS_MAX).collect():
-            typer.echo("\t".join("" if cell is None else printable(str(cell)) for cell in row))
+        for row in rows:
+            typer.echo("	".join("" if cell is None else printable(str(cell)) for cell in row))
 
 
 @command(app)
