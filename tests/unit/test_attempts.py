@@ -18,7 +18,6 @@ from txlayer.core.retry import (
     Ack,
     GiveUp,
     Handled,
-    HandlerResult,
     Reject,
     Retry,
     RetryPolicy,
@@ -60,7 +59,7 @@ def test_a_policy_takes_lengths_of_time_as_well_as_milliseconds() -> None:
         (Reject("bad"), REJECTED, REJECTED),
     ],
 )
-def test_what_follows_from_a_result(result: HandlerResult, first: Verdict, last: Verdict) -> None:
+def test_what_follows_from_a_result(result: Ack | Retry | Reject | None, first: Verdict, last: Verdict) -> None:
     def decided(attempt_count: int) -> Verdict:
         return decide(result, attempt_count=attempt_count, policy=POLICY, now_ms=1_000, draw=0.0)
 

@@ -78,7 +78,7 @@ class PlainEnds(Completions):
         del owned, item
         return SimpleNamespace(origin=Origin("orders", 0, 0))
 
-    def _log_letter(self, owned: OwnedPartition, item: Any, offset: int) -> None:
+    def _log_letter(self, owned: OwnedPartition, item: Any, offset: int | None) -> None:
         """Nothing."""
 
 
