@@ -57,9 +57,9 @@ def test_show_tells_who_said_what_and_which_line_counts() -> None:
     assert [3, None, None, None] == [n["check_number"] for n in row["op_lines"]]
     assert [(16, "shop", 0), (17, "loyalty", 1)] == [(r["offset"], r["topic"], r["index"]) for r in row["half_records"]]
     assert "committed (not carried out yet)" in text
-    assert "no: names half offset 99" in text
-    assert "no: names group strangers" in text
-    assert "ordering key 028c7948712c936a, by prepare, immunity 1 min" in text
+    assert "does not count: it names half offset 99" in text
+    assert "does not count: it names the group strangers" in text
+    assert "ordering key 028c7948712c936a, in the order of prepare, immunity 1 min" in text
     assert r"ticket \x1b[7m 12" in text
     assert "\x1b" not in text
     assert "\x1b" not in json.dumps(row)
@@ -120,7 +120,7 @@ def test_show_tells_what_was_asked_who_answered_and_what_came_too_late() -> None
         (q["number"], q["asked_ms"], [(n["resolution"], n["source"]) for n in q["answers"]]) for q in row["questions"]
     ]
     assert [(2_007, 2, 7)] == [(r["appended_ms"], r["partition"], r["offset"]) for r in row["refusals"]]
-    assert "none yet" in text
+    assert "no answer yet" in text
     assert r"COMMIT by \x1b[7m producer" in text
 
 
