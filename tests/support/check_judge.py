@@ -259,7 +259,8 @@ class _CheckBack:
     def _by_policy(self) -> Iterable[Finding]:
         for op, record, position in self._lines:
             txn = self._judge.expected.get(op.key)
-            if op.source is Source.POLICY and txn is not None and not op.is_release:
+            is_end = op.resolution in (Resolution.COMMIT, Resolution.ROLLBACK) and not op.is_release
+            if op.source is Source.POLICY and txn is not None and is_end:
                 answers = self._answers.get(op.key, {}).values()
                 count = sum(answered_at < position for answered_at in answers)
                 then = UnresolvedAction[op.resolution.name]
