@@ -137,7 +137,7 @@ def test_content_is_hidden_until_it_is_asked_for_and_that_is_logged(
 
     for content in ("secret order", "secret key", "secret tag"):
         assert content in shown
-    (record,) = [each for each in caplog.records if each.message == "console.values_shown"]
+    (record,) = [each for each in caplog.records if each.getMessage() == "console.values_shown"]
     assert ("zoe@desk", [f"loyalty orders/0:{at}"]) == (record.person, record.dead_letters)  # type: ignore[attr-defined]  # an extra of the log line
 
 

@@ -132,25 +132,35 @@ def each_row_of_the_list_is_a_transaction_of_the_topics(visitor: Visitor, world:
 
 
 def one_transaction_names_every_record_that_speaks_of_it(visitor: Visitor, world: ConsoleWorld) -> None:
+    """Its group is told again and again that it is parked: a record may come while the page is made."""
     (key,) = [key for key in world.unsettled() if key.startswith("invoice-1/")]
-    halves = [f"half {half.partition}:{half.offset}" for half in world.halves() if half.txn_key == key]
-    asked = [
+
+    before = places_of(key, world)
+    with visitor.page("/transaction?id=invoice-1") as page:
+        places = page.locator(".timeline .place").all_inner_texts()
+    after = places_of(key, world)
+
+    shown = {place for place in places if not place.startswith("doubt")}
+    assert len(places) == len(set(places))
+    assert 1 == len([place for place in shown if place.startswith("half")])
+    assert 3 <= len([place for place in shown if place.startswith("check")])
+    assert before <= shown <= after, (before - shown, shown - after)
+
+
+def places_of(key: str, world: ConsoleWorld) -> set[str]:
+    """Where half, check and op speak of a transaction."""
+    halves = {f"half {half.partition}:{half.offset}" for half in world.halves() if half.txn_key == key}
+    asked = {
         f"check {record.partition}:{record.offset}"
         for record in world.records(world.arena.topics.check)
         if key.encode() in (record.value or b"")
-    ]
-    lines = [
+    }
+    lines = {
         f"op {line.record.partition}:{line.record.offset}, line {line.number}"
         for line in world.lines()
         if line.txn_key == key
-    ]
-
-    with visitor.page("/transaction?id=invoice-1") as page:
-        places = page.locator(".timeline .place").all_inner_texts()
-
-    assert 1 == len(halves)
-    assert 3 <= len(asked)
-    assert sorted(halves + asked + lines) == sorted(place for place in places if not place.startswith("doubt"))
+    }
+    return halves | asked | lines
 
 
 def the_queues_and_the_parked_key_are_those_of_the_topics(visitor: Visitor, world: ConsoleWorld) -> None:

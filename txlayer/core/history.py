@@ -91,6 +91,8 @@ class TransactionHistory:
     """Its check-backs, the oldest first; empty if the check topic was not read."""
     refusals: tuple[CheckNote, ...] = ()
     """Resolutions that came too late and that were reported to its producer group."""
+    notices: tuple[CheckNote, ...] = ()
+    """Its parking, as often as it was reported to its producer group."""
 
     @property
     def born_ms(self) -> int | None:
@@ -294,6 +296,7 @@ def _history(key: str, traces: _Traces, given_up: Collection[tuple[int, int, int
         left_doubt_ms=traces.left_doubt_ms,
         questions=_notes(traces, CheckKind.QUESTION),
         refusals=_notes(traces, CheckKind.REFUSED),
+        notices=_notes(traces, CheckKind.PARKED),
     )
 
 

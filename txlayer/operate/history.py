@@ -106,11 +106,14 @@ def history_json(history: TransactionHistory, *, is_applied: bool | None) -> Jso
             "asked_ms": summary.asked_ms or None,
         },
         "questions": [_question_json(q, h) for q in h.questions],
-        "refusals": [
-            {name: getattr(r, name) for name in ("appended_ms", "partition", "offset", "text")} for r in h.refusals
-        ],
+        "refusals": [_note_json(n) for n in h.refusals],
+        "notices": [_note_json(n) for n in h.notices],
         "left_doubt_ms": h.left_doubt_ms,
     }
+
+
+def _note_json(note: CheckNote) -> Json:
+    return {name: getattr(note, name) for name in ("appended_ms", "partition", "offset", "text")}
 
 
 def operator_of(op: OpMessage) -> tuple[str, str]:
@@ -172,7 +175,7 @@ class Event(NamedTuple):
     """One line of a timeline."""
 
     at_ms: int
-    kind: str  # stored, asked, answered, said, decided, refused, doubt, forwarded, settled
+    kind: str  # stored, asked, answered, said, decided, refused, parked, doubt, forwarded, settled
     what: str
     place: str
     detail: str = ""
@@ -202,6 +205,9 @@ def _events(history: Json) -> Iterator[Event]:
     for refusal in history["refusals"]:
         place = f"check {refusal['partition']}:{refusal['offset']}"
         yield Event(refusal["appended_ms"], "refused", f"refused, and reported: {refusal['text']}", place)
+    for notice in history["notices"]:
+        place = f"check {notice['partition']}:{notice['offset']}"
+        yield Event(notice["appended_ms"], "parked", f"its group is told that it is parked: {notice['text']}", place)
     doubt = history["doubt"]
     if doubt is not None and doubt["moved_ms"]:
         # The time of its state is that of a decision; of others, doubt says only when it came there.

@@ -150,6 +150,9 @@ def test_three_brokers_lose_one_and_go_on(local_config: LocalConfig) -> None:
         servers = cluster.bootstrap_servers
         create_topic(servers, topic, config={"min.insync.replicas": "2"})
         admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+        wait_until(
+            lambda: topic in admin.list_topics(timeout=10).topics, within=30, what="this broker hears of the topic"
+        )
         topics = admin.list_topics(timeout=10).topics
         copies = {
             name: {len(p.replicas) for p in topics[name].partitions.values()}

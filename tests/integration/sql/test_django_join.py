@@ -57,7 +57,8 @@ class Shop:
         self.topic = stage.topic("orders")
         self.producer = stage.producer("shop", check=self._check, in_flight_max=2)
         self.table = create_barrier_table()
-        self.execute("DROP TABLE IF EXISTS txlayer_barrier")  # of other tests on the same server
+        for table in ("txlayer_barrier", "purchase"):  # of other tests on the same server
+            self.execute(f"DROP TABLE IF EXISTS {table}")
         self.migrate()
         self.execute("CREATE TABLE purchase (customer VARCHAR(20) NOT NULL)")
 
