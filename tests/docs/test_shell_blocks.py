@@ -149,7 +149,7 @@ NOT_RUN = {
         'spark-submit --jars "$(txlayer-spark jars)" examples/spark/revenue.py -b 127.0.0.1:9092 --topic orders --into revenue',
     ): "starts Spark; tests/spark/test_live.py runs the program",
     (f"{HOWTO}spark-questions.md", None): "starts Spark; tests/spark/test_tables.py asks every question of the page",
-    (f"{HOWTO}spark-tables.md", None): "starts Spark; tests/spark/test_commands.py runs these commands",
+    (f"{HOWTO}spark-tables.md", None): "starts Spark; tests/spark/test_tables.py runs these commands",
     (f"{HOWTO}test-your-service.md", 'pip install "txlayer[testing]"'): BY_PIP,
     (f"{HOWTO}tune.md", "make bench"): BY_BENCH,
 }

@@ -132,7 +132,7 @@ def each_row_of_the_list_is_a_transaction_of_the_topics(visitor: Visitor, world:
 
 
 def one_transaction_names_every_record_that_speaks_of_it(visitor: Visitor, world: ConsoleWorld) -> None:
-    """Its group is told again and again that it is parked: a record may come while the page is made."""
+    """The coordinator reports a parking again and again: a record may come while the page is made."""
     (key,) = [key for key in world.unsettled() if key.startswith("invoice-1/")]
 
     before = places_of(key, world)

@@ -28,7 +28,7 @@ SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "5",
 }
 
-# Its packages are large, and nobody else needs them: `make sparks` installs them.
+# Only these tests need its packages, which are large: `make sparks` installs them.
 collect_ignore = [] if find_spec("grpc") else ["test_connect.py"]
 
 

@@ -21,12 +21,6 @@ from tests.support.planted import Field
 from tests.support.waiting import wait_until
 from txlayer.cli.spark.main import app
 
-SMALL = (
-    *("--master", "local[2]", "--memory", "1g", "--spark-setting", "spark.sql.shuffle.partitions=2"),
-    *("--spark-setting", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
-)
-"""Spark for few rows: it starts sooner."""
-
 
 def txlayer_spark(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """The command, in a folder of the test's own."""
@@ -51,7 +45,23 @@ def test_an_audit_ends_with_its_page_and_says_by_its_exit_code_that_a_promise_br
     field.commit(lost)
 
     done = txlayer_spark(
-        "audit", "-b", field.servers, "-n", field.namespace, "--grace", "0s", *SMALL, "--json", folder=tmp_path
+        "audit",
+        "-b",
+        field.servers,
+        "-n",
+        field.namespace,
+        "--grace",
+        "0s",
+        "--master",
+        "local[2]",
+        "--memory",
+        "1g",
+        "--spark-setting",
+        "spark.sql.shuffle.partitions=2",
+        "--spark-setting",
+        "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "--json",
+        folder=tmp_path,
     )
 
     assert (1, {"ok": 1, "lost": 1}) == (done.returncode, json.loads(done.stdout)["verdicts"]), done.stderr
@@ -61,32 +71,6 @@ def test_an_audit_ends_with_its_page_and_says_by_its_exit_code_that_a_promise_br
     assert f"{field.namespace}.half-{lost.partition}@{lost.offsets[0]}" in page.read_text("utf-8")
     found = json.loads(page.with_suffix(".json").read_text("utf-8"))
     assert [("lost", lost.txn_id)] == [(f["verdict"], f["txn_id"]) for f in found["findings"]]
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_tables_are_written_asked_and_erased_and_old_days_are_deleted(broker: Broker, tmp_path: Path) -> None:
-    field = Field(broker.bootstrap_servers)
-    field.whole()
-    for command in (
-        ("bronze", "-b", field.servers, "-n", field.namespace, *SMALL),
-        ("ledger", "--grace", "0s", *SMALL),
-        ("tables", *SMALL),
-    ):
-        done = txlayer_spark(*command, folder=tmp_path)
-        assert 0 == done.returncode, done.stderr
-
-    answer = txlayer_spark(
-        "sql", "SELECT verdict, count(*) AS n FROM transactions GROUP BY verdict", *SMALL, folder=tmp_path
-    )
-    assert (0, True) == (answer.returncode, "ok" in answer.stdout), answer.stderr
-    wrong = txlayer_spark("sql", "SELECT nothing FROM nowhere", *SMALL, folder=tmp_path)
-    assert (2, False) == (wrong.returncode, "Traceback" in wrong.stderr), wrong.stderr
-    erased = txlayer_spark("erase", "--key", "no such key", *SMALL, folder=tmp_path)
-    assert 0 == erased.returncode, erased.stderr
-    expired = txlayer_spark("expire", "--older-than", "90d", *SMALL, folder=tmp_path)
-    assert 0 == expired.returncode, expired.stderr
 
 
 def test_the_command_says_its_version_and_ends(capsys: pytest.CaptureFixture[str]) -> None:

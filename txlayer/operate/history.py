@@ -207,7 +207,7 @@ def _events(history: Json) -> Iterator[Event]:
         yield Event(refusal["appended_ms"], "refused", f"refused, and reported: {refusal['text']}", place)
     for notice in history["notices"]:
         place = f"check {notice['partition']}:{notice['offset']}"
-        yield Event(notice["appended_ms"], "parked", f"its group is told that it is parked: {notice['text']}", place)
+        yield Event(notice["appended_ms"], "parked", f"parking reported to its group: {notice['text']}", place)
     doubt = history["doubt"]
     if doubt is not None and doubt["moved_ms"]:
         # The time of its state is that of a decision; of others, doubt says only when it came there.
