@@ -128,7 +128,7 @@ def test_a_message_that_fails_is_given_up_and_its_key_goes_on(
 
     assert [1, 2, 3, 4] == attempts
     assert (1, 1, 4) == (found.handled, found.dead_lettered, found.failed)
-    assert ["message.given_up"] == [record.message for record in caplog.records]
+    assert ["message.given_up"] == [record.getMessage() for record in caplog.records]
 
 
 def test_messages_are_polled_there_too(instances: Instances) -> None:

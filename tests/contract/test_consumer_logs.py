@@ -24,7 +24,7 @@ TWICE = RetryPolicy(attempt_count_max=2, backoff_first_ms=1, backoff_max_ms=1)
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord]:
     """The log lines of an event."""
-    return [record for record in caplog.records if record.message == event]
+    return [record for record in caplog.records if record.getMessage() == event]
 
 
 def told(record: logging.LogRecord, *names: str) -> tuple[object, ...]:

@@ -241,7 +241,7 @@ def test_foreign_metadata_is_passed_over_with_a_warning(stage: Stage, caplog: py
         stage.wait_stored(3)
 
     assert [b"1", b"2"] == stage.journal.values(b"k")
-    assert "metadata.foreign" in [record.message for record in caplog.records]
+    assert "metadata.foreign" in [record.getMessage() for record in caplog.records]
 
 
 def test_without_a_word_about_the_start_nothing_begins(stage: Stage) -> None:

@@ -133,7 +133,7 @@ def test_a_key_group_that_fails_is_told_once_and_stops_nothing(
 
     figures = consumer.stats().topics[stage.topic]
     assert {"(failed)": 2, "even": 1} == figures.handled_by_key_group
-    assert ["key_group.failed"] == [record.message for record in caplog.records]
+    assert ["key_group.failed"] == [record.getMessage() for record in caplog.records]
 
 
 @OF_HANDLERS

@@ -77,7 +77,7 @@ def test_what_a_hung_handler_says_later_has_no_effect(
         stage.write(b"next")
         stage.wait_stored(3)
 
-    said = [record.message for record in caplog.records]
+    said = [record.getMessage() for record in caplog.records]
     assert ["handler.timed_out", "handler.ended_late"] == said
 
 

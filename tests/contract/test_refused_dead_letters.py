@@ -72,7 +72,7 @@ def test_a_dead_letter_that_its_topic_refuses_is_kept_without_content_and_nothin
     good = [seen.value for seen in stage.journal.seen if seen.value not in (LARGE, b"small")]
     assert len(set(good)) == len(good) == 51
     assert (0, 1) == (stats.rebuild_count, stats.replaced_count)
-    assert 1 == [record.message for record in caplog.records].count("dead_letter.refused")
+    assert 1 == [record.getMessage() for record in caplog.records].count("dead_letter.refused")
 
 
 @pytest.mark.promise("P9")

@@ -179,7 +179,7 @@ def test_what_is_no_lock_record_is_passed_over(stage: LockStage, caplog: pytest.
     stage.assign(a, 5)
 
     assert {QUEUE: 1} == a.tokens
-    assert 2 == sum(record.message == "locks.unreadable" for record in caplog.records)
+    assert 2 == sum(record.getMessage() == "locks.unreadable" for record in caplog.records)
 
 
 def test_a_topic_without_append_times_is_refused() -> None:

@@ -164,7 +164,7 @@ def test_on_parked_may_leave_it_raise_or_be_missing_and_questions_go_on(
     stage.ask(*(parking(name) for name in "abcd"), parking("e", group="other"), question("f"))
 
     assert ["f/0000000a"] == [answer.key for answer in stage.answers(1)]
-    assert {"on_parked.returned", "on_parked.raised"} <= {record.message for record in caplog.records}
+    assert {"on_parked.returned", "on_parked.raised"} <= {record.getMessage() for record in caplog.records}
     assert 1 == stats_of(producer).asked
 
 

@@ -97,7 +97,7 @@ def test_an_hour_without_the_database_makes_no_dead_letter(caplog: pytest.LogCap
     assert {f"k{n}": ["first", "second"] for n in range(KEY_COUNT)} == outage.handled
     assert max(outage.attempts.values()) <= 2
     assert sum(outage.calls.values()) <= len(MESSAGES) + BREAKER.attempt_count_min * 2 + OUTAGE_S / 10
-    events = [record.message for record in caplog.records if record.message.startswith("breaker.")]
+    events = [record.getMessage() for record in caplog.records if record.getMessage().startswith("breaker.")]
     assert ["breaker.opened", "breaker.closed"] == events
     assert "closed" == outage.engine.stats().topics[EARLY[0]].breaker
 

@@ -67,7 +67,7 @@ def test_a_look_that_fails_is_told_and_followed_by_another(error: Exception, cap
     with caplog.at_level(logging.WARNING, "txlayer.coordinator"):
         world.looks.pop()()
 
-    assert ["groups.unknown"] == [record.message for record in caplog.records]
+    assert ["groups.unknown"] == [record.getMessage() for record in caplog.records]
     world.error = None
     world.now += LOOK_S
     world.present()

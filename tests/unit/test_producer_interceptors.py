@@ -121,7 +121,7 @@ def test_what_another_hook_raises_is_logged_and_changes_nothing(
         assert COMMIT is producer.publish(ORDER).resolution
 
     assert ALL == notes.seen
-    assert ["interceptor.raised"] == [record.message for record in caplog.records]
+    assert ["interceptor.raised"] == [record.getMessage() for record in caplog.records]
 
 
 class WatchedWorld(World):

@@ -118,7 +118,7 @@ def test_a_rollback_that_is_read_before_the_commit_by_policy_is_final() -> None:
 
 
 def rebuilds(caplog: pytest.LogCaptureFixture) -> int:
-    return [record.message for record in caplog.records].count("coordinator.rebuild")
+    return [record.getMessage() for record in caplog.records].count("coordinator.rebuild")
 
 
 REFUSALS = [Code.TOPIC_AUTHORIZATION_FAILED, Code.NOT_ENOUGH_REPLICAS, Code.MSG_SIZE_TOO_LARGE]
@@ -137,7 +137,7 @@ def test_what_a_policy_cannot_write_is_parked_and_nothing_else_waits(
         stage.work(seconds=AGE_S + 60)
 
     assert {A: ("parked", "too-old")} == states(stage)
-    told = [record for record in caplog.records if record.message == "policy.refused"]
+    told = [record for record in caplog.records if record.getMessage() == "policy.refused"]
     assert "right to write txlayer.op" in told[0].advice  # type: ignore[attr-defined]  # an extra field
     assert 1 <= rebuilds(caplog) <= 5
 
