@@ -50,7 +50,7 @@ def test_a_coordinator_that_is_never_found_is_told_when_the_time_is_over(cluster
     cluster.refuse(OFFSET_FETCH, *[KafkaError.NOT_COORDINATOR] * 1000)
     cluster.refuse(OFFSET_COMMIT, *[KafkaError.NOT_COORDINATOR] * 1000)
 
-    with admin_of(cluster, timeout_ms=500) as admin:
+    with admin_of(cluster, timeout_ms=3_000) as admin:
         with pytest.raises(BrokerUnavailableError, match="NOT_COORDINATOR"):
             admin.stored_offsets("group", PLACES)
         with pytest.raises(BrokerUnavailableError, match="NOT_COORDINATOR"):

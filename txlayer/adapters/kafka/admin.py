@@ -355,6 +355,7 @@ class KafkaAdmin:
             return {}
         started, wanted = time.monotonic(), [ClientPartition(*p) for p in partitions]
         consumer = self._consumer(group, is_stable=is_stable)
+        refused: KafkaException | None = None
         while True:
             left_s = started + self._timeout_ms / 1000 - time.monotonic()
             try:
@@ -366,6 +367,7 @@ class KafkaAdmin:
                 code = kafka_error(exc).code()
                 if code in MOVED_COORDINATOR_CODES and left_s > LOOK_S:
                     # The client looks for the new one by itself, but tells the answer of the old one at once.
+                    refused = exc
                     time.sleep(LOOK_S)
                 elif code == KafkaError._TIMED_OUT and left_s > _SLICE_S:
                     # Only `poll` reports a refused group.
@@ -374,7 +376,9 @@ class KafkaAdmin:
                     if refusal is not None and refusal.code() in NOT_AUTHORISED_CODES:
                         raise self._no_offsets(KafkaException(refusal), group, started) from exc
                 else:
-                    raise self._no_offsets(exc, group, started) from exc
+                    # The last slice may be too short for any answer; what the broker said before tells more than "timed out".
+                    why = refused if code == KafkaError._TIMED_OUT and refused else exc
+                    raise self._no_offsets(why, group, started) from exc
             else:
                 return {
                     (p.topic, p.partition): StoredOffset(p.offset, p.metadata or "") if p.offset >= 0 else None
