@@ -1,11 +1,13 @@
-"""What a producer asks of a topic: again, by a new client, when a client waits for a broker that has died."""
+"""Questions that threads share: asked again by a new client when one waits for a broker that has died, or hangs."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from itertools import count
+from threading import Event, Thread
 
 import pytest
 
@@ -101,3 +103,40 @@ def test_whoever_closes_waits_for_one_question_alone() -> None:
         connections.topic_limits("orders")
 
     assert 1 == admin.asked_count
+
+
+@pytest.mark.fault("coordinator: a question to the cluster beside its loop hangs")
+@pytest.mark.promise("P7")
+def test_a_question_that_hangs_holds_up_no_other() -> None:
+    began, go = Event(), Event()
+    clients: list[str] = []
+
+    class HangsAtFirst:
+        def __init__(self, *_: object, **__: object) -> None:
+            clients.append("made")
+            self.number = len(clients)
+
+        def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
+            if self.number == 1:
+                began.set()
+                go.wait(60)
+            return frozenset(groups)
+
+        def close(self) -> None:
+            clients.append(f"{self.number} closed")
+
+    config = ProducerConfig(bootstrap_servers="127.0.0.1:1")
+    shared = SharedAdmin(config, make_admin=HangsAtFirst, hung_s=0.01)
+    answers: list[frozenset[str]] = []
+    others = [Thread(target=lambda: answers.append(shared.groups_with_members(["shop"])), daemon=True) for _ in "12"]
+    others[0].start()
+    assert began.wait(60)
+
+    others[1].start()
+    others[1].join(60)
+    shared.close()
+
+    assert [frozenset({"shop"})] == answers
+    assert ["made", "made", "2 closed"] == clients
+    go.set()
+    others[0].join(60)

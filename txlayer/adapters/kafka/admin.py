@@ -6,7 +6,9 @@ import concurrent.futures
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self
 
 from confluent_kafka import (
@@ -562,10 +564,15 @@ def _has_leaders(description: Any) -> bool:
 
 
 ASK_AGAIN_S = 0.1
+HUNG_S = 30.0
+"""A client that keeps others waiting for so long hangs, also where its library promises an end."""
 
 
 class SharedAdmin:
-    """A `KafkaAdmin` that any thread may ask. It asks again for `patience_ms`, after a failure with a new client."""
+    """A `KafkaAdmin` that any thread may ask. It asks again for `patience_ms`, after a failure with a new client.
+
+    A question that hangs keeps its client. The questions behind it go on with another one after `hung_s`.
+    """
 
     def __init__(
         self,
@@ -575,11 +582,13 @@ class SharedAdmin:
         patience_ms: int = 0,
         make_admin: Callable[..., Any] = KafkaAdmin,
         clock: Callable[[], float] = time.monotonic,
+        hung_s: float = HUNG_S,
     ) -> None:
         self._patience_s = patience_ms / 1000
         self._clock = clock
-        self._admin: KafkaAdmin = make_admin(config, timeout_ms=timeout_ms)
-        self._lock = threading.Lock()
+        self._hung_s = hung_s
+        self._make_admin: Callable[[], KafkaAdmin] = partial(make_admin, config, timeout_ms=timeout_ms)
+        self._turn = (threading.Lock(), self._make_admin())
         self._is_closed = False
 
     def topic_limits(self, topic: str) -> TopicLimits | None:
@@ -587,8 +596,8 @@ class SharedAdmin:
         while True:
             try:
                 # For one question at a time, so that `close` does not wait for all of them.
-                with self._lock:
-                    return self._admin.topic_limits(topic)
+                with self._next_turn() as admin:
+                    return admin.topic_limits(topic)
             except BrokerUnavailableError as exc:
                 waited_s = self._clock() - began
                 if self._is_closed or waited_s + ASK_AGAIN_S >= self._patience_s:
@@ -598,13 +607,27 @@ class SharedAdmin:
             time.sleep(ASK_AGAIN_S)
 
     def groups_with_members(self, groups: Collection[str]) -> frozenset[str]:
-        with self._lock:
-            return self._admin.groups_with_members(groups)
+        with self._next_turn() as admin:
+            return admin.groups_with_members(groups)
 
     def close(self) -> None:
         self._is_closed = True
-        with self._lock:
-            self._admin.close()
+        with self._next_turn() as admin:
+            admin.close()
+
+    @contextmanager
+    def _next_turn(self) -> Iterator[KafkaAdmin]:
+        while True:
+            turn = lock, admin = self._turn
+            if lock.acquire(timeout=self._hung_s):
+                break
+            logger.warning("client.hangs", extra={"waited_s": self._hung_s})
+            if self._turn is turn:
+                self._turn = (threading.Lock(), self._make_admin())
+        try:
+            yield admin
+        finally:
+            lock.release()
 
 
 # --- access rights ----------------------------------------------------------------------------------------------------
