@@ -218,6 +218,8 @@ class Ledger:
         self._releases_ahead = 0  # lines that release some, written and not applied
         # By how much op's append times are behind this partition's time, and how many lines were written before it was known.
         self._op_behind_ms = self._releases_before = 0
+        # The newest append time in op; ordering keys with a line in `_releases_ahead` whose time may not have come by op's clock.
+        self._op_newest_ms, self._keys_ahead = 0, set[str | None]()
 
     @property
     def _has_room(self) -> bool:
@@ -534,16 +536,30 @@ class Ledger:
         left *= self.may_write_op
         op_ms = now_ms - self._op_behind_ms
         while left > 0 and self.release_times.first_ms <= op_ms and self._has_room:
-            left -= self._write_release()
+            written_count = self._write_release()
+            if written_count is None:
+                return
+            left -= written_count
 
-    def _write_release(self) -> bool:
-        """Write a line for the first time that is left. False: it is not awaited any more."""
+    def _write_release(self) -> int | None:
+        """Write a line for the first time that is left; 0: it is not awaited any more.
+
+        None: a line of its key may have been too early, which nobody knows before it is read. The next one could overtake it.
+        """
         time_ms, key = self.release_times.take()
         if not self._is_awaited(time_ms, key):
-            return False
+            return 0
         txn = self.find(key)
         assert txn is not None
         assert txn.due is not None
+        if time_ms > self._op_newest_ms:
+            if not self._releases_ahead:
+                self._keys_ahead.clear()
+            if txn.key_hash in self._keys_ahead:
+                self._await_release(txn)
+                return None
+            if txn.key_hash is not None:
+                self._keys_ahead.add(txn.key_hash)
         txn.due.said_ms = time_ms
         op = OpMessage(
             Resolution.COMMIT, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY, time_ms=time_ms
@@ -553,7 +569,7 @@ class Ledger:
         self.batch.byte_count += RECORD_BYTES + len(line)
         self._releases_ahead += 1
         self._await_release(txn)
-        return True
+        return 1
 
     def probe_time(self, *, now_ms: int, wall_ms: int) -> bool:
         """Write one line that releases messages, if a time has come by this machine's clock alone. Its append time tells whether it has.
@@ -561,7 +577,7 @@ class Ledger:
         The partition's time stands still while it has no owner and no new record. False: no line was written.
         """
         is_due = now_ms < self.release_times.first_ms <= wall_ms
-        is_probed = is_due and self.may_write_op and self._write_release()
+        is_probed = is_due and self.may_write_op and bool(self._write_release())
         if is_probed:  # such a line may well come early, and says nothing of op's clock
             self._releases_before = self._releases_ahead
         return is_probed
@@ -1102,6 +1118,7 @@ class Ledger:
     def add_ops(self, offset: int, appended_ms: int, value: bytes | None, record: Any) -> None:
         """Add one op record; `advance` applies its lines in order."""
         self.times.saw(appended_ms)
+        self._op_newest_ms = max(self._op_newest_ms, appended_ms)
         self.ops.add(offset, appended_ms, value, record)
 
     def advance(self, *, line_count_max: int, byte_count_max: int) -> Batch:  # hot path, kept in one piece
