@@ -253,6 +253,35 @@ def test_a_request_is_found_again_in_the_op_log_by_a_new_console(desk: Desk, mon
     assert "coordinators have gone past 5 of them" in desk.get(f"/request?id={job.subject}")
 
 
+def test_a_request_to_cancel_that_a_new_console_finds_again_touches_nothing_but_what_is_scheduled(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txlayer.operate.settle_requests.STEP_COUNT", 2)
+    due_ms = desk.stage.world.now_ms() + 3_600_000
+    scheduled = [txn_key(f"t{number}") for number in range(4)]
+    for key in scheduled[:2]:
+        desk.stage.commit(key, desk.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
+    undecided = desk.prepare("undecided")
+    for key in scheduled[2:]:
+        desk.stage.commit(key, desk.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
+    desk.stage.work(seconds=2)
+    desk.look()
+    plan = desk.plan(desk.get("/transactions"), "cancel", is_view="1", state="scheduled,open")
+    desk.is_worked = False
+    desk.settle(plan, confirm="4")
+    (job,) = desk.site.console.jobs.named("settle ")
+    desk.site.console.jobs._jobs.clear()  # as after kill -9
+    desk.is_worked = True
+
+    found = desk.get(f"/request?id={job.subject}")
+    desk.site.post(found, "/request/resume", id=job.subject)
+    desk.site.wait_for(job.name)
+
+    assert sorted(scheduled) == sorted(line.split("|")[2] for line in desk.operator_lines())
+    assert not any(undecided[0] in line for line in desk.operator_lines())
+    assert "Cancel" in found
+
+
 def test_a_line_that_came_too_late_is_named_when_the_request_is_found_again(desk: Desk) -> None:
     (key,) = desk.prepare("a")
     plan = desk.plan(desk.get("/transactions"), "commit", key)

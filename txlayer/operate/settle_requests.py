@@ -128,7 +128,9 @@ def begun_ms_of(request_id: str) -> int:
 
 
 def _query_of(request: SettlementRequest) -> str:
-    more = {"key": request.wanted.key_hash, "until": request.until_ms}
+    # Its lines are those of an abandon, which may also give up what is not scheduled.
+    action = request.action.value if request.action is OperatorAction.CANCEL else None
+    more = {"key": request.wanted.key_hash, "until": request.until_ms, "action": action}
     return urlencode(request.wanted.filter.fields() | {name: value for name, value in more.items() if value})
 
 
@@ -143,7 +145,7 @@ def request_of(op_line: RecordedLine) -> SettlementRequest | None:
     try:
         return SettlementRequest(
             found[2],
-            _action_of(op_line),
+            OperatorAction.CANCEL if fields.get("action") == OperatorAction.CANCEL.value else _action_of(op_line),
             operator,
             reason,
             int(found[3]),
