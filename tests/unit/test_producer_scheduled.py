@@ -16,7 +16,7 @@ from txlayer.core.history import HistoryFold
 from txlayer.core.ledger.transaction import TIMES_MAX, DueTimes, Transaction
 from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import COMMIT, HalfHeader, Message, OpMessage, Resolution, Source
-from txlayer.errors import UsageError
+from txlayer.errors import OutcomeUnknownError, UsageError
 from txlayer.producer.identity import now_ms
 from txlayer.producer.rocketmq import DELAYS, TransactionMQProducer, delay_of
 from txlayer.producer.steps import cancel
@@ -170,3 +170,70 @@ def test_a_cancellation_says_whether_it_came_first_when_half_is_older_than_what_
 
     assert [b"1|A|order-1/00000001|shop|3|900|producer||"] == written
     assert (not is_released_first) is end.value.value
+
+
+def cancelled(look: HistoryFold, produce: Callable[..., None]) -> Any:
+    """What `cancel` finds out about order-1, or raises; both looks find the same."""
+    pipeline = SimpleNamespace(
+        group="shop", op_topic="op", produce=produce, is_alive=True, round_bell=SimpleNamespace(subscribe=None)
+    )
+    engine: Any = SimpleNamespace(pipeline=pipeline, config=ProducerConfig(), status=dict)
+    steps = cancel(engine, "order-1", since=timedelta(hours=1), ordering_key=None)
+    wait = next(steps)
+    while True:
+        try:
+            wait = steps.send(look.histories() if wait is not None else None)
+        except StopIteration as end:
+            return end.value
+
+
+def committed(*lines: OpMessage, due_ms: int = 5_000) -> HistoryFold:
+    """One message with a time, its commit and further lines."""
+    look, key = HistoryFold("order-1"), "order-1/00000001"
+    header = codec.half_header(key, "shop", "mails", 0, 1, 900, f"d{due_ms}")
+    look.half(partition=1, offset=3, appended_ms=1_000, headers=[(codec.HALF_HEADER, header)])
+    for number, line in enumerate((OpMessage(COMMIT, key, "shop", 3, 900), *lines)):
+        look.op(partition=1, offset=10 + number, appended_ms=due_ms + number, value=codec.encode_op(line).encode())
+    return look
+
+
+RELEASE = OpMessage(COMMIT, "order-1/00000001", "shop", 3, 900, Source.POLICY, time_ms=5_000)
+GIVE_UP = OpMessage(Resolution.ROLLBACK, "order-1/00000001", "shop", 3, 900, is_abandon=True)
+
+
+@pytest.mark.promise("P1")
+def test_what_is_released_and_waits_for_its_topic_is_not_cancelled() -> None:
+    def produce(*_given: Any) -> None:
+        raise AssertionError("the line would give up a message whose time has come")
+
+    assert False is cancelled(committed(RELEASE), produce)
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_to_cancel_again_says_the_same(is_older: bool) -> None:
+    look = committed(GIVE_UP)
+    if is_older:  # than what is read
+        look = HistoryFold("order-1")
+        look.op(partition=1, offset=17, appended_ms=4_000, value=codec.encode_op(GIVE_UP).encode())
+    look.doubt(partition=1, appended_ms=4_500, key=b"order-1/00000001", value=None, headers=codec.abandoned_headers(0))
+
+    assert True is cancelled(look, lambda *_given: None)
+    assert False is cancelled(committed(RELEASE, GIVE_UP), lambda *_given: None)
+
+
+def test_a_line_whose_offset_nobody_reported_is_to_be_cancelled_again() -> None:
+    with pytest.raises(OutcomeUnknownError, match="cancel again"):
+        cancelled(committed(), lambda *given: given[-1](None, SimpleNamespace(offset=lambda: None)))
+
+
+def test_a_cancellation_waits_for_room_in_the_client() -> None:
+    look, full = committed(), [True, True]
+
+    def produce(_topic: str, value: bytes, _key: None, partition: int, done: Callable[..., None]) -> None:
+        if full:
+            full.pop()
+            raise BufferError
+        look.op(partition=partition, offset=17, appended_ms=1_000, value=value)
+        done(None, SimpleNamespace(offset=lambda: 17))
+
+    assert True is cancelled(look, produce)

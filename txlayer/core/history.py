@@ -145,7 +145,7 @@ class TransactionHistory:
         is_settled = self.left_doubt_ms is not None and self.summary is None
         return is_timed and not is_settled and self.decision is Resolution.COMMIT
 
-    def times_left(self, *, before: int) -> tuple[int, ...]:
+    def times_left(self, *, before: int = codec.WHOLE_MAX) -> tuple[int, ...]:
         """The times of its messages for which no line is in the op log before this offset that releases them."""
         times = {half.options.deliver_at_ms or 0 for half in self.half_records} - {0}
         if len(self.half_records) < (self.message_count or 0) and self.summary is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -20,6 +21,7 @@ from typing import Any
 
 from txlayer.core import codec
 from txlayer.core.history import TransactionHistory
+from txlayer.core.ledger.transitions import TxnState
 from txlayer.core.messages import Message, OpMessage, Resolution, Source
 from txlayer.errors import OutcomeUnknownError, RefusedRecordError, RetriableError
 from txlayer.producer.encoding import HalfRecord
@@ -150,7 +152,12 @@ def cancel(engine: Engine, txn_id: str, *, since: timedelta, ordering_key: bytes
     read = Blocking(partial(engine.status, txn_id, since=since, ordering_key=ordering_key))
     written: dict[str, tuple[TransactionHistory, int]] = {}
     for history in (yield read):
-        if history.may_be_scheduled and history.producer_group == engine.pipeline.group:
+        if history.producer_group != engine.pipeline.group:
+            continue
+        if _was_given_up(history):
+            return True
+        # A line for what is released would give up what only waits for its key or its topic.
+        if history.may_be_scheduled and history.times_left():
             written[history.nonce] = history, (yield from _give_up(engine, history))
     if not written:
         return False
@@ -160,6 +167,14 @@ def cancel(engine: Engine, txn_id: str, *, since: timedelta, ordering_key: bytes
         replace(history, op_lines=op_lines.get(nonce, ())).times_left(before=offset)
         for nonce, (history, offset) in written.items()
     )
+
+
+def _was_given_up(history: TransactionHistory) -> bool:
+    """True if a line gave up messages of it before their time, such as that of a call whose outcome was not known."""
+    line = next((line for line in history.op_lines if line.is_counted and line.op.is_abandon), None)
+    if line is None or history.state is not TxnState.ROLLED_BACK:
+        return False
+    return not history.half_records or bool(history.times_left(before=line.offset))
 
 
 def _give_up(engine: Engine, history: TransactionHistory) -> Steps[int]:
@@ -176,20 +191,26 @@ def _give_up(engine: Engine, history: TransactionHistory) -> Steps[int]:
             is_abandon=True,
         )
     )
-    reports: list[tuple[Any, int]] = []
-    pipeline.produce(
-        pipeline.op_topic,
-        codec.encode_ops([line]),
-        None,
-        history.partition,
-        lambda error, record: reports.append((error, -1 if error is not None else record.offset())),
-    )
+    reports: list[tuple[Any, int | None]] = []
     deadline = time.monotonic() + engine.config.resolution_timeout.total_seconds()
+    is_queued = False
     while not reports and pipeline.is_alive and time.monotonic() < deadline:
-        yield pipeline.round_bell.subscribe
-    if not reports or reports[0][0] is not None:
+        if not is_queued:
+            with suppress(BufferError):  # the client has no room now
+                pipeline.produce(
+                    pipeline.op_topic,
+                    codec.encode_ops([line]),
+                    None,
+                    history.partition,
+                    lambda error, record: reports.append((error, None if error is not None else record.offset())),
+                )
+                is_queued = True
+        if not reports:
+            yield pipeline.round_bell.subscribe
+    offset = reports[0][1] if reports else None
+    if offset is None:  # or it is stored, and nobody reported where
         raise OutcomeUnknownError("the line may not be stored; cancel again", txn_id=history.txn_id, step="op")
-    return reports[0][1]
+    return offset
 
 
 def close(engine: Engine, timeout_s: float) -> Steps[None]:
