@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -394,3 +394,42 @@ def test_calls_for_an_executor_that_is_shut_down_are_stale(
 
     assert outcomes[0].is_stale
     assert not calls.is_able
+
+
+def test_a_call_that_an_executor_cannot_make_is_answered_with_its_error(
+    application: Application, outcomes: deque[CallOutcome]
+) -> None:
+    class Processes(ThreadPoolExecutor):
+        """It pickles what it runs."""
+
+        def submit(self, *_given: Any) -> Future[Any]:  # type: ignore[override]  # as few as the test needs
+            future = Future[Any]()
+            future.set_exception(TypeError("cannot pickle '_thread.lock' object"))
+            return future
+
+    calls = ExecutorCallRunner(application.answer, executor=Processes(1), done=outcomes.append, clock=lambda: 1.0)
+    calls.begin(call_of("a"))
+
+    assert [TypeError] == [type(each.error) for each in outcomes]
+    assert calls.is_able
+
+
+def test_an_executor_that_serves_no_call_for_long_stops_it_until_it_does(
+    application: Application, outcomes: deque[CallOutcome]
+) -> None:
+    now = [1.0]
+    application.hold("h")
+    with ThreadPoolExecutor(1) as mine:
+        calls = ExecutorCallRunner(application.answer, executor=mine, done=outcomes.append, clock=lambda: now[0])
+        calls.begin(call_of("h"))
+        wait_until(lambda: application.begun, within=PATIENCE_S, what="it hangs")
+        calls.begin(call_of("a", stale_at=31.0))
+        able = []
+        for at in (31.0, 62.0):
+            now[0] = at
+            able.append(calls.is_able)
+        application.let_go()
+        wait_until(lambda: len(outcomes) == 2, within=PATIENCE_S, what="both calls")
+
+    assert [True, False, True] == [*able, calls.is_able]
+    assert outcomes[1].is_stale

@@ -192,6 +192,9 @@ def _ask_barrier(
 LOST_COUNT_MAX = 64
 """Threads that may hang in a handler and be replaced; at the limit, calls wait for one that returns."""
 
+STUCK_AFTER_S = 30.0
+"""A user's executor that has no worker for so long after a call was stale is busy with something else, or hangs."""
+
 Clock = Callable[[], float]
 
 
@@ -330,21 +333,29 @@ class ExecutorCallRunner:
         self._done = done
         self._clock = clock
         self._lock = threading.Lock()
+        self._waiting: dict[Call, None] = {}  # no worker has begun them; the oldest first
         self._lost_count = 0
         self._is_shut = False
 
     @property
     def is_able(self) -> bool:
-        """False if the executor is shut down, or many of its calls hang: other instances should then answer the check-backs."""
-        return not self._is_shut and self._lost_count <= LOST_COUNT_MAX
+        """False if the executor is shut down, many of its calls hang, or none of its workers is free for long.
+
+        Other instances should then answer the check-backs.
+        """
+        with self._lock:
+            oldest = next(iter(self._waiting), None)
+        is_stuck = oldest is not None and self._clock() > oldest.stale_at + STUCK_AFTER_S
+        return not (self._is_shut or is_stuck) and self._lost_count <= LOST_COUNT_MAX
 
     def begin(self, call: Call) -> None:
         """Make the call when the executor has a worker for it."""
+        with self._lock:
+            self._waiting[call] = None
         try:
             self._executor.submit(self._run, call).add_done_callback(partial(self._look_whether_it_ran, call))
         except RuntimeError:
-            self._is_shut = True
-            self._done(CallOutcome(call, is_stale=True))
+            self._not_made(CallOutcome(call, is_stale=True), is_shut=True)
 
     def give_up(self, call: Call) -> bool:
         """Stop waiting for the call; its worker stays with it."""
@@ -359,6 +370,8 @@ class ExecutorCallRunner:
         """Nothing: the executor is its owner's."""
 
     def _run(self, call: Call) -> None:
+        with self._lock:
+            self._waiting.pop(call, None)
         outcome = made(call, self._answer, self._clock)
         with self._lock:
             call.is_done = True
@@ -367,8 +380,15 @@ class ExecutorCallRunner:
 
     def _look_whether_it_ran(self, call: Call, task: Future[None]) -> None:
         if task.cancelled():
-            self._is_shut = True
-            self._done(CallOutcome(call, is_stale=True))
+            self._not_made(CallOutcome(call, is_stale=True), is_shut=True)
+        elif (error := task.exception()) is not None:  # a pool of processes cannot take the call
+            self._not_made(CallOutcome(call, error=error))
+
+    def _not_made(self, outcome: CallOutcome, *, is_shut: bool = False) -> None:
+        with self._lock:
+            self._waiting.pop(outcome.call, None)
+            self._is_shut |= is_shut
+        self._done(outcome)
 
 
 def made(call: Call, answer: Answer, clock: Clock) -> CallOutcome:
