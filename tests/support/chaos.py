@@ -135,7 +135,8 @@ class Chaos:
                     sampler.take_last(within=ADVANCE_S)
                     witness.wait_until_at_end(arena.targets, within=ADVANCE_S)
                     handled = consumers.wait_until_at_rest(within=ADVANCE_S)
-                except AssertionError:
+                except AssertionError as exc:
+                    exc.add_note(nemesis.count_what_they_said())
                     self._say(nemesis.ask_where_they_stand())
                     raise
             self.journal.write("at rest")

@@ -170,6 +170,15 @@ class Nemesis:
                     told += [f"coordinator {process.pid} said last:", *(line[:300] for line in lines)]
         return "\n".join(told)
 
+    def count_what_they_said(self) -> str:
+        """A line for each process that still runs: how often it said what. It is short enough for a report of a failure."""
+        fleets = [process for fleet in self._fleets for process in fleet.processes]
+        return "\n".join(
+            f"{type(process).__name__} {process.pid}: {dict(Counter(event['event'] for event in process.events()))}"
+            for process in (*self.coordinators, *fleets)
+            if process.is_running
+        )
+
     # --- brokers ------------------------------------------------------------------------------------------------------
 
     def _kill_broker(self, number: int | None = None) -> str:
