@@ -361,6 +361,19 @@ def test_a_coordinator_whose_clock_is_ahead_parks_nothing_for_its_time() -> None
     assert [key.partition("/")[0]] == still.visible()
 
 
+@pytest.mark.promise("P3")
+@pytest.mark.fault("clock: a coordinator's clock is wrong or jumps back")
+def test_a_timestamp_that_half_was_appended_at_stays_although_the_coordinators_clock_is_behind() -> None:
+    """A judge of the logs would call another one corrupt."""
+    still, key = StillCoordinator(wall_skew_s=-HOUR_S), txn_key("now")
+    still.commit(key, still.half(key, options=HalfOptions(timestamp_ms=START_MS)))
+
+    still.work(seconds=5)
+
+    (record,) = still.kafka.records("orders")
+    assert START_MS == record.timestamp()[1]
+
+
 @pytest.mark.promise("P1")
 def test_a_message_with_the_timestamp_0_goes_although_the_coordinators_clock_is_ahead() -> None:
     """By the protocol it has the time of forwarding, as one without a timestamp."""

@@ -532,8 +532,10 @@ class _Records:
         ]
         stamp_ms = self._stamp_ms
         if options.timestamp_ms:  # 0 is the time of forwarding
-            # A time in the future would be refused by the topic (log.message.timestamp.after.max.ms).
-            stamp_ms = min(options.timestamp_ms, stamp_ms or int(self._wall_clock() * 1000))
+            # A time in the future would be refused by the topic (log.message.timestamp.after.max.ms). What was there when half
+            # was appended is none, whatever this machine's clock says.
+            now_ms = max(int(self._wall_clock() * 1000), txn.appended_ms)
+            stamp_ms = min(options.timestamp_ms, stamp_ms or now_ms)
         partition = target_partition(options, content.topic, self._targets.partition_count_of)
         value, key = record.value(), record.key()
         produce(self._writer, content.topic, value, key, partition, report=report, stamp_ms=stamp_ms, headers=headers)
