@@ -62,135 +62,11 @@ class Timed:
         return {model}
 
 
-def test_one_that_waits_for_its_time_is_open() -> None:
-    timed = Timed()
-    timed.show(0)
-    timed.on_doubt("scheduled", f"1/1/{timed.times[0]}+{timed.times[1]}/0:0")
-
-    assert timed.words() <= {"open", "overdue"}
-
-
-def test_one_that_was_released_and_shown_at_its_times_is_ok() -> None:
-    timed = Timed()
-    timed.show(0)
-    timed.release(0)
-    timed.show(1)
-    timed.release(1)
-    timed.show(2)
-
-    assert {"ok"} == timed.words()
-
-
-@pytest.mark.promise("P3")
-@pytest.mark.parametrize("index", [1, 2])
-def test_a_message_that_is_visible_before_it_was_released_is_leaked(index: int) -> None:
-    timed = Timed()
-    timed.show(0)
-    if index == 2:
-        timed.release(0)
-        timed.show(1)
-    timed.show(index)
-
-    assert {"leaked"} == timed.words()
-
-
-@pytest.mark.promise("P3")
-def test_a_line_that_was_appended_before_the_time_releases_nothing() -> None:
-    timed = Timed()
-    timed.show(0)
-    timed.line("C", timed.times[0], at_ms=timed.times[0] - 1_000)
-    timed.show(1)
-
-    assert {"leaked"} == timed.words()
-
-
 def test_a_line_with_a_later_time_releases_nothing() -> None:
     timed = Timed()
     timed.show(0)
     timed.line("C", timed.times[1], at_ms=timed.times[1])
     timed.show(2)
-
-    assert {"leaked"} == timed.words()
-
-
-@pytest.mark.promise("P1")
-def test_a_released_message_that_is_nowhere_is_lost() -> None:
-    timed = Timed()
-    timed.show(0)
-    timed.release(0)
-    timed.release(1)
-    timed.show(2)
-
-    assert timed.words() <= {"lost", "torn"}
-
-
-@pytest.mark.promise("P1")
-def test_one_that_waits_for_its_time_and_is_not_on_doubt_is_lost() -> None:
-    timed = Timed()
-    timed.show(0)
-
-    assert timed.words() <= {"lost", "torn"}
-
-
-@pytest.mark.promise("P5")
-def test_what_is_released_together_is_visible_together() -> None:
-    log = Log()
-    time_ms = log.now_ms + MINUTE
-    timed = Timed.__new__(Timed)
-    timed.log, timed.times = log, [time_ms]
-    timed.halves = [log.half(numbers=f"{i}/2", options=f"d{time_ms}") for i in range(2)]
-    log.op(("C", timed.halves[-1]))
-    timed.release(0)
-    timed.show(0)
-
-    assert {"torn"} == timed.words()
-
-
-def test_what_was_cancelled_is_not_missing() -> None:
-    timed = Timed()
-    timed.show(0)
-    timed.line("A", None)
-
-    assert {"ok"} == timed.words()
-
-
-def test_one_that_was_cancelled_as_a_whole_is_rolled_back() -> None:
-    log = Log()
-    time_ms = log.now_ms + MINUTE
-    half = log.half(options=f"d{time_ms}")
-    log.op(("C", half), ("A", half))
-
-    assert "rolled_back" == verdict(judge(log.history()).of(KEY))
-    assert {KEY: "rolled_back"} == verified(log.history(), now_ms=NOW_MS).words
-
-
-def test_a_cancelled_message_that_is_visible_is_leaked() -> None:
-    timed = Timed()
-    timed.show(0)
-    timed.line("A", None)
-    timed.release(0)
-    timed.show(1)
-
-    assert {"leaked"} == timed.words()
-
-
-def test_another_time_counts_for_all_that_is_left() -> None:
-    timed = Timed()
-    timed.show(0)
-    later_ms = timed.times[1] + MINUTE
-    timed.line("U", later_ms)
-    timed.line("C", later_ms, at_ms=later_ms)
-    timed.show(1, 2)
-
-    assert {"ok"} == timed.words()
-
-
-def test_the_old_time_releases_nothing_any_more() -> None:
-    timed = Timed()
-    timed.show(0)
-    timed.line("U", timed.times[1] + MINUTE)
-    timed.release(0)
-    timed.show(1)
 
     assert {"leaked"} == timed.words()
 
@@ -231,22 +107,6 @@ def test_a_message_with_a_later_time_may_come_behind_later_ones_of_its_transacti
 
     assert "ok" == verdict(judge(log.history()).of(KEY))
     assert {KEY: "ok"} == verified(log.history(), now_ms=NOW_MS).words
-
-
-@pytest.mark.promise("P6")
-def test_one_in_the_order_of_half_waits_for_an_undecided_one_although_it_has_times() -> None:
-    log = Log()
-    log.half(OTHER, options=f"k{HASH},op")
-    time_ms = log.now_ms + MINUTE
-    log.half(numbers="0/2", options=f"d{time_ms},k{HASH},op")
-    last = log.half(numbers="1/2", options=f"k{HASH},op")
-    log.op(("C", last))
-    history = log.history()
-
-    model = verdict(judge(history).of(KEY))
-    told = verified(history, now_ms=NOW_MS).words[KEY]
-
-    assert {"open"} == {model, told}
 
 
 # --- random ones ------------------------------------------------------------------------------------------------------

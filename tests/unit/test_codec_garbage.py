@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.codec_strategies import ANY_BYTES, HEADERS, KEY, SUMMARIES, half_headers
+from tests.support.codec_strategies import ANY_BYTES, HEADERS
 from txlayer.core import codec
 from txlayer.core.codec import PARTITION_MAX, is_key
 from txlayer.core.messages import (
@@ -26,25 +25,6 @@ from txlayer.core.messages import (
     Undecodable,
     check_txn_id,
 )
-from txlayer.core.partitions import partition_of_key_hash
-
-
-@given(ANY_BYTES)
-@example(b"1|a/12345678|g|t|0/1|5|kx")
-@example(b"1|a/12345678|g|t|0/1|5|k1234567_12345678")
-@example(b"1|a/12345678|g|t|0/1|5|n99999999999")
-@example(b"1|a/12345678|g|t|0/1|9999999999999999999|")
-@example(b"1|a\nb/12345678|g|t|0/1|5|")
-def test_no_bytes_stop_the_reader_of_half_headers(raw: bytes) -> None:
-    decoded = codec.decode_half_header(raw)
-
-    if isinstance(decoded, HalfHeader):
-        assert (
-            decoded.options.key_hash is None or partition_of_key_hash(decoded.options.key_hash, partition_count=8) < 8
-        )
-        assert decoded == codec.decode_half_header(codec.encode_half_header(decoded))
-    else:
-        assert decoded.why
 
 
 @given(st.none() | ANY_BYTES)
@@ -57,67 +37,6 @@ def test_no_bytes_stop_the_reader_of_checks(raw: bytes | None) -> None:
         assert decoded == codec.decode_check(codec.encode_check(decoded))
     else:
         assert decoded.why
-
-
-@given(st.none() | ANY_BYTES)
-def test_no_bytes_stop_the_reader_of_op_records(raw: bytes | None) -> None:
-    lines = codec.split_ops(raw)
-
-    for line in [] if isinstance(lines, Undecodable) else lines:
-        decoded = codec.decode_op(line)
-        if isinstance(decoded, OpMessage):
-            assert decoded == codec.decode_op(codec.encode_op(decoded))
-
-
-@given(st.text(max_size=80))
-def test_no_text_stops_the_reader_of_op_lines(line: str) -> None:
-    assert isinstance(codec.decode_op(line), OpMessage | Undecodable)
-
-
-@given(KEY, ANY_BYTES)
-def test_no_bytes_stop_the_reader_of_doubt_summaries(key: str, raw: bytes) -> None:
-    assert isinstance(codec.decode_summary(key, raw), DoubtSummary | Undecodable)
-
-
-DAMAGED = st.one_of(
-    st.tuples(SUMMARIES.map(codec.encode_summary), st.just(partial(codec.decode_summary, "a/12345678"))),
-    st.tuples(half_headers().map(codec.encode_half_header), st.just(codec.decode_half_header)),
-)
-
-
-@given(DAMAGED, st.data())
-def test_a_damaged_record_stops_nobody(record: tuple[bytes, Callable[[bytes], object]], data: st.DataObject) -> None:
-    raw, decode = record
-    at = data.draw(st.integers(0, len(raw) - 1))
-    damaged = raw[:at] + data.draw(st.binary(max_size=2)) + raw[at + 1 :]
-
-    assert isinstance(decode(damaged), DoubtSummary | HalfHeader | Undecodable)
-
-
-@given(st.none() | ANY_BYTES)
-def test_no_bytes_stop_the_reader_of_doubt_keys(raw: bytes | None) -> None:
-    parsed = codec.parse_doubt_key(raw)
-
-    if parsed is not None:
-        key, index = parsed
-        assert is_key(key)
-        assert index is None or index >= 0
-
-
-@given(st.none() | ANY_BYTES, st.none() | HEADERS)
-def test_no_bytes_stop_the_reader_of_doubt_contents(
-    value: bytes | None, headers: list[tuple[str, bytes | None]] | None
-) -> None:
-    _, _, kept = codec.decode_content(value=value, headers=headers)
-
-    assert len(kept) <= len(headers or [])
-
-
-@given(ANY_BYTES)
-def test_no_bytes_stop_the_reader_of_origins(raw: bytes) -> None:
-    decoded = codec.decode_origin(raw)
-
-    assert isinstance(decoded, Undecodable) or 5 == len(decoded)
 
 
 @given(st.none() | HEADERS)

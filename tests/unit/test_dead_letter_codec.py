@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.support.codec_strategies import ANY_BYTES, DEAD_LETTERS, HEADERS, replays
+from tests.support.codec_strategies import DEAD_LETTERS, HEADERS, replays
 from tests.support.protocol_page import page, vectors
 from txlayer.core import dead_letters
 from txlayer.core.dead_letters import (
@@ -117,14 +116,6 @@ def test_an_operators_words_are_cut_to_their_limit() -> None:
 
 
 # --- garbage ----------------------------------------------------------------------------------------------------------
-
-
-@given(ANY_BYTES | st.sampled_from([LETTER, b"1|R|r|3|x", b"1|E|r|3|failed|x", b"r/3:17"]))
-def test_arbitrary_bytes_are_a_value_and_never_an_exception(raw: bytes) -> None:
-    for decode in (decode_dead_letter, decode_replay):
-        found: Any = decode(raw)
-        if isinstance(found, Undecodable):
-            assert found.why
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every verdict of `txlayer verify`, found where its fault is and nowhere else."""
+"""What `txlayer verify` says beside a verdict, and of windows that lack something. The verdicts: tests/reference/cases.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from txlayer.core.checks import IMMUNITY_MS_MAX
 from txlayer.core.messages import Origin
 from txlayer.core.verification import (
-    ABANDON,
     COMMIT,
     ROLLBACK,
     ContentTrace,
@@ -21,7 +20,6 @@ from txlayer.core.verification import (
     OpTrace,
     Promise,
     Proof,
-    QuarantineTrace,
     Traces,
     Verdict,
     Window,
@@ -69,10 +67,6 @@ class Case:
 
     def judged(self, window: Window = WINDOW) -> list[Judged]:
         return judge(self.traces, window)
-
-
-def test_a_committed_transaction_that_is_visible_once_is_ok() -> None:
-    assert [Verdict.OK] == Case().op(COMMIT).forward().verdicts()
 
 
 def test_a_committed_transaction_that_nobody_sees_is_lost_and_its_half_message_named() -> None:
@@ -142,16 +136,6 @@ def test_a_part_of_a_transaction_is_torn() -> None:
     assert (Verdict.TORN, "messages 1 are not visible") == (found.verdict, found.detail)
 
 
-def test_other_bytes_are_corrupt() -> None:
-    assert [Verdict.CORRUPT] == Case().op(COMMIT).forward(content=8).verdicts()
-
-
-def test_what_names_no_half_record_is_an_orphan() -> None:
-    case = Case().op(ROLLBACK).forward(500)
-
-    assert [Verdict.ROLLED_BACK, Verdict.ORPHAN] == case.verdicts()
-
-
 def test_what_names_a_half_record_before_the_window_is_out_of_it() -> None:
     case = Case().op(ROLLBACK).forward(9)
 
@@ -160,14 +144,6 @@ def test_what_names_a_half_record_before_the_window_is_out_of_it() -> None:
 
 def test_an_aborted_record_from_before_the_window_is_nobodys_business() -> None:
     assert [Verdict.OK] == Case().op(COMMIT).forward().forward(9, is_committed=False).verdicts()
-
-
-def test_a_transaction_without_its_first_message_is_out_of_the_window() -> None:
-    case = Case()
-    case.traces.halves.clear()
-    case.half(count=2, first=9, indices=[1])
-
-    assert [Verdict.OUT_OF_WINDOW] == case.op(COMMIT, last=10).verdicts()
 
 
 def test_a_transaction_that_begins_behind_the_window_is_not_judged() -> None:
@@ -206,19 +182,6 @@ def test_what_is_not_visible_proves_nothing_where_its_topic_was_not_read_or_lack
     assert (is_proof, not is_proof) == (of_p3.proved_count == 1, of_p3.undecidable_count == 1)
 
 
-def test_what_stands_parked_with_its_content_is_parked() -> None:
-    assert [Verdict.PARKED] == Case().doubt("parked").verdicts()
-    assert [Verdict.PARKED] == Case().op(COMMIT).doubt("parked-committed").verdicts()
-
-
-def test_doubt_contradicts_op() -> None:
-    assert [Verdict.LOST] == Case().op(COMMIT).doubt("parked").verdicts()
-    assert [Verdict.LOST] == Case().doubt("held").verdicts()
-    ended = Case().doubt("open").doubt("", at=2, content=None)
-    ended.traces.contents.append(ContentTrace("n", 0, 2, 0, None))
-    assert [Verdict.LOST] == ended.verdicts()
-
-
 def test_what_retention_may_have_taken_is_out_of_the_window() -> None:
     gone = replace(WINDOW, partition_counts={"orders": 1}, real_from_ms={("orders", 0): 0})
     assert [Verdict.OUT_OF_WINDOW] == Case().op(COMMIT).verdicts(gone)
@@ -228,87 +191,9 @@ def test_what_retention_may_have_taken_is_out_of_the_window() -> None:
     assert [Verdict.OPEN] == Case(at_ms=NOW_MS).verdicts(lines_gone)
 
 
-def test_what_is_hidden_behind_an_open_kafka_transaction_is_not_lost() -> None:
-    case = Case().op(COMMIT).forward(is_committed=False, is_hidden=True)
-
-    assert [Verdict.OPEN] == case.verdicts()
-
-
-def test_visible_before_its_decision_is_leaked() -> None:
-    case = Case(at_ms=100).op(COMMIT)
-
-    assert [Verdict.LEAKED] == case.forward(at_ms=99, is_append_time=True).verdicts()
-    assert [Verdict.OK] == Case(at_ms=100).op(COMMIT).forward(at_ms=99).verdicts()
-
-
-def test_a_commit_that_does_not_name_the_last_half_record_lets_nothing_go() -> None:
-    case = Case(count=2).op(COMMIT, last=100).forward(count=2)
-
-    assert [Verdict.LEAKED] == case.verdicts()
-
-
-def test_another_origin_than_the_half_record_says_is_an_orphan() -> None:
-    case = Case().op(ROLLBACK).forward(count=2)
-
-    assert [Verdict.ROLLED_BACK, Verdict.ORPHAN] == case.verdicts()
-
-
-def test_a_line_that_was_kept_aside_decides_nothing() -> None:
-    case = Case().op(ROLLBACK).op(COMMIT, at=2).forward()
-    case.traces.quarantined.append(QuarantineTrace(0, 1, 0))
-
-    assert [Verdict.OK] == case.verdicts()
-
-
-def test_messages_of_one_transaction_and_key_in_reverse_are_out_of_order() -> None:
-    case = Case(count=2).op(COMMIT, last=101)
-    case.forward(101, at=5, content=8, count=2, index=1, key=1)
-    case.forward(100, at=6, count=2, key=1)
-
-    assert [Verdict.OUT_OF_ORDER] == case.verdicts()
-
-
-@pytest.mark.parametrize("state", ["parked", "parked-committed", "held"])
-def test_what_stands_on_doubt_without_its_content_is_lost(state: str) -> None:
-    assert [Verdict.LOST] == Case().op(COMMIT).doubt(state, content=None).verdicts()
-
-
 def test_a_held_transaction_is_not_lost_and_in_time_overdue() -> None:
     assert [Verdict.OPEN] == Case(at_ms=NOW_MS - 200_000).op(COMMIT).doubt("held").verdicts()
     assert [Verdict.OVERDUE] == Case().op(COMMIT).doubt("held").verdicts()
-
-
-def test_a_settled_transaction_whose_doubt_records_ended_is_judged_by_what_is_visible() -> None:
-    case = Case().op(COMMIT).doubt("open").doubt("", at=2, content=None)
-    case.traces.contents.append(ContentTrace("n", 0, 2, 0, None))
-
-    assert [Verdict.LOST] == case.verdicts()
-    assert [Verdict.OK] == case.forward().verdicts()
-
-
-@pytest.mark.parametrize(
-    ("said", "visible", "expected"),
-    [
-        ((COMMIT, ROLLBACK), True, Verdict.CONFLICTING),
-        ((ROLLBACK, COMMIT), False, Verdict.CONFLICTING),
-        ((ROLLBACK, COMMIT), True, Verdict.LEAKED),
-        ((COMMIT, COMMIT), True, Verdict.OK),
-        ((COMMIT, ABANDON), False, Verdict.ROLLED_BACK),
-        ((ABANDON,), False, Verdict.ROLLED_BACK),
-    ],
-)
-def test_the_first_decision_in_op_order_counts(said: tuple[str, ...], visible: bool, expected: Verdict) -> None:
-    case = Case()
-    for at, word in reversed(list(enumerate(said))):
-        case.op(word, at=at)
-    if visible:
-        case.forward()
-
-    assert [expected] == case.verdicts()
-
-
-def test_a_line_that_names_no_half_record_of_it_decides_nothing() -> None:
-    assert [Verdict.OVERDUE] == Case().op(COMMIT, last=99).verdicts()
 
 
 def test_a_line_in_another_partition_decides_nothing() -> None:
@@ -318,13 +203,6 @@ def test_a_line_in_another_partition_decides_nothing() -> None:
 def test_an_undecided_transaction_is_open_and_in_time_overdue() -> None:
     assert [Verdict.OPEN] == Case(at_ms=NOW_MS - 300_000).verdicts()
     assert [Verdict.OVERDUE] == Case(at_ms=NOW_MS - 300_001).verdicts()
-
-
-def test_a_record_that_the_broker_kept_twice_is_one_message() -> None:
-    case = Case()
-    case.half(first=101)
-
-    assert [Verdict.OK] == case.op(COMMIT, last=101).forward().verdicts()
 
 
 @pytest.mark.parametrize("immunity_ms", [IMMUNITY_MS_MAX, IMMUNITY_MS_MAX + 1, 1 << 62])
