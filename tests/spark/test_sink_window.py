@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -39,26 +40,24 @@ def after_the_window(spark: SparkSession, field: Field, query: str) -> Publicati
     return write_transactional(numbers(spark, 2), settings_in(field), query=query, epoch=0, since_ms=later_ms)
 
 
-def said(field: Field, key: str) -> Counter[Resolution]:
-    """How often each resolution of an attempt was written."""
+def ops(field: Field) -> list[OpMessage]:
+    """Every line of op."""
     lines = [
         codec.decode_op(line)
         for record in read_log(field.servers, [field.topic("op")])[field.topic("op")]
         for line in (record.value or b"").decode().split("\n")
     ]
-    return Counter(op.resolution for op in lines if isinstance(op, OpMessage) and op.key == key)
+    return [op for op in lines if isinstance(op, OpMessage)]
+
+
+def said(field: Field, key: str) -> Counter[Resolution]:
+    """How often each resolution of an attempt was written."""
+    return Counter(op.resolution for op in ops(field) if op.key == key)
 
 
 def committed(field: Field) -> Counter[str]:
     """How often each id was committed."""
-    lines = [
-        codec.decode_op(line)
-        for record in read_log(field.servers, [field.topic("op")])[field.topic("op")]
-        for line in (record.value or b"").decode().split("\n")
-    ]
-    return Counter(
-        op.key.partition("/")[0] for op in lines if isinstance(op, OpMessage) and op.resolution is Resolution.COMMIT
-    )
+    return Counter(op.key.partition("/")[0] for op in ops(field) if op.resolution is Resolution.COMMIT)
 
 
 def test_an_attempt_that_stands_on_doubt_is_found_however_old_it_is(spark: SparkSession, field: Field) -> None:
@@ -111,43 +110,41 @@ def test_a_commit_older_than_the_window_is_not_found_and_the_epoch_is_published_
 # --- an epoch that was divided otherwise ------------------------------------------------------------------------------
 
 
-def name_with_parts_elsewhere(*parts: str, partition_count: int) -> str:
-    """A query whose epoch 0 lives in another partition than each of these parts of it."""
+def names_with_parts_elsewhere(*parts: str, partition_count: int) -> Iterator[str]:
+    """Queries whose epoch 0 lives in another partition than each of these parts of it."""
 
     def home(txn_id: str) -> int:
         return zlib.crc32(txn_id.encode()) % partition_count
 
-    return next(
-        name
-        for name in (f"parts{n}" for n in range(10_000))
-        if home(f"{name}-0") not in {home(f"{name}-0.{part}") for part in parts}
-    )
+    for name in (f"parts{n}" for n in range(10_000)):
+        if home(f"{name}-0") not in {home(f"{name}-0.{part}") for part in parts}:
+            yield name
 
 
 @pytest.mark.fault("Spark: an epoch is begun again with other limits, so in other parts")
-@pytest.mark.parametrize("is_whole_first", [True, False])
 def test_an_epoch_that_was_published_in_other_parts_is_refused_wherever_they_live(
-    is_whole_first: bool, spark: SparkSession, broker: Broker
+    spark: SparkSession, broker: Broker
 ) -> None:
     arena = make_arena(broker.bootstrap_servers, partition_count=8, target_partitions=(1,))
     parts = [f"3-{part}-{number}" for part in range(3) for number in range(2)]
-    query, batch = name_with_parts_elsewhere(*parts, partition_count=8), numbers(spark, 10)
-    limits = [settings_for(arena), settings_for(arena, split=True, transaction_messages_max=5)]
-    first, second = limits if is_whole_first else reversed(limits)
+    queries, batch = names_with_parts_elsewhere(*parts, partition_count=8), numbers(spark, 10)
+    whole, split = settings_for(arena), settings_for(arena, split=True, transaction_messages_max=5)
 
-    done = write_transactional(batch, first, query=query, epoch=0)
-    with pytest.raises(UsageError, match="was begun as"):
-        write_transactional(batch, second, query=query, epoch=0)
+    for count, (first, second) in enumerate(((whole, split), (split, whole)), start=1):
+        query = next(queries)
+        done = write_transactional(batch, first, query=query, epoch=0)
+        with pytest.raises(UsageError, match="was begun as"):
+            write_transactional(batch, second, query=query, epoch=0)
 
-    half = read_log(arena.servers, [arena.topics.half])[arena.topics.half]
-    assert (Outcome.PUBLISHED, 10) == (done.outcome, len(half))
+        half = read_log(arena.servers, [arena.topics.half])[arena.topics.half]
+        assert (Outcome.PUBLISHED, 10 * count) == (done.outcome, len(half))
 
 
 @pytest.mark.fault("Spark: an epoch is begun again with other limits, so in other parts")
 def test_an_epoch_with_an_undecided_part_on_doubt_is_refused_wherever_it_lives(
     spark: SparkSession, field: Field
 ) -> None:
-    query = name_with_parts_elsewhere("3-0-0", partition_count=PARTITIONS)
+    query = next(names_with_parts_elsewhere("3-0-0", partition_count=PARTITIONS))
     part = field.prepare(key=f"{query}-0.3-0-0/0000000a")
     field.doubt(part, "open")
 
@@ -159,20 +156,19 @@ def test_an_epoch_with_an_undecided_part_on_doubt_is_refused_wherever_it_lives(
 
 
 @pytest.mark.fault("Spark: the checkpoint of a stream is restored from a copy")
-@pytest.mark.parametrize("is_new_process", [True, False])
 def test_a_checkpoint_that_is_put_back_from_a_copy_publishes_no_epoch_twice(
-    is_new_process: bool, spark: SparkSession, field: Field, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, field: Field, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The process goes on, or another one does."""
     monkeypatch.setattr(jobs_sink, "CLOCK_MARGIN_MS", 0)  # so that seconds are long
     monkeypatch.setattr(SparkContext, "getLocalProperty", lambda *_: "put-back")
     batches = [numbers(spark, count) for count in (2, 0, 2, 2)]
 
     write = transactional_batches(settings_in(field))
-    for epoch in range(3):
+    for epoch in (0, 1, 2, 1, 2):
         write(batches[epoch], epoch)
-    if is_new_process:
-        write = transactional_batches(settings_in(field))
-    for epoch in range(1, 4):
+    write = transactional_batches(settings_in(field))
+    for epoch in (1, 2, 3):
         write(batches[epoch], epoch)
 
     assert {"put-back-0": 1, "put-back-2": 1, "put-back-3": 1} == committed(field)
