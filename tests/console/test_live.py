@@ -14,7 +14,7 @@ from tests.support.onlooking import Onlooker, picture_of
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.adapters.ports import GroupMember
 from txlayer.core.ledger.transitions import COMMITTING, TxnState
-from txlayer.core.messages import OrderMode, ParkReason, Source
+from txlayer.core.messages import HalfOptions, OrderMode, ParkReason, Source
 from txlayer.core.partitions import key_hash
 from txlayer.errors import UsageError
 from txlayer.operate.live import LiveState, PartitionNow
@@ -464,6 +464,19 @@ def test_rates_and_latencies_are_counted_by_the_brokers_clock() -> None:
     assert 1 == sum(minute.committed for minute in minutes)
     assert 1 == sum(minute.rolled_back for minute in minutes)
     assert [{4096: 1}] == [minute.latency_ms for minute in minutes if minute.latency_ms]
+
+
+def test_one_of_which_a_part_is_due_is_counted_as_one_commit() -> None:
+    stage, key = StillCoordinator(), txn_key("a")
+    view = Onlooker(stage)
+    view.look()
+    stage.half(key, count=2)
+    due_ms = stage.world.now_ms() + 60_000
+    stage.commit(key, stage.half(key, index=1, count=2, options=HalfOptions(deliver_at_ms=due_ms)))
+
+    view.look()
+
+    assert 1 == sum(minute.committed for minute in view.view.state.minutes)
 
 
 def test_the_rings_are_bounded() -> None:

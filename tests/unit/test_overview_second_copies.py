@@ -8,7 +8,7 @@ from tests.support.core_records import options, txn_key
 from tests.support.still_coordinator import StillCoordinator
 from txlayer.core.ledger.ledger import Ledger
 from txlayer.core.ledger.transitions import COMMITTING
-from txlayer.core.messages import OrderMode
+from txlayer.core.messages import HalfOptions, OrderMode
 from txlayer.operate.overview import Overview
 
 TURNS_MAX = 100
@@ -51,6 +51,18 @@ def test_a_look_ends_where_more_of_one_ordering_key_wait_than_a_batch_takes(monk
     found = {found.txn.key: found.state for found in Overview(connections).unsettled()}
 
     assert dict.fromkeys([first, *others], COMMITTING) == found
+
+
+def test_one_whose_first_part_is_committed_and_not_forwarded_yet_is_found_once() -> None:
+    stage, key = StillCoordinator(), txn_key("a")
+    stage.half(key, count=2)
+    due_ms = stage.world.now_ms() + 60_000
+    stage.commit(key, stage.half(key, index=1, count=2, options=HalfOptions(deliver_at_ms=due_ms)))
+    connections = stage.kafka.connect_coordinator(stage.config, client="onlooker")
+
+    found = [(found.txn.key, found.state) for found in Overview(connections).unsettled()]
+
+    assert [(key, "scheduled")] == found
 
 
 def limit_turns(monkeypatch: pytest.MonkeyPatch) -> None:

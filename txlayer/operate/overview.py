@@ -19,7 +19,7 @@ from txlayer.core.ledger.batch import NO_LIMIT
 from txlayer.core.ledger.doubt import DoubtFold, QuarantinedRecord, QuarantineFold
 from txlayer.core.ledger.ledger import Ledger, LedgerSettings
 from txlayer.core.ledger.transaction import Target, Transaction, accepting_target
-from txlayer.core.ledger.transitions import COMMITTING
+from txlayer.core.ledger.transitions import COMMITTING, SETTLED
 from txlayer.core.messages import Headers
 from txlayer.runtime.kafka_transactions import STABLE_PATIENCE_S
 
@@ -178,7 +178,8 @@ def _advance(partition: int, ledger: Ledger, *, is_half_read: bool) -> Iterator[
     while True:
         batch = ledger.advance(line_count_max=NO_LIMIT, byte_count_max=NO_LIMIT)
         for txn in batch.forwards:
-            yield UnsettledTransaction(partition, COMMITTING, txn, txn.options.query_id)
+            if txn.state in SETTLED:  # else it is a part, and the transaction goes on
+                yield UnsettledTransaction(partition, COMMITTING, txn, txn.options.query_id)
         ledger.forget_batch()
         if ledger.has_more:
             continue

@@ -189,7 +189,7 @@ class YoungLedger(ContentlessLedger):
             self.committed += [txn.appended_ms] if txn.state in _UNDECIDED else []
 
     def _carry_out(self, txn: Transaction, event: TxnEvent, **more: Any) -> None:
-        if event is TxnEvent.GO:
+        if event in (TxnEvent.GO, TxnEvent.PART):
             self._went.add(txn.key)
         elif event is TxnEvent.COMMIT and txn.state in _UNDECIDED:
             self.committed.append(txn.appended_ms)
