@@ -488,12 +488,39 @@ def test_where_the_clock_of_op_is_a_moment_behind_none_of_a_key_overtakes_anothe
     driver.publish()
     driver.tick(after_ms=20)  # the line for the first one came too early, and is not read yet
     driver.publish()
+    driver.op("U", C, driver.half(C))
+    driver.read()  # nor is it applied, although later records are read
+    driver.tick()
+    driver.publish()
     driver.turn()
 
     for _ in range(5):
         let_pass(driver, 100)
 
     assert [A, B] == driver.log.forwarded
+
+
+@pytest.mark.promise("P11")
+def test_what_waits_in_half_for_one_that_returns_from_its_short_form_must_fit_into_the_batch() -> None:
+    driver, bytes_max, red = PartitionDriver(), 8_000, options("red", order=OrderMode.PREPARE)
+    at_ms = driver.now_ms + MINUTE
+    scheduled(driver, A, at_ms, others=red)
+    driver.half(B, options=red)
+    for number in range(20):
+        key = f"w{number}/0000000a"
+        driver.op("C", key, driver.half(key, options=red, value=bytes(200)))
+    driver.turn()
+    others = [txn_key(f"other{number}") for number in range(20)]
+    lines = [op_line("C", key, driver.half(key, value=bytes(200))) for key in others]
+    driver.now_ms = at_ms
+    driver.op_lines(*lines, line_with_time(Resolution.COMMIT, A, 0, at_ms, Source.POLICY))
+    driver.ledger.batch_bytes_max = bytes_max
+    driver.read()
+
+    assert driver.advance(byte_count=bytes_max).byte_count < bytes_max
+    driver.publish()
+    driver.turn()
+    assert A == driver.log.forwarded[-1]
 
 
 @pytest.mark.promise("P11")
