@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from datetime import UTC, datetime
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pyspark.sql import SparkSession
 
+from txlayer.core.verification import ADVICE, Advice, Verdict
 from txlayer_spark.catalog import Catalog
 from txlayer_spark.schemas import TopicKind
 from txlayer_spark.sessions import done_again
 from txlayer_spark.shelf import Shelf
 from txlayer_spark.summary import (
+    COLOURS,
     Summary,
     ages_chart,
     bars_chart,
@@ -24,7 +28,23 @@ from txlayer_spark.summary import (
     summarise,
     throughput_chart,
 )
-from txlayer_spark.verdicts import SEVERITIES, VERDICTS, exit_code
+from txlayer_spark.verdicts import VERDICTS, exit_code
+
+WORST_MAX = 10
+"""Findings on the page; JSON has more of them."""
+EARLIER_MAX = 48
+"""Earlier reports that JSON keeps, at most one an hour."""
+_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
+
+
+class Change(NamedTuple):
+    """How many transactions have a verdict, and how many more than in an earlier report."""
+
+    name: str
+    severity: str
+    means: str
+    transactions: int
+    more: int
 
 
 def to_json(summary: Summary) -> str:
@@ -44,18 +64,70 @@ def to_html(summary: Summary, *, made_at: datetime) -> str:
     )
     environment.filters["moment"] = _moment
     environment.filters["number"] = lambda value: f"{value:,}"
+    environment.filters["change"] = lambda value: f"{value:+,}" if value else "±0"
+    before = _a_day_before(summary)
+    changes = [
+        Change(v.name, v.severity.value, v.means, count, count - (before["verdicts"].get(v.name, 0) if before else 0))
+        for v in VERDICTS
+        for count in [summary.verdicts.get(v.name, 0)]
+    ]
+    worst = [_finding(row, summary.namespace) for row in summary.findings[:WORST_MAX]]
+    kinds = {row["verdict"]: _what_to_do(row, summary.namespace) for row in reversed(worst)}
     return environment.get_template("report.html").render(
         summary=summary,
         made_at=made_at,
-        cut_at=datetime.fromtimestamp(summary.cut_ms / 1000, UTC),
+        cut_at=_at(summary.cut_ms),
+        before_at=_at(before["cut_ms"]) if before else None,
         total=sum(summary.verdicts.values()),
-        faults=sum(n for v, n in summary.verdicts.items() if SEVERITIES[v].value == "fault"),
-        warnings=sum(n for v, n in summary.verdicts.items() if SEVERITIES[v].value == "warning"),
-        tiles=[(v.name, v.severity.value, v.means, summary.verdicts.get(v.name, 0)) for v in VERDICTS],
-        severities={name: kind.value for name, kind in SEVERITIES.items()},
+        sums={
+            kind: (
+                sum(c.transactions for c in changes if c.severity == kind),
+                sum(c.more for c in changes if c.severity == kind),
+            )
+            for kind in ("fault", "warning", "good")
+        },
+        changes=changes,
+        colours=COLOURS,
         charts=_charts(summary),
-        findings=[_finding(row, summary.namespace) for row in summary.findings],
+        worst=[
+            (change, kinds[change.name], [row for row in worst if row["verdict"] == change.name])
+            for change in sorted(changes, key=lambda change: change.severity)
+            if change.name in kinds
+        ],
+        worst_count=len(worst),
     )
+
+
+def _a_day_before(summary: Summary) -> Mapping[str, Any] | None:
+    """The earlier report that is nearest to a day before this one."""
+    return min(summary.earlier, key=lambda each: abs(summary.cut_ms - _DAY_MS - each["cut_ms"]), default=None)
+
+
+def with_earlier(summary: Summary, said: str | None) -> Summary:
+    """The summary with what the JSON of the report before it (None: there is none) knows of earlier ones, and says itself."""
+    try:
+        before = json.loads(said or "{}")
+    except ValueError:
+        return summary  # a report that was cut off, or another file: there is nothing to compare with
+    if not isinstance(before, dict) or before.get("namespace") != summary.namespace:
+        return summary
+    earlier = [each for each in before.get("earlier", ()) if each["cut_ms"] < summary.cut_ms]
+    last_ms = earlier[-1]["cut_ms"] if earlier else 0
+    if last_ms + _HOUR_MS <= before["cut_ms"] < summary.cut_ms:
+        earlier.append({name: before[name] for name in ("cut_ms", "verdicts")})
+    return replace(summary, earlier=earlier[-EARLIER_MAX:])
+
+
+def _what_to_do(row: dict[str, Any], namespace: str) -> Advice:
+    """The advice for a finding; its command can be pasted into a shell."""
+    advice = ADVICE[Verdict(row["verdict"])]
+    at = row["stored_at"] or row["decided_at"] or row["forwarded_at"]
+    # What is visible may have a time of its writer's, of any year.
+    since = "7d" if at is None else (max(at, _at(60_000)) - timedelta(minutes=1)).replace(microsecond=0).isoformat()
+    topics = row["visible_topics"] or row["topics"] or ["TOPIC"]
+    words = {"ID": row["txn_id"], "SINCE": since, "TOPIC": topics[0]}
+    command = [shlex.quote(words.get(word, word)) for word in advice.command.split()]
+    return advice._replace(command=" ".join([*command, "--namespace", shlex.quote(namespace)]))
 
 
 def _charts(summary: Summary) -> list[tuple[str, str, str]]:
@@ -64,35 +136,22 @@ def _charts(summary: Summary) -> list[tuple[str, str, str]]:
     found = []
     if summary.curve:
         found += [
-            ("Throughput", step, throughput_chart(summary)),
             ("Latency of each stage", f"{step} By the broker's clock.", latency_chart(summary)),
+            ("Throughput", step, throughput_chart(summary)),
         ]
+    if any(row["n"] for row in summary.ages):
+        found.append(("Not settled, by age", "At the time of reading.", ages_chart(summary)))
     if summary.checks:
         found.append(("Check-backs", "How often a group was asked, and who said the decision.", checks_chart(summary)))
-    if any(row["n"] for row in summary.ages):
-        found.append(("Not settled, by age", "At the cut.", ages_chart(summary)))
-    if summary.partitions:
-        names = [f"half-{row['half_partition']}" for row in summary.partitions]
-        values = [row["n"] for row in summary.partitions]
-        found.append(
-            ("Partitions", "Transactions in each partition of half.", bars_chart(names, values, unit="transactions"))
-        )
-    if summary.hot_keys:
-        names = [row["key_hash"] for row in summary.hot_keys]
-        values = [row["n"] for row in summary.hot_keys]
-        found.append(
-            (
-                "Hottest ordering keys",
-                "By the key's hash, as half records name it.",
-                bars_chart(names, values, unit="transactions"),
-            )
-        )
-    if summary.dead_letters:
-        names = [row["topic"] for row in summary.dead_letters]
-        values = [row["n"] for row in summary.dead_letters]
-        found.append(
-            ("Dead letters and replays", "Records that bronze holds.", bars_chart(names, values, unit="records"))
-        )
+    bars = (
+        ("Partitions", "Transactions in each partition of half.", summary.partitions, "half_partition"),
+        ("Hottest ordering keys", "By the key's hash, as half records name it.", summary.hot_keys, "key_hash"),
+        ("Dead letters and replays", "Records that bronze holds.", summary.dead_letters, "topic"),
+    )
+    for title, shows, rows, name in bars:
+        if rows:
+            drawn = bars_chart([str(row[name]) for row in rows], [row["n"] for row in rows])
+            found.append((title, shows, drawn))
     return found
 
 
@@ -111,6 +170,10 @@ def _finding(row: dict[str, Any], namespace: str) -> dict[str, Any]:
     else:
         places += topics  # the ledger keeps one offset, and does not say of which topic
     return {**row, "places": places, "when": row["decided_at"] or row["stored_at"] or row["forwarded_at"]}
+
+
+def _at(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def _moment(value: datetime | None) -> str:
@@ -132,9 +195,13 @@ def write_report(
         UsageError: there is no ledger yet, or bronze is of another namespace. Nothing was written.
     """
     summary = done_again(lambda: _summary(spark, bronze, ledger, namespace))
+    numbers = page.with_suffix(".json")
+    summary = with_earlier(summary, numbers.read_text("utf-8") if numbers.exists() else None)
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(to_html(summary, made_at=made_at), "utf-8")
-    page.with_suffix(".json").write_text(to_json(summary), "utf-8")
+    for path, text in ((page, to_html(summary, made_at=made_at)), (numbers, to_json(summary))):
+        written = path.with_name(f"{path.name}.new")
+        written.write_text(text, "utf-8")
+        written.replace(path)
     return summary
 
 

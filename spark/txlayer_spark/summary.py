@@ -11,9 +11,10 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from txlayer_spark.catalog import Gap
@@ -23,7 +24,7 @@ from txlayer_spark.verdicts import SEVERITIES, Severity
 BUCKETS_MAX = 120
 """Points of a curve: more are not told apart on a page."""
 FINDINGS_MAX = 500
-"""Findings that a page lists, the worst first; JSON says how many there are, the ledger has them all."""
+"""Findings that JSON lists, the worst first and of each verdict some; it says how many there are, and the ledger has them all."""
 HOT_MAX = 15
 QUERIES_AT_ONCE = 3
 """Beside the curve's: the driver plans them on few cores."""
@@ -59,6 +60,8 @@ class Summary:
     """Real topics whose end is behind a Kafka transaction that stays open."""
     unread_topics: list[str] = field(default_factory=list)
     """Real topics that half records name and bronze could not read."""
+    earlier: list[dict[str, Any]] = field(default_factory=list)
+    """What earlier reports said, the oldest first: `cut_ms` and `verdicts`."""
 
 
 def summarise(
@@ -181,8 +184,14 @@ def _class(value: Column, ends: Sequence[int]) -> Column:
 
 def _findings(bad: DataFrame) -> DataFrame:
     rank = F.when(F.col("verdict").isin(*(n for n, s in SEVERITIES.items() if s is Severity.FAULT)), 0).otherwise(1)
+    # Many of one verdict hide no other one.
+    number = F.row_number().over(Window.partitionBy("verdict").orderBy("stored_at", "txn_id"))
     return (
-        bad.select(
+        bad.withColumn("_number", number)
+        .where(F.col("_number") <= FINDINGS_MAX)
+        .orderBy(rank, "_number", "verdict")
+        .limit(FINDINGS_MAX)
+        .select(
             "verdict",
             "txn_id",
             "nonce",
@@ -203,30 +212,41 @@ def _findings(bad: DataFrame) -> DataFrame:
             "forwarded_at",
             "doubt_reason",
         )
-        .orderBy(rank, "verdict", "stored_at", "txn_id")
-        .limit(FINDINGS_MAX)
     )
 
 
-INK, MUTED, GRID = "#1f2933", "#6b7785", "#e3e7ec"
-BLUE, GREEN, RED, AMBER, VIOLET = "#2b6cb0", "#2f855a", "#c53030", "#b7791f", "#6b46c1"
+COLOURS = {
+    "ground": "#fbfbfa",
+    "panel": "#fff",
+    "ink": "#1c2227",
+    "soft": "#55606a",
+    "line": "#d6dadd",
+    "link": "#0b5c93",
+    "good": "#1d6b3a",
+    "warn": "#7d5300",
+    "bad": "#a61b1b",
+}
+"""The console's, by light. A chart names them as the page's variables, so that it follows the page into the dark and onto paper."""
 AGE_NAMES = ("≤ 1 min", "≤ 10 min", "≤ 1 h", "≤ 6 h", "≤ 1 d", "≤ 3 d", "older")
 STAGE_NAMES = {"decide_ms": "stored → decided", "forward_ms": "decided → visible", "total_ms": "stored → visible"}
+_LINES = (("link", "-"), ("good", "--"), ("bad", ":"))
+"""A line is known by its colour, and on black and white paper by its form."""
 _SETTINGS: Any = {
     "svg.fonttype": "none",  # text stays text: small, sharp, and found by a search
     "svg.hashsalt": "txlayer",  # the same numbers give the same bytes
     "font.family": "sans-serif",
     "font.size": 11,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": MUTED,
+    "axes.edgecolor": COLOURS["line"],
+    "axes.labelcolor": COLOURS["soft"],
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": GRID,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "text.color": INK,
+    "grid.color": COLOURS["line"],
+    "xtick.color": COLOURS["soft"],
+    "ytick.color": COLOURS["soft"],
+    "text.color": COLOURS["ink"],
+    "hatch.color": COLOURS["panel"],
     "legend.frameon": False,
 }
 
@@ -236,48 +256,50 @@ def throughput_chart(summary: Summary) -> str:
     times = [row["at"] for row in summary.curve]
     with mpl.rc_context(_SETTINGS):
         figure, axes = _canvas()
-        for name, label, colour in (
-            ("stored", "stored", BLUE),
-            ("committed", "committed", GREEN),
-            ("rolled_back", "rolled back", RED),
-        ):
+        for name, (colour, form) in zip(("stored", "committed", "rolled_back"), _LINES, strict=True):
             rates = [row[name] / summary.step_s for row in summary.curve]
-            axes.plot(times, rates, label=label, color=colour, marker=_marker(times))
+            label = name.replace("_", " ")
+            axes.plot(times, rates, form, label=label, color=COLOURS[colour], marker=_marker(times))
         axes.set_ylabel("transactions per second")
-        return _finish(figure, axes, over_time=True)
+        axes.set_ylim(bottom=0)
+        _time_axis(axes)
+        return _finish(figure)
 
 
 def latency_chart(summary: Summary) -> str:
     """Percentiles of each stage over time, on a logarithmic scale."""
     with mpl.rc_context(_SETTINGS):
-        figure = Figure(figsize=(9, 3.2), layout="constrained")
+        figure = Figure(figsize=(11, 3), layout="constrained")
         panels = figure.subplots(1, len(STAGES), sharey=True)
         for axes, stage in zip(panels, STAGES, strict=True):
             points = [(row["at"], row[stage]) for row in summary.curve if row[stage]]
             times = [at for at, _ in points]
-            for number, (percentile, colour) in enumerate(zip(PERCENTILES, (GREEN, AMBER, RED), strict=True)):
+            for number, (percentile, (colour, form)) in enumerate(zip(PERCENTILES, _LINES, strict=True)):
                 values = [max(1, each[number]) for _, each in points]
-                axes.plot(times, values, label=f"p{percentile * 100:.0f}", color=colour, marker=_marker(times))
-            axes.set_title(STAGE_NAMES[stage], fontsize=11, color=MUTED)
+                label = f"p{percentile * 100:.0f}"
+                axes.plot(times, values, form, label=label, color=COLOURS[colour], marker=_marker(times))
+            axes.set_title(STAGE_NAMES[stage], fontsize=11, color=COLOURS["soft"])
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(_plain)
             _time_axis(axes)
         panels[0].set_ylabel("ms")
-        panels[-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
-        return _svg(figure)
+        return _finish(figure)
 
 
 def ages_chart(summary: Summary) -> str:
     """What is not settled, by age."""
     with mpl.rc_context(_SETTINGS):
-        figure, axes = _canvas(height=2.6)
+        figure, axes = _canvas()
         bottom = [0] * len(AGE_NAMES)
-        for verdict, colour in (("open", BLUE), ("overdue", AMBER), ("parked", VIOLET)):
+        for verdict, colour, hatch in (("open", "link", ""), ("overdue", "warn", "//"), ("parked", "bad", "xx")):
             heights = [row["n"] for row in summary.ages if row["verdict"] == verdict]
-            axes.bar(AGE_NAMES, heights, bottom=bottom, label=verdict, color=colour, width=0.6)
+            axes.bar(
+                AGE_NAMES, heights, bottom=bottom, label=verdict, color=COLOURS[colour], width=0.6, hatch=hatch, lw=0
+            )
             bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
         axes.set_ylabel("transactions")
-        return _finish(figure, axes)
+        axes.tick_params(axis="x", labelsize=10)
+        return _finish(figure)
 
 
 def checks_chart(summary: Summary) -> str:
@@ -285,25 +307,27 @@ def checks_chart(summary: Summary) -> str:
     asked = ("never asked", "asked once", "asked twice", "asked more often")
     rows = sorted(summary.checks, key=lambda row: (row["checked"], row["decided_by"] or "~"))
     names = [f"{asked[row['checked']]}: {row['decided_by'] or 'undecided'}" for row in rows]
-    return bars_chart(names, [row["n"] for row in rows], unit="transactions", is_log=True)
+    return bars_chart(names, [row["n"] for row in rows], is_log=True)
 
 
-def bars_chart(names: Sequence[str], values: Sequence[int], *, unit: str, is_log: bool = False) -> str:
-    """One bar for each name, lying; on a logarithmic scale small ones are seen beside large ones."""
+def bars_chart(names: Sequence[str], values: Sequence[int], *, is_log: bool = False) -> str:
+    """One bar for each name, lying, with its number; on a logarithmic scale small ones are seen beside large ones."""
     with mpl.rc_context(_SETTINGS):
-        figure, axes = _canvas(height=0.8 + 0.24 * max(3, len(names)))
-        axes.barh(list(names), list(values), color=BLUE, height=0.6)
+        figure, axes = _canvas(height=0.5 + 0.26 * max(3, len(names)))
+        bars = axes.barh(list(names), list(values), color=COLOURS["link"], height=0.6)
+        axes.bar_label(bars, labels=[f"{value:,}" for value in values], padding=3)
         axes.invert_yaxis()
+        axes.margins(x=0.16)
+        axes.grid(visible=False, axis="y")
         if is_log:
             axes.set_xscale("log")
             axes.set_xlim(left=0.5)
         axes.xaxis.set_major_formatter(_plain)
-        axes.set_xlabel(unit)
         return _svg(figure)
 
 
 def _canvas(*, height: float = 3.0) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(9, height), layout="constrained")
+    figure = Figure(figsize=(5.6, height), layout="constrained")
     return figure, figure.subplots()
 
 
@@ -322,11 +346,8 @@ def _time_axis(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]  # the same
 
 
-def _finish(figure: Figure, axes: Axes, *, over_time: bool = False) -> str:
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
-    if over_time:
-        axes.set_ylim(bottom=0)
-        _time_axis(axes)
+def _finish(figure: Figure) -> str:
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3, handlelength=2.6)
     return _svg(figure)
 
 
@@ -335,4 +356,7 @@ def _svg(figure: Figure) -> str:
     figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     # What is before the element belongs to a file of its own.
     drawn = text.getvalue()
-    return drawn[drawn.index("<svg") :]
+    drawn = drawn[drawn.index("<svg") :]
+    for name, colour in COLOURS.items():
+        drawn = drawn.replace(to_hex(colour), f"var(--{name})")
+    return drawn

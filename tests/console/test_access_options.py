@@ -12,6 +12,7 @@ from tests.support.certificates import Authority
 from tests.support.commands import run_command
 from txlayer.adapters.ports import TopicLimits
 from txlayer.cli.console import AccessOptions, user
+from txlayer.cli.main import build_app
 from txlayer.config import SystemTopics
 from txlayer.console.people import Passwords, Person, Role, parse_users
 from txlayer.errors import ConfigError, NotAuthorisedError, TopicMismatchError, UsageError
@@ -53,6 +54,14 @@ def test_no_option_takes_a_password(app: typer.Typer) -> None:
     found = typer.main.get_command(app)
 
     assert not [name for p in found.params for name in p.opts if "pass" in name]
+
+
+@pytest.mark.parametrize("option", ["--trace-address", "--report-address"])
+def test_a_link_that_is_no_address_of_a_page_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run_command(build_app(), "console", option, "javascript:alert(1)", capsys=capsys)
+
+    assert (2, "") == (code, out)
+    assert option in err
 
 
 def test_without_options_a_request_is_of_the_user_of_this_process() -> None:

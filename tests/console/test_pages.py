@@ -87,6 +87,14 @@ def test_a_list_of_more_than_a_page_has_a_next_one(site: Site) -> None:
     assert 20 == second.count('<th scope="row">')
 
 
+def test_each_page_links_to_the_report_of_spark_if_its_address_is_named(site: Site) -> None:
+    address = "https://proofs.example.org/txlayer-report.html"
+    named = Site(report_address=address)
+
+    assert [True, True] == [f'href="{address}"' in named.get(page) for page in ("/", "/transactions")]
+    assert ">Report</a>" not in site.get("/")
+
+
 @pytest.mark.parametrize(
     "address",
     [

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
-from txlayer_spark.report import to_html, to_json
+import pytest
+
+from txlayer.core.verification import ADVICE, Verdict
+from txlayer_spark.report import EARLIER_MAX, to_html, to_json, with_earlier
 from txlayer_spark.summary import AGES_MS, Summary
 from txlayer_spark.verdicts import SEVERITIES, VERDICTS, Severity, exit_code
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "reconcile.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "howto" / "reconcile.md"
+HOUR_MS = 3_600_000
 
 
 def summary(**verdicts: int) -> Summary:
@@ -74,6 +82,7 @@ def test_the_page_needs_nothing_beside_it_and_escapes_what_users_wrote() -> None
     assert "<b>order</b>" not in page
     assert "&lt;b&gt;order&lt;/b&gt;" in page
     assert 7 == page.count("<svg")
+    assert not re.findall(r"#[0-9a-f]{6}", page.partition("</style>")[2])
     assert "1 of 61 transactions break a promise; 1 more want a look." in page
     for place in ("ns.half-3@16…17", "ns.op-3@9:4", "orders-1@5"):
         assert place in page
@@ -85,6 +94,63 @@ def test_a_page_of_nothing_and_one_of_good_news_are_pages_too() -> None:
     assert "There are no transactions." in to_html(empty, made_at=AT)
     assert "All 60 transactions are in order." in to_html(summary(ok=60), made_at=AT)
     assert "No promise is broken. 2 of 62" in to_html(summary(ok=60, parked=2), made_at=AT)
+
+
+def test_the_page_has_the_consoles_colours() -> None:
+    style = to_html(summary(ok=60), made_at=AT).partition("</style>")[0]
+    console = (ROOT / "txlayer" / "console" / "static" / "console.css").read_text("utf-8")
+
+    def themes(text: str) -> list[dict[str, str]]:
+        blocks = [block.partition("}")[0] for block in re.split(r"(?<!-)color-scheme: ", text)]
+        return [dict(re.findall(r"--([a-z-]+): (#\w+)", block)) for block in blocks[1:3]]
+
+    # The first is light, the second dark.
+    both = list(zip(themes(style), themes(console), strict=True))
+    assert [12, 12] == [len(ours) for ours, _ in both]
+    assert [{}, {}] == [{k: v for k, v in ours.items() if theirs[k] != v} for ours, theirs in both]
+
+
+def test_the_worst_come_with_what_to_do_and_a_command_that_is_safe_to_paste() -> None:
+    kinds = {name: 1 for name, severity in SEVERITIES.items() if severity is not Severity.GOOD}
+    found = summary(**kinds, ok=60)
+    hostile = [{**row, "txn_id": "a; rm -rf /", "visible_topics": ["$(id)"]} for row in found.findings[1:]]
+    page = html.unescape(to_html(replace(found, findings=hostile), made_at=AT))
+
+    assert set(kinds) == {verdict.value for verdict in ADVICE}
+    assert "10 of 11" in page
+    for row in hostile:
+        assert ADVICE[Verdict(row["verdict"])].sentence in page
+    assert "txlayer tx check-now 'a; rm -rf /' --namespace ns" in page
+    assert "txlayer tx show --id 'a; rm -rf /' --since 2026-01-31T11:59:00+00:00 --namespace ns" in page
+    assert "txlayer verify --since 2026-01-31T11:59:00+00:00 --topics '$(id)' --namespace ns" in page
+
+
+def test_a_report_says_what_changed_since_the_one_that_is_nearest_to_a_day_ago() -> None:
+    now = summary(ok=59, lost=1)
+    assert "cannot say what has changed" in to_html(now, made_at=AT)
+
+    # One report each twenty minutes, for three days; two transactions in each, and a parked one until the last hour.
+    said = None
+    for number in range(3 * 72, -1, -1):
+        counts = {"ok": 59 - 2 * min(number, 29), "parked": int(number >= 3)}
+        each = replace(now, cut_ms=now.cut_ms - number * HOUR_MS // 3, verdicts=counts)
+        each = with_earlier(each, said)
+        said = to_json(each)
+
+    assert EARLIER_MAX == len(each.earlier)
+    assert {HOUR_MS} == {after["cut_ms"] - before["cut_ms"] for before, after in pairwise(each.earlier)}
+    page = to_html(each, made_at=AT)
+    assert "Since 2026-01-30 12:00:00 UTC: 1 fewer want a look, 58 more are in order." in page
+    assert "Since 2026-01-31 11:00:00 UTC: nothing has changed." in to_html(
+        replace(each, earlier=[{"cut_ms": each.cut_ms - HOUR_MS, "verdicts": each.verdicts}]), made_at=AT
+    )
+
+
+@pytest.mark.parametrize("said", [None, "", "{", "[]", '{"namespace": "other", "earlier": [], "cut_ms": 1}'])
+def test_a_file_that_is_no_earlier_report_of_the_namespace_is_none(said: str | None) -> None:
+    now = summary(ok=59)
+
+    assert now == with_earlier(now, said)
 
 
 def test_json_says_what_the_page_says() -> None:

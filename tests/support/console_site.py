@@ -25,7 +25,9 @@ CLIENT = "10.0.0.5"
 class Site:
     """A console of a still world, and a browser without scripts."""
 
-    def __init__(self, rules: AccessRules | None = None, *, environment: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, rules: AccessRules | None = None, *, environment: dict[str, Any] | None = None, report_address: str = ""
+    ) -> None:
         self.stage = StillCoordinator(doubt_after=timedelta(seconds=2), misplaced_after=timedelta(milliseconds=500))
         link = self.stage.kafka._link("console", "console")
         clients = memory_clients(link, self.stage.config)
@@ -34,6 +36,7 @@ class Site:
             clients,
             rules=rules or AccessRules(),
             environment=replace(still_environment(self.stage), **(environment or {})),
+            report_address=report_address,
         )
         self.onlooker = Onlooker(self.stage, view=self.console.view)
         app = build_app(self.console, is_following=False)

@@ -125,6 +125,9 @@ def run(
     trace_address: Annotated[
         str, option("--trace-address", "Where a trace is shown; {trace_id} in it stands for the id.", "https://…")
     ] = "",
+    report_address: Annotated[
+        str, option("--report-address", "Where the page of `txlayer-spark report` is shown.", "https://…")
+    ] = "",
     logs: Logging,
     access: AccessOptions,
     connection: Connection,
@@ -137,10 +140,13 @@ def run(
         return
     logs.set_up_logging()
     config = connection.config(CoordinatorConfig)
-    if trace_address and not trace_address.startswith(("https://", "http://")):
-        raise ConfigError("no address of a page", name="--trace-address", value=trace_address, expected="https://…")
+    for name, address in (("--trace-address", trace_address), ("--report-address", report_address)):
+        if address and not address.startswith(("https://", "http://")):
+            raise ConfigError("no address of a page", name=name, value=address, expected="https://…")
     consumers = connection.config(ConsumerConfig)
-    console = make_console(config, consumers, access, host=host, trace_address=trace_address)
+    console = make_console(
+        config, consumers, access, host=host, trace_address=trace_address, report_address=report_address
+    )
     tls = access.tls()
     if access.allow_writes:
         with administration(config) as admin:
@@ -149,7 +155,13 @@ def run(
 
 
 def make_console(
-    config: CoordinatorConfig, consumers: ConsumerConfig, access: AccessOptions, *, host: str, trace_address: str
+    config: CoordinatorConfig,
+    consumers: ConsumerConfig,
+    access: AccessOptions,
+    *,
+    host: str,
+    trace_address: str,
+    report_address: str,
 ) -> Console:
     """The console of a real cluster.
 
@@ -167,6 +179,7 @@ def make_console(
         consumers=consumers,
         rules=access.rules(host),
         trace_address=trace_address,
+        report_address=report_address,
     )
 
 

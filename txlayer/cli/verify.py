@@ -13,7 +13,7 @@ from txlayer.cli import output
 from txlayer.cli.exits import ExitCode
 from txlayer.cli.options import AsJson, Connection, current_ms, option, parse_instant, with_bundles
 from txlayer.config import ClientConfig, milliseconds, parse_duration
-from txlayer.core.verification import PromiseStatus, Severity, Verdict, VerdictFinding, severity
+from txlayer.core.verification import ADVICE, PromiseStatus, Severity, Verdict, VerdictFinding, severity
 from txlayer.errors import UsageError
 from txlayer.operate.verify import Verification, WantedWindow, verification_json
 from txlayer.operate.verify import verify as verify_window
@@ -114,6 +114,11 @@ def verification_tables(found: Verification, *, config: ClientConfig, limit: int
     ]
     if proof.findings:
         parts.append(_findings(found, limit=limit))
+        parts += [
+            _verdict(verdict).append(f": {advice.sentence} {advice.command}", "default")
+            for verdict, advice in ADVICE.items()
+            if proof.verdicts[verdict]
+        ]
     if proof.finding_count > limit:
         more = f"{proof.finding_count - limit:,} more findings; --limit shows more, --json up to {proof.finding_count_max:,}"
         parts.append(more)

@@ -51,6 +51,8 @@ class Console:
     environment: Environment = REAL
     trace_address: str = ""
     """Where a trace is shown; `{trace_id}` stands for its id."""
+    report_address: str = ""
+    """Where the report of `txlayer-spark` is shown."""
     desk: Desk = field(default_factory=Desk)
     jobs: Jobs = field(default_factory=Jobs)
     consumers: ConsumerConfig | None = None
@@ -82,6 +84,7 @@ class Console:
             version=__version__,
             namespace=self.config.namespace,
             sections=SECTIONS,
+            report_address=self.report_address,
             words=WORDS,
             is_writable=self.rules.is_writable,
             has_passwords=self.rules.has_passwords,

@@ -89,6 +89,59 @@ def broken_promises(verdict: Verdict, *, is_rolled_back: bool) -> tuple[Promise,
     return (*broken, Promise.P4) if verdict is Verdict.LEAKED and is_rolled_back else broken
 
 
+class Advice(NamedTuple):
+    """What to do about transactions with one verdict."""
+
+    sentence: str
+    command: str
+    """`ID`, `TOPIC` and `SINCE` in it stand for the transaction, its real topic, and a time before it was stored."""
+
+
+_SHOW = "txlayer tx show --id ID --since SINCE"
+ADVICE: Mapping[Verdict, Advice] = {
+    Verdict.ORPHAN: Advice(
+        "Find the client that writes this topic with txlayer's headers: a mirror, a backup, another namespace.",
+        "txlayer verify --since SINCE --topics TOPIC",
+    ),
+    Verdict.LEAKED: Advice(
+        "Warn the readers of its topics, and find out which client wrote the visible message.", _SHOW
+    ),
+    Verdict.DUPLICATE: Advice(
+        "Find out which client wrote each copy: one that copies txlayer's headers, or a producer that used the id twice.",
+        _SHOW,
+    ),
+    Verdict.TORN: Advice(
+        "Find out whether records of one of its topics were deleted. If not, keep the topics, and report a defect.",
+        _SHOW,
+    ),
+    Verdict.CORRUPT: Advice(
+        "Compare the stored message with the visible one, and find out which client wrote that.", _SHOW
+    ),
+    Verdict.OUT_OF_ORDER: Advice(
+        "Find out whether a transaction of its ordering key was settled by hand, or was parked for long.", _SHOW
+    ),
+    Verdict.LOST: Advice(
+        "Start a coordinator if none runs (txlayer coordinator status). If one runs, keep the topics, and report a defect.",
+        _SHOW,
+    ),
+    Verdict.PARKED: Advice(
+        "Read why it is parked, look into its service's database, and decide: txlayer tx commit, rollback or abandon.",
+        _SHOW,
+    ),
+    Verdict.OVERDUE: Advice(
+        "Start a responder of its group if none runs (txlayer tx stats), or repair its topic; then ask again.",
+        "txlayer tx check-now ID",
+    ),
+    Verdict.CONFLICTING: Advice(
+        "Nothing is to be settled: the first decision counts. Ask its service why it said the opposite later.", _SHOW
+    ),
+    Verdict.OUT_OF_WINDOW: Advice(
+        "It cannot be judged any more. Run the audit more often than topics delete records, and read all real topics.",
+        "txlayer-spark audit --every 1h",
+    ),
+}
+"""For each verdict that requires something."""
+
 COMMIT, ROLLBACK, ABANDON, RESCHEDULE = "C", "R", "A", "U"
 """Content of an op line that counts. UNKNOWN lines without a time decide nothing and are left out."""
 
