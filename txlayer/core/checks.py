@@ -88,6 +88,8 @@ class _Ready:
 
 NOTICE_PAUSE_MAX_MS = 24 * 3_600_000
 """Longest pause between two notices of one parked transaction."""
+NOTICE_LOOK_MS = 400
+"""Shortest time between two looks for notices: time may go on more often than every half second."""
 
 
 class ParkedNotices:
@@ -100,6 +102,7 @@ class ParkedNotices:
         self._policies = policies
         self._entries: dict[str, list[tuple[int, str, int]]] = {}  # group → heap of (time, key, notices so far)
         self._now_ms = 0
+        self._told_ms = -NOTICE_LOOK_MS
 
     def add(self, group: str, key: str) -> None:
         """A transaction of the group is parked."""
@@ -118,6 +121,8 @@ class ParkedNotices:
         """(key, number of the notice) of each that its group hears of now: of one group at most half of `check_rate_max`."""
         self._now_ms = now_ms
         found: list[tuple[str, int]] = []
+        if now_ms - self._told_ms < NOTICE_LOOK_MS:
+            return found
         for group in sorted(self._entries.keys() & set(present)):
             entries, policy = self._entries[group], self._policies.of(group)
             room = max(1, policy.check_rate_max // 2)
@@ -133,6 +138,8 @@ class ParkedNotices:
                 entries[:] = [entry for entry in entries if is_parked(entry[1])]
                 heapify(entries)
         self._entries = {group: entries for group, entries in self._entries.items() if entries}
+        if found:
+            self._told_ms = now_ms
         return found
 
 
