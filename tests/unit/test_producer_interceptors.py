@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from txlayer.errors import BrokerUnavailableError, OutcomeUnknownError, TxLayerE
 from txlayer.producer.aio import AsyncTransactionalProducer
 from txlayer.producer.engine import assemble
 from txlayer.producer.interceptors import ProducerInterceptor, SentTransaction, intercepting
+from txlayer.producer.pipeline import OpQueue, PendingTransaction
 from txlayer.producer.submitted import SubmittedTransaction
 
 
@@ -204,3 +206,23 @@ def test_a_partition_that_is_not_there_is_refused(stage: ProducerStage, chosen: 
     assert [] == stage.writer.of(HALF)
     with pytest.raises(UsageError, match="partition_selector"):
         stage.producer(partition_selector=3)
+
+
+def test_a_resolution_that_waits_for_room_in_the_client_is_announced_once() -> None:
+    announced: list[int] = []
+    rooms = iter([BufferError(), BufferError(), None])
+
+    def produce(*_given: Any) -> None:
+        if (full := next(rooms)) is not None:
+            raise full
+
+    observer = SimpleNamespace(ending=lambda record: announced.append(len(record.txns)))
+    pipeline: Any = SimpleNamespace(group="shop", op_topic=OP, observers=[observer], produce=produce)
+    queue = OpQueue(pipeline, partition=0, line_count_max=10)
+    txn = PendingTransaction(queue, "order-1/0000000a", 1, 1)
+    txn.resolution = COMMIT
+    queue.waiting.append(txn)
+    for _ in range(3):
+        queue.write()
+
+    assert ([1], []) == (announced, queue.waiting)

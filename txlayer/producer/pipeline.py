@@ -275,13 +275,14 @@ NAMED_MAX = 10
 class OpQueue:
     """Any thread adds transactions that have their resolution, and any thread writes what is there."""
 
-    __slots__ = ("_lock", "line_count_max", "partition", "pipeline", "waiting")
+    __slots__ = ("_lock", "_unwritten", "line_count_max", "partition", "pipeline", "waiting")
 
     def __init__(self, pipeline: Pipeline, *, partition: int, line_count_max: int) -> None:
         self.pipeline = pipeline
         self.partition = partition
         self.waiting: list[PendingTransaction] = []
         self.line_count_max = line_count_max
+        self._unwritten: OpRecord | None = None  # of the first that wait: the client had no room for it
         self._lock = threading.Lock()
 
     def write(self) -> None:
@@ -298,17 +299,20 @@ class OpQueue:
     def give_up(self, error: BaseException) -> None:
         """Tell those who wait that nothing is written any more."""
         with self._lock:
+            self._unwritten = None
             txns = self.waiting[:]
             del self.waiting[: len(txns)]
         if txns:
             OpRecord(self, txns).give_up(error)
 
     def _write_one_record(self) -> bool:
-        txns = self.waiting[: self.line_count_max]
-        if not OpRecord(self, txns).write():
+        record = self._unwritten or OpRecord(self, self.waiting[: self.line_count_max])
+        self._unwritten = record
+        if not record.write():
             return False
+        self._unwritten = None  # first: an interrupt in between writes it once more
         # Only now, and in one go: other threads add to the end meanwhile.
-        del self.waiting[: len(txns)]
+        del self.waiting[: len(record.txns)]
         return True
 
 
