@@ -75,9 +75,13 @@ class Folder:
 
     def read_json(self, *names: str) -> Any:
         """A small file of ours."""
+        return json.loads(self.read_text(*names))
+
+    def read_text(self, *names: str) -> str:
+        """A small file."""
         stream = self._files.open(self._new_path(self.at(*names)))
         try:
-            return json.loads(self._read_all(stream, "UTF-8"))
+            return str(self._read_all(stream, "UTF-8"))
         finally:
             stream.close()
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from tests.support.waiting import wait_until
 from txlayer.core import codec
 from txlayer.core.messages import Resolution
 from txlayer_spark import transactional_batches, write_transactional
+from txlayer_spark.jobs import sink as jobs_sink
 from txlayer_spark.jobs.sink import Outcome
 
 pytestmark = pytest.mark.kafka
@@ -163,15 +165,18 @@ def test_a_run_killed_at_a_step_and_started_again_publishes_its_epoch_once(
 
 @pytest.mark.fault("Spark: a job that publishes is killed at any step")
 @pytest.mark.nightly
-def test_a_stream_that_lost_its_note_of_a_batch_publishes_it_once(
-    spark: SparkSession, arena: Arena, tmp_path: Path
+def test_a_stream_that_lost_its_note_of_a_batch_publishes_it_once_however_long_it_was_down(
+    spark: SparkSession, arena: Arena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Whatever is over is longer ago than the window.
+    monkeypatch.setattr(jobs_sink, "CLOCK_MARGIN_MS", 0)
+    settings = settings_for(arena, window=timedelta(milliseconds=1))
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
 
     def run() -> str:
         stream = spark.readStream.schema("value STRING").text(str(source))
         query = (
-            stream.writeStream.foreachBatch(transactional_batches(settings_for(arena)))
+            stream.writeStream.foreachBatch(transactional_batches(settings))
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
             .start()

@@ -3,7 +3,8 @@
 An epoch is one transaction id, every attempt to publish it has a nonce of its own, and all attempts meet in one partition of
 half and op. So the log itself says which of them counts (docs/howto/spark-jobs.md tells it at length)::
 
-    look up     who tried this epoch before: op and half since `window`, doubt as a whole
+    look up     who tried this epoch before: op and half since `window` or, if that is longer, since Spark began the epoch;
+                doubt as a whole
     take over   an undecided attempt is rolled back, unless its commit turns out to be first: then the epoch is published
     store       half records, by Spark's own Kafka sink; each copy of a task writes an attempt of its own
     read back   they are all there; an attempt that was complete before is somebody's who lives: it wins
@@ -13,6 +14,7 @@ half and op. So the log itself says which of them counts (docs/howto/spark-jobs.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -27,6 +29,7 @@ from txlayer.core.messages import Resolution
 from txlayer.errors import ConfigError, FencedError, OutcomeUnknownError, RefusedRecordError, UsageError
 from txlayer_spark import sink
 from txlayer_spark.brokers import Brokers, NamespaceAddress
+from txlayer_spark.catalog import Folder
 from txlayer_spark.epoch_log import Attempt, Attempts, EpochLog
 from txlayer_spark.sessions import java_of
 
@@ -53,7 +56,8 @@ class SinkSettings:
     split: bool = False
     """Publish a batch that is too large for one transaction as several, each all or nothing."""
     window: timedelta = timedelta(days=1)
-    """How far back an earlier attempt is looked for: a job that stood still for longer may publish its epoch again."""
+    """How far back an earlier attempt is looked for, at least. A stream looks back to when Spark began its epoch. A batch job that
+    was down for longer than `window` may publish its epoch again."""
     transaction_messages_max: int = 10_000
     """As the coordinator's: what is more it parks."""
     transaction_bytes_max: int = 64 * 1024 * 1024
@@ -140,7 +144,7 @@ def transactional_batches(settings: SinkSettings) -> Callable[[DataFrame, int], 
         # was new is the next one new as well.
         expected, since_ms = following.get(query, (None, None))
         if expected != epoch:
-            since_ms = None
+            since_ms = _since_ms(batch.sparkSession, settings, query, epoch)
         done = write_transactional(batch, settings, query=query, epoch=epoch, since_ms=since_ms)
         if done.committed_ms is not None and not done.skipped:
             following[query] = (epoch + 1, done.committed_ms)
@@ -383,6 +387,23 @@ def _check_partitions(named: Mapping[str, int], counts: Mapping[str, int]) -> No
                 topic=topic,
                 reason="unknown-partition",
             )
+
+
+def _since_ms(spark: SparkSession, settings: SinkSettings, query: str, epoch: int) -> int | None:
+    """When Spark began this epoch of a stream that runs here, as its checkpoint has it, if that is before the window; otherwise None.
+
+    A checkpoint that was put back from a copy begins its epochs anew, so the window counts, too.
+    """
+    streams = spark._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001 - Spark tells Python in no other way
+    ids = {str(each): each for each in streams.keySet()}
+    if query not in ids:
+        return None
+    checkpoint = Folder(spark, str(streams.get(ids[query]).resolvedCheckpointRoot()))
+    begun_ms: int | None = json.loads(checkpoint.read_text("offsets", str(epoch)).splitlines()[1]).get(
+        "batchTimestampMs"
+    )
+    window_ms = _now_ms() - int(settings.window.total_seconds() * 1000)
+    return begun_ms if begun_ms is not None and begun_ms < window_ms else None
 
 
 def _now_ms() -> int:

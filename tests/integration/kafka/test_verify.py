@@ -17,6 +17,7 @@ from tests.support.planted import Field, Message, Transaction
 from tests.support.planted_verdicts import Planted
 from txlayer.cli.main import build_app
 from txlayer.core import codec
+from txlayer.core.verification import ADVICE, Verdict
 
 pytestmark = pytest.mark.kafka
 
@@ -199,6 +200,7 @@ def test_a_person_reads_a_line_per_promise(
     assert "proved over 2 transactions" in out
     assert txn.txn_id in out
     assert f"{field.orders}-0@1" in out
+    assert f"duplicate: {ADVICE[Verdict.DUPLICATE].sentence}" in out
 
 
 def test_a_namespace_that_is_not_there_is_a_usage_error(
