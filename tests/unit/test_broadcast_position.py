@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tests.support.queue_stage import REJECTED, QueueStage
 from tests.support.still_world import StillWorld
 from tests.unit.test_take_over_reading import AtOnce, routes_to
 from txlayer.adapters.memory.kafka import MemoryKafka
 from txlayer.config import ConsumerConfig
-from txlayer.consumer.context import Context, ReceivedMessage
+from txlayer.consumer.completions import Completions
+from txlayer.consumer.context import Context, Lease, ReceivedMessage
 from txlayer.consumer.engine import Engine
 from txlayer.consumer.lease_keeper import NoLeases
+from txlayer.consumer.metrics import TopicCounts
+from txlayer.consumer.offsets import OwnedPartition
 from txlayer.consumer.plan import ConsumerPlan
 from txlayer.consumer.pools import Caller
+from txlayer.core.key_queue import QueueSettings
+from txlayer.core.retry import RetryPolicy
 from txlayer.runtime.environment import Environment
 
 GROUP, TOPIC = "prices.a1b2", "early"
@@ -56,3 +64,29 @@ def test_after_an_error_it_goes_on_where_it_was() -> None:
 
     assert [b"0", b"1"] == values
     assert (TOPIC, 0) not in kafka.stored_offsets(GROUP)
+
+
+@pytest.mark.promise("P9")
+def test_a_message_that_is_given_up_lets_no_other_be_tried_again_before_its_attempt_is_stored() -> None:
+    stage = QueueStage([b"a", b"b"], QueueSettings(RetryPolicy(backoff_first_ms=0, backoff_max_ms=0)))
+    owned = OwnedPartition(
+        Lease(GROUP, TOPIC, 0),
+        stage.queue,
+        route=routes_to(lambda *_: None)[TOPIC],
+        tally=TopicCounts(),
+        chunk_s=0.0,
+        next_offsets={},
+    )
+    given_up, failed = stage.take()
+    stage.fail(given_up, REJECTED)
+    stage.store()
+    stage.fail(failed)
+
+    Completions(group=GROUP, now_ms=lambda: stage.now_ms, cut=lambda _: None, kafka_transaction_timeout_ms=10_000).drop(
+        [owned]
+    )
+
+    assert 1 == stage.queue.count
+    assert [] == stage.taken()
+    stage.store()
+    assert ["1"] == stage.taken()

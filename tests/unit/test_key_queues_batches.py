@@ -67,6 +67,25 @@ def test_without_an_order_a_batch_has_any_keys() -> None:
     assert 5 == stage.stored[TOPIC][0]
 
 
+def test_without_an_order_one_call_in_ten_is_a_retry_and_the_others_have_whole_batches() -> None:
+    stage = QueueStage([A] * 2_001, QueueSettings(policy=AT_ONCE, order=QueueOrder.NONE))
+    failing = stage.take(1)
+    stage.queue.failed(failing, FAILED, now_ms=0, draw=0.0)
+    stage.store()
+
+    counts = []
+    for _ in range(20):
+        (batch,) = stage.queue.take_batches(1, records_max=100, now_ms=stage.now_ms)
+        counts.append(len(batch))
+        if batch == failing:
+            stage.queue.failed(batch, FAILED, now_ms=0, draw=0.0)
+            stage.store()
+        else:
+            stage.queue.handled(batch)
+
+    assert ([100] * 9 + [1]) * 2 == counts
+
+
 def test_without_an_order_the_rest_of_a_batch_waits_again() -> None:
     stage = QueueStage([A] * 4, QueueSettings(order=QueueOrder.NONE))
     (batch,) = stage.queue.take_batches(1, records_max=4, now_ms=0)

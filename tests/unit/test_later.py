@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.queue_stage import FAILED, TOPIC, QueueStage, records
+from tests.support.queue_stage import FAILED, REJECTED, TOPIC, QueueStage, records
 from txlayer.core.key_queue import QueueOrder, QueueSettings
 from txlayer.core.retry import Later, Retry, RetryPolicy, WrongResult, checked
 from txlayer.errors import ConfigError
@@ -141,6 +141,24 @@ def test_a_partition_in_which_nothing_succeeds_is_suspended_for_so_long_in_all()
     success = stage.take(1)
     stage.queue.handled(success)
     assert "" == suspend()
+
+
+@pytest.mark.promise("P9")
+def test_time_in_which_a_partition_is_not_suspended_does_not_count() -> None:
+    stage = stage_of(A, B, later_max=timedelta(seconds=1))
+    assert "" == postpone(stage, PARTITION)
+    stage.advance(500)
+    for item in stage.take():
+        if item.offset == 0:
+            stage.fail(item, REJECTED)
+        else:
+            stage.queue.put_back([item])
+    stage.store()
+    stage.write_due()
+    stage.advance(3_600_000)  # without a message
+
+    assert "" == postpone(stage, Later(delay_ms=3_600_000, is_of_partition=True))
+    assert stage.now_ms + 500 == stage.queue.suspended_until_ms
 
 
 def test_a_batch_waits_as_a_whole_and_its_first_message_comes_alone() -> None:

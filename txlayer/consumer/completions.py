@@ -123,8 +123,7 @@ class Completions:
         """End what is due in queues without dead letters; it is logged, and its content stays in its topic alone."""
         for owned in queues:
             if items := owned.queue.take_due(END_COUNT_MAX):
-                nowhere = [-1] * len(items)
-                owned.queue.written(items, nowhere, owned.queue.ending(items, nowhere))
+                owned.queue.written(items, [-1] * len(items), None)
                 owned.tally.dead_lettered += len(items)
                 for item in items:
                     self._log_letter(owned, item, None)

@@ -272,8 +272,7 @@ class Lanes(Generic[R]):
         """Take the next items: new records first, and retries in every tenth turn, or if no new record may start."""
         ready, again = self.ready, self.again
         if not again:
-            pick = ready.popleft
-            return [pick() for _ in range(min(count_max, len(ready)))]
+            return self.take_new(count_max)
         taken: list[Item[R]] = []
         while len(taken) < count_max and (ready or again):
             # Kept between calls: a caller that takes one item at a time must get both lanes, too.
@@ -281,6 +280,11 @@ class Lanes(Generic[R]):
             lane = again if again and (not self._turn or not ready) else ready
             taken.append(lane.popleft())
         return taken
+
+    def take_new(self, count_max: int) -> list[Item[R]]:
+        """Take the next new records."""
+        pick = self.ready.popleft
+        return [pick() for _ in range(min(count_max, len(self.ready)))]
 
     def take_again(self, count_max: int) -> list[Item[R]]:
         """Take the next retries and replays."""
@@ -754,7 +758,7 @@ class PartitionQueue(Generic[R]):
         self._uncounted: dict[tuple[ItemSource, int], Item[R]] = {}
         self._is_draining = False
         self._has_batches = False
-        self._suspended_since_ms: int | None = None  # None: an item has succeeded since the last suspension
+        self._suspended_ms = 0  # for so long in all since an item succeeded
         self.suspended_until_ms = 0
         """Nothing is handed out before: a handler suspended the partition."""
         self.in_flight_count = 0
@@ -852,12 +856,16 @@ class PartitionQueue(Generic[R]):
 
     # --- handling -----------------------------------------------------------------------------------------------------
 
+    def may_begin(self, now_ms: int) -> bool:
+        """False: nothing is handed out now, because an operator or a handler stopped it."""
+        return not (self.is_paused or self._is_draining or now_ms < self.suspended_until_ms)
+
     def take(self, count_max: int, *, now_ms: int) -> list[Item[R]]:
         """Take at most `count_max` items to handle now, one per chain."""
         lanes = self._lanes
         if lanes.next_at_ms is not None:
             lanes.wake(now_ms)
-        if self.is_paused or self._is_draining or now_ms < self.suspended_until_ms:
+        if not self.may_begin(now_ms):
             return []
         if self.is_full:
             taken = lanes.take_again(count_max)
@@ -887,15 +895,12 @@ class PartitionQueue(Generic[R]):
         self._has_batches = True
         batches: list[list[Item[R]]] = []
         if self._is_without_order:
-            for each in self.take(count_max * records_max, now_ms=now_ms):
-                has_room = batches and len(batches[-1]) < records_max and batches[-1][0].more is None
-                if has_room and each.more is None:
-                    batches[-1].append(each)
-                else:
-                    batches.append([each])
-            for batch in reversed(batches[count_max:]):
-                self.put_back(batch)
-            return batches[:count_max]
+            while len(batches) < count_max and (batch := self.take(1, now_ms=now_ms)):
+                if batch[0].more is None and not self.is_full:
+                    batch += self._lanes.take_new(records_max - 1)
+                    self.in_flight_count += len(batch) - 1
+                batches.append(batch)
+            return batches
         for first in self.take(count_max, now_ms=now_ms):
             batch, item = [first], first.follower
             while item is not None and first.more is None and item.more is None and len(batch) < records_max:
@@ -914,7 +919,7 @@ class PartitionQueue(Generic[R]):
             InvariantError: an item has ended before.
         """
         self.in_flight_count -= len(items)
-        self._suspended_since_ms = None
+        self._suspended_ms = 0
         ended = items if lasts is not None else self._chains.answer(items)
         self._topic.finish([item.offset for item in ended])
         self.size_bytes -= sum([item.size_bytes for item in ended])
@@ -949,7 +954,7 @@ class PartitionQueue(Generic[R]):
         """Let an item, or a batch, wait without counting an attempt; with `is_of_partition`, all others of the queue, too.
 
         Returns why it may not wait, and then changes nothing: the attempt has failed. `is_asked`: the handler asked for it;
-        otherwise only `later_max_ms` is a limit.
+        otherwise only `later_max_ms` is a limit, and `later` may end behind it.
         """
         policy, until_ms = self._settings.policy, now_ms + max(later.delay_ms or 0, 0)
         firsts = firsts_of(items)
@@ -959,17 +964,19 @@ class PartitionQueue(Generic[R]):
             if why := why_not_later(count, since_ms=since_ms, now_ms=now_ms, policy=policy):
                 return why
         if later.is_of_partition:
-            since_ms = now_ms if self._suspended_since_ms is None else self._suspended_since_ms
-            if why := why_not_later(0, since_ms=since_ms, now_ms=now_ms, policy=policy):
+            if why := why_not_later(0, since_ms=now_ms - self._suspended_ms, now_ms=now_ms, policy=policy):
                 return f"the partition is {why}"
-            self._suspended_since_ms = since_ms
-            self.suspended_until_ms = max(self.suspended_until_ms, min(until_ms, since_ms + policy.later_max_ms))
+            before_ms = max(self.suspended_until_ms, now_ms)
+            longer_ms = min(max(until_ms - before_ms, 0), policy.later_max_ms - self._suspended_ms)
+            self._suspended_ms += longer_ms
+            self.suspended_until_ms = before_ms + longer_ms
         self.in_flight_count -= len(items)
         for item, more in zip(firsts, found, strict=True):
             more.later_count += is_asked
             more.later_since_ms = more.later_since_ms or now_ms
             item.more = more
-            self._lanes.wait(item, not_before_ms=min(until_ms, more.later_since_ms + policy.later_max_ms))
+            limit_ms = more.later_since_ms + policy.later_max_ms if is_asked else until_ms
+            self._lanes.wait(item, not_before_ms=min(until_ms, limit_ms))
         return ""
 
     def end_before(self, batch: Sequence[Item[R]], index: int) -> Item[R]:
@@ -1105,8 +1112,8 @@ class PartitionQueue(Generic[R]):
         )
         return Snapshots(topic, replays)
 
-    def written(self, items: Sequence[Item[R]], offsets: Sequence[int], snapshots: Snapshots) -> None:
-        """That Kafka transaction is committed: the items have ended, and their chains continue."""
+    def written(self, items: Sequence[Item[R]], offsets: Sequence[int], snapshots: Snapshots | None) -> None:
+        """That Kafka transaction is committed: the items have ended, and their chains continue. None: nothing was to be written."""
         self.is_paused = self._is_paused_after(items)
         for source in ItemSource:
             ended = [item.offset for item in items if item.source is source]
@@ -1116,8 +1123,9 @@ class PartitionQueue(Generic[R]):
         self.size_bytes -= sum(item.size_bytes for item in items)
         self.replay_bytes -= sum(item.size_bytes for item in items if item.is_replay)
         self._chains.written(items, offsets)
-        self.stored(ItemSource.TOPIC, snapshots.topic.version)
-        self.stored(ItemSource.REPLAY, snapshots.replays.version)
+        if snapshots is not None:
+            self.stored(ItemSource.TOPIC, snapshots.topic.version)
+            self.stored(ItemSource.REPLAY, snapshots.replays.version)
 
     def _is_paused_after(self, items: Sequence[Item[R]]) -> bool:
         is_paused = self.is_paused
