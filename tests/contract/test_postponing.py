@@ -80,6 +80,52 @@ def test_a_handler_suspends_its_partition(stage: Stage) -> None:
     assert min(waited_s) > 0.398, waited_s  # the consumer counts whole milliseconds
 
 
+MANY, ASKED_AT = 1_000, 925
+"""So many messages that a worker is given dozens at once, and the one whose handler suspends the partition."""
+
+
+def wait_until_suspended(stage: Stage, consumer: Any) -> None:
+    wait_until(
+        lambda: (found := consumer.stats().topics.get(stage.topic)) and found.postponed,
+        within=PATIENCE_S,
+        what="it is suspended",
+    )
+
+
+@OF_HANDLERS
+def test_nothing_that_the_same_thread_holds_begins_in_a_suspended_partition(stage: Stage) -> None:
+    for n in range(MANY):
+        stage.write(b"%d" % n, key=b"k%d" % n)
+
+    def act(message: ReceivedMessage, context: Context) -> HandlerResult:
+        return context.suspend(timedelta(hours=1)) if message.offset == ASKED_AT else None
+
+    with stage.consumer(act, worker_count=1) as consumer:
+        wait_until_suspended(stage, consumer)
+        assert b"%d" % ASKED_AT == stage.journal.seen[-1].value
+
+
+@OF_HANDLERS
+def test_no_task_of_the_same_handover_begins_in_a_suspended_partition(stage: Stage) -> None:
+    for n in range(MANY):
+        stage.write(b"%d" % n, key=b"k%d" % n)
+    offsets: list[int] = []
+
+    async def work() -> None:
+        consumer = stage.plain(AsyncOrderedConsumer, in_flight_max=50)
+
+        @consumer.handler  # type: ignore[untyped-decorator]  # it takes any function
+        async def handle(message: ReceivedMessage, context: Context) -> HandlerResult:
+            offsets.append(message.offset)
+            return context.suspend(timedelta(hours=1)) if len(offsets) == ASKED_AT else None
+
+        async with consumer:
+            await asyncio.to_thread(wait_until_suspended, stage, consumer)
+
+    asyncio.run(work())
+    assert ASKED_AT == len(offsets)
+
+
 @OF_HANDLERS
 def test_of_a_batch_the_first_comes_alone_then(stage: Stage) -> None:
     stage.write(b"0", b"1", b"2", key=b"a")

@@ -159,10 +159,10 @@ class AsyncPool:
                 context = context_of(job.record, job.attempt_count + 1, deadline, lease)
                 result = await function(context.message, context)
             except BaseException as exc:  # noqa: BLE001 - the user's code; its error is reported
-                failed = caller.failure(job, exc, began)
+                failed = caller.failure(chunk, job, exc, began)
             else:
                 is_done = result is None or type(result) is Ack
-                failed = None if is_done else caller.refusal(job, result, began)
+                failed = None if is_done else caller.refusal(chunk, job, result, began)
         is_late = self._cancelled.pop(task, None)
         if left.pop(id(job), None) is None:
             call = self._entered.get(id(job))
@@ -185,7 +185,7 @@ class AsyncPool:
             why = f"no end within {self._attempt_timeout_s:g} s (attempt_timeout): its task was cancelled"
             started_ms = int((time.time() - (time.monotonic() - began)) * 1000)
             return timed_out(job, why=why, started_ms=started_ms, count=chunk.given.get(id(job), 0))
-        return failed or self._caller.failure(job, asyncio.CancelledError("the lease is over"), began)
+        return failed or self._caller.failure(chunk, job, asyncio.CancelledError("the lease is over"), began)
 
     def _ends_of(self, chunk: Chunk) -> tuple[list[Job], list[Failed], list[Job]]:
         """What is told of a chunk in this round of the loop: handled, failed, not run."""

@@ -203,10 +203,10 @@ class Caller:
                 else:
                     result = call(route, job, deadline, chunk)
             except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is reported
-                failed.append(self.failure(job, exc, now, chunk.given.get(id(job), 0)))
+                failed.append(self.failure(chunk, job, exc, now))
             else:
                 if result is not None and type(result) is not Ack:
-                    failed.append(self.refusal(job, result, now, chunk.given.get(id(job), 0)))
+                    failed.append(self.refusal(chunk, job, result, now))
             now = clock()
             chunk.begun_at = now
         if taken_count < len(jobs):
@@ -234,10 +234,10 @@ class Caller:
                     result = await self._call_async(route, job, deadline, chunk)
                     ended(result)
         except BaseException as exc:  # noqa: BLE001 - the user's code; whatever it raised is reported
-            return self.failure(job, exc, now, chunk.given.get(id(job), 0))
+            return self.failure(chunk, job, exc, now)
         if result is None or type(result) is Ack:
             return None
-        return self.refusal(job, result, now, chunk.given.get(id(job), 0))
+        return self.refusal(chunk, job, result, now)
 
     def bare_function(self, topic: str) -> Callable[..., Any] | None:
         """What handles each message of a topic with nothing around it; None: something is to be done besides."""
@@ -328,10 +328,10 @@ class Caller:
 
     # --- how it ended -------------------------------------------------------------------------------------------------
 
-    def failure(self, job: Job, error: BaseException, began: float, count: int = 0) -> Failed:
-        """What the handler raised, begun at `began` of the monotonic clock; of a batch, it was given `count` (0: all)."""
+    def failure(self, chunk: Chunk, job: Job, error: BaseException, began: float) -> Failed:
+        """What the handler raised, begun at `began` of the monotonic clock."""
         result: Retry | Reject = Retry()
-        index, is_undecodable = 0, False
+        index, is_undecodable, count = 0, False, chunk.given.get(id(job), 0)
         if isinstance(error, _UnreadableError):
             index, error, count = error.index, error.reason, 1
             if not is_passing(error):
@@ -342,11 +342,12 @@ class Caller:
         text = _text_of(error)
         return Failed(job, result, name, text, started_ms, index, is_undecodable, count, error)
 
-    def refusal(self, job: Job, result: Any, began: float, count: int = 0) -> Failed:
-        """What the handler returned, which is neither nothing nor an Ack; of a batch, it was given `count` (0: all)."""
-        started_ms = self._started_ms(began)
+    def refusal(self, chunk: Chunk, job: Job, result: Any, began: float) -> Failed:
+        """What the handler returned, which is neither nothing nor an Ack. If it suspends the partition, nothing else of the chunk begins."""
+        started_ms, count = self._started_ms(began), chunk.given.get(id(job), 0)
         said = checked(result)
         if isinstance(said, FailedResult):
+            chunk.is_cut |= isinstance(said, Later) and said.is_of_partition
             text = said.reason[:MESSAGE_LENGTH_MAX]
             return Failed(job, said, type(said).__name__, text, started_ms, given_count=count)
         text = said.why if isinstance(said, WrongResult) else ""
