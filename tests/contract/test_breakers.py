@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,16 @@ import pytest
 from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, Stage
 from tests.support.waiting import wait_until
-from txlayer import AsyncOrderedConsumer, BreakerPolicy, ConcurrentConsumer, Context, ReceivedMessage, RetryPolicy
+from txlayer import (
+    AsyncOrderedConsumer,
+    BreakerPolicy,
+    ConcurrentConsumer,
+    Context,
+    ReceivedMessage,
+    Retry,
+    RetryPolicy,
+)
+from txlayer.core.retry import HandlerResult
 from txlayer.errors import UsageError
 
 BREAKER = BreakerPolicy(attempt_count_min=5, window=timedelta(seconds=20), probe_interval=timedelta(milliseconds=50))
@@ -63,6 +73,31 @@ def test_an_outage_costs_no_message_its_attempts(stage: Stage) -> None:
         is_back.set()
         stage.wait_stored(KEY_COUNT)
         check(stage, consumer)
+
+
+@OF_HANDLERS
+def test_a_delay_that_a_handler_asked_for_is_kept_while_it_is_open(stage: Stage) -> None:
+    stage.write(b"patient", key=b"patient")
+    write(stage)
+    is_back = threading.Event()
+
+    def act(message: ReceivedMessage, _context: Context) -> HandlerResult:
+        if message.value == b"patient":
+            return Retry(timedelta(days=30))
+        if not is_back.is_set():
+            raise ConnectionError("away")
+        return None
+
+    at_once = replace(BREAKER, attempt_count_min=1)
+    with stage.consumer(act, retry=TWICE, breaker=at_once, worker_count=1) as consumer:
+        wait_for_probes(stage, consumer)
+        is_back.set()
+        wait_until(
+            lambda: consumer.stats().topics[stage.topic].handled == KEY_COUNT,
+            within=PATIENCE_S,
+            what="all others are handled",
+        )
+    assert [b"patient"] == stage.journal.values(b"patient")
 
 
 @OF_HANDLERS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from tests.contract.conftest import OF_HANDLERS
 from tests.support.consumers import PATIENCE_S, QUICK, MakeStage, Stage, numbers
 from tests.support.waiting import wait_until
-from txlayer import JSON, AsyncOrderedConsumer, ConcurrentConsumer, Context, Interceptor, OrderedConsumer
+from txlayer import JSON, AsyncOrderedConsumer, BreakerPolicy, ConcurrentConsumer, Context, Interceptor, OrderedConsumer
 from txlayer.consumer.context import ReceivedMessage
+from txlayer.consumer.metrics import TopicStats
 from txlayer.consumer.pull import PulledMessage
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord, encode_replay
 from txlayer.errors import LifecycleError, UsageError
 
 PATIENCE = timedelta(seconds=PATIENCE_S)
@@ -247,3 +250,38 @@ def test_only_a_started_consumer_without_handlers_is_polled(stage: Stage) -> Non
         stage.plain(OrderedConsumer, workers="processes").start()
     with stage.consumer() as consumer, pytest.raises(LifecycleError, match="without handlers"):
         consumer.poll()
+
+
+@pytest.mark.promise("P9")
+@OF_HANDLERS
+def test_while_a_breaker_is_open_what_was_ready_before_is_not_handed_out(stage: Stage) -> None:
+    for n in range(4):
+        stage.write(b"%d" % n, key=b"k%d" % n)
+    breaker = BreakerPolicy(attempt_count_min=1, probe_interval=timedelta(days=1))
+    with stage.plain(OrderedConsumer, breaker=breaker, worker_count=4) as consumer:
+        figures = stage_figures(stage, consumer)
+        wait_until(lambda: figures().in_flight == 4, within=PATIENCE_S, what="all are ready")
+        pulled(consumer).retry(reason="the service is away")
+        wait_until(lambda: figures().breaker_is_open and not figures().in_flight, within=PATIENCE_S, what="it is open")
+        assert consumer.poll(SHORT) is None
+        assert (1, 0, 1) == (figures().attempts, figures().failed, figures().postponed)
+
+
+@OF_HANDLERS
+def test_behind_the_answer_to_a_pause_nothing_is_handed_out(stage: Stage) -> None:
+    for n in range(4):
+        stage.write(b"%d" % n, key=b"k%d" % n)
+    with stage.plain(OrderedConsumer, worker_count=4) as consumer:
+        figures = stage_figures(stage, consumer)
+        wait_until(lambda: figures().in_flight == 4, within=PATIENCE_S, what="all are ready")
+        pause = encode_replay(ReplayRecord(ReplayKind.PAUSE, "ticket-1", None, text="zoe: migration"))
+        stage.lab.write(stage.requests, pause, key=None)
+        wait_until(lambda: len(stage.lab.read(stage.requests)) == 2, within=PATIENCE_S, what="the answer")
+        wait_until(lambda: not figures().in_flight, within=PATIENCE_S, what="all wait again")
+        assert consumer.poll(SHORT) is None
+
+
+def stage_figures(stage: Stage, consumer: Any) -> Callable[[], TopicStats]:
+    """What the consumer says of the stage's topic."""
+    wait_until(lambda: stage.topic in consumer.stats().topics, within=PATIENCE_S, what="it runs")
+    return lambda: consumer.stats().topics[stage.topic]

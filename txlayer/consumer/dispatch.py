@@ -52,6 +52,7 @@ class Dispatcher:
         clock, now_ms, draw: monotonic seconds; milliseconds since 1970 that never decrease; random numbers.
         key_group: maps a message to the name it is counted under in the metrics; None: not counted by key.
         breakers: by topic; the messages of a topic without one begin at any time.
+        give_back: called when jobs are cut: what waits for the program to take it has not begun.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Dispatcher:
         draw: Callable[[], float],
         key_group: Callable[[bytes | None], str] | None = None,
         breakers: Mapping[str, Breaker] | None = None,
+        give_back: Callable[[], object] = bool,
     ) -> None:
         self._pool = pool
         self._in_flight_max = in_flight_max
@@ -73,6 +75,7 @@ class Dispatcher:
         self._key_group = key_group
         self._is_key_group_logged = False
         self.breakers = breakers or {}
+        self._give_back = give_back
         self._probes: set[Chunk] = set()
         self._turn = 0
         self._stale: dict[TopicPartition, dict[Chunk, int]] = {}
@@ -185,6 +188,7 @@ class Dispatcher:
         for chunk in self._begun:
             if owned is None or chunk.owner is owned:
                 chunk.is_cut = True
+        self._give_back()
         return self.in_flight_count
 
     def is_clear(self, tp: TopicPartition, *, since: float) -> bool:
@@ -248,6 +252,7 @@ class Dispatcher:
             logger.error("breaker.opened", extra=fields)
             for other in self._begun:
                 other.is_cut = other.is_cut or other.lease.topic == chunk.lease.topic
+            self._give_back()
         elif before is not BreakerState.CLOSED and breaker.is_closed:
             logger.warning("breaker.closed", extra=fields)
 
@@ -321,7 +326,7 @@ class Dispatcher:
             items = list(queues.shorten(items, failed.given_count or len(items)))
         if isinstance(result, Retry) and not failed.is_undecodable and self._is_open(owned.topic):
             # The outage failed it, not the message.
-            result = Later(delay_ms=self.breakers[owned.topic].probe_interval_ms)
+            result = Later(delay_ms=max(self.breakers[owned.topic].probe_interval_ms, result.delay_ms or 0))
         if isinstance(result, Later):
             why = queues.postpone(items, result, now_ms=now_ms, is_asked=isinstance(failed.result, Later))
             if not why:

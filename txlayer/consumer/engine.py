@@ -101,6 +101,7 @@ class Engine:
             draw=environment.draw,
             key_group=plan.key_group,
             breakers={topic: Breaker(policy) for topic, policy in plan.breakers.items()},
+            give_back=plan.give_back,
         )
         self._assignments = Assignments(
             config,
@@ -257,13 +258,20 @@ class Engine:
     # --- how long to wait ---------------------------------------------------------------------------------------------
 
     def _read_count(self) -> int:
-        in_flight_max = self._config.in_flight_max
-        found = [owned.queue for owned in self._assignments.owned.values()]
-        ready = sum(queues.ready_count for queues in found)
+        in_flight_max, now_ms = self._config.in_flight_max, self._now_ms()
+        found, breakers = self._assignments.owned.values(), self._dispatcher.breakers
+        # What waits where nothing may begin holds up no reading: other partitions would wait with it.
+        ready = sum(
+            owned.queue.ready_count
+            for owned in found
+            if owned.queue.may_begin(now_ms)
+            and not owned.queue.is_full
+            and ((breaker := breakers.get(owned.topic)) is None or breaker.is_closed)
+        )
         busy_count = min(int(in_flight_max * FILLED_SHARE), self._pool.busy_count)
         has_enough = ready >= READY_FACTOR * in_flight_max or (
             ready + self._dispatcher.in_flight_count >= busy_count
-            and sum(queues.count for queues in found) >= AHEAD_FACTOR * in_flight_max
+            and sum(owned.queue.count for owned in found) >= AHEAD_FACTOR * in_flight_max
         )
         # With enough runnable messages, read only as much as serving the group requires.
         return 1 if has_enough else READ_COUNT_MAX

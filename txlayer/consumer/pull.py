@@ -83,10 +83,10 @@ class Desk:
             try:
                 return pulled.answer.result(LOOK_S)
             except TimeoutError:
-                is_lost = context.lease_lost.is_set()
-            if (is_lost or time.monotonic() >= give_back_at) and self._withdraw(pulled):
+                is_over = context.lease_lost.is_set() or context.remaining_s <= MARGIN_S
+            if (is_over or time.monotonic() >= give_back_at) and self._withdraw(pulled):
                 return NotBegun()
-            if (is_lost or context.remaining_s <= MARGIN_S) and pulled.answer.cancel():
+            if is_over and pulled.answer.cancel():
                 raise TimeoutError("no answer in time")
 
     async def hand_over_async(self, message: ReceivedMessage, context: Context) -> HandlerResult | NotBegun:
@@ -167,9 +167,9 @@ class Desk:
         with self._change:
             found = [*self._waiting, *self._taken] if self._is_closed else list(self._waiting)
             self._waiting.clear()
-        for pulled in found:
-            with suppress(InvalidStateError):  # it is answered just now
-                pulled.answer.set_result(NotBegun())
+            for pulled in found:
+                with suppress(InvalidStateError):  # it is answered just now
+                    pulled.answer.set_result(NotBegun())
 
     def close(self) -> None:
         """Give back what was taken and not answered, too, from now on: the program that closes its consumer answers nothing more."""
