@@ -67,7 +67,7 @@ class TopicStats(NamedTuple):
     timed_out: int = 0
     """Attempts that failed because the handler had not returned by its deadline, since the start."""
     postponed: int = 0
-    """Calls of handlers that returned `Later`, since the start; they are no attempts that failed."""
+    """Calls of handlers that returned `Later`, or failed while the breaker was open, since the start; they are no attempts that failed."""
     failed_rate: float = 0.0
     """Failed attempts per second, recently."""
     breaker: str = ""
@@ -165,7 +165,9 @@ OF_TOPICS: Mapping[str, Family] = {
         "txlayer_consumer_failed_attempts_per_second", "Calls of handlers that failed, in the last 5 s.", "topic"
     ),
     "postponed": counter(
-        "txlayer_consumer_postponed_total", "Calls of handlers that returned Later; no attempt is counted.", "topic"
+        "txlayer_consumer_postponed_total",
+        "Calls of handlers that returned Later, or failed while the breaker was open; no attempt is counted.",
+        "topic",
     ),
     "breaker_is_open": gauge(
         "txlayer_consumer_breaker_open",
