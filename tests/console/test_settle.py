@@ -14,6 +14,7 @@ import pytest
 from tests.support.console_site import CLIENT, Site
 from tests.support.core_records import op_line, txn_key
 from txlayer.console.access import AccessRules, parse_proxy
+from txlayer.console.pages import settle
 from txlayer.console.people import Person, Role, User
 from txlayer.core.messages import HalfOptions, Source, txn_id_of
 from txlayer.operate.settle import OperatorAction
@@ -133,6 +134,39 @@ def test_scheduled_messages_are_moved_and_cancelled(desk: Desk) -> None:
     assert [txn_id_of(keys[0])] == desk.stage.visible()
 
 
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_what_was_released_meanwhile_is_not_moved_and_the_page_says_so(desk: Desk, *, is_seen: bool) -> None:
+    key = txn_key("a")
+    due_ms = desk.stage.world.now_ms() + 60_000
+    desk.stage.commit(key, desk.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
+    desk.stage.work(seconds=2)
+    desk.look()
+    plan = desk.plan(desk.get("/transactions"), "reschedule", key)
+    desk.stage.work(seconds=90)
+    assert [txn_id_of(key)] == desk.stage.visible()
+    if is_seen:
+        desk.look()
+
+    page = desk.settle(plan, to="2h")
+    desk.stage.work(seconds=10_000)
+
+    assert "<dt>not-scheduled</dt><dd>1</dd>" in page
+    assert [txn_id_of(key)] == desk.stage.visible()
+
+
+@pytest.mark.parametrize("to", ["", "soon", "9" * 40 + "d", "0001-01-01", "2023-11-14", "2026-02-30", "\x00"])
+def test_a_time_that_makes_no_sense_moves_nothing(desk: Desk, to: str) -> None:
+    key = txn_key("a")
+    due_ms = desk.stage.world.now_ms() + 3_600_000
+    desk.stage.commit(key, desk.stage.half(key, options=HalfOptions(deliver_at_ms=due_ms)))
+    desk.stage.work(seconds=2)
+    desk.look()
+
+    answer = desk.ask(desk.plan(desk.get("/transactions"), "reschedule", key), to=to)
+
+    assert (400, []) == (answer.status_code, desk.operator_lines())
+
+
 def test_a_request_to_move_is_found_again_with_its_time(desk: Desk) -> None:
     key = txn_key("a")
     offset = desk.stage.half(key, options=HalfOptions(deliver_at_ms=desk.stage.world.now_ms() + 3_600_000))
@@ -198,6 +232,30 @@ def test_many_with_one_id_of_the_users_are_settled_and_no_others(desk: Desk) -> 
     assert {txn_key("a"), txn_key("b")} == {line.split("|")[2] for line in desk.operator_lines()}
     assert "own id" in page or "query invoice 7" in page
     assert not any(other in line for line in desk.operator_lines())
+
+
+@pytest.mark.parametrize(
+    "own", [HOSTILE, "a] [request 0 of 1: state=open]", "'; DROP TABLE txn; --", "\x00\x1b[31m", "%00&state=parked"]
+)
+def test_an_id_of_the_users_that_is_hostile_names_its_own_transactions_alone(desk: Desk, own: str) -> None:
+    desk.prepare("other")
+    desk.stage.half(txn_key("a"), options=HalfOptions(query_id=own))
+    desk.look()
+    everything = desk.get("/transactions")
+    view = desk.site.browser.get("/transactions", params={"query": own})
+    found = desk.site.browser.get("/search", params={"by": "query", "what": own})
+
+    page = desk.settle(desk.plan(view.text, "rollback", is_view="1", state="open", query=own))
+    (job,) = desk.site.console.jobs.named("settle ")
+    desk.site.console.jobs._jobs.clear()
+    (line,) = desk.operator_lines()
+    again = desk.get(f"/request?id={job.subject}")
+
+    assert txn_key("a") == line.split("|")[2]
+    assert "The op log has 1 of at most 1 lines" in again
+    shown = [everything, page, again, desk.get("/requests"), desk.get("/audit")]
+    assert not any("<script>alert" in each for each in (view.text, found.text, *shown))
+    assert not any("\x1b" in each for each in shown)  # a field of the address keeps what the person typed
 
 
 def test_a_request_that_is_stopped_is_resumed_and_nothing_is_written_twice(
@@ -374,7 +432,9 @@ def test_a_reason_is_text_and_nothing_else(desk: Desk) -> None:
         assert "\x1b" not in each
 
 
-def test_a_second_person_confirms_and_both_names_are_in_the_line() -> None:
+@pytest.fixture
+def shared_desk() -> Desk:
+    """A desk of alice, who asks, and bob, who confirms; what alice asked for waits."""
     people = [Person("alice", Role.SETTLE), Person("bob", Role.SETTLE)]
     desk = Desk(
         AccessRules(
@@ -385,22 +445,46 @@ def test_a_second_person_confirms_and_both_names_are_in_the_line() -> None:
             needs_second_person=True,
         )
     )
-    browser = desk.site.browser
     (key,) = desk.prepare("a")
-
-    browser.headers["X-Remote-User"] = "alice"
+    desk.site.browser.headers["X-Remote-User"] = "alice"
     asked = desk.ask(desk.plan(desk.get("/transactions"), "commit", key))
     assert "/waiting" == asked.headers["location"]
-    waiting = desk.get("/waiting")
-    (proposal,) = re.findall(r'name="proposal" value="([^"]+)"', waiting)[:1]
+    desk.site.browser.headers["X-Remote-User"] = "bob"
+    return desk
+
+
+def proposal_of(page: str) -> str:
+    return re.findall(r'name="proposal" value="([^"]+)"', page)[0]
+
+
+def test_a_second_person_confirms_and_both_names_are_in_the_line(shared_desk: Desk) -> None:
+    desk, waiting = shared_desk, shared_desk.get("/waiting")
+    proposal = proposal_of(waiting)
     assert "commit 1 transaction: a-1/0000000a" in waiting
     assert [] == desk.operator_lines()
-    browser.headers["X-Remote-User"] = "bob"
     confirmed = desk.site.post(desk.get("/waiting"), "/waiting/confirm", proposal=proposal)
     desk.site.wait_for(f"settle {confirmed.headers['location'].rpartition('=')[2]}")
 
     (line,) = desk.operator_lines()
     assert "alice with bob%3A ticket 12" in line
+
+
+def test_what_was_confirmed_and_could_not_begin_waits_for_the_next_confirmation(
+    shared_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = shared_desk
+    page = desk.get("/waiting")
+    monkeypatch.setattr(settle, "RUNNING_MAX", 0)
+    refused = desk.site.post(page, "/waiting/confirm", proposal=proposal_of(page))
+    assert (503, []) == (refused.status_code, desk.operator_lines())
+    monkeypatch.undo()
+
+    confirmed = desk.site.post(page, "/waiting/confirm", proposal=proposal_of(page))
+    assert 303 == confirmed.status_code, confirmed.text
+    desk.site.wait_for(f"settle {confirmed.headers['location'].rpartition('=')[2]}")
+
+    assert 1 == len(desk.operator_lines())
+    assert "Nothing waits" in desk.get("/waiting")
 
 
 def test_nothing_is_written_while_the_broker_is_away(desk: Desk) -> None:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from txlayer.errors import UsageError
+from txlayer.errors import RetriableError, UsageError
 from txlayer.operate.operators import REASON_LENGTH_MAX
 
 if TYPE_CHECKING:
@@ -64,10 +64,17 @@ async def waiting(console: Console, request: Request) -> Response:
 
 
 async def confirm(console: Console, request: Request) -> Response:
-    """A second person confirms an action: it is carried out with both names."""
+    """A second person confirms an action: it is carried out with both names. If that fails for now, it waits again.
+
+    An action that is carried out twice, because its first answer was lost, changes nothing more.
+    """
     person, name = request.state.person, request.state.form.get("proposal", "")
     found = console.second_person.confirm(name, by=person, now_s=console.environment.clock())
-    return RedirectResponse(await console.desk.call(found.action.carry_out, found.operator(person)), 303)
+    try:
+        return RedirectResponse(await console.desk.call(found.action.carry_out, found.operator(person)), 303)
+    except RetriableError:
+        console.second_person.put_back(found)
+        raise
 
 
 async def withdraw(console: Console, request: Request) -> Response:

@@ -266,6 +266,10 @@ class SecondPerson(Generic[T]):
             raise UsageError(f"{by.name} proposed this action: another person must confirm it")
         return self._proposals.pop(found.id)
 
+    def put_back(self, proposal: Proposal[T]) -> None:
+        """Let it wait again: it was confirmed, and did not happen."""
+        self._proposals[proposal.id] = proposal
+
     def withdraw(self, proposal_id: str, *, by: Person) -> None:
         """Drop a proposal; anybody who may settle can. Without it nothing happens.
 

@@ -87,7 +87,7 @@ def time_to_come(name: str, text: str, *, now_ms: int) -> int:
     """Milliseconds since 1970 of `2h` (from now on), or of an ISO 8601 time (UTC when it names no zone).
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: it is neither, or a time that has passed: a slip of the hand would make messages visible at once.
     """
     try:
         return now_ms + milliseconds(parse_duration(name, text))
@@ -96,9 +96,12 @@ def time_to_come(name: str, text: str, *, now_ms: int) -> int:
     try:
         at = datetime.fromisoformat(text)
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-        return max(int(at.timestamp() * 1000), 0)
+        at_ms = int(at.timestamp() * 1000)
     except (ValueError, OverflowError) as exc:
         raise ConfigError("not a time", name=name, value=text, expected="2h, 3d or 2026-11-21T10:00:00+00:00") from exc
+    if at_ms < now_ms:
+        raise ConfigError("this time has passed", name=name, value=text, expected="a later one, or 0s: at once")
+    return at_ms
 
 
 class SettlementOutcome(NamedTuple):
