@@ -12,6 +12,7 @@ import pytest
 from tests.support.core_records import BORN_MS, FAR_AWAY, GROUP, op_line, options, txn_key
 from tests.support.onlooking import Onlooker, picture_of
 from tests.support.still_coordinator import StillCoordinator
+from txlayer.adapters import readers
 from txlayer.adapters.ports import GroupMember
 from txlayer.core.ledger.transitions import COMMITTING, TxnState
 from txlayer.core.messages import HalfOptions, OrderMode, ParkReason, Source
@@ -19,7 +20,7 @@ from txlayer.core.partitions import key_hash
 from txlayer.errors import UsageError
 from txlayer.operate.live import LiveState, PartitionNow
 from txlayer.operate.overall import remarks
-from txlayer.operate.rows import UNREADABLE, UnsettledRows, Wanted, doubt_row
+from txlayer.operate.rows import UNREADABLE, Row, UnsettledRows, Wanted, doubt_row
 from txlayer.operate.tallies import Minutes
 from txlayer.operate.unsettled import Filter
 
@@ -542,6 +543,34 @@ def test_the_worst_of_the_coordinators_is_said_first(
     )
 
     assert said in remarks(state, [], now_ms=2_000)[0].sentence
+
+
+def test_while_doubt_is_read_what_is_known_is_shown_and_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = StillCoordinator(**SOON)
+    keys = {txn_key(f"t{number}") for number in range(20)}
+    for key in keys:
+        stage.half(key)
+    stage.work(seconds=6)
+    monkeypatch.setattr(readers, "READ_COUNT_MAX", 10)
+    view = Onlooker(stage)
+    seen: list[tuple[LiveState, int]] = []
+    put = view.view.rows.put_on_doubt
+
+    def look_and_put(row: Row) -> None:
+        seen.append((view.view.state, view.page().count))
+        put(row)
+        view.view.rows.flush()
+
+    monkeypatch.setattr(view.view.rows, "put_on_doubt", look_and_put)
+    view.look()
+
+    shares = [100 * state.read_count // state.to_read_count for state, _ in seen]
+    assert sorted(shares) == shares
+    assert 0 < shares[-1] < 100
+    assert list(range(20)) == [count for _, count in seen]
+    said = [remark.sentence for remark in remarks(seen[-1][0], [], now_ms=0)]
+    assert f"the logs are being read, {shares[-1]} of 100: the numbers are too low until then" in said
+    assert keys == view.picture().keys()
 
 
 def test_before_anything_is_read_the_remarks_say_so() -> None:

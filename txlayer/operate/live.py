@@ -95,6 +95,8 @@ class LiveState(NamedTuple):
 
     true_ms: int = 0
     is_ready: bool = False  # every partition was read to its end once
+    read_count: int = 0  # offsets of doubt that are read before that, of so many
+    to_read_count: int = 0
     problem: str = ""  # why it does not go on; "": it does
     problem_ms: int = 0  # since when
     group_state: str = ""  # of the coordinators' group
@@ -281,19 +283,36 @@ class LiveView:
             copies_from = max(each.positions.copies_from, each.positions.low_water - RECALLED_MAX)
             stored[p] = each._replace(positions=each.positions._replace(copies_from=copies_from))
         ledgers = {p: YoungLedger(p, settings, self.rows) for p in stored}
+        doubt_ends = self._connections.end_offsets([(self._topics.doubt, p) for p in stored], is_committed=False)
+        lows = {p: each.positions.doubt_low for p, each in stored.items()}
+        to_read = sum(max(doubt_ends[self._topics.doubt, p] - low, 0) for p, low in lows.items())
+        folds: list[RowsFold] = []
+
+        def make_fold(p: int, op_offset: int) -> RowsFold:
+            folds.append(
+                RowsFold(
+                    self._quarantine,
+                    ledgers[p],
+                    op_offset=op_offset,
+                    half_next=stored[p].positions.half_next,
+                    doubt_next=lows[p],
+                    now_ms=now_ms,
+                )
+            )
+            return folds[-1]
+
+        def show_progress() -> None:
+            read = sum(each.read_count for each in folds)
+            self.state = self.state._replace(read_count=min(read, to_read), to_read_count=to_read)
+
         recovery = Recovery(
             self._config,
             self._connections,
-            is_still_ours=lambda: None,
+            is_still_ours=show_progress,  # it is called between two reads, and no group can take a partition away
             environment=self._environment,
-            make_fold=lambda p, op_offset: RowsFold(
-                self._quarantine,
-                ledgers[p],
-                op_offset=op_offset,
-                half_next=stored[p].positions.half_next,
-                now_ms=now_ms,
-            ),
+            make_fold=make_fold,
         )
+        show_progress()
         recovery.replay(dict(ledgers), stored)
         self.rows.flush()
         for p, ledger in ledgers.items():

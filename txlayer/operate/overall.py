@@ -41,7 +41,7 @@ def _remarks(state: LiveState, counts: Sequence[GroupCount], now_ms: int) -> Ite
         since = length_text(now_ms - state.problem_ms)
         yield Remark(Level.ERROR, f"not known now, since {since}: {state.problem}")
     elif not state.is_ready:
-        yield Remark(Level.INFO, "the logs are being read")
+        yield Remark(Level.INFO, being_read(state))
     elif now_ms - state.true_ms > STALE_MS:
         yield Remark(Level.WARNING, f"the picture is {length_text(now_ms - state.true_ms)} old")
     if state.closed_at_ms is not None:
@@ -54,6 +54,14 @@ def _remarks(state: LiveState, counts: Sequence[GroupCount], now_ms: int) -> Ite
         total = sum(each.count for each in counts)
         oldest = f", the oldest {length_text(now_ms - min(c.oldest_ms for c in counts))} old" if counts else ""
         yield Remark(Level.OK, f"{counted(total, 'transaction')} not settled{oldest}")
+
+
+def being_read(state: LiveState) -> str:
+    """How far the first reading of the logs is."""
+    if not state.to_read_count:
+        return "the logs are being read"
+    share = 100 * state.read_count // state.to_read_count
+    return f"the logs are being read, {share} of 100: the numbers are too low until then"
 
 
 def _about_coordinators(state: LiveState) -> Iterator[Remark]:

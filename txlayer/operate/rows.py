@@ -12,6 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from txlayer.core import codec
@@ -42,31 +43,6 @@ CREATE INDEX by_query_id ON txn (query_id) WHERE query_id IS NOT NULL;
 CREATE INDEX by_decision ON txn (partition) WHERE decided IS NOT NULL;
 """
 
-# `decided`: what op lines say that no coordinator has carried out yet; the newest picture of a transaction on doubt keeps it.
-_PUT = """
-INSERT INTO txn VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key, partition) DO UPDATE SET
-    is_on_doubt = excluded.is_on_doubt, producer_group = excluded.producer_group, state = excluded.state,
-    reason = excluded.reason, topics = excluded.topics, key_hash = excluded.key_hash,
-    appended_ms = excluded.appended_ms, summary = excluded.summary, query_id = coalesce(excluded.query_id, query_id)
-"""
-_PUT_YOUNG = f"""{_PUT}, decided = excluded.decided, op_offset = excluded.op_offset, op_line = excluded.op_line
-WHERE NOT is_on_doubt
-"""
-_STATE = "coalesce(decided, state)"
-_COLUMNS = f"partition, {_STATE}, key, summary, is_on_doubt, appended_ms, query_id"
-_IS_SHOWN = f"decided IS NOT '{ROLLED_BACK}'"
-_IS_BEFORE = "partition = ? AND decided IS NOT NULL AND (op_offset, op_line) < (?, ?)"
-
-SORTS: Final = {
-    "age": "appended_ms",
-    "id": "key",
-    "group": "producer_group",
-    "state": _STATE,
-    "reason": "reason",
-    "topic": "substr(topics, 1, 250)",
-}
-"""What a list may be sorted by; with "-" before it, the other way round."""
-
 
 class Row(NamedTuple):
     """What the table keeps of a transaction."""
@@ -85,6 +61,35 @@ class Row(NamedTuple):
     op_offset: int | None = None
     op_line: int | None = None
     query_id: str | None = None
+
+
+# `decided`: what op lines say that no coordinator has carried out yet; the newest picture of a transaction on doubt keeps it.
+_PUT = """
+INSERT INTO txn VALUES {rows} ON CONFLICT (key, partition) DO UPDATE SET
+    is_on_doubt = excluded.is_on_doubt, producer_group = excluded.producer_group, state = excluded.state,
+    reason = excluded.reason, topics = excluded.topics, key_hash = excluded.key_hash,
+    appended_ms = excluded.appended_ms, summary = excluded.summary, query_id = coalesce(excluded.query_id, query_id)
+"""
+_PUT_YOUNG = f"""{_PUT}, decided = excluded.decided, op_offset = excluded.op_offset, op_line = excluded.op_line
+WHERE NOT is_on_doubt
+"""
+_PLACES = f"({', '.join('?' for _ in Row._fields)})"
+_ROWS_AT_ONCE = 50
+"""Of one statement: after each, SQLite waits for Python's lock, which a page that is being made may hold for milliseconds."""
+_STATE = "coalesce(decided, state)"
+_COLUMNS = f"partition, {_STATE}, key, summary, is_on_doubt, appended_ms, query_id"
+_IS_SHOWN = f"decided IS NOT '{ROLLED_BACK}'"
+_IS_BEFORE = "partition = ? AND decided IS NOT NULL AND (op_offset, op_line) < (?, ?)"
+
+SORTS: Final = {
+    "age": "appended_ms",
+    "id": "key",
+    "group": "producer_group",
+    "state": _STATE,
+    "reason": "reason",
+    "topic": "substr(topics, 1, 250)",
+}
+"""What a list may be sorted by; with "-" before it, the other way round."""
 
 
 def doubt_row(key: str, raw: bytes, *, partition: int, at_ms: int) -> tuple[Row, int]:
@@ -246,7 +251,10 @@ class UnsettledRows:
                 self.is_cut = True
                 rows = rows[:room]
             self._connection.execute("BEGIN")
-            self._connection.executemany(statement, rows)
+            for start in range(0, len(rows), _ROWS_AT_ONCE):
+                part = rows[start : start + _ROWS_AT_ONCE]
+                places = ", ".join([_PLACES] * len(part))
+                self._connection.execute(statement.format(rows=places), list(chain.from_iterable(part)))
             self._connection.execute("COMMIT")
             self._count += len(rows)
             self._version += 1

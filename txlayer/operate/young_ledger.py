@@ -31,21 +31,35 @@ class RowsFold(DoubtFold):
     """Folds doubt into rows. Of what a ledger must know for its replay it keeps the rest."""
 
     def __init__(
-        self, quarantine: Quarantine, ledger: YoungLedger, *, op_offset: int, half_next: int, now_ms: int
+        self,
+        quarantine: Quarantine,
+        ledger: YoungLedger,
+        *,
+        op_offset: int,
+        half_next: int,
+        doubt_next: int,
+        now_ms: int,
     ) -> None:
         super().__init__(op_offset=op_offset)
+        self._doubt_from = self._doubt_last = doubt_next
         self._quarantine = quarantine
         self._ledger = ledger
         self._half_next = half_next
         self._now_ms = now_ms
 
+    @property
+    def read_count(self) -> int:
+        """Offsets of doubt that are read."""
+        return self._doubt_last - self._doubt_from
+
     def fold(
         self,
-        offset: int,  # noqa: ARG002 - content is not read
+        offset: int,
         raw_key: bytes | None,
         value: bytes | None,
         headers: Callable[[], Headers | None] = lambda: None,
     ) -> None:
+        self._doubt_last = offset
         if value is not None and raw_key is not None and raw_key.endswith(b"/0") and not raw_key.startswith(b"origin/"):
             self._ledger.rows.note_query_id(query_id_on_doubt(raw_key, headers), self._ledger.partition)
             return  # content: half of all records
