@@ -494,7 +494,10 @@ def test_the_overview_shows_consumer_groups_and_their_dead_letters(site: Site) -
     page = site.get("/")
 
     assert '<th scope="row">loyalty</th><td>orders</td>' in page
-    assert '<td class="number">3</td><td class="number">1</td>' in page
+    assert (
+        '<td class="number">3</td><td class="number"><a href="/letters?group=loyalty&amp;topic=orders">1</a></td>'
+        in page
+    )
 
 
 def test_consumer_groups_are_shown_as_seen_last_while_they_are_read_again(

@@ -50,6 +50,25 @@ def test_a_queue_is_shown_with_its_holder_its_token_and_since_when(site: Site) -
     assert "goes on" in page
 
 
+def test_the_overview_counts_leases_pauses_and_parked_keys(site: Site) -> None:
+    group = Group(site)
+    at = group.letter(key=b"a")
+    group.store(parked={b"a": at}, paused=True)
+    site.get("/")
+    site.wait_for("queues")
+    free = site.get("/")
+    site.stage.world.advance(ms=20_000)
+    group.lock()
+    site.get("/")
+    site.wait_for("queues")
+    held = site.get("/")
+
+    assert ">0 of 1 held</a>" in free
+    assert "1 paused" in free
+    assert "1 parked key<" in free
+    assert ">1 of 1 held</a>" in held
+
+
 def test_the_time_of_a_claim_that_is_older_than_what_is_folded_is_looked_up(site: Site) -> None:
     group = Group(site)
     site.stage.world.advance(ms=1_000)
@@ -100,7 +119,7 @@ def test_a_lease_that_has_changed_meanwhile_is_not_released(site: Site) -> None:
 
     answer = site.post(shown, "/queues/release", queue="loyalty/orders/0", token=token, reason="gone")
 
-    assert 503 == answer.status_code
+    assert 400 == answer.status_code
     assert "the lease has changed meanwhile" in answer.text
     assert "host-2/1/1" in site.get("/queue?name=loyalty/orders/0")
 

@@ -102,11 +102,12 @@ def the_overview_is_what_the_topics_hold(visitor: Visitor, world: ConsoleWorld) 
         assert 2 == len(owners)
         assert PARTITION_COUNT == len(table(page, "#coordinators"))
         letters = f"{LOYALTY}.orders.dlq"
+        expect(page.locator("#consumers")).to_contain_text("4 of 4 held", timeout=60_000)
         (consumers,) = table(page, "#consumers")
         # Offsets, markers of Kafka transactions among them: an upper bound, as the head of the column says.
         most = sum(ends(world.servers, [letters], isolation="read_uncommitted").values())
         assert 0 < len(world.records(letters)) < most
-        assert [LOYALTY, "orders", "1", "0", str(most)] == consumers
+        assert [LOYALTY, "orders", "1", "0", str(most), "4 of 4 held", "1 parked key"] == consumers
 
 
 def each_row_of_the_list_is_a_transaction_of_the_topics(visitor: Visitor, world: ConsoleWorld) -> None:

@@ -40,6 +40,8 @@ class Visitor:
     browser: Browser
     address: str
     complaints: list[str] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of each request, as a proxy adds them."""
 
     @contextmanager
     def page(
@@ -54,6 +56,7 @@ class Visitor:
             reduced_motion="reduce",
             timezone_id="Europe/Berlin",
             locale="en-GB",
+            extra_http_headers=self.headers,
         )
         context.set_default_timeout(PATIENCE_MS)
         try:

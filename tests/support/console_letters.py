@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import RLock
 from typing import Any
 
 from tests.support.console_site import Site
@@ -41,21 +40,6 @@ class Group:
         for each in (self.dead_letters, self.replays):
             self.kafka.create_topic(each)
         self._answered = 0
-        self._make_safe_for_threads()
-
-    def _make_safe_for_threads(self) -> None:
-        """A job of the console and the test use the cluster at the same time."""
-        world: Any = self.site.stage.world
-        lock, exchange, change = RLock(), world.exchange, world.change
-
-        def locked(call: Callable[..., Any]) -> Callable[..., Any]:
-            def under_lock(*arguments: Any) -> Any:
-                with lock:
-                    return call(*arguments)
-
-            return under_lock
-
-        world.exchange, world.change = locked(exchange), locked(change)
 
     def letter(
         self,

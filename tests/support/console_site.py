@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from threading import RLock
 from typing import Any
 
 from starlette.testclient import TestClient
@@ -29,6 +31,7 @@ class Site:
         self, rules: AccessRules | None = None, *, environment: dict[str, Any] | None = None, report_address: str = ""
     ) -> None:
         self.stage = StillCoordinator(doubt_after=timedelta(seconds=2), misplaced_after=timedelta(milliseconds=500))
+        self._make_safe_for_threads()
         link = self.stage.kafka._link("console", "console")
         clients = memory_clients(link, self.stage.config)
         self.console = Console(
@@ -41,6 +44,20 @@ class Site:
         self.onlooker = Onlooker(self.stage, view=self.console.view)
         app = build_app(self.console, is_following=False)
         self.browser = TestClient(app, base_url=ADDRESS, raise_server_exceptions=False, client=(CLIENT, 50_000))
+
+    def _make_safe_for_threads(self) -> None:
+        """Jobs of the console and the test use the cluster at the same time."""
+        world: Any = self.stage.world
+        lock, exchange, change = RLock(), world.exchange, world.change
+
+        def locked(call: Callable[..., Any]) -> Callable[..., Any]:
+            def under_lock(*arguments: Any) -> Any:
+                with lock:
+                    return call(*arguments)
+
+            return under_lock
+
+        world.exchange, world.change = locked(exchange), locked(change)
 
     def get(self, address: str, *, status: int = 200) -> str:
         answer = self.browser.get(address)

@@ -29,8 +29,16 @@ from txlayer.console.pages import LOOKS, ROUTES, SECTIONS
 from txlayer.console.pages.settle import WORDS
 from txlayer.console.people import SecondPerson
 from txlayer.console.work import Desk, Jobs, Looks
-from txlayer.errors import InvariantError, NotAuthorisedError, RetriableError, TxLayerError, UsageError
+from txlayer.errors import (
+    BrokerUnavailableError,
+    InvariantError,
+    NotAuthorisedError,
+    RetriableError,
+    TxLayerError,
+    UsageError,
+)
 from txlayer.operate.live import LiveView
+from txlayer.operate.overall import being_read
 from txlayer.runtime.environment import REAL, Environment
 
 STATIC = str(files("txlayer.console") / "static")
@@ -104,6 +112,7 @@ class Console:
         text = self.templates.get_template(template).render(
             now_ms=self.now_ms(),
             live=self.view.state,
+            being_read=being_read(self.view.state),
             proposal_count=len(self.second_person.waiting(now_s=self.environment.clock())),
             path=request.url.path,
             person=getattr(state, "person", None),
@@ -154,8 +163,10 @@ async def _refused(request: Request, error: TxLayerError) -> Response:
         status, title = 400, "This cannot be done" if request.method == "POST" else "This cannot be shown"
     elif isinstance(error, NotAuthorisedError):
         status, title = 403, "The broker refuses these credentials"
-    elif isinstance(error, RetriableError):
+    elif isinstance(error, BrokerUnavailableError):
         status, title = 503, "The cluster does not answer now"
+    elif isinstance(error, RetriableError):
+        status, title = 503, "Not now"
     return console.page(request, "problem.html", status=status, title=title, detail=str(error))
 
 

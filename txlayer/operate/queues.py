@@ -65,6 +65,26 @@ class Queues:
     """There are more."""
 
 
+class QueueCounts(NamedTuple):
+    """The queues of one group and topic."""
+
+    queue_count: int = 0
+    held_count: int = 0
+    paused_count: int = 0
+    parked_key_count: int = 0
+
+
+def counts_of(found: Queues) -> dict[tuple[str, str], QueueCounts]:
+    """{(group, topic): how many queues, and how they are}."""
+    counts: dict[tuple[str, str], QueueCounts] = {}
+    for queue in found.queues:
+        place = queue.group, queue.topic
+        is_held = queue.lease is not None and queue.lease.state is LockState.HELD
+        one = QueueCounts(1, int(is_held), int(queue.is_paused is True), len(queue.parked))
+        counts[place] = QueueCounts(*map(sum, zip(counts.get(place, QueueCounts()), one, strict=True)))
+    return counts
+
+
 def read_queues(clients: Clients, config: ConsumerConfig) -> Queues:
     """The queues that the lock log names, and those of groups with topics for dead letters."""
     with opened_locks(clients, config) as locks, closing(clients.admin()) as admin:

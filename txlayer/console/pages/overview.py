@@ -11,8 +11,10 @@ from starlette.responses import RedirectResponse, Response
 
 from txlayer.console import show
 from txlayer.console.acting import route
+from txlayer.console.pages.queues import queues_now
 from txlayer.operate.consumers import read_consumed
 from txlayer.operate.overall import groups_of, remarks
+from txlayer.operate.queues import Queues, counts_of
 
 if TYPE_CHECKING:
     from txlayer.console.app import Console
@@ -28,6 +30,9 @@ async def overview(console: Console, request: Request) -> Response:
     """Is it well? In one line, and in numbers."""
     counts = await console.desk.call(console.view.rows.counts)
     consumers = console.looks.newest(CONSUMERS, lambda: read_consumed(console.clients), age_ms=CONSUMERS_MS)
+    queues = queues_now(console)
+    consumed = {(each.group, each.topic): each for each in consumers.result or ()}
+    leased = counts_of(queues.result or Queues())
     state, now_ms = console.view.state, console.now_ms()
     said = remarks(state, counts, now_ms=now_ms)
     owners = {partition: member for member in state.members for _, partition in member.partitions}
@@ -43,6 +48,8 @@ async def overview(console: Console, request: Request) -> Response:
             show.latency_chart(state.minutes, now_ms=now_ms),
         ],
         consumers=consumers,
+        queues=queues,
+        consumed=[(place, consumed.get(place), leased.get(place)) for place in sorted(consumed.keys() | leased.keys())],
         jobs=[console.jobs.newest(name) for name in WORK],
         job_names=list(WORK),
         can_inspect=console.inspect is not None,
@@ -106,7 +113,14 @@ def changes(console: Console) -> Callable[[], str]:
 
 def _version(console: Console) -> tuple[object, ...]:
     state = console.view.state
-    return state.true_ms, state.problem, state.is_ready, state.group_ms, *map(id, console.jobs.named(""))
+    return (
+        state.true_ms,
+        state.problem,
+        state.is_ready,
+        state.read_count,
+        state.group_ms,
+        *map(id, console.jobs.named("")),
+    )
 
 
 ROUTES = [route("/", overview), route("/events", events), route("/run/{name:str}", start, "POST")]

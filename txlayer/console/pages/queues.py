@@ -10,9 +10,10 @@ from starlette.responses import Response
 from txlayer.config import ConsumerConfig
 from txlayer.console.acting import Action, act, route
 from txlayer.console.show import query
+from txlayer.console.work import Look
 from txlayer.core.dead_letters import ReplayKind, ReplayRecord
 from txlayer.core.leases import parse_queue
-from txlayer.errors import RetriableError, UsageError
+from txlayer.errors import UsageError
 from txlayer.operate.dead_letters import opened_logs
 from txlayer.operate.locks import LockState, check_queue, opened_locks, record_json
 from txlayer.operate.operators import signature_of
@@ -28,9 +29,14 @@ AGE_MS = 15_000
 WORDS = {"pause": ReplayKind.PAUSE, "resume": ReplayKind.RESUME}
 
 
+def queues_now(console: Console) -> Look:
+    """The queues, as they were seen last; read again beside the page if that is long ago."""
+    return console.looks.newest(QUEUES, lambda: _read(console), age_ms=AGE_MS)
+
+
 async def queues(console: Console, request: Request) -> Response:
     """All queues, or those of a group and topic."""
-    look = console.looks.newest(QUEUES, lambda: _read(console), age_ms=AGE_MS)
+    look = queues_now(console)
     asked = {name: request.query_params.get(name, "").strip()[:300] for name in ("group", "topic")}
     found: Queues = look.result or Queues()
     shown = [q for q in found.queues if asked["group"] in ("", q.group) and asked["topic"] in ("", q.topic)]
@@ -105,7 +111,7 @@ async def release(console: Console, request: Request) -> Response:
             locks.read()
             status = locks.status(name)
             if status is None or str(status.lease.token) != token or status.state is LockState.RELEASED:
-                raise RetriableError("the lease has changed meanwhile; nothing was released. Look at the queue again")
+                raise UsageError("the lease has changed meanwhile; nothing was released. Look at the queue again")
             locks.release(status.lease, reason=signature)
         console.looks.again(QUEUES, lambda: _read(console))
         return "/queue?" + query({"name": name})
