@@ -116,6 +116,8 @@ STANDS = "committed at 2023-11-14 22:13:20.007Z by operator zoe@desk (ticket 12)
         ),
         (OperatorAction.COMMIT, outcome(SettlementResult.PLANNED, "parked", line="1|C"), "to ns.op-3 would go: 1|C"),
         (OperatorAction.COMMIT, outcome(SettlementResult.NOT_FOUND, None), "is not found"),
+        (OperatorAction.CANCEL, outcome(SettlementResult.NOT_SCHEDULED, "held"), "is held: its time has come"),
+        (OperatorAction.CANCEL, outcome(SettlementResult.NOT_SCHEDULED, None), "is settled: none of its messages"),
     ],
 )
 def test_every_result_has_its_sentence(act: OperatorAction, told: SettlementOutcome, said: str) -> None:

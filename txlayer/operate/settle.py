@@ -73,6 +73,8 @@ _RESOLUTIONS = {
 _GIVE_UP = frozenset({OperatorAction.ABANDON, OperatorAction.CANCEL})
 _OF_SCHEDULED = frozenset({OperatorAction.CANCEL, OperatorAction.RESCHEDULE})
 _SCHEDULED = TxnState.SCHEDULED.value
+_HAS_TURN = _STUCK | {TxnState.WAITING.value}
+"""Of a scheduled one: messages are released and not forwarded. Others of it may wait for a later time."""
 
 
 class RecordedLine(NamedTuple):
@@ -658,6 +660,8 @@ def _said(action: OperatorAction, o: SettlementOutcome, op_topic: str) -> str:
                 f"has its line, {op_topic}-{o.partition}@{offset}:{line}, but no coordinator has come to it yet; it takes "
                 "effect when one does, and `txlayer coordinator status` says whether one runs"
             )
+        case SettlementResult.NOT_SCHEDULED if o.state in _HAS_TURN:
+            return f"is {o.state}: its time has come, or it has none, and there is nothing to {action.value} now; {_ADVICE}"
         case SettlementResult.NOT_SCHEDULED:
             return f"is {o.state or 'settled'}: none of its messages waits for a time, so there is nothing to {action.value}"
         case SettlementResult.PLANNED:
