@@ -149,6 +149,27 @@ def test_the_bound_holds_when_those_in_memory_go_to_doubt_while_half_waits(still
 
 
 @pytest.mark.promise("P11")
+def test_a_partition_full_of_scheduled_transactions_releases_those_that_are_due(
+    still: StillCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each is an object from its line on; usually that is little beside those that are in the short form.
+    monkeypatch.setattr("txlayer.core.ledger.ledger.RELEASES_AHEAD_MAX", READ_COUNT)
+    due_ms = still.world.now_ms() + 100_000
+    scheduled = keys(86)
+    for key in scheduled:
+        still.op(op_line("C", key, still.half(key, options=HalfOptions(deliver_at_ms=due_ms))))
+    shards = work(still, seconds=50)
+    ledger = shards[0].ledger
+    assert shards[0].is_half_paused
+    assert ledger.open_count < len(scheduled)
+    assert ledger.waits_for_half is not None
+
+    work(still, seconds=100)
+
+    assert sorted(key.partition("/")[0] for key in scheduled) == sorted(still.visible())
+
+
+@pytest.mark.promise("P11")
 @pytest.mark.parametrize("does_sleep", [True, False])
 def test_each_half_record_of_a_transaction_counts_until_it_is_settled(does_sleep: bool) -> None:
     driver = PartitionDriver()

@@ -144,7 +144,8 @@ def pause_those_too_full(
     """Limit the memory of unsettled transactions: pause half for partitions with too many of them, or for all.
 
     A partition with more than half of its share stops first: at half of the memory while no op line waits for half, else at
-    three quarters. So it leaves room for the others. At the limit, all stop. Call it after every `advance`.
+    three quarters, unless lines that release scheduled messages, and so make room, are behind the one that waits. So it leaves room for the
+    others. At the limit, all stop. Call it after every `advance`.
     """
     sizes = {p: shard.ledger.unsettled_bytes for p, shard in shards.items()}
     total = sum(sizes.values())
@@ -154,7 +155,8 @@ def pause_those_too_full(
         is_full = taken >= bytes_max
         if not is_full and size * 2 * len(shards) >= bytes_max:
             is_needed = shard.ledger.waits_for_half is not None
-            is_full = taken >= bytes_max * 3 / 4 or (taken >= bytes_max / 2 and not is_needed)
+            is_last_room = taken >= bytes_max * 3 / 4 and not shard.ledger.is_releasing
+            is_full = is_last_room or (taken >= bytes_max / 2 and not is_needed)
         shard.pause_half(group, topics, is_full=is_full)
 
 

@@ -582,6 +582,11 @@ class Ledger:
             self._releases_before = self._releases_ahead
         return is_probed
 
+    @property
+    def is_releasing(self) -> bool:
+        """True if lines that release scheduled transactions are written and not applied."""
+        return self._releases_ahead > 0
+
     def is_release_due(self, now_ms: int) -> bool:
         """True if the time of a scheduled transaction has come, and a line can be written that releases it."""
         return self.may_write_op and self.release_times.first_ms <= now_ms - self._op_behind_ms
