@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import LOCAL_CONFIG, Broker
+from tests.support.arena import Arena
 from tests.support.logs import read_log
 from tests.support.planted import Field, Message
 from tests.support.spark_cluster import SparkCluster, spark_cluster
+from tests.support.spark_sink import attempts_in, resolved, values
 from txlayer.adapters.kafka.local.runtime import SparkRuntime, prepare_connector
 from txlayer.core import codec
 from txlayer.core.messages import OpMessage, Resolution
@@ -31,6 +33,79 @@ batch = spark.range(0, 200, 1, 4).selectExpr("concat('k', id) AS key", "concat('
 write_transactional(batch, settings, query="cluster", epoch=0)
 sys.argv = [program, *audit]
 runpy.run_path(program, run_name="__main__")
+"""
+
+LOSING = """
+import json, sys, threading
+import psutil
+from tests.support.waiting import wait_until
+from txlayer_spark import SinkSettings
+from txlayer_spark.brokers import Brokers
+from txlayer_spark.jobs.sink import Sink
+from txlayer_spark.sessions import build_session
+servers, namespace, topic, count = sys.argv[1:]
+spark = build_session(name="lose", master=None)
+context = spark.sparkContext._jsc.sc()
+# A request for each record: so the task writes for seconds.
+settings = SinkSettings(
+    bootstrap_servers=servers, namespace=namespace, topic=topic, producer_group="orders", kafka_options={"batch.size": "0"}
+)
+batch = spark.range(0, int(count), 1, 2).selectExpr("concat('v', id) AS value")
+half = settings.address.topic("half")
+
+def written():
+    with Brokers(spark, settings.address) as brokers:
+        return sum(brokers.ends(half, range(brokers.partition_counts([half])[half])).values())
+
+def writer():
+    for stage in spark.sparkContext.statusTracker().getActiveStageIds():
+        tasks = context.statusStore().taskList(stage, 0, 100)
+        for task in (tasks.apply(number) for number in range(tasks.size())):
+            if task.status() == "RUNNING":
+                return process_of(task.executorId())
+
+def process_of(executor):
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if "--executor-id" in line and context.applicationId() in line and line[line.index("--executor-id") + 1] == executor:
+            return process
+
+class Losing(Sink):
+    def store(self, log, placed, born_ms):
+        self.before, self.lost = written(), None
+        thread = threading.Thread(target=self.strike)
+        thread.start()
+        super().store(log, placed, born_ms)
+        thread.join()
+
+    def strike(self):
+        wait_until(lambda: written() > self.before + 100, within=120, what="half records")
+        self.lost = writer()
+        self.lose()
+
+class Killing(Losing):
+    def lose(self):
+        self.lost.kill()
+
+class Freezing(Losing):
+    def lose(self):
+        # The worker first: it would kill what does not answer.
+        self.worker = self.lost.parent()
+        self.worker.suspend()
+        self.lost.suspend()
+
+killed = Killing(spark, settings)
+killed.write(batch, query="killed", epoch=0)
+wait_until(lambda: context.getExecutorMemoryStatus().size() == 3, within=120, what="two executors and the driver")
+frozen = Freezing(spark, settings)
+try:
+    frozen.write(batch, query="frozen", epoch=0)
+    before = written()
+    frozen.lost.resume()
+    wait_until(lambda: written() > before, within=60, what="what the lost executor still writes")
+finally:
+    frozen.worker.resume()
+print(json.dumps([killed.lost.pid, frozen.lost.pid, written() - before]))
 """
 
 
@@ -95,3 +170,39 @@ def test_a_batch_is_published_and_the_namespace_audited_by_two_workers(
     assert (5, len(parts)) == (verdicts["ok"], verdicts["open"])
     assert page.stat().st_size > 10_000
     assert {"worker-0": 1, "worker-1": 1} == cluster.executors()
+
+
+@pytest.mark.fault("Spark: a second copy of a task still writes, or a retried task has its rows in another order")
+def test_an_epoch_is_published_once_although_the_executor_that_writes_it_is_killed_or_goes_on_later(
+    cluster: SparkCluster, runtime: SparkRuntime, arena: Arena, tmp_path: Path
+) -> None:
+    count = 6_000
+    program = tmp_path / "lose.py"
+    program.write_text(LOSING, "utf-8")
+
+    done = cluster.submit(
+        str(program),
+        arena.servers,
+        arena.namespace,
+        arena.targets[0],
+        str(count),
+        jars=runtime.jars,
+        settings={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.network.timeout": "20s",
+            "spark.network.timeoutInterval": "1s",
+            "spark.executor.heartbeatInterval": "2s",
+        },
+        within=500,
+    )
+
+    assert 0 == done.returncode, done.stderr[-3000:]
+    *_, late_count = json.loads(done.stdout.splitlines()[-1])
+    assert late_count
+    for txn_id in ("killed-0", "frozen-0"):
+        assert [f"v{n}" for n in range(count)] == values(arena.wait_until_visible(txn_id, count=count))
+        copies = attempts_in(arena, txn_id)
+        assert 2 <= len(copies)
+        assert 1 == resolved(arena, txn_id)[Resolution.COMMIT]
+    arena.wait_until_applied(within=30)
+    assert [count] * 2 == [len(arena.visible(txn_id)) for txn_id in ("killed-0", "frozen-0")]
