@@ -225,7 +225,7 @@ class Item(Generic[R]):
 
 
 RETRY_EVERY = 10
-"""While new records wait, one of so many items that start is a retry or a replay: failing keys delay the others by a tenth."""
+"""While new records wait, one of so many items that start is a retry or a replay: failing keys get a tenth of the calls."""
 
 
 class Lanes(Generic[R]):
