@@ -134,7 +134,7 @@ def _charts(summary: Summary) -> list[tuple[str, str, str]]:
     """(title, what it shows, SVG) of each chart that has something to show."""
     step = f"Steps of {summary.step_s} s, by the time of the last half record."
     found = []
-    if summary.curve:
+    if len(summary.curve) > 1:  # one step is no curve
         found += [
             ("Latency of each stage", f"{step} By the broker's clock.", latency_chart(summary)),
             ("Throughput", step, throughput_chart(summary)),
@@ -150,7 +150,9 @@ def _charts(summary: Summary) -> list[tuple[str, str, str]]:
     )
     for title, shows, rows, name in bars:
         if rows:
-            drawn = bars_chart([str(row[name]) for row in rows], [row["n"] for row in rows])
+            drawn = bars_chart(
+                ["unknown" if row[name] is None else str(row[name]) for row in rows], [row["n"] for row in rows]
+            )
             found.append((title, shows, drawn))
     return found
 

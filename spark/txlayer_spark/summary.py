@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -298,6 +299,7 @@ def ages_chart(summary: Summary) -> str:
             )
             bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
         axes.set_ylabel("transactions")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.tick_params(axis="x", labelsize=10)
         return _finish(figure)
 
@@ -322,6 +324,7 @@ def bars_chart(names: Sequence[str], values: Sequence[int], *, is_log: bool = Fa
         if is_log:
             axes.set_xscale("log")
             axes.set_xlim(left=0.5)
+            axes.xaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_major_formatter(_plain)
         return _svg(figure)
 

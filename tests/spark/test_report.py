@@ -6,7 +6,7 @@ import html
 import json
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def summary(**verdicts: int) -> Summary:
         cut_ms=1_769_860_800_000,
         verdicts=verdicts,
         step_s=60,
-        curve=[{**point, **stages}],
+        curve=[{**point, **stages}, {**point, **stages, "at": AT + timedelta(minutes=1)}],
         ages=[{"age": n, "verdict": v, "n": n} for n in range(len(AGES_MS) + 1) for v in ("open", "overdue", "parked")],
         checks=[{"checked": 0, "decided_by": "producer", "n": 50}, {"checked": 3, "decided_by": None, "n": 1}],
         hot_keys=[{"key_hash": "028c7948712c936a", "n": 9}],
