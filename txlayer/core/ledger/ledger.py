@@ -218,8 +218,9 @@ class Ledger:
         self._releases_ahead = 0  # lines that release some, written and not applied
         # By how much op's append times are behind this partition's time, and how many lines were written before it was known.
         self._op_behind_ms = self._releases_before = 0
-        # The newest append time in op; ordering keys with a line in `_releases_ahead` whose time may not have come by op's clock.
-        self._op_newest_ms, self._keys_ahead = 0, set[str | None]()
+        self._asked_op_ms = 0  # when a line was written last although op's clock is so far behind
+        # The newest append time of applied op records; by ordering key the latest time of a line that may have come too early.
+        self._op_newest_ms, self._keys_ahead = 0, dict[str, int]()
 
     @property
     def _has_room(self) -> bool:
@@ -540,6 +541,10 @@ class Ledger:
             if written_count is None:
                 return
             left -= written_count
+        is_far_behind = self._op_behind_ms > CLOCK_ERROR_MS and now_ms - self._asked_op_ms >= CLOCK_ERROR_MS
+        if left > 0 and is_far_behind and op_ms < self.release_times.first_ms <= now_ms:
+            self._asked_op_ms = now_ms
+            self._ask_for_time()
 
     def _write_release(self) -> int | None:
         """Write a line for the first time that is left; 0: it is not awaited any more.
@@ -552,14 +557,9 @@ class Ledger:
         txn = self.find(key)
         assert txn is not None
         assert txn.due is not None
-        if time_ms > self._op_newest_ms:
-            if not self._releases_ahead:
-                self._keys_ahead.clear()
-            if txn.key_hash in self._keys_ahead:
-                self._await_release(txn)
-                return None
-            if txn.key_hash is not None:
-                self._keys_ahead.add(txn.key_hash)
+        if txn.key_hash is not None and not self._note_key_ahead(txn.key_hash, time_ms):
+            self._await_release(txn)
+            return None
         txn.due.said_ms = time_ms
         op = OpMessage(
             Resolution.COMMIT, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY, time_ms=time_ms
@@ -571,16 +571,33 @@ class Ledger:
         self._await_release(txn)
         return 1
 
+    def _note_key_ahead(self, key_hash: str, time_ms: int) -> bool:
+        """Note a line for this time. False: another one of the key is under way, and op's clock may not have come to its time."""
+        ahead, op_ms = self._keys_ahead, self._op_newest_ms
+        if not self._releases_ahead:
+            ahead.clear()
+        if ahead.get(key_hash, 0) > op_ms:
+            return False
+        if time_ms > op_ms:
+            ahead[key_hash] = time_ms
+            if len(ahead) > RELEASES_AHEAD_MAX:
+                self._keys_ahead = {key: at_ms for key, at_ms in ahead.items() if at_ms > op_ms}
+        return True
+
     def probe_time(self, *, now_ms: int, wall_ms: int) -> bool:
         """Write one line that releases messages, if a time has come by this machine's clock alone. Its append time tells whether it has.
 
         The partition's time stands still while it has no owner and no new record. False: no line was written.
         """
         is_due = now_ms < self.release_times.first_ms <= wall_ms
-        is_probed = is_due and self.may_write_op and bool(self._write_release())
-        if is_probed:  # such a line may well come early, and says nothing of op's clock
+        return is_due and self.may_write_op and self._ask_for_time()
+
+    def _ask_for_time(self) -> bool:
+        """Write one line, whose append time tells op's clock. It may well come early, so nothing else is learned from it."""
+        is_written = bool(self._write_release())
+        if is_written:
             self._releases_before = self._releases_ahead
-        return is_probed
+        return is_written
 
     @property
     def is_releasing(self) -> bool:
@@ -1123,7 +1140,6 @@ class Ledger:
     def add_ops(self, offset: int, appended_ms: int, value: bytes | None, record: Any) -> None:
         """Add one op record; `advance` applies its lines in order."""
         self.times.saw(appended_ms)
-        self._op_newest_ms = max(self._op_newest_ms, appended_ms)
         self.ops.add(offset, appended_ms, value, record)
 
     def advance(self, *, line_count_max: int, byte_count_max: int) -> Batch:  # hot path, kept in one piece
@@ -1157,6 +1173,7 @@ class Ledger:
             op_offset, appended_ms, lines, op_bytes = ops[0]
             if appended_ms != marked_ms:
                 marked_ms = appended_ms
+                self._op_newest_ms = max(self._op_newest_ms, appended_ms)
                 batch.marks.append((len(forwards), appended_ms))
             if not lines:
                 if line_count >= line_count_max or quick_bytes >= quick_bytes_left:
@@ -1221,7 +1238,7 @@ class Ledger:
             self._quarantine_misplaced_line(op, line, position)
         elif op.key in self.batch.parked and not self.is_replaying:
             return False  # doubt says first that it was parked, or nothing in the log would explain why others went before it
-        elif self._has_room_for_key(self.transactions.get(op.key)):
+        elif self.is_replaying or self._has_room_for_key(self.find(op.key)):
             self._apply(op, position)
         else:
             return False
@@ -1297,14 +1314,15 @@ class Ledger:
             self._learn_how_far_op_is_behind(early_ms)
             if early_ms > 0:
                 due.said_ms = time_ms - 1  # it is written again
+                self._asked_op_ms = self.times.now_ms
+                self._keys_ahead.pop(txn.key_hash or "", None)
                 self._await_release(txn)
         return early_ms <= 0
 
     def _learn_how_far_op_is_behind(self, early_ms: int) -> None:
         """The clock of op's broker may be behind: then lines are written later, or they would be written again and again without effect."""
-        if self._releases_before:
-            return
-        behind_ms = min(max(self._op_behind_ms + early_ms, 0), CLOCK_ERROR_MS)
+        at_most_ms = max(self.times.now_ms - self.ops.records[0][1], 0) + CLOCK_ERROR_MS
+        behind_ms = min(max(self._op_behind_ms + early_ms * (not self._releases_before), 0), at_most_ms)
         if behind_ms != self._op_behind_ms:
             self._op_behind_ms, self._releases_before = behind_ms, self._releases_ahead + 1
 
