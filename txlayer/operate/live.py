@@ -274,7 +274,6 @@ class LiveView:
     def _fold(self, partitions: Collection[int]) -> None:
         count = count_partitions(self._connections, self._topics)
         settings = ledger_settings(self._config, partition_count=count)
-        now_ms = self._now_ms()
         self.state = self.state._replace(is_ready=False)
         for p in partitions:
             self.rows.clear(p)
@@ -283,6 +282,28 @@ class LiveView:
             copies_from = max(each.positions.copies_from, each.positions.low_water - RECALLED_MAX)
             stored[p] = each._replace(positions=each.positions._replace(copies_from=copies_from))
         ledgers = {p: YoungLedger(p, settings, self.rows) for p in stored}
+        self._replay(ledgers, stored)
+        self.rows.flush()
+        for p, ledger in ledgers.items():
+            positions = stored[p].positions
+            ledger.end_replay(positions)
+            for key in [key for key in ledger.transactions if self.rows.on_doubt(key, p) is not None]:
+                ledger.leave(key)
+            self._positions[self._topics.half, p] = positions.half_next
+            self._positions[self._topics.op, p] = positions.op_offset
+            self._positions[self._topics.doubt, p] = ledger.doubt_index.next_offset
+            self._doubt_from.setdefault((self._topics.doubt, p), positions.doubt_low)
+            self._followed[p] = _Followed(ledger, stored[p], self._clock())
+        self._poll = None
+        self._polled_at = float("-inf")
+        self._close_reader()
+        if not self.state.since_ms:
+            self.state = self.state._replace(since_ms=self._now_ms())
+        self._environment.keep_for_long()
+
+    def _replay(self, ledgers: dict[int, YoungLedger], stored: dict[int, StoredPositions]) -> None:
+        """Fold to the stored positions; the rows and `state` show meanwhile what is read, and how far that is."""
+        now_ms = self._now_ms()
         doubt_ends = self._connections.end_offsets([(self._topics.doubt, p) for p in stored], is_committed=False)
         lows = {p: each.positions.doubt_low for p, each in stored.items()}
         to_read = sum(max(doubt_ends[self._topics.doubt, p] - low, 0) for p, low in lows.items())
@@ -314,23 +335,6 @@ class LiveView:
         )
         show_progress()
         recovery.replay(dict(ledgers), stored)
-        self.rows.flush()
-        for p, ledger in ledgers.items():
-            positions = stored[p].positions
-            ledger.end_replay(positions)
-            for key in [key for key in ledger.transactions if self.rows.on_doubt(key, p) is not None]:
-                ledger.leave(key)
-            self._positions[self._topics.half, p] = positions.half_next
-            self._positions[self._topics.op, p] = positions.op_offset
-            self._positions[self._topics.doubt, p] = ledger.doubt_index.next_offset
-            self._doubt_from.setdefault((self._topics.doubt, p), positions.doubt_low)
-            self._followed[p] = _Followed(ledger, stored[p], self._clock())
-        self._poll = None
-        self._polled_at = float("-inf")
-        self._close_reader()
-        if not self.state.since_ms:
-            self.state = self.state._replace(since_ms=self._now_ms())
-        self._environment.keep_for_long()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,197 @@
+"""Every page of the console in a real browser, on a cluster in memory: light and dark, wide and narrow, and while the console is away."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+import uvicorn
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import Visitor, chromium, is_wider_than_its_window, serious
+from tests.support.console_letters import Group
+from tests.support.console_site import Site
+from tests.support.core_records import txn_key
+from tests.support.waiting import wait_until
+from txlayer.console.access import AccessRules, parse_proxy
+from txlayer.console.limits import REQUEST_BURST, server_settings
+from txlayer.console.pages import ROUTES
+from txlayer.console.people import Person, Role, User, parse_users, user_line
+from txlayer.core.dead_letters import ReplayKind, ReplayRecord
+from txlayer.core.messages import HalfOptions
+
+pytestmark = pytest.mark.slow
+
+PICTURES = os.environ.get("CONSOLE_PICTURES")
+"""A folder: each page is kept there as a picture in each width, light and dark."""
+WIDTHS = (1280, 1024, 768, 390)
+LONG = "a-service-with-a-name-that-is-as-long-as-people-make-them.eu-central-1"
+GONE = "f" * 11 + "-" + "f" * 8
+
+
+def busy_site() -> Site:
+    """A console with two people, which has something to show on every page."""
+    people = [Person("alice", Role.SETTLE), Person("bob", Role.SETTLE)]
+    users = {person.name: User(person, None) for person in people}
+    users |= parse_users(user_line(Person("carol", Role.LOOK), "a long enough password"), name="users")
+    site = Site(
+        AccessRules(
+            proxies=(parse_proxy("127.0.0.1"),),
+            identity_header="X-Remote-User",
+            users=users,
+            is_writable=True,
+            needs_second_person=True,
+        )
+    )
+    stage, group = site.stage, Group(site)
+    later_ms = stage.world.now_ms() + 3_600_000
+    for name, options in (("moved", HalfOptions(deliver_at_ms=later_ms)), ("held", HalfOptions(query_id="invoice 7"))):
+        key = txn_key(name)
+        stage.commit(key, stage.half(key, options=options, topic="orders" if name == "moved" else "missing"))
+    stage.half(txn_key("0190f3c2-7b1e-7cc3-98c4-dc0c0c07398f"), group=LONG)
+    stage.work(seconds=6)
+    letters = [group.letter(key=b"a"), group.letter(key=b"b", error=("KeyError", f"'{LONG}' is in no table"))]
+    group.store(parked={b"a": letters[0]}, paused=True)
+    group.say(ReplayRecord(ReplayKind.PAUSE, "p1", None, text="alice: the bank is closed"))
+    group.say(ReplayRecord(ReplayKind.REPLAY, "r1", letters[1], text="bob: ticket 12"))
+    group.lock()
+    stage.half(txn_key("young"))
+    site.onlooker.look()
+    stage.world.advance(ms=60_000)
+    site.onlooker.look()
+    return site
+
+
+@contextmanager
+def served(site: Site, port: int = 0) -> Iterator[int]:
+    """The port of a real server of this console."""
+    listener = socket.create_server(("127.0.0.1", port), backlog=128)
+    server = uvicorn.Server(uvicorn.Config(site.browser.app, **server_settings(site.console.connections)))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        wait_until(lambda: server.started, within=30, what="the server listens")
+        yield int(listener.getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+def click(label: str, heading: str) -> Callable[[Page], None]:
+    """What leads from one page to the next."""
+
+    def act(page: Page) -> None:
+        page.click(label)
+        expect(page.locator("h1")).to_contain_text(heading)
+
+    return act
+
+
+def propose(page: Page) -> None:
+    click("text=Commit…", "what would happen")(page)
+    page.fill("input[name=why]", "ticket 12: the bank says that it is paid")
+    click("text=Commit 1", "Waiting for a second person")(page)
+
+
+LETTER = {"group": "loyalty", "at": "orders/0:0"}
+PLAN = {"view": "group=loyalty", "act": "replay", "letter": "orders/0:0"}
+PAGES: dict[str, tuple[str, Callable[[Page], None] | None]] = {
+    "overview": ("/", None),
+    "transactions": ("/transactions", None),
+    "no-transactions": ("/transactions?group=none&state=held", None),
+    "search": ("/search?by=query&what=invoice+7", None),
+    "transaction": ("/transaction?id=held-4", None),
+    "scheduled": ("/transaction?id=moved-4", None),
+    "values": ("/transaction?id=held-4", click("text=Show keys", "held")),
+    "plan": ("/transaction?id=held-4", click("text=Commit…", "what would happen")),
+    "move": ("/transaction?id=moved-4", click("text=Move…", "what would happen")),
+    "no-transaction": ("/transaction?id=none&since=1h", None),
+    "requests": ("/requests", None),
+    "no-request": (f"/request?id={GONE}", None),
+    "queues": ("/queues", None),
+    "queue": ("/queue?name=loyalty/orders/0", None),
+    "letters": ("/letters", None),
+    "letters-of-group": ("/letters?group=loyalty", None),
+    "letter": ("/letter?" + urlencode(LETTER), None),
+    "letter-values": ("/letter?" + urlencode(LETTER), click("text=Show key", "Dead letter")),
+    "letters-plan": ("/letters/plan?" + urlencode(PLAN), None),
+    "letters-request": ("/letters/request?group=loyalty&id=r1", None),
+    "audit": ("/audit", None),
+    "waiting": ("/transaction?id=young-1&since=1h", propose),
+    "login": ("/login", None),
+    "missing": ("/none", None),
+    "refused": ("/transactions?state=none", None),
+}
+
+
+def test_nothing_on_any_page_keeps_people_from_using_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txlayer.console.limits.REQUEST_BURST", 10 * REQUEST_BURST)
+    site, found, seen = busy_site(), [], set()
+    with chromium() as browser, served(site) as port:
+        visitor = Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
+        for path in ("/", "/letters"):  # what is read beside these pages is there when they are looked at
+            with visitor.page(path):
+                pass
+        for name in ("consumers", "queues", "letters"):
+            site.wait_for(name)
+        for name, (path, act) in PAGES.items():
+            seen.add(path.partition("?")[0])
+            with visitor.page(path) as page:
+                if act is not None:
+                    act(page)
+                found += [f"{name} {problem}" for problem in problems_of(page, name)]
+    assert not found, "\n".join(found)
+    assert [] == visitor.complaints
+    assert {route.path for route in ROUTES if "GET" in (route.methods or ())} - {"/events"} <= seen | {"/waiting"}
+
+
+def problems_of(page: Page, name: str) -> Iterator[str]:
+    for looks in ("light", "dark"):
+        page.emulate_media(color_scheme=looks)  # type: ignore[arg-type]  # one of its words
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            if PICTURES:
+                page.screenshot(path=Path(PICTURES) / f"{name}-{width}-{looks}.png", full_page=True)
+            if is_wider_than_its_window(page):
+                yield f"is wider than {width}"
+            if width == max(WIDTHS) and page.evaluate("document.querySelector('header')?.offsetHeight ?? 0") > 60:
+                yield f"has a header of two lines at {width}"
+        yield from serious(page)
+
+
+def test_a_page_follows_again_after_its_stream_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy answers 502 while its console restarts, a console with too many streams 503: browsers give such a stream up."""
+    site = busy_site()
+    monkeypatch.setattr("txlayer.console.limits.STREAM_COUNT_MAX", 0)
+    with chromium() as browser, served(site) as port:
+        visitor = Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
+        with visitor.page("/transactions?sort=id") as page:
+            expect(page.locator("#list tbody tr")).to_have_count(4)
+            monkeypatch.undo()
+            wait_until(lambda: site.console.streams._counts.total() == 1, within=60, what="it follows again")
+            site.stage.half(txn_key("new"))
+            site.onlooker.look()
+            expect(page.locator("#list tbody tr")).to_have_count(5)
+
+
+def test_a_page_says_that_the_console_is_away_and_goes_on_with_the_next_one() -> None:
+    site = busy_site()
+    with chromium() as browser:
+        with served(site) as port:
+            visitor = Visitor(browser, f"http://127.0.0.1:{port}", headers={"X-Remote-User": "alice"})
+            pages = visitor.page("/transactions")
+            page = pages.__enter__()
+            expect(page.locator("#list tbody tr")).to_have_count(4)
+        expect(page.locator("#following")).to_contain_text("not kept current now", timeout=60_000)
+        site.console = replace(site.console)
+        with served(busy_site(), port):
+            expect(page.locator("#following [data-when=lost]")).to_be_hidden(timeout=60_000)
+            pages.__exit__(None, None, None)
