@@ -37,6 +37,8 @@
     focused?.focus({ preventScroll: true });
   };
 
+  const say = (what) => { for (const note of document.querySelectorAll("#following p")) note.hidden = note.dataset.when !== what; };
+
   let isPaused = false, isBusy = false, isBehind = false;
   const refresh = async () => {
     if (isPaused || isBusy || document.hidden || !document.querySelector("main [data-live]")) { isBehind = true; return; }
@@ -44,7 +46,9 @@
     isBehind = false;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-      if (!answer.ok || answer.redirected) return;
+      if (answer.redirected || answer.status === 401) { isBehind = true; say("logged-out"); return; }
+      if (!answer.ok) { isBehind = answer.status >= 429; if (answer.status >= 500) say("lost"); return; }
+      say("");
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       for (const old of document.querySelectorAll("[data-live]")) {
         const fresh = page.getElementById(old.id);
@@ -56,8 +60,29 @@
         showTimes(fresh);
         if (fresh.innerHTML !== old.innerHTML) replace(old, document.adoptNode(fresh), active);
       }
-    } catch { /* the next event tries again */ } finally { isBusy = false; }
+    } catch { isBehind = true; say("lost"); } finally { isBusy = false; }
   };
+
+  // A browser connects again after a stream that ended, and never after one that was refused: too many streams, a proxy without
+  // its console, a session that is over. So this connects again, later each time, and asks for the page as well.
+  const RETRY_FIRST_MS = 2000, RETRY_MAX_MS = 30000;
+  let stream = null, retry = null, retryMs = RETRY_FIRST_MS;
+  const follow = () => {
+    stream = new EventSource("/events");
+    stream.addEventListener("open", () => { retryMs = RETRY_FIRST_MS; if (isBehind) refresh(); });
+    stream.addEventListener("changed", refresh);
+    stream.addEventListener("error", () => {
+      isBehind = true;
+      retry ??= setTimeout(again, retryMs * (1 + Math.random()));
+      retryMs = Math.min(2 * retryMs, RETRY_MAX_MS);
+    });
+  };
+  const again = () => {
+    retry = null;
+    if (stream.readyState === EventSource.CLOSED) follow();
+    if (isBehind) refresh();
+  };
+  const leave = () => { clearTimeout(retry); retry = null; stream.close(); };
 
   document.addEventListener("DOMContentLoaded", () => {
     document.querySelector(".switches")?.removeAttribute("hidden");
@@ -82,9 +107,9 @@
       if (!isPaused) refresh();
     });
     if (!document.querySelector("main [data-live]")) { if (updates) updates.hidden = true; return; }
-    const stream = new EventSource("/events");
-    stream.addEventListener("changed", refresh);
+    follow();
     document.addEventListener("visibilitychange", () => { if (!document.hidden && isBehind) refresh(); });
-    addEventListener("pagehide", () => stream.close());
+    addEventListener("pagehide", leave);
+    addEventListener("pageshow", (event) => { if (event.persisted) { isBehind = true; follow(); } });
   });
 })();
