@@ -556,6 +556,23 @@ def test_a_line_of_another_writer_before_the_time_delays_nothing() -> None:
     assert [B] == driver.log.forwarded
 
 
+@pytest.mark.promise("P11")
+def test_a_line_that_is_written_twice_in_a_batch_is_waited_for_once() -> None:
+    driver = PartitionDriver()
+    at_ms = driver.now_ms + MINUTE
+    last = scheduled(driver, A, at_ms)
+    driver.tick(after_ms=MINUTE)
+    driver.op_lines(line_with_time(Resolution.UNKNOWN, A, last, at_ms))
+    driver.read()
+    driver.advance()
+    driver.tick()
+    assert driver.ledger.is_releasing
+    driver.publish()
+    driver.turn()
+
+    assert ([A], False) == (driver.log.forwarded, driver.ledger.is_releasing)
+
+
 def ends_of(driver: PartitionDriver, key: str) -> list[Entry]:
     return [e for e in driver.log.doubt if e.record.key() == key.encode() and e.record.value() is None]
 

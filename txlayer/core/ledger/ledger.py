@@ -564,10 +564,10 @@ class Ledger:
         op = OpMessage(
             Resolution.COMMIT, txn.key, txn.group, txn.last_offset, txn.born_ms, Source.POLICY, time_ms=time_ms
         )
-        line = codec.encode_op(op)
-        self.batch.policy_lines[f"{key}@{time_ms}"] = line
+        name, line = f"{key}@{time_ms}", codec.encode_op(op)
+        self._releases_ahead += name not in self.batch.policy_lines  # it may have been given this time once more
+        self.batch.policy_lines[name] = line
         self.batch.byte_count += RECORD_BYTES + len(line)
-        self._releases_ahead += 1
         self._await_release(txn)
         return 1
 
